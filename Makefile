@@ -1,0 +1,83 @@
+# Every target makes the environment it needs. On a fresh machine Python 3.11+ and make are enough.
+# Variables: PYTHON=python3.12 (which interpreter), VENV=.venv (where), ARGS="-k lease" (more for pytest).
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-extra test-matrix lint format bench chaos docs lock clean
+
+VENV ?= .venv
+PYTHON ?=
+ARGS ?=
+WORKERS ?= 2
+
+PY := $(VENV)/bin/python
+CODE := $(wildcard src tests bench chaos examples tools)
+FIND_PYTHON := $(if $(PYTHON),echo $(PYTHON),tools/find-python)
+BASE_LOCKS := requirements/base.lock requirements/build.lock
+DEV_LOCKS := requirements/dev.lock requirements/build.lock
+
+# What must behave the same on every Python: the deterministic loop, turns and replay.
+MATRIX := 3.11 3.12 3.13
+MATRIX_TESTS ?= $(wildcard tests/engine tests/replay tests/histories tests/properties)
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.base ## kill a worker in the middle of an order and watch another finish it
+	$(PY) -m batuta demo
+
+test: $(VENV)/.dev ## all tests: in parallel first, then those that need the machine to themselves
+	$(PY) -m pytest -n $(WORKERS) -m "not serial and not extra" $(ARGS)
+	$(PY) -m pytest -m "serial and not extra" $(ARGS) || [ $$? -eq 5 ] # 5: none is marked serial
+
+test-extra: $(VENV)/.dev ## tests that need Debian packages (installed by name; fails when it can't)
+	tools/test-extra $(PY)
+
+test-matrix: $(MATRIX:%=test-on-%) ## loop and replay tests on each supported Python
+
+test-on-%: .venv-%/.dev
+	@test -n "$(MATRIX_TESTS)" || { echo "no tests to run on Python $*" >&2; exit 1; }
+	.venv-$*/bin/python -m pytest -m "not serial and not extra" $(MATRIX_TESTS) $(ARGS)
+
+lint: $(VENV)/.dev ## ruff and mypy
+	$(PY) -m ruff check $(CODE)
+	$(PY) -m ruff format --check $(CODE)
+	$(PY) -m mypy $(CODE)
+
+format: $(VENV)/.dev ## let ruff format and repair
+	$(PY) -m ruff format $(CODE)
+	$(PY) -m ruff check --fix $(CODE)
+
+bench: $(VENV)/.dev .venv-bench/.bench ## measure against the bare database and DBOS (CHECK=1 compares with the bars, FULL=1 takes long)
+	BATUTA_BENCH_PEER_PYTHON=.venv-bench/bin/python $(PY) -m bench $(if $(CHECK),--check) $(if $(FULL),--full)
+
+chaos: $(VENV)/.dev ## kill, stop and starve workers and databases; nothing may be lost (LONG=1 for more)
+	$(PY) -m chaos $(if $(LONG),--long)
+
+docs: $(VENV)/.dev ## check the documentation: links, requirement table, snippets
+	$(PY) -m pytest tests/docs $(ARGS)
+
+lock: ## make the hash-pinned requirement files again (needs uv)
+	tools/lock
+
+clean: ## remove environments, caches and build results
+	rm -rf .venv .venv-* build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.base: $(BASE_LOCKS) pyproject.toml
+	tools/make-env --editable $(VENV) "$$($(FIND_PYTHON))" $(BASE_LOCKS)
+	@touch $@
+
+$(VENV)/.dev: $(DEV_LOCKS) pyproject.toml
+	tools/make-env --editable $(VENV) "$$($(FIND_PYTHON))" $(DEV_LOCKS)
+	@touch $(VENV)/.base $@
+
+.PRECIOUS: .venv-%/.dev
+
+.venv-bench/.bench: requirements/bench.lock
+	tools/make-env .venv-bench "$$($(FIND_PYTHON))" requirements/bench.lock
+	@touch $@
+
+.venv-%/.dev: $(DEV_LOCKS) pyproject.toml
+	tools/make-env --editable .venv-$* "$$(tools/find-python $*)" $(DEV_LOCKS)
+	@touch $@

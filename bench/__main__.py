@@ -1,0 +1,145 @@
+"""`python -m bench [--check] [--full] [--only W1,W2] [--systems batuta,limit]`: measure, write latest.json, show."""
+
+import argparse
+import os
+import platform
+import sqlite3
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Final
+
+from bench import results as reports
+from bench.bars import read_bars
+from bench.finished import fill
+from bench.imports import import_time
+from bench.places import STORES, Places, StoreKind
+from bench.plan import ROUNDS, Group, Part, plan
+from bench.recovery import Stuck
+from bench.results import Results
+from bench.systems import MeasurementFailed, measure, peer_version
+
+LIMIT_S: Final = 540.0
+"""A run that is not FULL stops repeating the peer here, so that it ends within ten minutes on a slow machine."""
+
+
+BUSY: Final = 0.5
+
+
+class Bench:
+    """Measures group after group; within a group the systems take turns."""
+
+    def __init__(self, places: Places, options: argparse.Namespace) -> None:
+        self.results = Results()
+        self._places = places
+        self._systems = set(options.systems.split(","))
+        self._stores = [store for store in STORES if store in options.stores.split(",")]
+        self._deadline = None if options.full else time.monotonic() + LIMIT_S
+
+    def run(self, group: Group) -> None:
+        with self._prepared(group) as kept:
+            for number in range(max(part.rounds for part in group)):
+                for store in self._stores:
+                    for part in group:
+                        if part.system in self._systems and number < part.rounds and not self._late(part, store):
+                            self._measure(part, store, kept.get((part, store)))
+
+    def _measure(self, part: Part, store: StoreKind, kept: str | None) -> None:
+        name = f"{part.system}-{store}"
+        url = kept or self._places.fresh(store)
+        self._places.settle()
+        begun = time.monotonic()
+        try:
+            figures = measure(part, self._places, url)
+        except (MeasurementFailed, Stuck) as error:
+            print(f"  {part.workload:<12} {name:<15} FAILED: {error}", flush=True)
+            return
+        for workload in filter(None, (part.workload, part.also)):
+            self.results.add(workload, name, figures)
+        shown = "  ".join(f"{figure} {value:,.4g}" for figure, value in figures.items())
+        print(f"  {part.workload:<12} {name:<15} {shown}  ({time.monotonic() - begun:.1f} s)", flush=True)
+        if not kept:
+            self._places.let_go(url)
+
+    def _late(self, part: Part, store: StoreKind) -> bool:
+        """A peer that was measured at least once is not measured again when time is up."""
+        if self._deadline is None or part.system != "dbos" or time.monotonic() < self._deadline:
+            return False
+        return self.results.count(part.workload, f"{part.system}-{store}") > 0
+
+    @contextmanager
+    def _prepared(self, group: Group) -> Iterator[dict[tuple[Part, StoreKind], str]]:
+        """Databases that hold finished runs; making them is not measured, and they serve all rounds."""
+        kept: dict[tuple[Part, StoreKind], str] = {}
+        for part in group:
+            for store in self._stores if part.finished_runs and part.system in self._systems else ():
+                url = kept[part, store] = self._places.fresh(store)
+                took = fill(url, part.finished_runs)
+                print(f"  {part.finished_runs:,} finished runs in {store} ({took:.1f} s)", flush=True)
+        yield kept
+        for url in kept.values():
+            self._places.let_go(url)
+
+
+def machine(places: Places) -> dict[str, object]:
+    """What the figures depend on, and nothing that names this machine."""
+    return {
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "postgresql": places.postgres_setting("server_version"),
+        "fsync": places.postgres_setting("fsync"),
+        "synchronous_commit": places.postgres_setting("synchronous_commit"),
+        "sqlite": sqlite3.sqlite_version,
+        "dbos": peer_version(),
+    }
+
+
+def warn_if_busy() -> None:
+    """Others on the machine make every figure worse, and not all by the same factor."""
+    load = os.getloadavg()[0]
+    if load > BUSY:
+        print(f"the machine is busy (load {load:.1f} before anything was measured): do not trust these figures")
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure batuta, DBOS and the bare limits.")
+    parser.add_argument("--check", action="store_true", help="compare with bars.toml; exit 1 on a miss")
+    parser.add_argument("--full", action="store_true", help="all repetitions of the peer and the large sizes")
+    parser.add_argument("--only", default="", help="workloads, such as W1,W2 (latest.json is not written)")
+    parser.add_argument("--stores", default="pg,sqlite", help="which stores (latest.json is not written)")
+    parser.add_argument("--systems", default="limit,batuta,dbos", help="which systems (latest.json is not written)")
+    return parser.parse_args()
+
+
+def main() -> int:
+    options = arguments()
+    only = set(filter(None, options.only.split(",")))
+    whole = not only and len(options.systems.split(",")) == 3 and len(options.stores.split(",")) == 2
+    begun = time.monotonic()
+    warn_if_busy()
+    with closing(Places()) as places:
+        bench = Bench(places, options)
+        for group in plan(options.full):
+            if not only or any(part.workload in only for part in group):
+                bench.run(tuple(part for part in group if not only or part.workload in only or part.also in only))
+        if not only or "import" in only:
+            for _ in range(ROUNDS + 1):
+                bench.results.add("import", "batuta", import_time())
+        here = machine(places)
+    bars = read_bars()
+    print(f"\n{reports.table(bench.results)}\n\n{here}\nmeasured in {time.monotonic() - begun:.0f} s")
+    if whole:
+        reports.write(bench.results, here, bars)
+    return check(bench.results, only) if options.check else 0
+
+
+def check(results: Results, only: set[str]) -> int:
+    bars = [bar for bar in read_bars() if not only or bar.value.split("/")[0] in only]
+    text, all_hold = reports.checked(results, bars)
+    print(f"\n{text}")
+    return 0 if all_hold else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+"""The workloads on batuta: `python -m bench.batuta_run TASK`."""
+
+import asyncio
+import itertools
+import statistics
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final, TypeVar
+
+from batuta import Batuta, Workflow, activity, connect, workflow
+from bench.child import Figures, Task, answer, latency, repeat, sample
+
+WARM_UP_STEPS: Final = 200
+WARM_UP_RUNS: Final = 200
+CHUNK: Final = 500
+R = TypeVar("R")
+# New ones in each process: a database may serve several, and a taken id gives the run that has it.
+ids = (f"bench-{time.time_ns()}-{number}" for number in itertools.count())
+
+
+@activity
+async def step(number: int) -> int:
+    return number + 1
+
+
+@workflow
+async def steps(count: int) -> int:
+    for number in range(count):
+        await step(number)
+    return count
+
+
+@workflow
+async def timed_steps(count: int) -> list[float]:
+    """The seconds of each chunk of activities. Reading a clock here is fine: nothing depends on it."""
+    chunks: list[float] = []
+    for first in range(0, count, CHUNK):
+        begun = time.perf_counter()
+        for number in range(first, min(first + CHUNK, count)):
+            await step(number)
+        chunks.append(time.perf_counter() - begun)
+    return chunks
+
+
+@workflow
+async def sleeper(seconds: float) -> None:
+    await asyncio.sleep(seconds)
+
+
+@asynccontextmanager
+async def engine(url: str) -> AsyncIterator[Batuta]:
+    async with connect(url) as batuta:
+        async with batuta.worker(workflows=[steps, timed_steps, sleeper], activities=[step]):
+            yield batuta
+
+
+async def outcome(batuta: Batuta, what: Workflow[..., R], argument: object) -> R:
+    """Start a run and wait for its result."""
+    handle = await batuta.start(what, argument, id=next(ids))
+    return await handle.result()
+
+
+async def sequential(task: Task) -> Figures:
+    """W1: one workflow of many activities, timed inside the workflow; more of them until it lasted long enough."""
+    async with engine(task.url) as batuta:
+        await outcome(batuta, steps, WARM_UP_STEPS)
+        spent: list[float] = []
+
+        async def once() -> None:
+            chunks = await outcome(batuta, timed_steps, task.steps)
+            spent.append(sum(chunks))
+
+        times, _ = await repeat(task.seconds, once)
+    return {"ms_per_step": sum(spent) * 1000 / (times * task.steps)}
+
+
+async def throughput(task: Task) -> Figures:
+    """W2: many workflows of a few activities, all started at once in one worker process."""
+    async with engine(task.url) as batuta:
+
+        async def burst(runs: int) -> None:
+            await asyncio.gather(*(outcome(batuta, steps, task.steps) for _ in range(runs)))
+
+        await burst(WARM_UP_RUNS)
+        times, took = await repeat(task.seconds, lambda: burst(task.runs))
+    return {"steps_per_s": times * task.runs * task.steps / took}
+
+
+async def start_to_result(task: Task) -> Figures:
+    """W3: one-activity workflows one after the other."""
+    async with engine(task.url) as batuta:
+
+        async def once() -> None:
+            await outcome(batuta, steps, task.steps)
+
+        await sample(0, WARM_UP_RUNS, once)
+        samples = await sample(task.seconds, task.runs, once)
+    return latency(samples)
+
+
+async def sleepers(task: Task) -> Figures:
+    """W4: workflows that sleep 1 s, from the first start to the last end."""
+    async with engine(task.url) as batuta:
+        await outcome(batuta, sleeper, 0.001)
+        begun = time.perf_counter()
+        await asyncio.gather(*(outcome(batuta, sleeper, 1.0) for _ in range(task.runs)))
+        took = time.perf_counter() - begun
+    return {"wall_s": took}
+
+
+async def long_run(task: Task) -> Figures:
+    """One workflow of very many activities: what one costs in the last quarter over what it costs in the first."""
+    async with engine(task.url) as batuta:
+        await outcome(batuta, steps, WARM_UP_STEPS)
+        chunks = await outcome(batuta, timed_steps, task.steps)
+    quarter = max(1, len(chunks) // 4)
+    begin, end = statistics.median(chunks[:quarter]), statistics.median(chunks[-quarter:])
+    return {
+        "begin_ms_per_step": begin * 1000 / CHUNK,
+        "end_ms_per_step": end * 1000 / CHUNK,
+        "end_over_begin": end / begin,
+    }
+
+
+async def fill(task: Task) -> Figures:
+    """Just run them, each once."""
+    async with engine(task.url) as batuta:
+        for _ in range(task.runs):
+            await outcome(batuta, steps, task.steps)
+    return {}
+
+
+if __name__ == "__main__":
+    answer(
+        {
+            "W1": sequential,
+            "W2": throughput,
+            "W3": start_to_result,
+            "W4": sleepers,
+            "long": long_run,
+            "fill": fill,
+        }
+    )

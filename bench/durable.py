@@ -1,0 +1,40 @@
+"""What the database says is durable: how many activities of each run. Read right after a kill -9."""
+
+import asyncio
+import sqlite3
+from collections.abc import Mapping
+from typing import Final
+
+from bench.plan import System
+
+OURS: Final = (
+    "SELECT r.id, count(*) FROM journal j JOIN runs r ON r.run_id = j.run_id "
+    "WHERE j.kind = 'activity_done' GROUP BY r.id"
+)
+DBOS: Final = "SELECT workflow_uuid, count(*) FROM {schema}operation_outputs GROUP BY workflow_uuid"
+
+
+def durable_steps(system: System, url: str) -> Mapping[str, int]:
+    """Durable activities by the run's id."""
+    if url.startswith("sqlite:///"):
+        return _sqlite(url.removeprefix("sqlite:///"), OURS if system == "batuta" else DBOS.format(schema=""))
+    return asyncio.run(_postgres(url, OURS if system == "batuta" else DBOS.format(schema="dbos.")))
+
+
+def _sqlite(path: str, query: str) -> Mapping[str, int]:
+    file = sqlite3.connect(path)
+    try:
+        return dict(file.execute(query).fetchall())
+    finally:
+        file.close()
+
+
+async def _postgres(url: str, query: str) -> Mapping[str, int]:
+    import asyncpg
+
+    connection = await asyncpg.connect(url)
+    try:
+        rows = await connection.fetch(query)
+        return {str(row[0]): int(row[1]) for row in rows}
+    finally:
+        await connection.close()

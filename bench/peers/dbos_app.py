@@ -1,0 +1,37 @@
+# mypy: disable-error-code="import-not-found,untyped-decorator"
+# DBOS is installed in the peer's environment only.
+"""DBOS with its best settings, shared by its measurements. Runs in the peer's environment.
+
+Tried against each other, in its favour: synchronous against async steps, direct calls against handles, 1 to 50
+workflows at a time, pools of 1 to 50, with and without the ping of a pooled connection, SQLite with and without
+WAL. What is used: synchronous steps where work is short, async where workflows sleep, pool of 20 without ping,
+SQLite in WAL (its own default, DELETE, is slower). Durability is left at its default (full) everywhere.
+"""
+
+import sqlite3
+from typing import Any, Final
+
+from dbos import DBOS
+
+POOL: Final = 20
+NAME: Final = "benchpeer"
+
+
+def launch(url: str, executor: str = "bench") -> None:
+    """Start DBOS on the database at `url`; what this executor left pending is recovered by DBOS itself."""
+    if url.startswith("sqlite:///"):
+        file = sqlite3.connect(url.removeprefix("sqlite:///"))
+        file.execute("PRAGMA journal_mode=WAL")  # the file keeps it
+        file.close()
+    config: dict[str, Any] = {
+        "name": NAME,
+        "system_database_url": url,
+        "sys_db_pool_size": POOL,
+        "db_engine_kwargs": {"pool_pre_ping": False},
+        "notification_listener_polling_interval_sec": 0.01,
+        "log_level": "ERROR",
+        "executor_id": executor,
+        "application_version": "1",
+    }
+    DBOS(config=config)
+    DBOS.launch()

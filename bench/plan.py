@@ -1,0 +1,83 @@
+"""What is measured, how much of it, and in which order."""
+
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+System = Literal["limit", "batuta", "dbos"]
+
+ROUNDS: Final = 5
+DBOS_MINIMUM: Final = 1
+
+
+@dataclass(frozen=True)
+class Part:
+    """One system on one workload. `measure` names what the measuring process does, when that is not the workload."""
+
+    workload: str
+    system: System
+    rounds: int = ROUNDS
+    runs: int = 1
+    steps: int = 1
+    seconds: float = 0.0
+    measure: str = ""
+    also: str = ""
+    """A second workload that has the same bare limit."""
+    finished_runs: int = 0
+    """How many finished runs the database holds before."""
+
+
+Group = tuple[Part, ...]
+"""Parts that are compared with each other: in each round, on each store, they run one right after another."""
+
+
+def plan(full: bool) -> list[Group]:
+    """The groups in order. `full` is for the long ones: all repetitions of the peer, and the large sizes."""
+    return [_latency(full), _throughput(full), _sleep(full), _recovery(full), _many(full), _finished(full), _long()]
+
+
+def _latency(full: bool) -> Group:
+    return (
+        Part("W1", "limit", seconds=1.5, also="W3"),
+        Part("W1", "batuta", steps=1000, seconds=1.5),
+        Part("W3", "batuta", runs=200, seconds=1.5),
+        Part("W1", "dbos", steps=1000 if full else 300),
+        Part("W3", "dbos", runs=200),
+    )
+
+
+def _throughput(full: bool) -> Group:
+    return (
+        Part("W2", "limit", seconds=1.5),
+        Part("W2", "batuta", runs=1000, steps=5, seconds=2.0),
+        Part("W2", "dbos", runs=1000 if full else 300, steps=5),
+    )
+
+
+def _sleep(full: bool) -> Group:
+    return (
+        Part("W4", "batuta", runs=500),
+        Part("W4", "dbos", runs=500, rounds=ROUNDS if full else 2),
+    )
+
+
+def _recovery(full: bool) -> Group:
+    return (
+        Part("W6", "batuta", runs=200, steps=20),
+        Part("W6", "dbos", runs=200, steps=20, rounds=ROUNDS if full else DBOS_MINIMUM),
+    )
+
+
+def _many(full: bool) -> Group:
+    ours = Part("W2-10000", "batuta", measure="W2", runs=10_000, steps=5, rounds=ROUNDS if full else 3)
+    limit = Part("W2-10000", "limit", measure="W2", seconds=1.5, rounds=ours.rounds)
+    peer = replace(ours, system="dbos", rounds=DBOS_MINIMUM)
+    return (limit, ours, peer) if full else (limit, ours)
+
+
+def _finished(full: bool) -> Group:
+    empty = Part("W2-empty", "batuta", measure="W2", runs=1000, steps=5, seconds=2.0, rounds=ROUNDS if full else 3)
+    return (empty, replace(empty, workload="W2-finished", finished_runs=1_000_000 if full else 100_000))
+
+
+def _long() -> Group:
+    return (Part("long", "batuta", steps=10_000, rounds=3),)

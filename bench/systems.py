@@ -1,0 +1,92 @@
+"""How a measurement of each system is started, and what went wrong when it was not."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from bench.child import Figures, Task
+from bench.durable import durable_steps
+from bench.places import Places
+from bench.plan import Part, System
+from bench.recovery import recover
+
+ROOT: Final = Path(__file__).parents[1]
+PEER_ENVIRONMENT: Final = ROOT / ".venv-bench"
+PEER_VARIABLE: Final = "BATUTA_BENCH_PEER_PYTHON"
+DEADLINE_S: Final = 600.0
+
+
+class MeasurementFailed(Exception):
+    """A measuring process ended badly; the message holds the end of what it said."""
+
+
+def measure(part: Part, places: Places, url: str) -> Figures:
+    """One measurement on the database at `url`."""
+    if part.workload == "W6":
+        return _recovery(part, places, url)
+    task = Task(part.measure or part.workload, url, part.runs, part.steps, part.seconds)
+    return _ask([*_module(part.system), task.to_json()])
+
+
+def run_once(task: Task) -> Figures:
+    """One task on batuta that is no measurement of its own."""
+    return _ask([*_module("batuta"), task.to_json()])
+
+
+def _recovery(part: Part, places: Places, url: str) -> Figures:
+    module = "bench.peers.dbos_w6_worker" if part.system == "dbos" else "bench.w6_worker"
+    ledger = places.file(".ledger")
+    command = [_python(part.system), "-m", module, url, str(ledger), str(part.runs), str(part.steps)]
+    try:
+        return recover(command, ledger, part.runs, part.steps, lambda: durable_steps(part.system, url))
+    finally:
+        ledger.unlink(missing_ok=True)
+
+
+def _module(system: System) -> list[str]:
+    name = {"limit": "bench.limits", "batuta": "bench.batuta_run", "dbos": "bench.peers.dbos_run"}[system]
+    return [_python(system), "-m", name]
+
+
+def _ask(command: list[str]) -> Figures:
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    lines = process.stdout.splitlines()
+    if process.returncode != 0 or not lines:
+        said = process.stderr[-3000:]
+        raise MeasurementFailed(f"{' '.join(command[1:])} ended with {process.returncode}:\n{said}")
+    return _figures(lines[-1])
+
+
+def _figures(line: str) -> Figures:
+    return {str(name): float(value) for name, value in json.loads(line).items()}
+
+
+def _python(system: System) -> str:
+    return str(peer_python()) if system == "dbos" else sys.executable
+
+
+def peer_python() -> Path:
+    """The interpreter of the peer's own environment, which is made when it is missing."""
+    if named := os.environ.get(PEER_VARIABLE):
+        return Path(named).absolute()
+    python = PEER_ENVIRONMENT / "bin" / "python"
+    if not python.exists():
+        print("making the peer's environment", flush=True)
+        lock = ROOT / "requirements" / "bench.lock"
+        command = [str(ROOT / "tools" / "make-env"), str(PEER_ENVIRONMENT), sys.executable, str(lock)]
+        try:
+            subprocess.run(command, cwd=ROOT, check=True)
+        except subprocess.CalledProcessError:
+            shutil.rmtree(PEER_ENVIRONMENT, ignore_errors=True)
+            raise
+    return python
+
+
+def peer_version() -> str:
+    """The version of DBOS that was measured."""
+    command = [str(peer_python()), "-c", "import importlib.metadata as m; print(m.version('dbos'))"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

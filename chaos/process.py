@@ -1,0 +1,158 @@
+"""Worker processes: started, watched, stopped, killed, and all of them ended when the tester ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from chaos.ledger import LedgerClient
+from chaos.worker import Job
+
+ROOT = Path(__file__).parents[1]
+LOOK_EVERY_S = 0.01
+
+
+class TooSlow(Exception):
+    """Something did not happen within its deadline."""
+
+
+async def until(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    """Look until the condition holds. Raises TooSlow."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TooSlow(f"{what}: not within {seconds:g} s")
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+class WorkerProcess:
+    """One process of `chaos.worker`."""
+
+    def __init__(self, job: Job, env: Mapping[str, str], log: Path) -> None:
+        self._log = log
+        self._out = log.with_suffix(".out")
+        with log.open("ab") as errors, self._out.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "chaos.worker", msgspec.json.encode(job).decode()],
+                cwd=ROOT,
+                env=_environment() | dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def code(self) -> int | None:
+        """How it ended; -9 when it was killed; None while it lives."""
+        return self._process.poll()
+
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def says(self, word: str) -> bool:
+        return word in self._out.read_text().split()
+
+    async def ended(self, seconds: float) -> int:
+        """Its exit code, within the deadline."""
+        await until(lambda: self.code is not None, seconds, f"the end of worker {self.pid} ({self._log.name})")
+        return int(self._process.returncode)
+
+    async def ready(self, seconds: float = 20.0) -> None:
+        await until(lambda: self.says("ready") or self.code is not None, seconds, f"worker {self.pid} ready")
+        if not self.says("ready"):
+            raise TooSlow(f"worker {self.pid} ended with {self.code} before it was ready:\n{self.log()[-2000:]}")
+
+    async def stopped_or_ended(self, seconds: float) -> bool:
+        """Whether it stopped itself; False when it ended."""
+        await until(lambda: self._is_stopped() or self.code is not None, seconds, f"worker {self.pid} at its failpoint")
+        return self.code is None
+
+    def _is_stopped(self) -> bool:
+        found = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) if self.code is None else None
+        return found is not None and found.si_pid == self.pid
+
+    def pause(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def terminate(self) -> None:
+        self._process.terminate()
+
+    async def stop(self, seconds: float = 40.0) -> int:
+        """A graceful stop."""
+        self.terminate()
+        return await self.ended(seconds)
+
+    def kill(self) -> None:
+        """End it now, stopped or not."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("BATUTA_")} | {
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])
+    }
+
+
+class Crew:
+    """All processes of one tester, the ledger among them. A context manager: nobody outlives it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.books = directory / "ledger"
+        self.books.mkdir()
+        self._workers: list[WorkerProcess] = []
+        self._ledger = subprocess.Popen(
+            [sys.executable, "-m", "chaos.ledger", str(self.books)],
+            cwd=ROOT,
+            env=_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert self._ledger.stdout is not None
+        self.port = int(self._ledger.stdout.readline())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for worker in self._workers:
+            worker.kill()
+        assert self._ledger.stdin is not None
+        self._ledger.stdin.close()
+        try:
+            self._ledger.wait(5)
+        except subprocess.TimeoutExpired:
+            self._ledger.kill()
+            self._ledger.wait()
+        assert self._ledger.stdout is not None
+        self._ledger.stdout.close()
+
+    def client(self, case: str) -> LedgerClient:
+        return LedgerClient(self.port, case)
+
+    def worker(self, job: Job, env: Mapping[str, str]) -> WorkerProcess:
+        number = len(self._workers) + 1
+        process = WorkerProcess(job, env, self.directory / f"{job.case}-{number}.log")
+        self._workers.append(process)
+        return process

@@ -1,0 +1,188 @@
+"""A worker process that the tester may kill, stop and starve: `python -m chaos.worker JOB`, the job as JSON.
+
+It prints `ready` when its worker is registered and `done` when all that it was to start has ended. SIGTERM is a
+graceful stop. It ends with its parent, however that one ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from batuta import Workflow
+from batuta.authoring.handle import Handle
+from batuta.client import Batuta
+from batuta.clock import SECOND, SystemClock
+from batuta.connect import store_for
+from batuta.engine.native import NativeBackend
+from batuta.errors import BatutaError, OutcomeUnknown, RunClosed, RunNotCompleted, StoreError
+from chaos import faults, flows, flows_changed
+from chaos.ledger import LedgerClient
+
+TRIES = 200
+PAUSE_S = 0.1
+CODE: dict[str, Sequence[Workflow[..., Any]]] = {"first": flows.ALL, "changed": flows_changed.ALL}
+
+
+class Begin(Struct):
+    """A run to start: the workflow's name, the run's id, its arguments."""
+
+    workflow: str
+    id: str
+    args: list[Any] = []
+
+
+class Job(Struct, kw_only=True):
+    """What a worker process is to do."""
+
+    url: str
+    namespace: str
+    case: str
+    ledger: int
+    """The ledger's port."""
+    begin: list[Begin] = []
+    cancel: list[str] = []
+    """Runs among `begin` to be cancelled once they work."""
+    tail: list[Begin] = []
+    """Started when the others have ended, and left to the graceful stop."""
+    leave: bool = False
+    """Stop when all of `begin` has ended, instead of waiting for SIGTERM."""
+    code: str = "first"
+    skew: float = 0.0
+    """Seconds that this process's wall clock is wrong."""
+    faults: str = ""
+    """See `chaos.faults`."""
+
+
+class SkewedClock(SystemClock):
+    """A wall clock that is wrong."""
+
+    def __init__(self, seconds: float) -> None:
+        self._micros = round(seconds * SECOND)
+
+    def now(self) -> int:
+        return super().now() + self._micros
+
+
+class Chores:
+    """What the process does beside its worker: starts, cancels, waits, and writes all of it into the history."""
+
+    def __init__(self, job: Job, ledger: LedgerClient, client: Batuta) -> None:
+        self._job, self._ledger, self._client = job, ledger, client
+
+    async def do(self) -> None:
+        handles = await asyncio.gather(*(self._start(begin) for begin in self._job.begin))
+        await asyncio.gather(*(self._cancel(handle) for handle in handles if handle.id in self._job.cancel))
+        await asyncio.gather(*(_ended(handle) for handle in handles))
+        await asyncio.gather(*(self._start(begin) for begin in self._job.tail))
+
+    async def _start(self, begin: Begin) -> Handle[Any]:
+        async def attempt() -> Handle[Any]:
+            return await self._client.start(begin.workflow, *begin.args, id=begin.id)
+
+        return await self._recorded("start", begin.id, attempt)
+
+    async def _cancel(self, handle: Handle[Any]) -> None:
+        await _until_working(handle)
+
+        async def attempt() -> None:
+            await handle.cancel("chaos")
+
+        try:
+            await self._recorded("cancel", handle.id, attempt, tries=1)
+        except BatutaError:
+            pass  # the tester looks whether it arrived, and cancels in our place
+
+    async def _recorded(self, op: str, id: str, call: Callable[[], Awaitable[Any]], tries: int = TRIES) -> Any:
+        """Call until it works, with each try in the history."""
+        for number in range(1, tries + 1):
+            self._ledger.write("invoke", op=op, key=id)
+            try:
+                answer = await call()
+            except OutcomeUnknown as error:
+                self._ledger.write("info", op=op, key=id, text=repr(error))
+                last: BatutaError = error
+            except (StoreError, RunClosed) as error:
+                self._ledger.write("fail", op=op, key=id, text=repr(error))
+                last = error
+            else:
+                self._ledger.write("ok", op=op, key=id)
+                return answer
+            if number == tries:
+                raise last
+            await asyncio.sleep(PAUSE_S)
+        raise AssertionError("the last try returns or raises")
+
+
+async def _until_working(handle: Handle[Any]) -> None:
+    while True:
+        try:
+            described = await handle.describe()
+            if described.entries >= 2 or described.closed_at is not None:
+                return
+        except StoreError:
+            pass
+        await asyncio.sleep(0.02)
+
+
+async def _ended(handle: Handle[Any]) -> None:
+    while True:
+        try:
+            await handle.result()
+            return
+        except RunNotCompleted:
+            return
+        except StoreError:
+            await asyncio.sleep(PAUSE_S)
+
+
+async def main(job: Job) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    ledger = LedgerClient(job.ledger, job.case)
+    store = store_for(job.url, namespace=job.namespace)
+    if job.faults:
+        faults.arm(store, job.faults)
+    clock = SkewedClock(job.skew)
+    client = Batuta(NativeBackend(store, clock), store.open, store.close)
+    async with client:
+        worker = client.worker(workflows=CODE[job.code], activities=[flows.Effects(ledger)])
+        async with worker:
+            _say("ready")
+            chores = loop.create_task(Chores(job, ledger, client).do())
+            stopped = loop.create_task(stop.wait())
+            await asyncio.wait({chores, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if chores.done():
+                chores.result()
+                _say("done")
+                if not job.leave:
+                    await stopped
+            chores.cancel()
+            stopped.cancel()
+
+
+def _say(word: str) -> None:
+    sys.stdout.write(f"{word}\n")
+    sys.stdout.flush()
+
+
+def _end_with_parent() -> None:
+    if sys.platform == "linux":
+        set_death_signal = 1
+        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    _end_with_parent()
+    logging.basicConfig(level=os.environ.get("BATUTA_LOG_LEVEL", "INFO"), format="%(relativeCreated)d %(name)s %(message)s")
+    asyncio.run(main(msgspec.json.decode(sys.argv[1], type=Job)))

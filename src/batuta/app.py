@@ -1,0 +1,47 @@
+"""What a worker is given, as one value: so that a command can start a worker from a module."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+from msgspec import Struct
+
+from batuta.authoring.definitions import Activity, Workflow
+from batuta.errors import InvalidInput
+
+
+class App(Struct, frozen=True, kw_only=True):
+    """Workflows and activities that belong together, for `batuta worker MODULE:ATTR`.
+
+    `activities` are decorated functions, or instances with decorated methods. It registers nothing; it is a list.
+    """
+
+    workflows: Sequence[Workflow[..., Any]] = ()
+    activities: Sequence[object] = ()
+    queues: Sequence[str] = ("default",)
+
+    @classmethod
+    def of_module(cls, module: ModuleType) -> App:
+        """All workflows and activities that a module has at its top, its own and imported ones.
+
+        Raises InvalidInput when there are none. Activities that are methods need an instance: make an App of it.
+        """
+        found = {id(value): value for value in vars(module).values() if isinstance(value, Workflow | Activity)}
+        workflows = [value for value in found.values() if isinstance(value, Workflow)]
+        activities = [value for value in found.values() if isinstance(value, Activity)]
+        if not found:
+            raise InvalidInput(
+                f"module {module.__name__!r} has no @workflow and no @activity at its top: "
+                f"name another module, or MODULE:ATTR where ATTR is a batuta.App"
+            )
+        return cls(workflows=workflows, activities=_without_twins(activities))
+
+
+def _without_twins(activities: Sequence[Activity[..., Any]]) -> list[Activity[..., Any]]:
+    """`slow = charge.with_options(...)` is the same activity under another variable."""
+    first: dict[tuple[str, object], Activity[..., Any]] = {}
+    for activity in activities:
+        first.setdefault((activity.name, activity.fn), activity)
+    return list(first.values())

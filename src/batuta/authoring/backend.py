@@ -1,0 +1,156 @@
+"""The high door: what runs workflows. The native engine is one backend, Temporal will be another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime, timedelta
+from typing import Any, Protocol, overload
+
+from msgspec import Raw, Struct
+
+from batuta.authoring.definitions import Workflow
+from batuta.ids import RunId
+from batuta.journal.entries import Body, EntryKind
+from batuta.journal.failures import Failure
+from batuta.journal.records import IfExists, RunFilter
+from batuta.journal.states import RunState
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@overload
+def as_datetime(micros: int) -> datetime: ...
+@overload
+def as_datetime(micros: None) -> None: ...
+@overload
+def as_datetime(micros: int | None) -> datetime | None: ...
+def as_datetime(micros: int | None) -> datetime | None:
+    """A stored time for people."""
+    return None if micros is None else _EPOCH + timedelta(microseconds=micros)
+
+
+class StartRequest(Struct, kw_only=True):
+    """A run to be started. Times are seconds."""
+
+    workflow: str
+    version: str = ""
+    input: bytes
+    """JSON of the arguments."""
+    id: str | None = None
+    queue: str = "default"
+    priority: int = 0
+    delay: float = 0.0
+    timeout: float | None = None
+    execution_timeout: float | None = None
+    tags: dict[str, str] = {}
+    memo: Any = None
+    if_exists: IfExists = IfExists.RETURN
+
+
+class RunRef(Struct):
+    """Names a run. `local` is the backend's own, to find the result without asking the store."""
+
+    id: str
+    run_id: RunId
+    local: Any = None
+
+
+class Ending(Struct):
+    """How a run ended."""
+
+    id: str
+    state: RunState
+    value: Raw | None = None
+    error: Failure | None = None
+    reason: str = ""
+
+
+class AttemptView(Struct, kw_only=True):
+    """A try of an activity that has not succeeded."""
+
+    seq: int
+    number: int
+    started_at: datetime | None
+    ended_at: datetime | None
+    next_at: datetime | None
+    error: str | None
+
+
+class Description(Struct, kw_only=True):
+    """A run, as of now."""
+
+    id: str
+    run_id: RunId
+    workflow: str
+    state: RunState
+    reason: str
+    """Why it is parked, was handed back or was ended."""
+    queue: str
+    priority: int
+    entries: int
+    worker: str | None
+    created_at: datetime | None
+    closed_at: datetime | None
+    wake_at: datetime | None
+    deadline: datetime | None
+    deaths: int
+    version: str
+    tags: dict[str, str]
+    memo: Any
+    attempts: list[AttemptView]
+
+
+class JournalLine(Struct, kw_only=True):
+    """An entry of a run's journal, read."""
+
+    ord: int
+    kind: EntryKind
+    at: datetime
+    body: Body
+
+
+class RunPage(Struct):
+    """Some runs, newest first; `cursor` gives the next page, None after the last."""
+
+    runs: list[Description]
+    cursor: str | None
+
+
+class Backend(Protocol):
+    """Starts runs, talks to them and tells about them."""
+
+    async def start(self, request: StartRequest) -> RunRef:
+        """Durable when this returns. Raises AlreadyStarted, StoreUnavailable, OutcomeUnknown."""
+        ...
+
+    async def find(self, id: str) -> RunRef:
+        """The current run of an id. Raises UnknownRun."""
+        ...
+
+    async def ending(self, ref: RunRef) -> Ending:
+        """Wait for the end."""
+        ...
+
+    async def cancel(self, ref: RunRef, reason: str) -> None:
+        """Ask the run to end. Raises RunClosed."""
+        ...
+
+    async def terminate(self, ref: RunRef, reason: str) -> None:
+        """End the run without a word to its code. Raises RunClosed."""
+        ...
+
+    async def describe(self, ref: RunRef) -> Description: ...
+    async def journal(self, ref: RunRef) -> list[JournalLine]: ...
+    async def list_runs(self, where: RunFilter, cursor: str | None, limit: int) -> RunPage: ...
+    async def count_runs(self, where: RunFilter) -> int: ...
+
+    def worker(
+        self,
+        workflows: Sequence[Workflow[..., Any]],
+        activities: Sequence[object],
+        queues: Sequence[str],
+        **settings: Any,
+    ) -> AbstractAsyncContextManager[Any]:
+        """A worker, running while the context is open."""
+        ...

@@ -1,0 +1,146 @@
+"""What workflow code may ask of its run. Everything here is the same in every replay."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine
+from contextvars import ContextVar
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any, Protocol, TypeVar
+from uuid import UUID
+
+from msgspec import Struct
+
+from batuta.authoring.options import ActivityOptions
+from batuta.errors import WorkerError
+from batuta.ids import RunId
+from batuta.serde import Codec, Decoder, decoder_for
+
+T = TypeVar("T")
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class RunInfo(Struct, frozen=True):
+    """Who and where this run is."""
+
+    run_id: RunId
+    id: str
+    workflow: str
+    queue: str
+    namespace: str
+    entries: int
+    """Journal entries so far."""
+    started_at: datetime
+    version: str
+    replaying: bool
+    """For logs and metrics alone: code that behaves otherwise in replay is not deterministic."""
+
+
+class Runtime(Protocol):
+    """A run, as its workflow code sees it through the functions below. Given by the backend."""
+
+    def call_activity(
+        self, name: str, codec: Codec | None, result: Decoder | None, arguments: Any, options: ActivityOptions
+    ) -> Coroutine[Any, Any, Any]: ...
+    def now(self) -> int: ...
+    def random(self) -> Random: ...
+    def uuid(self) -> UUID: ...
+    def info(self) -> RunInfo: ...
+    def side_effect(self, make: Callable[[], Any], result: Decoder | None) -> Any: ...
+    def log(self, emit: Callable[[], None]) -> None: ...
+
+
+current_runtime: ContextVar[Runtime | None] = ContextVar("batuta_runtime", default=None)
+"""Set in the context of a run's first task, and so in all that it starts."""
+
+
+def _runtime(asked: str) -> Runtime:
+    runtime = current_runtime.get()
+    if runtime is None:
+        raise WorkerError(f"{asked} was called outside a workflow: only workflow code that a worker runs can use it")
+    return runtime
+
+
+def now() -> datetime:
+    """The time on the run's tape, UTC: when the input of this turn came."""
+    return _EPOCH + timedelta(microseconds=_runtime("now()").now())
+
+
+def random() -> Random:
+    """The run's own random numbers."""
+    return _runtime("random()").random()
+
+
+def uuid() -> UUID:
+    """A UUID of the run's own."""
+    return _runtime("uuid()").uuid()
+
+
+def info() -> RunInfo:
+    """Who and where this run is."""
+    return _runtime("info()").info()
+
+
+async def side_effect(make: Callable[[], T], result: Any = None) -> T:
+    """Call `make` once, live, and keep its value in the journal: a replay gives the value and does not call it.
+
+    For quick things that are not deterministic (an environment variable, a feature flag). It must not block, and it
+    can run again when the worker dies before the turn is durable: what touches the world belongs in an activity.
+    `result` is the type to decode to.
+    """
+    decoder = None if result is None else decoder_for(result, "a side effect")
+    value: T = _runtime("side_effect()").side_effect(make, decoder)
+    return value
+
+
+async def call(name: str, *arguments: Any, result: Any = None, options: ActivityOptions | None = None) -> Any:
+    """An activity by its name. `result` is the type to decode to; plain JSON values without it."""
+    decoder = decoder_for(Any if result is None else result, f"the result of activity {name!r}")
+    runtime = _runtime("call()")
+    return await runtime.call_activity(name, None, decoder, arguments, options or ActivityOptions())
+
+
+class WorkflowLogger(logging.LoggerAdapter[logging.Logger]):
+    """Log lines of workflow code: they go out when their turn is durable, and never in replay."""
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        runtime = current_runtime.get()
+        if runtime is None:
+            super().log(level, msg, *args, **kwargs)
+        elif self.isEnabledFor(level):
+            info = runtime.info()
+            where = {"run_id": str(info.run_id), "run": info.id, "workflow": info.workflow}
+            extra = where | (kwargs.pop("extra", None) or {})
+            emit = super().log
+            runtime.log(lambda: emit(level, msg, *args, extra=extra, **kwargs))
+
+
+logger = WorkflowLogger(logging.getLogger("batuta.workflow"), None)
+"""For workflow code."""
+
+
+class ActivityInfo(Struct, frozen=True):
+    """Which call of which activity this is."""
+
+    key: str
+    """The same over retries, crashes and a retry from the failed step: pass it on as the idempotency key."""
+    name: str
+    attempt: int
+    run_id: RunId
+    id: str
+    seq: int
+    started_at: datetime
+
+
+current_activity: ContextVar[Callable[[], ActivityInfo] | None] = ContextVar("batuta_activity", default=None)
+"""Set in the context of every attempt; the info is only made when it is asked for."""
+
+
+def activity_info() -> ActivityInfo:
+    """Inside an activity: which call this is, and its stable key."""
+    found = current_activity.get()
+    if found is None:
+        raise WorkerError("activity_info() was called outside an activity that a worker runs")
+    return found()

@@ -1,0 +1,166 @@
+"""@workflow and @activity: they attach a definition to a function and register nothing."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+
+from batuta.authoring.context import current_runtime
+from batuta.authoring.options import ActivityOptions
+from batuta.errors import InvalidInput
+from batuta.serde import Codec
+
+P = ParamSpec("P")
+Q = ParamSpec("Q")
+R = TypeVar("R")
+
+_LONGEST_NAME = 200
+
+
+def check_name(name: str, what: str) -> str:
+    """A name that every store, URL and log can carry. Raises InvalidInput."""
+    if not name or len(name) > _LONGEST_NAME or not name.isprintable():
+        raise InvalidInput(f"{what} {name!r} must be 1 to {_LONGEST_NAME} printable characters")
+    return name
+
+
+class Workflow(Generic[P, R]):
+    """A durable function. Called plainly it is just the function; `client.start` runs it durably."""
+
+    def __init__(self, fn: Callable[P, Coroutine[Any, Any, R]], name: str | None, version: str) -> None:
+        if not inspect.iscoroutinefunction(fn):
+            raise InvalidInput(f"workflow {fn.__qualname__!r} must be defined with `async def`")
+        functools.update_wrapper(self, fn)
+        self.fn = fn
+        self.name = check_name(name or fn.__name__, "workflow name")
+        self.version = version
+        self.codec = Codec(fn, f"workflow {self.name!r}")
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        return self.fn(*args, **kwargs)
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Names the code: the source of its module (helpers beside it count), the version and Python's minor."""
+        digest = hashlib.blake2b(digest_size=8)
+        digest.update(_source_of(self.fn))
+        digest.update(f"{self.fn.__qualname__} {self.version} {sys.version_info[:2]}".encode())
+        return digest.hexdigest()
+
+    def __repr__(self) -> str:
+        return f"<workflow {self.name}>"
+
+
+def _source_of(fn: Callable[..., Any]) -> bytes:
+    path = inspect.getsourcefile(fn)
+    try:
+        with open(path or "", "rb") as file:
+            return file.read()
+    except OSError:
+        return fn.__code__.co_code
+
+
+class Activity(Generic[P, R]):
+    """A step that touches the world. Awaited in a workflow it is durable; elsewhere it is a plain call.
+
+    Sync functions run in threads. Decorated methods are activities of their instance: give the instance to the
+    worker, and call it in workflows through the class: `await Gateway.reserve(sku)`.
+    """
+
+    def __init__(self, fn: Callable[P, Any], name: str | None, options: ActivityOptions) -> None:
+        functools.update_wrapper(self, fn)
+        self.fn = fn
+        self.name = check_name(name or fn.__name__, "activity name")
+        self.options = options
+        self.is_async = inspect.iscoroutinefunction(fn)
+        self._method = next(iter(inspect.signature(fn).parameters), "") == "self"
+        if not self._method:
+            _ = self.codec  # a bad annotation is found here
+
+    @functools.cached_property
+    def codec(self) -> Codec:
+        return Codec(self.fn, f"activity {self.name!r}", bound=self._method and not inspect.ismethod(self.fn))
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        runtime = current_runtime.get()
+        if runtime is not None:
+            return runtime.call_activity(self.name, self.codec, None, (args, kwargs), self.options)
+        return self._plain(*args, **kwargs)
+
+    async def _plain(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        value: R = await self.fn(*args, **kwargs) if self.is_async else self.fn(*args, **kwargs)
+        return value
+
+    def with_options(self, **changes: Any) -> Activity[P, R]:
+        """The same activity, called with some options changed."""
+        return self._copy(self.fn, self.options.merged(changes))
+
+    def __get__(
+        self: Activity[Concatenate[Any, Q], R], instance: object | None, owner: type | None = None
+    ) -> Activity[Q, R]:
+        fn = self.fn if instance is None else self.fn.__get__(instance, owner)
+        return self._copy(fn, self.options)  # type: ignore[return-value]  # the first parameter is bound or left out
+
+    def _copy(self, fn: Callable[..., Any], options: ActivityOptions) -> Activity[P, R]:
+        twin: Activity[P, R] = object.__new__(Activity)
+        twin.__dict__.update(self.__dict__)
+        twin.fn, twin.options = fn, options
+        return twin
+
+    def __repr__(self) -> str:
+        return f"<activity {self.name}>"
+
+
+@overload
+def workflow(fn: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
+@overload
+def workflow(
+    *, name: str | None = None, version: str = ""
+) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Workflow[P, R]]: ...
+def workflow(fn: Any = None, /, *, name: str | None = None, version: str = "") -> Any:
+    """Make an async function a workflow. Register it by giving it to a worker."""
+
+    def decorate(fn: Callable[P, Coroutine[Any, Any, R]]) -> Workflow[P, R]:
+        return Workflow(fn, name, version)
+
+    return decorate if fn is None else decorate(fn)
+
+
+class _Decorator:
+    """The type of `@activity(...)`: async and sync functions alike become awaitable activities."""
+
+    def __init__(self, name: str | None, options: ActivityOptions) -> None:
+        self._name, self._options = name, options
+
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Activity[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Activity[P, R]: ...
+    def __call__(self, fn: Any, /) -> Any:
+        return Activity(fn, self._name, self._options)
+
+
+@overload
+def activity(fn: Callable[P, Coroutine[Any, Any, R]], /) -> Activity[P, R]: ...
+@overload
+def activity(fn: Callable[P, R], /) -> Activity[P, R]: ...
+@overload
+def activity(*, name: str | None = None, **options: Any) -> _Decorator: ...
+def activity(fn: Any = None, /, *, name: str | None = None, **options: Any) -> Any:
+    """Make a function an activity. Options are those of ActivityOptions: retry, timeout, once, ..."""
+    decorate = _Decorator(name, ActivityOptions().merged(options))
+    return decorate if fn is None else decorate(fn)
+
+
+def activities_of(thing: object) -> list[Activity[..., Any]]:
+    """An activity, or all of an instance's. Raises InvalidInput when there is none."""
+    if isinstance(thing, Activity):
+        return [thing]
+    names = [n for n in dir(type(thing)) if isinstance(inspect.getattr_static(type(thing), n), Activity)]
+    if not names:
+        raise InvalidInput(f"{thing!r} is not an activity and has none: decorate it (or its methods) with @activity")
+    return [getattr(thing, name) for name in names]

@@ -1,0 +1,98 @@
+"""Exceptions to values for the journal, and back to the same exceptions."""
+
+from __future__ import annotations
+
+import builtins
+import logging
+import sys
+import traceback
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, Struct
+
+from batuta.errors import ActivityFailed, NonRetryable, NotSerialisable
+from batuta.journal.failures import Failure
+from batuta.serde import encode
+
+log = logging.getLogger("batuta.engine")
+
+_DEEPEST_CAUSE = 5
+_LONGEST_TRACEBACK = 4_000
+_LARGEST_DETAILS = 64 * 1024
+
+
+class _Details(Struct):
+    args: list[Any]
+    fields: dict[str, Any] = {}
+
+
+def to_failure(error: BaseException, depth: int = 0) -> Failure:
+    """What of an exception is kept: class, message, arguments and attributes that have a JSON form, and its cause."""
+    cause = error.__cause__
+    return Failure(
+        type=_type_name(type(error)),
+        message=str(error),
+        details=_details(error),
+        retryable=not isinstance(error, NonRetryable),
+        traceback="".join(traceback.format_exception(error, chain=False))[-_LONGEST_TRACEBACK:],
+        cause=to_failure(cause, depth + 1) if cause is not None and depth < _DEEPEST_CAUSE else None,
+    )
+
+
+def to_exception(failure: Failure) -> Exception:
+    """The same error again, when its class is loaded here; otherwise ActivityFailed with the original's words."""
+    error = _rebuild(failure)
+    if failure.cause is not None:
+        error.__cause__ = to_exception(failure.cause)
+    return error
+
+
+def _rebuild(failure: Failure) -> Exception:
+    details = None if failure.details is UNSET else msgspec.json.decode(failure.details, type=_Details)
+    found = _find_class(failure.type)
+    if found is not None:
+        try:
+            # Not called: an __init__ with other parameters than `args` would refuse or wrap the message twice.
+            rebuilt: Exception = found.__new__(found, *(details.args if details else [failure.message]))
+            rebuilt.__dict__.update(details.fields if details else {})
+            return rebuilt
+        except Exception as error:  # noqa: BLE001 - a class that cannot be made without its own __init__
+            log.debug("cannot rebuild %s: %r", failure.type, error)
+    return ActivityFailed(failure.message, failure.type, details.args if details else None)
+
+
+def _details(error: BaseException) -> Raw | msgspec.UnsetType:
+    for details in (_Details(list(error.args), _fields(error)), _Details([str(error)])):
+        try:
+            return Raw(encode(details, "an error", _LARGEST_DETAILS))
+        except NotSerialisable:
+            continue
+        except ValueError:
+            return UNSET
+    return UNSET
+
+
+def _fields(error: BaseException) -> dict[str, Any]:
+    kept = {}
+    for name, value in vars(error).items():
+        try:
+            encode(value, name, _LARGEST_DETAILS)
+        except ValueError:
+            continue
+        if not name.startswith("__"):
+            kept[name] = value
+    return kept
+
+
+def _type_name(kind: type[BaseException]) -> str:
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _find_class(name: str) -> type[Exception] | None:
+    """The class, if its module is loaded. Nothing is imported: a journal must not decide what code runs."""
+    module, _, path = name.rpartition(":")
+    found: Any = sys.modules.get(module) if module else builtins
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    return found if isinstance(found, type) and issubclass(found, Exception) else None

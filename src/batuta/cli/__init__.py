@@ -1,0 +1,35 @@
+"""The command `batuta`. Commands are loaded when they are called: `batuta --help` stays quick.
+
+Data goes to stdout (a table, or one JSON document with --json), everything else to stderr.
+"""
+
+from __future__ import annotations
+
+from batuta.cli.lazy import LazyGroup
+
+EXIT_CODES = """\b
+Exit codes:
+  0  it went well
+  1  the run did not complete, or verify found something
+  2  the command or its input is wrong
+  3  there is no such run
+  4  the database cannot be used (away, full, or of another version)"""
+
+COMMANDS = {
+    "demo": ("batuta.cli.demo.command:demo", "Kill a worker in the middle of an order and watch another finish it."),
+    "migrate": ("batuta.cli.migrate:migrate", "Create the tables, or bring them up to date."),
+    "runs": ("batuta.cli.runs:runs", "Start, list, show, cancel and terminate runs."),
+    "verify": ("batuta.cli.verify:verify", "Check that the database keeps its promises."),
+    "worker": ("batuta.cli.worker:worker", "Run the workflows and activities of a module."),
+}
+
+root = LazyGroup(
+    "batuta",
+    COMMANDS,
+    help="Durable workflows: start them, work on them, look at them.\n\n" + EXIT_CODES,
+)
+
+
+def main() -> None:
+    """The console script."""
+    root(prog_name="batuta")

@@ -1,0 +1,42 @@
+"""`batuta runs cancel` and `terminate`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from batuta.cli.place import Place, placed
+
+if TYPE_CHECKING:
+    from batuta.authoring.handle import Handle
+
+
+@click.command()
+@click.argument("id")
+@click.option("--reason", default="", help="Kept in the journal, and given to the run's code.")
+@placed
+def cancel(place: Place, id: str, reason: str) -> None:
+    """Ask the run ID to end. Its code may clean up first, and may refuse."""
+    run_id = asyncio.run(_end(place, id, reason, now=False))
+    document = {"id": id, "run_id": run_id, "requested": "cancel"}
+    place.answer(document, lambda _: click.echo(f"asked run {id} to end"))
+
+
+@click.command()
+@click.argument("id")
+@click.option("--reason", default="", help="Kept in the journal.")
+@placed
+def terminate(place: Place, id: str, reason: str) -> None:
+    """End the run ID at once. Its code is not told: nothing is cleaned up."""
+    run_id = asyncio.run(_end(place, id, reason, now=True))
+    document = {"id": id, "run_id": run_id, "state": "terminated"}
+    place.answer(document, lambda _: click.echo(f"terminated run {id}"))
+
+
+async def _end(place: Place, id: str, reason: str, *, now: bool) -> str:
+    async with place.client() as client:
+        handle: Handle[Any] = await client.get(id)
+        await (handle.terminate(reason) if now else handle.cancel(reason))
+        return str(handle.run_id)

@@ -1,0 +1,74 @@
+"""From MODULE or MODULE:ATTR to what a worker is given."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+import traceback
+from contextlib import AsyncExitStack
+from types import ModuleType
+from typing import Any
+
+import click
+
+from batuta.app import App
+from batuta.errors import BatutaError, InvalidInput
+
+
+async def load_app(target: str, stack: AsyncExitStack) -> App:
+    """The App that `target` names. Raises InvalidInput.
+
+    MODULE alone: all its workflows and activities. ATTR: an App; or a function that returns one, which may be a
+    coroutine function or an async context manager (entered on `stack`, left when the worker has stopped).
+    """
+    name, colon, path = target.partition(":")
+    module = import_user_module(name)
+    if not colon:
+        return App.of_module(module)
+    found = _attribute(module, path)
+    if callable(found):
+        found = found()
+    if inspect.isawaitable(found):
+        found = await found
+    if hasattr(found, "__aenter__"):
+        found = await stack.enter_async_context(found)
+    if not isinstance(found, App):
+        raise InvalidInput(f"{target!r} is {found!r}, not a batuta.App (or a function that returns one)")
+    return found
+
+
+def import_user_module(name: str) -> ModuleType:
+    """Import a module as Python would from the current directory. Raises InvalidInput."""
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise InvalidInput(f"{name!r} is not a module: write package.module, or package.module:attribute")
+    here = os.getcwd()  # the console script has its own directory there
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if name == missing or name.startswith(missing + "."):
+            raise InvalidInput(
+                f"there is no module {name!r} here: run this where it can be imported, or set PYTHONPATH"
+            ) from error
+        raise InvalidInput(f"module {name!r} imports {missing!r}, which is not installed") from error
+    except BatutaError:
+        raise
+    except Exception as error:  # the user's code, so that its traceback is what helps
+        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+        raise InvalidInput(f"module {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _attribute(module: ModuleType, path: str) -> Any:
+    found: Any = module
+    for part in path.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            apps = [name for name, value in vars(module).items() if isinstance(value, App)]
+            hint = f"it has {', '.join(apps)}" if apps else "define it as batuta.App(workflows=[...], activities=[...])"
+            raise InvalidInput(f"module {module.__name__!r} has no attribute {path!r}: {hint}") from None
+    return found

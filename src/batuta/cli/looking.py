@@ -1,0 +1,102 @@
+"""`batuta runs list`, `show` and `journal`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from batuta.cli import inputs
+from batuta.cli.place import Place, placed
+from batuta.errors import RunNotCompleted
+from batuta.journal.states import CLOSED, RunState
+
+if TYPE_CHECKING:
+    from batuta.authoring.backend import Description, JournalLine, RunPage
+    from batuta.authoring.handle import Handle
+
+
+@click.command("list")
+@click.option("--state", "states", multiple=True, type=click.Choice(list(RunState)), help="Repeatable.")
+@click.option("--workflow", metavar="NAME")
+@click.option("--queue", "-q", metavar="NAME")
+@click.option("--id-prefix", metavar="TEXT")
+@click.option("--tag", "tags", multiple=True, metavar="KEY=VALUE", help="Repeatable.")
+@click.option("--created-after", metavar="TIME", help="ISO 8601.")
+@click.option("--created-before", metavar="TIME", help="ISO 8601.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
+@click.option("--cursor", metavar="TEXT", help="Of the page before: gives the next one.")
+@placed
+def list_runs(place: Place, /, tags: tuple[str, ...], **where: Any) -> None:
+    """Runs, newest first."""
+    where["tags"] = inputs.tags(tags)
+    for option in ("created_after", "created_before"):
+        where[option] = inputs.moment(where[option], "--" + option.replace("_", "-"))
+    page = asyncio.run(_list(place, where))
+
+    def human(console: Any) -> None:
+        from batuta.cli.tables import runs_table
+
+        console.print(runs_table(page.runs))
+        if page.cursor is not None:
+            click.echo(f"there are more: --cursor {page.cursor}", err=True)
+
+    place.answer(page, human)
+
+
+async def _list(place: Place, where: dict[str, Any]) -> RunPage:
+    async with place.client() as client:
+        return await client.list(**where)
+
+
+@click.command()
+@click.argument("id")
+@placed
+def show(place: Place, id: str) -> None:
+    """The run ID: the last one begun under that id."""
+    run, ending = asyncio.run(_show(place, id))
+
+    def human(console: Any) -> None:
+        from batuta.cli.tables import attempts_table, run_table
+
+        console.print(run_table(run, ending))
+        if run.attempts:
+            console.print(attempts_table(run.attempts))
+
+    import msgspec
+
+    place.answer({**msgspec.to_builtins(run), **ending}, human)
+
+
+async def _show(place: Place, id: str) -> tuple[Description, dict[str, Any]]:
+    """The run, and what it ended with if it is closed."""
+    async with place.client() as client:
+        handle: Handle[Any] = await client.get(id)
+        run = await handle.describe()
+        if run.state not in CLOSED or run.state is RunState.CONTINUED:
+            return run, {}
+        try:
+            return run, {"result": await handle.result()}
+        except RunNotCompleted as error:
+            return run, {"error": str(error)}
+
+
+@click.command()
+@click.argument("id")
+@placed
+def journal(place: Place, id: str) -> None:
+    """Every entry of the run ID: the input of each turn, and the commands it issued."""
+    lines = asyncio.run(_journal(place, id))
+
+    def human(console: Any) -> None:
+        from batuta.cli.tables import journal_table
+
+        console.print(journal_table(lines))
+
+    place.answer({"id": id, "entries": lines}, human)
+
+
+async def _journal(place: Place, id: str) -> list[JournalLine]:
+    async with place.client() as client:
+        return await (await client.get(id)).journal()

@@ -1,0 +1,89 @@
+"""Where a command works and how it answers: --url, --namespace and --json, the same for every command."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+import click
+
+from batuta.cli.lazy import AS_JSON
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from batuta.client import Batuta
+    from batuta.journal.store import Store
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_NARROWEST = 120
+"""Columns of a table that does not go to a terminal."""
+
+
+class Place:
+    """The database that a command talks to, and the form of its answer."""
+
+    def __init__(self, url: str | None, namespace: str | None, as_json: bool) -> None:
+        self.url, self.namespace, self.as_json = url, namespace, as_json
+
+    def client(self, *, migrate: bool = False) -> Batuta:
+        """A client. Commands that only look must not make tables: a mistyped path would give an empty database."""
+        from batuta.connect import connect
+
+        return connect(self.url, namespace=self.namespace, migrate=migrate)
+
+    def store(self) -> Store:
+        from batuta.connect import store_for
+
+        return store_for(self.url, namespace=self.namespace)
+
+    def answer(self, document: Any, human: Callable[[Console], None]) -> None:
+        """Print the document as JSON, or let `human` print it."""
+        if self.as_json:
+            self.print_json(document)
+        else:
+            human(console())
+
+    def print_json(self, document: Any) -> None:
+        import msgspec
+
+        data = msgspec.json.format(msgspec.json.encode(document), indent=2 if sys.stdout.isatty() else 0)
+        click.echo(data.decode())
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console for people. Colours go by the terminal and NO_COLOR; what is piped is not squeezed into 80 columns."""
+    from rich.console import Console
+
+    found = Console(stderr=stderr, highlight=False, soft_wrap=False, emoji=False, markup=False)
+    if not found.is_terminal:
+        found.width = max(found.width, _NARROWEST)
+    return found
+
+
+def placed(command: Callable[Concatenate[Place, P], R]) -> Callable[..., R]:
+    """Give a command the common options, as its first argument."""
+
+    @click.option(
+        "--url",
+        envvar="BATUTA_DATABASE_URL",
+        show_envvar=True,
+        metavar="URL",
+        help="sqlite:///file.db or postgresql://user@host/database.  [default: sqlite:///batuta.db]",
+    )
+    @click.option("--namespace", envvar="BATUTA_NAMESPACE", show_envvar=True, metavar="NAME", help="[default: default]")
+    @click.option("--json", "as_json", is_flag=True, callback=_note_json, help="Print one JSON document.")
+    @functools.wraps(command)
+    def wrapped(*args: Any, url: str | None, namespace: str | None, as_json: bool, **kwargs: Any) -> R:
+        return command(Place(url, namespace, as_json), *args, **kwargs)
+
+    return wrapped
+
+
+def _note_json(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:
+    ctx.meta[AS_JSON] = value
+    return value

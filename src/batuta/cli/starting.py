@@ -1,0 +1,87 @@
+"""`batuta runs start`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import click
+
+from batuta.cli import inputs
+from batuta.cli.lazy import FAILED, OK
+from batuta.cli.place import Place, placed
+from batuta.errors import RunNotCompleted
+from batuta.journal.records import IfExists
+from batuta.journal.states import PARKED
+
+_LOOK = 1.0
+"""Seconds between two looks whether a run that is waited for has been parked."""
+
+
+@click.command()
+@click.argument("name")
+@click.option("--input", "-i", "text", metavar="JSON|@FILE|@-", help="An array is the arguments; else the only one.")
+@click.option("--id", "id", metavar="ID", help="Your name for the run.  [default: its run id]")
+@click.option("--if-exists", type=click.Choice(list(IfExists)), help="When the id is taken.  [default: return]")
+@click.option("--queue", "-q", metavar="NAME", help="[default: default]")
+@click.option("--priority", type=int, metavar="N", help="Higher goes first.  [default: 0]")
+@click.option("--delay", type=float, metavar="SECONDS", help="Not to be begun before.")
+@click.option("--timeout", type=float, metavar="SECONDS", help="For the run.")
+@click.option("--execution-timeout", type=float, metavar="SECONDS", help="For the run and those that follow it.")
+@click.option("--tag", "tags", multiple=True, metavar="KEY=VALUE", help="Repeatable.")
+@click.option("--memo", metavar="JSON|@FILE", help="A small note kept with the run.")
+@click.option("--wait", is_flag=True, help="Wait for its end; exit 1 unless it completes.")
+@click.option("--wait-timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="How long to wait at most.")
+@placed
+def start(
+    place: Place, /, name: str, text: str | None, id: str | None, wait: bool, wait_timeout: float | None, **more: Any
+) -> None:
+    """Start a run of the workflow NAME. It is durable when this returns; a worker that has NAME runs it."""
+    arguments = inputs.arguments(text)
+    more["tags"] = inputs.tags(more["tags"]) or None
+    more["memo"] = None if more["memo"] is None else inputs.read_json(more["memo"], "--memo")
+    options = {key: value for key, value in more.items() if value is not None}
+    seconds = wait_timeout if wait or wait_timeout is not None else 0.0
+    document, code = asyncio.run(_start(place, name, arguments, id, options, seconds))
+    place.answer(document, lambda _: _tell(document))
+    raise SystemExit(code)
+
+
+def _tell(document: dict[str, Any]) -> None:
+    click.echo(f"run {document['id']} is {document['state']}")
+    if "result" in document:
+        import msgspec
+
+        click.echo(msgspec.json.encode(document["result"]).decode())
+    if "error" in document:
+        click.echo(document["error"], err=True)
+
+
+async def _start(
+    place: Place, name: str, arguments: list[Any], id: str | None, options: dict[str, Any], seconds: float | None
+) -> tuple[dict[str, Any], int]:
+    """The document and the exit code. `seconds`: how long to wait; 0 is not at all, None is for ever."""
+    async with place.client(migrate=True) as client:
+        handle = await client.start(name, *arguments, id=id, **options)
+        document: dict[str, Any] = {"id": handle.id, "run_id": str(handle.run_id), "workflow": name}
+        if seconds == 0.0:
+            document["state"] = str((await handle.describe()).state)
+            return document, OK
+        return await _wait(handle, document, seconds)
+
+
+async def _wait(handle: Any, document: dict[str, Any], seconds: float | None) -> tuple[dict[str, Any], int]:
+    result = asyncio.ensure_future(handle.result(seconds))
+    while not (await asyncio.wait({result}, timeout=_LOOK))[0]:
+        run = await handle.describe()
+        if run.state in PARKED:
+            result.cancel()
+            note = f"the run is parked and not lost: {run.reason}"
+            return {**document, "state": str(run.state), "error": note}, FAILED
+    try:
+        return {**document, "state": "completed", "result": result.result()}, OK
+    except RunNotCompleted as error:
+        return {**document, "state": error.state, "error": str(error)}, FAILED
+    except TimeoutError:
+        state = str((await handle.describe()).state)
+        return {**document, "state": state, "error": f"no end within {seconds:g} s; the run goes on"}, FAILED

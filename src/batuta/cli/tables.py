@@ -1,0 +1,138 @@
+"""Tables for people. Everything here imports rich, so nothing imports this at its top."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from msgspec import UNSET, Raw, json
+from rich.table import Table
+from rich.text import Text
+
+from batuta.authoring.backend import AttemptView, Description, JournalLine
+from batuta.clock import SECOND
+from batuta.journal.entries import Command, EntryKind
+from batuta.journal.states import RunState
+
+_STYLE = {
+    RunState.COMPLETED: "green",
+    RunState.RUNNING: "cyan",
+    RunState.WAITING: "blue",
+    RunState.FAILED: "red",
+    RunState.TIMED_OUT: "red",
+    RunState.NEEDS_CODE: "bold red",
+    RunState.POISONED: "bold red",
+}
+_KIND_STYLE = {EntryKind.ACTIVITY_DONE: "green", EntryKind.ACTIVITY_FAILED: "red"}
+_LONGEST = 60
+
+
+def table(*columns: str, title: str = "") -> Table:
+    """An empty table in the style of them all. Long cells are folded, never cut."""
+    made = Table(title=title or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    for column in columns:
+        made.add_column(column, overflow="fold")
+    return made
+
+
+def when(moment: datetime | None) -> str:
+    """UTC, to the millisecond."""
+    return "" if moment is None else moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{moment.microsecond // 1000:03d}"
+
+
+def state_text(state: RunState) -> Text:
+    return Text(str(state), _STYLE.get(state, ""))
+
+
+def runs_table(runs: Iterable[Description]) -> Table:
+    made = table("id", "workflow", "state", "entries", "created (UTC)", "closed (UTC)", "reason")
+    for run in runs:
+        cells = (when(run.created_at), when(run.closed_at), _short(run.reason))
+        made.add_row(run.id, run.workflow, state_text(run.state), str(run.entries), *cells)
+    return made
+
+
+def run_table(run: Description, ending: dict[str, Any]) -> Table:
+    """One line for each field that says something."""
+    made = table("", "")
+    made.show_header = False
+    rows: dict[str, Any] = {
+        "id": run.id,
+        "run id": str(run.run_id),
+        "workflow": run.workflow,
+        "state": state_text(run.state),
+        "reason": run.reason,
+        "queue": run.queue,
+        "entries": str(run.entries),
+        "worker": run.worker,
+        "created": when(run.created_at),
+        "closed": when(run.closed_at),
+        "due": when(run.wake_at),
+        "deadline": when(run.deadline),
+        "deaths": str(run.deaths or ""),
+        "version": run.version,
+        "tags": " ".join(f"{key}={value}" for key, value in run.tags.items()),
+        "memo": "" if run.memo is None else json.encode(run.memo).decode(),
+        "result": json.encode(ending["result"]).decode() if "result" in ending else "",
+        "error": ending.get("error", ""),
+    }
+    for name, value in rows.items():
+        if value:
+            made.add_row(Text(name, "bold"), value)
+    return made
+
+
+def attempts_table(attempts: Iterable[AttemptView]) -> Table:
+    made = table("command", "attempt", "began (UTC)", "ended (UTC)", "next (UTC)", "error", title="attempts")
+    for one in attempts:
+        times = (when(one.started_at), when(one.ended_at), when(one.next_at))
+        made.add_row(str(one.seq), str(one.number), *times, _failure_text(one.error))
+    return made
+
+
+def journal_table(lines: Sequence[JournalLine], title: str = "") -> Table:
+    """Entries with the time since the start, how long an activity took, and what each turn issued."""
+    made = table("ord", "after", "entry", "activity", "tries", "took", "value", "then issued", title=title)
+    start = lines[0].at if lines else None
+    for line in lines:
+        body = line.body
+        made.add_row(
+            str(line.ord),
+            f"{(line.at - start).total_seconds():.3f} s" if start else "",
+            Text(str(line.kind), _KIND_STYLE.get(line.kind, "")),
+            body.name,
+            str(body.attempts or ""),
+            f"{(line.at.timestamp() * SECOND - body.started_at) / SECOND:.3f} s" if body.started_at else "",
+            _value(line),
+            "  ".join(command_text(command) for command in body.commands),
+        )
+    return made
+
+
+def command_text(command: Command) -> str:
+    """Such as `activity charge`, `timer 0.5 s`, `complete`."""
+    if command.kind == "timer" and isinstance(command.value, Raw):
+        return f"timer {json.decode(command.value) / SECOND:g} s"
+    return f"{command.kind} {command.name}".strip()
+
+
+def _value(line: JournalLine) -> str:
+    body = line.body
+    if body.error is not UNSET:
+        return _short(f"{body.error.kind}: {body.error.message}")
+    if body.value is not UNSET:
+        return _short(bytes(body.value).decode())
+    return _short(body.reason)
+
+
+def _failure_text(text: str | None) -> str:
+    if text is None:
+        return ""
+    failure = json.decode(text)
+    return _short(f"{failure.get('type', '').rpartition(':')[2]}: {failure.get('message', '')}")
+
+
+def _short(text: str) -> str:
+    first = text.splitlines()[0] if text else ""
+    return first if len(first) <= _LONGEST else first[: _LONGEST - 1] + "…"

@@ -1,0 +1,175 @@
+"""The client: starts runs, finds them, lists them, and makes workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar, overload
+
+from batuta.authoring.backend import Backend, RunPage, StartRequest
+from batuta.authoring.definitions import Workflow, check_name
+from batuta.authoring.handle import Handle
+from batuta.clock import SECOND
+from batuta.errors import InvalidInput
+from batuta.journal.records import IfExists, RunFilter
+from batuta.journal.states import RunState
+from batuta.serde import MAX_PAYLOAD, decoder_for, encode
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_LONGEST_ID = 500
+
+
+class Batuta:
+    """A connection to one namespace. Made by `connect`; an async context manager."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        opening: Callable[[], Coroutine[Any, Any, None]],
+        closing: Callable[[], Coroutine[Any, Any, None]],
+        max_payload: int = MAX_PAYLOAD,
+    ) -> None:
+        self._backend, self._opening, self._closing = backend, opening, closing
+        self._max_payload = max_payload
+
+    async def __aenter__(self) -> Self:
+        await self._opening()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._closing()
+
+    @overload
+    async def start(
+        self, workflow: Workflow[..., R], /, *args: Any, id: str | None = None, **options: Any
+    ) -> Handle[R]: ...
+    @overload
+    async def start(self, workflow: str, /, *args: Any, id: str | None = None, **options: Any) -> Handle[Any]: ...
+    async def start(self, workflow: Any, /, *args: Any, id: str | None = None, **options: Any) -> Handle[Any]:
+        """Start a run; it is durable when this returns. `args` are the workflow's arguments.
+
+        `id` is the caller's own name for it, unique in the namespace; when it is taken, `if_exists` decides: "return"
+        (the default) gives that run, "reject" raises AlreadyStarted, "restart" begins anew if it is closed.
+        Other options: queue, priority, delay, timeout (of the run), execution_timeout (of its chain), tags, memo.
+        Times are seconds.
+        """
+        request = _request(workflow, args, id, options, self._max_payload)
+        ref = await self._backend.start(request)
+        return Handle(self._backend, ref, _result_decoder(workflow))
+
+    async def get(self, id: str, workflow: Workflow[..., R] | None = None) -> Handle[R]:
+        """The run of that id: the last one begun under it. With `workflow`, its result is of that type."""
+        ref = await self._backend.find(check_id(id))
+        return Handle(self._backend, ref, _result_decoder(workflow))
+
+    async def list(self, *, cursor: str | None = None, limit: int = 50, **where: Any) -> RunPage:
+        """Runs, newest first. Filters: state or states, workflow, queue, id_prefix, tags, created_after,
+        created_before (datetimes)."""
+        if not 1 <= limit <= 1000:
+            raise InvalidInput(f"limit={limit} must be from 1 to 1000: use the cursor for more")
+        return await self._backend.list_runs(run_filter(**where), cursor, limit)
+
+    async def count(self, **where: Any) -> int:
+        """How many runs match. Filters as in `list`."""
+        return await self._backend.count_runs(run_filter(**where))
+
+    def worker(
+        self,
+        *,
+        workflows: Sequence[Workflow[..., Any]] = (),
+        activities: Sequence[object] = (),
+        queues: Sequence[str] = ("default",),
+        **settings: Any,
+    ) -> AbstractAsyncContextManager[Any]:
+        """A worker for these workflows and activities (functions, or instances with decorated methods).
+
+        It runs while its context is open. `settings` are those of `batuta.settings.Settings`.
+        """
+        return self._backend.worker(workflows, activities, queues, **settings)
+
+
+def check_id(id: str) -> str:
+    """A run's id, as a caller may choose it. Raises InvalidInput."""
+    if not id or len(id) > _LONGEST_ID or not id.isprintable():
+        raise InvalidInput(f"run id {id!r} must be 1 to {_LONGEST_ID} printable characters")
+    return id
+
+
+def _request(workflow: Any, args: tuple[Any, ...], id: str | None, options: dict[str, Any], limit: int) -> StartRequest:
+    unknown = options.keys() - set(StartRequest.__struct_fields__) | options.keys() & {"workflow", "input", "version"}
+    if unknown:
+        raise InvalidInput(
+            f"unknown start options {', '.join(sorted(unknown))}: there are queue, priority, delay, timeout, "
+            f"execution_timeout, tags, memo, if_exists (arguments of the workflow are given by position)"
+        )
+    if isinstance(workflow, Workflow):
+        name, version, data = workflow.name, workflow.version, workflow.codec.encode_args(args, {}, limit)
+    elif isinstance(workflow, str):
+        name, version = check_name(workflow, "workflow name"), ""
+        data = encode(args, f"the input of workflow {workflow!r}", limit)
+    else:
+        raise InvalidInput(f"{workflow!r} is not a workflow: decorate it with @workflow, or give its name")
+    _check_options(options)
+    if id is not None:
+        check_id(id)
+    return StartRequest(workflow=name, version=version, input=data, id=id, **options)
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    for name in ("timeout", "execution_timeout"):
+        if options.get(name) is not None and not options[name] > 0:
+            raise InvalidInput(f"{name}={options[name]!r} must be more than 0 seconds; leave it out for no limit")
+    if options.get("delay", 0) < 0:
+        raise InvalidInput(f"delay={options['delay']!r} must not be negative")
+    if "queue" in options:
+        check_name(options["queue"], "queue")
+    if "if_exists" in options:
+        try:
+            options["if_exists"] = IfExists(options["if_exists"])
+        except ValueError:
+            raise InvalidInput(f"if_exists={options['if_exists']!r} must be one of {', '.join(IfExists)}") from None
+    tags = options.get("tags", {})
+    if not isinstance(tags, Mapping) or not all(isinstance(t, str) for pair in tags.items() for t in pair):
+        raise InvalidInput(f"tags={tags!r} must map strings to strings")
+
+
+def run_filter(
+    *,
+    state: str | None = None,
+    states: Iterable[str] = (),
+    workflow: str | Workflow[..., Any] | None = None,
+    queue: str | None = None,
+    id_prefix: str | None = None,
+    tags: Mapping[str, str] | None = None,
+    created_after: datetime | None = None,
+    created_before: datetime | None = None,
+) -> RunFilter:
+    """Which runs, in the words of `list`. Raises InvalidInput for a state that does not exist."""
+    wanted = [*states, *([state] if state is not None else [])]
+    try:
+        chosen = tuple(RunState(one) for one in wanted)
+    except ValueError as error:
+        raise InvalidInput(f"{error}: the states are {', '.join(RunState)}") from None
+    return RunFilter(
+        states=chosen,
+        name=workflow.name if isinstance(workflow, Workflow) else workflow,
+        queue=queue,
+        id_prefix=id_prefix,
+        tags=tuple(sorted((tags or {}).items())),
+        created_after=_micros(created_after),
+        created_before=_micros(created_before),
+    )
+
+
+def _micros(moment: datetime | None) -> int | None:
+    return None if moment is None else round(moment.timestamp() * SECOND)
+
+
+def _result_decoder(workflow: Any) -> Any:
+    return workflow.codec.result_decoder if isinstance(workflow, Workflow) else decoder_for(Any, "a result")

@@ -1,0 +1,63 @@
+"""The one place that picks implementations: a URL becomes a store, a backend and a client."""
+
+from __future__ import annotations
+
+import os
+from urllib.parse import unquote, urlsplit
+
+from batuta.authoring.definitions import check_name
+from batuta.client import Batuta
+from batuta.errors import InvalidURL
+from batuta.journal.store import Store
+from batuta.settings import Settings
+
+
+def connect(url: str | None = None, *, namespace: str | None = None, migrate: bool = True) -> Batuta:
+    """A client for the database at `url`: `sqlite:///file.db`, `postgresql://...` or `memory://`.
+
+    Without a URL, BATUTA_DATABASE_URL is used, else `sqlite:///batuta.db`. The schema is created or brought up to
+    date when the context is entered, unless `migrate` is False.
+    """
+    from batuta.engine.native import NativeBackend  # here: `batuta --help` has no use for an engine
+
+    store = store_for(url, namespace=namespace)
+
+    async def opening() -> None:
+        if migrate:
+            await store.migrate()
+        await store.open()
+
+    return Batuta(NativeBackend(store), opening, store.close, Settings.from_env().max_payload)
+
+
+def store_for(url: str | None = None, *, namespace: str | None = None) -> Store:
+    """The store that a URL names, not opened. Raises InvalidURL, MissingExtra."""
+    url = url or os.environ.get("BATUTA_DATABASE_URL") or "sqlite:///batuta.db"
+    namespace = check_name(namespace or os.environ.get("BATUTA_NAMESPACE") or "default", "namespace")
+    match urlsplit(url).scheme:
+        case "sqlite":
+            from batuta.stores.sqlite import SqliteStore
+
+            return SqliteStore(_sqlite_path(url), namespace=namespace)
+        case "postgresql" | "postgres":
+            from batuta.stores.postgres import PostgresStore
+
+            return PostgresStore(url, namespace=namespace)
+        case "memory":
+            from batuta.stores.memory import MemoryStore
+
+            return MemoryStore(namespace=namespace)
+        case scheme:
+            raise InvalidURL(
+                f"{scheme + '://' if scheme else url!r} names no store: use sqlite:///path/to/file.db, "
+                f"postgresql://user@host/database or memory://"
+            )
+
+
+def _sqlite_path(url: str) -> str:
+    """`sqlite:///shop.db` is a file of this directory, `sqlite:////var/shop.db` one from the root."""
+    parts = urlsplit(url)
+    path = unquote(parts.path).removeprefix("/")
+    if parts.netloc or not path or path.endswith("/"):
+        raise InvalidURL(f"{url!r} names no file: use sqlite:///file.db (this directory) or sqlite:////path/file.db")
+    return path

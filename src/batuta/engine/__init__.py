@@ -1,0 +1,1 @@
+"""The native backend: deterministic loop, turns and replay, committer, worker, executor, lease."""

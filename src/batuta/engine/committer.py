@@ -1,0 +1,184 @@
+"""Gated group commit: everything that waits becomes durable in one transaction, then its effects go out.
+
+One transaction is in flight at a time. What arrives meanwhile forms the next batch; there are no timers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from batuta.errors import AlreadyStarted, BadData, OutcomeUnknown, StoreFailed, StoreUnavailable
+from batuta.failpoints import failpoint
+from batuta.ids import jitter
+from batuta.journal.records import Change, Move, Verdict
+from batuta.journal.states import RunState
+from batuta.journal.store import Store
+from batuta.settings import Settings
+
+if TYPE_CHECKING:
+    from batuta.engine.live import Effect, LiveRun
+
+log = logging.getLogger("batuta.engine")
+
+_FIRST_WAIT, _LONGEST_WAIT = 0.02, 2.0
+_PATIENCE = 5.0
+
+Item = tuple["LiveRun", Change, list["Effect"]]
+
+
+class Committer:
+    """Writes the changes of all runs of one worker."""
+
+    def __init__(
+        self, store: Store, worker_id: str, settings: Settings, may_act: Callable[[], bool], failed: Callable[[], None]
+    ) -> None:
+        self._store = store
+        self._worker_id = worker_id
+        self._settings = settings
+        self._may_act = may_act
+        self._failed = failed
+        self._waiting: deque[LiveRun] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._stopped = False
+
+    def submit(self, run: LiveRun) -> None:
+        """The run has a change that was not there before."""
+        self._waiting.append(run)
+        if self._task is None and not self._stopped:
+            self._task = asyncio.get_running_loop().create_task(self._write_all(), name="batuta-committer")
+
+    @property
+    def idle(self) -> bool:
+        return self._task is None
+
+    async def drained(self) -> None:
+        """Wait until nothing waits."""
+        while self._task is not None:
+            await asyncio.shield(self._task)
+
+    def stop(self) -> None:
+        """Drop all. What is in flight may or may not become durable; nobody here will act on it."""
+        self._stopped = True
+        self._waiting.clear()
+        if self._task is not None:
+            self._task.cancel()
+
+    # -- the loop
+
+    async def _write_all(self) -> None:
+        try:
+            batch = self._take()
+            sending: asyncio.Task[dict[int, Verdict]] | None = None
+            while batch:
+                verdicts = await (sending or self._write(batch))
+                # The next batch goes out before this one's effects do: the database works while we do.
+                following = self._take()
+                sending = None
+                if following:
+                    sending = asyncio.get_running_loop().create_task(self._write(following))
+                    await asyncio.sleep(0)
+                self._settle(batch, verdicts)
+                batch = following or self._take()
+        except asyncio.CancelledError:
+            pass
+        except StoreFailed as error:
+            log.critical("the store failed, everything in memory is dropped and read again: %s", error)
+            self._failed()
+        except Exception:
+            log.critical("the committer failed, everything in memory is dropped and read again", exc_info=True)
+            self._failed()
+        finally:
+            self._task = None
+            if self._waiting and not self._stopped:
+                run = self._waiting.popleft()
+                self.submit(run)
+
+    def _take(self) -> list[Item]:
+        """What waits, up to the limits of a batch."""
+        batch: list[Item] = []
+        rows, size, waiting = 0, 0, self._waiting
+        while waiting and rows < self._settings.batch_rows and size < self._settings.batch_bytes:
+            run = waiting.popleft()
+            change = run.change
+            if change is None:  # dropped meanwhile
+                continue
+            batch.append((run, change, run.effects))
+            run.change = None
+            run.effects = []
+            rows += len(change.entries) or 1
+            for entry in change.entries:
+                size += len(entry.body)
+        return batch
+
+    def _settle(self, batch: list[Item], verdicts: dict[int, Verdict]) -> None:
+        if self._stopped or not self._may_act():
+            return
+        failpoint("commit.effects")
+        for index, (run, change, effects) in enumerate(batch):
+            verdict = verdicts.get(index) if verdicts else None
+            if verdict is None:
+                run.settled(change, effects)
+            elif verdict is Verdict.EXISTS:
+                run.drop(AlreadyStarted(run.identity.id, "open or closed"))
+            else:
+                log.warning("a write of run %s was refused: another worker owns it, or it was closed", run.identity.id)
+                run.drop()
+
+    # -- one batch
+
+    async def _write(self, batch: list[Item]) -> dict[int, Verdict]:
+        """Write until it is durable or refused. Raises StoreFailed."""
+        failpoint("commit.before")
+        wait, waited, unknown = _FIRST_WAIT, 0.0, False
+        while True:
+            try:
+                return await self._store.commit(self._worker_id, [change for _, change, _ in batch])
+            except OutcomeUnknown as error:
+                unknown = True
+                log.warning("a batch of %d may or may not be durable, writing it again: %s", len(batch), error)
+            except StoreUnavailable as error:
+                log.warning("the store is away, %d changes wait: %s", len(batch), error)
+                if not unknown or waited > _PATIENCE:
+                    self._withdraw_starts(batch, error if not unknown else OutcomeUnknown(str(error)), keep=unknown)
+            except BadData as error:
+                return await self._split(batch, error)
+            await asyncio.sleep(wait * (0.5 + jitter()))
+            waited += wait
+            wait = min(wait * 2, _LONGEST_WAIT)
+
+    def _withdraw_starts(self, batch: list[Item], error: Exception, *, keep: bool) -> None:
+        """Tell starters that it did not work. `keep`: it may have been written, so the change stays in the batch."""
+        for item in list(batch):
+            run = item[0]
+            if item[1].start is not None and run.starting is not None:
+                if keep:
+                    run.starting.set_exception(error)
+                    run.starting = None
+                else:
+                    batch.remove(item)
+                    run.drop(error)
+
+    async def _split(self, batch: list[Item], error: BadData) -> dict[int, Verdict]:
+        """The database refused some value: find whose, park that run, and let the others through."""
+        if len(batch) == 1:
+            run, change, _ = batch[0]
+            if change.start is not None:
+                run.drop(error)
+                return {0: Verdict.REFUSED}
+            log.error("run %s is parked: the database refuses its entry: %s", run.identity.id, error)
+            reason = f"the database refuses the run's entry: {error}"
+            move = Move(RunState.NEEDS_CODE, None, reason, run.workflow.fingerprint)
+            parked = Change(run_id=change.run_id, epoch=change.epoch, head=change.head, move=move)
+            await self._store.commit(self._worker_id, [parked])
+            return {0: Verdict.REFUSED}
+        middle = len(batch) // 2
+        first, second = batch[:middle], batch[middle:]
+        verdicts = await self._write(first)
+        for index, verdict in (await self._write(second)).items():
+            verdicts[len(first) + index] = verdict
+        batch[:] = first + second  # without the starts that were withdrawn from either half
+        return verdicts

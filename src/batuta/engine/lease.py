@@ -1,0 +1,151 @@
+"""The heartbeat: renews the worker's lease from a thread of its own, and looks for workers that died."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Callable
+
+from batuta.clock import Clock
+from batuta.errors import BatutaError
+from batuta.failpoints import failpoint
+from batuta.ids import jitter
+from batuta.journal.records import Pulse, WorkerInfo
+from batuta.journal.store import Heart, Store
+from batuta.settings import Settings
+
+log = logging.getLogger("batuta.lease")
+
+_RETRY = 0.5
+
+
+class Lease:
+    """Beats in a thread: a busy event loop must not cost the lease. One that stands still for long must."""
+
+    def __init__(
+        self,
+        store: Store,
+        worker: WorkerInfo,
+        settings: Settings,
+        clock: Clock,
+        on_pulse: Callable[[Pulse, float], None],
+        on_lost: Callable[[str], None],
+    ) -> None:
+        self._store, self._worker, self._settings, self._clock = store, worker, settings, clock
+        self._on_pulse, self._on_lost = on_pulse, on_lost
+        self._host: asyncio.AbstractEventLoop
+        self._valid_until = 0.0
+        self._gapless_since: float | None = None
+        self._tick = 0.0
+        self._timeline = ""
+        self._stopping = threading.Event()
+        self._wake: Callable[[], object] = lambda: None
+        self._thread = threading.Thread(target=self._run, name="batuta-lease", daemon=True)
+
+    def start(self, registered_at: float) -> None:
+        """Begin to beat. The lease holds from `registered_at` (monotonic)."""
+        self._host = asyncio.get_running_loop()
+        self._valid_until = registered_at + self._settings.lease
+        self._gapless_since = registered_at
+        self.tick()
+        self._thread.start()
+
+    def holds(self) -> bool:
+        """Whether nobody else may believe that this worker is dead."""
+        return self._clock.monotonic() < self._valid_until
+
+    def tick(self) -> None:
+        """The event loop is alive."""
+        self._tick = self._clock.monotonic()
+
+    async def stop(self) -> None:
+        self._stopping.set()
+        self._wake()
+        await asyncio.to_thread(self._thread.join)
+
+    # -- in the thread
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._main())
+        except Exception:
+            log.critical("the heartbeat has failed", exc_info=True)
+            self._tell(self._on_lost, "the heartbeat has failed")
+
+    async def _main(self) -> None:
+        loop, stopped = asyncio.get_running_loop(), asyncio.Event()
+        self._wake = lambda: loop.call_soon_threadsafe(stopped.set)
+        while not self._stopping.is_set():
+            try:
+                async with self._store.heart(self._worker.worker_id) as heart:
+                    await self._beat_forever(heart, stopped)
+                return
+            except BatutaError as error:
+                log.warning("no heartbeat: %s", error)
+                self._gapless_since = None
+                await _wait(stopped, _RETRY)
+
+    async def _beat_forever(self, heart: Heart, stopped: asyncio.Event) -> None:
+        while not self._stopping.is_set():
+            self._end_if_stuck()
+            failpoint("lease.before_beat")
+            sent = self._clock.monotonic()
+            if self._gapless_since is None:
+                self._gapless_since = sent
+            pulse = await heart.beat(self._worker, reap=sent - self._gapless_since >= self._settings.lease)
+            received = self._clock.monotonic()
+            failpoint("lease.after_beat")
+            if not self._accept(pulse, sent, received):
+                return
+            if pulse.peers and self._settings.fast_detection:
+                await self._bury(heart, pulse.peers, stopped)
+            await _wait(stopped, self._settings.heartbeat * (0.9 + 0.2 * jitter()))
+
+    def _accept(self, pulse: Pulse, sent: float, received: float) -> bool:
+        if not pulse.alive:
+            self._tell(self._on_lost, "its lease was over")
+            return False
+        if self._timeline and pulse.timeline != self._timeline:
+            self._tell(self._on_lost, "the database is on another timeline than before")
+            return False
+        self._timeline = pulse.timeline
+        self._valid_until = sent + self._settings.lease
+        self._tell(self._on_pulse, pulse, received)
+        return True
+
+    async def _bury(self, heart: Heart, peers: list[str], stopped: asyncio.Event) -> None:
+        """Their locks are free. If they still are after the grace, their runs are set free."""
+        await _wait(stopped, self._settings.detection_grace)
+        if self._stopping.is_set():
+            return
+        failpoint("recover.before")
+        freed = await heart.bury(peers)
+        failpoint("recover.after")
+        log.info("%d workers are gone, %d of their runs are set free", len(peers), freed)
+        if freed:
+            now = Pulse(now=0, alive=True, due_at=0)
+            self._tell(self._on_pulse, now, 0.0)
+
+    def _end_if_stuck(self) -> None:
+        """A loop that stands still cannot notice that it lost its runs: better no process than a zombie."""
+        still = self._clock.monotonic() - self._tick
+        if still > self._settings.stuck_loop:
+            log.critical("the event loop has stood still for %.0f s: this process ends", still)
+            logging.shutdown()
+            os._exit(70)
+
+    def _tell(self, callback: Callable[..., None], *args: object) -> None:
+        try:
+            self._host.call_soon_threadsafe(callback, *args)
+        except RuntimeError:  # the host loop is closed: nobody is left to tell
+            self._stopping.set()
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        pass

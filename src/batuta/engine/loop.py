@@ -1,0 +1,272 @@
+"""A small event loop on which plain asyncio code runs the same way every time.
+
+Ready callbacks run first in, first out; time is the time on the run's tape; timers are durable. It has no selector,
+no thread and no clock. It runs only inside a turn, when the machine that owns it calls `run_until_idle`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import Any, NoReturn, Protocol, cast
+
+from batuta.errors import Forbidden, Spins, WorkflowBroken
+
+log = logging.getLogger("batuta.engine")
+
+MOST_CALLBACKS = 100_000
+"""A turn that runs more callbacks than this waits for nothing and never will."""
+
+_HASH_STEP = 0x9E3779B97F4A7C15  # spreads consecutive numbers over all bits
+_HASH_MASK = 0x7FFF_FFFF_FFFF_FFFF
+
+
+class TimerHost(Protocol):
+    """Who keeps a loop's timers: the machine. Returns the number of the command that set the timer."""
+
+    def set_timer(self, handle: RunTimerHandle, delay: float) -> int: ...
+    def drop_timer(self, seq: int) -> None: ...
+    def seconds(self) -> float: ...
+
+
+class RunFuture(asyncio.Future[Any]):
+    """A future whose hash is counted, not its address: sets of futures iterate in the same order in every replay.
+
+    It is counted when it is first asked for, which is a deterministic moment, too; most futures are never in a set.
+    """
+
+    __slots__ = ("_number",)
+
+    def __hash__(self) -> int:
+        try:
+            return self._number
+        except AttributeError:
+            self._number: int = cast(RunLoop, self.get_loop()).next_hash()
+            return self._number
+
+
+class RunTask(asyncio.Task[Any]):
+    """A task with a counted hash and name (asyncio.wait and TaskGroup iterate sets of tasks)."""
+
+    __slots__ = ("_number",)
+
+    def __init__(
+        self, coro: Coroutine[Any, Any, Any], loop: RunLoop, name: str | None, context: contextvars.Context | None
+    ) -> None:
+        self._number = loop.next_hash()
+        super().__init__(coro, loop=loop, name=name or f"task-{loop.counter}", context=context)
+
+    def __hash__(self) -> int:
+        return self._number
+
+
+class RunHandle(asyncio.Handle):
+    """A callback that waits its turn."""
+
+    __slots__ = ()
+
+    def __init__(self, callback: Callable[..., Any], args: Any, context: contextvars.Context) -> None:
+        # Not asyncio's __init__, which looks at debug settings; these are the attributes its other methods use.
+        self._callback = callback
+        self._args = args
+        self._context = context
+        self._cancelled = False
+        self._repr = None
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+
+class RunTimerHandle(asyncio.TimerHandle):
+    """A durable timer. Cancelling it takes it off the run's list; nothing is written for that."""
+
+    __slots__ = ("_host", "seq")
+
+    def __init__(self, host: TimerHost, when: float, callback: Callable[..., Any], args: Any, context: Any) -> None:
+        self._callback = callback
+        self._args = args
+        self._context = context
+        self._cancelled = False
+        self._repr = None
+        self._when = when
+        self._scheduled = True
+        self._host = host
+        self.seq = 0
+
+    def cancel(self) -> None:
+        if not self._cancelled:
+            self._cancelled = True
+            self._host.drop_timer(self.seq)
+
+    def __hash__(self) -> int:
+        return self.seq
+
+
+class RunLoop(asyncio.AbstractEventLoop):
+    """The event loop of one run."""
+
+    def __init__(self, host: TimerHost, seed: int) -> None:
+        self._host = host
+        self._ready: deque[RunHandle] = deque()
+        self._hash = (seed * _HASH_STEP) & _HASH_MASK
+        self.counter = 0
+        self._tasks: dict[int, RunTask] = {}
+        self._generators: dict[int, AsyncGenerator[Any, Any]] = {}
+        self._prune_at = 64
+        self.in_turn = False
+        self.broken: WorkflowBroken | None = None
+
+    def next_hash(self) -> int:
+        """Counts tasks and futures. From the run's seed: equal in each replay, and unlike those of other runs, which
+        share asyncio's set of all tasks."""
+        self.counter += 1
+        self._hash = value = (self._hash + _HASH_STEP) & _HASH_MASK
+        return value
+
+    # -- running
+
+    def run_until_idle(self) -> None:
+        """Run callbacks until none is ready. Raises Spins when they do not come to an end."""
+        ready = self._ready
+        left = MOST_CALLBACKS
+        while ready:
+            handle = ready.popleft()
+            if handle._cancelled:
+                continue
+            left -= 1
+            if not left:
+                raise Spins(
+                    f"the workflow ran {MOST_CALLBACKS:,} callbacks in one turn without waiting for anything: "
+                    f"await an activity or a timer inside the loop that spins"
+                )
+            try:
+                handle._context.run(handle._callback, *handle._args)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001 - tasks keep their own errors, SystemExit too
+                self.call_exception_handler({"message": "a callback failed", "exception": error})
+
+    def call_soon(  # type: ignore[override]  # argument types are not tied to the callback's here and below
+        self, callback: Any, *args: Any, context: contextvars.Context | None = None
+    ) -> asyncio.Handle:
+        if not self.in_turn:
+            self._forbid("call_soon from outside the run's turn", "an activity, or a signal")
+        handle = RunHandle(callback, args, context or contextvars.copy_context())
+        self._ready.append(handle)
+        return handle
+
+    def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> NoReturn:  # type: ignore[override]
+        self._forbid("a callback from another thread", "an activity for what runs in threads")
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Any, *args: Any, context: Any = None
+    ) -> RunTimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: Any = None
+    ) -> RunTimerHandle:
+        handle = RunTimerHandle(self._host, when, callback, args, context or contextvars.copy_context())
+        handle.seq = self._host.set_timer(handle, when - self.time())
+        return handle
+
+    def fire(self, handle: RunTimerHandle) -> None:
+        """A timer is due: its callback is the first of this turn."""
+        self._ready.append(handle)  # type: ignore[arg-type]  # both kinds of handle run alike
+
+    def time(self) -> float:
+        return self._host.seconds()
+
+    # -- tasks, futures and generators are held strongly: the collector must not run user code at random
+
+    def create_future(self) -> RunFuture:
+        return RunFuture(loop=self)
+
+    def create_task(self, coro: Any, *, name: str | None = None, context: Any = None, **_: Any) -> RunTask:
+        task = RunTask(coro, self, name, context)
+        self._tasks[self.counter] = task
+        if len(self._tasks) + len(self._generators) > self._prune_at:
+            self._prune()
+        return task
+
+    def hold_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+        """sys.set_asyncgen_hooks' firstiter."""
+        self.counter += 1
+        self._generators[self.counter] = generator
+
+    def _prune(self) -> None:
+        self._tasks = {number: task for number, task in self._tasks.items() if not task.done()}
+        self._generators = {
+            number: agen for number, agen in self._generators.items() if getattr(agen, "ag_frame", None) is not None
+        }
+        self._prune_at = max(64, 2 * (len(self._tasks) + len(self._generators)))
+
+    def tear_down(self) -> None:
+        """Close everything that is suspended, in order. Their `finally` blocks run; what they call must refuse."""
+        self._ready.clear()
+        for agen in self._generators.values():
+            _close(agen.aclose().__await__())
+        for task in self._tasks.values():
+            if not task.done():
+                task._log_destroy_pending = False  # type: ignore[attr-defined]  # we know
+                _close(task.get_coro())
+        self._tasks.clear()
+        self._generators.clear()
+        self._ready.clear()
+
+    # -- the rest of asyncio's interface
+
+    def is_running(self) -> bool:
+        return self.in_turn
+
+    def is_closed(self) -> bool:
+        return False
+
+    def get_debug(self) -> bool:
+        return False
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if self.in_turn and not isinstance(error, SystemExit):
+            log.warning("in a workflow: %s", context.get("message"), exc_info=error)
+
+    async def shutdown_asyncgens(self) -> None:
+        return None
+
+    def _forbid(self, what: str, instead: str) -> NoReturn:
+        self.broken = Forbidden(f"workflow code used {what}, which cannot be replayed: use {instead} instead")
+        raise self.broken
+
+    def __repr__(self) -> str:
+        return f"<run loop {id(self):#x}>"
+
+
+def _close(coroutine: Any) -> None:
+    try:
+        coroutine.close()
+    except BaseException as error:  # noqa: BLE001 - a `finally` that awaits, or raises, in a run that is gone
+        log.debug("while closing a workflow's coroutine: %r", error)
+
+
+def _forbidden(name: str, instead: str) -> Callable[..., NoReturn]:
+    def refuse(self: RunLoop, *_args: Any, **_kwargs: Any) -> NoReturn:
+        self._forbid(f"loop.{name}()", instead)
+
+    refuse.__name__ = name
+    return refuse
+
+
+_ACTIVITY = "an activity, which may do this"
+for _name in (
+    "run_in_executor getaddrinfo getnameinfo create_connection create_server create_unix_connection "
+    "create_unix_server create_datagram_endpoint connect_read_pipe connect_write_pipe subprocess_shell "
+    "subprocess_exec add_reader add_writer remove_reader remove_writer sock_recv sock_recv_into sock_recvfrom "
+    "sock_recvfrom_into sock_sendall sock_sendto sock_connect sock_accept sock_sendfile sendfile start_tls "
+    "add_signal_handler remove_signal_handler connect_accepted_socket shutdown_default_executor"
+).split():
+    setattr(RunLoop, _name, _forbidden(_name, _ACTIVITY))
+for _name in ("run_forever", "run_until_complete", "stop", "close"):
+    setattr(RunLoop, _name, _forbidden(_name, "nothing: the worker runs the loop"))

@@ -1,0 +1,234 @@
+"""The native backend: runs in a store, executed by workers of this package."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import UNSET, Raw, json
+
+from batuta.authoring.backend import (
+    AttemptView,
+    Description,
+    Ending,
+    JournalLine,
+    RunPage,
+    RunRef,
+    StartRequest,
+    as_datetime,
+)
+from batuta.authoring.definitions import Workflow
+from batuta.clock import SECOND, Clock, SystemClock
+from batuta.engine.completion import Completion
+from batuta.engine.session import Session
+from batuta.engine.worker import Worker
+from batuta.errors import AlreadyStarted, RunClosed, StoreUnavailable, WorkflowBroken
+from batuta.ids import new_message_id, new_run_id, new_seed
+from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, decode_body, encode_entry
+from batuta.journal.records import Attempt, Hint, IfExists, Message, MessageKind, NewRun, Run, RunFilter
+from batuta.journal.states import CLOSED, RunState
+from batuta.journal.store import Store
+from batuta.serde import encode
+from batuta.settings import Settings
+
+_LARGEST_MEMO = 16 * 1024
+_PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
+_LOOK_AGAIN = 5.0
+
+
+class NativeBackend:
+    """Implements `authoring.backend.Backend` on a store."""
+
+    def __init__(self, store: Store, clock: Clock | None = None) -> None:
+        self._store = store
+        self._clock = clock or SystemClock()
+        self._workers: list[Worker] = []
+
+    # -- starting
+
+    async def start(self, request: StartRequest) -> RunRef:
+        new, body = _new_run(request)
+        session = self._session_for(new)
+        if session is not None:
+            body.start.fingerprint = session.workflows[new.name].fingerprint  # type: ignore[union-attr]  # set just now
+            try:
+                completion = await session.start_here(new, body)
+                return RunRef(new.id, new.run_id, completion)
+            except WorkflowBroken:
+                body.commands = []  # its first turn cannot be run: let it be seen parked, with the reason
+            except AlreadyStarted:
+                if new.if_exists is IfExists.RETURN:
+                    return await self.find(new.id)
+                raise AlreadyStarted(new.id, str((await self._store.get(new.id)).state)) from None
+        new.start = json.encode(body).decode()
+        run, _ = await self._store.start(new)
+        return RunRef(run.id, run.run_id)
+
+    def _session_for(self, new: NewRun) -> Session | None:
+        """A worker of this process that may begin the run at once."""
+        if new.delay or new.if_exists is IfExists.RESTART:
+            return None
+        for worker in self._workers:
+            if worker.session is not None and worker.session.takes(new.queue, new.name):
+                return worker.session
+        return None
+
+    def worker(
+        self,
+        workflows: Sequence[Workflow[..., Any]],
+        activities: Sequence[object],
+        queues: Sequence[str],
+        **settings: Any,
+    ) -> Worker:
+        chosen = Settings.from_env(**settings)
+        return Worker(self._store, workflows, activities, queues, chosen, self._clock, self._workers.append)
+
+    # -- results
+
+    async def find(self, id: str) -> RunRef:
+        run = await self._store.get(id)
+        return RunRef(run.id, run.run_id)
+
+    async def ending(self, ref: RunRef) -> Ending:
+        local: Completion | None = ref.local
+        if local is not None and await local.wait() and local.outcome is not None and local.state is not None:
+            return _ending(ref.id, local.state, local.outcome, "")
+        return await self._ending_from_store(ref)
+
+    async def _ending_from_store(self, ref: RunRef) -> Ending:
+        """Look, then wait for a hint that it closed; look again now and then, since hints may be lost."""
+        closed = asyncio.Event()
+
+        def on_hint(hint: Hint) -> None:
+            if hint.closed is None or ref.run_id in hint.closed:
+                closed.set()
+
+        unlisten = self._store.listen(on_hint)
+        try:
+            while True:
+                closed.clear()
+                run, last = await self._store.outcome(ref.run_id)
+                if run.state in CLOSED:
+                    return _ending(run.id, run.state, _closing_command(last), run.reason)
+                try:
+                    async with asyncio.timeout(None if self._store.poll_seconds is None else _LOOK_AGAIN):
+                        await closed.wait()
+                except TimeoutError:
+                    pass
+        finally:
+            unlisten()
+
+    # -- ending runs from outside
+
+    async def cancel(self, ref: RunRef, reason: str) -> None:
+        message = Message(message_id=new_message_id(), kind=MessageKind.CANCEL, name=reason)
+        await self._store.send(ref.run_id, message)
+
+    async def terminate(self, ref: RunRef, reason: str) -> None:
+        for _ in range(100):
+            run, last = await self._store.outcome(ref.run_id)
+            if run.state in CLOSED:
+                raise RunClosed(run.id, str(run.state))
+            now = await self._store.now()
+            at = max(now, last.at if last is not None else 0)
+            entry = encode_entry(
+                run.head + 1, EntryKind.TERMINATED, at, Body(reason=reason), last.crc if last is not None else 0
+            )
+            if await self._store.close_run(ref.run_id, run.head, entry, RunState.TERMINATED, reason):
+                return
+        raise StoreUnavailable(f"run {ref.id!r} moved on a hundred times while it was to be terminated: try again")
+
+    # -- reading
+
+    async def describe(self, ref: RunRef) -> Description:
+        run = await self._store.get_run(ref.run_id)
+        attempts = await self._store.attempts(ref.run_id)
+        return _description(run, attempts)
+
+    async def journal(self, ref: RunRef) -> list[JournalLine]:
+        lines: list[JournalLine] = []
+        while page := await self._store.journal(ref.run_id, lines[-1].ord if lines else -1):
+            lines.extend(_line(entry) for entry in page)
+        return lines
+
+    async def list_runs(self, where: RunFilter, cursor: str | None, limit: int) -> RunPage:
+        page = await self._store.list_runs(where, cursor, limit)
+        return RunPage([_description(run, []) for run in page.runs], page.cursor)
+
+    async def count_runs(self, where: RunFilter) -> int:
+        return await self._store.count_runs(where)
+
+
+def _new_run(request: StartRequest) -> tuple[NewRun, Body]:
+    run_id = new_run_id()
+    new = NewRun(
+        run_id=run_id,
+        id=request.id if request.id is not None else str(run_id),
+        name=request.workflow,
+        queue=request.queue,
+        priority=request.priority,
+        delay=round(request.delay * SECOND),
+        timeout=round((request.timeout or 0) * SECOND),
+        execution_timeout=round((request.execution_timeout or 0) * SECOND),
+        version=request.version,
+        tags=encode(request.tags, "tags", _LARGEST_MEMO).decode() if request.tags else "{}",
+        memo=encode(request.memo, "memo", _LARGEST_MEMO).decode() if request.memo is not None else "null",
+        if_exists=request.if_exists,
+    )
+    start = StartInfo(request.workflow, new_seed(), str(run_id), _PYTHON, version=request.version, timeout=new.timeout)
+    return new, Body(value=Raw(request.input), start=start)
+
+
+def _closing_command(last: Entry | None) -> Command | None:
+    if last is None:
+        return None
+    commands = decode_body(last).commands
+    return commands[-1] if commands else None
+
+
+def _ending(id: str, state: RunState, outcome: Command | None, reason: str) -> Ending:
+    ending = Ending(id, state, reason=reason)
+    if outcome is not None and outcome.kind is CommandKind.COMPLETE:
+        ending.value = outcome.value if outcome.value is not UNSET else None
+    elif outcome is not None and outcome.kind is CommandKind.FAIL:
+        ending.error = outcome.error if outcome.error is not UNSET else None
+    return ending
+
+
+def _description(run: Run, attempts: Sequence[Attempt]) -> Description:
+    return Description(
+        id=run.id,
+        run_id=run.run_id,
+        workflow=run.name,
+        state=run.state,
+        reason=run.reason,
+        queue=run.queue,
+        priority=run.priority,
+        entries=run.head + 1,
+        worker=run.owner,
+        created_at=as_datetime(run.created_at),
+        closed_at=as_datetime(run.closed_at),
+        wake_at=as_datetime(run.wake_at),
+        deadline=as_datetime(run.deadline),
+        deaths=run.deaths,
+        version=run.version,
+        tags=json.decode(run.tags),
+        memo=json.decode(run.memo),
+        attempts=[
+            AttemptView(
+                seq=attempt.seq,
+                number=attempt.number,
+                started_at=as_datetime(attempt.started_at),
+                ended_at=as_datetime(attempt.ended_at),
+                next_at=as_datetime(attempt.next_at),
+                error=attempt.error,
+            )
+            for attempt in attempts
+        ],
+    )
+
+
+def _line(entry: Entry) -> JournalLine:
+    return JournalLine(ord=entry.ord, kind=entry.kind, at=as_datetime(entry.at), body=decode_body(entry))

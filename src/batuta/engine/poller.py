@@ -1,0 +1,118 @@
+"""Claims runs that are due. Hints make it quick; polling makes it certain."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from batuta.clock import SECOND
+from batuta.errors import StoreError
+from batuta.failpoints import failpoint
+from batuta.ids import jitter
+
+if TYPE_CHECKING:
+    from batuta.engine.session import Session
+
+log = logging.getLogger("batuta.engine")
+
+_AFTER_ERROR = 1.0
+
+
+class Poller:
+    """The claiming half of a session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.backlog = True
+        """Whether the last look found more than could be taken, or no look was made yet."""
+        self._wake = asyncio.Event()
+        self._due: list[int] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._poll_forever(), name="batuta-poller")
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def stop(self) -> None:
+        """No claim is under way afterwards."""
+        self.cancel()
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def wake(self) -> None:
+        """Something may be due now."""
+        self._wake.set()
+
+    def due(self, when: int) -> None:
+        """Something will be due at that database time."""
+        if when <= self._session.clock.now():
+            self._wake.set()
+        elif not self._due or when < self._due[0]:
+            heappush(self._due, when)
+            self._wake.set()
+
+    def freed(self, wake_at: int | None) -> None:
+        """A run has left memory: there is room, and it may come back."""
+        if wake_at is not None:
+            heappush(self._due, wake_at)
+            if wake_at == self._due[0]:
+                self._wake.set()
+        if self.backlog:
+            self._wake.set()
+
+    async def _poll_forever(self) -> None:
+        while True:
+            self._wake.clear()
+            try:
+                pause = await self._claim()
+            except StoreError as error:
+                log.warning("could not look for due runs: %s", error)
+                pause = _AFTER_ERROR * (0.5 + jitter())
+            await self._wait(pause)
+
+    async def _claim(self) -> float | None:
+        """Take what is due and fits. Returns how long to wait for the next look; None: until woken."""
+        session = self._session
+        limit = min(session.free, session.settings.claim_batch)
+        if limit <= 0:
+            self.backlog = True
+            return None if session.store.poll_seconds is None else session.store.poll_seconds
+        failpoint("claim.before")
+        tapes = await session.store.claim(session.info, limit)
+        if tapes:
+            failpoint("claim.after")
+        self.backlog = len(tapes) == limit
+        loop = asyncio.get_running_loop()
+        for tape in tapes:
+            failpoint("claim.loaded")
+            loop.call_soon(session.adopt, tape)
+        if self.backlog:
+            await asyncio.sleep(0)
+            return 0.0
+        return await self._until_due()
+
+    async def _until_due(self) -> float | None:
+        session = self._session
+        now = session.clock.now()
+        while self._due and self._due[0] <= now:
+            heappop(self._due)
+        pause = session.store.poll_seconds
+        if pause is None:  # hints are certain, but nobody hints at the passing of time
+            due_at = await session.store.due_at(session.info)
+            return None if due_at is None else max(0.0, (due_at - now) / SECOND)
+        pause *= 0.9 + 0.2 * jitter()
+        return min(pause, max(0.0, (self._due[0] - now) / SECOND)) if self._due else pause
+
+    async def _wait(self, pause: float | None) -> None:
+        if pause is not None and pause <= 0:
+            return
+        try:
+            async with asyncio.timeout(pause):
+                await self._wake.wait()
+        except TimeoutError:
+            pass

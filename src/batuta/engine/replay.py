@@ -1,0 +1,106 @@
+"""Rebuilding a run from its journal, with every turn compared to what it did when it was live."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from msgspec import UNSET
+
+from batuta.engine.machine import Machine
+from batuta.errors import InvalidInput, Nondeterministic
+from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, decode_body
+
+log = logging.getLogger("batuta.engine")
+
+_SLICE = 500
+_ACTIVITY_ENTRIES = (EntryKind.ACTIVITY_DONE, EntryKind.ACTIVITY_FAILED)
+_NO_TURN = (EntryKind.TERMINATED, EntryKind.TIMED_OUT)
+
+
+class Replay:
+    """Feeds a journal to a machine. `warnings` counts inputs that other code would send otherwise."""
+
+    def __init__(self, machine: Machine, entries: Sequence[Entry]) -> None:
+        self._machine = machine
+        self._entries = entries
+        self.warnings: list[str] = []
+
+    def run(self) -> None:
+        """All of it at once. Raises WorkflowBroken, with both sides shown, when the code does not replay it."""
+        for _ in self.slices():
+            pass
+
+    def slices(self) -> Iterator[None]:
+        """The same, a few hundred entries at a time, so that a long journal does not hold up the worker's loop."""
+        machine = self._machine
+        try:
+            for index, entry in enumerate(self._entries):
+                if machine.outcome is not None and entry.kind not in _NO_TURN:
+                    raise Nondeterministic(f"entry {entry.ord}", f"{entry.kind} follows", "the code has already ended")
+                self._turn(entry)
+                if index % _SLICE == _SLICE - 1:
+                    yield
+        finally:
+            machine.recorded = None
+
+    def _turn(self, entry: Entry) -> None:
+        if entry.kind in _NO_TURN:
+            return
+        machine = self._machine
+        body = _decode(entry)
+        machine.recorded = body.commands
+        try:
+            commands = machine.turn(entry.at, entry.kind, body)
+        except InvalidInput as error:
+            raise Nondeterministic(f"entry {entry.ord}", entry.body[:200], str(error)) from error
+        for place, recorded in enumerate(body.commands):
+            if place >= len(commands):
+                raise Nondeterministic(_where(entry, recorded.seq), _show(recorded), "no such command")
+            self._compare(entry, recorded, commands[place])
+        if len(commands) > len(body.commands):
+            extra = commands[len(body.commands)]
+            raise Nondeterministic(_where(entry, extra.seq), "nothing", _show(extra))
+        if entry.kind in _ACTIVITY_ENTRIES and log.isEnabledFor(logging.DEBUG):
+            log.debug("replayed activity %s seq %d of run %s", body.name, body.seq, machine.identity.id)
+
+    def _compare(self, entry: Entry, recorded: Command, issued: Command) -> None:
+        if recorded.kind is not issued.kind or recorded.name != issued.name or recorded.target != issued.target:
+            raise Nondeterministic(_where(entry, recorded.seq), _show(recorded), _show(issued))
+        if recorded.value == issued.value or recorded.kind is CommandKind.SIDE_EFFECT:
+            return
+        if self._equal_when_decoded(recorded, issued):
+            return
+        machine = self._machine
+        difference = Nondeterministic(_where(entry, recorded.seq), _show(recorded), _show(issued))
+        if machine.start.fingerprint == machine.workflow.fingerprint:
+            raise difference
+        self.warnings.append(str(difference))
+
+    def _equal_when_decoded(self, recorded: Command, issued: Command) -> bool:
+        """Sets have no order in JSON arrays: equal values may have unequal text."""
+        pending = self._machine.activities.get(issued.seq)
+        if pending is None or pending.codec is None or recorded.value is UNSET or issued.value is UNSET:
+            return False
+        try:
+            return pending.codec.decode_args(recorded.value) == pending.codec.decode_args(issued.value)
+        except InvalidInput:
+            return False
+
+
+def _decode(entry: Entry) -> Body:
+    try:
+        return decode_body(entry)
+    except msgspec.MsgspecError as error:
+        raise Nondeterministic(f"entry {entry.ord}", entry.body[:200], f"cannot be read: {error}") from error
+
+
+def _where(entry: Entry, seq: int) -> str:
+    return f"entry {entry.ord} ({entry.kind}), command {seq}"
+
+
+def _show(command: Command) -> str:
+    value = "" if command.value is UNSET else bytes(command.value).decode()[:200]
+    target = f" of command {command.target}" if command.target else ""
+    return f"{command.kind} {command.name}{target} {value}".strip()

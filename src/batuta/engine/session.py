@@ -1,0 +1,356 @@
+"""One registration of a worker: what it owns while it is alive, and nothing of it afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from batuta.authoring.definitions import Activity, Workflow
+from batuta.clock import SECOND, Clock
+from batuta.engine.committer import Committer
+from batuta.engine.completion import Completion
+from batuta.engine.dbclock import DatabaseClock
+from batuta.engine.executor import Executor
+from batuta.engine.lease import Lease
+from batuta.engine.live import LiveRun
+from batuta.engine.machine import RunIdentity
+from batuta.engine.poller import Poller
+from batuta.engine.timers import Timers
+from batuta.engine.watchdog import Watchdog
+from batuta.errors import InvalidInput, OutcomeUnknown, StoreError, StoreUnavailable, WorkflowBroken
+from batuta.failpoints import failpoint
+from batuta.ids import RunId, new_worker_id
+from batuta.journal.entries import Body
+from batuta.journal.records import Hint, Message, NewRun, Pulse, Tape, WorkerInfo
+from batuta.journal.states import RunState
+from batuta.journal.store import Store
+from batuta.settings import Settings
+
+log = logging.getLogger("batuta.engine")
+
+_SLICE = 128
+_SUSPECT = 2
+_FOR_EVER = 100 * 365 * 86_400.0
+
+
+class Session:
+    """A worker's life from one registration to its end. Implements what live runs need of their host."""
+
+    def __init__(
+        self,
+        store: Store,
+        workflows: Mapping[str, Workflow[..., Any]],
+        activities: Mapping[str, Activity[..., Any]],
+        queues: Sequence[str],
+        settings: Settings,
+        clock: Clock,
+        on_lost: Callable[[str], None],
+    ) -> None:
+        self.store, self.workflows, self.settings = store, workflows, settings
+        self.clock = DatabaseClock(clock)
+        self._beats = store.poll_seconds is not None
+        self.info = WorkerInfo(
+            worker_id=new_worker_id(),
+            queues=list(queues),
+            code={name: workflow.fingerprint for name, workflow in workflows.items()},
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            lease=round((settings.lease if self._beats else _FOR_EVER) * SECOND),
+        )
+        self.runs: dict[RunId, LiveRun] = {}
+        self.draining = False
+        self._on_lost = on_lost
+        self._starts: deque[tuple[NewRun, Workflow[..., Any], Body, asyncio.Future[Completion]]] = deque()
+        self._timers = Timers(self.clock)
+        self.executor = Executor(activities, self.clock, settings, self.may_act)
+        self._committer = Committer(store, self.info.worker_id, settings, self.may_act, self._store_failed)
+        self._lease = Lease(store, self.info, settings, clock, self._on_pulse, self._lost)
+        self._poller = Poller(self)
+        self._watchdog = Watchdog(settings.stuck_turn, self._current_turn, clock)
+        self.turn: LiveRun | None = None
+        self._strange: dict[RunId, int] = {}
+        self._missing: set[RunId] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._emptied = asyncio.Event()
+        self._over = False
+        self._monotonic = clock.monotonic
+
+    # -- life
+
+    async def open(self) -> None:
+        """Register, and begin to work."""
+        self._loop = asyncio.get_running_loop()
+        self.executor.open(self._loop)
+        registered_at = self._monotonic()
+        now = await self.store.register(self.info)
+        self.clock.learn(now, self._monotonic())
+        if self._beats:
+            self._lease.start(registered_at)
+            self._watchdog.start()
+            self._ticking = self._loop.call_later(0.5, self._tick)
+        self._unlisten = self.store.listen(self._on_hint)
+        self._poller.start()
+
+    async def close(self, grace: float) -> None:
+        """Hand back what is idle at once, wait for activities in flight, then leave."""
+        if self._over:
+            return
+        self.draining = True
+        failpoint("stop.begin")
+        await self._poller.stop()
+        for run in list(self.runs.values()):
+            if not run.leaving and not run.calls and run.head == run.durable >= 0:
+                timer = run.machine.next_timer()
+                run.leave(timer[0] if timer and not run.machine.activities else self.clock.now())
+        failpoint("stop.released")
+        await self._empty_within(grace)
+        await self._end()
+        try:
+            await self.store.retire(self.info.worker_id)
+        except StoreError as error:
+            log.warning("could not sign off, others will notice when the lease is over: %s", error)
+
+    async def _empty_within(self, grace: float) -> None:
+        self._emptied.clear()
+        try:
+            async with asyncio.timeout(grace):
+                while self.runs:
+                    await self._emptied.wait()
+                    self._emptied.clear()
+        except TimeoutError:
+            log.warning("%d runs were still busy after %.0f s and will run elsewhere", len(self.runs), grace)
+
+    async def _end(self) -> None:
+        self.abandon()
+        if self._beats:
+            await self._lease.stop()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def abandon(self) -> None:
+        """Drop everything at once: none of it is ours any more."""
+        if self._over:
+            return
+        self._over = True
+        self._committer.stop()
+        self._timers.stop()
+        self._watchdog.stop()
+        self._poller.cancel()
+        self._unlisten()
+        if self._beats:
+            self._ticking.cancel()
+        for run in list(self.runs.values()):
+            run.drop(OutcomeUnknown("the worker dropped everything: the run may or may not have been started"))
+        self.executor.close()
+        while self._starts:
+            future = self._starts.popleft()[3]
+            if not future.done():
+                future.set_exception(StoreUnavailable("the worker is stopping; start it again"))
+
+    async def abandoned(self) -> None:
+        """Wait for what `abandon` left behind."""
+        await self._end()
+
+    def _lost(self, why: str) -> None:
+        if not self._over:
+            log.error("worker %s drops everything and registers anew: %s", self.info.worker_id, why)
+            self.abandon()
+            self._on_lost(why)
+
+    def _store_failed(self) -> None:
+        self._lost("the store failed")
+
+    def may_act(self) -> bool:
+        """Whether effects may go out: nobody can have taken our runs by the monotonic clock."""
+        if self._over:
+            return False
+        if self._beats and not self._lease.holds():
+            self._lost("its lease is over")
+            return False
+        return True
+
+    def _tick(self) -> None:
+        self._lease.tick()
+        self._ticking = self._loop.call_later(0.5, self._tick)
+
+    # -- what live runs need
+
+    def submit(self, run: LiveRun) -> None:
+        self._committer.submit(run)
+
+    def arm(self, run: LiveRun, when: int) -> None:
+        self._timers.arm(run, when)
+
+    def forget(self, run: LiveRun, wake_at: int | None) -> None:
+        if self.runs.get(run.run_id) is run:
+            del self.runs[run.run_id]
+            if not self.runs:
+                self._emptied.set()
+            self._poller.freed(wake_at)
+
+    def _current_turn(self) -> str | None:
+        """Names the turn that is running, for the watchdog."""
+        run = self.turn
+        if run is None:
+            return None
+        return f"turn {run.machine.entries} of run {run.identity.id!r} (workflow {run.workflow.name!r})"
+
+    # -- runs come in
+
+    @property
+    def free(self) -> int:
+        """How many more runs may come into memory."""
+        return self.settings.max_runs - len(self.runs) - len(self._starts)
+
+    def takes(self, queue: str, name: str) -> bool:
+        """Whether a new run may begin here at once, instead of waiting in the queue."""
+        return (
+            not self._over
+            and not self.draining
+            and queue in self.info.queues
+            and name in self.workflows
+            and self.free > 0
+            and not self._poller.backlog
+        )
+
+    def start_here(self, new: NewRun, body: Body) -> asyncio.Future[Completion]:
+        """Run the first turn and insert the run already owned. The future fails as the start does."""
+        future: asyncio.Future[Completion] = self._loop.create_future()
+        if not self._starts:
+            self._loop.call_soon(self._begin_starts)
+        self._starts.append((new, self.workflows[new.name], body, future))
+        return future
+
+    def _begin_starts(self) -> None:
+        for _ in range(min(_SLICE, len(self._starts))):
+            new, workflow, body, future = self._starts.popleft()
+            identity = RunIdentity(new.run_id, new.id, new.queue, self.store.namespace)
+            run = LiveRun(self, workflow, identity, epoch=1)
+            run.starting = future
+            self.runs[new.run_id] = run
+            try:
+                run.begin(new, body)
+            except (WorkflowBroken, InvalidInput) as error:
+                run.drop(error)
+        if self._starts:
+            self._loop.call_soon(self._begin_starts)
+
+    def adopt(self, tape: Tape) -> None:
+        """Bring a claimed run into memory."""
+        row = tape.run
+        identity = RunIdentity(row.run_id, row.id, row.queue, self.store.namespace)
+        run = LiveRun(self, self.workflows[row.name], identity, row.epoch)
+        run.deadline = row.deadline
+        run.suspect = row.deaths >= _SUSPECT
+        self.runs[row.run_id] = run
+        if run.suspect and any(other.suspect for other in self.runs.values() if other is not run):
+            run.restore(tape.entries)
+            run.machine.entries = len(tape.entries)
+            run.leave(self.clock.now() + SECOND, "suspected of killing its workers: suspects run one at a time")
+            return
+        failpoint("replay.before")
+        replay = run.restore(tape.entries)
+        self._replay(run, tape, replay.slices())
+
+    def _replay(self, run: LiveRun, tape: Tape, slices: Any) -> None:
+        if self._over or run.leaving:
+            return
+        self.turn = run
+        try:
+            next(slices)
+        except StopIteration:
+            pass
+        except (WorkflowBroken, InvalidInput) as error:
+            run.park(str(error))
+            return
+        else:
+            self._loop.call_soon(self._replay, run, tape, slices)
+            return
+        finally:
+            self.turn = None
+        failpoint("replay.after")
+        if run.deadline is not None and run.deadline <= self.clock.now():
+            run.wake(self.clock.now())
+        else:
+            run.resume(tape.attempts, tape.messages)
+
+    # -- news
+
+    def _on_hint(self, hint: Hint) -> None:
+        if hint.due:
+            self._poller.wake()
+        self._look_for_messages([run_id for run_id in hint.messages if run_id in self.runs])
+
+    def _on_pulse(self, pulse: Pulse, received: float) -> None:
+        if self._over:
+            return
+        if pulse.now:
+            self.clock.learn(pulse.now, received)
+            self._reconcile(pulse)
+        if pulse.due_at is not None:
+            self._poller.due(pulse.due_at)
+        self._look_for_messages([run_id for run_id in pulse.unread if run_id in self.runs])
+
+    def _look_for_messages(self, run_ids: Sequence[RunId]) -> None:
+        if run_ids and not self._over:
+            self._spawn(self._read_messages(run_ids))
+
+    async def _read_messages(self, run_ids: Sequence[RunId]) -> None:
+        found = await self.store.unread(run_ids)
+        for run_id in run_ids:
+            run = self.runs.get(run_id)
+            if run is None or run.leaving or run.durable < 0:
+                continue
+            epoch, messages = found.get(run_id, (-1, []))
+            if epoch != run.epoch:
+                self._loop.call_soon(run.drop)
+            elif messages:
+                self._loop.call_soon(self._receive, run, messages)
+
+    def _receive(self, run: LiveRun, messages: Sequence[Message]) -> None:
+        if not run.leaving:
+            run.receive(messages)
+
+    def _reconcile(self, pulse: Pulse) -> None:
+        """Compare what the store says is ours with memory. A difference counts when it is there twice."""
+        strange = {run_id: epoch for run_id, epoch in pulse.owned.items() if run_id not in self.runs}
+        for run_id, epoch in strange.items():
+            if self._strange.get(run_id) == epoch:
+                self._spawn(self._adopt_stray(run_id, epoch))
+        missing = {
+            run_id
+            for run_id, run in self.runs.items()
+            if run_id not in pulse.owned and run.durable >= 0 and not run.leaving
+        }
+        for run_id in missing & self._missing:
+            log.warning("run %s is not ours any more", run_id)
+            self.runs[run_id].drop()
+        self._strange, self._missing = strange, missing
+
+    async def _adopt_stray(self, run_id: RunId, epoch: int) -> None:
+        """A claim or start whose reply was lost: the store says that we own it."""
+        tape = await self.store.load(run_id)
+        ours = tape.run.owner == self.info.worker_id and tape.run.epoch == epoch
+        if ours and tape.run.state is RunState.RUNNING and run_id not in self.runs and tape.run.name in self.workflows:
+            log.info("run %s was claimed by a call whose answer was lost", run_id)
+            self._loop.call_soon(self.adopt, tape)
+
+    def _spawn(self, work: Any) -> None:
+        task = self._loop.create_task(_logged(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _logged(work: Any) -> None:
+    try:
+        await work
+    except StoreError as error:
+        log.warning("will be tried again at the next heartbeat: %s", error)
+    except Exception:
+        log.exception("unexpected")

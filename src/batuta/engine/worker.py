@@ -1,0 +1,126 @@
+"""A worker: given its workflows and activities, it runs them until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from batuta.authoring.definitions import Activity, Workflow, activities_of, check_name
+from batuta.clock import Clock
+from batuta.engine.session import Session
+from batuta.errors import DuplicateDefinition, InvalidInput, StoreError, WorkerError
+from batuta.ids import jitter
+from batuta.journal.store import Store
+from batuta.settings import Settings
+
+log = logging.getLogger("batuta.engine")
+
+
+class Worker:
+    """Runs workflows and their activities on this event loop. An async context manager."""
+
+    def __init__(
+        self,
+        store: Store,
+        workflows: Sequence[Workflow[..., Any]],
+        activities: Sequence[object],
+        queues: Sequence[str],
+        settings: Settings,
+        clock: Clock,
+        on_change: Callable[[Worker], None] = lambda _: None,
+    ) -> None:
+        self._workflows = _by_name(workflows)
+        self._activities = _activities_by_name(activities)
+        if isinstance(queues, str) or not queues:
+            raise InvalidInput(f"queues={queues!r} must be a list of queue names, such as ['default']")
+        self._queues = [check_name(queue, "queue") for queue in queues]
+        self._store, self._settings, self._clock = store, settings, clock
+        self._on_change = on_change
+        self._stopping = False
+        self._reopening: asyncio.Task[None] | None = None
+        self.session: Session | None = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Register and begin to work. Raises StoreUnavailable when the store is away."""
+        if self.session is not None:
+            raise WorkerError("this worker has been started already")
+        for sentence in Settings.strange_variables():
+            log.warning("%s", sentence)
+        session = self._new_session()
+        await session.open()
+        self.session = session
+        self._on_change(self)
+
+    async def stop(self, grace: float | None = None) -> None:
+        """Hand back idle runs at once, wait up to `grace` seconds for activities in flight, and leave."""
+        self._stopping = True
+        if self._reopening is not None:
+            self._reopening.cancel()
+            await asyncio.gather(self._reopening, return_exceptions=True)
+        session, self.session = self.session, None
+        if session is not None:
+            await session.close(self._settings.grace if grace is None else grace)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with self:
+            await asyncio.Event().wait()
+
+    def _new_session(self) -> Session:
+        return Session(
+            self._store, self._workflows, self._activities, self._queues, self._settings, self._clock, self._lost
+        )
+
+    def _lost(self, why: str) -> None:
+        """The session dropped everything. Register anew, as another worker."""
+        if not self._stopping:
+            self._reopening = asyncio.get_running_loop().create_task(self._reopen(why))
+
+    async def _reopen(self, why: str) -> None:
+        if self.session is not None:
+            await self.session.abandoned()
+        self.session = None
+        while not self._stopping:
+            try:
+                if why == "the store failed":
+                    await self._store.close()
+                    await self._store.open()
+                session = self._new_session()
+                await session.open()
+                self.session = session
+                return
+            except StoreError as error:
+                log.warning("cannot register: %s", error)
+                await asyncio.sleep(0.5 + jitter())
+
+
+def _by_name(workflows: Sequence[Workflow[..., Any]]) -> dict[str, Workflow[..., Any]]:
+    found: dict[str, Workflow[..., Any]] = {}
+    for workflow in workflows:
+        if not isinstance(workflow, Workflow):
+            raise InvalidInput(f"{workflow!r} is not a workflow: decorate it with @workflow")
+        if found.setdefault(workflow.name, workflow) is not workflow:
+            raise DuplicateDefinition(f"two workflows are named {workflow.name!r}: give one another name=")
+    return found
+
+
+def _activities_by_name(things: Sequence[object]) -> dict[str, Activity[..., Any]]:
+    found: dict[str, Activity[..., Any]] = {}
+    for thing in things:
+        for activity in activities_of(thing):
+            if found.setdefault(activity.name, activity) is not activity:
+                raise DuplicateDefinition(f"two activities are named {activity.name!r}: give one another name=")
+            _ = activity.codec  # a bad annotation of a method is found here
+    return found

@@ -1,0 +1,240 @@
+"""Every error of Batuta, in one tree. Each says what, which and what next; its fields are for programs.
+
+BatutaError
+├── InvalidInput                a value, name or option that cannot be used; nothing was written
+│   ├── NotSerialisable         a value has no JSON form, or does not come back the same
+│   ├── TooLarge                a payload over the limit
+│   ├── InvalidURL              a store address that names no store
+│   ├── MissingExtra            an optional dependency is not installed
+│   └── DuplicateDefinition     two definitions of one name in one worker
+├── UnknownRun / UnknownWorkflow / UnknownActivity
+├── AlreadyStarted              the id is taken
+├── RunClosed                   the run has ended; the message was refused
+├── RunNotCompleted             awaiting a result that will not come
+│   ├── RunFailed · RunCancelled · RunTerminated · RunTimedOut
+├── ActivityError               raised into workflow code
+│   ├── ActivityFailed          the activity raised an error whose class is not known here
+│   ├── ActivityTimeout
+│   └── Interrupted             a `once` activity was cut off and may or may not have happened
+├── NonRetryable                raised by an activity: do not try again
+├── WorkflowBroken              a run is parked; it is not the caller's fault and not lost
+│   ├── Nondeterministic · Forbidden · Spins · WaitsForNothing
+├── StoreError
+│   ├── StoreUnavailable (StoreFull) · OutcomeUnknown · BadData · StoreFailed · SchemaMismatch
+└── WorkerError                 a worker was used in a way it cannot be
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+
+class BatutaError(Exception):
+    """The root: `except BatutaError` catches all that Batuta raises."""
+
+
+# -- what a caller gave
+
+
+class InvalidInput(BatutaError, ValueError):
+    """A value, name or option that cannot be used. Nothing was written."""
+
+
+class NotSerialisable(InvalidInput):
+    """A value has no JSON form."""
+
+
+class TooLarge(InvalidInput):
+    """A payload over the limit."""
+
+    def __init__(self, what: str, size: int, limit: int) -> None:
+        super().__init__(
+            f"{what} is {size:,} bytes of JSON, over the limit of {limit:,}: pass a reference to where the data lies, "
+            f"or raise BATUTA_MAX_PAYLOAD"
+        )
+        self.what, self.size, self.limit = what, size, limit
+
+
+class InvalidURL(InvalidInput):
+    """A store address that names no store."""
+
+
+class MissingExtra(InvalidInput):
+    """An optional dependency is not installed."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs an extra that is not installed: pip install 'batuta[{extra}]'")
+        self.extra = extra
+
+
+class DuplicateDefinition(InvalidInput):
+    """Two definitions of one name in one worker."""
+
+
+# -- what was asked for is not there, or there already
+
+
+class UnknownRun(BatutaError, LookupError):
+    """No run has this id."""
+
+    def __init__(self, which: object, namespace: str = "") -> None:
+        place = f" in namespace {namespace!r}" if namespace else ""
+        super().__init__(f"no run {str(which)!r}{place}: check the id, and that this is the right database")
+        self.which = which
+
+
+class UnknownWorkflow(BatutaError, LookupError):
+    """A worker was asked for a workflow that it does not have."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        have = ", ".join(sorted(known)) or "none"
+        super().__init__(f"workflow {name!r} is not known here (known: {have}): add it to worker(workflows=[...])")
+        self.name = name
+
+
+class UnknownActivity(BatutaError, LookupError):
+    """A workflow called an activity that its worker does not have."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        have = ", ".join(sorted(known)) or "none"
+        super().__init__(f"activity {name!r} is not known here (known: {have}): add it to worker(activities=[...])")
+        self.name = name
+
+
+class AlreadyStarted(BatutaError):
+    """The id is taken by another run."""
+
+    def __init__(self, id: str, state: str) -> None:
+        super().__init__(
+            f"a run with id {id!r} exists and is {state}: use another id, or start with "
+            f"if_exists='return' to get it (if_exists='restart' begins anew once it is closed)"
+        )
+        self.id, self.state = id, state
+
+
+class RunClosed(BatutaError):
+    """The run has ended; the message was refused."""
+
+    def __init__(self, id: object, state: str) -> None:
+        super().__init__(f"run {str(id)!r} is {state}: it takes no more messages")
+        self.id, self.state = id, state
+
+
+# -- a result that will not come
+
+
+class RunNotCompleted(BatutaError):
+    """The run ended without a result. `__cause__` is the error it ended with, if any."""
+
+    def __init__(self, id: str, state: str, message: str = "") -> None:
+        super().__init__(f"run {id!r} {state.replace('_', ' ')}" + (f": {message}" if message else ""))
+        self.id, self.state = id, state
+
+
+class RunFailed(RunNotCompleted):
+    """The workflow raised."""
+
+
+class RunCancelled(RunNotCompleted):
+    """The run was cancelled and let it happen."""
+
+
+class RunTerminated(RunNotCompleted):
+    """The run was ended from outside, without a word to its code."""
+
+
+class RunTimedOut(RunNotCompleted):
+    """The run or its chain was over its time."""
+
+
+# -- raised into workflow code
+
+
+class ActivityError(BatutaError):
+    """An activity did not give a result."""
+
+
+class ActivityFailed(ActivityError):
+    """The activity raised an error whose class is not known here; `type` and `message` are the original's."""
+
+    def __init__(self, message: str, type: str = "", details: Any = None) -> None:  # noqa: A002 - its own word
+        super().__init__(message)
+        self.type, self.message, self.details = type, message, details
+
+
+class ActivityTimeout(ActivityError):
+    """An attempt, or all of them together, took too long."""
+
+
+class Interrupted(ActivityError):
+    """A `once` activity was begun and its worker died: it may or may not have happened. Find out before going on."""
+
+
+class NonRetryable(BatutaError):
+    """Raised by an activity to say: do not try again."""
+
+
+# -- a run that is parked
+
+
+class WorkflowBroken(BatutaError):
+    """Workflow code did what cannot be replayed. The run is parked as needs_code, with this as its reason."""
+
+
+class Nondeterministic(WorkflowBroken):
+    """Replay issued other commands than the journal holds."""
+
+    def __init__(self, where: str, expected: str, got: str) -> None:
+        super().__init__(
+            f"the code does not replay its journal at {where}\n  recorded: {expected}\n  today's code: {got}\n"
+            f"deploy code that replays it (the run goes on by itself), or gate the change with patched()"
+        )
+        self.where, self.expected, self.got = where, expected, got
+
+
+class Forbidden(WorkflowBroken):
+    """Workflow code reached for threads, sockets, processes or a foreign future."""
+
+
+class Spins(WorkflowBroken):
+    """One turn ran too many callbacks without waiting for anything."""
+
+
+class WaitsForNothing(WorkflowBroken):
+    """The workflow waits, and nothing that could wake it is pending."""
+
+
+# -- the store
+
+
+class StoreError(BatutaError):
+    """Something about the database."""
+
+
+class StoreUnavailable(StoreError):
+    """Away or locked. Nothing was written; it may be tried again."""
+
+
+class StoreFull(StoreUnavailable):
+    """No room. Nothing was written; it may be tried again when there is."""
+
+
+class OutcomeUnknown(StoreError):
+    """The connection broke during a write, which may or may not be durable."""
+
+
+class BadData(StoreError):
+    """The database refused a value. Nothing was written."""
+
+
+class StoreFailed(StoreError):
+    """An fsync failed: nothing since the last good one can be trusted. Reopen and read again."""
+
+
+class SchemaMismatch(StoreError):
+    """The database has another schema than this code: migrate it, or upgrade Batuta."""
+
+
+class WorkerError(BatutaError):
+    """A worker was used in a way it cannot be."""

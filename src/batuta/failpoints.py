@@ -1,0 +1,103 @@
+"""Named points at which a test can kill, stop, delay or fail this process. Inert unless BATUTA_FAILPOINT is set.
+
+    BATUTA_FAILPOINT=committer.sent:3:kill   (name : which passage, from 1 : kill | stop | raise | sleep)
+
+Several are separated by commas. `BATUTA_FAILPOINT_COUNTS=path` appends each passage's name to a file, so that a dry
+run enumerates what a sweep must cover.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+SITES: dict[str, str] = {
+    "start.before_commit": "the first turn has run, nothing is written",
+    "start.after_commit": "a new run is durable, its starter does not know yet",
+    "claim.before": "about to claim",
+    "claim.after": "runs are owned, the worker does not know yet",
+    "claim.loaded": "tapes are in memory, nothing is replayed",
+    "replay.before": "about to rebuild a run",
+    "replay.after": "a run is rebuilt, nothing pending has been started",
+    "turn.before": "an input has arrived, its turn has not run",
+    "turn.after": "the turn has run, its entry is not queued",
+    "commit.queued": "an entry waits for the committer",
+    "commit.before": "a batch is built, nothing is sent",
+    "commit.inside": "within the transaction, before it commits (SQLite)",
+    "commit.after": "a batch is durable, nobody knows yet",
+    "commit.effects": "a batch is durable and its effects are going out",
+    "activity.before": "an activity is about to be called",
+    "activity.after": "an activity has returned, nothing is recorded",
+    "activity.failed": "an attempt has failed, nothing is recorded",
+    "activity.retry": "a retry is due",
+    "timer.fired": "a timer is due, its turn has not run",
+    "evict.before": "a run is about to leave memory",
+    "evict.after": "a run has left memory",
+    "message.read": "unread messages are in memory, none is consumed",
+    "close.durable": "a run is closed, its waiters do not know yet",
+    "lease.before_beat": "about to renew the lease",
+    "lease.after_beat": "the lease is renewed, the news is not looked at",
+    "recover.before": "about to set a dead worker's runs free",
+    "recover.after": "a dead worker's runs are free",
+    "stop.begin": "a graceful stop has begun",
+    "stop.released": "idle runs are handed back, the worker is still registered",
+}
+"""Every site, with the state of the world when it is passed."""
+
+
+class InjectedFault(RuntimeError):
+    """Raised by a failpoint with action `raise`."""
+
+
+class _Armed:
+    def __init__(self, text: str, counts: str | None) -> None:
+        self.plan: dict[tuple[str, int], str] = {}
+        for part in filter(None, text.split(",")):
+            name, nth, action = part.strip().split(":")
+            if name not in SITES:
+                raise ValueError(f"BATUTA_FAILPOINT names {name!r}, which is none of: {', '.join(SITES)}")
+            self.plan[name, int(nth)] = action
+        self.passed: dict[str, int] = {}
+        self.counts = os.open(counts, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600) if counts else None
+
+    def pass_by(self, name: str) -> None:
+        nth = self.passed[name] = self.passed.get(name, 0) + 1
+        if self.counts is not None:
+            os.write(self.counts, f"{name}\n".encode())
+        action = self.plan.get((name, nth))
+        if action is not None:
+            act(action, name)
+
+
+def act(action: str, name: str) -> None:
+    """Do what a failpoint does: kill, stop, raise or sleep (`sleep` or `sleep=SECONDS`)."""
+    match action.partition("="):
+        case ("kill", _, _):
+            os.kill(os.getpid(), signal.SIGKILL)
+        case ("stop", _, _):
+            os.kill(os.getpid(), signal.SIGSTOP)
+        case ("raise", _, _):
+            raise InjectedFault(f"failpoint {name}")
+        case ("sleep", _, seconds):
+            time.sleep(float(seconds or 1))
+        case _:
+            raise ValueError(f"failpoint action {action!r} is none of kill, stop, raise, sleep")
+
+
+_armed: _Armed | None = None
+
+
+def arm(text: str = "", counts: str | None = None) -> None:
+    """Arm by hand, as the environment variable does at import. Empty text and no counts disarm."""
+    global _armed  # noqa: PLW0603 - a process has one set of failpoints
+    _armed = _Armed(text, counts) if text or counts else None
+
+
+def failpoint(name: str) -> None:
+    """Pass a named site. Costs a comparison when nothing is armed."""
+    if _armed is not None:
+        _armed.pass_by(name)
+
+
+arm(os.environ.get("BATUTA_FAILPOINT", ""), os.environ.get("BATUTA_FAILPOINT_COUNTS"))

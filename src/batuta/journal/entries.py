@@ -1,0 +1,122 @@
+"""What stands on the tape: one entry a turn, with the input it consumed and the commands it issued."""
+
+from __future__ import annotations
+
+import zlib
+from enum import StrEnum
+
+from msgspec import UNSET, Raw, Struct, UnsetType, json
+
+from batuta.journal.failures import Failure
+
+
+class EntryKind(StrEnum):
+    """The one input that a turn consumed."""
+
+    STARTED = "started"
+    ACTIVITY_DONE = "activity_done"
+    ACTIVITY_FAILED = "activity_failed"
+    TIMER_FIRED = "timer_fired"
+    SIGNAL = "signal"
+    UPDATE = "update"
+    CHILD_DONE = "child_done"
+    CHILD_FAILED = "child_failed"
+    CANCEL_REQUESTED = "cancel_requested"
+    # Written by whoever closes a run from outside; they run no turn and are always the last entry.
+    TERMINATED = "terminated"
+    TIMED_OUT = "timed_out"
+
+
+class CommandKind(StrEnum):
+    """What a turn issued. Replay issues the same commands in the same order, or the run is parked."""
+
+    ACTIVITY = "activity"
+    TIMER = "timer"
+    CANCEL = "cancel"
+    CHILD = "child"
+    SEND = "send"
+    SIDE_EFFECT = "side_effect"
+    PATCH = "patch"
+    PUBLISH = "publish"
+    ANSWER = "answer"
+    COMPLETE = "complete"
+    FAIL = "fail"
+    CANCELLED = "cancelled"
+    CONTINUE = "continue"
+
+
+class Command(Struct, omit_defaults=True, gc=False):
+    """One command: `seq` numbers a run's commands in order of issue, from 1."""
+
+    seq: int
+    kind: CommandKind
+    name: str = ""
+    value: Raw | UnsetType = UNSET
+    """JSON: an activity's arguments, a timer's delay, a result, a side effect's value."""
+    error: Failure | UnsetType = UNSET
+    target: int = 0
+    """The command that this one is about: what a cancel cancels."""
+
+
+class StartInfo(Struct, omit_defaults=True, gc=False):
+    """What the first entry fixes for the run's whole life. Forks copy `seed` and `key_base`."""
+
+    name: str
+    seed: int
+    key_base: str
+    python: str = ""
+    """The minor version that the run started on, such as "3.11": asyncio differs between them."""
+    fingerprint: str = ""
+    version: str = ""
+    timeout: int = 0
+    """Run timeout in microseconds from the start; 0 is none."""
+
+
+class Body(Struct, omit_defaults=True, gc=False):
+    """The JSON of an entry, as it lies in the store."""
+
+    seq: int = 0
+    """The command that this input answers (activity, timer, child); 0 for messages."""
+    name: str = ""
+    value: Raw | UnsetType = UNSET
+    """JSON: start arguments, a result, a message's payload."""
+    error: Failure | UnsetType = UNSET
+    attempts: int = 0
+    started_at: int = 0
+    """When the last attempt began. It ended at the entry's time."""
+    message_id: str = ""
+    reason: str = ""
+    start: StartInfo | UnsetType = UNSET
+    commands: list[Command] = []
+
+
+class Entry(Struct, gc=False):
+    """One row of the journal. `ord` counts from 0 without gaps."""
+
+    ord: int
+    kind: EntryKind
+    at: int
+    """Tape time, microseconds; never less than the entry before."""
+    crc: int
+    """Chained over all entries before: a journal that was changed afterwards does not verify."""
+    body: str
+
+
+_encoder = json.Encoder()
+_decoder = json.Decoder(Body)
+
+
+def encode_entry(ord: int, kind: EntryKind, at: int, body: Body, previous_crc: int) -> Entry:
+    """The row for a turn. `previous_crc` is that of the entry before, 0 for the first."""
+    data = _encoder.encode(body)
+    return Entry(ord, kind, at, zlib.crc32(data, (previous_crc ^ at ^ ord) & 0xFFFF_FFFF), data.decode())
+
+
+def decode_body(entry: Entry) -> Body:
+    """The body of a stored row. Raises msgspec's errors when it is not one."""
+    return _decoder.decode(entry.body)
+
+
+def crc_holds(entry: Entry, previous_crc: int) -> bool:
+    """Whether this entry is the one that was written after the one with `previous_crc`."""
+    return entry.crc == zlib.crc32(entry.body.encode(), (previous_crc ^ entry.at ^ entry.ord) & 0xFFFF_FFFF)

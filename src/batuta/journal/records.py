@@ -1,0 +1,263 @@
+"""What passes through the store's door: runs, messages, attempts, workers and changes. Values, no I/O."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from msgspec import Struct, field
+
+from batuta.ids import RunId
+from batuta.journal.entries import Entry
+from batuta.journal.states import RunState
+
+
+class RunKind(StrEnum):
+    """What a run executes. All three are claimed from the same queues."""
+
+    WORKFLOW = "workflow"
+    JOB = "job"
+    ACTIVITY = "activity"
+
+
+class IfExists(StrEnum):
+    """What a start does when its id is taken."""
+
+    RETURN = "return"
+    """Give the run that has it, open or closed."""
+    REJECT = "reject"
+    """Refuse, open or closed."""
+    RESTART = "restart"
+    """Refuse while it is open; when it is closed, begin a new run under the id."""
+
+
+class ParentPolicy(StrEnum):
+    """What becomes of a child when its parent closes."""
+
+    CANCEL = "cancel"
+    TERMINATE = "terminate"
+    ABANDON = "abandon"
+
+
+class NewRun(Struct, kw_only=True, gc=False):
+    """A run to be inserted. The store stamps `created_at` and computes deadlines with its own clock."""
+
+    run_id: RunId
+    id: str
+    name: str
+    kind: RunKind = RunKind.WORKFLOW
+    queue: str = "default"
+    priority: int = 0
+    delay: int = 0
+    """Microseconds until it may be claimed first."""
+    timeout: int = 0
+    """Run timeout in microseconds; 0 is none."""
+    execution_timeout: int = 0
+    """The same for the whole chain."""
+    version: str = ""
+    tags: str = "{}"
+    """JSON object of strings."""
+    memo: str = "null"
+    """JSON, small."""
+    chain_id: RunId | None = None
+    """The first run of the chain; None when this is it."""
+    parent_run_id: RunId | None = None
+    parent_seq: int = 0
+    parent_policy: ParentPolicy = ParentPolicy.CANCEL
+    flow_key: str = ""
+    """What per-key limits count by."""
+    start: str = "{}"
+    """JSON of a journal `Body` with `start` and `value` (the arguments): the start message of an unowned run."""
+    if_exists: IfExists = IfExists.RETURN
+
+
+class Run(Struct, kw_only=True):
+    """A run's row. Narrow: payloads are in the journal."""
+
+    run_id: RunId
+    id: str
+    chain_id: RunId
+    kind: RunKind
+    name: str
+    queue: str
+    priority: int
+    state: RunState
+    epoch: int
+    """Rises at every claim, reap and close from outside: the fence."""
+    head: int
+    """`ord` of the last journal entry; -1 when there is none."""
+    owner: str | None
+    wake_at: int | None
+    """When it is due; None waits for a message alone (or is owned, parked or closed)."""
+    created_at: int
+    closed_at: int | None
+    deadline: int | None
+    """When the run times out: the earlier of run and execution timeout."""
+    deaths: int
+    """Workers that died with it since it last made progress."""
+    reason: str
+    """Why it is parked, or was terminated."""
+    failed_code: list[str]
+    """Fingerprints whose replay failed: only other code may take it out of needs_code."""
+    version: str
+    tags: str
+    memo: str
+    parent_run_id: RunId | None = None
+    parent_seq: int = 0
+
+
+class MessageKind(StrEnum):
+    START = "start"
+    SIGNAL = "signal"
+    UPDATE = "update"
+    CANCEL = "cancel"
+    CHILD = "child"
+    ACTIVITY = "activity"
+
+
+class Message(Struct, kw_only=True):
+    """A row of the inbox. It belongs to the chain; its id is unique there for the chain's life."""
+
+    message_id: str
+    kind: MessageKind
+    name: str = ""
+    body: str = "null"
+    """JSON payload."""
+    at: int = 0
+    """Stamped by the store."""
+    number: int = 0
+    """Given by the store; orders the unread. Not gapless, and not in order of commit."""
+
+
+class Attempt(Struct, kw_only=True):
+    """One try of an activity that has no journal entry yet. Written without waiting."""
+
+    seq: int
+    number: int
+    """1 for the first."""
+    started_at: int
+    ended_at: int | None = None
+    next_at: int | None = None
+    """When the next try is due, after a failure."""
+    error: str | None = None
+    """JSON of a Failure."""
+    details: str | None = None
+    """JSON of the last heartbeat's details."""
+
+
+class Move(Struct, gc=False):
+    """The state that a change leaves its run in, when it is not to go on running here.
+
+    waiting: handed back, due at `wake_at` (None: for a message alone). Due at once if anything unread is in its inbox.
+    pending: handed back untouched, due at `wake_at`.
+    a closed state: `closed_at` is stamped, owner and wake_at are cleared.
+    needs_code, poisoned: parked with `reason`; `fingerprint` is added to `failed_code`.
+    """
+
+    state: RunState
+    wake_at: int | None = None
+    reason: str = ""
+    fingerprint: str = ""
+
+
+class Change(Struct, kw_only=True, gc=False):
+    """All that one batch does to one run: together or not at all, under the run's fence."""
+
+    run_id: RunId
+    epoch: int
+    head: int
+    """What the store must hold before. A new run: -1."""
+    entries: list[Entry] = field(default_factory=list)
+    """Contiguous: ord = head + 1, head + 2, ..."""
+    start: NewRun | None = None
+    """Insert the run, owned by the committing worker, with this change's epoch. Its entries are its first."""
+    consumed: list[str] = field(default_factory=list)
+    """Message ids of the chain's inbox, marked read."""
+    attempts: list[Attempt] = field(default_factory=list)
+    """Upserted by (run, seq, number)."""
+    move: Move | None = None
+
+    @property
+    def new_head(self) -> int:
+        return self.head + len(self.entries)
+
+
+class Verdict(StrEnum):
+    """What became of a change that did not become durable as asked."""
+
+    REFUSED = "refused"
+    """The fence held: another owner, another head, closed, or the worker is not live. Nothing of it was written."""
+    EXISTS = "exists"
+    """A start whose id is taken. Nothing of it was written."""
+
+
+class Tape(Struct):
+    """All that is needed to bring a run into memory."""
+
+    run: Run
+    entries: list[Entry]
+    messages: list[Message]
+    """Unread, by number."""
+    attempts: list[Attempt]
+
+
+class WorkerInfo(Struct, kw_only=True):
+    """A worker's row. `code` names the workflows (and jobs) it can run, with their fingerprints."""
+
+    worker_id: str
+    queues: list[str]
+    code: dict[str, str]
+    host: str = ""
+    pid: int = 0
+    lease: int = 10_000_000
+    """Microseconds that a beat keeps it alive."""
+
+
+class Pulse(Struct, kw_only=True):
+    """What a heartbeat brings back."""
+
+    now: int
+    """The store's clock."""
+    alive: bool
+    """False: this worker's row is gone or its lease was over; it must drop all and register anew."""
+    timeline: str = ""
+    """Names the history that the database is on. Another one than before: it was restored or failed over."""
+    due_at: int | None = None
+    """Earliest wake_at of what this worker may claim; in the past when something is due now."""
+    unread: list[RunId] = field(default_factory=list)
+    """Runs owned by this worker with unread messages."""
+    owned: dict[RunId, int] = field(default_factory=dict)
+    """Runs owned by this worker, with their epochs."""
+    peers: list[str] = field(default_factory=list)
+    """Workers, live by lease or not, whose process seems to be gone (their lock is free). Never this worker."""
+    reaped: int = 0
+
+
+class RunFilter(Struct, kw_only=True, frozen=True):
+    """Which runs to list. None and empty do not restrict."""
+
+    states: tuple[RunState, ...] = ()
+    name: str | None = None
+    kind: RunKind | None = None
+    queue: str | None = None
+    id_prefix: str | None = None
+    tags: tuple[tuple[str, str], ...] = ()
+    created_after: int | None = None
+    created_before: int | None = None
+
+
+class Page(Struct):
+    """Some runs, newest first, and the cursor of the next page (None: that was the last)."""
+
+    runs: list[Run]
+    cursor: str | None
+
+
+class Hint(Struct, kw_only=True):
+    """Something may have happened. May come late, twice or never: polling is the truth."""
+
+    due: bool = False
+    """Something became claimable."""
+    messages: list[RunId] = field(default_factory=list)
+    """Owned runs that got a message or were closed from outside."""
+    closed: list[RunId] | None = field(default_factory=list)
+    """Runs that closed; None: many, look for yours."""

@@ -1,0 +1,67 @@
+"""The states of a run and the moves between them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class RunState(StrEnum):
+    """Where a run stands. Every run is in exactly one of these, and there are no others."""
+
+    PENDING = "pending"
+    """Accepted, not begun: nobody has run its first turn."""
+    RUNNING = "running"
+    """Owned by a live worker."""
+    WAITING = "waiting"
+    """Begun, owned by nobody: it waits for a time, a message or a worker."""
+    PAUSED = "paused"
+    """An operator holds it."""
+    COMPLETED = "completed"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    CANCELLED = "cancelled"
+    TERMINATED = "terminated"
+    CONTINUED = "continued"
+    """Closed; another run of the chain goes on under the same id."""
+    NEEDS_CODE = "needs_code"
+    """Parked: today's code does not replay its journal. A worker with other code may take it."""
+    POISONED = "poisoned"
+    """Parked: its workers died again and again without progress."""
+
+
+CLOSED = frozenset(
+    {
+        RunState.COMPLETED,
+        RunState.FAILED,
+        RunState.TIMED_OUT,
+        RunState.CANCELLED,
+        RunState.TERMINATED,
+        RunState.CONTINUED,
+    }
+)
+"""Ended for good: nothing is ever written to such a run again."""
+
+PARKED = frozenset({RunState.NEEDS_CODE, RunState.POISONED})
+"""Stopped visibly with a reason; a person or a deploy moves it on."""
+
+OPEN = frozenset(RunState) - CLOSED
+
+CLAIMABLE = frozenset({RunState.PENDING, RunState.WAITING})
+"""What a worker may claim once it is due."""
+
+TRANSITIONS: dict[RunState, frozenset[RunState]] = {
+    RunState.PENDING: frozenset({RunState.RUNNING, RunState.PAUSED, RunState.POISONED}) | CLOSED,
+    RunState.RUNNING: frozenset({RunState.PENDING, RunState.WAITING, RunState.PAUSED}) | PARKED | CLOSED,
+    RunState.WAITING: frozenset({RunState.RUNNING, RunState.PAUSED, RunState.POISONED}) | CLOSED,
+    RunState.PAUSED: frozenset({RunState.PENDING, RunState.WAITING}) | CLOSED,
+    RunState.NEEDS_CODE: frozenset({RunState.WAITING, RunState.PAUSED}) | CLOSED,
+    RunState.POISONED: frozenset({RunState.WAITING, RunState.PAUSED}) | CLOSED,
+}
+"""From each open state, the states it may move to. Closed states move nowhere."""
+
+
+def may_move(before: RunState, after: RunState) -> bool:
+    """Whether the move is legal. Staying where one is always is, for an open run."""
+    if before in CLOSED:
+        return False
+    return before is after or after in TRANSITIONS[before]

@@ -1,0 +1,186 @@
+"""The low door: what a store must do, in the words of the domain. Not public; may be reshaped at will.
+
+Every verb is one transaction. A store is bound to one namespace and takes time from one `now` expression of its
+own. A store is right when it passes `batuta.testing.conformance`.
+
+Errors, the same for all stores (see `batuta.errors`):
+  StoreUnavailable  away, locked or full; nothing was written; may be tried again
+  OutcomeUnknown    the connection broke during a write: it may or may not be durable; write the same again
+  BadData           the database refused a value; nothing was written
+  StoreFailed       an fsync failed: what was acknowledged since cannot be trusted; drop all, reopen, read again
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from batuta.ids import RunId
+from batuta.journal.entries import Entry
+from batuta.journal.records import (
+    Attempt,
+    Change,
+    Hint,
+    Message,
+    NewRun,
+    Page,
+    Pulse,
+    Run,
+    RunFilter,
+    Tape,
+    Verdict,
+    WorkerInfo,
+)
+from batuta.journal.states import RunState
+
+
+class Heart(Protocol):
+    """A worker's heartbeat, with a connection of its own. Lives in the heartbeat thread and its event loop."""
+
+    async def beat(self, worker: WorkerInfo, *, reap: bool) -> Pulse:
+        """Renew the lease, bring news, and look for the dead, all bounded in size.
+
+        Renews only a lease that is not over. Times out open runs whose deadline has passed. Takes needs_code runs out
+        of parking (state waiting, due now) when `worker.code` has another fingerprint for their name than all in their
+        `failed_code`. With `reap`, runs whose owner has no live row are set free: epoch + 1, owner none, due now,
+        state waiting (pending when head is -1); deaths + 1 when head has not moved since the claim, else 1; at 5
+        deaths parked as poisoned.
+        """
+        ...
+
+    async def bury(self, worker_ids: Sequence[str]) -> int:
+        """End the leases of workers whose lock is free, and reap their runs. Returns the number of runs set free.
+
+        A worker whose lock is held is left alone.
+        """
+        ...
+
+
+class Store(Protocol):
+    """One namespace of one database."""
+
+    namespace: str
+    poll_seconds: float | None
+    """How often a worker should look for due runs when no hint comes; None when hints are certain."""
+
+    async def open(self) -> None:
+        """Connect, and check that the schema is the one this code knows (SchemaMismatch otherwise)."""
+        ...
+
+    async def close(self) -> None: ...
+
+    async def migrate(self, *, plan: bool = False) -> list[str]:
+        """Bring the schema up to date under a lock; names of what was (with `plan`: would be) applied."""
+        ...
+
+    async def now(self) -> int:
+        """The database's clock, microseconds."""
+        ...
+
+    # -- runs come in
+
+    async def start(self, run: NewRun) -> tuple[Run, bool]:
+        """Insert an unowned run, pending and due, with its start message. Returns the id's run and whether it is new.
+
+        With REJECT, or RESTART while the current one is open: raises AlreadyStarted, nothing is written.
+        """
+        ...
+
+    async def send(self, run_id: RunId, message: Message) -> bool:
+        """Put a message into the inbox of the run's chain; an unowned (not parked, not paused) run becomes due.
+
+        False when the id was sent before (nothing changes). Raises RunClosed, UnknownRun.
+        """
+        ...
+
+    # -- runs are worked on
+
+    async def register(self, worker: WorkerInfo) -> int:
+        """Make the worker live for one lease, replacing any row of its id. Returns the store's clock."""
+        ...
+
+    async def retire(self, worker_id: str) -> None:
+        """Forget the worker and set free whatever it still owns (no death is counted)."""
+        ...
+
+    def heart(self, worker_id: str) -> AbstractAsyncContextManager[Heart]:
+        """A heartbeat session, to be opened in the thread and event loop that will beat. Holds the worker's lock."""
+        ...
+
+    async def claim(self, worker: WorkerInfo, limit: int) -> list[Tape]:
+        """Own up to `limit` due runs of the worker's queues and names; by priority (high first), then wake_at.
+
+        epoch + 1, state running, wake_at none, the head at the claim remembered. Nothing when the worker is not live.
+        A run whose deadline is over is claimed too (the owner closes it).
+        """
+        ...
+
+    async def due_at(self, worker: WorkerInfo) -> int | None:
+        """Earliest wake_at of what this worker may claim; None when nothing will be due by time alone."""
+        ...
+
+    async def unread(self, run_ids: Sequence[RunId]) -> dict[RunId, tuple[int, list[Message]]]:
+        """For each run its epoch (-1 when it is closed) and the unread messages of its chain, by number."""
+        ...
+
+    async def load(self, run_id: RunId) -> Tape:
+        """What a claim gives, without claiming. Raises UnknownRun."""
+        ...
+
+    async def commit(self, worker_id: str, changes: Sequence[Change]) -> dict[int, Verdict]:
+        """Make all changes durable in one transaction; returns only those that were not, by index.
+
+        Fence per change: the run is open, its epoch is the change's and its head is the change's `head`. A change that
+        finds its own epoch and `new_head` already there was written by us before: it counts as durable, also when the
+        run is closed. A new run needs the worker's row to be live, and its id to be free.
+        A run occurs at most once in a batch.
+        """
+        ...
+
+    async def close_run(self, run_id: RunId, head: int, entry: Entry, state: RunState, reason: str) -> bool:
+        """Close an open run from outside with its last entry: epoch + 1, owner none. False when `head` has moved or
+        it is closed; nothing is written then."""
+        ...
+
+    # -- reading
+
+    async def get(self, id: str) -> Run:
+        """The current run of the id: the last one begun. Raises UnknownRun."""
+        ...
+
+    async def get_run(self, run_id: RunId) -> Run:
+        """Raises UnknownRun."""
+        ...
+
+    async def journal(self, run_id: RunId, after: int = -1, limit: int = 10_000) -> list[Entry]:
+        """Entries with ord > after, in order."""
+        ...
+
+    async def epochs(self, run_id: RunId) -> list[int]:
+        """The epoch that wrote each entry, in order."""
+        ...
+
+    async def attempts(self, run_id: RunId) -> list[Attempt]:
+        """By seq and number."""
+        ...
+
+    async def outcome(self, run_id: RunId) -> tuple[Run, Entry | None]:
+        """The run and its last entry."""
+        ...
+
+    async def list_runs(self, where: RunFilter, cursor: str | None = None, limit: int = 50) -> Page:
+        """Newest first; the cost of a page does not grow with its number."""
+        ...
+
+    async def count_runs(self, where: RunFilter) -> int: ...
+
+    # -- hints
+
+    def listen(self, callback: Callable[[Hint], None]) -> Callable[[], None]:
+        """Call back, on the event loop that opened the store, when something may have happened. Returns the undo."""
+        ...
+
+    def shift_clock(self, seconds: float) -> None:
+        """Testing only: move this store object's `now` (also that of hearts opened afterwards or before)."""
+        ...

@@ -1,0 +1,234 @@
+"""Values to JSON and back, once, in one place. Types come from annotations; nothing is ever unpickled.
+
+What workflow code is given is always the decoded copy, also live: a value that changes on its way through JSON
+changes the same way every time.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import types
+import typing
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import msgspec
+
+from batuta.errors import InvalidInput, NotSerialisable, TooLarge
+
+MAX_PAYLOAD = 2 * 1024 * 1024
+"""Bytes of JSON that one argument list, result or message may take, unless a setting says otherwise."""
+
+
+def _to_builtins(value: Any) -> Any:
+    """msgspec's hook for what it does not know: pydantic models (and whoever else dumps itself like them)."""
+    dump = getattr(value, "model_dump", None)
+    if dump is not None:
+        return dump(mode="json")
+    raise NotImplementedError(f"objects of type {type(value).__qualname__} are not supported")
+
+
+def _from_builtins(kind: type, value: Any) -> Any:
+    validate = getattr(kind, "model_validate", None)
+    if validate is not None:
+        return validate(value)
+    if isinstance(value, kind):
+        return value
+    raise NotImplementedError
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_to_builtins)
+
+
+def encode(value: Any, what: str = "a value", limit: int = MAX_PAYLOAD) -> bytes:
+    """The JSON of a value. Raises NotSerialisable or TooLarge, naming `what`."""
+    try:
+        data = _encoder.encode(value)
+    except (TypeError, NotImplementedError, OverflowError, UnicodeError, ValueError, RecursionError) as error:
+        raise NotSerialisable(
+            f"{what} has no JSON form: {error}. Use plain values, dataclasses, msgspec or "
+            f"pydantic models, Decimal, datetime, UUID, Enum or bytes"
+        ) from error
+    if len(data) > limit:
+        raise TooLarge(what, len(data), limit)
+    if b"null" in data and _has_nan(value):  # msgspec writes NaN and infinity as null: the value would be lost
+        raise NotSerialisable(f"{what} holds NaN or infinity, which JSON does not have: send None or a string")
+    return data
+
+
+def _has_nan(value: Any) -> bool:
+    match value:
+        case float():
+            return not math.isfinite(value)
+        case dict():
+            return any(_has_nan(item) for pair in value.items() for item in pair)
+        case list() | tuple() | set() | frozenset():
+            return any(map(_has_nan, value))
+    fields: Iterable[str] = getattr(value, "__struct_fields__", getattr(value, "__dataclass_fields__", ()))
+    return any(_has_nan(getattr(value, name, None)) for name in fields)
+
+
+class Decoder(Protocol):
+    """Gives values of one annotation from JSON."""
+
+    def decode(self, data: bytes | str | msgspec.Raw, /) -> Any: ...
+
+
+class _UnionDecoder:
+    """For unions that msgspec does not tell apart, such as two dataclasses: the first member that fits."""
+
+    def __init__(self, members: list[Decoder]) -> None:
+        self._members = members
+
+    def decode(self, data: bytes | str | msgspec.Raw) -> Any:
+        errors = []
+        for member in self._members:
+            try:
+                return member.decode(data)
+            except (msgspec.ValidationError, ValueError) as error:
+                errors.append(str(error))
+        raise msgspec.ValidationError("fits no member of the union: " + "; ".join(errors))
+
+
+def decoder_for(annotation: Any, what: str) -> Decoder:
+    """A decoder for an annotation. Raises NotSerialisable when no JSON can be read as it."""
+    try:
+        return msgspec.json.Decoder(annotation, dec_hook=_from_builtins)
+    except TypeError as error:
+        if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+            return _UnionDecoder([decoder_for(member, what) for member in typing.get_args(annotation)])
+        raise NotSerialisable(f"{what} is annotated {annotation!r}, which has no JSON form: {error}") from error
+
+
+def decode(data: bytes | str | msgspec.Raw, decoder: Decoder, what: str) -> Any:
+    """The value, or InvalidInput that says what did not fit."""
+    try:
+        return decoder.decode(data)
+    except (msgspec.DecodeError, ValueError, TypeError, NotImplementedError) as error:
+        raise InvalidInput(f"{what} does not fit its annotation: {error}") from error
+
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class Codec:
+    """The JSON face of a function: its arguments as an array, its result as a value.
+
+    The array holds the arguments that were given, in order of the parameters. Keyword-only parameters make it an
+    object `{"args": [...], "kwargs": {...}}`.
+    """
+
+    def __init__(self, fn: Callable[..., Any], what: str, *, bound: bool = False) -> None:
+        self.what = what
+        self._input, self._output = f"the input of {what}", f"the result of {what}"
+        self.signature = inspect.signature(fn)
+        hints = _type_hints(fn, what)
+        parameters = list(self.signature.parameters.values())[1 if bound else 0 :]
+        if bound:
+            self.signature = self.signature.replace(parameters=parameters)
+        self._types = [hints.get(p.name, Any) for p in parameters if p.kind in _POSITIONAL]
+        self._required = sum(p.kind in _POSITIONAL and p.default is p.empty for p in parameters)
+        self._rest = next((hints.get(p.name, Any) for p in parameters if p.kind is p.VAR_POSITIONAL), None)
+        self._keywords = {p.name: hints.get(p.name, Any) for p in parameters if p.kind is p.KEYWORD_ONLY}
+        self._any_keyword = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        self._by_arity: dict[int, Decoder] = {}
+        self.result_decoder = decoder_for(hints.get("return", Any), self._output)
+        self._keyword_decoders = {
+            name: decoder_for(kind, f"argument {name!r} of {what}") for name, kind in self._keywords.items()
+        }
+        for arity in range(self._required, len(self._types) + 1):
+            self._arity(arity)  # now, so that a bad annotation is found when the function is defined
+        fixed = self._required == len(self._types) and self._rest is None
+        self._plain = self._arity(self._required) if fixed and not self._keywords and not self._any_keyword else None
+
+    def encode_args(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int = MAX_PAYLOAD) -> bytes:
+        """Arguments to JSON. Raises TypeError as a call would when they do not match the parameters."""
+        if not kwargs and not self._keywords and self._required <= len(args) <= len(self._types):
+            return encode(args, self._input, limit)
+        bound = self.signature.bind(*args, **kwargs)
+        if self._keywords or self._any_keyword:
+            value: Any = {"args": bound.args, "kwargs": bound.kwargs}
+        elif bound.kwargs:  # given by name after one that was left out
+            bound.apply_defaults()
+            value = bound.args
+        else:
+            value = bound.args
+        return encode(value, self._input, limit)
+
+    def decode_args(self, data: bytes | msgspec.Raw) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """JSON to arguments of the annotated types. Raises InvalidInput."""
+        if self._plain is not None:
+            return decode(data, self._plain, self._input), {}
+        if bytes(data)[:1] == b"{":
+            return self._decode_object(data, self._input)
+        given = decode(data, _list_decoder, self._input)
+        return decode(data, self._arity(len(given)), self._input), {}
+
+    def _decode_object(self, data: bytes | msgspec.Raw, what: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        both = decode(data, _object_decoder, what)
+        args = decode(both.args, self._arity(len(msgspec.json.decode(both.args))), what)
+        kwargs = {
+            name: decode(value, self._keyword_decoders.get(name, _any_decoder), f"argument {name!r} of {self.what}")
+            for name, value in both.kwargs.items()
+        }
+        return args, kwargs
+
+    def encode_result(self, value: Any, limit: int = MAX_PAYLOAD) -> bytes:
+        return encode(value, self._output, limit)
+
+    def decode_result(self, data: bytes | msgspec.Raw) -> Any:
+        """JSON to the annotated result. Raises InvalidInput."""
+        try:
+            return self.result_decoder.decode(data)
+        except (msgspec.DecodeError, ValueError, TypeError, NotImplementedError) as error:
+            raise InvalidInput(f"{self._output} does not fit its annotation: {error}") from error
+
+    def _arity(self, count: int) -> Decoder:
+        found = self._by_arity.get(count)
+        if found is None:
+            kinds = self._types[:count] + [self._rest or Any] * (count - len(self._types))
+            found = self._by_arity[count] = _arguments_decoder(kinds, self.what)
+        return found
+
+
+class _Arguments(msgspec.Struct):
+    args: msgspec.Raw
+    kwargs: dict[str, msgspec.Raw]
+
+
+_object_decoder = msgspec.json.Decoder(_Arguments)
+_any_decoder = msgspec.json.Decoder()
+_list_decoder = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+class _EachDecoder:
+    """For argument lists with a type that msgspec cannot put into a tuple: decodes one by one."""
+
+    def __init__(self, members: list[Decoder]) -> None:
+        self._members = members
+
+    def decode(self, data: bytes | str | msgspec.Raw) -> tuple[Any, ...]:
+        given = msgspec.json.decode(data, type=list[msgspec.Raw])
+        if len(given) != len(self._members):
+            raise msgspec.ValidationError(f"expected {len(self._members)} arguments, got {len(given)}")
+        return tuple(member.decode(item) for member, item in zip(self._members, given, strict=True))
+
+
+def _arguments_decoder(kinds: list[Any], what: str) -> Decoder:
+    try:
+        together: Any = types.GenericAlias(tuple, tuple(kinds))
+        return msgspec.json.Decoder(together, dec_hook=_from_builtins)
+    except TypeError:
+        return _EachDecoder([decoder_for(kind, f"an argument of {what}") for kind in kinds])
+
+
+def _type_hints(fn: Callable[..., Any], what: str) -> dict[str, Any]:
+    try:
+        hints = typing.get_type_hints(fn, include_extras=True)
+    except NameError as error:
+        raise NotSerialisable(
+            f"{what} has an annotation that cannot be looked up ({error}): define or import the type at module level, "
+            f"outside `if TYPE_CHECKING`"
+        ) from error
+    return {name: type(None) if hint is None else hint for name, hint in hints.items()}

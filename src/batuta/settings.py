@@ -1,0 +1,98 @@
+"""Every knob, with its default. Environment variables `BATUTA_<NAME>` override them; arguments override both."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from batuta.errors import InvalidInput
+
+_OWN_WORDS = {"DATABASE_URL", "NAMESPACE", "FAILPOINT", "FAILPOINT_COUNTS", "LOG_LEVEL"}
+"""Variables with our prefix that are read elsewhere."""
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """How a worker behaves. Times are seconds."""
+
+    max_payload: int = 2 * 1024 * 1024
+    """Bytes of JSON that one argument list, result or message may take."""
+    max_runs: int = 4_000
+    """Runs that a worker holds in memory at once."""
+    max_activities: int = 1_000
+    """Async activities that a worker executes at once."""
+    threads: int = 32
+    """Sync activities that a worker executes at once."""
+    lease: float = 10.0
+    """How long a worker counts as alive after a heartbeat."""
+    heartbeat: float = 3.0
+    fast_detection: bool = True
+    """Notice that a worker's process is gone before its lease is over."""
+    detection_grace: float = 0.5
+    keep_in_memory: float = 30.0
+    """A run that waits longer than this leaves memory."""
+    batch_rows: int = 1_000
+    batch_bytes: int = 4 * 1024 * 1024
+    undurable_entries: int = 64
+    """How far a run may go ahead of what is durable."""
+    grace: float = 30.0
+    """How long a graceful stop waits for activities in flight."""
+    stuck_turn: float = 2.0
+    """A turn that takes longer is named in the log."""
+    stuck_loop: float = 30.0
+    """A worker whose event loop stands still for longer gives up its lease and ends its process."""
+    claim_batch: int = 500
+    always_replay: bool = False
+    """For tests: rebuild every run from its journal before every turn."""
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if not isinstance(value, bool) and value <= 0:
+                raise InvalidInput(f"setting {name}={value!r} must be more than 0")
+        if self.heartbeat * 2 > self.lease:
+            raise InvalidInput(f"heartbeat={self.heartbeat} must be at most half of lease={self.lease}")
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] | None = None, **given: Any) -> Settings:
+        """Defaults, then the environment, then what is given. Raises InvalidInput that names the variable."""
+        env = os.environ if env is None else env
+        values: dict[str, Any] = {}
+        for variable, text in env.items():
+            name = variable.removeprefix("BATUTA_").lower()
+            if variable.startswith("BATUTA_") and name in cls.__struct_fields__:
+                values[name] = _parse(cls.__annotations__[name], variable, text)
+        unknown = given.keys() - set(cls.__struct_fields__)
+        if unknown:
+            raise InvalidInput(f"unknown settings {', '.join(sorted(unknown))}; {_nearest(min(unknown))}")
+        return cls(**(values | given))
+
+    @classmethod
+    def strange_variables(cls, env: Mapping[str, str] | None = None) -> list[str]:
+        """One sentence for each BATUTA_ variable that means nothing, with the nearest name that does."""
+        env = os.environ if env is None else env
+        found = [v.removeprefix("BATUTA_") for v in sorted(env) if v.startswith("BATUTA_")]
+        known = {name.upper() for name in cls.__struct_fields__} | _OWN_WORDS
+        return [
+            f"BATUTA_{name} is not a setting; {_nearest(name.lower())}"
+            for name in found
+            if name not in known and not name.startswith("TEST_")
+        ]
+
+
+def _parse(kind: str, variable: str, text: str) -> Any:
+    try:
+        if kind == "bool":
+            return msgspec.convert(text.lower(), bool, strict=False)
+        return msgspec.convert(text, {"int": int, "float": float}[kind], strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(f"{variable}={text!r} is not a valid {kind}: {error}") from error
+
+
+def _nearest(name: str) -> str:
+    close = get_close_matches(name, Settings.__struct_fields__, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(Settings.__struct_fields__)}"

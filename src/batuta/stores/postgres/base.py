@@ -1,0 +1,86 @@
+"""What all verbs of the store share: the address, the SQL, the connections, the hints."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from batuta.clock import SECOND
+from batuta.journal.records import Hint
+from batuta.stores.listeners import Listeners
+from batuta.stores.postgres import schema
+from batuta.stores.postgres.address import parse_address
+from batuta.stores.postgres.hints import Announcer, Ear, channel_of
+from batuta.stores.postgres.session import Hook, Pool, Session, Shift
+from batuta.stores.queries import load_queries
+
+HEART_PATIENCE_SECONDS = 6.0
+"""Much less than a lease: a heartbeat that hangs must be tried again in time."""
+
+
+class Base:
+    """One namespace of one database."""
+
+    poll_seconds: float | None = 1.0
+
+    def __init__(self, url: str, *, namespace: str = "default", schema: str | None = None) -> None:
+        self.namespace = namespace
+        self.address = parse_address(url, schema)
+        self.faults: Callable[[str], None] | None = None
+        """Testing only: called with "commit" or "claim" when a reply has come; an OSError from it loses the reply."""
+        self._sql = {
+            name: self.address.qualify(text)
+            for name, text in load_queries("batuta.stores.postgres", "queries.sql").items()
+        }
+        self._shift = Shift()
+        self._pool = Pool(self._new_session, self.address.pool_size)
+        self._commit_session = self._new_session()
+        self._committing = asyncio.Lock()
+        self._listeners = Listeners()
+        self._channel = channel_of(self.address.schema, namespace)
+        self._announcer = Announcer(self._listeners, partial(self._pool.write, self._sql["notify"], self._channel))
+        self._ear = Ear(self._new_session(), self._channel, self._announcer.name, self._listeners)
+        self._is_open = False
+
+    async def open(self) -> None:
+        async with self._pool.session() as session:
+            await schema.check(session, self.address, self._sql)
+        self._is_open = True
+        self._listeners.bind()
+        self._announcer.open()
+        if self._listeners:
+            self._ear.start()
+
+    async def close(self) -> None:
+        self._is_open = False
+        await self._announcer.close()
+        self._listeners.unbind()
+        await self._ear.close()
+        await self._commit_session.close()
+        await self._pool.close()
+
+    async def migrate(self, *, plan: bool = False) -> list[str]:
+        async with self._pool.session() as session:
+            return await schema.migrate(session, self.address, self._sql, plan=plan)
+
+    async def now(self) -> int:
+        rows = await self._pool.read(self._sql["now"])
+        now: int = rows[0]["now"]
+        return now
+
+    def listen(self, callback: Callable[[Hint], None]) -> Callable[[], None]:
+        undo = self._listeners.add(callback)
+        if self._is_open:
+            self._ear.start()
+        return undo
+
+    def shift_clock(self, seconds: float) -> None:
+        self._shift.micros += round(seconds * SECOND)
+
+    def _new_session(self, *, patience: float = 40.0, hook: Hook | None = None) -> Session:
+        return Session(self.address, self._shift, self._sql["shift"], patience=patience, hook=hook)
+
+    def _lose_reply(self, verb: str) -> None:
+        if self.faults is not None:
+            self.faults(verb)

@@ -1,0 +1,112 @@
+"""The hot path: changes of a batch made durable in one round trip, each under its run's fence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from asyncpg import Record
+
+from batuta.errors import UnknownRun
+from batuta.failpoints import failpoint
+from batuta.ids import RunId
+from batuta.journal.entries import Entry
+from batuta.journal.records import Change, Hint, Verdict
+from batuta.journal.states import CLOSED, RunState
+from batuta.stores.postgres import batch
+from batuta.stores.postgres.base import Base
+from batuta.stores.postgres.rows import run_ids
+
+
+class Commits(Base):
+    """Committing and closing."""
+
+    async def commit(self, worker_id: str, changes: Sequence[Change]) -> dict[int, Verdict]:
+        if not changes:
+            return {}
+        async with self._committing:
+            lost, due = await self._write(worker_id, changes)
+            verdicts = await self._judge(worker_id, changes, lost) if lost else {}
+        closed = [
+            change.run_id
+            for index, change in enumerate(changes)
+            if change.move is not None and change.move.state in CLOSED and index not in verdicts
+        ]
+        if due or closed:
+            self._announcer.tell(Hint(due=due, closed=closed))
+        return verdicts
+
+    async def _write(self, worker_id: str, changes: Sequence[Change]) -> tuple[list[int], bool]:
+        """Indexes of the changes whose fence did not hold, and whether a run became due."""
+        if batch.is_one_entry(changes):
+            return ([] if await self._write_one(changes[0]) else [0]), False
+        ordered = batch.in_order(changes)
+        starts = batch.start_columns(changes)
+        if batch.is_entries_only(changes):
+            query, columns = self._sql["commit_entries"], batch.entry_columns(ordered)
+        else:
+            query, columns = self._sql["commit_changes"], batch.change_columns(ordered)
+        rows = await self._send(query, self.namespace, worker_id, *columns, *starts)
+        won, due = rows[0]
+        if won is not None and len(won) == len(changes):
+            return [], due
+        durable = set(won or ())
+        return [index for index, change in enumerate(changes) if change.run_id not in durable], due
+
+    async def _write_one(self, change: Change) -> bool:
+        entry, move = change.entries[0], change.move
+        values = (
+            self.namespace,
+            change.run_id,
+            change.epoch,
+            change.head,
+            entry.ord,
+            entry.kind,
+            entry.at,
+            entry.crc,
+            entry.body,
+        )
+        if move is None:
+            return bool(await self._send(self._sql["commit_entry"], *values))
+        return bool(await self._send(self._sql["commit_last_entry"], *values, move.state, move.reason))
+
+    async def _send(self, query: str, *values: object) -> list[Record]:
+        return await self._commit_session.write(query, *values, replied=self._committed)
+
+    def _committed(self) -> None:
+        failpoint("commit.after")
+        self._lose_reply("commit")
+
+    async def _judge(self, worker_id: str, changes: Sequence[Change], lost: list[int]) -> dict[int, Verdict]:
+        """Of changes whose fence did not hold: those that were not written by us before."""
+        asked = [changes[index].run_id for index in lost]
+        rows = await self._commit_session.read(self._sql["standing"], self.namespace, worker_id, asked)
+        standing = {row["run_id"]: row for row in rows}
+        verdicts = ((index, _verdict(changes[index], standing[changes[index].run_id])) for index in lost)
+        return {index: verdict for index, verdict in verdicts if verdict is not None}
+
+    async def close_run(self, run_id: RunId, head: int, entry: Entry, state: RunState, reason: str) -> bool:
+        columns = [[value] for value in (run_id, head, entry.kind, entry.at, entry.crc, entry.body)]
+        rows = await self._pool.write(self._sql["close_runs"], self.namespace, state, reason, *columns)
+        if rows:
+            self._announcer.tell(closed_hint(rows))
+            return True
+        if not await self._pool.read(self._sql["run"], self.namespace, run_id):
+            raise UnknownRun(run_id, self.namespace)
+        return False
+
+
+def closed_hint(rows: Sequence[Record]) -> Hint:
+    """What to tell of runs that were closed from outside."""
+    return Hint(
+        messages=run_ids(row["run_id"] for row in rows if row["owner"] is not None),
+        closed=run_ids(row["run_id"] for row in rows),
+    )
+
+
+def _verdict(change: Change, row: Record) -> Verdict | None:
+    """None when the change is there already: its epoch and its new head were written by us, and by nobody else."""
+    epoch, head = row["epoch"], row["head"]
+    if epoch is None:
+        return Verdict.EXISTS if change.start is not None and row["live"] else Verdict.REFUSED
+    mine = head >= change.new_head if change.start is not None else head == change.new_head
+    return None if epoch == change.epoch and mine else Verdict.REFUSED

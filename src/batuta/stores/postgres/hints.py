@@ -1,0 +1,183 @@
+"""Hints between processes: NOTIFY after the fact, at most one in ten milliseconds, and LISTEN with catching up."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import asyncpg
+from msgspec import DecodeError, Struct, json
+
+from batuta.errors import StoreError
+from batuta.ids import RunId, jitter, new_message_id
+from batuta.journal.records import Hint
+from batuta.stores.listeners import Listeners
+from batuta.stores.postgres.session import DRIVER_ERRORS, Session
+
+PAUSE_SECONDS = 0.01
+MOST_IDS = 150
+"""More of them do not fit into a payload (8,000 bytes)."""
+CHECK_SECONDS = 15.0
+LONGEST_WAIT_SECONDS = 5.0
+
+
+class Payload(Struct, omit_defaults=True):
+    """What is sent. `closed` is null when there were many."""
+
+    sender: str
+    due: bool = False
+    messages: list[RunId] = []
+    closed: list[RunId] | None = []
+
+
+_encode = json.Encoder().encode
+_decode = json.Decoder(Payload).decode
+
+
+def channel_of(schema: str, namespace: str) -> str:
+    """The channel of a namespace. Channel names are short, namespaces need not be."""
+    return "batuta_" + hashlib.blake2s(f"{schema}/{namespace}".encode(), digest_size=16).hexdigest()
+
+
+class Announcer:
+    """Tells this process at once, and the others soon. Hints may get lost; nothing depends on them."""
+
+    def __init__(self, listeners: Listeners, notify: Callable[[list[str]], Awaitable[object]]) -> None:
+        self.name = new_message_id()
+        self._listeners = listeners
+        self._notify = notify
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._due = False
+        self._messages: set[RunId] = set()
+        self._closed: set[RunId] = set()
+        self._handle: asyncio.TimerHandle | None = None
+        self._sending: asyncio.Task[None] | None = None
+        self._sent_at = 0.0
+
+    def open(self) -> None:
+        self._loop = asyncio.get_running_loop()
+
+    async def close(self) -> None:
+        """Send what waits, and no more after that."""
+        loop, self._loop = self._loop, None
+        if self._handle is not None:
+            self._handle.cancel()
+        if self._sending is not None:
+            await asyncio.wait([self._sending])
+        if loop is not None:
+            await self._send()
+
+    def tell(self, hint: Hint) -> None:
+        """From the store's own loop."""
+        if hint.due or hint.messages or hint.closed or hint.closed is None:
+            self._listeners.tell(hint)
+            self._queue(hint)
+
+    def tell_from_thread(self, hint: Hint) -> None:
+        """From the loop of a heartbeat."""
+        if self._loop is not None:
+            try:
+                self._loop.call_soon_threadsafe(self.tell, hint)
+            except RuntimeError:
+                pass  # the loop is closed: nobody is left to be told
+
+    def _queue(self, hint: Hint) -> None:
+        self._due = self._due or hint.due
+        self._messages.update(hint.messages)
+        self._closed.update(hint.closed or ())
+        if self._handle is None and self._loop is not None:
+            wait = self._sent_at + PAUSE_SECONDS - self._loop.time()
+            self._handle = self._loop.call_later(max(0.0, wait), self._begin_to_send)
+
+    def _begin_to_send(self) -> None:
+        self._handle = None
+        if self._loop is not None:
+            self._sent_at = self._loop.time()
+            self._sending = self._loop.create_task(self._send())
+
+    async def _send(self) -> None:
+        payloads = self._take()
+        if payloads:
+            try:
+                await self._notify(payloads)
+            except StoreError:
+                pass  # polling finds it
+
+    def _take(self) -> list[str]:
+        due, messages, closed = self._due, list(self._messages), list(self._closed)
+        self._due = False
+        self._messages.clear()
+        self._closed.clear()
+        if not (due or messages or closed):
+            return []
+        first = Payload(self.name, due, messages[:MOST_IDS], None if len(closed) > MOST_IDS else closed)
+        payloads = [first] if len(messages) + len(closed) <= MOST_IDS else _apart(first)
+        for start in range(MOST_IDS, len(messages), MOST_IDS):
+            payloads.append(Payload(self.name, messages=messages[start : start + MOST_IDS]))
+        return [_encode(payload).decode() for payload in payloads]
+
+
+def _apart(payload: Payload) -> list[Payload]:
+    return [
+        Payload(payload.sender, payload.due, payload.messages),
+        Payload(payload.sender, closed=payload.closed),
+    ]
+
+
+class Ear:
+    """Listens on a connection of its own. Each time that it could not hear for a while, it says so."""
+
+    def __init__(self, session: Session, channel: str, own_name: str, listeners: Listeners) -> None:
+        self._session = session
+        self._channel = channel
+        self._own_name = own_name
+        self._listeners = listeners
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to listen, once."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._listen_for_ever())
+
+    async def close(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        await self._session.close()
+
+    async def _listen_for_ever(self) -> None:
+        wait = 0.1
+        while True:
+            try:
+                connection = await self._session.connect()
+                await connection.add_listener(self._channel, self._hear)
+                self._listeners.tell(Hint(due=True, closed=None))
+                wait = 0.1
+                await self._until_lost(connection)
+            except (StoreError, *DRIVER_ERRORS):
+                pass  # said by whatever else uses the database; hints are only hints
+            self._session.drop()
+            await asyncio.sleep(wait * (0.5 + jitter()))
+            wait = min(wait * 2, LONGEST_WAIT_SECONDS)
+
+    async def _until_lost(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
+        lost = asyncio.Event()
+        connection.add_termination_listener(lambda _connection: lost.set())
+        while not connection.is_closed():
+            try:
+                async with asyncio.timeout(CHECK_SECONDS):
+                    await lost.wait()
+            except TimeoutError:
+                # A connection may die without a word; only a question shows it.
+                await connection.fetchval("SELECT 1", timeout=CHECK_SECONDS / 3)
+
+    def _hear(self, _connection: Any, _pid: int, _channel: str, payload: object) -> None:
+        try:
+            said = _decode(str(payload))
+        except DecodeError:
+            return  # not ours
+        if said.sender != self._own_name:
+            self._listeners.tell(Hint(due=said.due, messages=said.messages, closed=said.closed))

@@ -1,0 +1,208 @@
+-- The tables of the store. `batuta` stands for the schema in use; it is replaced when another one is set.
+--
+-- Times are microseconds since 1970. Payloads are JSON text: never looked into by the store. There are no foreign
+-- keys: they double the cost of an insert and fence nothing. Names compare byte by byte (COLLATE "C").
+
+CREATE TABLE batuta.runs (
+    run_id             uuid    NOT NULL PRIMARY KEY,
+    chain_id           uuid    NOT NULL,
+    epoch              integer NOT NULL,
+    head               integer NOT NULL,
+    claimed_head       integer NOT NULL,
+    priority           integer NOT NULL,
+    deaths             integer NOT NULL DEFAULT 0,
+    current            boolean NOT NULL DEFAULT true,
+    created_at         bigint  NOT NULL,
+    closed_at          bigint,
+    wake_at            bigint,
+    deadline           bigint,
+    execution_deadline bigint,
+    expires_at         bigint,
+    parent_run_id      uuid,
+    parent_seq         integer NOT NULL DEFAULT 0,
+    namespace          text COLLATE "C" NOT NULL,
+    id                 text COLLATE "C" NOT NULL,
+    kind               text COLLATE "C" NOT NULL,
+    name               text COLLATE "C" NOT NULL,
+    queue              text COLLATE "C" NOT NULL,
+    state              text COLLATE "C" NOT NULL CHECK (state IN (
+        'pending', 'running', 'waiting', 'paused', 'completed', 'failed', 'timed_out', 'cancelled', 'terminated',
+        'continued', 'needs_code', 'poisoned')),
+    owner              text COLLATE "C",
+    parent_policy      text COLLATE "C" NOT NULL DEFAULT 'cancel',
+    flow_key           text COLLATE "C" NOT NULL DEFAULT '',
+    version            text   NOT NULL DEFAULT '',
+    reason             text   NOT NULL DEFAULT '',
+    failed_code        text[] NOT NULL DEFAULT '{}',
+    tags               text   NOT NULL DEFAULT '{}',
+    memo               text   NOT NULL DEFAULT 'null'
+) WITH (
+    -- Each commit moves `head`: room on the page, and no index that knows it, keep that update cheap (HOT).
+    fillfactor = 80,
+    autovacuum_vacuum_scale_factor = 0.02,
+    autovacuum_vacuum_threshold = 2000,
+    autovacuum_analyze_scale_factor = 0.05,
+    autovacuum_analyze_threshold = 1000,
+    autovacuum_vacuum_cost_delay = 1
+);
+
+COMMENT ON TABLE batuta.runs IS 'One row per run, without payloads. `head` is the ord of its last journal entry.';
+COMMENT ON COLUMN batuta.runs.epoch IS 'Rises at every claim, reap and close from outside: the fence';
+COMMENT ON COLUMN batuta.runs.claimed_head IS 'head at the last claim: a death at the same head counts';
+COMMENT ON COLUMN batuta.runs.current IS 'The last run begun under its id, open or closed';
+COMMENT ON COLUMN batuta.runs.wake_at IS 'When it may be claimed; null when owned, parked, closed or waiting for a message';
+
+-- `head` is in none of these, nor in their conditions.
+CREATE UNIQUE INDEX runs_current ON batuta.runs (namespace, id) WHERE current;
+CREATE INDEX runs_due ON batuta.runs (namespace, queue, priority DESC, wake_at) WHERE wake_at IS NOT NULL;
+CREATE INDEX runs_owned ON batuta.runs (namespace, owner) WHERE owner IS NOT NULL;
+CREATE INDEX runs_deadline ON batuta.runs (namespace, deadline) WHERE deadline IS NOT NULL AND closed_at IS NULL;
+CREATE INDEX runs_children ON batuta.runs (parent_run_id, parent_seq) WHERE parent_run_id IS NOT NULL;
+CREATE INDEX runs_newest ON batuta.runs (namespace, run_id);
+CREATE INDEX runs_notable ON batuta.runs (namespace, run_id)
+    WHERE state IN ('failed', 'timed_out', 'cancelled', 'terminated', 'paused', 'needs_code', 'poisoned');
+CREATE INDEX runs_needs_code ON batuta.runs (namespace, name) WHERE state = 'needs_code';
+
+CREATE TABLE batuta.journal (
+    run_id    uuid    NOT NULL,
+    ord       integer NOT NULL,
+    epoch     integer NOT NULL,
+    at        bigint  NOT NULL,
+    crc       bigint  NOT NULL,
+    namespace text COLLATE "C" NOT NULL,
+    kind      text COLLATE "C" NOT NULL,
+    body      text    NOT NULL,
+    PRIMARY KEY (run_id, ord)
+) WITH (
+    autovacuum_vacuum_insert_scale_factor = 0.1,
+    autovacuum_analyze_scale_factor = 0.1
+);
+
+COMMENT ON TABLE batuta.journal IS 'One row per turn: the input it consumed and the commands it issued. Never changed.';
+
+CREATE TABLE batuta.inbox (
+    chain_id    uuid    NOT NULL,
+    number      bigint  NOT NULL GENERATED ALWAYS AS IDENTITY,
+    at          bigint  NOT NULL,
+    consumed_at bigint,
+    expires_at  bigint,
+    namespace   text COLLATE "C" NOT NULL,
+    message_id  text COLLATE "C" NOT NULL,
+    kind        text COLLATE "C" NOT NULL,
+    name        text COLLATE "C" NOT NULL,
+    body        text    NOT NULL,
+    PRIMARY KEY (chain_id, message_id)
+) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
+
+COMMENT ON TABLE batuta.inbox IS 'What came from outside. Read rows are marked, not deleted: an id is unique for the chain''s life.';
+
+CREATE INDEX inbox_unread ON batuta.inbox (chain_id, number) WHERE consumed_at IS NULL;
+
+CREATE TABLE batuta.outputs (
+    run_id    uuid    NOT NULL,
+    seq       integer NOT NULL DEFAULT 0,
+    at        bigint  NOT NULL,
+    namespace text COLLATE "C" NOT NULL,
+    kind      text COLLATE "C" NOT NULL,
+    name      text COLLATE "C" NOT NULL,
+    value     text,
+    error     text,
+    PRIMARY KEY (run_id, kind, name)
+);
+
+COMMENT ON TABLE batuta.outputs IS 'Published values and answers to updates, upserted with the turn that made them.';
+
+CREATE TABLE batuta.attempts (
+    run_id     uuid    NOT NULL,
+    seq        integer NOT NULL,
+    number     integer NOT NULL,
+    started_at bigint  NOT NULL,
+    ended_at   bigint,
+    next_at    bigint,
+    namespace  text COLLATE "C" NOT NULL,
+    error      text,
+    details    text,
+    PRIMARY KEY (run_id, seq, number)
+);
+
+COMMENT ON TABLE batuta.attempts IS 'Tries of activities that have no journal entry yet.';
+
+CREATE TABLE batuta.workers (
+    namespace     text COLLATE "C" NOT NULL,
+    worker_id     text COLLATE "C" NOT NULL,
+    registered_at bigint  NOT NULL,
+    beat_at       bigint  NOT NULL,
+    expires_at    bigint  NOT NULL,
+    lease         bigint  NOT NULL,
+    pid           bigint  NOT NULL,
+    host          text    NOT NULL,
+    queues        text[]  NOT NULL,
+    code          text    NOT NULL,
+    PRIMARY KEY (namespace, worker_id)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
+
+COMMENT ON COLUMN batuta.workers.expires_at IS 'The worker is live until then; a missing row is not live';
+COMMENT ON COLUMN batuta.workers.code IS 'JSON: the workflows and jobs it can run, with their fingerprints';
+
+CREATE TABLE batuta.schedules (
+    namespace  text COLLATE "C" NOT NULL,
+    id         text COLLATE "C" NOT NULL,
+    revision   integer NOT NULL DEFAULT 0,
+    paused     boolean NOT NULL DEFAULT false,
+    created_at bigint  NOT NULL,
+    changed_at bigint  NOT NULL,
+    next_at    bigint,
+    last_at    bigint,
+    last_run   uuid,
+    owner      text COLLATE "C",
+    spec       text    NOT NULL,
+    note       text    NOT NULL DEFAULT '',
+    PRIMARY KEY (namespace, id)
+);
+
+COMMENT ON TABLE batuta.schedules IS 'What starts runs by the calendar. `spec` is JSON: when, what, and how to catch up.';
+
+CREATE INDEX schedules_due ON batuta.schedules (namespace, next_at) WHERE next_at IS NOT NULL AND NOT paused;
+
+-- For people.
+
+CREATE VIEW batuta.batuta_runs AS
+SELECT namespace, id, run_id, name, kind, queue, state, reason, owner, priority, head + 1 AS entries, deaths,
+       to_timestamp(created_at / 1e6) AS created_at,
+       to_timestamp(closed_at / 1e6) AS closed_at,
+       to_timestamp(wake_at / 1e6) AS wake_at,
+       to_timestamp(deadline / 1e6) AS deadline,
+       current, chain_id, parent_run_id, version, tags, memo
+FROM batuta.runs;
+
+COMMENT ON VIEW batuta.batuta_runs IS 'Runs, with times that people can read';
+
+CREATE VIEW batuta.batuta_activities AS
+WITH issued AS (
+    SELECT j.run_id, (c ->> 'seq')::integer AS seq, c ->> 'name' AS name, c -> 'value' AS input, j.at
+    FROM batuta.journal j CROSS JOIN LATERAL json_array_elements(j.body::json -> 'commands') c
+    WHERE c ->> 'kind' = 'activity'
+), done AS (
+    SELECT j.run_id, (j.body::json ->> 'seq')::integer AS seq, j.kind, j.at,
+           j.body::json -> 'value' AS output, j.body::json -> 'error' AS error,
+           (j.body::json ->> 'attempts')::integer AS attempts, (j.body::json ->> 'started_at')::bigint AS started_at
+    FROM batuta.journal j
+    WHERE j.kind IN ('activity_done', 'activity_failed')
+), tried AS (
+    SELECT a.run_id, a.seq, max(a.number) AS attempts, max(a.started_at) AS started_at
+    FROM batuta.attempts a
+    GROUP BY a.run_id, a.seq
+)
+SELECT r.namespace, r.id, i.run_id, i.seq, i.name,
+       CASE done.kind WHEN 'activity_done' THEN 'completed' WHEN 'activity_failed' THEN 'failed' ELSE 'open' END AS state,
+       i.input, done.output, done.error,
+       coalesce(done.attempts, tried.attempts, 0) AS attempts,
+       to_timestamp(i.at / 1e6) AS issued_at,
+       to_timestamp(coalesce(done.started_at, tried.started_at) / 1e6) AS started_at,
+       to_timestamp(done.at / 1e6) AS completed_at
+FROM issued i
+JOIN batuta.runs r ON r.run_id = i.run_id
+LEFT JOIN done ON done.run_id = i.run_id AND done.seq = i.seq
+LEFT JOIN tried ON tried.run_id = i.run_id AND tried.seq = i.seq;
+
+COMMENT ON VIEW batuta.batuta_activities IS 'One row per activity that a workflow called: input, outcome, attempts and times';

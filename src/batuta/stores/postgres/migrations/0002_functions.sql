@@ -1,0 +1,460 @@
+-- What needs a fresh look at the data after a lock was waited for, or several statements in one round trip.
+--
+-- Two habits throughout. Rows are locked by primary key, in order of run_id, before they are tested: a condition that
+-- is false on the version of before the wait does not wait, and would be wrong. And where a list of winners restricts
+-- rows, it says `(x IN (SELECT ...)) IS TRUE`: that stays a hash look-up, where a plain IN may become a join of n by n.
+
+CREATE FUNCTION batuta.batuta_now() RETURNS bigint LANGUAGE sql VOLATILE AS $$
+    SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+         + coalesce(nullif(current_setting('testing.batuta_shift', true), ''), '0')::bigint
+$$;
+
+COMMENT ON FUNCTION batuta.batuta_now IS 'The only clock of the store, in microseconds; tests shift it per session';
+
+CREATE FUNCTION batuta.worker_lock(ns text, worker text) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+    SELECT hashtextextended(ns || '/' || worker, 7)
+$$;
+
+COMMENT ON FUNCTION batuta.worker_lock IS 'The key of the advisory lock that a worker''s heartbeat session holds';
+
+-- Insert runs: unowned ones, or (with an owner, which must be live) ones that it owns already. Returns those that
+-- are new. A restart first takes the id from a closed run.
+CREATE FUNCTION batuta.insert_runs(
+    ns text, starter text, run_ids uuid[], ids text[], restarts boolean[], chain_ids uuid[], kinds text[], names text[],
+    queues text[], priorities integer[], versions text[], tag_sets text[], memos text[], timeouts bigint[],
+    execution_timeouts bigint[], parents uuid[], parent_seqs integer[], policies text[], flow_keys text[],
+    epochs integer[], heads integer[], states text[], wakes bigint[], delays bigint[], reasons text[],
+    fingerprints text[]
+) RETURNS SETOF batuta.runs LANGUAGE plpgsql AS $$
+DECLARE
+    moment bigint := batuta.batuta_now();
+BEGIN
+    IF starter IS NOT NULL THEN
+        PERFORM 1 FROM batuta.workers w WHERE w.namespace = ns AND w.worker_id = starter AND w.expires_at > moment;
+        IF NOT FOUND THEN
+            RETURN;
+        END IF;
+    END IF;
+    IF true = ANY (restarts) THEN
+        -- Not when the start itself is there already: it is being written again, and may have closed since.
+        UPDATE batuta.runs r SET current = false
+        FROM unnest(run_ids, ids, restarts) AS s(run_id, id, restart)
+        WHERE s.restart AND r.namespace = ns AND r.id = s.id AND r.current AND r.closed_at IS NOT NULL
+          AND NOT EXISTS (SELECT FROM batuta.runs known WHERE known.run_id = s.run_id);
+    END IF;
+    RETURN QUERY
+    INSERT INTO batuta.runs AS r (
+        run_id, namespace, id, chain_id, kind, name, queue, priority, version, tags, memo, parent_run_id, parent_seq,
+        parent_policy, flow_key, epoch, head, claimed_head, state, owner, wake_at, created_at, closed_at,
+        execution_deadline, deadline, reason, failed_code)
+    SELECT s.run_id, ns, s.id, s.chain_id, s.kind, s.name, s.queue, s.priority, s.version, s.tags, s.memo, s.parent,
+           s.parent_seq, s.policy, s.flow_key, s.epoch, s.head, -1, s.state,
+           CASE s.state WHEN 'running' THEN starter END,
+           CASE WHEN s.state = 'waiting' AND EXISTS (
+                    SELECT FROM batuta.inbox i WHERE i.chain_id = s.chain_id AND i.consumed_at IS NULL)
+                THEN moment ELSE coalesce(s.wake, moment + s.delay) END,
+           moment,
+           CASE WHEN s.state IN ('completed', 'failed', 'timed_out', 'cancelled', 'terminated', 'continued')
+                THEN moment END,
+           chain.ends_at, least(moment + nullif(s.timeout, 0), chain.ends_at),
+           s.reason, array_remove(ARRAY[s.fingerprint], '')
+    FROM unnest(run_ids, ids, chain_ids, kinds, names, queues, priorities, versions, tag_sets, memos, timeouts,
+                execution_timeouts, parents, parent_seqs, policies, flow_keys, epochs, heads, states, wakes, delays,
+                reasons, fingerprints)
+         AS s(run_id, id, chain_id, kind, name, queue, priority, version, tags, memo, timeout, execution_timeout,
+              parent, parent_seq, policy, flow_key, epoch, head, state, wake, delay, reason, fingerprint)
+    CROSS JOIN LATERAL (
+        SELECT nullif(s.execution_timeout, 0) + CASE
+            WHEN s.chain_id = s.run_id THEN moment
+            ELSE coalesce((SELECT f.created_at FROM batuta.runs f WHERE f.run_id = s.chain_id), moment)
+        END AS ends_at
+    ) chain
+    ON CONFLICT DO NOTHING
+    RETURNING r.*;
+END
+$$;
+
+-- Write all changes of a batch whose fence holds; `won` has their run ids, `due` whether one may be claimed now.
+-- A run occurs once, and the changes come in order of run_id.
+CREATE FUNCTION batuta.commit_changes(
+    ns text, worker text,
+    -- changes of runs that exist
+    run_ids uuid[], epochs integer[], heads integer[], new_heads integer[],
+    states text[], wakes bigint[], reasons text[], fingerprints text[],
+    -- journal entries, also those of new runs
+    entry_runs uuid[], entry_epochs integer[], ords integer[], entry_kinds text[], ats bigint[], crcs bigint[],
+    bodies text[],
+    -- messages that were read
+    message_runs uuid[], message_ids text[],
+    -- attempts
+    attempt_runs uuid[], seqs integer[], numbers integer[], starts bigint[], ends bigint[], nexts bigint[],
+    errors text[], details text[],
+    -- new runs, as in insert_runs
+    new_ids uuid[], ids text[], restarts boolean[], chain_ids uuid[], kinds text[], names text[], queues text[],
+    priorities integer[], versions text[], tag_sets text[], memos text[], timeouts bigint[],
+    execution_timeouts bigint[], parents uuid[], parent_seqs integer[], policies text[], flow_keys text[],
+    new_epochs integer[], first_heads integer[], new_states text[], new_wakes bigint[], delays bigint[],
+    new_reasons text[], new_fingerprints text[],
+    OUT won uuid[], OUT due boolean
+) LANGUAGE plpgsql AS $$
+DECLARE
+    moment bigint;
+BEGIN
+    SELECT array_agg(c.run_id) INTO won
+    FROM unnest(run_ids, epochs, heads) AS c(run_id, epoch, head)
+    CROSS JOIN LATERAL (
+        SELECT r.namespace, r.epoch, r.head, r.closed_at FROM batuta.runs r WHERE r.run_id = c.run_id FOR NO KEY UPDATE
+    ) r
+    WHERE r.namespace = ns AND r.epoch = c.epoch AND r.head = c.head AND r.closed_at IS NULL;
+
+    IF cardinality(new_ids) > 0 THEN
+        won := won || ARRAY(SELECT s.run_id FROM batuta.insert_runs(
+            ns, worker, new_ids, ids, restarts, chain_ids, kinds, names, queues, priorities, versions, tag_sets, memos,
+            timeouts, execution_timeouts, parents, parent_seqs, policies, flow_keys, new_epochs, first_heads,
+            new_states, new_wakes, delays, new_reasons, new_fingerprints) s);
+    END IF;
+    moment := batuta.batuta_now();
+
+    INSERT INTO batuta.journal (namespace, run_id, ord, epoch, kind, at, crc, body)
+    SELECT ns, e.*
+    FROM unnest(entry_runs, ords, entry_epochs, entry_kinds, ats, crcs, bodies)
+         AS e(run_id, ord, epoch, kind, at, crc, body)
+    WHERE (e.run_id IN (SELECT unnest(won))) IS TRUE;
+
+    IF cardinality(message_ids) > 0 THEN
+        UPDATE batuta.inbox i SET consumed_at = moment
+        FROM unnest(message_runs, message_ids) AS m(run_id, message_id)
+        JOIN batuta.runs r ON r.run_id = m.run_id
+        WHERE i.chain_id = r.chain_id AND i.message_id = m.message_id AND i.consumed_at IS NULL
+          AND (m.run_id IN (SELECT unnest(won))) IS TRUE;
+    END IF;
+
+    IF cardinality(attempt_runs) > 0 THEN
+        INSERT INTO batuta.attempts AS a (namespace, run_id, seq, number, started_at, ended_at, next_at, error, details)
+        SELECT ns, t.*
+        FROM unnest(attempt_runs, seqs, numbers, starts, ends, nexts, errors, details)
+             AS t(run_id, seq, number, started_at, ended_at, next_at, error, details)
+        WHERE (t.run_id IN (SELECT unnest(won))) IS TRUE
+        ON CONFLICT (run_id, seq, number) DO UPDATE
+        SET started_at = excluded.started_at, ended_at = excluded.ended_at, next_at = excluded.next_at,
+            error = excluded.error, details = excluded.details;
+    END IF;
+
+    -- Last, with its own snapshot: it must see what came into the inbox before the row was locked.
+    WITH moved AS (
+        UPDATE batuta.runs r
+        SET head = c.head,
+            state = coalesce(c.state, r.state),
+            owner = CASE WHEN c.state IS NULL THEN r.owner END,
+            reason = CASE WHEN c.state IS NULL THEN r.reason ELSE c.reason END,
+            wake_at = CASE
+                WHEN c.state IS NULL THEN r.wake_at
+                WHEN c.state = 'pending' THEN coalesce(c.wake, moment)
+                WHEN c.state = 'waiting' THEN CASE
+                    WHEN EXISTS (SELECT FROM batuta.inbox i WHERE i.chain_id = r.chain_id AND i.consumed_at IS NULL)
+                    THEN moment ELSE c.wake END
+            END,
+            closed_at = CASE
+                WHEN c.state IN ('completed', 'failed', 'timed_out', 'cancelled', 'terminated', 'continued')
+                THEN moment END,
+            failed_code = CASE
+                WHEN c.fingerprint = '' OR c.fingerprint = ANY (r.failed_code) THEN r.failed_code
+                ELSE r.failed_code || c.fingerprint END
+        FROM unnest(run_ids, new_heads, states, wakes, reasons, fingerprints)
+             AS c(run_id, head, state, wake, reason, fingerprint)
+        WHERE r.run_id = c.run_id AND (c.run_id IN (SELECT unnest(won))) IS TRUE
+        RETURNING r.wake_at
+    )
+    SELECT coalesce(bool_or(m.wake_at <= moment), false) INTO due FROM moved m;
+END
+$$;
+
+-- Put a message into the inbox of a run's chain, and make the run that goes on there due if nobody owns it.
+-- outcome: sent, again (its id is there already), unknown, or closed; state and owner are those of the receiver.
+CREATE FUNCTION batuta.send_message(
+    ns text, target uuid, message text, message_kind text, message_name text, content text,
+    OUT outcome text, OUT receiver uuid, OUT receiver_state text, OUT receiver_owner text
+) LANGUAGE plpgsql AS $$
+DECLARE
+    moment bigint;
+    asked batuta.runs;
+    last batuta.runs;
+BEGIN
+    SELECT * INTO asked FROM batuta.runs r WHERE r.run_id = target AND r.namespace = ns;
+    IF NOT FOUND THEN
+        outcome := 'unknown';
+        RETURN;
+    END IF;
+    LOOP
+        SELECT * INTO last FROM batuta.runs r WHERE r.namespace = ns AND r.id = asked.id AND r.current FOR NO KEY UPDATE;
+        EXIT WHEN FOUND;  -- not found: another run took the id over while we waited for the lock
+    END LOOP;
+    receiver := last.run_id;
+    receiver_owner := last.owner;
+    moment := batuta.batuta_now();
+    PERFORM 1 FROM batuta.inbox i WHERE i.chain_id = asked.chain_id AND i.message_id = message;
+    IF FOUND THEN
+        outcome := 'again';
+    ELSIF last.chain_id <> asked.chain_id OR last.closed_at IS NOT NULL THEN
+        outcome := 'closed';
+        SELECT r.state INTO receiver_state FROM batuta.runs r WHERE r.run_id = target;
+    ELSE
+        outcome := 'sent';
+        receiver_state := last.state;
+        INSERT INTO batuta.inbox (namespace, chain_id, message_id, kind, name, body, at)
+        VALUES (ns, asked.chain_id, message, message_kind, message_name, content, moment);
+        IF last.state IN ('pending', 'waiting') AND coalesce(last.wake_at > moment, true) THEN
+            UPDATE batuta.runs r SET wake_at = moment WHERE r.run_id = last.run_id;
+        END IF;
+    END IF;
+END
+$$;
+
+-- The highest priority below `under` that is waiting in any of the queues, due or not.
+CREATE FUNCTION batuta.next_priority(ns text, queue_names text[], under bigint) RETURNS integer LANGUAGE sql STABLE AS $$
+    SELECT max(p.priority)
+    FROM unnest(queue_names) AS q(name)
+    CROSS JOIN LATERAL (
+        SELECT r.priority FROM batuta.runs r
+        WHERE r.namespace = ns AND r.queue = q.name AND r.priority < under AND r.wake_at IS NOT NULL
+        ORDER BY r.priority DESC LIMIT 1
+    ) p
+$$;
+
+-- Own up to `wanted` due runs: by priority, then by wake_at. One index range per queue and priority, so that runs
+-- that sleep are not looked at.
+CREATE FUNCTION batuta.claim(ns text, worker text, queue_names text[], run_names text[], wanted integer)
+RETURNS SETOF batuta.runs LANGUAGE plpgsql AS $$
+DECLARE
+    moment bigint := batuta.batuta_now();
+    rank bigint := 2147483648;
+    left_over integer := wanted;
+    found_ids uuid[];
+BEGIN
+    PERFORM 1 FROM batuta.workers w WHERE w.namespace = ns AND w.worker_id = worker AND w.expires_at > moment;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    WHILE left_over > 0 LOOP
+        rank := batuta.next_priority(ns, queue_names, rank);
+        EXIT WHEN rank IS NULL;
+        found_ids := ARRAY(
+            SELECT d.run_id
+            FROM unnest(queue_names) AS q(name)
+            CROSS JOIN LATERAL (
+                SELECT r.run_id, r.wake_at FROM batuta.runs r
+                WHERE r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.wake_at <= moment
+                  AND r.name = ANY (run_names)
+                ORDER BY r.wake_at LIMIT left_over FOR NO KEY UPDATE SKIP LOCKED
+            ) d
+            ORDER BY d.wake_at, d.run_id LIMIT left_over);
+        left_over := left_over - cardinality(found_ids);
+        RETURN QUERY
+        UPDATE batuta.runs r
+        SET epoch = r.epoch + 1, state = 'running', owner = worker, wake_at = NULL, claimed_head = r.head,
+            deaths = CASE WHEN r.head = r.claimed_head THEN r.deaths ELSE 0 END
+        FROM unnest(found_ids) AS f(run_id)
+        WHERE r.run_id = f.run_id
+        RETURNING r.*;
+    END LOOP;
+END
+$$;
+
+-- The earliest wake_at of what may be claimed from the queues, due or not.
+CREATE FUNCTION batuta.next_due(ns text, queue_names text[], run_names text[]) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    rank bigint := 2147483648;
+    earliest bigint;
+BEGIN
+    LOOP
+        rank := batuta.next_priority(ns, queue_names, rank);
+        EXIT WHEN rank IS NULL;
+        SELECT least(earliest, min(d.wake_at)) INTO earliest
+        FROM unnest(queue_names) AS q(name)
+        CROSS JOIN LATERAL (
+            SELECT r.wake_at FROM batuta.runs r
+            WHERE r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.wake_at IS NOT NULL
+              AND r.name = ANY (run_names)
+            ORDER BY r.wake_at LIMIT 1
+        ) d;
+    END LOOP;
+    RETURN earliest;
+END
+$$;
+
+-- Set free up to `most` runs of a dead worker. freed: how many; due: how many of them may be claimed now (the others
+-- are parked).
+CREATE FUNCTION batuta.set_free(
+    ns text, dead text, moment bigint, most integer, poison integer, poisoned text, OUT freed integer, OUT due integer
+) LANGUAGE sql AS $$
+    WITH orphan AS MATERIALIZED (
+        SELECT r.run_id, CASE WHEN r.head = r.claimed_head THEN r.deaths + 1 ELSE 1 END AS deaths
+        FROM batuta.runs r WHERE r.namespace = ns AND r.owner = dead
+        LIMIT most FOR NO KEY UPDATE SKIP LOCKED
+    ), moved AS (
+        UPDATE batuta.runs r
+        SET epoch = r.epoch + 1, owner = NULL, deaths = o.deaths,
+            state = CASE WHEN o.deaths >= poison THEN 'poisoned' WHEN r.head < 0 THEN 'pending' ELSE 'waiting' END,
+            reason = CASE WHEN o.deaths >= poison THEN poisoned ELSE r.reason END,
+            wake_at = CASE WHEN o.deaths < poison THEN moment END
+        FROM orphan o WHERE r.run_id = o.run_id
+        RETURNING r.wake_at
+    )
+    SELECT count(*)::integer, count(m.wake_at)::integer FROM moved m
+$$;
+
+-- Set free up to `most` open runs whose owner has no live row.
+CREATE FUNCTION batuta.reap(
+    ns text, moment bigint, most integer, poison integer, poisoned text, OUT freed integer, OUT due integer
+) LANGUAGE plpgsql AS $$
+DECLARE
+    dead text;
+    got record;
+BEGIN
+    freed := 0;
+    due := 0;
+    FOR dead IN
+        -- Owners one by one from the index: their number is small, that of their runs is not.
+        WITH RECURSIVE owners AS (
+            (SELECT r.owner FROM batuta.runs r WHERE r.namespace = ns AND r.owner IS NOT NULL ORDER BY r.owner LIMIT 1)
+            UNION ALL
+            SELECT (SELECT r.owner FROM batuta.runs r
+                    WHERE r.namespace = ns AND r.owner > o.owner ORDER BY r.owner LIMIT 1)
+            FROM owners o WHERE o.owner IS NOT NULL
+        )
+        SELECT o.owner FROM owners o
+        WHERE o.owner IS NOT NULL AND NOT EXISTS (
+            SELECT FROM batuta.workers w
+            WHERE w.namespace = ns AND w.worker_id = o.owner AND w.expires_at > moment)
+    LOOP
+        SELECT * INTO got FROM batuta.set_free(ns, dead, moment, most - freed, poison, poisoned);
+        freed := freed + got.freed;
+        due := due + got.due;
+        EXIT WHEN freed >= most;
+    END LOOP;
+    -- What nobody buried goes after a day.
+    DELETE FROM batuta.workers w USING (
+        SELECT g.worker_id FROM batuta.workers g
+        WHERE g.namespace = ns AND g.expires_at < moment - 86400000000
+        LIMIT most FOR UPDATE SKIP LOCKED
+    ) g
+    WHERE w.namespace = ns AND w.worker_id = g.worker_id;
+END
+$$;
+
+-- Take up to `most` runs out of needs_code that failed only with other code than this. Returns their number.
+CREATE FUNCTION batuta.revive(
+    ns text, moment bigint, queue_names text[], run_names text[], fingerprints text[], most integer
+) RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+    several integer;
+BEGIN
+    WITH curable AS MATERIALIZED (
+        SELECT p.run_id
+        FROM unnest(run_names, fingerprints) AS c(name, fingerprint)
+        CROSS JOIN LATERAL (
+            SELECT r.run_id FROM batuta.runs r
+            WHERE r.namespace = ns AND r.name = c.name AND r.state = 'needs_code'
+              AND r.queue = ANY (queue_names) AND c.fingerprint <> ALL (r.failed_code)
+            LIMIT most FOR NO KEY UPDATE SKIP LOCKED
+        ) p
+        LIMIT most
+    )
+    UPDATE batuta.runs r SET state = 'waiting', wake_at = moment
+    FROM curable c WHERE r.run_id = c.run_id;
+    GET DIAGNOSTICS several = ROW_COUNT;
+    RETURN several;
+END
+$$;
+
+-- Since when locks have been held without a break: a restart, also one after a crash, sets all of them free.
+CREATE FUNCTION batuta.up_since() RETURNS bigint LANGUAGE sql STABLE AS $$
+    SELECT (extract(epoch FROM greatest(pg_postmaster_start_time(), (
+        SELECT max(a.backend_start) FROM pg_stat_activity a WHERE a.backend_type = 'checkpointer'
+    ))) * 1000000)::bigint
+$$;
+
+-- A heartbeat: renew a lease that is not over, look for the dead, bring news. `overdue` are open runs whose deadline
+-- has passed, for the caller to close; `due` is how many runs became claimable.
+CREATE FUNCTION batuta.beat(
+    ns text, worker text, queue_names text[], run_names text[], fingerprints text[], lease bigint, reaping boolean,
+    most integer, poison integer, poisoned text,
+    OUT moment bigint, OUT alive boolean, OUT due_at bigint, OUT unread uuid[], OUT owned uuid[], OUT epochs integer[],
+    OUT peers text[], OUT reaped integer, OUT due integer, OUT overdue uuid[]
+) LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE batuta.workers w SET beat_at = batuta.batuta_now(), expires_at = batuta.batuta_now() + beat.lease
+    WHERE w.namespace = ns AND w.worker_id = worker AND w.expires_at > batuta.batuta_now();
+    alive := FOUND;
+    moment := batuta.batuta_now();
+    IF NOT alive THEN
+        RETURN;
+    END IF;
+    overdue := ARRAY(
+        SELECT r.run_id FROM batuta.runs r
+        WHERE r.namespace = ns AND r.deadline <= moment AND r.closed_at IS NULL ORDER BY r.deadline LIMIT most);
+    reaped := 0;
+    due := 0;
+    IF reaping THEN
+        SELECT r.freed, r.due INTO reaped, due FROM batuta.reap(ns, moment, most, poison, poisoned) r;
+    END IF;
+    due := due + batuta.revive(ns, moment, queue_names, run_names, fingerprints, most);
+    due_at := batuta.next_due(ns, queue_names, run_names);
+    SELECT array_agg(r.run_id), array_agg(r.epoch),
+           array_agg(r.run_id) FILTER (WHERE EXISTS (
+               SELECT FROM batuta.inbox i WHERE i.chain_id = r.chain_id AND i.consumed_at IS NULL))
+    INTO owned, epochs, unread
+    FROM batuta.runs r WHERE r.namespace = ns AND r.owner = worker;
+    peers := ARRAY(
+        SELECT w.worker_id FROM batuta.workers w
+        WHERE w.namespace = ns AND w.worker_id <> worker
+          AND batuta.up_since() + w.lease < moment
+          AND NOT EXISTS (
+            SELECT FROM pg_locks l
+            WHERE l.locktype = 'advisory' AND l.objsubid = 1
+              AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+              AND (l.classid::bigint << 32 | l.objid::bigint) = batuta.worker_lock(ns, w.worker_id)));
+END
+$$;
+
+-- Forget those workers whose lock is free, and set free up to `most` of their runs; the rest is reaped as usual.
+CREATE FUNCTION batuta.bury(
+    ns text, mourner text, worker_ids text[], most integer, poison integer, poisoned text,
+    OUT freed integer, OUT due integer
+) LANGUAGE plpgsql AS $$
+DECLARE
+    candidate text;
+    got record;
+BEGIN
+    freed := 0;
+    due := 0;
+    FOR candidate IN SELECT w.id FROM unnest(worker_ids) AS w(id) WHERE w.id <> mourner ORDER BY w.id LOOP
+        -- Taken until the end of this transaction: the worker can't come back in between.
+        CONTINUE WHEN NOT pg_try_advisory_xact_lock(batuta.worker_lock(ns, candidate));
+        DELETE FROM batuta.workers w WHERE w.namespace = ns AND w.worker_id = candidate;
+        CONTINUE WHEN NOT FOUND;
+        SELECT * INTO got
+        FROM batuta.set_free(ns, candidate, batuta.batuta_now(), most - freed, poison, poisoned);
+        freed := freed + got.freed;
+        due := due + got.due;
+    END LOOP;
+END
+$$;
+
+-- Forget a worker and set free what it still owns; no death is counted. Returns the number of runs.
+CREATE FUNCTION batuta.retire(ns text, worker text) RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+    several integer;
+BEGIN
+    DELETE FROM batuta.workers w WHERE w.namespace = ns AND w.worker_id = worker;
+    WITH mine AS MATERIALIZED (
+        SELECT r.run_id FROM batuta.runs r WHERE r.namespace = ns AND r.owner = worker ORDER BY r.run_id FOR NO KEY UPDATE
+    )
+    UPDATE batuta.runs r
+    SET epoch = r.epoch + 1, owner = NULL, wake_at = batuta.batuta_now(),
+        state = CASE WHEN r.head < 0 THEN 'pending' ELSE 'waiting' END
+    FROM mine m WHERE r.run_id = m.run_id;
+    GET DIAGNOSTICS several = ROW_COUNT;
+    RETURN several;
+END
+$$;

@@ -1,0 +1,313 @@
+-- `batuta` stands for the schema in use; it is replaced when another one is set.
+
+-- now --
+SELECT batuta.batuta_now() AS now;
+
+-- shift --
+-- Testing only: move this session's clock.
+SELECT set_config('testing.batuta_shift', $1, false);
+
+-- commit_entry --
+-- One entry of one run: the whole cost of a step. The update is the fence: a key look-up that waits for the row's
+-- lock and tests again what it then finds. `namespace` is kept away from indexes, here and below: a table that was
+-- never analysed tempts the planner to read a whole namespace.
+WITH moved AS (
+    UPDATE batuta.runs r SET head = $5
+    WHERE r.run_id = $2 AND r.epoch = $3 AND r.head = $4 AND r.closed_at IS NULL AND r.namespace || '' = $1
+    RETURNING r.run_id
+)
+INSERT INTO batuta.journal (namespace, run_id, ord, epoch, kind, at, crc, body)
+SELECT $1, m.run_id, $5, $3, $6, $7, $8, $9 FROM moved m
+RETURNING ord;
+
+-- commit_last_entry --
+-- The same, and the run is closed.
+WITH moved AS (
+    UPDATE batuta.runs r
+    SET head = $5, state = $10, reason = $11, owner = NULL, wake_at = NULL, closed_at = batuta.batuta_now()
+    WHERE r.run_id = $2 AND r.epoch = $3 AND r.head = $4 AND r.closed_at IS NULL AND r.namespace || '' = $1
+    RETURNING r.run_id
+)
+INSERT INTO batuta.journal (namespace, run_id, ord, epoch, kind, at, crc, body)
+SELECT $1, m.run_id, $5, $3, $6, $7, $8, $9 FROM moved m
+RETURNING ord;
+
+-- commit_entries --
+-- Entries of many runs, which may be new or close; rows come in order of run_id. The last entry of each run that
+-- exists carries the expected head and, perhaps, the state to close in. Returns the runs whose fence held.
+WITH entry AS MATERIALIZED (
+    SELECT *
+    FROM unnest($3::uuid[], $4::integer[], $5::integer[], $6::integer[], $7::text[], $8::bigint[], $9::bigint[],
+                $10::text[], $11::text[], $12::text[])
+         AS e(run_id, epoch, expected, ord, kind, at, crc, body, state, reason)
+), fence AS MATERIALIZED (
+    -- Locked first, in order, then tested.
+    SELECT e.run_id, e.ord, e.state, e.reason
+    FROM (SELECT * FROM entry WHERE expected IS NOT NULL) e
+    CROSS JOIN LATERAL (
+        SELECT r.namespace, r.epoch, r.head, r.closed_at FROM batuta.runs r WHERE r.run_id = e.run_id FOR NO KEY UPDATE
+    ) r
+    WHERE r.namespace = $1 AND r.epoch = e.epoch AND r.head = e.expected AND r.closed_at IS NULL
+), moved AS (
+    UPDATE batuta.runs r
+    SET head = f.ord,
+        state = coalesce(f.state, r.state),
+        reason = CASE WHEN f.state IS NULL THEN r.reason ELSE f.reason END,
+        owner = CASE WHEN f.state IS NULL THEN r.owner END,
+        wake_at = CASE WHEN f.state IS NULL THEN r.wake_at END,
+        closed_at = CASE WHEN f.state IS NOT NULL THEN batuta.batuta_now() END
+    FROM fence f WHERE r.run_id = f.run_id
+    RETURNING r.run_id
+), started AS MATERIALIZED (
+    SELECT s.run_id, s.wake_at
+    FROM batuta.insert_runs(
+        $1, $2, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32,
+        $33, $34, $35, $36) s
+    WHERE cardinality($13::uuid[]) > 0
+), winner AS MATERIALIZED (
+    SELECT run_id FROM moved UNION ALL SELECT run_id FROM started
+), written AS (
+    INSERT INTO batuta.journal (namespace, run_id, ord, epoch, kind, at, crc, body)
+    SELECT $1, e.run_id, e.ord, e.epoch, e.kind, e.at, e.crc, e.body
+    FROM entry e WHERE (e.run_id IN (SELECT w.run_id FROM winner w)) IS TRUE
+)
+SELECT array_agg(run_id) AS won, EXISTS (SELECT FROM started WHERE wake_at <= batuta.batuta_now()) AS due FROM winner;
+
+-- commit_changes --
+-- Whatever a change may hold: see the function.
+SELECT won, due
+FROM batuta.commit_changes(
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25,
+    $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41, $42, $43, $44, $45, $46, $47, $48,
+    $49, $50, $51);
+
+-- standing --
+-- Where these runs stand, and whether the worker is live: what became of changes whose fence did not hold.
+SELECT a.run_id, r.epoch, r.head,
+       EXISTS (SELECT FROM batuta.workers w
+               WHERE w.namespace = $1 AND w.worker_id = $2 AND w.expires_at > batuta.batuta_now()) AS live
+FROM unnest($3::uuid[]) AS a(run_id)
+LEFT JOIN LATERAL (
+    SELECT r.epoch, r.head FROM batuta.runs r WHERE r.run_id = a.run_id AND r.namespace || '' = $1
+) r ON true;
+
+-- start_run --
+-- An unowned run with its start message; no row when its id is taken.
+WITH fresh AS MATERIALIZED (
+    SELECT *
+    FROM batuta.insert_runs(
+        $1, NULL, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23,
+        $24, $25)
+), posted AS (
+    INSERT INTO batuta.inbox (namespace, chain_id, message_id, kind, name, body, at)
+    SELECT $1, f.chain_id, $26, $27, $28, $29, f.created_at FROM fresh f
+)
+SELECT * FROM fresh;
+
+-- send_message --
+SELECT * FROM batuta.send_message($1, $2, $3, $4, $5, $6);
+
+-- register --
+-- Make a worker live for one lease.
+INSERT INTO batuta.workers AS w (
+    namespace, worker_id, queues, code, host, pid, lease, registered_at, beat_at, expires_at)
+SELECT $1, $2, $3, $4, $5, $6, $7, c.now, c.now, c.now + $7 FROM (SELECT batuta.batuta_now() AS now) c
+ON CONFLICT (namespace, worker_id) DO UPDATE
+SET queues = excluded.queues, code = excluded.code, host = excluded.host, pid = excluded.pid, lease = excluded.lease,
+    registered_at = excluded.registered_at, beat_at = excluded.beat_at, expires_at = excluded.expires_at
+RETURNING w.beat_at AS now;
+
+-- retire --
+SELECT batuta.retire($1, $2) AS freed;
+
+-- claim --
+SELECT * FROM batuta.claim($1, $2, $3, $4, $5);
+
+-- due_at --
+SELECT batuta.next_due($1, $2, $3) AS due_at;
+
+-- close_runs --
+-- Close open runs from outside, each with its last entry; rows come in order of run_id. Returns those that were
+-- closed, with the owner each had.
+WITH fence AS MATERIALIZED (
+    SELECT e.*, r.epoch + 1 AS epoch, r.owner
+    FROM unnest($4::uuid[], $5::integer[], $6::text[], $7::bigint[], $8::bigint[], $9::text[])
+         AS e(run_id, head, kind, at, crc, body)
+    CROSS JOIN LATERAL (
+        SELECT r.namespace, r.epoch, r.head, r.owner, r.closed_at
+        FROM batuta.runs r WHERE r.run_id = e.run_id FOR NO KEY UPDATE
+    ) r
+    WHERE r.namespace = $1 AND r.head = e.head AND r.closed_at IS NULL
+), moved AS (
+    UPDATE batuta.runs r
+    SET head = f.head + 1, epoch = f.epoch, state = $2, reason = $3, owner = NULL, wake_at = NULL,
+        closed_at = batuta.batuta_now()
+    FROM fence f WHERE r.run_id = f.run_id
+), written AS (
+    INSERT INTO batuta.journal (namespace, run_id, ord, epoch, kind, at, crc, body)
+    SELECT $1, f.run_id, f.head + 1, f.epoch, f.kind, f.at, f.crc, f.body FROM fence f
+)
+SELECT run_id, owner FROM fence;
+
+-- last_entries --
+-- Of open runs: the head, and time and crc of the entry there.
+SELECT r.run_id, r.head, j.at, j.crc
+FROM unnest($2::uuid[]) AS a(run_id)
+CROSS JOIN LATERAL (
+    SELECT r.run_id, r.head FROM batuta.runs r
+    WHERE r.run_id = a.run_id AND r.namespace || '' = $1 AND r.closed_at IS NULL
+) r
+LEFT JOIN LATERAL (
+    SELECT j.at, j.crc FROM batuta.journal j WHERE j.run_id = r.run_id AND j.ord = r.head
+) j ON true
+ORDER BY r.run_id;
+
+-- beat --
+SELECT * FROM batuta.beat($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);
+
+-- bury --
+SELECT * FROM batuta.bury($1, $2, $3, $4, $5, $6);
+
+-- hold_lock --
+-- The worker's lock, for as long as this session lives. False when a session before still has it.
+SELECT pg_try_advisory_lock(batuta.worker_lock($1, $2)) AS held;
+
+-- free_lock --
+SELECT pg_advisory_unlock(batuta.worker_lock($1, $2));
+
+-- timeline --
+-- Names the history that this server is on. Changes when it was promoted, or restored to a point in time.
+SELECT substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8) AS timeline;
+
+-- system_identifier --
+SELECT system_identifier::text AS cluster FROM pg_control_system();
+
+-- current_run --
+SELECT * FROM batuta.runs r WHERE r.namespace = $1 AND r.id = $2 AND r.current;
+
+-- run --
+SELECT * FROM batuta.runs r WHERE r.run_id = $2 AND r.namespace || '' = $1;
+
+-- journal --
+SELECT ord, kind, at, crc, body FROM batuta.journal j
+WHERE j.run_id = $2 AND j.ord > $3 AND j.namespace = $1
+ORDER BY j.ord LIMIT $4;
+
+-- epochs --
+SELECT epoch FROM batuta.journal j WHERE j.run_id = $2 AND j.namespace = $1 ORDER BY j.ord;
+
+-- journals --
+-- Whole journals of many runs, each up to the head it was claimed with.
+SELECT j.run_id, j.ord, j.kind, j.at, j.crc, j.body
+FROM unnest($2::uuid[], $3::integer[]) AS a(run_id, head)
+CROSS JOIN LATERAL (
+    SELECT * FROM batuta.journal j
+    WHERE j.run_id = a.run_id AND j.ord <= a.head AND j.namespace = $1
+    ORDER BY j.ord
+) j;
+
+-- messages --
+-- Unread messages of many chains.
+SELECT i.chain_id, i.message_id, i.kind, i.name, i.body, i.at, i.number
+FROM unnest($2::uuid[]) AS a(chain_id)
+CROSS JOIN LATERAL (
+    SELECT * FROM batuta.inbox i
+    WHERE i.chain_id = a.chain_id AND i.consumed_at IS NULL AND i.namespace = $1
+    ORDER BY i.number
+) i;
+
+-- attempts --
+-- Attempts of many runs.
+SELECT t.run_id, t.seq, t.number, t.started_at, t.ended_at, t.next_at, t.error, t.details
+FROM unnest($2::uuid[]) AS a(run_id)
+CROSS JOIN LATERAL (
+    SELECT * FROM batuta.attempts t WHERE t.run_id = a.run_id AND t.namespace = $1 ORDER BY t.seq, t.number
+) t;
+
+-- unread --
+-- Of many runs: epoch (-1 when closed) and unread messages of the chain.
+SELECT r.run_id, r.epoch, i.message_id, i.kind, i.name, i.body, i.at, i.number
+FROM unnest($2::uuid[]) AS a(run_id)
+CROSS JOIN LATERAL (
+    SELECT r.run_id, r.chain_id, CASE WHEN r.closed_at IS NULL THEN r.epoch ELSE -1 END AS epoch
+    FROM batuta.runs r WHERE r.run_id = a.run_id AND r.namespace || '' = $1
+) r
+LEFT JOIN LATERAL (
+    SELECT * FROM batuta.inbox i WHERE i.chain_id = r.chain_id AND i.consumed_at IS NULL ORDER BY i.number
+) i ON true;
+
+-- outcome --
+-- A run and its last entry.
+SELECT r.*, j.ord AS last_ord, j.kind AS last_kind, j.at AS last_at, j.crc AS last_crc, j.body AS last_body
+FROM batuta.runs r
+LEFT JOIN batuta.journal j ON j.run_id = r.run_id AND j.ord = r.head
+WHERE r.run_id = $2 AND r.namespace || '' = $1;
+
+-- list_runs --
+-- Newest first, after a cursor. What does not restrict is null.
+SELECT * FROM batuta.runs r
+WHERE r.namespace = $1
+  AND ($2::text[] IS NULL OR r.state = ANY ($2))
+  AND ($3::text IS NULL OR r.name = $3)
+  AND ($4::text IS NULL OR r.kind = $4)
+  AND ($5::text IS NULL OR r.queue = $5)
+  AND ($6::text IS NULL OR starts_with(r.id, $6))
+  AND ($7::text IS NULL OR r.tags::jsonb @> $7::jsonb)
+  AND ($8::bigint IS NULL OR r.created_at > $8)
+  AND ($9::bigint IS NULL OR r.created_at < $9)
+  AND r.run_id < coalesce($10, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid)
+ORDER BY r.run_id DESC LIMIT $11;
+
+-- list_notable_runs --
+-- The same for states that have an index of their own: failed ones are found among millions that completed.
+SELECT * FROM batuta.runs r
+WHERE r.namespace = $1
+  AND r.state = ANY ($2::text[])
+  AND r.state IN ('failed', 'timed_out', 'cancelled', 'terminated', 'paused', 'needs_code', 'poisoned')
+  AND ($3::text IS NULL OR r.name = $3)
+  AND ($4::text IS NULL OR r.kind = $4)
+  AND ($5::text IS NULL OR r.queue = $5)
+  AND ($6::text IS NULL OR starts_with(r.id, $6))
+  AND ($7::text IS NULL OR r.tags::jsonb @> $7::jsonb)
+  AND ($8::bigint IS NULL OR r.created_at > $8)
+  AND ($9::bigint IS NULL OR r.created_at < $9)
+  AND r.run_id < coalesce($10, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid)
+ORDER BY r.run_id DESC LIMIT $11;
+
+-- count_runs --
+SELECT count(*) AS runs FROM batuta.runs r
+WHERE r.namespace = $1
+  AND ($2::text[] IS NULL OR r.state = ANY ($2))
+  AND ($3::text IS NULL OR r.name = $3)
+  AND ($4::text IS NULL OR r.kind = $4)
+  AND ($5::text IS NULL OR r.queue = $5)
+  AND ($6::text IS NULL OR starts_with(r.id, $6))
+  AND ($7::text IS NULL OR r.tags::jsonb @> $7::jsonb)
+  AND ($8::bigint IS NULL OR r.created_at > $8)
+  AND ($9::bigint IS NULL OR r.created_at < $9);
+
+-- notify --
+-- Hints, outside of every write transaction: NOTIFY takes a lock that all commits would queue for.
+SELECT pg_notify($1, p.payload) FROM unnest($2::text[]) AS p(payload);
+
+-- create_migrations --
+CREATE SCHEMA IF NOT EXISTS batuta;
+CREATE TABLE IF NOT EXISTS batuta.migrations (
+    name       text COLLATE "C" NOT NULL PRIMARY KEY,
+    checksum   text   NOT NULL,
+    applied_at bigint NOT NULL
+);
+
+-- migrations_lock --
+-- One migration at a time, until the transaction ends.
+SELECT pg_advisory_xact_lock(hashtextextended($1, 11));
+
+-- migrations_exist --
+SELECT to_regclass($1) IS NOT NULL AS there;
+
+-- applied_migrations --
+SELECT name, checksum FROM batuta.migrations;
+
+-- record_migration --
+INSERT INTO batuta.migrations (name, checksum, applied_at)
+VALUES ($1, $2, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint);

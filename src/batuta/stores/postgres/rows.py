@@ -1,0 +1,89 @@
+"""Rows of the database as records, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from uuid import UUID
+
+from asyncpg import Record
+
+from batuta.ids import RunId
+from batuta.journal.entries import Entry, EntryKind
+from batuta.journal.records import Attempt, Message, MessageKind, Run, RunKind
+from batuta.journal.states import RunState
+
+_STATES = {state.value: state for state in RunState}
+_RUN_KINDS = {kind.value: kind for kind in RunKind}
+_ENTRY_KINDS = {kind.value: kind for kind in EntryKind}
+_MESSAGE_KINDS = {kind.value: kind for kind in MessageKind}
+
+
+def standard(value: UUID) -> RunId:
+    """A UUID of the standard library: the driver's own looks like one, but other libraries refuse it."""
+    return UUID(int=value.int)
+
+
+def run_ids(values: Iterable[UUID] | None) -> list[RunId]:
+    """The same for an array, which may be null."""
+    return [UUID(int=value.int) for value in values or ()]
+
+
+def run_of(row: Record) -> Run:
+    """A row of `runs`."""
+    parent = row["parent_run_id"]
+    return Run(
+        run_id=standard(row["run_id"]),
+        id=row["id"],
+        chain_id=standard(row["chain_id"]),
+        kind=_RUN_KINDS[row["kind"]],
+        name=row["name"],
+        queue=row["queue"],
+        priority=row["priority"],
+        state=_STATES[row["state"]],
+        epoch=row["epoch"],
+        head=row["head"],
+        owner=row["owner"],
+        wake_at=row["wake_at"],
+        created_at=row["created_at"],
+        closed_at=row["closed_at"],
+        deadline=row["deadline"],
+        deaths=row["deaths"],
+        reason=row["reason"],
+        failed_code=row["failed_code"],
+        version=row["version"],
+        tags=row["tags"],
+        memo=row["memo"],
+        parent_run_id=None if parent is None else standard(parent),
+        parent_seq=row["parent_seq"],
+    )
+
+
+def entry_of(row: Record, prefix: str = "") -> Entry:
+    """A row of `journal`."""
+    kind = _ENTRY_KINDS[row[f"{prefix}kind"]]
+    return Entry(row[f"{prefix}ord"], kind, row[f"{prefix}at"], row[f"{prefix}crc"], row[f"{prefix}body"])
+
+
+def message_of(row: Record) -> Message:
+    """A row of `inbox`."""
+    return Message(
+        message_id=row["message_id"],
+        kind=_MESSAGE_KINDS[row["kind"]],
+        name=row["name"],
+        body=row["body"],
+        at=row["at"],
+        number=row["number"],
+    )
+
+
+def attempt_of(row: Record) -> Attempt:
+    """A row of `attempts`."""
+    return Attempt(
+        seq=row["seq"],
+        number=row["number"],
+        started_at=row["started_at"],
+        ended_at=row["ended_at"],
+        next_at=row["next_at"],
+        error=row["error"],
+        details=row["details"],
+    )

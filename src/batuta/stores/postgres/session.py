@@ -1,0 +1,209 @@
+"""Connections: made when they are needed, made anew when they broke, never left in a doubtful state."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+
+from batuta.ids import jitter
+from batuta.stores.postgres.address import Address
+from batuta.stores.postgres.faults import TRANSIENT, answered, translate, unreachable
+
+if TYPE_CHECKING:
+    Connection = asyncpg.Connection[asyncpg.Record]
+else:
+    Connection = asyncpg.Connection  # generic in the stubs alone
+Hook = Callable[[Connection], Awaitable[None]]
+
+# A killed backend shows as any of these; a timeout of the driver is an OSError.
+DRIVER_ERRORS = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    EOFError,
+)
+
+CONNECT_SECONDS = 10.0
+TRIES = 8
+"""How often a deadlock or serialisation failure is tried, before it is reported."""
+
+SETTINGS = {
+    "application_name": "batuta",
+    "timezone": "UTC",
+    # One generic plan per statement, and none but key look-ups: see queries.sql.
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "enable_bitmapscan": "off",
+    "jit": "off",
+    "statement_timeout": "30s",
+    "lock_timeout": "10s",
+    "idle_in_transaction_session_timeout": "15s",
+}
+
+
+class Shift:
+    """How far the clock of a store is moved, in microseconds. Tests only."""
+
+    def __init__(self) -> None:
+        self.micros = 0
+
+
+class Session:
+    """One connection, for one statement at a time, in one event loop."""
+
+    def __init__(
+        self,
+        address: Address,
+        shift: Shift,
+        shift_query: str,
+        *,
+        patience: float = 40.0,
+        hook: Hook | None = None,
+    ) -> None:
+        self._address = address
+        self._shift = shift
+        self._shift_query = shift_query
+        self._patience = patience
+        self._hook = hook
+        self._connection: Connection | None = None
+        self._shifted = 0
+        self._making = asyncio.Lock()
+
+    async def connect(self) -> Connection:
+        """The connection, made if there is none. Raises StoreUnavailable: nothing was sent then."""
+        connection = self._connection
+        if connection is None or connection.is_closed() or self._shifted != self._shift.micros:
+            async with self._making:
+                return await self._prepare()
+        return connection
+
+    async def read(self, query: str, *args: Any) -> list[asyncpg.Record]:
+        """Rows of a query that writes nothing. A broken connection is replaced once; then StoreUnavailable."""
+        try:
+            return await self._once(query, args)
+        except DRIVER_ERRORS as error:
+            if not self._broken:
+                raise translate(error, self._address.place, writing=False) from error
+        try:
+            return await self._once(query, args)
+        except DRIVER_ERRORS as error:
+            raise translate(error, self._address.place, writing=False) from error
+
+    async def write(self, query: str, *args: Any, replied: Callable[[], None] | None = None) -> list[asyncpg.Record]:
+        """Rows of one statement that writes, which is a transaction of its own.
+
+        Raises OutcomeUnknown unless a rollback is certain; the connection has been cut then. `replied` is called when
+        the reply is here; an OSError from it counts as a broken connection.
+        """
+        for attempt in range(1, TRIES + 1):
+            try:
+                rows = await self._once(query, args)
+                if replied is not None:
+                    replied()
+                return rows
+            except DRIVER_ERRORS as error:
+                if getattr(error, "sqlstate", None) not in TRANSIENT or attempt == TRIES:
+                    raise translate(error, self._address.place, writing=True) from error
+            await asyncio.sleep(0.002 * 2**attempt * jitter())
+        raise AssertionError("the last try returns or raises")
+
+    @property
+    def _broken(self) -> bool:
+        return self._connection is None or self._connection.is_closed()
+
+    def drop(self) -> None:
+        """Cut the connection at once; the next statement makes another."""
+        connection, self._connection = self._connection, None
+        if connection is not None and not connection.is_closed():
+            connection.terminate()
+
+    async def close(self) -> None:
+        """Say goodbye to the server."""
+        connection, self._connection = self._connection, None
+        if connection is not None and not connection.is_closed():
+            try:
+                await connection.close(timeout=2)
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+                connection.terminate()
+
+    async def _once(self, query: str, args: tuple[Any, ...]) -> list[asyncpg.Record]:
+        connection = await self.connect()
+        try:
+            return await connection.fetch(query, *args)
+        except BaseException as error:
+            # Also when cancelled: the statement may still be running, and its reply must not reach the next caller.
+            if answered(error, self._address.place) is None:
+                self.drop()
+            raise
+
+    async def _prepare(self) -> Connection:
+        try:
+            if self._connection is None or self._connection.is_closed():
+                self._connection = await self._make()
+                self._shifted = 0
+            if self._shifted != self._shift.micros:
+                wanted = self._shift.micros
+                await self._connection.fetch(self._shift_query, str(wanted))
+                self._shifted = wanted
+            return self._connection
+        except (*DRIVER_ERRORS, ValueError) as error:
+            self.drop()
+            raise unreachable(error, self._address.place) from error
+
+    async def _make(self) -> Connection:
+        address = self._address
+        # A pooler refuses session settings, and would hand them to others: plans are made anew each time there.
+        direct = address.statement_cache_size > 0
+        connection: Connection = await asyncpg.connect(
+            address.dsn,
+            timeout=CONNECT_SECONDS,
+            command_timeout=self._patience,
+            statement_cache_size=address.statement_cache_size,
+            max_cached_statement_lifetime=0,
+            server_settings=SETTINGS if direct else {"application_name": "batuta"},
+        )
+        if self._hook is not None:
+            try:
+                await self._hook(connection)
+            except BaseException:
+                connection.terminate()
+                raise
+        return connection
+
+
+class Pool:
+    """A few sessions for everything that is not a commit. The one used last is used next."""
+
+    def __init__(self, make: Callable[[], Session], size: int) -> None:
+        self._make = make
+        self._idle: list[Session] = []
+        self._room = asyncio.Semaphore(size)
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[Session]:
+        """A session to oneself."""
+        async with self._room:
+            session = self._idle.pop() if self._idle else self._make()
+            try:
+                yield session
+            finally:
+                self._idle.append(session)
+
+    async def read(self, query: str, *args: Any) -> list[asyncpg.Record]:
+        async with self.session() as session:
+            return await session.read(query, *args)
+
+    async def write(self, query: str, *args: Any, replied: Callable[[], None] | None = None) -> list[asyncpg.Record]:
+        async with self.session() as session:
+            return await session.write(query, *args, replied=replied)
+
+    async def close(self) -> None:
+        for session in self._idle:
+            await session.close()

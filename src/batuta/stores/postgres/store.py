@@ -1,0 +1,40 @@
+"""The store on PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+from batuta.journal.store import Heart
+from batuta.stores.postgres.base import HEART_PATIENCE_SECONDS
+from batuta.stores.postgres.commits import Commits
+from batuta.stores.postgres.heart import PostgresHeart
+from batuta.stores.postgres.reading import Reading
+from batuta.stores.postgres.session import Hook, Session
+from batuta.stores.postgres.work import Work
+
+
+class PostgresStore(Commits, Work, Reading):
+    """A `Store` on a PostgreSQL database.
+
+    `url` is `postgresql://...`; of its options `schema`, `pool_size` and `statement_cache_size` are ours (0 for a
+    pooler in transaction mode), all others are the driver's. A commit has a connection to itself, so has each
+    heartbeat, and so has listening.
+    """
+
+    def heart(self, worker_id: str) -> AbstractAsyncContextManager[Heart]:
+        return self._beating(worker_id)
+
+    @asynccontextmanager
+    async def _beating(self, worker_id: str) -> AsyncIterator[Heart]:
+        heart = PostgresHeart(
+            self.namespace, worker_id, self._sql, self._heart_session, self._announcer.tell_from_thread
+        )
+        await heart.open()
+        try:
+            yield heart
+        finally:
+            await heart.close()
+
+    def _heart_session(self, hook: Hook) -> Session:
+        return self._new_session(patience=HEART_PATIENCE_SECONDS, hook=hook)

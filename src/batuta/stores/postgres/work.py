@@ -1,0 +1,137 @@
+"""Runs come in, and workers take them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from msgspec import json
+
+from batuta.errors import AlreadyStarted, RunClosed, StoreUnavailable, UnknownRun
+from batuta.ids import RunId
+from batuta.journal.entries import Entry
+from batuta.journal.records import Attempt, Hint, IfExists, Message, NewRun, Run, Tape, WorkerInfo
+from batuta.stores import rules
+from batuta.stores.postgres import batch
+from batuta.stores.postgres.base import Base
+from batuta.stores.postgres.rows import attempt_of, entry_of, message_of, run_of, standard
+from batuta.stores.postgres.session import Session
+
+
+class Work(Base):
+    """Starting, sending and claiming."""
+
+    async def start(self, run: NewRun) -> tuple[Run, bool]:
+        message = rules.start_message(run)
+        values = (message.message_id, message.kind, message.name, message.body)
+        async with self._pool.session() as session:
+            rows = await session.write(self._sql["start_run"], self.namespace, *batch.unowned_columns(run), *values)
+            if rows:
+                self._announcer.tell(Hint(due=True))
+                return run_of(rows[0]), True
+            return await self._taken(session, run)
+
+    async def _taken(self, session: Session, run: NewRun) -> tuple[Run, bool]:
+        if known := await session.read(self._sql["run"], self.namespace, run.run_id):
+            return run_of(known[0]), True  # the same start, written again because its first answer was lost
+        current = await session.read(self._sql["current_run"], self.namespace, run.id)
+        if not current:
+            raise StoreUnavailable(f"the run with id {run.id!r} vanished while another was started: try again")
+        if run.if_exists is IfExists.RETURN:
+            return run_of(current[0]), False
+        raise AlreadyStarted(run.id, current[0]["state"])
+
+    async def send(self, run_id: RunId, message: Message) -> bool:
+        rows = await self._pool.write(
+            self._sql["send_message"],
+            self.namespace,
+            run_id,
+            message.message_id,
+            message.kind,
+            message.name,
+            message.body,
+        )
+        outcome, receiver, state, owner = rows[0]
+        match outcome:
+            case "unknown":
+                raise UnknownRun(run_id, self.namespace)
+            case "closed":
+                raise RunClosed(run_id, state)
+            case "sent" if owner is not None:
+                self._announcer.tell(Hint(messages=[standard(receiver)]))
+            case "sent" if state in ("pending", "waiting"):
+                self._announcer.tell(Hint(due=True))
+        return bool(outcome == "sent")
+
+    async def register(self, worker: WorkerInfo) -> int:
+        rows = await self._pool.write(
+            self._sql["register"],
+            self.namespace,
+            worker.worker_id,
+            worker.queues,
+            json.encode(worker.code).decode(),
+            worker.host,
+            worker.pid,
+            worker.lease,
+        )
+        now: int = rows[0]["now"]
+        return now
+
+    async def retire(self, worker_id: str) -> None:
+        rows = await self._pool.write(self._sql["retire"], self.namespace, worker_id)
+        self._announcer.tell(Hint(due=rows[0]["freed"] > 0))
+
+    async def claim(self, worker: WorkerInfo, limit: int) -> list[Tape]:
+        async with self._pool.session() as session:
+            rows = await session.write(
+                self._sql["claim"],
+                self.namespace,
+                worker.worker_id,
+                worker.queues,
+                list(worker.code),
+                limit,
+                replied=self._claimed,
+            )
+            return await self._tapes(session, [run_of(row) for row in rows])
+
+    def _claimed(self) -> None:
+        self._lose_reply("claim")
+
+    async def due_at(self, worker: WorkerInfo) -> int | None:
+        rows = await self._pool.read(self._sql["due_at"], self.namespace, worker.queues, list(worker.code))
+        due_at: int | None = rows[0]["due_at"]
+        return due_at
+
+    async def load(self, run_id: RunId) -> Tape:
+        async with self._pool.session() as session:
+            rows = await session.read(self._sql["run"], self.namespace, run_id)
+            if not rows:
+                raise UnknownRun(run_id, self.namespace)
+            return (await self._tapes(session, [run_of(rows[0])]))[0]
+
+    async def _tapes(self, session: Session, runs: list[Run]) -> list[Tape]:
+        """Bring the rest of what belongs to these runs. What comes in between is not lost: it is unread, or a hint."""
+        if not runs:
+            return []
+        begun = [run for run in runs if run.head >= 0]
+        entries: dict[RunId, list[Entry]] = defaultdict(list)
+        attempts: dict[RunId, list[Attempt]] = defaultdict(list)
+        messages: dict[RunId, list[Message]] = defaultdict(list)
+        if begun:
+            which, heads = [run.run_id for run in begun], [run.head for run in begun]
+            for row in await session.read(self._sql["journals"], self.namespace, which, heads):
+                entries[row["run_id"]].append(entry_of(row))
+            for row in await session.read(self._sql["attempts"], self.namespace, which):
+                attempts[row["run_id"]].append(attempt_of(row))
+        chains = list({run.chain_id for run in runs})
+        for row in await session.read(self._sql["messages"], self.namespace, chains):
+            messages[row["chain_id"]].append(message_of(row))
+        return [Tape(run, entries[run.run_id], messages[run.chain_id], attempts[run.run_id]) for run in runs]
+
+    async def unread(self, run_ids: Sequence[RunId]) -> dict[RunId, tuple[int, list[Message]]]:
+        found: dict[RunId, tuple[int, list[Message]]] = {}
+        for row in await self._pool.read(self._sql["unread"], self.namespace, list(run_ids)):
+            _epoch, messages = found.setdefault(standard(row["run_id"]), (row["epoch"], []))
+            if row["message_id"] is not None:
+                messages.append(message_of(row))
+        return found

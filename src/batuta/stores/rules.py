@@ -1,0 +1,61 @@
+"""Rules that every store follows, as functions of values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from batuta.ids import RunId
+from batuta.journal.entries import Body, Entry, EntryKind, encode_entry
+from batuta.journal.records import Change, IfExists, Message, MessageKind, NewRun, Verdict
+
+POISON_DEATHS = 5
+"""Deaths without progress that park a run."""
+
+BEAT_LIMIT = 500
+"""Runs that one heartbeat times out, revives or reaps at most, each."""
+
+TIMED_OUT = "the run was over its time"
+POISONED = "its workers died with it, again and again, without progress"
+
+
+def judge(change: Change, epoch: int, head: int, closed: bool) -> Verdict | bool:
+    """What the fence says to a change: True to write it, False when it is there already, or REFUSED."""
+    if epoch != change.epoch:
+        return Verdict.REFUSED
+    if head == change.head and not closed:
+        return True
+    return False if head == change.new_head else Verdict.REFUSED
+
+
+def may_replace(policy: IfExists, closed: bool) -> bool:
+    """Whether a start may take the id over from the run that has it."""
+    return policy is IfExists.RESTART and closed
+
+
+def deadline_of(run: NewRun, now: int, chain_created_at: int) -> int | None:
+    """When a new run times out: the earlier of its own time and its chain's."""
+    own = now + run.timeout if run.timeout else None
+    chain = chain_created_at + run.execution_timeout if run.execution_timeout else None
+    return min((at for at in (own, chain) if at is not None), default=None)
+
+
+def start_message(run: NewRun) -> Message:
+    """The message that waits for the first owner of an unowned run."""
+    return Message(message_id=f"start:{run.run_id}", kind=MessageKind.START, name=run.name, body=run.start)
+
+
+def timed_out_entry(head: int, last: tuple[int, int] | None, now: int) -> Entry:
+    """The last entry of a run that is over its time. `last` is time and crc of the entry at `head`."""
+    at, crc = last or (0, 0)
+    return encode_entry(head + 1, EntryKind.TIMED_OUT, max(now, at), Body(reason=TIMED_OUT), crc)
+
+
+def revives(code: Mapping[str, str], name: str, failed_code: Sequence[str]) -> bool:
+    """Whether a worker with this code may take a run out of needs_code."""
+    fingerprint = code.get(name)
+    return fingerprint is not None and fingerprint not in failed_code
+
+
+def chain_of(run: NewRun) -> RunId:
+    """The chain that a new run belongs to: its own, unless it follows another."""
+    return run.chain_id or run.run_id

@@ -1,0 +1,188 @@
+"""One commit: many changes in one transaction, each under its run's fence."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from batuta.errors import BadData
+from batuta.ids import RunId
+from batuta.journal.records import Change, Hint, Move, NewRun, Verdict
+from batuta.journal.states import CLOSED, RunState
+from batuta.stores import rules
+from batuta.stores.sqlite.connection import Q
+from batuta.stores.sqlite.rows import Row, attempt_row, new_run_row, one
+
+_INSERT_RUN, _INSERT_ENTRY, _ADVANCE, _FINISH = Q["insert_run"], Q["insert_entry"], Q["advance"], Q["finish"]
+_EVICT, _HAND_BACK, _PARK = Q["evict"], Q["hand_back"], Q["park"]
+
+
+class Mismatch(Exception):
+    """A fence held somewhere in the batch: nothing of it may stay."""
+
+
+def commit_batch(
+    cursor: sqlite3.Cursor, namespace: str, worker_id: str, changes: Sequence[Change], now: int
+) -> tuple[dict[int, Verdict], Hint]:
+    """Write all changes that their fences let through. Verdicts of the others, by index, and what to tell listeners.
+
+    Tries all at once and counts the rows; only when one is missing, looks which.
+    """
+    try:
+        return {}, Batch(cursor, namespace, worker_id, now).write(changes)
+    except Mismatch:
+        cursor.execute("ROLLBACK")
+        cursor.execute("BEGIN IMMEDIATE")
+    judge = Judge(cursor, namespace, worker_id, now)
+    verdicts: dict[int, Verdict] = {}
+    good: list[Change] = []
+    for index, change in enumerate(changes):
+        verdict = judge.judge(change)
+        if isinstance(verdict, Verdict):
+            verdicts[index] = verdict
+        elif verdict:
+            good.append(change)
+    try:
+        return verdicts, Batch(cursor, namespace, worker_id, now).write(good)
+    except Mismatch as error:
+        raise BadData("a batch has two changes of one run") from error
+
+
+class Judge:
+    """Says of each change whether its fence lets it through."""
+
+    def __init__(self, cursor: sqlite3.Cursor, namespace: str, worker_id: str, now: int) -> None:
+        self._cursor = cursor
+        self._namespace = namespace
+        self._is_live = is_live(cursor, namespace, worker_id, now)
+        self._taken: set[str] = set()
+
+    def judge(self, change: Change) -> Verdict | bool:
+        row = one(self._cursor.execute(Q["fence_state"], (self._namespace, change.run_id.bytes)))
+        if row is not None:
+            epoch, head, closed = row
+            return rules.judge(change, epoch, head, bool(closed))
+        if change.start is None or not self._is_live:
+            return Verdict.REFUSED
+        return self._judge_start(change.start)
+
+    def _judge_start(self, new: NewRun) -> Verdict | bool:
+        if new.id in self._taken:
+            return Verdict.EXISTS
+        row = one(self._cursor.execute(Q["id_taken"], (self._namespace, new.id)))
+        if row is not None:
+            if not rules.may_replace(new.if_exists, bool(row[0])):
+                return Verdict.EXISTS
+            self._cursor.execute(Q["supersede"], (self._namespace, new.id))
+        self._taken.add(new.id)
+        return True
+
+
+class Batch:
+    """Changes sorted by the statement that they need, so that each statement runs once over many rows."""
+
+    def __init__(self, cursor: sqlite3.Cursor, namespace: str, worker_id: str, now: int) -> None:
+        self._cursor = cursor
+        self._namespace = namespace
+        self._worker_id = worker_id
+        self._now = now
+        self._starts: list[Row] = []
+        self._entries: list[Row] = []
+        self._advances: list[Row] = []
+        self._finishes: list[Row] = []
+        self._moves: list[tuple[Move, Row]] = []
+        self._consumed: list[Row] = []
+        self._attempts: list[Row] = []
+        self._closed: list[RunId] = []
+
+    def write(self, changes: Sequence[Change]) -> Hint:
+        """Write all of them. Raises Mismatch when a fence held; the transaction must be undone then."""
+        for change in changes:
+            self._add(change)
+        if self._starts:
+            self._insert_starts()
+        # Before the moves: whether a run is due at once depends on what it has not read.
+        self._run(Q["consume"], self._consumed)
+        self._fenced(_ADVANCE, self._advances)
+        self._fenced(_FINISH, self._finishes)
+        due = [self._move(move, fence) for move, fence in self._moves]
+        self._run(_INSERT_ENTRY, self._entries)
+        self._run(Q["upsert_attempt"], self._attempts)
+        return Hint(due=any(due), closed=self._closed)
+
+    def _add(self, change: Change) -> None:
+        namespace, run_id, epoch, head = self._namespace, change.run_id.bytes, change.epoch, change.head
+        for entry in change.entries:
+            self._entries.append(
+                (run_id, entry.ord, namespace, entry.kind._value_, entry.at, entry.crc, epoch, entry.body)
+            )
+        new_head, move = head + len(change.entries), change.move
+        if change.start is not None:
+            self._add_start(change.start, epoch, new_head if move is None else head)
+        if move is not None:
+            self._add_move(change.run_id, move, (namespace, run_id, epoch, head), new_head)
+        elif change.start is None:
+            self._advances.append((new_head, namespace, run_id, epoch, head))
+        for message_id in change.consumed:
+            self._consumed.append((self._now, namespace, run_id, message_id))
+        for attempt in change.attempts:
+            self._attempts.append(attempt_row(namespace, run_id, attempt))
+
+    def _add_start(self, new: NewRun, epoch: int, head: int) -> None:
+        deadline = deadline_of(self._cursor, self._namespace, new, self._now)
+        self._starts.append(
+            new_run_row(self._namespace, new, self._now, deadline, epoch=epoch, head=head, owner=self._worker_id)
+        )
+
+    def _add_move(self, run_id: RunId, move: Move, fence: Row, new_head: int) -> None:
+        if move.state in CLOSED:
+            self._finishes.append((new_head, move.state.value, self._now, move.reason, *fence))
+            self._closed.append(run_id)
+        else:
+            self._moves.append((move, (new_head, *fence)))
+
+    def _insert_starts(self) -> None:
+        # A start has no row to fence: the worker's row stands in for it.
+        if not is_live(self._cursor, self._namespace, self._worker_id, self._now):
+            raise Mismatch
+        self._fenced(_INSERT_RUN, self._starts)
+
+    def _fenced(self, statement: str, rows: list[Row]) -> None:
+        if rows and self._cursor.executemany(statement, rows).rowcount != len(rows):
+            raise Mismatch
+
+    def _run(self, statement: str, rows: list[Row]) -> None:
+        if rows:
+            self._cursor.executemany(statement, rows)
+
+    def _move(self, move: Move, row: Row) -> bool:
+        """Hand a run back or park it. Whether it is due now."""
+        new_head, *fence = row
+        wake_at = move.wake_at
+        if move.state is RunState.WAITING:
+            values = (new_head, move.reason, self._now, wake_at, *fence)
+            moved = one(self._cursor.execute(_EVICT, values))
+            if moved is None:
+                raise Mismatch
+            wake_at = moved[0]
+        elif move.state is RunState.PENDING:
+            wake_at = self._now if wake_at is None else wake_at
+            self._fenced(_HAND_BACK, [(new_head, move.state.value, wake_at, move.reason, *fence)])
+        else:
+            wake_at = None
+            self._fenced(_PARK, [(new_head, move.state.value, move.reason, move.fingerprint, *fence)])
+        return wake_at is not None and wake_at <= self._now
+
+
+def is_live(cursor: sqlite3.Cursor, namespace: str, worker_id: str, now: int) -> bool:
+    """Whether the worker's lease is not over."""
+    return one(cursor.execute(Q["is_live"], (namespace, worker_id, now))) is not None
+
+
+def deadline_of(cursor: sqlite3.Cursor, namespace: str, new: NewRun, now: int) -> int | None:
+    """When a new run times out; looks up when its chain began, if that matters."""
+    began = now
+    if new.chain_id is not None and new.execution_timeout:
+        row = one(cursor.execute(Q["created_at"], (namespace, new.chain_id.bytes)))
+        began = now if row is None else row[0]
+    return rules.deadline_of(new, now, began)

@@ -1,0 +1,148 @@
+"""A worker's heartbeat: renew, look for the dead, bring news."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Protocol
+from uuid import UUID
+
+from msgspec import json
+
+from batuta.journal.records import Hint, Pulse, WorkerInfo
+from batuta.stores import rules
+from batuta.stores.sqlite.batch import is_live
+from batuta.stores.sqlite.claims import due_at
+from batuta.stores.sqlite.connection import Q
+from batuta.stores.sqlite.place import WorkerLocks
+from batuta.stores.sqlite.rows import entry_row
+from batuta.stores.sqlite.writer import Writer
+
+_strings = json.Decoder(list[str])
+
+
+class Home(Protocol):
+    """What a heart needs of its store."""
+
+    namespace: str
+
+    def clock_now(self) -> int: ...
+    def timeline(self) -> str: ...
+    def tell(self, hint: Hint) -> None: ...
+
+
+class SqliteHeart:
+    """The heartbeat of one worker. Blocks the thread that it lives in, which is its own."""
+
+    def __init__(self, home: Home, writer: Writer, locks: WorkerLocks, worker_id: str) -> None:
+        self._home = home
+        self._writer = writer
+        self._locks = locks
+        self._worker_id = worker_id
+
+    async def beat(self, worker: WorkerInfo, *, reap: bool) -> Pulse:
+        timeline = self._home.timeline()
+        pulse, workers, hint = self._writer.write_blocking(
+            lambda cursor: Beat(cursor, self._home.namespace, self._home.clock_now()).beat(worker, reap)
+        )
+        pulse.timeline = timeline
+        pulse.peers = [peer for peer in workers if self._seems_gone(peer)]
+        self._home.tell(hint)
+        return pulse
+
+    async def bury(self, worker_ids: Sequence[str]) -> int:
+        gone = [worker_id for worker_id in worker_ids if self._seems_gone(worker_id)]
+        reaped, hint = self._writer.write_blocking(
+            lambda cursor: Beat(cursor, self._home.namespace, self._home.clock_now()).bury(gone)
+        )
+        for worker_id in gone:
+            self._locks.remove(worker_id)
+        self._home.tell(hint)
+        return reaped
+
+    def _seems_gone(self, worker_id: str) -> bool:
+        return worker_id != self._worker_id and self._locks.is_free(worker_id)
+
+
+class Beat:
+    """One heartbeat's transaction, at one moment."""
+
+    def __init__(self, cursor: sqlite3.Cursor, namespace: str, now: int) -> None:
+        self._cursor = cursor
+        self._namespace = namespace
+        self._now = now
+        self._hint = Hint()
+
+    def beat(self, worker: WorkerInfo, reap: bool) -> tuple[Pulse, list[str], Hint]:
+        cursor, namespace, now = self._cursor, self._namespace, self._now
+        worker_id = worker.worker_id
+        cursor.execute(Q["renew"], (now, now + worker.lease, namespace, worker_id))
+        if cursor.rowcount == 0:
+            return Pulse(now=now, alive=False), [], self._hint
+        self._time_out()
+        self._revive(worker)
+        reaped = self._reap_expired() if reap else 0
+        unread = cursor.execute(Q["owned_unread"], (namespace, worker_id)).fetchall()
+        owned = cursor.execute(Q["owned"], (namespace, worker_id)).fetchall()
+        workers = cursor.execute(Q["all_workers"], (namespace,)).fetchall()
+        pulse = Pulse(
+            now=now,
+            alive=True,
+            due_at=due_at(cursor, namespace, worker),
+            unread=[UUID(bytes=run_id) for (run_id,) in unread],
+            owned={UUID(bytes=run_id): epoch for run_id, epoch in owned},
+            reaped=reaped,
+        )
+        return pulse, [name for (name,) in workers], self._hint
+
+    def bury(self, gone: Sequence[str]) -> tuple[int, Hint]:
+        known = {name for (name,) in self._cursor.execute(Q["all_workers"], (self._namespace,)).fetchall()}
+        dead = known.intersection(gone)
+        self._cursor.executemany(Q["forget_worker"], [(self._namespace, worker_id) for worker_id in dead])
+        # Only theirs: after an outage every lease is over and nobody died.
+        return self._reap(dead.__contains__), self._hint
+
+    def _time_out(self) -> None:
+        overdue = self._cursor.execute(Q["overdue"], (self._namespace, self._now, rules.BEAT_LIMIT)).fetchall()
+        for run_id, head, epoch, owner, at, crc in overdue:
+            entry = rules.timed_out_entry(head, None if at is None else (at, crc), self._now)
+            self._cursor.execute(
+                Q["close_from_outside"],
+                ("timed_out", self._now, rules.TIMED_OUT, self._namespace, run_id, head),
+            )
+            self._cursor.execute(Q["insert_entry"], entry_row(self._namespace, run_id, epoch + 1, entry))
+            if self._hint.closed is not None:
+                self._hint.closed.append(UUID(bytes=run_id))
+            if owner is not None:
+                self._hint.messages.append(UUID(bytes=run_id))
+
+    def _revive(self, worker: WorkerInfo) -> None:
+        for name in worker.code:
+            for run_id, queue, failed_code in self._cursor.execute(
+                Q["parked"], (self._namespace, name, rules.BEAT_LIMIT)
+            ).fetchall():
+                if queue in worker.queues and rules.revives(worker.code, name, _strings.decode(failed_code)):
+                    self._cursor.execute(Q["revive"], (self._now, self._namespace, run_id))
+                    self._hint.due = True
+
+    def _reap_expired(self) -> int:
+        return self._reap(lambda owner: not is_live(self._cursor, self._namespace, owner, self._now))
+
+    def _reap(self, is_dead: Callable[[str], bool]) -> int:
+        reaped = 0
+        for (owner,) in self._cursor.execute(Q["owners"], (self._namespace,)).fetchall():
+            if reaped < rules.BEAT_LIMIT and is_dead(owner):
+                self._cursor.execute(
+                    Q["reap"],
+                    (
+                        rules.POISON_DEATHS,
+                        self._now,
+                        rules.POISONED,
+                        self._namespace,
+                        owner,
+                        rules.BEAT_LIMIT - reaped,
+                    ),
+                )
+                reaped += self._cursor.rowcount
+        self._hint.due = self._hint.due or reaped > 0
+        return reaped

@@ -1,0 +1,65 @@
+"""Connections to the file, each with the settings that durability and locking need."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from urllib.parse import quote
+
+from batuta.errors import StoreError
+from batuta.stores.queries import load_queries
+
+Q: Mapping[str, str] = load_queries("batuta.stores.sqlite", "queries.sql")
+"""The named statements. Their texts never change, so that the driver finds them prepared."""
+
+Faults = Callable[[str], None]
+"""A test's hook, called with the step that comes: begin, work, commit, committed or read. It may raise."""
+
+OLDEST = (3, 37, 0)
+PATIENCE_SECONDS = 5.0
+"""How long somebody who may wait waits for another process before the store is said to be away."""
+_CHECKPOINT_PAGES = 1_000
+
+
+def connect_writer(path: Path) -> sqlite3.Connection:
+    """The writing connection: WAL, every commit synced, checkpoints inside its own commits. For who has the lock."""
+    connection = _connect(path)
+    connection.execute("PRAGMA journal_mode = WAL").fetchall()
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}").fetchall()
+    # From here on SQLite does not wait: it would hold up the event loop. Who may wait does so in writer.py.
+    connection.execute("PRAGMA busy_timeout = 0").fetchall()
+    return connection
+
+
+def connect_reader(path: Path) -> sqlite3.Connection:
+    """A connection that neither writes nor checkpoints."""
+    connection = _connect(path)
+    connection.execute("PRAGMA wal_autocheckpoint = 0").fetchall()
+    connection.execute("PRAGMA query_only = 1")
+    return connection
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    if sqlite3.sqlite_version_info < OLDEST:
+        raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old: Batuta needs {'.'.join(map(str, OLDEST))}")
+    # A file that is gone is not made anew: an empty database would look like a new one.
+    return sqlite3.connect(
+        f"file:{quote(str(path))}?mode=rw",
+        uri=True,
+        timeout=PATIENCE_SECONDS,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=256,
+    )
+
+
+def identity(path: str) -> tuple[int, int] | None:
+    """Names the file at a path: another one put in its place has another name. None when there is no file."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

@@ -1,0 +1,93 @@
+"""What comes in from outside, each verb one transaction: starts, messages, closes."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from batuta.errors import AlreadyStarted, BadData, RunClosed, UnknownRun
+from batuta.ids import RunId
+from batuta.journal.entries import Entry
+from batuta.journal.records import Hint, IfExists, Message, NewRun, Run
+from batuta.journal.states import RunState
+from batuta.stores import rules
+from batuta.stores.sqlite.batch import deadline_of
+from batuta.stores.sqlite.connection import Q
+from batuta.stores.sqlite.rows import entry_row, message_row, new_run_row, one, run_of
+
+
+def start(cursor: sqlite3.Cursor, namespace: str, new: NewRun, now: int) -> tuple[Run, bool]:
+    """Insert an unowned run with its start message, or find the one that has its id."""
+    deadline = deadline_of(cursor, namespace, new, now)
+    row = new_run_row(namespace, new, now, deadline, epoch=0, head=-1, owner=None)
+    if not cursor.execute(Q["insert_run"], row).rowcount:
+        known = _known(cursor, namespace, new)
+        if known is not None:
+            return known
+        cursor.execute(Q["supersede"], (namespace, new.id))
+        if not cursor.execute(Q["insert_run"], row).rowcount:
+            raise BadData(f"run {new.run_id} cannot be inserted")
+    message = rules.start_message(new)
+    cursor.execute(Q["insert_message"], message_row(namespace, rules.chain_of(new), message, now))
+    return find(cursor, namespace, new.run_id), True
+
+
+def _known(cursor: sqlite3.Cursor, namespace: str, new: NewRun) -> tuple[Run, bool] | None:
+    """The run that stands in the way; None when it may be replaced."""
+    same = one(cursor.execute(Q["run_by_run_id"], (namespace, new.run_id.bytes)))
+    if same is not None:
+        return run_of(same), True  # written again because the first answer was lost
+    row = one(cursor.execute(Q["run_by_id"], (namespace, new.id)))
+    if row is None:
+        raise BadData(f"run {new.run_id} cannot be inserted")
+    taken = run_of(row)
+    if rules.may_replace(new.if_exists, taken.closed_at is not None):
+        return None
+    if new.if_exists is IfExists.RETURN:
+        return taken, False
+    raise AlreadyStarted(new.id, taken.state)
+
+
+def find(cursor: sqlite3.Cursor, namespace: str, run_id: RunId) -> Run:
+    row = one(cursor.execute(Q["run_by_run_id"], (namespace, run_id.bytes)))
+    if row is None:
+        raise UnknownRun(run_id, namespace)
+    return run_of(row)
+
+
+def send(cursor: sqlite3.Cursor, namespace: str, run_id: RunId, message: Message, now: int) -> Hint | None:
+    """Put a message into the chain's inbox and wake its open run. None when it was sent before."""
+    run = find(cursor, namespace, run_id)
+    if one(cursor.execute(Q["message_known"], (run.chain_id.bytes, message.message_id))) is not None:
+        return None
+    target = run if run.closed_at is None else _successor(cursor, namespace, run)
+    cursor.execute(Q["insert_message"], message_row(namespace, run.chain_id, message, now))
+    woken = cursor.execute(Q["wake"], (now, namespace, target.run_id.bytes)).rowcount
+    return Hint(due=bool(woken), messages=[target.run_id] if target.owner is not None else [])
+
+
+def _successor(cursor: sqlite3.Cursor, namespace: str, run: Run) -> Run:
+    """The open run of a chain that has gone on from a closed one."""
+    row = one(cursor.execute(Q["run_by_id"], (namespace, run.id)))
+    last = run if row is None else run_of(row)
+    if last.chain_id != run.chain_id or last.closed_at is not None:
+        raise RunClosed(run.id, run.state)
+    return last
+
+
+def close(
+    cursor: sqlite3.Cursor,
+    namespace: str,
+    run_id: RunId,
+    head: int,
+    entry: Entry,
+    state: RunState,
+    reason: str,
+    now: int,
+) -> Hint | None:
+    """Close an open run with its last entry. None when its head has moved or it is closed."""
+    run = find(cursor, namespace, run_id)
+    values = (state.value, now, reason, namespace, run_id.bytes, head)
+    if not cursor.execute(Q["close_from_outside"], values).rowcount:
+        return None
+    cursor.execute(Q["insert_entry"], entry_row(namespace, run_id.bytes, run.epoch + 1, entry))
+    return Hint(messages=[run_id] if run.owner is not None else [], closed=[run_id])

@@ -1,0 +1,66 @@
+"""Lists and counts of runs."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+from uuid import UUID
+
+from batuta.errors import InvalidInput
+from batuta.journal.records import Page, RunFilter
+from batuta.journal.states import RunState
+from batuta.stores.sqlite.connection import Q
+from batuta.stores.sqlite.rows import one, run_of, to_json
+
+_LAST = b"\xff" * 17
+"""After every run id."""
+
+_UNHAPPY = {
+    RunState.FAILED,
+    RunState.TIMED_OUT,
+    RunState.CANCELLED,
+    RunState.TERMINATED,
+    RunState.NEEDS_CODE,
+    RunState.POISONED,
+    RunState.PAUSED,
+}
+"""States with an index of their own: few runs are in them, and they are the ones looked for."""
+
+
+def list_runs(
+    connection: sqlite3.Connection, namespace: str, where: RunFilter, before: bytes | None, limit: int
+) -> Page:
+    """One page, newest first. Each page begins where the index says, not after counting to there."""
+    unhappy = bool(where.states) and _UNHAPPY.issuperset(where.states)
+    query = Q["list_unhappy_runs" if unhappy else "list_runs"]
+    values = _values(namespace, where) | {"before": before or _LAST, "limit": limit + 1}
+    runs = [run_of(row) for row in connection.execute(query, values).fetchall()]
+    page = runs[:limit]
+    return Page(page, str(page[-1].run_id) if len(runs) > limit else None)
+
+
+def count_runs(connection: sqlite3.Connection, namespace: str, where: RunFilter) -> int:
+    row = one(connection.execute(Q["count_runs"], _values(namespace, where)))
+    return 0 if row is None else int(row[0])
+
+
+def decode_cursor(cursor: str | None) -> bytes | None:
+    """The run id that a page ended with."""
+    try:
+        return None if cursor is None else UUID(cursor).bytes
+    except ValueError:
+        raise InvalidInput(f"{cursor!r} is no cursor: pass the one that the page before came with") from None
+
+
+def _values(namespace: str, where: RunFilter) -> dict[str, Any]:
+    return {
+        "namespace": namespace,
+        "states": to_json([state.value for state in where.states]) if where.states else None,
+        "name": where.name,
+        "kind": None if where.kind is None else where.kind.value,
+        "queue": where.queue,
+        "id_prefix": where.id_prefix,
+        "tags": to_json(where.tags) if where.tags else None,
+        "created_after": where.created_after,
+        "created_before": where.created_before,
+    }

@@ -1,0 +1,179 @@
+-- The tables of a SQLite store. Times are integer microseconds since 1970, UTC; run ids are 16-byte blobs; payloads are
+-- JSON text. No foreign keys: they would double the cost of an insert, and they do not fence.
+
+-- Narrow: what is claimed, fenced and listed. `head`, which every commit changes, is in no index and no index's
+-- predicate. The columns are read by position (rows.py): new ones go to the end.
+CREATE TABLE runs (
+    run_id        BLOB    NOT NULL,
+    namespace     TEXT    NOT NULL,
+    id            TEXT    NOT NULL,
+    chain_id      BLOB    NOT NULL,
+    kind          TEXT    NOT NULL,
+    name          TEXT    NOT NULL,
+    queue         TEXT    NOT NULL,
+    priority      INTEGER NOT NULL,
+    state         TEXT    NOT NULL,
+    epoch         INTEGER NOT NULL,
+    head          INTEGER NOT NULL,
+    owner         TEXT,
+    wake_at       INTEGER,
+    created_at    INTEGER NOT NULL,
+    closed_at     INTEGER,
+    deadline      INTEGER,
+    deaths        INTEGER NOT NULL DEFAULT 0,
+    reason        TEXT    NOT NULL DEFAULT '',
+    failed_code   TEXT    NOT NULL DEFAULT '[]',
+    version       TEXT    NOT NULL,
+    tags          TEXT    NOT NULL,
+    memo          TEXT    NOT NULL,
+    parent_run_id BLOB,
+    parent_seq    INTEGER NOT NULL,
+    parent_policy TEXT    NOT NULL,
+    flow_key      TEXT    NOT NULL,
+    claimed_head  INTEGER NOT NULL,
+    current       INTEGER NOT NULL,
+    PRIMARY KEY (namespace, run_id)
+) STRICT;
+
+-- An id has one current run, open or closed.
+CREATE UNIQUE INDEX runs_current ON runs (namespace, id) WHERE current = 1;
+-- What can be claimed now or later: wake_at is set only while nobody owns the run.
+CREATE INDEX runs_due ON runs (namespace, queue, priority, wake_at, name) WHERE wake_at IS NOT NULL;
+CREATE INDEX runs_owned ON runs (namespace, owner) WHERE owner IS NOT NULL;
+CREATE INDEX runs_deadline ON runs (namespace, deadline) WHERE deadline IS NOT NULL AND closed_at IS NULL;
+CREATE INDEX runs_parked ON runs (namespace, name) WHERE state = 'needs_code';
+CREATE INDEX runs_children ON runs (namespace, parent_run_id) WHERE parent_run_id IS NOT NULL;
+-- The few that a person looks for among the many that went well. The list is repeated in queries.sql.
+CREATE INDEX runs_unhappy ON runs (namespace, run_id, state)
+    WHERE state IN ('failed', 'timed_out', 'cancelled', 'terminated', 'needs_code', 'poisoned', 'paused');
+
+CREATE TABLE journal (
+    run_id    BLOB    NOT NULL,
+    ord       INTEGER NOT NULL,
+    namespace TEXT    NOT NULL,
+    kind      TEXT    NOT NULL,
+    at        INTEGER NOT NULL,
+    crc       INTEGER NOT NULL,
+    epoch     INTEGER NOT NULL,
+    body      TEXT    NOT NULL,
+    PRIMARY KEY (run_id, ord)
+) STRICT;
+
+-- Belongs to the chain. Consumed rows are marked, so that a message id stays taken.
+CREATE TABLE inbox (
+    number      INTEGER PRIMARY KEY,
+    namespace   TEXT    NOT NULL,
+    chain_id    BLOB    NOT NULL,
+    message_id  TEXT    NOT NULL,
+    kind        TEXT    NOT NULL,
+    name        TEXT    NOT NULL,
+    body        TEXT    NOT NULL,
+    at          INTEGER NOT NULL,
+    consumed_at INTEGER,
+    UNIQUE (chain_id, message_id)
+) STRICT;
+CREATE INDEX inbox_unread ON inbox (chain_id, number) WHERE consumed_at IS NULL;
+
+-- Published values and answers to updates, written over by the turn that makes a newer one.
+CREATE TABLE outputs (
+    run_id    BLOB    NOT NULL,
+    kind      TEXT    NOT NULL,
+    name      TEXT    NOT NULL,
+    namespace TEXT    NOT NULL,
+    ord       INTEGER NOT NULL,
+    at        INTEGER NOT NULL,
+    value     TEXT,
+    error     TEXT,
+    PRIMARY KEY (run_id, kind, name)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE attempts (
+    run_id     BLOB    NOT NULL,
+    seq        INTEGER NOT NULL,
+    number     INTEGER NOT NULL,
+    namespace  TEXT    NOT NULL,
+    started_at INTEGER NOT NULL,
+    ended_at   INTEGER,
+    next_at    INTEGER,
+    error      TEXT,
+    details    TEXT,
+    PRIMARY KEY (run_id, seq, number)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE workers (
+    namespace     TEXT    NOT NULL,
+    worker_id     TEXT    NOT NULL,
+    host          TEXT    NOT NULL,
+    pid           INTEGER NOT NULL,
+    queues        TEXT    NOT NULL,
+    code          TEXT    NOT NULL,
+    registered_at INTEGER NOT NULL,
+    beat_at       INTEGER NOT NULL,
+    lease_until   INTEGER NOT NULL,
+    PRIMARY KEY (namespace, worker_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE schedules (
+    namespace  TEXT    NOT NULL,
+    id         TEXT    NOT NULL,
+    name       TEXT    NOT NULL,
+    kind       TEXT    NOT NULL,
+    queue      TEXT    NOT NULL,
+    spec       TEXT    NOT NULL,
+    input      TEXT    NOT NULL,
+    options    TEXT    NOT NULL DEFAULT '{}',
+    paused     INTEGER NOT NULL DEFAULT 0,
+    note       TEXT    NOT NULL DEFAULT '',
+    created_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    last_at    INTEGER,
+    last_run   BLOB,
+    next_at    INTEGER,
+    version    INTEGER NOT NULL DEFAULT 1,
+    PRIMARY KEY (namespace, id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX schedules_due ON schedules (namespace, next_at) WHERE paused = 0 AND next_at IS NOT NULL;
+
+-- For people: ids as text, times as text.
+CREATE VIEW batuta_runs AS
+SELECT
+    r.namespace, r.id,
+    lower(printf('%s-%s-%s-%s-%s', substr(hex(r.run_id), 1, 8), substr(hex(r.run_id), 9, 4),
+        substr(hex(r.run_id), 13, 4), substr(hex(r.run_id), 17, 4), substr(hex(r.run_id), 21))) AS run_id,
+    r.kind, r.name, r.queue, r.priority, r.state, r.reason, r.owner, r.epoch,
+    r.head + 1 AS entries, r.deaths,
+    strftime('%Y-%m-%d %H:%M:%f', r.created_at / 1e6, 'unixepoch') AS created_at,
+    strftime('%Y-%m-%d %H:%M:%f', r.closed_at / 1e6, 'unixepoch') AS closed_at,
+    strftime('%Y-%m-%d %H:%M:%f', r.wake_at / 1e6, 'unixepoch') AS wake_at,
+    strftime('%Y-%m-%d %H:%M:%f', r.deadline / 1e6, 'unixepoch') AS deadline,
+    r.tags, r.memo, r.version, r.current
+FROM runs AS r;
+
+-- One row for each activity that a run has asked for: its command stands in one entry, its end in a later one.
+CREATE VIEW batuta_activities AS
+SELECT
+    j.namespace, r.id,
+    lower(printf('%s-%s-%s-%s-%s', substr(hex(j.run_id), 1, 8), substr(hex(j.run_id), 9, 4),
+        substr(hex(j.run_id), 13, 4), substr(hex(j.run_id), 17, 4), substr(hex(j.run_id), 21))) AS run_id,
+    json_extract(c.value, '$.seq') AS seq,
+    json_extract(c.value, '$.name') AS name,
+    CASE d.kind WHEN 'activity_done' THEN 'completed' WHEN 'activity_failed' THEN 'failed' ELSE 'pending' END AS state,
+    json_extract(c.value, '$.value') AS input,
+    json_extract(d.body, '$.value') AS output,
+    coalesce(json_extract(d.body, '$.error'), (
+        SELECT a.error FROM attempts AS a
+        WHERE a.run_id = j.run_id AND a.seq = json_extract(c.value, '$.seq') ORDER BY a.number DESC LIMIT 1
+    )) AS error,
+    coalesce(json_extract(d.body, '$.attempts'), (
+        SELECT max(a.number) FROM attempts AS a
+        WHERE a.run_id = j.run_id AND a.seq = json_extract(c.value, '$.seq')
+    ), 0) AS attempts,
+    strftime('%Y-%m-%d %H:%M:%f', j.at / 1e6, 'unixepoch') AS scheduled_at,
+    strftime('%Y-%m-%d %H:%M:%f', json_extract(d.body, '$.started_at') / 1e6, 'unixepoch') AS started_at,
+    strftime('%Y-%m-%d %H:%M:%f', d.at / 1e6, 'unixepoch') AS ended_at
+FROM journal AS j
+JOIN json_each(j.body, '$.commands') AS c ON json_extract(c.value, '$.kind') = 'activity'
+JOIN runs AS r ON r.namespace = j.namespace AND r.run_id = j.run_id
+LEFT JOIN journal AS d
+    ON d.run_id = j.run_id AND d.ord > j.ord AND d.kind IN ('activity_done', 'activity_failed')
+    AND json_extract(d.body, '$.seq') = json_extract(c.value, '$.seq');

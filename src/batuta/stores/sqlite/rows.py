@@ -1,0 +1,172 @@
+"""Between rows of the tables and records."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from typing import Any
+from uuid import UUID
+
+from msgspec import json
+
+from batuta.ids import RunId
+from batuta.journal.entries import Entry, EntryKind
+from batuta.journal.records import Attempt, Message, MessageKind, NewRun, Run, RunKind, WorkerInfo
+from batuta.journal.states import RunState
+from batuta.stores import rules
+
+Row = tuple[Any, ...]
+
+_ENTRY_KINDS = {kind.value: kind for kind in EntryKind}
+_STATES = {state.value: state for state in RunState}
+_strings = json.Decoder(list[str])
+
+
+def to_json(value: object) -> str:
+    return json.encode(value).decode()
+
+
+def run_of(row: Row) -> Run:
+    """A row of `SELECT * FROM runs`."""
+    return Run(
+        run_id=UUID(bytes=row[0]),
+        id=row[2],
+        chain_id=UUID(bytes=row[3]),
+        kind=RunKind(row[4]),
+        name=row[5],
+        queue=row[6],
+        priority=row[7],
+        state=_STATES[row[8]],
+        epoch=row[9],
+        head=row[10],
+        owner=row[11],
+        wake_at=row[12],
+        created_at=row[13],
+        closed_at=row[14],
+        deadline=row[15],
+        deaths=row[16],
+        reason=row[17],
+        failed_code=_strings.decode(row[18]),
+        version=row[19],
+        tags=row[20],
+        memo=row[21],
+        parent_run_id=None if row[22] is None else UUID(bytes=row[22]),
+        parent_seq=row[23],
+    )
+
+
+def claimed_head_of(row: Row) -> int:
+    """The head at the claim before, in a row of `SELECT * FROM runs`."""
+    head: int = row[26]
+    return head
+
+
+def new_run_row(
+    namespace: str, new: NewRun, now: int, deadline: int | None, *, epoch: int, head: int, owner: str | None
+) -> Row:
+    """What `insert_run` takes."""
+    return (
+        new.run_id.bytes,
+        namespace,
+        new.id,
+        rules.chain_of(new).bytes,
+        new.kind.value,
+        new.name,
+        new.queue,
+        new.priority,
+        "running" if owner else "pending",
+        epoch,
+        head,
+        owner,
+        None if owner else now + new.delay,
+        now,
+        deadline,
+        new.version,
+        new.tags,
+        new.memo,
+        None if new.parent_run_id is None else new.parent_run_id.bytes,
+        new.parent_seq,
+        new.parent_policy.value,
+        new.flow_key,
+        -1,
+    )
+
+
+def entries_of(rows: Iterable[Row]) -> list[Entry]:
+    kinds = _ENTRY_KINDS
+    return [Entry(number, kinds[kind], at, crc, body) for number, kind, at, crc, body in rows]
+
+
+def entry_row(namespace: str, run_id: bytes, epoch: int, entry: Entry) -> Row:
+    """What `insert_entry` takes."""
+    return run_id, entry.ord, namespace, entry.kind.value, entry.at, entry.crc, epoch, entry.body
+
+
+def message_row(namespace: str, chain_id: RunId, message: Message, now: int) -> Row:
+    """What `insert_message` takes."""
+    return (
+        namespace,
+        chain_id.bytes,
+        message.message_id,
+        message.kind.value,
+        message.name,
+        message.body,
+        now,
+    )
+
+
+def messages_of(rows: Iterable[Row]) -> list[Message]:
+    return [
+        Message(message_id=message_id, kind=MessageKind(kind), name=name, body=body, at=at, number=number)
+        for message_id, kind, name, body, at, number in rows
+    ]
+
+
+def attempt_row(namespace: str, run_id: bytes, attempt: Attempt) -> Row:
+    """What `upsert_attempt` takes."""
+    return (
+        run_id,
+        attempt.seq,
+        attempt.number,
+        namespace,
+        attempt.started_at,
+        attempt.ended_at,
+        attempt.next_at,
+        attempt.error,
+        attempt.details,
+    )
+
+
+def attempts_of(rows: Iterable[Row]) -> list[Attempt]:
+    return [
+        Attempt(
+            seq=seq,
+            number=number,
+            started_at=started_at,
+            ended_at=ended_at,
+            next_at=next_at,
+            error=error,
+            details=details,
+        )
+        for seq, number, started_at, ended_at, next_at, error, details in rows
+    ]
+
+
+def worker_row(namespace: str, worker: WorkerInfo, now: int) -> Row:
+    """What `register` takes."""
+    return (
+        namespace,
+        worker.worker_id,
+        worker.host,
+        worker.pid,
+        to_json(worker.queues),
+        to_json(worker.code),
+        now,
+        now + worker.lease,
+    )
+
+
+def one(cursor: sqlite3.Cursor) -> Row | None:
+    """The first row, and the statement is done with: half-read ones would hold a snapshot."""
+    rows = cursor.fetchall()
+    return rows[0] if rows else None

@@ -1,0 +1,257 @@
+"""The SQLite store: one file, any number of processes on one machine."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+from batuta.clock import SECOND, Clock, SystemClock
+from batuta.errors import SchemaMismatch
+from batuta.failpoints import failpoint
+from batuta.ids import RunId
+from batuta.journal.entries import Entry
+from batuta.journal.records import (
+    Attempt,
+    Change,
+    Hint,
+    Message,
+    NewRun,
+    Page,
+    Run,
+    RunFilter,
+    Tape,
+    Verdict,
+    WorkerInfo,
+)
+from batuta.journal.states import RunState
+from batuta.journal.store import Heart
+from batuta.stores.listeners import Listeners
+from batuta.stores.sqlite import claims, intake, lists, schema
+from batuta.stores.sqlite.batch import commit_batch
+from batuta.stores.sqlite.beats import SqliteHeart
+from batuta.stores.sqlite.connection import Faults, Q
+from batuta.stores.sqlite.place import WorkerLocks, prepare
+from batuta.stores.sqlite.readers import Readers
+from batuta.stores.sqlite.rows import worker_row
+from batuta.stores.sqlite.tapes import Tapes
+from batuta.stores.sqlite.watcher import Watcher
+from batuta.stores.sqlite.writer import Writer
+
+SMALL_CHANGES = 2
+"""A commit of no more changes may be synced on the event loop's thread."""
+
+
+class SqliteStore:
+    """A `Store` in a SQLite file."""
+
+    poll_seconds: float | None = 1.0
+
+    def __init__(self, path: str | Path, namespace: str = "default", clock: Clock | None = None) -> None:
+        self.namespace = namespace
+        self._path = Path(path).absolute()
+        self._clock = clock or SystemClock()
+        self._shift = 0
+        self._writer = Writer(self._path)
+        self._readers = Readers(self._path)
+        self._tapes = Tapes(self._readers, namespace)
+        self._locks = WorkerLocks(self._path)
+        self._listeners = Listeners()
+        self._watcher = Watcher(self._writer, self._listeners)
+
+    @property
+    def faults(self) -> Faults | None:
+        """Testing only: called before each step of the driver, and may raise what it would."""
+        return self._writer.faults
+
+    @faults.setter
+    def faults(self, faults: Faults | None) -> None:
+        self._writer.faults = self._readers.faults = faults
+
+    # -- open and close
+
+    async def open(self) -> None:
+        await asyncio.to_thread(self._open)
+        self._readers.open()
+        self._listeners.bind()
+        self._watcher.open()
+
+    def _open(self) -> None:
+        if not self._path.exists():
+            raise SchemaMismatch(f"there is no database at {str(self._path)!r} yet: run `batuta migrate`")
+        prepare(self._path)
+        self._writer.open()
+        try:
+            self._writer.write_blocking(schema.check)
+        except BaseException:
+            self._writer.close()
+            raise
+
+    async def close(self) -> None:
+        self._watcher.close()
+        self._listeners.unbind()
+        self._readers.close()
+        await asyncio.to_thread(self._writer.close)
+
+    async def migrate(self, *, plan: bool = False) -> list[str]:
+        return await asyncio.to_thread(self._plan if plan else self._migrate)
+
+    def _plan(self) -> list[str]:
+        if not self._path.exists():
+            return [migration.name for migration in schema.MIGRATIONS]
+        return self._apart(schema.plan)
+
+    def _migrate(self) -> list[str]:
+        prepare(self._path)
+        return self._apart(lambda cursor: schema.migrate(cursor, self.clock_now()))
+
+    def _apart(self, work: Callable[[sqlite3.Cursor], list[str]]) -> list[str]:
+        """Work in a transaction on a connection of its own: the store may not be open yet."""
+        writer = Writer(self._path)
+        writer.open()
+        try:
+            return writer.write_blocking(work)
+        finally:
+            writer.close()
+
+    # -- time and hints
+
+    async def now(self) -> int:
+        return self.clock_now()
+
+    def clock_now(self) -> int:
+        """The machine's clock, which all processes that can open the file share."""
+        return self._clock.now() + self._shift
+
+    def shift_clock(self, seconds: float) -> None:
+        self._shift += round(seconds * SECOND)
+
+    def listen(self, callback: Callable[[Hint], None]) -> Callable[[], None]:
+        return self._watcher.listen(callback)
+
+    def tell(self, hint: Hint) -> None:
+        """Pass a hint on to this store's listeners, from any thread."""
+        if hint.due or hint.messages or hint.closed:
+            self._listeners.tell(hint)
+
+    def timeline(self) -> str:
+        """The file itself: another one under the same path has another history."""
+        return "-".join(map(str, self._writer.identity or ()))
+
+    # -- runs come in
+
+    async def start(self, run: NewRun) -> tuple[Run, bool]:
+        now = self.clock_now()
+        result = await self._writer.write(lambda cursor: intake.start(cursor, self.namespace, run, now), small=True)
+        self.tell(Hint(due=result[1]))
+        return result
+
+    async def send(self, run_id: RunId, message: Message) -> bool:
+        now = self.clock_now()
+        hint = await self._writer.write(
+            lambda cursor: intake.send(cursor, self.namespace, run_id, message, now), small=True
+        )
+        self.tell(hint or Hint())
+        return hint is not None
+
+    # -- runs are worked on
+
+    async def register(self, worker: WorkerInfo) -> int:
+        now = self.clock_now()
+        row = worker_row(self.namespace, worker, now)
+        await self._writer.write(lambda cursor: cursor.execute(Q["register"], row), small=True)
+        return now
+
+    async def retire(self, worker_id: str) -> None:
+        now = self.clock_now()
+
+        def work(cursor: sqlite3.Cursor) -> bool:
+            cursor.execute(Q["forget_worker"], (self.namespace, worker_id))
+            return cursor.execute(Q["release_all"], (now, self.namespace, worker_id)).rowcount > 0
+
+        self.tell(Hint(due=await self._writer.write(work)))
+
+    def heart(self, worker_id: str) -> AbstractAsyncContextManager[Heart]:
+        return self._beating(worker_id)
+
+    @asynccontextmanager
+    async def _beating(self, worker_id: str) -> AsyncIterator[Heart]:
+        descriptor = self._locks.hold(worker_id)
+        try:
+            yield SqliteHeart(self, self._writer, self._locks, worker_id)
+        finally:
+            self._locks.drop(worker_id, descriptor)
+
+    async def claim(self, worker: WorkerInfo, limit: int) -> list[Tape]:
+        # Asked first, because looking costs no commit.
+        earliest = await self.due_at(worker)
+        now = self.clock_now()
+        if earliest is None or earliest > now:
+            return []
+        runs = await self._writer.write(
+            lambda cursor: claims.own_due(cursor, self.namespace, worker, limit, now), small=limit <= SMALL_CHANGES
+        )
+        return await self._tapes.load_all(runs)
+
+    async def due_at(self, worker: WorkerInfo) -> int | None:
+        return self._readers.read(lambda connection: claims.due_at(connection, self.namespace, worker))
+
+    async def unread(self, run_ids: Sequence[RunId]) -> dict[RunId, tuple[int, list[Message]]]:
+        return self._tapes.unread(run_ids)
+
+    async def load(self, run_id: RunId) -> Tape:
+        return await self._tapes.load(run_id)
+
+    async def commit(self, worker_id: str, changes: Sequence[Change]) -> dict[int, Verdict]:
+        if not changes:
+            return {}
+        now = self.clock_now()
+
+        def work(cursor: sqlite3.Cursor) -> tuple[dict[int, Verdict], Hint]:
+            result = commit_batch(cursor, self.namespace, worker_id, changes, now)
+            failpoint("commit.inside")
+            return result
+
+        verdicts, hint = await self._writer.write(work, small=len(changes) <= SMALL_CHANGES)
+        failpoint("commit.after")
+        self.tell(hint)
+        return verdicts
+
+    async def close_run(self, run_id: RunId, head: int, entry: Entry, state: RunState, reason: str) -> bool:
+        now = self.clock_now()
+        hint = await self._writer.write(
+            lambda cursor: intake.close(cursor, self.namespace, run_id, head, entry, state, reason, now), small=True
+        )
+        self.tell(hint or Hint())
+        return hint is not None
+
+    # -- reading
+
+    async def get(self, id: str) -> Run:
+        return self._tapes.run_by_id(id)
+
+    async def get_run(self, run_id: RunId) -> Run:
+        return self._tapes.run(run_id)
+
+    async def journal(self, run_id: RunId, after: int = -1, limit: int = 10_000) -> list[Entry]:
+        return await self._tapes.journal(run_id, after, limit)
+
+    async def epochs(self, run_id: RunId) -> list[int]:
+        return self._tapes.epochs(run_id)
+
+    async def attempts(self, run_id: RunId) -> list[Attempt]:
+        return self._tapes.attempts(run_id)
+
+    async def outcome(self, run_id: RunId) -> tuple[Run, Entry | None]:
+        return self._tapes.outcome(run_id)
+
+    async def list_runs(self, where: RunFilter, cursor: str | None = None, limit: int = 50) -> Page:
+        before = lists.decode_cursor(cursor)
+        return await self._readers.read_apart(
+            lambda connection: lists.list_runs(connection, self.namespace, where, before, limit)
+        )
+
+    async def count_runs(self, where: RunFilter) -> int:
+        return await self._readers.read_apart(lambda connection: lists.count_runs(connection, self.namespace, where))

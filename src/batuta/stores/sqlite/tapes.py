@@ -1,0 +1,120 @@
+"""Reading runs and their journals."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Sequence
+
+from batuta.errors import UnknownRun
+from batuta.ids import RunId
+from batuta.journal.entries import Entry
+from batuta.journal.records import Attempt, Message, Run, Tape
+from batuta.stores.sqlite.connection import Q
+from batuta.stores.sqlite.readers import Readers
+from batuta.stores.sqlite.rows import attempts_of, entries_of, messages_of, one, run_of
+
+SLICE = 1_000
+"""Entries that are read before others get their turn on the event loop."""
+
+
+class Tapes:
+    """Reads the journals of one namespace, on the event loop's thread and in slices.
+
+    Not in a thread: at every row two threads would hand the interpreter's lock to and fro.
+    """
+
+    def __init__(self, readers: Readers, namespace: str) -> None:
+        self._readers = readers
+        self._namespace = namespace
+
+    def run(self, run_id: RunId) -> Run:
+        return self._readers.read(lambda connection: self._run(connection, run_id))
+
+    def run_by_id(self, id: str) -> Run:
+        row = self._readers.read(lambda connection: one(connection.execute(Q["run_by_id"], (self._namespace, id))))
+        if row is None:
+            raise UnknownRun(id, self._namespace)
+        return run_of(row)
+
+    def outcome(self, run_id: RunId) -> tuple[Run, Entry | None]:
+        def work(connection: sqlite3.Connection) -> tuple[Run, Entry | None]:
+            run = self._run(connection, run_id)
+            rows = connection.execute(Q["last_entry"], (run_id.bytes, run.head)).fetchall()
+            return run, entries_of(rows)[0] if rows else None
+
+        return self._readers.read(work)
+
+    def epochs(self, run_id: RunId) -> list[int]:
+        rows = self._readers.read(
+            lambda connection: connection.execute(Q["epochs"], (run_id.bytes, self._namespace)).fetchall()
+        )
+        return [epoch for (epoch,) in rows]
+
+    def attempts(self, run_id: RunId) -> list[Attempt]:
+        return self._readers.read(lambda connection: self._attempts(connection, run_id))
+
+    def unread(self, run_ids: Sequence[RunId]) -> dict[RunId, tuple[int, list[Message]]]:
+        """Epoch (-1 when closed) and unread messages of each run that there is."""
+
+        def work(connection: sqlite3.Connection) -> dict[RunId, tuple[int, list[Message]]]:
+            found: dict[RunId, tuple[int, list[Message]]] = {}
+            for run_id in run_ids:
+                row = one(connection.execute(Q["epoch_and_chain"], (self._namespace, run_id.bytes)))
+                if row is not None:
+                    found[run_id] = row[0], messages_of(connection.execute(Q["unread"], (row[1],)).fetchall())
+            return found
+
+        return self._readers.read(work)
+
+    async def journal(self, run_id: RunId, after: int, limit: int) -> list[Entry]:
+        """Entries with ord > after, in order. Raises UnknownRun."""
+        return await self._entries(run_id, after, self.run(run_id).head, limit)
+
+    async def load(self, run_id: RunId) -> Tape:
+        def work(connection: sqlite3.Connection) -> Tape:
+            return self._without_entries(connection, self._run(connection, run_id))
+
+        return await self._with_entries(self._readers.read(work))
+
+    async def load_all(self, runs: Sequence[Run]) -> list[Tape]:
+        """The tapes of runs that their caller owns."""
+
+        def work(connection: sqlite3.Connection) -> list[Tape]:
+            return [self._without_entries(connection, run) for run in runs]
+
+        return [await self._with_entries(tape) for tape in self._readers.read(work)]
+
+    def _run(self, connection: sqlite3.Connection, run_id: RunId) -> Run:
+        row = one(connection.execute(Q["run_by_run_id"], (self._namespace, run_id.bytes)))
+        if row is None:
+            raise UnknownRun(run_id, self._namespace)
+        return run_of(row)
+
+    def _attempts(self, connection: sqlite3.Connection, run_id: RunId) -> list[Attempt]:
+        return attempts_of(connection.execute(Q["attempts"], (run_id.bytes, self._namespace)).fetchall())
+
+    def _without_entries(self, connection: sqlite3.Connection, run: Run) -> Tape:
+        messages = messages_of(connection.execute(Q["unread"], (run.chain_id.bytes,)).fetchall())
+        return Tape(run, [], messages, self._attempts(connection, run.run_id))
+
+    async def _with_entries(self, tape: Tape) -> Tape:
+        # Only up to the head that was read with the run: what was added since belongs to another moment.
+        tape.entries = await self._entries(tape.run.run_id, -1, tape.run.head, tape.run.head + 1)
+        return tape
+
+    async def _entries(self, run_id: RunId, after: int, head: int, limit: int) -> list[Entry]:
+        found: list[Entry] = []
+        while after < head and len(found) < limit:
+            piece = self._slice(run_id, after, head, min(SLICE, limit - len(found)))
+            if not piece:
+                break
+            found += piece
+            after = piece[-1].ord
+            if len(piece) == SLICE:
+                await asyncio.sleep(0)
+        return found
+
+    def _slice(self, run_id: RunId, after: int, head: int, limit: int) -> list[Entry]:
+        values = (run_id.bytes, after, head, limit)
+        return entries_of(self._readers.read(lambda connection: connection.execute(Q["entries"], values).fetchall()))

@@ -1,0 +1,235 @@
+"""All writing of a process goes through here: one connection, one transaction at a time, one lock across processes.
+
+SQLite before 3.51.3 can damage a WAL that two connections write or checkpoint at once, so that writes and checkpoints
+of all processes happen under one `flock`. A transaction's statements run on the event loop's thread when nobody else
+writes: two threads that hand the interpreter's lock to and fro at every row are far slower. Only the sync is waited
+for in a thread, and not even that when it is short: the two hops cost more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from batuta.errors import StoreFailed, StoreUnavailable
+from batuta.stores.sqlite.connection import PATIENCE_SECONDS, Faults, connect_writer, identity
+from batuta.stores.sqlite.errors import translate
+from batuta.stores.sqlite.place import open_lock, try_lock, unlock
+
+T = TypeVar("T")
+Work = Callable[[sqlite3.Cursor], T]
+
+log = logging.getLogger("batuta.sqlite")
+
+SHORT_COMMIT_SECONDS = 0.002
+"""Commits that take no longer may hold up the event loop."""
+_FIRST_PAUSE_SECONDS = 0.000_2
+_LONGEST_PAUSE_SECONDS = 0.005
+
+
+class Writer:
+    """The writing connection of one store object, for any thread."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._mutex = threading.Lock()
+        self._waiting = 0  # threads that wait for the mutex: the event loop does not push in before them
+        self._commit_seconds = 0.0  # a moving mean
+        self._file_lock = -1
+        self._connection: sqlite3.Connection | None = None
+        self._cursor: sqlite3.Cursor | None = None
+        self._thread: ThreadPoolExecutor | None = None
+        self.faults: Faults | None = None
+        self._file = str(path)
+        self.identity: tuple[int, int] | None = None
+        """The file that is open."""
+
+    # -- open and close
+
+    def open(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="batuta-sqlite")
+        self._file_lock = open_lock(self._path.with_name(self._path.name + "-lock"))
+        self.write_blocking(lambda _cursor: None)
+
+    def close(self) -> None:
+        """Wait for what is under way, then leave. Who leaves last checkpoints: under the lock, as all do."""
+        if self._thread is not None:
+            self._thread.shutdown()
+            self._thread = None
+        if self._file_lock < 0:
+            return
+        with self._mutex:
+            try:
+                self._wait_for_file_lock(time.monotonic() + PATIENCE_SECONDS)
+                self._disconnect()
+            finally:
+                os.close(self._file_lock)
+                self._file_lock = -1
+
+    def _connected(self) -> sqlite3.Cursor:
+        if self._cursor is None:
+            self.identity = identity(self._file)
+            self._connection = connect_writer(self._path)
+            self._cursor = self._connection.cursor()
+        return self._cursor
+
+    def _disconnect(self) -> None:
+        connection, self._connection, self._cursor = self._connection, None, None
+        if connection is not None:
+            try:
+                connection.close()
+            except sqlite3.Error as error:
+                log.warning("closing the database: %s", error)
+
+    # -- transactions
+
+    async def write(self, work: Work[T], *, small: bool = False) -> T:
+        """Run `work` in a transaction and make it durable. When it raises, nothing was written.
+
+        A `small` one may be synced on the event loop's thread.
+        """
+        if not self._try_enter():
+            return await self._in_thread(lambda: self.write_blocking(work))
+        result = self._work(work)
+        if small and self._commit_seconds < SHORT_COMMIT_SECONDS:
+            self._commit()
+        else:
+            # Shielded: who gives up waiting must not leave the transaction open.
+            await asyncio.shield(self._in_thread(self._commit))
+        return result
+
+    def write_blocking(self, work: Work[T]) -> T:
+        """The same for a thread that may wait."""
+        self._enter()
+        result = self._work(work)
+        self._commit()
+        return result
+
+    def look(self, work: Work[T]) -> T | None:
+        """Read on the writing connection; None when somebody is writing."""
+        if not self._mutex.acquire(blocking=False):
+            return None
+        try:
+            return None if self._cursor is None else work(self._cursor)
+        finally:
+            self._mutex.release()
+
+    def _in_thread(self, call: Callable[[], T]) -> asyncio.Future[T]:
+        if self._thread is None:
+            raise StoreUnavailable("the store is closed")
+        return asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+    def _try_enter(self) -> bool:
+        """Begin a transaction if that needs no waiting."""
+        if self._waiting or not self._mutex.acquire(blocking=False):
+            return False
+        if self._file_lock < 0 or not try_lock(self._file_lock):
+            self._mutex.release()
+            return False
+        try:
+            self._begin()
+        except StoreUnavailable:
+            return False
+        return True
+
+    def _enter(self) -> None:
+        """Begin a transaction, after others."""
+        give_up = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            self._wait_for_turn(give_up)
+            try:
+                return self._begin()
+            except StoreUnavailable:
+                # Only a program that is none of ours can hold SQLite's own lock.
+                if time.monotonic() > give_up:
+                    raise
+            time.sleep(_LONGEST_PAUSE_SECONDS)
+
+    def _wait_for_turn(self, give_up: float) -> None:
+        self._waiting += 1
+        try:
+            self._mutex.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            self._wait_for_file_lock(give_up)
+        except BaseException:
+            self._mutex.release()
+            raise
+
+    def _wait_for_file_lock(self, give_up: float) -> None:
+        """Wait, within reason: a process that was stopped in the middle of a write never lets go."""
+        if self._file_lock < 0:
+            raise StoreUnavailable("the store is closed")
+        pause = _FIRST_PAUSE_SECONDS
+        while not try_lock(self._file_lock):
+            if time.monotonic() > give_up:
+                raise StoreUnavailable(f"another process has been writing to {self._path.name!r} for too long")
+            time.sleep(pause)
+            pause = min(pause * 1.5, _LONGEST_PAUSE_SECONDS)
+
+    def _begin(self) -> None:
+        try:
+            self._fault("begin")
+            self._connected().execute("BEGIN IMMEDIATE")
+            if identity(self._file) != self.identity:
+                raise StoreFailed(f"the database file {str(self._path)!r} was replaced or removed while in use")
+        except BaseException as error:
+            self._undo(error)
+            raise
+
+    def _work(self, work: Work[T]) -> T:
+        try:
+            self._fault("work")
+            return work(self._connected())
+        except BaseException as error:
+            self._undo(error)
+            raise
+
+    def _commit(self) -> None:
+        begun = time.perf_counter()
+        try:
+            self._fault("commit")
+            self._connected().execute("COMMIT")
+            self._fault("committed")
+        except BaseException as error:
+            self._undo(error)
+            raise
+        self._commit_seconds += (time.perf_counter() - begun - self._commit_seconds) / 8
+        self._leave()
+
+    def _fault(self, step: str) -> None:
+        if self.faults is not None:
+            self.faults(step)
+
+    def _undo(self, error: BaseException) -> None:
+        """Undo the transaction and let the others in. Raises what the error means, if that is another one."""
+        meant = translate(error) if isinstance(error, Exception) else None
+        try:
+            if isinstance(meant, StoreFailed) or not self._rolled_back():
+                self._disconnect()
+        finally:
+            self._leave()
+        if meant is not None and meant is not error:
+            raise meant from error
+
+    def _rolled_back(self) -> bool:
+        if self._connection is None or not self._connection.in_transaction:
+            return True
+        try:
+            self._connection.rollback()
+        except sqlite3.Error:
+            return False
+        return True
+
+    def _leave(self) -> None:
+        unlock(self._file_lock)
+        self._mutex.release()

@@ -1,0 +1,48 @@
+"""The law for stores: a store is right when it passes all of these.
+
+A test module gives two fixtures and inherits the classes:
+
+    @pytest.fixture
+    async def make_store(): ...   # async factory: make_store(namespace="default") gives a new Store object, opened
+                                  # on the SAME database each time, as another process would have it
+    @pytest.fixture
+    async def store(make_store):
+        return await make_store()
+
+    class TestStart(StartConformance): ...
+"""
+
+from __future__ import annotations
+
+import pytest
+
+_TOPICS = "attempts claim close commit_fence hints inbox kit lease_reap parking races reading start"
+pytest.register_assert_rewrite(*(f"{__name__}.{topic}" for topic in _TOPICS.split()))
+
+from batuta.testing.conformance.attempts import AttemptsConformance  # noqa: E402
+from batuta.testing.conformance.claim import ClaimConformance  # noqa: E402
+from batuta.testing.conformance.close import CloseConformance  # noqa: E402
+from batuta.testing.conformance.commit_fence import CommitFenceConformance  # noqa: E402
+from batuta.testing.conformance.hints import HintsConformance  # noqa: E402
+from batuta.testing.conformance.inbox import InboxConformance  # noqa: E402
+from batuta.testing.conformance.kit import MakeStore  # noqa: E402
+from batuta.testing.conformance.lease_reap import LeaseReapConformance  # noqa: E402
+from batuta.testing.conformance.parking import ParkingConformance  # noqa: E402
+from batuta.testing.conformance.races import RacesConformance  # noqa: E402
+from batuta.testing.conformance.reading import ReadingConformance  # noqa: E402
+from batuta.testing.conformance.start import StartConformance  # noqa: E402
+
+__all__ = [
+    "AttemptsConformance",
+    "ClaimConformance",
+    "CloseConformance",
+    "CommitFenceConformance",
+    "HintsConformance",
+    "InboxConformance",
+    "LeaseReapConformance",
+    "MakeStore",
+    "ParkingConformance",
+    "RacesConformance",
+    "ReadingConformance",
+    "StartConformance",
+]

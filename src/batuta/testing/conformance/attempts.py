@@ -1,0 +1,47 @@
+"""Attempts: what is known of activities that have not ended."""
+
+from __future__ import annotations
+
+from batuta.journal.records import Attempt, Verdict
+from batuta.journal.store import Store
+from batuta.testing.conformance.kit import beat, claim_one, live_worker, outlive_lease, start_owned
+
+
+class AttemptsConformance:
+    """An attempt is written with its run's fence and found by the next owner."""
+
+    async def test_attempts_come_back_in_order(self, store: Store) -> None:
+        worker = await live_worker(store)
+        pen = await start_owned(store, worker)
+        attempts = [
+            Attempt(seq=2, number=1, started_at=10, ended_at=20, next_at=30, error='{"type":"E","message":"no"}'),
+            Attempt(seq=1, number=2, started_at=12),
+            Attempt(seq=1, number=1, started_at=11, details='{"page":3}'),
+        ]
+        await pen.write(store, worker, 0, attempts=attempts)
+        assert await store.attempts(pen.run_id) == [attempts[2], attempts[1], attempts[0]]
+        assert (await store.get_run(pen.run_id)).head == 0
+
+    async def test_an_attempt_is_written_over(self, store: Store) -> None:
+        worker = await live_worker(store)
+        pen = await start_owned(store, worker)
+        await pen.write(store, worker, 0, attempts=[Attempt(seq=1, number=1, started_at=10)])
+        ended = Attempt(seq=1, number=1, started_at=10, ended_at=20, next_at=50, error="{}")
+        await pen.write(store, worker, 1, attempts=[ended])
+        assert await store.attempts(pen.run_id) == [ended]
+
+    async def test_the_next_owner_finds_them(self, store: Store) -> None:
+        worker = await live_worker(store)
+        pen = await start_owned(store, worker)
+        attempt = Attempt(seq=1, number=3, started_at=10, ended_at=11, next_at=12, error="{}")
+        await pen.write(store, worker, 0, attempts=[attempt])
+        await outlive_lease(store)
+        other = await live_worker(store)
+        await beat(store, other, reap=True)
+        assert (await claim_one(store, other)).attempts == [attempt]
+        assert await pen.write(store, worker, 0, attempts=[Attempt(seq=1, number=4, started_at=1)]) is Verdict.REFUSED
+        assert await store.attempts(pen.run_id) == [attempt]
+
+    async def test_a_run_without_attempts_has_none(self, store: Store) -> None:
+        worker = await live_worker(store)
+        assert await store.attempts((await start_owned(store, worker)).run_id) == []

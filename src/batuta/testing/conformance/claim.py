@@ -1,0 +1,158 @@
+"""Claiming runs that are due."""
+
+from __future__ import annotations
+
+from batuta.clock import SECOND
+from batuta.journal.records import Message, MessageKind, Move
+from batuta.journal.states import RunState
+from batuta.journal.store import Store
+from batuta.testing.conformance.kit import (
+    MakeStore,
+    Pen,
+    claim_one,
+    live_worker,
+    new_run,
+    outlive_lease,
+    start_owned,
+    worker_info,
+)
+
+
+class ClaimConformance:
+    """A claim owns what is due, at most once, with a new epoch."""
+
+    async def test_a_claimed_run_is_running_and_owned(self, store: Store) -> None:
+        new = new_run()
+        await store.start(new)
+        worker = await live_worker(store)
+        tape = await claim_one(store, worker)
+        assert (tape.run.state, tape.run.owner, tape.run.epoch) == (RunState.RUNNING, worker.worker_id, 1)
+        assert tape.run.wake_at is None
+        assert tape.run == await store.get_run(new.run_id)
+        assert [m.kind for m in tape.messages] == [MessageKind.START]
+        assert await store.claim(worker, 10) == []
+
+    async def test_a_claim_brings_the_whole_tape(self, store: Store) -> None:
+        worker = await live_worker(store)
+        pen = await start_owned(store, worker)
+        await pen.write(store, worker, 3)
+        message = Message(message_id="m1", kind=MessageKind.SIGNAL, name="go", body='"now"')
+        await store.send(pen.run_id, message)
+        await pen.release(store, worker)
+        tape = await claim_one(store, worker)
+        assert tape.entries == await store.journal(pen.run_id)
+        assert [entry.ord for entry in tape.entries] == [0, 1, 2, 3]
+        assert [(m.message_id, m.name, m.body) for m in tape.messages] == [("m1", "go", '"now"')]
+
+    async def test_tapes_of_several_runs_are_not_mixed_up(self, store: Store) -> None:
+        worker = await live_worker(store)
+        pens = [await start_owned(store, worker) for _ in range(3)]
+        for extra, pen in enumerate(pens):
+            await pen.write(store, worker, extra + 1, text=f"of {extra}")
+            await store.send(pen.run_id, Message(message_id="m", kind=MessageKind.SIGNAL, name=f"to {extra}"))
+            await pen.release(store, worker)
+        tapes = {tape.run.run_id: tape for tape in await store.claim(worker, 10)}
+        for extra, pen in enumerate(pens):
+            tape = tapes[pen.run_id]
+            assert tape.entries == await store.journal(pen.run_id)
+            assert tape.run.head == extra + 1
+            assert [m.name for m in tape.messages] == [f"to {extra}"]
+
+    async def test_epochs_rise_at_every_claim(self, store: Store) -> None:
+        worker = await live_worker(store)
+        await store.start(new_run())
+        for expected in (1, 2, 3):
+            tape = await claim_one(store, worker)
+            assert tape.run.epoch == expected
+            await Pen.of(tape).release(store, worker, wake_at=await store.now())
+
+    async def test_a_limit_is_kept(self, store: Store) -> None:
+        worker = await live_worker(store)
+        for _ in range(5):
+            await store.start(new_run())
+        assert [len(await store.claim(worker, 2)) for _ in range(4)] == [2, 2, 1, 0]
+
+    async def test_high_priority_comes_first_then_the_longest_due(self, store: Store) -> None:
+        worker = await live_worker(store)
+        for name, priority, delay in [("d", -1, 0), ("c", 0, 2), ("b", 0, 1), ("a", 5, 3)]:
+            await store.start(new_run(name, priority=priority, delay=delay * SECOND))
+        store.shift_clock(4)
+        assert [tape.run.id for tape in await store.claim(worker, 3)] == ["a", "b", "c"]
+        assert [tape.run.id for tape in await store.claim(worker, 3)] == ["d"]
+
+    async def test_priority_counts_across_queues(self, store: Store) -> None:
+        worker = await live_worker(store, queues=["one", "two"])
+        for name, queue, priority in [("low", "one", 1), ("high", "two", 2), ("mid", "one", 1)]:
+            await store.start(new_run(name, queue=queue, priority=priority))
+        assert [tape.run.id for tape in await store.claim(worker, 1)] == ["high"]
+
+    async def test_a_timer_is_never_early(self, store: Store) -> None:
+        worker = await live_worker(store, lease=100 * SECOND)
+        pen = await start_owned(store, worker)
+        await pen.release(store, worker, wake_at=await store.now() + 30 * SECOND)
+        store.shift_clock(29)
+        assert await store.claim(worker, 10) == []
+        store.shift_clock(1)
+        assert (await claim_one(store, worker)).run.run_id == pen.run_id
+
+    async def test_only_the_workers_queues_and_names_are_claimed(self, store: Store) -> None:
+        await store.start(new_run(queue="other"))
+        await store.start(new_run(name="unknown"))
+        worker = await live_worker(store)
+        assert await store.claim(worker, 10) == []
+        both = await live_worker(store, queues=["default", "other"], code={"flow": "1", "unknown": "1"})
+        assert len(await store.claim(both, 10)) == 2
+
+    async def test_due_runs_of_unknown_names_do_not_hide_the_others(self, store: Store) -> None:
+        for _ in range(50):
+            await store.start(new_run(name="unknown", priority=1))
+        mine, _ = await store.start(new_run())
+        worker = await live_worker(store)
+        assert (await claim_one(store, worker)).run.run_id == mine.run_id
+
+    async def test_a_worker_that_is_not_live_claims_nothing(self, store: Store) -> None:
+        await store.start(new_run())
+        assert await store.claim(worker_info(), 10) == []
+        worker = await live_worker(store)
+        await outlive_lease(store)
+        assert await store.claim(worker, 10) == []
+
+    async def test_a_run_whose_deadline_is_over_is_claimed_too(self, store: Store) -> None:
+        new = new_run(timeout=2 * SECOND)
+        await store.start(new)
+        store.shift_clock(5)
+        worker = await live_worker(store)
+        assert (await claim_one(store, worker)).run.run_id == new.run_id
+
+    async def test_what_waits_for_a_message_alone_is_not_due(self, store: Store) -> None:
+        worker = await live_worker(store)
+        pen = await start_owned(store, worker)
+        await pen.release(store, worker, wake_at=None)
+        run = await store.get_run(pen.run_id)
+        assert (run.state, run.owner, run.wake_at) == (RunState.WAITING, None, None)
+        store.shift_clock(5)
+        assert await store.claim(worker, 10) == []
+
+    async def test_a_run_handed_back_untouched_stays_pending(self, store: Store) -> None:
+        worker = await live_worker(store)
+        await store.start(new_run())
+        pen = Pen.of(await claim_one(store, worker))
+        later = await store.now() + 3 * SECOND
+        assert await pen.write(store, worker, 0, move=Move(RunState.PENDING, wake_at=later)) is None
+        run = await store.get_run(pen.run_id)
+        assert (run.state, run.owner, run.wake_at, run.head) == (RunState.PENDING, None, later, -1)
+
+    async def test_two_processes_share_the_work(self, store: Store, make_store: MakeStore) -> None:
+        other = await make_store()
+        for _ in range(6):
+            await store.start(new_run())
+        mine = await store.claim(await live_worker(store), 3)
+        theirs = await other.claim(await live_worker(other), 10)
+        assert len(mine) == len(theirs) == 3
+        assert {tape.run.run_id for tape in mine}.isdisjoint({tape.run.run_id for tape in theirs})
+
+    async def test_loading_does_not_claim(self, store: Store) -> None:
+        new = new_run()
+        await store.start(new)
+        tape = await store.load(new.run_id)
+        assert (tape.run.state, tape.run.owner, tape.run.epoch) == (RunState.PENDING, None, 0)

@@ -1,0 +1,131 @@
+"""What the suite's tests are made of: workers, runs and an owner's pen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from batuta.clock import SECOND
+from batuta.ids import RunId, new_run_id, new_worker_id
+from batuta.journal.entries import Body, Entry, EntryKind, encode_entry
+from batuta.journal.records import Attempt, Change, Move, NewRun, Pulse, Tape, Verdict, WorkerInfo
+from batuta.journal.states import RunState
+from batuta.journal.store import Store
+
+LEASE_SECONDS = 10
+
+
+class MakeStore(Protocol):
+    """Gives a new store object, opened, on the database of this test."""
+
+    async def __call__(self, namespace: str = "default") -> Store: ...
+
+
+def new_run(id: str | None = None, **options: Any) -> NewRun:
+    """A run to start, of workflow "flow" unless `name` says otherwise."""
+    run_id = new_run_id()
+    settings: dict[str, Any] = {"name": "flow", "start": '{"value":["first"]}'} | options
+    return NewRun(run_id=run_id, id=id or f"run-{run_id}", **settings)
+
+
+def worker_info(**options: Any) -> WorkerInfo:
+    """A worker for "flow" on the default queue, unless `options` say otherwise."""
+    settings: dict[str, Any] = {"queues": ["default"], "code": {"flow": "v1"}, "lease": LEASE_SECONDS * SECOND}
+    return WorkerInfo(worker_id=new_worker_id(), **(settings | options))
+
+
+async def live_worker(store: Store, **options: Any) -> WorkerInfo:
+    """A registered worker."""
+    worker = worker_info(**options)
+    await store.register(worker)
+    return worker
+
+
+async def beat(store: Store, worker: WorkerInfo, *, reap: bool = False) -> Pulse:
+    """One heartbeat in a session of its own."""
+    async with store.heart(worker.worker_id) as heart:
+        return await heart.beat(worker, reap=reap)
+
+
+async def outlive_lease(*stores: Store) -> None:
+    """Let every lease be over: move the clocks of these stores past it."""
+    for store in stores:
+        store.shift_clock(LEASE_SECONDS + 1)
+
+
+class Pen:
+    """Writes a run's tape as its owner does, and remembers where it stands."""
+
+    def __init__(self, run_id: RunId, epoch: int, head: int = -1, last: Entry | None = None) -> None:
+        self.run_id = run_id
+        self.epoch = epoch
+        self.head = head
+        self.last = last
+
+    @classmethod
+    def of(cls, tape: Tape) -> Pen:
+        return cls(tape.run.run_id, tape.run.epoch, tape.run.head, tape.entries[-1] if tape.entries else None)
+
+    def entries(self, count: int, kind: EntryKind = EntryKind.ACTIVITY_DONE, text: str = "x") -> list[Entry]:
+        """The next entries of the tape, not yet written."""
+        made: list[Entry] = []
+        crc, at = (self.last.crc, self.last.at) if self.last else (0, 1_000)
+        for number in range(self.head + 1, self.head + 1 + count):
+            entry = encode_entry(number, kind, at + 1, Body(seq=number, name=text), crc)
+            made.append(entry)
+            crc, at = entry.crc, entry.at
+        return made
+
+    def change(
+        self,
+        count: int = 1,
+        *,
+        start: NewRun | None = None,
+        move: Move | None = None,
+        consumed: Sequence[str] = (),
+        attempts: Sequence[Attempt] = (),
+        text: str = "x",
+    ) -> Change:
+        """The owner's next change, not yet committed."""
+        return Change(
+            run_id=self.run_id,
+            epoch=self.epoch,
+            head=self.head,
+            entries=self.entries(count, EntryKind.STARTED if start else EntryKind.ACTIVITY_DONE, text),
+            start=start,
+            consumed=list(consumed),
+            attempts=list(attempts),
+            move=move,
+        )
+
+    def wrote(self, change: Change) -> None:
+        """The change is durable: go on behind it."""
+        self.head = change.new_head
+        self.last = change.entries[-1] if change.entries else self.last
+
+    async def write(self, store: Store, worker: WorkerInfo, count: int = 1, **parts: Any) -> Verdict | None:
+        """Commit the next change alone; its verdict, None when it is durable."""
+        change = self.change(count, **parts)
+        verdict = (await store.commit(worker.worker_id, [change])).get(0)
+        if verdict is None:
+            self.wrote(change)
+        return verdict
+
+    async def release(self, store: Store, worker: WorkerInfo, wake_at: int | None = None, count: int = 0) -> None:
+        """Hand the run back."""
+        assert await self.write(store, worker, count, move=Move(RunState.WAITING, wake_at=wake_at)) is None
+
+
+async def start_owned(store: Store, worker: WorkerInfo, id: str | None = None, **options: Any) -> Pen:
+    """A run that its worker began itself, with one entry."""
+    run = new_run(id, **options)
+    pen = Pen(run.run_id, epoch=1)
+    assert await pen.write(store, worker, start=run) is None
+    return pen
+
+
+async def claim_one(store: Store, worker: WorkerInfo) -> Tape:
+    """The one run that is due."""
+    tapes = await store.claim(worker, 10)
+    assert len(tapes) == 1
+    return tapes[0]

@@ -1,0 +1,252 @@
+"""Leases, heartbeats and what becomes of the runs of the dead."""
+
+from __future__ import annotations
+
+from batuta.clock import SECOND
+from batuta.journal.records import Move, Verdict
+from batuta.journal.states import RunState
+from batuta.journal.store import Store
+from batuta.testing.conformance.kit import (
+    LEASE_SECONDS,
+    MakeStore,
+    Pen,
+    beat,
+    claim_one,
+    live_worker,
+    new_run,
+    outlive_lease,
+    start_owned,
+    worker_info,
+)
+
+
+class LeaseReapConformance:
+    """A worker lives as long as it beats; what it leaves behind is found by the others."""
+
+    async def test_registering_and_beating_tell_the_stores_time(self, store: Store) -> None:
+        worker = worker_info()
+        before = await store.now()
+        registered = await store.register(worker)
+        pulse = await beat(store, worker)
+        assert before <= registered <= pulse.now <= await store.now()
+        assert pulse.alive
+
+    async def test_the_timeline_stays_the_same(self, store: Store, make_store: MakeStore) -> None:
+        worker = await live_worker(store)
+        pulses = [await beat(store, worker), await beat(await make_store(), worker)]
+        assert pulses[0].timeline == pulses[1].timeline
+
+    async def test_a_beat_renews_the_lease(self, store: Store) -> None:
+        worker = await live_worker(store)
+        async with store.heart(worker.worker_id) as heart:
+            for _ in range(4):
+                store.shift_clock(LEASE_SECONDS * 0.7)
+                assert (await heart.beat(worker, reap=False)).alive
+
+    async def test_a_lease_that_is_over_is_not_renewed(self, store: Store) -> None:
+        worker = await live_worker(store)
+        await outlive_lease(store)
+        assert not (await beat(store, worker)).alive
+        assert not (await beat(store, worker)).alive
+        await store.register(worker)
+        assert (await beat(store, worker)).alive
+
+    async def test_an_unknown_or_retired_worker_is_not_alive(self, store: Store) -> None:
+        assert not (await beat(store, worker_info())).alive
+        worker = await live_worker(store)
+        await store.retire(worker.worker_id)
+        assert not (await beat(store, worker)).alive
+
+    async def test_a_beat_tells_what_is_owned(self, store: Store) -> None:
+        worker, other = await live_worker(store), await live_worker(store)
+        pens = [await start_owned(store, worker) for _ in range(3)]
+        await start_owned(store, other)
+        await pens[0].write(store, worker, move=Move(RunState.COMPLETED))
+        await pens[1].release(store, worker, wake_at=0)
+        await claim_one(store, worker)
+        assert (await beat(store, worker)).owned == {pens[1].run_id: 2, pens[2].run_id: 1}
+
+    async def test_a_beat_tells_when_the_next_run_is_due(self, store: Store) -> None:
+        worker = await live_worker(store)
+        assert (await beat(store, worker)).due_at is None
+        assert await store.due_at(worker) is None
+        run, _ = await store.start(new_run(delay=60 * SECOND, priority=3))
+        await store.start(new_run(delay=90 * SECOND, priority=9))
+        await store.start(new_run(queue="other"))
+        await store.start(new_run(name="unknown"))
+        assert (await beat(store, worker)).due_at == run.wake_at == await store.due_at(worker)
+        due, _ = await store.start(new_run())
+        assert (await beat(store, worker)).due_at == due.wake_at == await store.due_at(worker)
+
+    # -- reaping
+
+    async def test_the_runs_of_the_dead_are_set_free(self, store: Store) -> None:
+        dead = await live_worker(store)
+        begun = await start_owned(store, dead)
+        await store.start(new_run("unbegun"))
+        await claim_one(store, dead)
+        await outlive_lease(store)
+        reaper = await live_worker(store)
+        pulse = await beat(store, reaper, reap=True)
+        assert pulse.reaped == 2
+        assert pulse.due_at is not None
+        assert pulse.due_at <= pulse.now
+        run, unbegun = await store.get_run(begun.run_id), await store.get("unbegun")
+        assert (run.state, run.owner, run.epoch, run.deaths) == (RunState.WAITING, None, 2, 1)
+        assert (unbegun.state, unbegun.owner, unbegun.epoch) == (RunState.PENDING, None, 2)
+        assert {tape.run.run_id for tape in await store.claim(reaper, 10)} == {run.run_id, unbegun.run_id}
+
+    async def test_a_reaped_zombie_is_refused(self, store: Store) -> None:
+        zombie = await live_worker(store)
+        pen = await start_owned(store, zombie)
+        await outlive_lease(store)
+        await beat(store, await live_worker(store), reap=True)
+        assert await pen.write(store, zombie) is Verdict.REFUSED
+        await store.register(zombie)
+        assert await pen.write(store, zombie) is Verdict.REFUSED
+
+    async def test_an_expired_owner_that_nobody_reaped_may_still_write(self, store: Store) -> None:
+        worker = await live_worker(store)
+        pen = await start_owned(store, worker)
+        await outlive_lease(store)
+        assert await pen.write(store, worker) is None
+
+    async def test_nothing_is_reaped_unless_asked(self, store: Store) -> None:
+        dead = await live_worker(store)
+        pen = await start_owned(store, dead)
+        await outlive_lease(store)
+        pulse = await beat(store, await live_worker(store), reap=False)
+        assert pulse.reaped == 0
+        assert (await store.get_run(pen.run_id)).owner == dead.worker_id
+
+    async def test_the_living_keep_their_runs(self, store: Store) -> None:
+        worker, other = await live_worker(store), await live_worker(store)
+        pen = await start_owned(store, worker)
+        own = await start_owned(store, other)
+        assert (await beat(store, other, reap=True)).reaped == 0
+        assert await pen.write(store, worker) is None
+        assert await own.write(store, other) is None
+
+    async def test_a_worker_that_is_not_alive_reaps_nobody(self, store: Store) -> None:
+        dead, late = await live_worker(store), await live_worker(store)
+        pen = await start_owned(store, dead)
+        await outlive_lease(store)
+        pulse = await beat(store, late, reap=True)
+        assert (pulse.alive, pulse.reaped) == (False, 0)
+        assert (await store.get_run(pen.run_id)).owner == dead.worker_id
+
+    async def test_the_dead_of_another_namespace_are_not_ours(self, store: Store, make_store: MakeStore) -> None:
+        other = await make_store(namespace="other")
+        dead = await live_worker(other)
+        pen = await start_owned(other, dead)
+        await outlive_lease(store, other)
+        assert (await beat(store, await live_worker(store), reap=True)).reaped == 0
+        assert (await other.get_run(pen.run_id)).owner == dead.worker_id
+
+    # -- retiring
+
+    async def test_a_retired_workers_runs_are_free_and_no_death_is_counted(self, store: Store) -> None:
+        worker = await live_worker(store)
+        pen = await start_owned(store, worker)
+        await store.retire(worker.worker_id)
+        run = await store.get_run(pen.run_id)
+        assert (run.state, run.owner, run.deaths, run.epoch) == (RunState.WAITING, None, 0, 2)
+        assert await pen.write(store, worker) is Verdict.REFUSED
+        assert (await claim_one(store, await live_worker(store))).run.run_id == pen.run_id
+
+    async def test_retiring_twice_is_harmless(self, store: Store) -> None:
+        worker = await live_worker(store)
+        await store.retire(worker.worker_id)
+        await store.retire(worker.worker_id)
+
+    # -- fast detection
+
+    async def test_a_worker_without_its_lock_seems_gone(self, store: Store, make_store: MakeStore) -> None:
+        other = await make_store()
+        me, held, gone = await live_worker(store), await live_worker(other), await live_worker(other)
+        async with other.heart(held.worker_id), store.heart(me.worker_id) as heart:
+            assert (await heart.beat(me, reap=False)).peers == [gone.worker_id]
+            async with other.heart(gone.worker_id):
+                assert (await heart.beat(me, reap=False)).peers == []
+            assert (await heart.beat(me, reap=False)).peers == [gone.worker_id]
+
+    async def test_one_whose_lease_is_over_seems_gone_too(self, store: Store) -> None:
+        gone = await live_worker(store)
+        await outlive_lease(store)
+        me = await live_worker(store)
+        async with store.heart(me.worker_id) as heart:
+            assert (await heart.beat(me, reap=True)).peers == [gone.worker_id]
+            assert await heart.bury([gone.worker_id]) == 0
+            assert (await heart.beat(me, reap=False)).peers == []
+
+    async def test_burying_frees_the_runs_of_the_gone(self, store: Store, make_store: MakeStore) -> None:
+        other = await make_store()
+        me, gone = await live_worker(store), await live_worker(other)
+        pen = await start_owned(other, gone)
+        async with store.heart(me.worker_id) as heart:
+            assert await heart.bury([gone.worker_id]) == 1
+            assert (await heart.beat(me, reap=False)).peers == []
+        run = await store.get_run(pen.run_id)
+        assert (run.owner, run.state, run.deaths) == (None, RunState.WAITING, 1)
+        assert await pen.write(other, gone) is Verdict.REFUSED
+        assert not (await beat(other, gone)).alive
+
+    async def test_a_worker_that_holds_its_lock_is_not_buried(self, store: Store, make_store: MakeStore) -> None:
+        other = await make_store()
+        me, slow = await live_worker(store), await live_worker(other)
+        pen = await start_owned(other, slow)
+        async with other.heart(slow.worker_id) as slow_heart, store.heart(me.worker_id) as heart:
+            assert await heart.bury([slow.worker_id, "unknown"]) == 0
+            assert (await slow_heart.beat(slow, reap=False)).alive
+        assert await pen.write(other, slow) is None
+
+    async def test_burying_one_leaves_others_whose_lease_is_over(self, store: Store, make_store: MakeStore) -> None:
+        other = await make_store()
+        gone, slow = await live_worker(other), await live_worker(other)
+        pens = [await start_owned(other, gone), await start_owned(other, slow)]
+        await outlive_lease(store, other)
+        me = await live_worker(store)
+        async with other.heart(slow.worker_id), store.heart(me.worker_id) as heart:
+            assert await heart.bury([gone.worker_id, slow.worker_id]) == 1
+        assert await pens[0].write(other, gone) is Verdict.REFUSED
+        assert await pens[1].write(other, slow) is None
+
+    # -- poison
+
+    async def test_five_deaths_without_progress_park_a_run(self, store: Store) -> None:
+        await store.start(new_run("bad"))
+        for death in range(1, 6):
+            await claim_one(store, await live_worker(store))
+            await outlive_lease(store)
+            await beat(store, await live_worker(store), reap=True)
+            assert (await store.get("bad")).deaths == death
+        run = await store.get("bad")
+        assert (run.state, run.owner, run.wake_at, run.epoch) == (RunState.POISONED, None, None, 10)
+        assert run.reason
+        assert await store.claim(await live_worker(store), 10) == []
+
+    async def test_progress_resets_the_count_of_deaths(self, store: Store) -> None:
+        await store.start(new_run("slow"))
+        for _ in range(7):
+            worker = await live_worker(store)
+            pen = Pen.of(await claim_one(store, worker))
+            await pen.write(store, worker)
+            await outlive_lease(store)
+            await beat(store, await live_worker(store), reap=True)
+            assert (await store.get("slow")).deaths == 1
+
+    async def test_progress_of_a_claim_that_ended_well_resets_it_too(self, store: Store) -> None:
+        await store.start(new_run("slow"))
+        for _ in range(4):
+            await claim_one(store, await live_worker(store))
+            await outlive_lease(store)
+            await beat(store, await live_worker(store), reap=True)
+        worker = await live_worker(store)
+        pen = Pen.of(await claim_one(store, worker))
+        await pen.write(store, worker)
+        await pen.release(store, worker, wake_at=0)
+        await claim_one(store, await live_worker(store))
+        await outlive_lease(store)
+        await beat(store, await live_worker(store), reap=True)
+        run = await store.get("slow")
+        assert (run.state, run.deaths) == (RunState.WAITING, 1)

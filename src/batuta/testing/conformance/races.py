@@ -1,0 +1,138 @@
+"""Two processes at once: a check without a lock on the row is no fence."""
+
+from __future__ import annotations
+
+import asyncio
+
+from batuta.clock import SECOND
+from batuta.errors import RunClosed
+from batuta.journal.entries import EntryKind
+from batuta.journal.records import Message, MessageKind, Move, Verdict
+from batuta.journal.states import RunState
+from batuta.journal.store import Store
+from batuta.testing.conformance.close import last_word
+from batuta.testing.conformance.kit import MakeStore, Pen, beat, live_worker, new_run, outlive_lease, start_owned
+
+ROUNDS = 15
+
+
+class RacesConformance:
+    """Whoever comes first wins whole; the other is refused whole."""
+
+    async def test_a_zombies_entry_never_lands_after_a_terminate(self, store: Store, make_store: MakeStore) -> None:
+        other = await make_store()
+        worker = await live_worker(store)
+        for _ in range(ROUNDS):
+            pen = await start_owned(store, worker)
+            entry = last_word(pen)
+            verdict, closed = await asyncio.gather(
+                pen.write(store, worker),
+                other.close_run(pen.run_id, entry.ord - 1, entry, RunState.TERMINATED, "enough"),
+            )
+            entries = await store.journal(pen.run_id)
+            assert closed is (verdict is Verdict.REFUSED)
+            assert [e.ord for e in entries] == [0, 1]
+            assert entries[1].kind is (EntryKind.TERMINATED if closed else EntryKind.ACTIVITY_DONE)
+
+    async def test_a_zombies_entry_never_lands_after_a_reap(self, store: Store, make_store: MakeStore) -> None:
+        other = await make_store()
+        for _ in range(ROUNDS):
+            zombie = await live_worker(store)
+            pen = await start_owned(store, zombie)
+            await outlive_lease(store, other)
+            reaper = await live_worker(other)
+            verdict, _ = await asyncio.gather(pen.write(store, zombie), beat(other, reaper, reap=True))
+            run = await store.get_run(pen.run_id)
+            assert (run.owner, run.epoch) == (None, 2)
+            assert run.head == (0 if verdict is Verdict.REFUSED else 1)
+            assert len(await store.journal(pen.run_id)) == run.head + 1
+            assert await pen.write(store, zombie) is Verdict.REFUSED
+            await other.claim(reaper, 1)
+
+    async def test_parallel_claims_never_give_a_run_to_two(self, store: Store, make_store: MakeStore) -> None:
+        stores = [store, await make_store(), await make_store()]
+        for _ in range(30):
+            await store.start(new_run())
+        workers = [await live_worker(each) for each in stores for _ in range(2)]
+        claims = [each.claim(worker, 4) for each in stores for worker in workers for _ in range(2)]
+        tapes = [tape for claimed in await asyncio.gather(*claims) for tape in claimed]
+        claimed = [tape.run.run_id for tape in tapes]
+        assert len(claimed) == len(set(claimed)) == 30
+        assert all(tape.run.epoch == 1 for tape in tapes)
+
+    async def test_one_of_many_starts_with_one_id_wins(self, store: Store, make_store: MakeStore) -> None:
+        stores = [store, await make_store()]
+        for number in range(ROUNDS):
+            news = [new_run(f"same-{number}") for _ in range(6)]
+            results = await asyncio.gather(*(stores[i % 2].start(new) for i, new in enumerate(news)))
+            assert sum(is_new for _run, is_new in results) == 1
+            assert len({run.run_id for run, _is_new in results}) == 1
+
+    async def test_owned_and_unowned_starts_with_one_id_race(self, store: Store, make_store: MakeStore) -> None:
+        other = await make_store()
+        worker = await live_worker(store)
+        for number in range(ROUNDS):
+            mine, theirs = new_run(f"same-{number}"), new_run(f"same-{number}")
+            verdict, (run, is_new) = await asyncio.gather(
+                Pen(mine.run_id, epoch=1).write(store, worker, start=mine), other.start(theirs)
+            )
+            assert is_new is (verdict is Verdict.EXISTS)
+            assert (await store.get(run.id)).run_id == (theirs if is_new else mine).run_id == run.run_id
+
+    async def test_a_message_sent_while_its_run_is_evicted_is_not_missed(
+        self, store: Store, make_store: MakeStore
+    ) -> None:
+        other = await make_store()
+        worker = await live_worker(store)
+        for _ in range(ROUNDS):
+            pen = await start_owned(store, worker)
+            later = await store.now() + 600 * SECOND
+            await asyncio.gather(
+                pen.release(store, worker, wake_at=later),
+                other.send(pen.run_id, Message(message_id="m", kind=MessageKind.SIGNAL)),
+            )
+            tapes = await store.claim(worker, 10)
+            assert [tape.run.run_id for tape in tapes] == [pen.run_id]
+            assert [m.message_id for m in tapes[0].messages] == ["m"]
+
+    async def test_a_message_is_taken_or_refused_when_its_run_closes(self, store: Store, make_store: MakeStore) -> None:
+        other = await make_store()
+        worker = await live_worker(store)
+        for _ in range(ROUNDS):
+            pen = await start_owned(store, worker)
+            verdict, sent = await asyncio.gather(
+                pen.write(store, worker, move=Move(RunState.COMPLETED)),
+                other.send(pen.run_id, Message(message_id="m", kind=MessageKind.SIGNAL)),
+                return_exceptions=True,
+            )
+            assert verdict is None
+            assert sent is True or isinstance(sent, RunClosed)
+            assert len((await store.load(pen.run_id)).messages) == (1 if sent is True else 0)
+
+    async def test_one_of_many_equal_messages_is_taken(self, store: Store, make_store: MakeStore) -> None:
+        stores = [store, await make_store()]
+        run, _ = await store.start(new_run())
+        for number in range(ROUNDS):
+            message = Message(message_id=f"m{number}", kind=MessageKind.SIGNAL)
+            sent = await asyncio.gather(*(stores[i % 2].send(run.run_id, message) for i in range(4)))
+            assert sorted(sent) == [False, False, False, True]
+
+    async def test_commits_of_two_processes_do_not_hold_each_other_up(
+        self, store: Store, make_store: MakeStore
+    ) -> None:
+        stores = [store, await make_store()]
+        workers = [await live_worker(each) for each in stores]
+        pens = [
+            [await start_owned(each, worker) for _ in range(20)] for each, worker in zip(stores, workers, strict=True)
+        ]
+        for _ in range(10):
+            batches = [[pen.change(1) for pen in mine] for mine in pens]
+            verdicts = await asyncio.gather(
+                *(each.commit(w.worker_id, batch) for each, w, batch in zip(stores, workers, batches, strict=True))
+            )
+            assert verdicts == [{}, {}]
+            for mine, batch in zip(pens, batches, strict=True):
+                for pen, change in zip(mine, batch, strict=True):
+                    pen.wrote(change)
+        heads = {(await store.get_run(pen.run_id)).head for mine in pens for pen in mine}
+        assert heads == {10}

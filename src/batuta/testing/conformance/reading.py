@@ -1,0 +1,153 @@
+"""Reading: single runs, journals, lists and counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from batuta.errors import InvalidInput, UnknownRun
+from batuta.journal.records import Move, RunFilter, RunKind
+from batuta.journal.states import RunState
+from batuta.journal.store import Store
+from batuta.testing.conformance.kit import MakeStore, live_worker, new_run, start_owned
+
+
+async def ids(store: Store, **where: object) -> list[str]:
+    """Ids of all that match, newest first; checks that count agrees."""
+    wanted = RunFilter(**where)  # type: ignore[arg-type]  # the callers pass fields of the filter
+    page = await store.list_runs(wanted, limit=1_000)
+    assert page.cursor is None
+    assert await store.count_runs(wanted) == len(page.runs)
+    return [run.id for run in page.runs]
+
+
+class ReadingConformance:
+    """What is read is what was written, in pages that do not shift."""
+
+    async def test_what_is_not_there_is_unknown(self, store: Store) -> None:
+        run_id = new_run().run_id
+        for missing in (
+            store.get("nobody"),
+            store.get_run(run_id),
+            store.load(run_id),
+            store.outcome(run_id),
+        ):
+            with pytest.raises(UnknownRun):
+                await missing
+
+    async def test_a_journal_is_read_in_pieces(self, store: Store) -> None:
+        worker = await live_worker(store)
+        pen = await start_owned(store, worker)
+        await pen.write(store, worker, 9)
+        whole = await store.journal(pen.run_id)
+        assert [entry.ord for entry in whole] == list(range(10))
+        assert await store.journal(pen.run_id, after=3) == whole[4:]
+        assert await store.journal(pen.run_id, after=3, limit=2) == whole[4:6]
+        assert await store.journal(pen.run_id, after=9) == []
+
+    async def test_the_outcome_is_the_run_and_its_last_entry(self, store: Store) -> None:
+        worker = await live_worker(store)
+        pen = await start_owned(store, worker)
+        await pen.write(store, worker, 2, move=Move(RunState.COMPLETED))
+        run, last = await store.outcome(pen.run_id)
+        assert (run.state, last) == (RunState.COMPLETED, pen.last)
+        unbegun, _ = await store.start(new_run())
+        assert await store.outcome(unbegun.run_id) == (unbegun, None)
+
+    async def test_the_newest_come_first(self, store: Store) -> None:
+        for name in ("one", "two", "three"):
+            await store.start(new_run(name))
+        assert await ids(store) == ["three", "two", "one"]
+
+    async def test_pages_cover_all_once(self, store: Store) -> None:
+        for index in range(7):
+            await store.start(new_run(f"r{index}"))
+        seen, cursor = [], None
+        while True:
+            page = await store.list_runs(RunFilter(), cursor, limit=3)
+            seen += [run.id for run in page.runs]
+            cursor = page.cursor
+            if cursor is None:
+                break
+            assert len(page.runs) == 3
+        assert seen == [f"r{index}" for index in reversed(range(7))]
+
+    async def test_a_full_last_page_has_no_cursor(self, store: Store) -> None:
+        for _ in range(4):
+            await store.start(new_run())
+        first = await store.list_runs(RunFilter(), limit=2)
+        assert (await store.list_runs(RunFilter(), first.cursor, limit=2)).cursor is None
+
+    async def test_pages_do_not_shift_when_runs_are_added(self, store: Store) -> None:
+        for index in range(4):
+            await store.start(new_run(f"r{index}"))
+        first = await store.list_runs(RunFilter(), limit=2)
+        await store.start(new_run("newer"))
+        second = await store.list_runs(RunFilter(), first.cursor, limit=2)
+        assert [run.id for run in first.runs + second.runs] == ["r3", "r2", "r1", "r0"]
+
+    async def test_pages_of_a_filter_cover_all_once(self, store: Store) -> None:
+        for index in range(10):
+            await store.start(new_run(f"r{index}", queue="even" if index % 2 == 0 else "odd"))
+        first = await store.list_runs(RunFilter(queue="odd"), limit=3)
+        second = await store.list_runs(RunFilter(queue="odd"), first.cursor, limit=3)
+        assert [run.id for run in first.runs + second.runs] == ["r9", "r7", "r5", "r3", "r1"]
+
+    async def test_a_foreign_cursor_is_refused(self, store: Store) -> None:
+        with pytest.raises(InvalidInput, match="cursor"):
+            await store.list_runs(RunFilter(), "page 2")
+
+    async def test_an_empty_store_has_an_empty_page(self, store: Store) -> None:
+        assert await ids(store) == []
+
+    async def test_filters_restrict(self, store: Store) -> None:
+        worker = await live_worker(store)
+        await store.start(new_run("a-1", queue="pix"))
+        await store.start(new_run("a-2", name="other"))
+        await store.start(new_run("b-1", kind=RunKind.JOB))
+        failed = await start_owned(store, worker, "b-2")
+        await failed.write(store, worker, move=Move(RunState.FAILED))
+        await start_owned(store, worker, "b%3")
+        assert await ids(store, queue="pix") == ["a-1"]
+        assert await ids(store, name="other") == ["a-2"]
+        assert await ids(store, kind=RunKind.JOB) == ["b-1"]
+        assert await ids(store, states=(RunState.FAILED,)) == ["b-2"]
+        assert await ids(store, states=(RunState.FAILED, RunState.RUNNING)) == ["b%3", "b-2"]
+        assert await ids(store, states=(RunState.CANCELLED,)) == []
+        assert await ids(store, states=(RunState.PENDING,), name="flow") == ["b-1", "a-1"]
+
+    @pytest.mark.parametrize(
+        ("prefix", "expected"),
+        [("a", ["aB", "ab"]), ("ab", ["ab"]), ("%", ["%x"]), ("_", ["_y"]), ("", ["_y", "%x", "aB", "ab"]), ("zz", [])],
+    )
+    async def test_an_id_prefix_is_taken_literally(self, store: Store, prefix: str, expected: list[str]) -> None:
+        for name in ("ab", "aB", "%x", "_y"):
+            await store.start(new_run(name))
+        assert await ids(store, id_prefix=prefix) == expected
+
+    async def test_tags_must_all_match(self, store: Store) -> None:
+        await store.start(new_run("both", tags='{"bank":"b1","weird \\"key":"ç"}'))
+        await store.start(new_run("one", tags='{"bank":"b1"}'))
+        await store.start(new_run("none"))
+        assert await ids(store, tags=(("bank", "b1"),)) == ["one", "both"]
+        assert await ids(store, tags=(("bank", "b1"), ('weird "key', "ç"))) == ["both"]
+        assert await ids(store, tags=(("bank", "b2"),)) == []
+
+    async def test_creation_times_restrict(self, store: Store) -> None:
+        old, _ = await store.start(new_run("old"))
+        store.shift_clock(60)
+        new, _ = await store.start(new_run("new"))
+        assert await ids(store, created_after=old.created_at) == ["new"]
+        assert await ids(store, created_before=new.created_at) == ["old"]
+        assert await ids(store, created_after=old.created_at, created_before=new.created_at) == []
+
+    async def test_lists_stay_within_the_namespace(self, store: Store, make_store: MakeStore) -> None:
+        other = await make_store(namespace="other")
+        await store.start(new_run("mine"))
+        await other.start(new_run("theirs"))
+        assert await ids(store) == ["mine"]
+        assert await ids(other) == ["theirs"]
+
+    async def test_a_shifted_clock_moves_now_only_here(self, store: Store, make_store: MakeStore) -> None:
+        other = await make_store()
+        store.shift_clock(3_600)
+        assert await store.now() > await other.now() + 3_000 * 1_000_000

@@ -1,0 +1,123 @@
+"""Starting runs that nobody owns yet."""
+
+from __future__ import annotations
+
+import pytest
+
+from batuta.clock import SECOND
+from batuta.errors import AlreadyStarted, UnknownRun
+from batuta.journal.records import IfExists, MessageKind, Move
+from batuta.journal.states import RunState
+from batuta.journal.store import Store
+from batuta.testing.conformance.kit import MakeStore, claim_one, live_worker, new_run, start_owned
+
+
+class StartConformance:
+    """A start is durable or refused, and an id has one current run."""
+
+    async def test_a_started_run_is_pending_and_owned_by_nobody(self, store: Store) -> None:
+        before = await store.now()
+        new = new_run("order-1", queue="pix", priority=7, version="3", tags='{"a":"b"}', memo='{"m":1}')
+        run, is_new = await store.start(new)
+        assert is_new
+        assert (run.run_id, run.id, run.chain_id, run.name) == (new.run_id, "order-1", new.run_id, "flow")
+        assert (run.state, run.owner, run.epoch, run.head, run.deaths) == (RunState.PENDING, None, 0, -1, 0)
+        assert (run.queue, run.priority, run.version) == ("pix", 7, "3")
+        assert (run.tags, run.memo, run.failed_code, run.reason) == ('{"a":"b"}', '{"m":1}', [], "")
+        assert before <= run.created_at <= await store.now()
+        assert run.wake_at == run.created_at
+        assert (run.closed_at, run.deadline, run.parent_run_id) == (None, None, None)
+        assert await store.get("order-1") == run == await store.get_run(new.run_id)
+
+    async def test_its_start_message_waits_in_the_inbox(self, store: Store) -> None:
+        new = new_run(start='{"value":["fish",2]}')
+        await store.start(new)
+        tape = await store.load(new.run_id)
+        assert [(m.kind, m.body) for m in tape.messages] == [(MessageKind.START, '{"value":["fish",2]}')]
+        assert tape.messages[0].at == tape.run.created_at
+        assert tape.entries == [] == tape.attempts
+
+    async def test_a_parent_is_remembered(self, store: Store) -> None:
+        parent, _ = await store.start(new_run())
+        run, _ = await store.start(new_run(parent_run_id=parent.run_id, parent_seq=4))
+        assert (run.parent_run_id, run.parent_seq) == (parent.run_id, 4)
+
+    async def test_another_process_sees_it_at_once(self, store: Store, make_store: MakeStore) -> None:
+        run, _ = await store.start(new_run("seen"))
+        assert await (await make_store()).get("seen") == run
+
+    async def test_a_delayed_run_is_due_later(self, store: Store) -> None:
+        run, _ = await store.start(new_run(delay=30 * SECOND))
+        assert run.wake_at == run.created_at + 30 * SECOND
+
+    async def test_a_taken_id_gives_the_run_that_has_it(self, store: Store) -> None:
+        first, _ = await store.start(new_run("taken"))
+        second, is_new = await store.start(new_run("taken"))
+        assert (second, is_new) == (first, False)
+
+    async def test_a_taken_id_gives_the_run_that_has_it_even_closed(self, store: Store) -> None:
+        worker = await live_worker(store)
+        pen = await start_owned(store, worker, "done")
+        await pen.write(store, worker, move=Move(RunState.COMPLETED))
+        run, is_new = await store.start(new_run("done"))
+        assert (run.run_id, run.state, is_new) == (pen.run_id, RunState.COMPLETED, False)
+
+    @pytest.mark.parametrize("policy", [IfExists.REJECT, IfExists.RESTART])
+    async def test_a_taken_id_is_refused(self, store: Store, policy: IfExists) -> None:
+        first, _ = await store.start(new_run("taken"))
+        with pytest.raises(AlreadyStarted, match="taken"):
+            await store.start(new_run("taken", if_exists=policy))
+        assert await store.get("taken") == first
+
+    async def test_reject_refuses_an_id_whose_run_is_closed(self, store: Store) -> None:
+        worker = await live_worker(store)
+        pen = await start_owned(store, worker, "done")
+        await pen.write(store, worker, move=Move(RunState.FAILED))
+        with pytest.raises(AlreadyStarted, match="failed"):
+            await store.start(new_run("done", if_exists=IfExists.REJECT))
+
+    async def test_restart_takes_an_id_over_from_a_closed_run(self, store: Store) -> None:
+        worker = await live_worker(store)
+        pen = await start_owned(store, worker, "again")
+        await pen.write(store, worker, move=Move(RunState.COMPLETED))
+        run, is_new = await store.start(new_run("again", if_exists=IfExists.RESTART))
+        assert is_new
+        assert run.run_id != pen.run_id
+        assert run.chain_id == run.run_id
+        assert await store.get("again") == run
+        assert (await store.get_run(pen.run_id)).state is RunState.COMPLETED
+
+    @pytest.mark.parametrize("policy", list(IfExists))
+    async def test_the_same_start_written_again_is_the_same_run(self, store: Store, policy: IfExists) -> None:
+        new = new_run("once", if_exists=policy)
+        first, _ = await store.start(new)
+        assert await store.start(new) == (first, True)
+        assert len((await store.load(new.run_id)).messages) == 1
+
+    async def test_the_deadline_is_the_earlier_timeout(self, store: Store) -> None:
+        for timeout, execution, expected in [(5, 0, 5), (0, 9, 9), (5, 9, 5), (9, 5, 5)]:
+            new = new_run(timeout=timeout * SECOND, execution_timeout=execution * SECOND)
+            run, _ = await store.start(new)
+            assert run.deadline == run.created_at + expected * SECOND
+
+    async def test_the_execution_timeout_counts_from_the_chains_begin(self, store: Store) -> None:
+        worker = await live_worker(store)
+        first = await start_owned(store, worker, "long", execution_timeout=100 * SECOND)
+        await first.write(store, worker, move=Move(RunState.CONTINUED))
+        begun = (await store.get_run(first.run_id)).created_at
+        store.shift_clock(7)
+        follower = new_run("long", chain_id=first.run_id, execution_timeout=100 * SECOND, if_exists=IfExists.RESTART)
+        run, _ = await store.start(follower)
+        assert (run.chain_id, run.deadline) == (first.run_id, begun + 100 * SECOND)
+
+    async def test_namespaces_do_not_see_each_other(self, store: Store, make_store: MakeStore) -> None:
+        other = await make_store(namespace="other")
+        mine, _ = await store.start(new_run("same"))
+        theirs, is_new = await other.start(new_run("same", if_exists=IfExists.REJECT))
+        assert is_new
+        assert (await store.get("same"), await other.get("same")) == (mine, theirs)
+        for missing in (other.get_run(mine.run_id), other.load(mine.run_id), other.outcome(mine.run_id)):
+            with pytest.raises(UnknownRun):
+                await missing
+        worker = await live_worker(other)
+        assert (await claim_one(other, worker)).run.run_id == theirs.run_id

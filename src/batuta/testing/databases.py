@@ -1,0 +1,82 @@
+"""Fresh databases on a PostgreSQL server, for one test each."""
+
+import asyncio
+import secrets
+import threading
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit, urlunsplit
+
+
+class DatabaseMaker:
+    """Makes and drops databases on the server at ``url``. Works inside and outside a running event loop."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def close(self) -> None:
+        """Let the server go; one that is not ours goes on."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def create_database(self, template: str | None = None) -> str:
+        """A new database, empty or a copy of the database at the url ``template``; returns its url.
+
+        Nobody may be connected to the template meanwhile.
+        """
+        name = f"batuta_test_{secrets.token_hex(6)}"
+        source = f" TEMPLATE {database_name(template)}" if template else ""
+        self.execute(f"CREATE DATABASE {name}{source}")
+        return with_database(self.url, name)
+
+    def drop_database(self, url: str) -> None:
+        """Drop a database, ending whatever is still connected to it."""
+        self.execute(f"DROP DATABASE IF EXISTS {database_name(url)} WITH (FORCE)")
+
+    def execute(self, statement: str) -> None:
+        """Run one statement in the server's own database, outside a transaction."""
+        _run_aside(_execute(self.url, statement))
+
+
+def database_name(url: str) -> str:
+    """The quoted name of the database that a url points at."""
+    return '"' + urlsplit(url).path.lstrip("/").replace('"', '""') + '"'
+
+
+def with_database(url: str, name: str) -> str:
+    """The same server, another database."""
+    return urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
+
+
+async def _execute(url: str, statement: str) -> None:
+    import asyncpg
+
+    connection = await asyncpg.connect(url, timeout=30)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+def _run_aside(work: Coroutine[None, None, None]) -> None:
+    # In a thread: the caller may be inside a running loop, where asyncio.run refuses.
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            asyncio.run(work)
+        except BaseException as error:  # noqa: BLE001 - handed over to the caller's thread
+            failures.append(error)
+
+    thread = threading.Thread(target=run, name="batuta-test-database")
+    thread.start()
+    thread.join()
+    if failures:
+        raise failures[0]

@@ -1,0 +1,171 @@
+"""An event loop on which waiting takes no time.
+
+Whenever nothing can happen but the passing of time, the loop's clock jumps to the next timer: a workflow that sleeps
+for a month ends in milliseconds, and everything happens in the order in which it would have happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import math
+import selectors
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
+
+from batuta.clock import SECOND, SystemClock
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_EPOCH = 1_700_000_000 * SECOND
+_PATIENCE = 0.5
+_ITS_OWN = 1  # file descriptors that every loop watches: the pipe that wakes it
+
+
+class Stuck(RuntimeError):
+    """Everything waits, and neither time nor a thread nor a socket can wake any of it."""
+
+
+class VirtualClock:
+    """A clock that an event loop moves. It is a `batuta.clock.Clock`."""
+
+    def __init__(self, now: int = _EPOCH) -> None:
+        self._epoch = now
+        self._passed = 0
+
+    def now(self) -> int:
+        return self._epoch + self._passed
+
+    def monotonic(self) -> float:
+        return self._passed / SECOND
+
+    def pass_by(self, seconds: float) -> None:
+        """Move on, rounded up: what was to happen after `seconds` is due then."""
+        self._passed += math.ceil(round(seconds * SECOND, 3))
+
+
+class _SkippingSelector(selectors.BaseSelector):
+    """Waits by moving the clock. Waits in real time only for threads and sockets, which know no other."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._real = selectors.DefaultSelector()
+        self._clock = clock
+        self.busy_threads = 0
+        self.idle: list[asyncio.Future[None]] = []
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        found = self._real.select(0)
+        if found or (timeout is not None and timeout <= 0):
+            return found
+        if self.busy_threads > 0:
+            return self._real.select(None)
+        if self.idle:
+            self._tell_idle()
+            return []
+        if len(self._real.get_map()) > _ITS_OWN:
+            return self._wait_as_usual(timeout)
+        if timeout is None:
+            return self._wait_for_a_stranger()
+        self._clock.pass_by(timeout)
+        return []
+
+    def _tell_idle(self) -> None:
+        for waiter in self.idle:
+            if not waiter.done():
+                waiter.set_result(None)
+        self.idle.clear()
+
+    def _wait_as_usual(self, timeout: float | None) -> list[tuple[selectors.SelectorKey, int]]:
+        """A socket is open, and the other side may take its time: here a second is a second."""
+        real = SystemClock()
+        begun = real.monotonic()
+        found = self._real.select(timeout)
+        self._clock.pass_by(real.monotonic() - begun)
+        return found
+
+    def _wait_for_a_stranger(self) -> list[tuple[selectors.SelectorKey, int]]:
+        """Nothing will happen by itself; a thread that we do not know of may still call."""
+        found = self._real.select(_PATIENCE)
+        if not found:
+            raise Stuck(
+                "everything in this test waits for something that cannot come: is a run parked "
+                "(look at `await handle.describe()`), or does nobody set what is awaited?"
+            )
+        return found
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        return self._real.register(fileobj, events, data)
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._real.unregister(fileobj)
+
+    def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        return self._real.modify(fileobj, events, data)
+
+    def get_map(self) -> Any:
+        return self._real.get_map()
+
+    def close(self) -> None:
+        self._real.close()
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """asyncio's own loop, with a clock that jumps. Threads of its executors hold the clock while they work."""
+
+    def __init__(self, clock: VirtualClock | None = None) -> None:
+        self.clock = clock or VirtualClock()
+        self._skipping = _SkippingSelector(self.clock)
+        super().__init__(self._skipping)
+        self._clock_resolution = 1 / SECOND
+
+    def time(self) -> float:
+        return self.clock.monotonic()
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:
+        future = super().run_in_executor(executor, func, *args)
+        self._skipping.busy_threads += 1
+        future.add_done_callback(self._thread_ended)
+        return future
+
+    def _thread_ended(self, _: asyncio.Future[Any]) -> None:
+        self._skipping.busy_threads -= 1
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        self._skipping.busy_threads += 1  # asyncio waits for its threads with a timeout: time must stand still
+        try:
+            await super().shutdown_default_executor()
+        finally:
+            self._skipping.busy_threads -= 1
+
+    async def settled(self) -> None:
+        """Wait until nothing can happen any more without time passing."""
+        waiter = self.create_future()
+        self._skipping.idle.append(waiter)
+        await waiter
+
+    async def let_pass(self, seconds: float) -> None:
+        """Let time pass, also while threads work."""
+        end = self.create_future()
+        self.call_later(seconds, end.set_result, None)
+        held, self._skipping.busy_threads = self._skipping.busy_threads, 0
+        try:
+            await end
+        finally:
+            self._skipping.busy_threads += held
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """`asyncio.run`, in virtual time."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(main)
+
+
+def in_virtual_time(test: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """Decorates an async test: it becomes a plain one, which any test runner can call."""
+
+    @functools.wraps(test)
+    def plain(*args: P.args, **kwargs: P.kwargs) -> T:
+        return run(test(*args, **kwargs))
+
+    return plain

@@ -1,0 +1,90 @@
+"""Fixtures for all tests: a real PostgreSQL shared by the whole run, and a fresh database for each test.
+
+Where PostgreSQL can't be started, tests that ask for it fail; they are never skipped.
+"""
+
+import asyncio
+import importlib
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batuta.testing.databases import DatabaseMaker
+from batuta.testing.servers import ExternalPostgres, ServerUnavailable, launch_postgres
+
+_SHARED = pytest.StashKey[DatabaseMaker]()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """With pytest-xdist the controller owns the one server; each worker is told where it is."""
+    try:
+        if _SHARED not in node.config.stash:
+            node.config.stash[_SHARED] = launch_postgres()
+        node.workerinput["postgres_url"] = node.config.stash[_SHARED].url
+    except ServerUnavailable as error:
+        node.workerinput["postgres_error"] = str(error)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if server := config.stash.get(_SHARED, None):
+        server.close()
+
+
+@pytest.fixture(scope="session")
+def postgres_server(request: pytest.FixtureRequest) -> Iterator[DatabaseMaker]:
+    """The test run's PostgreSQL (fsync off). A test that restarts or kills one launches its own."""
+    given: dict[str, str] = getattr(request.config, "workerinput", {})
+    if "postgres_error" in given:
+        raise ServerUnavailable(given["postgres_error"])
+    with ExternalPostgres(given["postgres_url"]) if given else launch_postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres_server: DatabaseMaker) -> Iterator[str]:
+    """A database that was migrated once, to be copied."""
+    url = postgres_server.create_database()
+    _migrate(url)
+    yield url
+    postgres_server.drop_database(url)
+
+
+@pytest.fixture
+def postgres_url(postgres_server: DatabaseMaker, postgres_template: str) -> Iterator[str]:
+    """A migrated, empty database of this test's own."""
+    url = postgres_server.create_database(template=postgres_template)
+    yield url
+    postgres_server.drop_database(url)
+
+
+@pytest.fixture
+def empty_postgres_url(postgres_server: DatabaseMaker) -> Iterator[str]:
+    """A database in which nothing was migrated yet."""
+    url = postgres_server.create_database()
+    yield url
+    postgres_server.drop_database(url)
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """A SQLite file of this test's own, not yet made."""
+    return f"sqlite:///{tmp_path / 'batuta.db'}"
+
+
+def _migrate(url: str) -> None:
+    """Bring the template up to date with the PostgreSQL store's migrations, once there is such a store."""
+    if importlib.util.find_spec("batuta.stores.postgres") is None:
+        return
+    store = importlib.import_module("batuta.stores.postgres").PostgresStore(url)
+
+    async def migrate() -> None:
+        try:
+            await store.migrate()
+        finally:
+            await store.close()
+
+    asyncio.run(migrate())

@@ -1,0 +1,73 @@
+"""Every store that needs no server passes the shipped suite."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from batuta.journal.store import Store
+from batuta.stores.memory import MemoryDatabase, MemoryStore
+from batuta.stores.sqlite.store import SqliteStore
+from batuta.testing import conformance
+from batuta.testing.conformance import MakeStore
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MakeStore]:
+    opened: list[Store] = []
+    database = MemoryDatabase()
+
+    async def make(namespace: str = "default") -> Store:
+        new: Store
+        if request.param == "memory":
+            new = MemoryStore(database, namespace)
+        else:
+            new = SqliteStore(tmp_path / "batuta.db", namespace)
+        await new.migrate()
+        await new.open()
+        opened.append(new)
+        return new
+
+    yield make
+    for each in opened:
+        await each.close()
+
+
+@pytest.fixture
+async def store(make_store: MakeStore) -> Store:
+    return await make_store()
+
+
+class TestStart(conformance.StartConformance): ...
+
+
+class TestClaim(conformance.ClaimConformance): ...
+
+
+class TestCommitFence(conformance.CommitFenceConformance): ...
+
+
+class TestClose(conformance.CloseConformance): ...
+
+
+class TestInbox(conformance.InboxConformance): ...
+
+
+class TestLeaseReap(conformance.LeaseReapConformance): ...
+
+
+class TestParking(conformance.ParkingConformance): ...
+
+
+class TestReading(conformance.ReadingConformance): ...
+
+
+class TestAttempts(conformance.AttemptsConformance): ...
+
+
+class TestHints(conformance.HintsConformance): ...
+
+
+class TestRaces(conformance.RacesConformance): ...
