@@ -8,7 +8,7 @@ from typing import Final
 from bench.plan import System
 
 OURS: Final = (
-    "SELECT r.id, count(*) FROM journal j JOIN runs r ON r.run_id = j.run_id "
+    "SELECT r.id, count(*) FROM {schema}journal j JOIN {schema}runs r ON r.run_id = j.run_id "
     "WHERE j.kind = 'activity_done' GROUP BY r.id"
 )
 DBOS: Final = "SELECT workflow_uuid, count(*) FROM {schema}operation_outputs GROUP BY workflow_uuid"
@@ -16,9 +16,10 @@ DBOS: Final = "SELECT workflow_uuid, count(*) FROM {schema}operation_outputs GRO
 
 def durable_steps(system: System, url: str) -> Mapping[str, int]:
     """Durable activities by the run's id."""
+    query = OURS if system == "batuta" else DBOS
     if url.startswith("sqlite:///"):
-        return _sqlite(url.removeprefix("sqlite:///"), OURS if system == "batuta" else DBOS.format(schema=""))
-    return asyncio.run(_postgres(url, OURS if system == "batuta" else DBOS.format(schema="dbos.")))
+        return _sqlite(url.removeprefix("sqlite:///"), query.format(schema=""))
+    return asyncio.run(_postgres(url, query.format(schema=f"{system}.")))
 
 
 def _sqlite(path: str, query: str) -> Mapping[str, int]:

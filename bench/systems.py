@@ -17,7 +17,7 @@ from bench.recovery import recover
 ROOT: Final = Path(__file__).parents[1]
 PEER_ENVIRONMENT: Final = ROOT / ".venv-bench"
 PEER_VARIABLE: Final = "BATUTA_BENCH_PEER_PYTHON"
-DEADLINE_S: Final = 600.0
+DEADLINE_S: Final = {"limit": 60.0, "batuta": 120.0, "dbos": 600.0}
 
 
 class MeasurementFailed(Exception):
@@ -29,12 +29,12 @@ def measure(part: Part, places: Places, url: str) -> Figures:
     if part.workload == "W6":
         return _recovery(part, places, url)
     task = Task(part.measure or part.workload, url, part.runs, part.steps, part.seconds)
-    return _ask([*_module(part.system), task.to_json()])
+    return _ask(part.system, task)
 
 
 def run_once(task: Task) -> Figures:
     """One task on batuta that is no measurement of its own."""
-    return _ask([*_module("batuta"), task.to_json()])
+    return _ask("batuta", task)
 
 
 def _recovery(part: Part, places: Places, url: str) -> Figures:
@@ -52,8 +52,12 @@ def _module(system: System) -> list[str]:
     return [_python(system), "-m", name]
 
 
-def _ask(command: list[str]) -> Figures:
-    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+def _ask(system: System, task: Task) -> Figures:
+    command, deadline = [*_module(system), task.to_json()], DEADLINE_S[system]
+    try:
+        process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=deadline, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise MeasurementFailed(f"{' '.join(command[1:])} took longer than {deadline:.0f} s") from error
     lines = process.stdout.splitlines()
     if process.returncode != 0 or not lines:
         said = process.stderr[-3000:]

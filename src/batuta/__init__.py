@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from batuta.app import App
 from batuta.authoring.context import activity_info, call, info, logger, now, random, side_effect, uuid
 from batuta.authoring.definitions import Activity, Workflow, activity, workflow
 from batuta.authoring.handle import Handle
@@ -37,6 +38,7 @@ __all__ = [
     "ActivityOptions",
     "ActivityTimeout",
     "AlreadyStarted",
+    "App",
     "Batuta",
     "BatutaError",
     "Handle",

@@ -94,20 +94,16 @@ class Batuta:
         return self._backend.worker(workflows, activities, queues, **settings)
 
 
-def check_id(id: str) -> str:
+def check_id(id: object) -> str:
     """A run's id, as a caller may choose it. Raises InvalidInput."""
-    if not id or len(id) > _LONGEST_ID or not id.isprintable():
+    if not isinstance(id, str) or not id or len(id) > _LONGEST_ID or not id.isprintable():
         raise InvalidInput(f"run id {id!r} must be 1 to {_LONGEST_ID} printable characters")
     return id
 
 
 def _request(workflow: Any, args: tuple[Any, ...], id: str | None, options: dict[str, Any], limit: int) -> StartRequest:
-    unknown = options.keys() - set(StartRequest.__struct_fields__) | options.keys() & {"workflow", "input", "version"}
-    if unknown:
-        raise InvalidInput(
-            f"unknown start options {', '.join(sorted(unknown))}: there are queue, priority, delay, timeout, "
-            f"execution_timeout, tags, memo, if_exists (arguments of the workflow are given by position)"
-        )
+    if options:
+        _check_options(options)
     if isinstance(workflow, Workflow):
         name, version, data = workflow.name, workflow.version, workflow.codec.encode_args(args, {}, limit)
     elif isinstance(workflow, str):
@@ -115,13 +111,20 @@ def _request(workflow: Any, args: tuple[Any, ...], id: str | None, options: dict
         data = encode(args, f"the input of workflow {workflow!r}", limit)
     else:
         raise InvalidInput(f"{workflow!r} is not a workflow: decorate it with @workflow, or give its name")
-    _check_options(options)
     if id is not None:
         check_id(id)
     return StartRequest(workflow=name, version=version, input=data, id=id, **options)
 
 
+_OPTIONS = frozenset(StartRequest.__struct_fields__) - {"workflow", "input", "version", "id"}
+
+
 def _check_options(options: dict[str, Any]) -> None:
+    if unknown := options.keys() - _OPTIONS:
+        raise InvalidInput(
+            f"unknown start options {', '.join(sorted(unknown))}: there are {', '.join(sorted(_OPTIONS))} "
+            f"(arguments of the workflow are given by position)"
+        )
     for name in ("timeout", "execution_timeout"):
         if options.get(name) is not None and not options[name] > 0:
             raise InvalidInput(f"{name}={options[name]!r} must be more than 0 seconds; leave it out for no limit")

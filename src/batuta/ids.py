@@ -36,9 +36,9 @@ def new_message_id() -> str:
     return secrets.token_hex(12)
 
 
-def new_seed() -> int:
-    """What a run's `random()` and `uuid()` and the order of its sets grow from."""
-    return secrets.randbits(48)
+def seed_of(run_id: RunId) -> int:
+    """What a new run's `random()` and `uuid()` and the order of its sets grow from: the random part of its id."""
+    return run_id.int & 0xFFFF_FFFF_FFFF
 
 
 def jitter() -> float:

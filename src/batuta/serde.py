@@ -94,11 +94,25 @@ class _UnionDecoder:
 def decoder_for(annotation: Any, what: str) -> Decoder:
     """A decoder for an annotation. Raises NotSerialisable when no JSON can be read as it."""
     try:
+        _refuse_strange_types(msgspec.inspect.type_info(annotation))
         return msgspec.json.Decoder(annotation, dec_hook=_from_builtins)
     except TypeError as error:
         if typing.get_origin(annotation) in (typing.Union, types.UnionType):
             return _UnionDecoder([decoder_for(member, what) for member in typing.get_args(annotation)])
         raise NotSerialisable(f"{what} is annotated {annotation!r}, which has no JSON form: {error}") from error
+
+
+def _refuse_strange_types(info: Any, seen: frozenset[int] = frozenset()) -> None:
+    """Raises TypeError for classes that nothing can make from JSON, wherever they stand in an annotation."""
+    if isinstance(info, msgspec.inspect.CustomType):
+        if not hasattr(info.cls, "model_validate"):
+            raise TypeError(f"nothing is known about class {info.cls.__qualname__}")
+    elif isinstance(info, tuple | list):
+        for part in info:
+            _refuse_strange_types(part, seen)
+    elif isinstance(info, msgspec.inspect.Type | msgspec.inspect.Field) and id(info) not in seen:
+        for name in info.__struct_fields__:
+            _refuse_strange_types(getattr(info, name), seen | {id(info)})
 
 
 def decode(data: bytes | str | msgspec.Raw, decoder: Decoder, what: str) -> Any:
@@ -218,6 +232,7 @@ class _EachDecoder:
 def _arguments_decoder(kinds: list[Any], what: str) -> Decoder:
     try:
         together: Any = types.GenericAlias(tuple, tuple(kinds))
+        _refuse_strange_types(msgspec.inspect.type_info(together))
         return msgspec.json.Decoder(together, dec_hook=_from_builtins)
     except TypeError:
         return _EachDecoder([decoder_for(kind, f"an argument of {what}") for kind in kinds])

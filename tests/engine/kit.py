@@ -11,6 +11,7 @@ from batuta.journal.entries import Entry
 from batuta.journal.records import RunFilter
 from batuta.journal.states import PARKED
 from batuta.journal.store import Store
+from batuta.serde import MAX_PAYLOAD
 from batuta.testing import Environment
 
 
@@ -21,19 +22,22 @@ async def world(*things: Any, **settings: Any) -> AsyncIterator[Environment]:
     activities = [thing for thing in things if not isinstance(thing, Workflow)]
     async with Environment(workflows=workflows, activities=activities, **settings) as env:
         yield env
-        await replay_all(env.store, {workflow.name: workflow for workflow in env.workflows})
+        limit = settings.get("max_payload", MAX_PAYLOAD)
+        await replay_all(env.store, {workflow.name: workflow for workflow in env.workflows}, limit)
 
 
-async def replay_all(store: Store, workflows: dict[str, Workflow[..., Any]]) -> None:
+async def replay_all(store: Store, workflows: dict[str, Workflow[..., Any]], limit: int = MAX_PAYLOAD) -> None:
     """Each run that is not parked can be rebuilt from its journal, and ends as it did."""
     page = await store.list_runs(RunFilter(), None, 1000)
     for run in page.runs:
         if run.state not in PARKED and run.head >= 0 and run.name in workflows:
-            machine = replay(workflows[run.name], await store.journal(run.run_id), run.id)
+            machine = replay(workflows[run.name], await store.journal(run.run_id), run.id, limit)
             machine.tear_down()
 
 
-def replay(workflow: Workflow[..., Any], entries: list[Entry], id: str = "replayed") -> Machine:
+def replay(
+    workflow: Workflow[..., Any], entries: list[Entry], id: str = "replayed", limit: int = MAX_PAYLOAD
+) -> Machine:
     """The run, rebuilt. Raises WorkflowBroken when the code does not replay the journal."""
     first = entries[0]
     machine = Machine(workflow, RunIdentity(_run_id(first), id, "default", "default"))

@@ -44,8 +44,7 @@ async def start_server() -> None:
 
 
 async def sock_recv() -> None:
-    with socket.socketpair()[0] as one:
-        one.setblocking(False)
+    with socket.socket() as one:
         await asyncio.get_running_loop().sock_recv(one, 1)
 
 
@@ -70,14 +69,15 @@ async def call_soon_threadsafe() -> None:
 
 
 async def run_until_complete() -> None:
-    asyncio.get_running_loop().run_until_complete(asyncio.sleep(0))
+    loop = asyncio.get_running_loop()
+    loop.run_until_complete(loop.create_future())
 
 
 FORBIDDEN: dict[str, Callable[[], Awaitable[None]]] = {
     "run_in_executor": to_thread,
     "loop.run_in_executor()": run_in_executor,
     "loop.getaddrinfo()": getaddrinfo,
-    "getaddrinfo": open_connection,
+    "loop.create_connection()": open_connection,
     "loop.create_server()": start_server,
     "loop.sock_recv()": sock_recv,
     "loop.add_reader()": add_reader,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, MutableMapping
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -104,6 +104,9 @@ async def call(name: str, *arguments: Any, result: Any = None, options: Activity
 
 class WorkflowLogger(logging.LoggerAdapter[logging.Logger]):
     """Log lines of workflow code: they go out when their turn is durable, and never in replay."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        return msg, kwargs
 
     def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
         runtime = current_runtime.get()

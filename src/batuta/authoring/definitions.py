@@ -21,9 +21,9 @@ R = TypeVar("R")
 _LONGEST_NAME = 200
 
 
-def check_name(name: str, what: str) -> str:
+def check_name(name: object, what: str) -> str:
     """A name that every store, URL and log can carry. Raises InvalidInput."""
-    if not name or len(name) > _LONGEST_NAME or not name.isprintable():
+    if not isinstance(name, str) or not name or len(name) > _LONGEST_NAME or not name.isprintable():
         raise InvalidInput(f"{what} {name!r} must be 1 to {_LONGEST_NAME} printable characters")
     return name
 

@@ -56,14 +56,15 @@ def _rebuild(failure: Failure) -> Exception:
             # Not called: an __init__ with other parameters than `args` would refuse or wrap the message twice.
             rebuilt: Exception = found.__new__(found, *(details.args if details else [failure.message]))
             rebuilt.__dict__.update(details.fields if details else {})
-            return rebuilt
+            if str(rebuilt) or not failure.message:  # some classes are empty without their __init__
+                return rebuilt
         except Exception as error:  # noqa: BLE001 - a class that cannot be made without its own __init__
             log.debug("cannot rebuild %s: %r", failure.type, error)
     return ActivityFailed(failure.message, failure.type, details.args if details else None)
 
 
 def _details(error: BaseException) -> Raw | msgspec.UnsetType:
-    for details in (_Details(list(error.args), _fields(error)), _Details([str(error)])):
+    for details in (_Details(_args(error), _fields(error)), _Details([str(error)])):
         try:
             return Raw(encode(details, "an error", _LARGEST_DETAILS))
         except NotSerialisable:
@@ -71,6 +72,12 @@ def _details(error: BaseException) -> Raw | msgspec.UnsetType:
         except ValueError:
             return UNSET
     return UNSET
+
+
+def _args(error: BaseException) -> list[Any]:
+    if isinstance(error, OSError) and error.filename is not None:  # its `args` leave the file out
+        return [error.errno, error.strerror, error.filename]
+    return list(error.args)
 
 
 def _fields(error: BaseException) -> dict[str, Any]:

@@ -44,8 +44,11 @@ class Handle(Generic[R]):
         """The workflow's result, when it is there. Raises RunFailed (with the workflow's error as its cause),
         RunCancelled, RunTerminated or RunTimedOut; TimeoutError after `timeout` seconds (the run goes on).
         """
-        async with asyncio.timeout(timeout):
+        if timeout is None:
             ending = await self._backend.ending(self._ref)
+        else:
+            async with asyncio.timeout(timeout):
+                ending = await self._backend.ending(self._ref)
         if ending.state is not RunState.COMPLETED:
             raise _error(ending)
         value: R = decode(

@@ -7,13 +7,15 @@ import inspect
 import os
 import sys
 import traceback
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from types import ModuleType
 from typing import Any
 
 import click
 
 from batuta.app import App
+from batuta.authoring.definitions import Activity, Workflow
 from batuta.errors import BatutaError, InvalidInput
 
 
@@ -28,14 +30,20 @@ async def load_app(target: str, stack: AsyncExitStack) -> App:
     if not colon:
         return App.of_module(module)
     found = _attribute(module, path)
-    if callable(found):
-        found = found()
+    if callable(found) and not isinstance(found, Workflow | Activity):
+        with _users_code(f"{target!r} does not give an App"):
+            found = await _called(found, stack)
+    if not isinstance(found, App):
+        raise InvalidInput(f"{target!r} is {found!r}, not a batuta.App (or a function that returns one)")
+    return found
+
+
+async def _called(make: Callable[[], Any], stack: AsyncExitStack) -> Any:
+    found = make()
     if inspect.isawaitable(found):
         found = await found
     if hasattr(found, "__aenter__"):
         found = await stack.enter_async_context(found)
-    if not isinstance(found, App):
-        raise InvalidInput(f"{target!r} is {found!r}, not a batuta.App (or a function that returns one)")
     return found
 
 
@@ -46,20 +54,29 @@ def import_user_module(name: str) -> ModuleType:
     here = os.getcwd()  # the console script has its own directory there
     if here not in sys.path:
         sys.path.insert(0, here)
+    with _users_code(f"module {name!r} cannot be imported"):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            raise InvalidInput(_what_is_missing(name, error.name or "")) from error
+
+
+def _what_is_missing(name: str, missing: str) -> str:
+    if name == missing or name.startswith(missing + "."):
+        return f"there is no module {name!r} here: run this where it can be imported, or set PYTHONPATH"
+    return f"module {name!r} imports {missing!r}, which is not installed"
+
+
+@contextmanager
+def _users_code(trouble: str) -> Iterator[None]:
+    """What the user's own code raises is shown with its traceback, which is what helps; then InvalidInput."""
     try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        missing = error.name or ""
-        if name == missing or name.startswith(missing + "."):
-            raise InvalidInput(
-                f"there is no module {name!r} here: run this where it can be imported, or set PYTHONPATH"
-            ) from error
-        raise InvalidInput(f"module {name!r} imports {missing!r}, which is not installed") from error
+        yield
     except BatutaError:
         raise
-    except Exception as error:  # the user's code, so that its traceback is what helps
+    except Exception as error:
         click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
-        raise InvalidInput(f"module {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+        raise InvalidInput(f"{trouble}: {type(error).__name__}: {error}") from error
 
 
 def _attribute(module: ModuleType, path: str) -> Any:

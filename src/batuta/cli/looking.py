@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 @click.command("list")
-@click.option("--state", "states", multiple=True, type=click.Choice(list(RunState)), help="Repeatable.")
+@click.option(
+    "--state", "states", multiple=True, type=click.Choice([str(state) for state in RunState]), help="Repeatable."
+)
 @click.option("--workflow", metavar="NAME")
 @click.option("--queue", "-q", metavar="NAME")
 @click.option("--id-prefix", metavar="TEXT")

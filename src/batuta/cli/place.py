@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_NARROWEST = 120
+_NARROWEST = 200
 """Columns of a table that does not go to a terminal."""
 
 
@@ -44,15 +44,17 @@ class Place:
     def answer(self, document: Any, human: Callable[[Console], None]) -> None:
         """Print the document as JSON, or let `human` print it."""
         if self.as_json:
-            self.print_json(document)
+            print_json(document)
         else:
             human(console())
 
-    def print_json(self, document: Any) -> None:
-        import msgspec
 
-        data = msgspec.json.format(msgspec.json.encode(document), indent=2 if sys.stdout.isatty() else 0)
-        click.echo(data.decode())
+def print_json(document: Any) -> None:
+    """One document on stdout."""
+    import msgspec
+
+    data = msgspec.json.format(msgspec.json.encode(document), indent=2 if sys.stdout.isatty() else 0)
+    click.echo(data.decode())
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -63,6 +65,16 @@ def console(*, stderr: bool = False) -> Console:
     if not found.is_terminal:
         found.width = max(found.width, _NARROWEST)
     return found
+
+
+def _note_json(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:
+    ctx.meta[AS_JSON] = value
+    return value
+
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, callback=_note_json, help="Print one JSON document on stdout."
+)
 
 
 def placed(command: Callable[Concatenate[Place, P], R]) -> Callable[..., R]:
@@ -76,14 +88,9 @@ def placed(command: Callable[Concatenate[Place, P], R]) -> Callable[..., R]:
         help="sqlite:///file.db or postgresql://user@host/database.  [default: sqlite:///batuta.db]",
     )
     @click.option("--namespace", envvar="BATUTA_NAMESPACE", show_envvar=True, metavar="NAME", help="[default: default]")
-    @click.option("--json", "as_json", is_flag=True, callback=_note_json, help="Print one JSON document.")
+    @json_option
     @functools.wraps(command)
     def wrapped(*args: Any, url: str | None, namespace: str | None, as_json: bool, **kwargs: Any) -> R:
         return command(Place(url, namespace, as_json), *args, **kwargs)
 
     return wrapped
-
-
-def _note_json(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:
-    ctx.meta[AS_JSON] = value
-    return value

@@ -22,7 +22,9 @@ _LOOK = 1.0
 @click.argument("name")
 @click.option("--input", "-i", "text", metavar="JSON|@FILE|@-", help="An array is the arguments; else the only one.")
 @click.option("--id", "id", metavar="ID", help="Your name for the run.  [default: its run id]")
-@click.option("--if-exists", type=click.Choice(list(IfExists)), help="When the id is taken.  [default: return]")
+@click.option(
+    "--if-exists", type=click.Choice([str(one) for one in IfExists]), help="When the id is taken.  [default: return]"
+)
 @click.option("--queue", "-q", metavar="NAME", help="[default: default]")
 @click.option("--priority", type=int, metavar="N", help="Higher goes first.  [default: 0]")
 @click.option("--delay", type=float, metavar="SECONDS", help="Not to be begun before.")

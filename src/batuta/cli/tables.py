@@ -48,7 +48,7 @@ def state_text(state: RunState) -> Text:
 def runs_table(runs: Iterable[Description]) -> Table:
     made = table("id", "workflow", "state", "entries", "created (UTC)", "closed (UTC)", "reason")
     for run in runs:
-        cells = (when(run.created_at), when(run.closed_at), _short(run.reason))
+        cells = (when(run.created_at)[:-4], when(run.closed_at)[:-4], _short(run.reason))
         made.add_row(run.id, run.workflow, state_text(run.state), str(run.entries), *cells)
     return made
 

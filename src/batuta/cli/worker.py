@@ -16,7 +16,7 @@ import click
 
 from batuta.cli.loading import load_app
 from batuta.cli.logs import LEVELS, log_to_stderr
-from batuta.cli.place import Place, placed
+from batuta.cli.place import Place, placed, print_json
 
 log = logging.getLogger("batuta.worker")
 
@@ -42,7 +42,7 @@ def worker(
     log_to_stderr(log_level)
     document = asyncio.run(_work(place, target, queues, grace, migrate=not no_migrate))
     if place.as_json:
-        place.print_json(document)
+        print_json(document)
     _leave_threads_behind()
 
 

@@ -95,6 +95,7 @@ class Executor:
         clock: DatabaseClock,
         settings: Settings,
         may_act: Callable[[], bool],
+        holds: Callable[[], bool],
     ) -> None:
         self._activities = activities
         self._clock = clock
@@ -107,6 +108,8 @@ class Executor:
         self._loop: asyncio.AbstractEventLoop
         self._ticking: asyncio.TimerHandle | None = None
         self._may_act = may_act
+        self._holds = holds
+        """The same question from another thread, without consequences."""
 
     def open(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -187,9 +190,34 @@ class Executor:
             self._launch(call)
         else:
             self._queued[kind].append(call)
+            self._limit_waiting(call)
+
+    def _limit_waiting(self, call: Call) -> None:
+        """A call that finds no place in time fails then, not when a place becomes free."""
+        options = call.pending.options
+        limits = [options.total_timeout] if options.total_timeout is not None else []
+        if options.start_timeout is not None and call.attempt == 1:
+            limits.append(options.start_timeout)
+        if limits:
+            ends = call.pending.issued_at + int(min(limits) * SECOND)
+            self._loop.call_later((ends - self._clock.now()) / SECOND, self._waited_too_long, call, ends, min(limits))
+
+    def _waited_too_long(self, call: Call, ends: int, limit: float) -> None:
+        if call.over or call.started_at or call.run.leaving:
+            return
+        now = self._clock.now()
+        if now < ends:
+            self._loop.call_later((ends - now) / SECOND + 0.001, self._waited_too_long, call, ends, limit)
+            return
+        failure = _timeout(call, "did not start within", limit)
+        failure.retryable = False
+        self._answer(call, failure)
 
     def _launch(self, call: Call) -> None:
         """One attempt begins. It holds its place until it has really come to an end."""
+        if call.over:
+            self._leave_place(call)
+            return
         now = call.started_at = self._clock.now()
         options = call.pending.options
         waited = now - call.pending.issued_at
@@ -208,7 +236,7 @@ class Executor:
         if call.activity.is_async:
             call.task = _task(self._loop, self._perform(call, args, kwargs))
         else:
-            call.task = self._loop.run_in_executor(self._pool(), _in_thread, call, args, kwargs)
+            call.task = self._loop.run_in_executor(self._pool(), _in_thread, call, self._holds, args, kwargs)
             call.task.add_done_callback(lambda done: self._thread_ended(call, done))
         if self._ticking is None:
             self._ticking = self._loop.call_later(_TICK, self._tick)
@@ -235,6 +263,8 @@ class Executor:
     # -- ending
 
     async def _perform(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not self._may_act():  # asked where the effect begins: this process may have stood still until now
+            return
         current_activity.set(call.info)
         try:
             value = await call.activity.fn(*args, **kwargs)
@@ -439,7 +469,9 @@ else:
         return loop.create_task(work)
 
 
-def _in_thread(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _in_thread(call: Call, holds: Callable[[], bool], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if not holds():
+        raise asyncio.CancelledError
     context = contextvars.Context()
     context.run(current_activity.set, call.info)
     return context.run(call.activity.fn, *args, **kwargs)

@@ -62,7 +62,10 @@ class Lease:
 
     async def stop(self) -> None:
         self._stopping.set()
-        self._wake()
+        try:
+            self._wake()
+        except RuntimeError:  # the thread and its loop have ended by themselves
+            log.debug("the heartbeat has ended already")
         await asyncio.to_thread(self._thread.join)
 
     # -- in the thread

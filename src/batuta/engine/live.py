@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from msgspec import Raw, json
+from msgspec import UNSET, Raw, json
 
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.failures import to_failure
@@ -35,6 +36,7 @@ _CLOSES = {
     CommandKind.FAIL: RunState.FAILED,
     CommandKind.CANCELLED: RunState.CANCELLED,
 }
+_PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 _DONE, _FAILED = EntryKind.ACTIVITY_DONE, EntryKind.ACTIVITY_FAILED
 
 Effect = Command | Callable[[], None]
@@ -97,7 +99,7 @@ class LiveRun:
         self.epoch = epoch
         self.head = self.durable = -1
         self.deadline: int | None = None
-        self.machine = Machine(workflow, identity, host.settings.max_payload)
+        self.machine = Machine(workflow, identity)
         self.change: Change | None = None
         self.effects: list[Effect] = []
         self.calls: dict[int, Call] = {}
@@ -120,6 +122,7 @@ class LiveRun:
     def begin(self, new: NewRun, body: Body) -> None:
         """The first turn of a run that is inserted already owned. Raises when it must not start like this."""
         host = self._host
+        self._sign(body)
         host.turn = self
         try:
             at = host.clock.now()
@@ -133,6 +136,13 @@ class LiveRun:
         failpoint("start.before_commit")
         host.submit(self)
         self._after_turn()
+
+    def _sign(self, body: Body) -> None:
+        """What the first turn fixes for the run's life: the code, the Python and the limits it began with."""
+        if body.start is not UNSET:
+            body.start.fingerprint = self.workflow.fingerprint
+            body.start.python = _PYTHON
+            body.start.max_payload = self._host.settings.max_payload
 
     def restore(self, entries: Sequence[Entry]) -> Replay:
         """A replay of these entries; run it, then `resume`."""
@@ -160,6 +170,8 @@ class LiveRun:
                 continue
             self.seen.add(message.message_id)
             kind, body = _as_input(message)
+            if kind is EntryKind.STARTED:
+                self._sign(body)
             body.message_id = message.message_id
             self.deliver(kind, body)
 
@@ -178,12 +190,15 @@ class LiveRun:
         now = host.clock.now()
         at = now if now > machine.at else machine.at
         host.turn = self
+        lines = len(machine.logs)
         try:
             body.commands = machine.turn(at, kind, body)
         except WorkflowBroken as error:
+            del machine.logs[lines:]  # they belong to a turn that never was
             self.park(str(error))
             return
         except InvalidInput as error:
+            del machine.logs[lines:]
             self._does_not_fit(kind, body, error)
             return
         except BaseException:  # KeyboardInterrupt in the middle of a turn: the machine cannot be trusted
@@ -228,7 +243,7 @@ class LiveRun:
         """Always-replay mode: another machine, fed with the whole journal."""
         logs = self.machine.logs
         self.machine.tear_down()
-        self.machine = Machine(self.workflow, self.identity, self._host.settings.max_payload)
+        self.machine = Machine(self.workflow, self.identity)
         Replay(self.machine, self._kept).run()
         self.machine.logs = logs
         return self.machine

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
@@ -117,6 +118,8 @@ class RunLoop(asyncio.AbstractEventLoop):
         self._generators: dict[int, AsyncGenerator[Any, Any]] = {}
         self._prune_at = 64
         self.in_turn = False
+        self._step: type | None = None
+        """The type of what asyncio's tasks give to call_soon for their next step."""
         self.broken: WorkflowBroken | None = None
 
     def next_hash(self) -> int:
@@ -154,9 +157,20 @@ class RunLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.Handle:
         if not self.in_turn:
             self._forbid("call_soon from outside the run's turn", "an activity, or a signal")
+        if type(callback) is self._step:
+            self._look_for_foreign_await(callback)
         handle = RunHandle(callback, args, context or contextvars.copy_context())
         self._ready.append(handle)
         return handle
+
+    def _look_for_foreign_await(self, step: Any) -> None:
+        """A task that awaited what is not of this loop is stepped with an error: flag it, even if code swallows it."""
+        for error in gc.get_referents(step):
+            if isinstance(error, RuntimeError):
+                self.broken = Forbidden(
+                    f"workflow code awaited a future of another event loop or library ({error}): "
+                    f"use an activity for what happens outside the run"
+                )
 
     def call_soon_threadsafe(self, callback: Any, *args: Any, context: Any = None) -> NoReturn:  # type: ignore[override]
         self._forbid("a callback from another thread", "an activity for what runs in threads")
@@ -187,6 +201,7 @@ class RunLoop(asyncio.AbstractEventLoop):
 
     def create_task(self, coro: Any, *, name: str | None = None, context: Any = None, **_: Any) -> RunTask:
         task = RunTask(coro, self, name, context)
+        self._step = type(self._ready[-1]._callback)
         self._tasks[self.counter] = task
         if len(self._tasks) + len(self._generators) > self._prune_at:
             self._prune()
@@ -203,6 +218,10 @@ class RunLoop(asyncio.AbstractEventLoop):
             number: agen for number, agen in self._generators.items() if getattr(agen, "ag_frame", None) is not None
         }
         self._prune_at = max(64, 2 * (len(self._tasks) + len(self._generators)))
+
+    def waiting(self) -> list[str]:
+        """Where each unfinished task waits, innermost frame first in line."""
+        return [_place(task.get_coro()) for task in self._tasks.values() if not task.done()]
 
     def tear_down(self) -> None:
         """Close everything that is suspended, in order. Their `finally` blocks run; what they call must refuse."""
@@ -242,6 +261,17 @@ class RunLoop(asyncio.AbstractEventLoop):
 
     def __repr__(self) -> str:
         return f"<run loop {id(self):#x}>"
+
+
+def _place(coroutine: Any) -> str:
+    """The lines that a suspended coroutine waits at, from the inside out."""
+    lines = []
+    while coroutine is not None:
+        frame = getattr(coroutine, "cr_frame", None) or getattr(coroutine, "ag_frame", None)
+        if frame is not None:
+            lines.append(f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}")
+        coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "ag_await", None)
+    return " < ".join(reversed(lines))
 
 
 def _close(coroutine: Any) -> None:

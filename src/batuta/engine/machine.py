@@ -16,7 +16,7 @@ from random import Random
 from typing import Any, cast
 from uuid import UUID
 
-from msgspec import UNSET, Raw, json
+from msgspec import UNSET, Raw, json, structs
 
 from batuta.authoring.context import RunInfo, current_runtime
 from batuta.authoring.definitions import Workflow
@@ -70,10 +70,10 @@ class RunIdentity:
 class Machine:
     """One run of one workflow. Not thread-safe; used from the worker's loop alone."""
 
-    def __init__(self, workflow: Workflow[..., Any], identity: RunIdentity, limit: int = MAX_PAYLOAD) -> None:
+    def __init__(self, workflow: Workflow[..., Any], identity: RunIdentity) -> None:
         self.workflow = workflow
         self.identity = identity
-        self.limit = limit
+        self.limit = MAX_PAYLOAD
         self.start: StartInfo
         self.at = self.started_at = 0
         self.entries = 0
@@ -124,6 +124,7 @@ class Machine:
         if body.start is UNSET:
             raise Nondeterministic("entry 0", "a start", "an entry without one")
         self.start = body.start
+        self.limit = body.start.max_payload or MAX_PAYLOAD
         self.started_at = at
         self._context = contextvars.Context()
         self._context.run(current_runtime.set, self)
@@ -174,8 +175,6 @@ class Machine:
         error = self._main.exception()
         if isinstance(error, WorkflowBroken):
             self.loop.broken = error
-        elif isinstance(error, RuntimeError) and "attached to a different loop" in str(error):
-            self.loop._forbid("a future of another event loop", "an activity for what happens outside the run")
         elif error is not None:
             self.outcome = self._issue(CommandKind.FAIL, error=error)
         else:
@@ -192,8 +191,7 @@ class Machine:
             self.outcome = self._issue(CommandKind.COMPLETE, data=data)
 
     def _waits_for_nothing(self) -> WaitsForNothing:
-        stack = self._main.get_stack(limit=3)
-        where = "; ".join(f"{f.f_code.co_filename}:{f.f_lineno} in {f.f_code.co_name}" for f in stack)
+        where = "; ".join(self.loop.waiting()[:5])
         return WaitsForNothing(
             f"workflow {self.workflow.name!r} waits, and no activity, timer or message can wake it "
             f"({where or 'no stack'}): something in it must complete what it awaits"
@@ -245,10 +243,20 @@ class Machine:
 
     def side_effect(self, make: Callable[[], Any], result: Decoder | None) -> Any:
         self._alive()
-        recorded = self._recorded_here(CommandKind.SIDE_EFFECT)
-        data = encode(make(), "a side effect", self.limit) if recorded is None else bytes(cast(Raw, recorded.value))
-        self._issue(CommandKind.SIDE_EFFECT, data=data)
+        command = self._recorded_here(CommandKind.SIDE_EFFECT) or self._make_side_effect(make)
+        command = structs.replace(command, seq=self._seq + 1)
+        self._seq += 1
+        self.commands.append(command)
+        if command.error is not UNSET:
+            raise to_exception(command.error)
+        data = bytes(cast(Raw, command.value))
         return decode(data, result, "a side effect") if result is not None else json.decode(data)
+
+    def _make_side_effect(self, make: Callable[[], Any]) -> Command:
+        try:
+            return Command(0, CommandKind.SIDE_EFFECT, value=Raw(encode(make(), "a side effect", self.limit)))
+        except Exception as error:  # noqa: BLE001 - its failure is an outcome like another, and is kept like one
+            return Command(0, CommandKind.SIDE_EFFECT, error=to_failure(error))
 
     def _recorded_here(self, kind: CommandKind) -> Command | None:
         """In replay: the recorded command at this place of the turn, which must be of that kind."""
@@ -347,7 +355,7 @@ class Machine:
             _set_running_loop(self.loop)
             sys.set_asyncgen_hooks(self.loop.hold_generator, None)
             try:
-                self.loop.tear_down()
+                self._context.run(self.loop.tear_down)  # in the run's context: its batuta calls must find this machine
             finally:
                 sys.set_asyncgen_hooks(*hooks)
                 _set_running_loop(host)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,7 +24,7 @@ from batuta.engine.completion import Completion
 from batuta.engine.session import Session
 from batuta.engine.worker import Worker
 from batuta.errors import AlreadyStarted, RunClosed, StoreUnavailable, WorkflowBroken
-from batuta.ids import new_message_id, new_run_id, new_seed
+from batuta.ids import new_message_id, new_run_id, seed_of
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, decode_body, encode_entry
 from batuta.journal.records import Attempt, Hint, IfExists, Message, MessageKind, NewRun, Run, RunFilter
 from batuta.journal.states import CLOSED, RunState
@@ -34,7 +33,6 @@ from batuta.serde import encode
 from batuta.settings import Settings
 
 _LARGEST_MEMO = 16 * 1024
-_PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 _LOOK_AGAIN = 5.0
 
 
@@ -52,7 +50,6 @@ class NativeBackend:
         new, body = _new_run(request)
         session = self._session_for(new)
         if session is not None:
-            body.start.fingerprint = session.workflows[new.name].fingerprint  # type: ignore[union-attr]  # set just now
             try:
                 completion = await session.start_here(new, body)
                 return RunRef(new.id, new.run_id, completion)
@@ -163,9 +160,10 @@ class NativeBackend:
 
 def _new_run(request: StartRequest) -> tuple[NewRun, Body]:
     run_id = new_run_id()
+    key_base = str(run_id)
     new = NewRun(
         run_id=run_id,
-        id=request.id if request.id is not None else str(run_id),
+        id=request.id if request.id is not None else key_base,
         name=request.workflow,
         queue=request.queue,
         priority=request.priority,
@@ -177,7 +175,7 @@ def _new_run(request: StartRequest) -> tuple[NewRun, Body]:
         memo=encode(request.memo, "memo", _LARGEST_MEMO).decode() if request.memo is not None else "null",
         if_exists=request.if_exists,
     )
-    start = StartInfo(request.workflow, new_seed(), str(run_id), _PYTHON, version=request.version, timeout=new.timeout)
+    start = StartInfo(request.workflow, seed_of(run_id), key_base, version=request.version, timeout=new.timeout)
     return new, Body(value=Raw(request.input), start=start)
 
 

@@ -67,7 +67,7 @@ class Session:
         self._on_lost = on_lost
         self._starts: deque[tuple[NewRun, Workflow[..., Any], Body, asyncio.Future[Completion]]] = deque()
         self._timers = Timers(self.clock)
-        self.executor = Executor(activities, self.clock, settings, self.may_act)
+        self.executor = Executor(activities, self.clock, settings, self.may_act, self._holds)
         self._committer = Committer(store, self.info.worker_id, settings, self.may_act, self._store_failed)
         self._lease = Lease(store, self.info, settings, clock, self._on_pulse, self._lost)
         self._poller = Poller(self)
@@ -174,6 +174,9 @@ class Session:
             self._lost("its lease is over")
             return False
         return True
+
+    def _holds(self) -> bool:
+        return not self._over and (not self._beats or self._lease.holds())
 
     def _tick(self) -> None:
         self._lease.tick()

@@ -70,6 +70,8 @@ class StartInfo(Struct, omit_defaults=True, gc=False):
     version: str = ""
     timeout: int = 0
     """Run timeout in microseconds from the start; 0 is none."""
+    max_payload: int = 0
+    """The limit on payloads that this run lives with: a setting that changes later must not change its replay."""
 
 
 class Body(Struct, omit_defaults=True, gc=False):

@@ -35,10 +35,12 @@ class Listeners:
 
     def tell(self, hint: Hint) -> None:
         """Pass a hint on. Never raises: a hint may get lost."""
-        if not self._callbacks or self._loop is None:
+        loop = self._loop
+        if not self._callbacks or loop is None:
             return
         try:
-            self._loop.call_soon_threadsafe(self._deliver, hint)
+            here = asyncio._get_running_loop() is loop
+            (loop.call_soon if here else loop.call_soon_threadsafe)(self._deliver, hint)
         except RuntimeError:
             pass  # the loop is closed: nobody is left to be told
 

@@ -477,9 +477,9 @@ class MemoryHeart:
     async def bury(self, worker_ids: Sequence[str]) -> int:
         store, room = self._store, self._store._room
         with store._transaction():
-            gone = {peer for peer in worker_ids if peer in room.workers and self._seems_gone(peer)}
+            gone = {peer for peer in worker_ids if self._seems_gone(peer)}
             for worker_id in gone:
-                del room.workers[worker_id]
+                room.workers.pop(worker_id, None)
             hint = Hint()
             # Only theirs: after an outage every lease is over and nobody died.
             reaped = self._reap(hint, lambda owner: owner in gone)

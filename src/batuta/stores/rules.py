@@ -11,8 +11,8 @@ from batuta.journal.records import Change, IfExists, Message, MessageKind, NewRu
 POISON_DEATHS = 5
 """Deaths without progress that park a run."""
 
-BEAT_LIMIT = 500
-"""Runs that one heartbeat times out, revives or reaps at most, each."""
+BEAT_LIMIT = 2_000
+"""Runs that one transaction of a heartbeat times out, revives or reaps at most, each."""
 
 TIMED_OUT = "the run was over its time"
 POISONED = "its workers died with it, again and again, without progress"

@@ -99,7 +99,6 @@ class Environment:
         loop = asyncio.get_running_loop()
         if isinstance(loop, VirtualLoop):
             await loop.let_pass(seconds)
-            await loop.settled()
         else:
             await asyncio.sleep(seconds)
 

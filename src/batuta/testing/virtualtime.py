@@ -52,13 +52,14 @@ class _SkippingSelector(selectors.BaseSelector):
         self._real = selectors.DefaultSelector()
         self._clock = clock
         self.busy_threads = 0
+        self.threads_hold_time = True
         self.idle: list[asyncio.Future[None]] = []
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         found = self._real.select(0)
         if found or (timeout is not None and timeout <= 0):
             return found
-        if self.busy_threads > 0:
+        if self.busy_threads and self.threads_hold_time:
             return self._real.select(None)
         if self.idle:
             self._tell_idle()
@@ -145,14 +146,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         await waiter
 
     async def let_pass(self, seconds: float) -> None:
-        """Let time pass, also while threads work."""
+        """Let time pass, with all that is due in it, also while threads work."""
         end = self.create_future()
         self.call_later(seconds, end.set_result, None)
-        held, self._skipping.busy_threads = self._skipping.busy_threads, 0
+        self._skipping.threads_hold_time = False
         try:
             await end
+            await self.settled()
         finally:
-            self._skipping.busy_threads += held
+            self._skipping.threads_hold_time = True
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

@@ -7,15 +7,22 @@ from typing import Any
 
 from batuta.journal.records import Change, IfExists, Move, NewRun
 from batuta.journal.states import CLOSED, PARKED, RunState
-from batuta.stores import rules
 
 Columns = list[list[Any]]
 
 
-def is_one_entry(changes: Sequence[Change]) -> bool:
-    """Whether the batch is one entry of one run that exists, which may be its last: it has statements of its own."""
-    change = changes[0]
-    return len(changes) == 1 and len(change.entries) == 1 and change.start is None and _is_plain(change)
+def is_one_entry(change: Change) -> bool:
+    """Whether it is one entry of a run that exists, which may be its last. A statement of its own writes that."""
+    return len(change.entries) == 1 and change.start is None and _is_plain(change)
+
+
+def is_one_start(change: Change) -> bool:
+    """Whether it is a new run with one entry that goes on running here, and has nothing special about it."""
+    start = change.start
+    if start is None or len(change.entries) != 1 or change.move is not None or change.consumed or change.attempts:
+        return False
+    alone = start.chain_id is None and start.parent_run_id is None and not start.flow_key
+    return alone and start.if_exists is not IfExists.RESTART
 
 
 def is_entries_only(changes: Sequence[Change]) -> bool:
@@ -41,14 +48,17 @@ def entry_columns(changes: Sequence[Change]) -> Columns:
     for change in changes:
         run_id, epoch, entries, move = change.run_id, change.epoch, change.entries, change.move
         rows.extend(
-            (run_id, epoch, None, entry.ord, entry.kind, entry.at, entry.crc, entry.body, None, None)
+            (run_id, epoch, None, entry.ord, entry.kind._value_, entry.at, entry.crc, entry.body, None, None)
             for entry in entries[:-1]
         )
         last = entries[-1]
         expected = change.head if change.start is None else None
-        state, reason = (None, None) if move is None else (move.state, move.reason)
-        rows.append((run_id, epoch, expected, last.ord, last.kind, last.at, last.crc, last.body, state, reason))
-    return _columns(rows, 10)
+        state, reason = (None, None) if move is None or change.start else (move.state._value_, move.reason)
+        rows.append((run_id, epoch, expected, last.ord, last.kind._value_, last.at, last.crc, last.body, state, reason))
+    columns = _columns(rows, 10)
+    if columns[8].count(None) == len(rows):  # nothing closes: unnest fills the missing columns with nulls
+        columns[8] = columns[9] = []
+    return columns
 
 
 def change_columns(changes: Sequence[Change]) -> Columns:
@@ -63,7 +73,7 @@ def change_columns(changes: Sequence[Change]) -> Columns:
                     change.epoch,
                     change.head,
                     change.new_head,
-                    None if move is still else move.state,
+                    None if move is still else move.state._value_,
                     move.wake_at,
                     move.reason,
                     move.fingerprint if move.state in PARKED else "",
@@ -74,7 +84,7 @@ def change_columns(changes: Sequence[Change]) -> Columns:
         )
         + _columns(
             [
-                (change.run_id, change.epoch, entry.ord, entry.kind, entry.at, entry.crc, entry.body)
+                (change.run_id, change.epoch, entry.ord, entry.kind._value_, entry.at, entry.crc, entry.body)
                 for change in changes
                 for entry in change.entries
             ],
@@ -99,27 +109,12 @@ def start_columns(changes: Iterable[Change]) -> Columns:
     """
     starts = [(change.start, change) for change in changes if change.start is not None]
     starts.sort(key=lambda pair: pair[0].id)
-    return _columns([_start_row(start, change) for start, change in starts], 24)
+    return _start_columns([(*_run_row(start), *_begun_row(change)) for start, change in starts])
 
 
 def unowned_columns(run: NewRun) -> Columns:
     """For insert_runs: one run that waits for an owner."""
-    return [[value] for value in (*_run_row(run), 0, -1, RunState.PENDING, None, run.delay, "", "")]
-
-
-def _start_row(start: NewRun, change: Change) -> tuple[Any, ...]:
-    head = (*_run_row(start), change.epoch, change.new_head)
-    match change.move:
-        case None:
-            return (*head, RunState.RUNNING, None, None, "", "")
-        case Move(state=state, reason=reason) if state in CLOSED:
-            return (*head, state, None, None, reason, "")
-        case Move(state=RunState.PENDING, wake_at=wake_at, reason=reason):
-            return (*head, RunState.PENDING, wake_at, 0, reason, "")
-        case Move(state=RunState.WAITING, wake_at=wake_at, reason=reason):
-            return (*head, RunState.WAITING, wake_at, None, reason, "")
-        case Move(state=state, reason=reason, fingerprint=fingerprint):
-            return (*head, state, None, None, reason, fingerprint if state in PARKED else "")
+    return _start_columns([(*_run_row(run), 0, -1, "pending", None, run.delay, "", None)])
 
 
 def _run_row(run: NewRun) -> tuple[Any, ...]:
@@ -127,8 +122,8 @@ def _run_row(run: NewRun) -> tuple[Any, ...]:
         run.run_id,
         run.id,
         run.if_exists is IfExists.RESTART,
-        rules.chain_of(run),
-        run.kind,
+        run.chain_id,
+        run.kind._value_,
         run.name,
         run.queue,
         run.priority,
@@ -139,9 +134,52 @@ def _run_row(run: NewRun) -> tuple[Any, ...]:
         run.execution_timeout,
         run.parent_run_id,
         run.parent_seq,
-        run.parent_policy,
+        run.parent_policy._value_,
         run.flow_key,
     )
+
+
+def _begun_row(change: Change) -> tuple[Any, ...]:
+    """epoch, head, state (None: running), wake_at, delay, reason, fingerprint."""
+    epoch, head = change.epoch, change.new_head
+    match change.move:
+        case None:
+            return epoch, head, None, None, None, "", None
+        case Move(state=RunState.PENDING, wake_at=wake_at, reason=reason):
+            return epoch, head, "pending", wake_at, 0, reason, None
+        case Move(state=RunState.WAITING, wake_at=wake_at, reason=reason):
+            return epoch, head, "waiting", wake_at, None, reason, None
+        case Move(state=state, reason=reason, fingerprint=fingerprint):
+            return epoch, head, state._value_, None, None, reason, fingerprint or None
+
+
+_DEFAULTS: dict[int, Any] = {
+    3: None,
+    7: 0,
+    8: "",
+    9: "{}",
+    10: "null",
+    11: 0,
+    12: 0,
+    13: None,
+    14: 0,
+    15: "cancel",
+    16: "",
+    19: None,
+    20: None,
+    21: None,
+    22: "",
+    23: None,
+}
+"""By position in a row for insert_runs. A column of nothing else is left empty: encoding it is what a start costs."""
+
+
+def _start_columns(rows: Sequence[tuple[Any, ...]]) -> Columns:
+    columns = _columns(rows, 24)
+    for position, default in _DEFAULTS.items():
+        if columns[position].count(default) == len(rows):
+            columns[position] = []
+    return columns
 
 
 def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> Columns:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from asyncpg import Record
 
@@ -37,8 +38,10 @@ class Commits(Base):
 
     async def _write(self, worker_id: str, changes: Sequence[Change]) -> tuple[list[int], bool]:
         """Indexes of the changes whose fence did not hold, and whether a run became due."""
-        if batch.is_one_entry(changes):
-            return ([] if await self._write_one(changes[0]) else [0]), False
+        if len(changes) == 1:
+            query, values = self._alone(worker_id, changes[0])
+            if query is not None:
+                return ([] if await self._send(query, *values) else [0]), False
         ordered = batch.in_order(changes)
         starts = batch.start_columns(changes)
         if batch.is_entries_only(changes):
@@ -52,22 +55,33 @@ class Commits(Base):
         durable = set(won or ())
         return [index for index, change in enumerate(changes) if change.run_id not in durable], due
 
-    async def _write_one(self, change: Change) -> bool:
-        entry, move = change.entries[0], change.move
-        values = (
-            self.namespace,
-            change.run_id,
-            change.epoch,
-            change.head,
-            entry.ord,
-            entry.kind,
-            entry.at,
-            entry.crc,
-            entry.body,
-        )
-        if move is None:
-            return bool(await self._send(self._sql["commit_entry"], *values))
-        return bool(await self._send(self._sql["commit_last_entry"], *values, move.state, move.reason))
+    def _alone(self, worker_id: str, change: Change) -> tuple[str | None, tuple[Any, ...]]:
+        """The statement for a change that is one row, with scalars: less than half the work of arrays."""
+        move, start = change.move, change.start
+        if batch.is_one_entry(change):
+            values = (self.namespace, change.run_id, change.epoch, change.head, *_entry_values(change.entries[0]))
+            if move is None:
+                return self._sql["commit_entry"], values
+            return self._sql["commit_last_entry"], (*values, move.state._value_, move.reason)
+        if start is not None and batch.is_one_start(change):
+            return self._sql["commit_start"], (
+                self.namespace,
+                worker_id,
+                start.run_id,
+                start.id,
+                start.kind._value_,
+                start.name,
+                start.queue,
+                start.priority,
+                start.version,
+                start.tags,
+                start.memo,
+                start.timeout,
+                start.execution_timeout,
+                change.epoch,
+                *_entry_values(change.entries[0]),
+            )
+        return None, ()
 
     async def _send(self, query: str, *values: object) -> list[Record]:
         return await self._commit_session.write(query, *values, replied=self._committed)
@@ -93,6 +107,10 @@ class Commits(Base):
         if not await self._pool.read(self._sql["run"], self.namespace, run_id):
             raise UnknownRun(run_id, self.namespace)
         return False
+
+
+def _entry_values(entry: Entry) -> tuple[int, str, int, int, str]:
+    return entry.ord, entry.kind._value_, entry.at, entry.crc, entry.body
 
 
 def closed_hint(rows: Sequence[Record]) -> Hint:

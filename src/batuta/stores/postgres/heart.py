@@ -73,12 +73,19 @@ class PostgresHeart:
         )
 
     async def bury(self, worker_ids: Sequence[str]) -> int:
+        total = 0
+        while True:
+            freed, due = await self._bury(worker_ids)
+            total += freed
+            self._tell(Hint(due=due > 0))
+            if freed < rules.BEAT_LIMIT:
+                return total
+
+    async def _bury(self, worker_ids: Sequence[str]) -> tuple[int, int]:
         rows = await self._session.write(
             self._sql["bury"], self._namespace, self._worker_id, list(worker_ids), *_LIMITS
         )
-        freed, due = rows[0]
-        self._tell(Hint(due=due > 0))
-        return int(freed)
+        return rows[0]["freed"], rows[0]["due"]
 
     async def _beat(self, worker: WorkerInfo, reap: bool) -> asyncpg.Record:
         if not self._holds_lock:

@@ -32,34 +32,49 @@ INSERT INTO batuta.journal (namespace, run_id, ord, epoch, kind, at, crc, body)
 SELECT $1, m.run_id, $5, $3, $6, $7, $8, $9 FROM moved m
 RETURNING ord;
 
+-- commit_start --
+-- A new run with its first entry, owned by its starter: a plain one, which follows no other and replaces none.
+WITH clock AS MATERIALIZED (
+    SELECT batuta.batuta_now() AS now
+), started AS (
+    INSERT INTO batuta.runs AS r (
+        run_id, chain_id, namespace, id, kind, name, queue, priority, version, tags, memo, state, owner, epoch, head,
+        claimed_head, created_at, execution_deadline, deadline)
+    SELECT $3, $3, $1, $4, $5, $6, $7, $8, $9, $10, $11, 'running', $2, $14, $15, -1, c.now, c.now + nullif($13, 0),
+           least(c.now + nullif($12, 0), c.now + nullif($13, 0))
+    FROM clock c, batuta.workers w
+    WHERE w.namespace = $1 AND w.worker_id = $2 AND w.expires_at > c.now
+    ON CONFLICT DO NOTHING
+    RETURNING r.run_id
+)
+INSERT INTO batuta.journal (namespace, run_id, ord, epoch, kind, at, crc, body)
+SELECT $1, s.run_id, $15, $14, $16, $17, $18, $19 FROM started s
+RETURNING ord;
+
 -- commit_entries --
--- Entries of many runs, which may be new or close; rows come in order of run_id. The last entry of each run that
--- exists carries the expected head and, perhaps, the state to close in. Returns the runs whose fence held.
+-- Entries of many runs, which may be new or close; rows come in order of run_id, and so do the locks. The last entry of
+-- each run that exists carries the expected head and, perhaps, the state to close in. Returns the runs whose fence
+-- held. Epoch and head only rise and a closed run stays closed, so that a fence which is false on an old version of the
+-- row is false for good, and need not wait for the lock.
 WITH entry AS MATERIALIZED (
     SELECT *
     FROM unnest($3::uuid[], $4::integer[], $5::integer[], $6::integer[], $7::text[], $8::bigint[], $9::bigint[],
                 $10::text[], $11::text[], $12::text[])
          AS e(run_id, epoch, expected, ord, kind, at, crc, body, state, reason)
-), fence AS MATERIALIZED (
-    -- Locked first, in order, then tested.
-    SELECT e.run_id, e.ord, e.state, e.reason
-    FROM (SELECT * FROM entry WHERE expected IS NOT NULL) e
-    CROSS JOIN LATERAL (
-        SELECT r.namespace, r.epoch, r.head, r.closed_at FROM batuta.runs r WHERE r.run_id = e.run_id FOR NO KEY UPDATE
-    ) r
-    WHERE r.namespace = $1 AND r.epoch = e.epoch AND r.head = e.expected AND r.closed_at IS NULL
 ), moved AS (
     UPDATE batuta.runs r
-    SET head = f.ord,
-        state = coalesce(f.state, r.state),
-        reason = CASE WHEN f.state IS NULL THEN r.reason ELSE f.reason END,
-        owner = CASE WHEN f.state IS NULL THEN r.owner END,
-        wake_at = CASE WHEN f.state IS NULL THEN r.wake_at END,
-        closed_at = CASE WHEN f.state IS NOT NULL THEN batuta.batuta_now() END
-    FROM fence f WHERE r.run_id = f.run_id
+    SET head = e.ord,
+        state = coalesce(e.state, r.state),
+        reason = CASE WHEN e.state IS NULL THEN r.reason ELSE e.reason END,
+        owner = CASE WHEN e.state IS NULL THEN r.owner END,
+        wake_at = CASE WHEN e.state IS NULL THEN r.wake_at END,
+        closed_at = CASE WHEN e.state IS NOT NULL THEN batuta.batuta_now() END
+    FROM (SELECT * FROM entry WHERE expected IS NOT NULL) e
+    WHERE r.run_id = e.run_id AND r.epoch = e.epoch AND r.head = e.expected AND r.closed_at IS NULL
+      AND r.namespace || '' = $1
     RETURNING r.run_id
 ), started AS MATERIALIZED (
-    SELECT s.run_id, s.wake_at
+    SELECT s.started AS run_id, s.due_at
     FROM batuta.insert_runs(
         $1, $2, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32,
         $33, $34, $35, $36) s
@@ -71,7 +86,7 @@ WITH entry AS MATERIALIZED (
     SELECT $1, e.run_id, e.ord, e.epoch, e.kind, e.at, e.crc, e.body
     FROM entry e WHERE (e.run_id IN (SELECT w.run_id FROM winner w)) IS TRUE
 )
-SELECT array_agg(run_id) AS won, EXISTS (SELECT FROM started WHERE wake_at <= batuta.batuta_now()) AS due FROM winner;
+SELECT array_agg(run_id) AS won, EXISTS (SELECT FROM started WHERE due_at <= batuta.batuta_now()) AS due FROM winner;
 
 -- commit_changes --
 -- Whatever a change may hold: see the function.
@@ -100,7 +115,7 @@ WITH fresh AS MATERIALIZED (
         $24, $25)
 ), posted AS (
     INSERT INTO batuta.inbox (namespace, chain_id, message_id, kind, name, body, at)
-    SELECT $1, f.chain_id, $26, $27, $28, $29, f.created_at FROM fresh f
+    SELECT $1, coalesce(($5::uuid[])[1], f.started), $26, $27, $28, $29, f.started_at FROM fresh f
 )
 SELECT * FROM fresh;
 

@@ -9,7 +9,7 @@ from asyncpg import Record
 
 from batuta.ids import RunId
 from batuta.journal.entries import Entry, EntryKind
-from batuta.journal.records import Attempt, Message, MessageKind, Run, RunKind
+from batuta.journal.records import Attempt, Message, MessageKind, NewRun, Run, RunKind
 from batuta.journal.states import RunState
 
 _STATES = {state.value: state for state in RunState}
@@ -55,6 +55,35 @@ def run_of(row: Record) -> Run:
         memo=row["memo"],
         parent_run_id=None if parent is None else standard(parent),
         parent_seq=row["parent_seq"],
+    )
+
+
+def run_of_start(start: NewRun, row: Record) -> Run:
+    """The run that an unowned start made, from what insert_runs returns."""
+    return Run(
+        run_id=start.run_id,
+        id=start.id,
+        chain_id=start.chain_id or start.run_id,
+        kind=start.kind,
+        name=start.name,
+        queue=start.queue,
+        priority=start.priority,
+        state=RunState.PENDING,
+        epoch=0,
+        head=-1,
+        owner=None,
+        wake_at=row["due_at"],
+        created_at=row["started_at"],
+        closed_at=None,
+        deadline=row["ends_at"],
+        deaths=0,
+        reason="",
+        failed_code=[],
+        version=start.version,
+        tags=start.tags,
+        memo=start.memo,
+        parent_run_id=start.parent_run_id,
+        parent_seq=start.parent_seq,
     )
 
 

@@ -14,7 +14,7 @@ from batuta.journal.records import Attempt, Hint, IfExists, Message, NewRun, Run
 from batuta.stores import rules
 from batuta.stores.postgres import batch
 from batuta.stores.postgres.base import Base
-from batuta.stores.postgres.rows import attempt_of, entry_of, message_of, run_of, standard
+from batuta.stores.postgres.rows import attempt_of, entry_of, message_of, run_of, run_of_start, standard
 from batuta.stores.postgres.session import Session
 
 
@@ -28,7 +28,7 @@ class Work(Base):
             rows = await session.write(self._sql["start_run"], self.namespace, *batch.unowned_columns(run), *values)
             if rows:
                 self._announcer.tell(Hint(due=True))
-                return run_of(rows[0]), True
+                return run_of_start(run, rows[0]), True
             return await self._taken(session, run)
 
     async def _taken(self, session: Session, run: NewRun) -> tuple[Run, bool]:

@@ -14,7 +14,7 @@ from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.rows import Row, attempt_row, new_run_row, one
 
 _INSERT_RUN, _INSERT_ENTRY, _ADVANCE, _FINISH = Q["insert_run"], Q["insert_entry"], Q["advance"], Q["finish"]
-_EVICT, _HAND_BACK, _PARK = Q["evict"], Q["hand_back"], Q["park"]
+_EVICT, _EVICT_UNREAD, _HAND_BACK, _PARK = Q["evict"], Q["evict_unread"], Q["hand_back"], Q["park"]
 
 
 class Mismatch(Exception):
@@ -90,10 +90,13 @@ class Batch:
         self._entries: list[Row] = []
         self._advances: list[Row] = []
         self._finishes: list[Row] = []
-        self._moves: list[tuple[Move, Row]] = []
+        self._evictions: list[Row] = []
+        self._hand_backs: list[Row] = []
+        self._parkings: list[Row] = []
         self._consumed: list[Row] = []
         self._attempts: list[Row] = []
         self._closed: list[RunId] = []
+        self._due = False
 
     def write(self, changes: Sequence[Change]) -> Hint:
         """Write all of them. Raises Mismatch when a fence held; the transaction must be undone then."""
@@ -105,10 +108,12 @@ class Batch:
         self._run(Q["consume"], self._consumed)
         self._fenced(_ADVANCE, self._advances)
         self._fenced(_FINISH, self._finishes)
-        due = [self._move(move, fence) for move, fence in self._moves]
+        self._fenced(_HAND_BACK, self._hand_backs)
+        self._fenced(_PARK, self._parkings)
+        self._evict()
         self._run(_INSERT_ENTRY, self._entries)
         self._run(Q["upsert_attempt"], self._attempts)
-        return Hint(due=any(due), closed=self._closed)
+        return Hint(due=self._due, closed=self._closed)
 
     def _add(self, change: Change) -> None:
         namespace, run_id, epoch, head = self._namespace, change.run_id.bytes, change.epoch, change.head
@@ -135,11 +140,19 @@ class Batch:
         )
 
     def _add_move(self, run_id: RunId, move: Move, fence: Row, new_head: int) -> None:
-        if move.state in CLOSED:
-            self._finishes.append((new_head, move.state.value, self._now, move.reason, *fence))
+        state, wake_at = move.state, move.wake_at
+        if state in CLOSED:
+            self._finishes.append((new_head, state._value_, self._now, move.reason, *fence))
             self._closed.append(run_id)
+        elif state is RunState.WAITING:
+            self._evictions.append((new_head, wake_at, move.reason, *fence))
+            self._due = self._due or (wake_at is not None and wake_at <= self._now)
+        elif state is RunState.PENDING:
+            wake_at = self._now if wake_at is None else wake_at
+            self._hand_backs.append((new_head, state._value_, wake_at, move.reason, *fence))
+            self._due = self._due or wake_at <= self._now
         else:
-            self._moves.append((move, (new_head, *fence)))
+            self._parkings.append((new_head, state._value_, move.reason, move.fingerprint, *fence))
 
     def _insert_starts(self) -> None:
         # A start has no row to fence: the worker's row stands in for it.
@@ -155,23 +168,16 @@ class Batch:
         if rows:
             self._cursor.executemany(statement, rows)
 
-    def _move(self, move: Move, row: Row) -> bool:
-        """Hand a run back or park it. Whether it is due now."""
-        new_head, *fence = row
-        wake_at = move.wake_at
-        if move.state is RunState.WAITING:
-            values = (new_head, move.reason, self._now, wake_at, *fence)
-            moved = one(self._cursor.execute(_EVICT, values))
-            if moved is None:
+    def _evict(self) -> None:
+        rows = self._evictions
+        if not rows:
+            return
+        missing = len(rows) - self._cursor.executemany(_EVICT, rows).rowcount
+        if missing:
+            at_once = [(new_head, self._now, *rest) for new_head, _wake_at, *rest in rows]
+            if self._cursor.executemany(_EVICT_UNREAD, at_once).rowcount != missing:
                 raise Mismatch
-            wake_at = moved[0]
-        elif move.state is RunState.PENDING:
-            wake_at = self._now if wake_at is None else wake_at
-            self._fenced(_HAND_BACK, [(new_head, move.state.value, wake_at, move.reason, *fence)])
-        else:
-            wake_at = None
-            self._fenced(_PARK, [(new_head, move.state.value, move.reason, move.fingerprint, *fence)])
-        return wake_at is not None and wake_at <= self._now
+            self._due = True
 
 
 def is_live(cursor: sqlite3.Cursor, namespace: str, worker_id: str, now: int) -> bool:

@@ -52,12 +52,15 @@ class SqliteHeart:
 
     async def bury(self, worker_ids: Sequence[str]) -> int:
         gone = [worker_id for worker_id in worker_ids if self._seems_gone(worker_id)]
-        reaped, hint = self._writer.write_blocking(
-            lambda cursor: Beat(cursor, self._home.namespace, self._home.clock_now()).bury(gone)
-        )
+        reaped, more = 0, bool(gone)
+        while more:
+            freed, hint = self._writer.write_blocking(
+                lambda cursor: Beat(cursor, self._home.namespace, self._home.clock_now()).bury(gone)
+            )
+            self._home.tell(hint)
+            reaped, more = reaped + freed, freed == rules.BEAT_LIMIT
         for worker_id in gone:
             self._locks.remove(worker_id)
-        self._home.tell(hint)
         return reaped
 
     def _seems_gone(self, worker_id: str) -> bool:
@@ -96,11 +99,9 @@ class Beat:
         return pulse, [name for (name,) in workers], self._hint
 
     def bury(self, gone: Sequence[str]) -> tuple[int, Hint]:
-        known = {name for (name,) in self._cursor.execute(Q["all_workers"], (self._namespace,)).fetchall()}
-        dead = known.intersection(gone)
-        self._cursor.executemany(Q["forget_worker"], [(self._namespace, worker_id) for worker_id in dead])
+        self._cursor.executemany(Q["forget_worker"], [(self._namespace, worker_id) for worker_id in gone])
         # Only theirs: after an outage every lease is over and nobody died.
-        return self._reap(dead.__contains__), self._hint
+        return self._reap(gone.__contains__), self._hint
 
     def _time_out(self) -> None:
         overdue = self._cursor.execute(Q["overdue"], (self._namespace, self._now, rules.BEAT_LIMIT)).fetchall()

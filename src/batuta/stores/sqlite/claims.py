@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 
-from msgspec.structs import replace
-
 from batuta.journal.records import Run, WorkerInfo
-from batuta.journal.states import RunState
 from batuta.stores.sqlite.batch import is_live
 from batuta.stores.sqlite.connection import Q
-from batuta.stores.sqlite.rows import Row, claimed_head_of, one, run_of, to_json
+from batuta.stores.sqlite.rows import Row, claimed_run_of, one, to_json
 
 _ABOVE_ALL = 2**63 - 1
 
@@ -46,7 +43,7 @@ def own_due(cursor: sqlite3.Cursor, namespace: str, worker: WorkerInfo, limit: i
     for queue in worker.queues:
         rows += _due(cursor, namespace, queue, worker, limit, now)
     rows.sort(key=lambda row: (-row[7], row[12]))
-    runs = [_owned(row, worker.worker_id) for row in rows[:limit]]
+    runs = [claimed_run_of(row, worker.worker_id) for row in rows[:limit]]
     cursor.executemany(Q["own"], [(worker.worker_id, namespace, run.run_id.bytes) for run in runs])
     return runs
 
@@ -60,16 +57,3 @@ def _due(cursor: sqlite3.Cursor, namespace: str, queue: str, worker: WorkerInfo,
             break
         rows += cursor.execute(Q["due"], (namespace, queue, priority, now, names, missing)).fetchall()
     return rows
-
-
-def _owned(row: Row, worker_id: str) -> Run:
-    """The run as statement `own` leaves it."""
-    run = run_of(row)
-    return replace(
-        run,
-        epoch=run.epoch + 1,
-        state=RunState.RUNNING,
-        owner=worker_id,
-        wake_at=None,
-        deaths=run.deaths if run.head == claimed_head_of(row) else 0,
-    )

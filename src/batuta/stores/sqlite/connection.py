@@ -25,28 +25,34 @@ _CHECKPOINT_PAGES = 1_000
 
 def connect_writer(path: Path) -> sqlite3.Connection:
     """The writing connection: WAL, every commit synced, checkpoints inside its own commits. For who has the lock."""
-    connection = _connect(path)
-    connection.execute("PRAGMA journal_mode = WAL").fetchall()
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}").fetchall()
-    # From here on SQLite does not wait: it would hold up the event loop. Who may wait does so in writer.py.
-    connection.execute("PRAGMA busy_timeout = 0").fetchall()
-    return connection
+    return _connect(path, _prepare_writer)
 
 
 def connect_reader(path: Path) -> sqlite3.Connection:
     """A connection that neither writes nor checkpoints."""
-    connection = _connect(path)
+    return _connect(path, _prepare_reader)
+
+
+def _prepare_writer(connection: sqlite3.Connection) -> None:
+    mode = connection.execute("PRAGMA journal_mode = WAL").fetchall()
+    if mode != [("wal",)]:
+        raise StoreError(f"SQLite cannot keep a write-ahead log here (it offers {mode}): use a local disk")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {_CHECKPOINT_PAGES}").fetchall()
+    # From here on SQLite does not wait: it would hold up the event loop. Who may wait does so in writer.py.
+    connection.execute("PRAGMA busy_timeout = 0").fetchall()
+
+
+def _prepare_reader(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA wal_autocheckpoint = 0").fetchall()
     connection.execute("PRAGMA query_only = 1")
-    return connection
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _connect(path: Path, prepare: Callable[[sqlite3.Connection], None]) -> sqlite3.Connection:
     if sqlite3.sqlite_version_info < OLDEST:
         raise StoreError(f"SQLite {sqlite3.sqlite_version} is too old: Batuta needs {'.'.join(map(str, OLDEST))}")
     # A file that is gone is not made anew: an empty database would look like a new one.
-    return sqlite3.connect(
+    connection = sqlite3.connect(
         f"file:{quote(str(path))}?mode=rw",
         uri=True,
         timeout=PATIENCE_SECONDS,
@@ -54,6 +60,12 @@ def _connect(path: Path) -> sqlite3.Connection:
         check_same_thread=False,
         cached_statements=256,
     )
+    try:
+        prepare(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def identity(path: str) -> tuple[int, int] | None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from batuta.errors import BadData, StoreError, StoreFailed, StoreFull, StoreUnavailable
 
@@ -55,15 +53,3 @@ def _by_code(code: int, text: str) -> StoreError:
     if code in _REFUSED_VALUE:
         return BadData(f"SQLite refused a value: {text}")
     return StoreError(f"SQLite: {text}")
-
-
-@contextmanager
-def translated() -> Iterator[None]:
-    """Errors of the driver leave as the store's."""
-    try:
-        yield
-    except Exception as error:
-        meant = translate(error)
-        if meant is None or meant is error:
-            raise
-        raise meant from error

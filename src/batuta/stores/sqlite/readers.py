@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from batuta.errors import StoreUnavailable
 from batuta.stores.sqlite.connection import Faults, connect_reader, identity
-from batuta.stores.sqlite.errors import translated
+from batuta.stores.sqlite.errors import translate
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class Readers:
         """Read on this thread, all at one moment. For what takes microseconds."""
         if self._threads is None:
             raise StoreUnavailable("the store is closed")
-        with translated():
+        try:
             if self.faults is not None:
                 self.faults("read")
             connection = self._connection()
@@ -56,6 +56,11 @@ class Readers:
             finally:
                 # Ends the snapshot: an old one would keep the WAL from starting over.
                 connection.rollback()
+        except Exception as error:
+            meant = translate(error)
+            if meant is None or meant is error:
+                raise
+            raise meant from error
 
     async def read_apart(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Read in a thread. For what may look through many rows and gives few."""
@@ -68,6 +73,8 @@ class Readers:
         known = self._connections.get(thread)
         if known is not None and known[0] == file:
             return known[1]
+        if known is not None:
+            known[1].close()  # another file lies there now
         connection = connect_reader(self._path)
         with self._lock:
             self._connections[thread] = file, connection

@@ -18,6 +18,7 @@ from batuta.stores import rules
 Row = tuple[Any, ...]
 
 _ENTRY_KINDS = {kind.value: kind for kind in EntryKind}
+_RUN_KINDS = {kind.value: kind for kind in RunKind}
 _STATES = {state.value: state for state in RunState}
 _strings = json.Decoder(list[str])
 
@@ -28,11 +29,12 @@ def to_json(value: object) -> str:
 
 def run_of(row: Row) -> Run:
     """A row of `SELECT * FROM runs`."""
+    run_id = UUID(bytes=row[0])
     return Run(
-        run_id=UUID(bytes=row[0]),
+        run_id=run_id,
         id=row[2],
-        chain_id=UUID(bytes=row[3]),
-        kind=RunKind(row[4]),
+        chain_id=run_id if row[3] == row[0] else UUID(bytes=row[3]),
+        kind=_RUN_KINDS[row[4]],
         name=row[5],
         queue=row[6],
         priority=row[7],
@@ -55,10 +57,11 @@ def run_of(row: Row) -> Run:
     )
 
 
-def claimed_head_of(row: Row) -> int:
-    """The head at the claim before, in a row of `SELECT * FROM runs`."""
-    head: int = row[26]
-    return head
+def claimed_run_of(row: Row, worker_id: str) -> Run:
+    """A row of `SELECT * FROM runs`, as statement `own` leaves it."""
+    epoch, head, deaths, claimed_head = row[9], row[10], row[16], row[26]
+    now_owned = ("running", epoch + 1, head, worker_id, None)
+    return run_of((*row[:8], *now_owned, *row[13:16], deaths if head == claimed_head else 0, *row[17:]))
 
 
 def new_run_row(
@@ -70,7 +73,7 @@ def new_run_row(
         namespace,
         new.id,
         rules.chain_of(new).bytes,
-        new.kind.value,
+        new.kind._value_,
         new.name,
         new.queue,
         new.priority,
@@ -86,7 +89,7 @@ def new_run_row(
         new.memo,
         None if new.parent_run_id is None else new.parent_run_id.bytes,
         new.parent_seq,
-        new.parent_policy.value,
+        new.parent_policy._value_,
         new.flow_key,
         -1,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Sequence
+from functools import partial
 
 from batuta.errors import UnknownRun
 from batuta.ids import RunId
@@ -16,6 +17,8 @@ from batuta.stores.sqlite.rows import attempts_of, entries_of, messages_of, one,
 
 SLICE = 1_000
 """Entries that are read before others get their turn on the event loop."""
+RUNS_AT_ONCE = 32
+"""The same for tapes, which are short as a rule."""
 
 
 class Tapes:
@@ -73,17 +76,18 @@ class Tapes:
 
     async def load(self, run_id: RunId) -> Tape:
         def work(connection: sqlite3.Connection) -> Tape:
-            return self._without_entries(connection, self._run(connection, run_id))
+            return self._tape(connection, self._run(connection, run_id))
 
-        return await self._with_entries(self._readers.read(work))
+        return await self._to_the_end(self._readers.read(work))
 
     async def load_all(self, runs: Sequence[Run]) -> list[Tape]:
         """The tapes of runs that their caller owns."""
-
-        def work(connection: sqlite3.Connection) -> list[Tape]:
-            return [self._without_entries(connection, run) for run in runs]
-
-        return [await self._with_entries(tape) for tape in self._readers.read(work)]
+        tapes: list[Tape] = []
+        for first in range(0, len(runs), RUNS_AT_ONCE):
+            work = partial(self._tapes, runs=runs[first : first + RUNS_AT_ONCE])
+            tapes += self._readers.read(work)
+            await asyncio.sleep(0)
+        return [await self._to_the_end(tape) for tape in tapes]
 
     def _run(self, connection: sqlite3.Connection, run_id: RunId) -> Run:
         row = one(connection.execute(Q["run_by_run_id"], (self._namespace, run_id.bytes)))
@@ -94,13 +98,20 @@ class Tapes:
     def _attempts(self, connection: sqlite3.Connection, run_id: RunId) -> list[Attempt]:
         return attempts_of(connection.execute(Q["attempts"], (run_id.bytes, self._namespace)).fetchall())
 
-    def _without_entries(self, connection: sqlite3.Connection, run: Run) -> Tape:
+    def _tape(self, connection: sqlite3.Connection, run: Run) -> Tape:
+        """All at one moment, but for the later entries of a long journal."""
         messages = messages_of(connection.execute(Q["unread"], (run.chain_id.bytes,)).fetchall())
-        return Tape(run, [], messages, self._attempts(connection, run.run_id))
+        values = (run.run_id.bytes, -1, run.head, SLICE)
+        entries = entries_of(connection.execute(Q["entries"], values).fetchall()) if run.head >= 0 else []
+        return Tape(run, entries, messages, self._attempts(connection, run.run_id))
 
-    async def _with_entries(self, tape: Tape) -> Tape:
+    def _tapes(self, connection: sqlite3.Connection, runs: Sequence[Run]) -> list[Tape]:
+        return [self._tape(connection, run) for run in runs]
+
+    async def _to_the_end(self, tape: Tape) -> Tape:
         # Only up to the head that was read with the run: what was added since belongs to another moment.
-        tape.entries = await self._entries(tape.run.run_id, -1, tape.run.head, tape.run.head + 1)
+        if tape.entries and tape.entries[-1].ord < tape.run.head:
+            tape.entries += await self._entries(tape.run.run_id, tape.entries[-1].ord, tape.run.head, tape.run.head)
         return tape
 
     async def _entries(self, run_id: RunId, after: int, head: int, limit: int) -> list[Entry]:

@@ -41,12 +41,14 @@ class Writer:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._mutex = threading.Lock()
-        self._waiting = 0  # threads that wait for the mutex: the event loop does not push in before them
+        self._waiting: set[int] = set()  # threads that wait for the mutex: the event loop does not push in
         self._commit_seconds = 0.0  # a moving mean
         self._file_lock = -1
         self._connection: sqlite3.Connection | None = None
         self._cursor: sqlite3.Cursor | None = None
-        self._thread: ThreadPoolExecutor | None = None
+        # Two threads: a commit must never queue behind a write that waits for that very commit.
+        self._writing: ThreadPoolExecutor | None = None
+        self._syncing: ThreadPoolExecutor | None = None
         self.faults: Faults | None = None
         self._file = str(path)
         self.identity: tuple[int, int] | None = None
@@ -55,24 +57,27 @@ class Writer:
     # -- open and close
 
     def open(self) -> None:
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="batuta-sqlite")
+        self._writing = ThreadPoolExecutor(1, thread_name_prefix="batuta-sqlite-write")
+        self._syncing = ThreadPoolExecutor(1, thread_name_prefix="batuta-sqlite-sync")
         self._file_lock = open_lock(self._path.with_name(self._path.name + "-lock"))
         self.write_blocking(lambda _cursor: None)
 
     def close(self) -> None:
         """Wait for what is under way, then leave. Who leaves last checkpoints: under the lock, as all do."""
-        if self._thread is not None:
-            self._thread.shutdown()
-            self._thread = None
+        for thread in (self._writing, self._syncing):
+            if thread is not None:
+                thread.shutdown()
+        self._writing = self._syncing = None
         if self._file_lock < 0:
             return
         with self._mutex:
             try:
                 self._wait_for_file_lock(time.monotonic() + PATIENCE_SECONDS)
-                self._disconnect()
-            finally:
-                os.close(self._file_lock)
-                self._file_lock = -1
+            except StoreUnavailable as error:
+                log.warning("closing the database: %s", error)
+            self._disconnect()
+            os.close(self._file_lock)
+            self._file_lock = -1
 
     def _connected(self) -> sqlite3.Cursor:
         if self._cursor is None:
@@ -97,13 +102,13 @@ class Writer:
         A `small` one may be synced on the event loop's thread.
         """
         if not self._try_enter():
-            return await self._in_thread(lambda: self.write_blocking(work))
+            return await _call(self._writing, lambda: self.write_blocking(work))
         result = self._work(work)
         if small and self._commit_seconds < SHORT_COMMIT_SECONDS:
             self._commit()
         else:
             # Shielded: who gives up waiting must not leave the transaction open.
-            await asyncio.shield(self._in_thread(self._commit))
+            await asyncio.shield(_call(self._syncing, self._commit))
         return result
 
     def write_blocking(self, work: Work[T]) -> T:
@@ -121,11 +126,6 @@ class Writer:
             return None if self._cursor is None else work(self._cursor)
         finally:
             self._mutex.release()
-
-    def _in_thread(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        if self._thread is None:
-            raise StoreUnavailable("the store is closed")
-        return asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     def _try_enter(self) -> bool:
         """Begin a transaction if that needs no waiting."""
@@ -154,11 +154,12 @@ class Writer:
             time.sleep(_LONGEST_PAUSE_SECONDS)
 
     def _wait_for_turn(self, give_up: float) -> None:
-        self._waiting += 1
+        thread = threading.get_ident()
+        self._waiting.add(thread)
         try:
             self._mutex.acquire()
         finally:
-            self._waiting -= 1
+            self._waiting.discard(thread)
         try:
             self._wait_for_file_lock(give_up)
         except BaseException:
@@ -233,3 +234,9 @@ class Writer:
     def _leave(self) -> None:
         unlock(self._file_lock)
         self._mutex.release()
+
+
+def _call(thread: ThreadPoolExecutor | None, call: Callable[[], T]) -> asyncio.Future[T]:
+    if thread is None:
+        raise StoreUnavailable("the store is closed")
+    return asyncio.get_running_loop().run_in_executor(thread, call)

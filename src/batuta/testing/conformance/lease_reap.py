@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from batuta.clock import SECOND
-from batuta.journal.records import Move, Verdict
+from batuta.journal.records import Move, RunFilter, Verdict
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
 from batuta.testing.conformance.kit import (
@@ -190,6 +190,15 @@ class LeaseReapConformance:
         assert (run.owner, run.state, run.deaths) == (None, RunState.WAITING, 1)
         assert await pen.write(other, gone) is Verdict.REFUSED
         assert not (await beat(other, gone)).alive
+
+    async def test_burying_frees_all_however_many(self, store: Store) -> None:
+        me, gone = await live_worker(store), await live_worker(store)
+        news = [new_run() for _ in range(2_500)]
+        starts = [Pen(new.run_id, epoch=1).change(1, start=new) for new in news]
+        assert await store.commit(gone.worker_id, starts) == {}
+        async with store.heart(me.worker_id) as heart:
+            assert await heart.bury([gone.worker_id]) == 2_500
+        assert await store.count_runs(RunFilter(states=(RunState.WAITING,))) == 2_500
 
     async def test_a_worker_that_holds_its_lock_is_not_buried(self, store: Store, make_store: MakeStore) -> None:
         other = await make_store()

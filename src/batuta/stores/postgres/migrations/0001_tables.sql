@@ -37,8 +37,9 @@ CREATE TABLE batuta.runs (
     tags               text   NOT NULL DEFAULT '{}',
     memo               text   NOT NULL DEFAULT 'null'
 ) WITH (
-    -- Each commit moves `head`: room on the page, and no index that knows it, keep that update cheap (HOT).
-    fillfactor = 80,
+    -- Each commit moves `head`: no index that knows it, and room on the page, keep that update cheap (HOT). Half of the
+    -- page: one batch may touch every run on it, and the old versions go only when it is committed.
+    fillfactor = 50,
     autovacuum_vacuum_scale_factor = 0.02,
     autovacuum_vacuum_threshold = 2000,
     autovacuum_analyze_scale_factor = 0.05,

@@ -18,14 +18,15 @@ $$;
 COMMENT ON FUNCTION batuta.worker_lock IS 'The key of the advisory lock that a worker''s heartbeat session holds';
 
 -- Insert runs: unowned ones, or (with an owner, which must be live) ones that it owns already. Returns those that
--- are new. A restart first takes the id from a closed run.
+-- are new. A restart first takes the id from a closed run. Columns that hold nothing but defaults may be empty: unnest
+-- fills them with nulls.
 CREATE FUNCTION batuta.insert_runs(
     ns text, starter text, run_ids uuid[], ids text[], restarts boolean[], chain_ids uuid[], kinds text[], names text[],
     queues text[], priorities integer[], versions text[], tag_sets text[], memos text[], timeouts bigint[],
     execution_timeouts bigint[], parents uuid[], parent_seqs integer[], policies text[], flow_keys text[],
     epochs integer[], heads integer[], states text[], wakes bigint[], delays bigint[], reasons text[],
     fingerprints text[]
-) RETURNS SETOF batuta.runs LANGUAGE plpgsql AS $$
+) RETURNS TABLE (started uuid, started_at bigint, ends_at bigint, due_at bigint) LANGUAGE plpgsql AS $$
 DECLARE
     moment bigint := batuta.batuta_now();
 BEGIN
@@ -47,17 +48,20 @@ BEGIN
         run_id, namespace, id, chain_id, kind, name, queue, priority, version, tags, memo, parent_run_id, parent_seq,
         parent_policy, flow_key, epoch, head, claimed_head, state, owner, wake_at, created_at, closed_at,
         execution_deadline, deadline, reason, failed_code)
-    SELECT s.run_id, ns, s.id, s.chain_id, s.kind, s.name, s.queue, s.priority, s.version, s.tags, s.memo, s.parent,
-           s.parent_seq, s.policy, s.flow_key, s.epoch, s.head, -1, s.state,
-           CASE s.state WHEN 'running' THEN starter END,
+    SELECT s.run_id, ns, s.id, coalesce(s.chain_id, s.run_id), s.kind, s.name, s.queue, coalesce(s.priority, 0),
+           coalesce(s.version, ''), coalesce(s.tags, '{}'), coalesce(s.memo, 'null'), s.parent,
+           coalesce(s.parent_seq, 0), coalesce(s.policy, 'cancel'), coalesce(s.flow_key, ''), s.epoch, s.head, -1,
+           coalesce(s.state, 'running'),
+           CASE WHEN s.state IS NULL THEN starter END,
            CASE WHEN s.state = 'waiting' AND EXISTS (
-                    SELECT FROM batuta.inbox i WHERE i.chain_id = s.chain_id AND i.consumed_at IS NULL)
+                    SELECT FROM batuta.inbox i
+                    WHERE i.chain_id = coalesce(s.chain_id, s.run_id) AND i.consumed_at IS NULL)
                 THEN moment ELSE coalesce(s.wake, moment + s.delay) END,
            moment,
            CASE WHEN s.state IN ('completed', 'failed', 'timed_out', 'cancelled', 'terminated', 'continued')
                 THEN moment END,
            chain.ends_at, least(moment + nullif(s.timeout, 0), chain.ends_at),
-           s.reason, array_remove(ARRAY[s.fingerprint], '')
+           coalesce(s.reason, ''), array_remove(ARRAY[s.fingerprint], NULL)
     FROM unnest(run_ids, ids, chain_ids, kinds, names, queues, priorities, versions, tag_sets, memos, timeouts,
                 execution_timeouts, parents, parent_seqs, policies, flow_keys, epochs, heads, states, wakes, delays,
                 reasons, fingerprints)
@@ -65,12 +69,12 @@ BEGIN
               parent, parent_seq, policy, flow_key, epoch, head, state, wake, delay, reason, fingerprint)
     CROSS JOIN LATERAL (
         SELECT nullif(s.execution_timeout, 0) + CASE
-            WHEN s.chain_id = s.run_id THEN moment
+            WHEN s.chain_id IS NULL THEN moment
             ELSE coalesce((SELECT f.created_at FROM batuta.runs f WHERE f.run_id = s.chain_id), moment)
         END AS ends_at
     ) chain
     ON CONFLICT DO NOTHING
-    RETURNING r.*;
+    RETURNING r.run_id, r.created_at, r.deadline, r.wake_at;
 END
 $$;
 
@@ -108,7 +112,7 @@ BEGIN
     WHERE r.namespace = ns AND r.epoch = c.epoch AND r.head = c.head AND r.closed_at IS NULL;
 
     IF cardinality(new_ids) > 0 THEN
-        won := won || ARRAY(SELECT s.run_id FROM batuta.insert_runs(
+        won := won || ARRAY(SELECT s.started FROM batuta.insert_runs(
             ns, worker, new_ids, ids, restarts, chain_ids, kinds, names, queues, priorities, versions, tag_sets, memos,
             timeouts, execution_timeouts, parents, parent_seqs, policies, flow_keys, new_epochs, first_heads,
             new_states, new_wakes, delays, new_reasons, new_fingerprints) s);
@@ -417,7 +421,7 @@ BEGIN
 END
 $$;
 
--- Forget those workers whose lock is free, and set free up to `most` of their runs; the rest is reaped as usual.
+-- Forget those workers whose lock is free, and set free up to `most` of their runs. To be called until it finds fewer.
 CREATE FUNCTION batuta.bury(
     ns text, mourner text, worker_ids text[], most integer, poison integer, poisoned text,
     OUT freed integer, OUT due integer
@@ -432,7 +436,6 @@ BEGIN
         -- Taken until the end of this transaction: the worker can't come back in between.
         CONTINUE WHEN NOT pg_try_advisory_xact_lock(batuta.worker_lock(ns, candidate));
         DELETE FROM batuta.workers w WHERE w.namespace = ns AND w.worker_id = candidate;
-        CONTINUE WHEN NOT FOUND;
         SELECT * INTO got
         FROM batuta.set_free(ns, candidate, batuta.batuta_now(), most - freed, poison, poisoned);
         freed := freed + got.freed;

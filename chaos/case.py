@@ -1,0 +1,164 @@
+"""One case: a place, its ledger, the processes on it, and the tester's own hand on the store."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from batuta.client import Batuta
+from batuta.clock import SECOND
+from batuta.connect import store_for
+from batuta.engine.native import NativeBackend
+from batuta.errors import RunClosed, StoreError
+from batuta.ids import new_worker_id
+from batuta.journal.entries import EntryKind
+from batuta.journal.records import MessageKind, Run, RunFilter, WorkerInfo
+from batuta.journal.states import OPEN, PARKED
+from chaos import flows
+from chaos.ledger import Account
+from chaos.places import Place
+from chaos.process import Crew, TooSlow, WorkerProcess
+from chaos.worker import Begin, Job
+
+LEASE_S, HEARTBEAT_S, GRACE_S = 1.5, 0.3, 0.2
+SETTINGS = {
+    "BATUTA_LEASE": str(LEASE_S),
+    "BATUTA_HEARTBEAT": str(HEARTBEAT_S),
+    "BATUTA_DETECTION_GRACE": str(GRACE_S),
+    "BATUTA_KEEP_IN_MEMORY": str(flows.KEEP_IN_MEMORY_S),
+    "BATUTA_GRACE": "20",
+}
+"""Everything happens within seconds, so that thousands of cases fit into minutes."""
+LOOK_EVERY_S = 0.05
+PATIENCE_S = 40.0
+_UNFINISHED = tuple(sorted(OPEN - PARKED))
+
+
+class Case:
+    """An async context manager. `name` names the ledger's file and the logs."""
+
+    def __init__(self, name: str, place: Place, crew: Crew) -> None:
+        self.name, self.place, self.crew = name, place, crew
+        self.store = store_for(place.url, namespace=place.namespace)
+        self.client = Batuta(NativeBackend(self.store), self.store.open, self.store.close)
+        self.ledger = crew.client(name)
+        self.processes: list[WorkerProcess] = []
+
+    async def __aenter__(self) -> Self:
+        await self.store.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.ledger.close()
+        await self.store.close()
+
+    @property
+    def account(self) -> Account:
+        return Account.read(self.crew.books, self.name)
+
+    # -- before
+
+    async def start(self, workflow: str, id: str, *args: Any) -> None:
+        """Start a run from outside: it waits in the queue."""
+        self.ledger.write("invoke", op="start", key=id)
+        await self.client.start(workflow, *args, id=id)
+        self.ledger.write("ok", op="start", key=id)
+
+    async def leave_orphan(self, id: str) -> None:
+        """A run whose owner is gone: registered, claimed, never heard of again."""
+        await self.start("order", id, id)
+        ghost = WorkerInfo(worker_id=new_worker_id(), queues=["default"], code={"order": "unknown"}, lease=round(LEASE_S * SECOND))
+        await self.store.register(ghost)
+        await self.store.claim(ghost, 1)
+
+    # -- meanwhile
+
+    def worker(self, env: Mapping[str, str] | None = None, **job: Any) -> WorkerProcess:
+        """A worker process on this place."""
+        place = self.place
+        task = Job(url=place.url, namespace=place.namespace, case=self.name, ledger=self.crew.port, **job)
+        process = self.crew.worker(task, SETTINGS | dict(env or {}))
+        self.processes.append(process)
+        return process
+
+    async def runs(self, where: RunFilter | None = None) -> list[Run]:
+        """All runs, newest first."""
+        found: list[Run] = []
+        cursor: str | None = None
+        while True:
+            page = await self.store.list_runs(where or RunFilter(), cursor, 500)
+            found += page.runs
+            cursor = page.cursor
+            if cursor is None:
+                return found
+
+    async def settled(self, ids: Sequence[str], cancel: Sequence[str] = (), seconds: float = PATIENCE_S) -> None:
+        """Wait until all these runs are there and every run is closed or parked. Cancels what nobody has cancelled.
+
+        Raises TooSlow, which names what is still open.
+        """
+        deadline = time.monotonic() + seconds
+        waiting = set(cancel)
+        while True:
+            open_runs, missing = await self._unfinished(ids)
+            if not open_runs and not missing:
+                return
+            waiting -= {id for id in waiting if await self._cancelled(id)}
+            if time.monotonic() > deadline:
+                raise TooSlow(f"after {seconds:g} s: missing {missing}, open {[_told(run) for run in open_runs]}")
+            self._complain_about_the_dead()
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    def _complain_about_the_dead(self) -> None:
+        """A worker that ended by an error of its own will not finish anything."""
+        for process in self.processes:
+            if process.code is not None and process.code > 0:
+                raise TooSlow(f"worker {process.pid} ended with {process.code}:\n{process.log()[-1500:]}")
+
+    async def _unfinished(self, ids: Sequence[str]) -> tuple[list[Run], list[str]]:
+        try:
+            open_runs = await self.runs(RunFilter(states=_UNFINISHED))
+            if open_runs:
+                return open_runs, []
+            there = {run.id for run in await self.runs()}
+        except StoreError as error:
+            return [], [str(error)]
+        return open_runs, [id for id in ids if id not in there]
+
+    async def _cancelled(self, id: str) -> bool:
+        """Cancel the run unless a cancel has reached it; True when nothing is left to do."""
+        try:
+            run = await self.store.get(id)
+            tape = await self.store.load(run.run_id)
+            if run.closed_at is not None or any(e.kind is EntryKind.CANCEL_REQUESTED for e in tape.entries):
+                return True
+            if any(message.kind is MessageKind.CANCEL for message in tape.messages):
+                return False
+            if len(tape.entries) < 2:
+                return False
+            handle = await self.client.get(id)
+            self.ledger.write("invoke", op="cancel", key=id)
+            await handle.cancel("chaos")
+            self.ledger.write("ok", op="cancel", key=id)
+        except (StoreError, LookupError, RunClosed):
+            return False
+        return True
+
+
+def _told(run: Run) -> str:
+    return f"{run.id}={run.state} head {run.head} epoch {run.epoch} owner {run.owner} wake_at {run.wake_at}"
+
+
+def reference_begin() -> list[Begin]:
+    """What the victim of a sweep starts itself."""
+    return [Begin("order", "begun", ["begun"]), Begin("hold", "held", ["held"])]
+
+
+def reference_tail() -> list[Begin]:
+    """What is under way when it stops."""
+    return [Begin("steps", "tail-steps", ["tail-steps", 3, 0.05]), Begin("waits", "tail-waits", ["tail-waits", 0.2])]

@@ -1,0 +1,49 @@
+"""What all scenarios stand on, and how every case ends."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import itertools
+import random
+from typing import Any
+
+from msgspec import Struct, field
+
+from chaos.case import Case
+from chaos.checker import Checker, read_journals
+from chaos.places import Places
+from chaos.process import Crew
+from chaos.report import Tally
+
+
+class Stage(Struct):
+    """Processes, places, and how much of everything."""
+
+    crew: Crew
+    places: Places
+    jobs: int = 4
+    """Cases at once."""
+    long: bool = False
+    chance: random.Random = field(default_factory=lambda: random.Random(1))
+    _numbers: Any = field(default_factory=lambda: itertools.count(1))
+
+    def number(self) -> int:
+        return int(next(self._numbers))
+
+
+async def finish(case: Case, tally: Tally, *, parked: frozenset[str] = frozenset()) -> None:
+    """Check the case against its ledger, then let `verify` look at the store."""
+    tally.cases += 1
+    Checker(case, tally, await read_journals(case)).check(parked=parked)
+    complaints = await verify(case)
+    if complaints:
+        tally.unverified += 1
+        tally.violate(case.name, f"verify: {complaints[:3]}")
+    else:
+        tally.verified += 1
+
+
+async def verify(case: Case) -> list[str]:
+    """What the store's own check of its invariants says."""
+    return []

@@ -1,0 +1,1 @@
+"""The demo: a worker dies in the middle of an order, and another finishes it."""

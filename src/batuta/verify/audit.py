@@ -1,0 +1,125 @@
+"""Goes through all runs of a store and checks each. Uses the store's reading verbs alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from batuta.authoring.definitions import Workflow
+from batuta.errors import UnknownRun
+from batuta.journal.entries import CommandKind, Entry
+from batuta.journal.records import MessageKind, Run, RunFilter
+from batuta.journal.states import CLOSED, RunState
+from batuta.journal.store import Store
+from batuta.verify.code import CodeCheck
+from batuta.verify.report import Report, Violation
+from batuta.verify.row import check_end, check_epochs, check_liveness
+from batuta.verify.tape import TapeCheck
+
+_RUNS = 100
+_ENTRIES = 1_000
+_AT_ONCE = 8
+
+
+async def verify(store: Store, workflows: Sequence[Workflow[..., Any]] = ()) -> Report:
+    """Check every run of an open store. With `workflows`, their runs are replayed, too.
+
+    Runs that begin meanwhile may be left out. What is read of a run that is being worked on is a moment of it: the
+    journal as far as the row said, so that no false alarm comes of the work.
+    """
+    audit = _Audit(store, {workflow.name: workflow for workflow in workflows})
+    cursor: str | None = None
+    while True:
+        page = await store.list_runs(RunFilter(), cursor, _RUNS)
+        for start in range(0, len(page.runs), _AT_ONCE):
+            await asyncio.gather(*map(audit.check, page.runs[start : start + _AT_ONCE]))
+        cursor = page.cursor
+        if cursor is None:
+            return audit.report
+
+
+class _Audit:
+    def __init__(self, store: Store, workflows: dict[str, Workflow[..., Any]]) -> None:
+        self._store, self._workflows = store, workflows
+        self.report = Report()
+
+    async def check(self, run: Run) -> None:
+        """All invariants of one run."""
+        tell = self._teller(run)
+        self.report.runs += 1
+        for name in ("I1", "I2", "I3", "I4", "I5", "I6", "I12"):
+            self.report.checked[name] += 1
+        tape, code = TapeCheck(tell), self._code(run, tell)
+        try:
+            await self._read_journal(run, tape, code)
+            check_end(run, tape, tell)
+            check_epochs(run, (await self._store.epochs(run.run_id))[: run.head + 1], tell)
+            self.report.checked["I9"] += tape.fired
+            await self._check_current(run, tell)
+            await self._check_open(run, tape, code, tell)
+        finally:
+            if code is not None:
+                await code.close()
+
+    def _teller(self, run: Run) -> Callable[[str, str], None]:
+        return lambda invariant, what: self.report.add(Violation(invariant, run.id, run.run_id, what))
+
+    def _code(self, run: Run, tell: Callable[[str, str], None]) -> CodeCheck | None:
+        """A replay, if there is code for the run. One that is parked for want of other code is known not to replay."""
+        workflow = self._workflows.get(run.name)
+        if workflow is None or run.state is RunState.NEEDS_CODE:
+            return None
+        self.report.checked["I7"] += 1
+        return CodeCheck(workflow, run, self._store.namespace, tell)
+
+    async def _read_journal(self, run: Run, tape: TapeCheck, code: CodeCheck | None) -> None:
+        after = -1
+        while page := await self._store.journal(run.run_id, after, _ENTRIES):
+            after = page[-1].ord
+            known: list[Entry] = [entry for entry in page if run.state in CLOSED or entry.ord <= run.head]
+            for entry in known:
+                tape.feed(entry)
+            if code is not None:
+                await code.feed(known)
+            if len(known) < len(page):
+                return
+
+    async def _check_current(self, run: Run, tell: Callable[[str, str], None]) -> None:
+        """I2."""
+        try:
+            current = await self._store.get(run.id)
+        except UnknownRun:
+            tell("I2", "its id has no current run")
+            return
+        if current.run_id == run.run_id:
+            return
+        if run.state not in CLOSED and await self._unmoved(run):
+            tell("I2", f"it is open, and run {current.run_id} is current under its id")
+        elif current.created_at < run.created_at:
+            tell("I2", f"the older run {current.run_id} is current under its id")
+
+    async def _check_open(
+        self, run: Run, tape: TapeCheck, code: CodeCheck | None, tell: Callable[[str, str], None]
+    ) -> None:
+        """I12, and I1 for a run that nobody has begun: its start must lie in its inbox."""
+        found: list[tuple[str, str]] = []
+        waits_for_activity = CommandKind.ACTIVITY in tape.waiting.values()
+        unread = [] if run.state in CLOSED else (await self._store.unread([run.run_id])).get(run.run_id, (0, []))[1]
+        check_liveness(run, waits_for_activity, len(unread), lambda *finding: found.append(finding))
+        if run.head < 0 and run.state not in CLOSED and not any(m.kind is MessageKind.START for m in unread):
+            found.append(("I1", "the run was never begun, and its start message is not in its inbox"))
+        timer = None if code is None or code.failed else code.next_timer()
+        if run.state is RunState.WAITING and timer is not None and (run.wake_at is None or run.wake_at > timer):
+            found.append(("I12", f"the run has a timer for {timer}, and is due at {run.wake_at or 'no time'}"))
+        if found and await self._unmoved(run):  # else row and inbox are of two moments
+            for finding in found:
+                tell(*finding)
+
+    async def _unmoved(self, run: Run) -> bool:
+        """Whether the row still says what it said."""
+        try:
+            now = await self._store.get_run(run.run_id)
+        except UnknownRun:
+            return False
+        return (now.state, now.epoch, now.head, now.wake_at) == (run.state, run.epoch, run.head, run.wake_at)

@@ -1,0 +1,58 @@
+"""I7: today's code, fed the journal, does what it did."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from batuta.authoring.definitions import Workflow
+from batuta.engine.machine import Machine, RunIdentity
+from batuta.engine.replay import Replay
+from batuta.journal.entries import Entry
+from batuta.journal.records import Run
+
+T = TypeVar("T")
+
+
+class CodeCheck:
+    """Replays one run, a page of its journal at a time."""
+
+    def __init__(
+        self, workflow: Workflow[..., Any], run: Run, namespace: str, tell: Callable[[str, str], None]
+    ) -> None:
+        self._machine = Machine(workflow, RunIdentity(run.run_id, run.id, run.queue, namespace))
+        self._tell = tell
+        self.failed = False
+
+    async def feed(self, entries: Sequence[Entry]) -> None:
+        if self.failed:
+            return
+        try:
+            await outside_task(Replay(self._machine, entries).run)
+        except Exception as error:  # noqa: BLE001 - whatever replaying raises is the finding
+            self.failed = True
+            self._tell("I7", str(error) or type(error).__name__)
+
+    def next_timer(self) -> int | None:
+        """When the earliest timer is due that the code waits for."""
+        timer = self._machine.next_timer()
+        return None if timer is None else timer[0]
+
+    async def close(self) -> None:
+        await outside_task(self._machine.tear_down)
+
+
+async def outside_task(call: Callable[[], T]) -> T:
+    """Call it from a callback of the loop: a turn takes the place of the running loop, which a task may not do."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[T] = loop.create_future()
+
+    def run() -> None:
+        try:
+            answer.set_result(call())
+        except Exception as error:  # noqa: BLE001 - handed to whoever waits
+            answer.set_exception(error)
+
+    loop.call_soon(run)
+    return await answer

@@ -1,0 +1,52 @@
+"""What was checked, and what does not hold."""
+
+from __future__ import annotations
+
+from msgspec import Struct, field
+
+from batuta.ids import RunId
+
+INVARIANTS = {
+    "I1": "every started run is there: open, or closed with its end in the journal",
+    "I2": "an id has one current run, and an open run is it",
+    "I3": "no entry was changed, and no command has two answers",
+    "I4": "entries and commands are numbered without gaps, times never fall",
+    "I5": "a journal has one end, and nothing after it",
+    "I6": "epochs never fall, and none is above the run's",
+    "I7": "today's code replays the journal",
+    "I9": "timers fire once, and never early",
+    "I12": "every open run has an owner, is due at some time, waits for a message, or is parked with a reason",
+}
+"""What is promised of every run. The numbers are those of the failure-mode catalogue."""
+
+_KEPT = 1_000
+
+
+class Violation(Struct, frozen=True):
+    """One promise that one run does not keep."""
+
+    invariant: str
+    id: str
+    run_id: RunId
+    what: str
+
+
+class Report(Struct):
+    """The outcome of a verification."""
+
+    runs: int = 0
+    checked: dict[str, int] = field(default_factory=lambda: dict.fromkeys(INVARIANTS, 0))
+    """How many runs (I9: fired timers) each invariant was checked on."""
+    found: dict[str, int] = field(default_factory=lambda: dict.fromkeys(INVARIANTS, 0))
+    """How many violations of each."""
+    violations: list[Violation] = field(default_factory=list)
+    """The first thousand."""
+
+    @property
+    def holds(self) -> bool:
+        return not any(self.found.values())
+
+    def add(self, violation: Violation) -> None:
+        self.found[violation.invariant] += 1
+        if len(self.violations) < _KEPT:
+            self.violations.append(violation)

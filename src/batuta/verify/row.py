@@ -1,0 +1,63 @@
+"""What a run's row must say, given its journal: I1, I6 and I12. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from batuta.journal.entries import CommandKind, EntryKind
+from batuta.journal.records import Run
+from batuta.journal.states import CLOSED, PARKED, RunState
+from batuta.verify.tape import TapeCheck
+
+Tell = Callable[[str, str], None]
+
+_END_OF = {
+    RunState.COMPLETED: CommandKind.COMPLETE,
+    RunState.FAILED: CommandKind.FAIL,
+    RunState.CANCELLED: CommandKind.CANCELLED,
+    RunState.CONTINUED: CommandKind.CONTINUE,
+    RunState.TERMINATED: EntryKind.TERMINATED,
+    RunState.TIMED_OUT: EntryKind.TIMED_OUT,
+}
+
+
+def check_end(run: Run, tape: TapeCheck, tell: Tell) -> None:
+    """I1 and I4: the journal is as long as the row says, and ends as the row says."""
+    if tape.entries != run.head + 1:
+        tell("I4", f"the journal has {tape.entries} entries, the run's head is {run.head}")
+    if tape.name is not None and tape.name != run.name:
+        tell("I1", f"the journal is one of workflow {tape.name!r}, the run one of {run.name!r}")
+    if tape.end is not _END_OF.get(run.state):
+        tell("I1", f"the run is {run.state}, and its journal ends with {tape.end or 'nothing that closes a run'}")
+    if (run.closed_at is not None) is not (run.state in CLOSED):
+        tell("I1", f"the run is {run.state}, and closed_at is {run.closed_at}")
+
+
+def check_epochs(run: Run, epochs: Sequence[int], tell: Tell) -> None:
+    """I6: ownership only ever moved forward."""
+    for place, (before, after) in enumerate(pairwise(epochs), start=1):
+        if after < before:
+            tell("I6", f"entry {place} was written in epoch {after}, after one of epoch {before}")
+    if epochs and epochs[-1] > run.epoch:
+        tell("I6", f"the last entry was written in epoch {epochs[-1]}, the run is at {run.epoch}")
+
+
+def check_liveness(run: Run, waits_for_activity: bool, unread: int, tell: Tell) -> None:
+    """I12: somebody or something will move the run on, or a person can see why not."""
+    if run.state is RunState.RUNNING and run.owner is None:
+        tell("I12", "the run is running, and owned by nobody")
+    if run.state is not RunState.RUNNING and run.owner is not None:
+        tell("I12", f"the run is {run.state}, and owned by {run.owner}")
+    if run.state not in (RunState.PENDING, RunState.WAITING):
+        if run.wake_at is not None:
+            tell("I12", f"the run is {run.state}, and yet due")
+    elif run.wake_at is None:
+        if run.state is RunState.PENDING:
+            tell("I12", "the run is pending and never due")
+        elif waits_for_activity:
+            tell("I12", "the run waits for an activity that nobody executes: it is never due")
+        elif unread:
+            tell("I12", f"the run has {unread} unread messages, and is never due")
+    if run.state in PARKED and not run.reason:
+        tell("I12", f"the run is parked as {run.state} without a reason")

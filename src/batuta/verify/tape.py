@@ -1,0 +1,102 @@
+"""What a journal alone can tell: I3, I4, I5 and I9, in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+from msgspec import UNSET, json
+
+from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, crc_holds, decode_body
+
+_ANSWERS = {
+    EntryKind.ACTIVITY_DONE: CommandKind.ACTIVITY,
+    EntryKind.ACTIVITY_FAILED: CommandKind.ACTIVITY,
+    EntryKind.CHILD_DONE: CommandKind.CHILD,
+    EntryKind.CHILD_FAILED: CommandKind.CHILD,
+}
+_ENDS = frozenset({CommandKind.COMPLETE, CommandKind.FAIL, CommandKind.CANCELLED, CommandKind.CONTINUE})
+_ENDS_FROM_OUTSIDE = frozenset({EntryKind.TERMINATED, EntryKind.TIMED_OUT})
+
+
+class TapeCheck:
+    """Fed a run's entries in order, tells what is wrong with them."""
+
+    def __init__(self, tell: Callable[[str, str], None]) -> None:
+        self._tell = tell
+        self.entries = 0
+        self.name: str | None = None
+        """The workflow that the first entry names."""
+        self.end: CommandKind | EntryKind | None = None
+        """What closed the run."""
+        self.waiting: dict[int, CommandKind] = {}
+        """Activities and children that were called and have not answered, by seq."""
+        self.fired = 0
+        self._deadlines: dict[int, int] = {}
+        self._crc = self._at = self._seq = 0
+
+    def feed(self, entry: Entry) -> None:
+        """The next entry."""
+        self._check_place(entry)
+        if not crc_holds(entry, self._crc):
+            self._tell("I3", f"entry {entry.ord} is not what was written: its checksum does not follow")
+        self._crc = entry.crc
+        try:
+            body = decode_body(entry)
+        except msgspec.MsgspecError as error:
+            self._tell("I3", f"entry {entry.ord} cannot be read: {error}")
+            return
+        self._check_input(entry, body)
+        for command in body.commands:
+            self._check_command(entry, command)
+        if entry.kind in _ENDS_FROM_OUTSIDE:
+            self.end = entry.kind
+
+    def _check_place(self, entry: Entry) -> None:
+        if entry.ord != self.entries:
+            self._tell("I4", f"entry {entry.ord} stands where {self.entries} should")
+        self.entries = entry.ord + 1
+        if entry.at < self._at:
+            self._tell("I4", f"entry {entry.ord} is {self._at - entry.at} µs earlier than the one before")
+        self._at = max(self._at, entry.at)
+        if self.end is not None:
+            self._tell("I5", f"entry {entry.ord} ({entry.kind}) follows the end ({self.end})")
+        if (entry.kind is EntryKind.STARTED) is not (entry.ord == 0) and entry.kind not in _ENDS_FROM_OUTSIDE:
+            self._tell("I1", f"entry {entry.ord} is {entry.kind}: entry 0 alone is a start")
+
+    def _check_input(self, entry: Entry, body: Body) -> None:
+        if entry.kind is EntryKind.STARTED and body.start is not UNSET:
+            self.name = body.start.name
+        elif entry.kind in _ANSWERS:
+            if self.waiting.pop(body.seq, None) is not _ANSWERS[entry.kind]:
+                self._tell(
+                    "I3", f"entry {entry.ord} ({entry.kind}) answers command {body.seq}, which waits for no answer"
+                )
+        elif entry.kind is EntryKind.TIMER_FIRED:
+            self._check_timer(entry, body.seq)
+
+    def _check_timer(self, entry: Entry, seq: int) -> None:
+        self.fired += 1
+        deadline = self._deadlines.pop(seq, None)
+        if deadline is None:
+            self._tell("I9", f"entry {entry.ord}: timer {seq} fired, which is not set (any more)")
+        elif entry.at < deadline:
+            self._tell("I9", f"entry {entry.ord}: timer {seq} fired {deadline - entry.at} µs early")
+
+    def _check_command(self, entry: Entry, command: Command) -> None:
+        if command.seq != self._seq + 1:
+            self._tell("I4", f"entry {entry.ord} issues command {command.seq} after {self._seq}")
+        self._seq = command.seq
+        if self.end is not None:
+            self._tell("I5", f"entry {entry.ord} issues {command.kind} after the end ({self.end})")
+        match command.kind:
+            case CommandKind.ACTIVITY | CommandKind.CHILD:
+                self.waiting[command.seq] = command.kind
+            case CommandKind.TIMER:
+                delay = 0 if command.value is UNSET else int(json.decode(command.value))
+                self._deadlines[command.seq] = entry.at + delay
+            case CommandKind.CANCEL:
+                self.waiting.pop(command.target, None)
+                self._deadlines.pop(command.target, None)
+            case kind if kind in _ENDS:
+                self.end = kind

@@ -1,0 +1,74 @@
+"""The command line as a function, and as processes that are ended by their own pid."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from batuta.cli import root
+
+ROOT = Path(__file__).parents[2]
+SHOP = "tests.cli.shop"
+DEADLINE = 40.0
+
+Cli = Callable[..., Result]
+Spawn = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def cli(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """Call a command in this process, on a SQLite file of the test's own."""
+    monkeypatch.setenv("BATUTA_DATABASE_URL", sqlite_url)
+    monkeypatch.delenv("BATUTA_NAMESPACE", raising=False)
+
+    def call(*words: str, input: str | None = None) -> Result:
+        result = CliRunner().invoke(root, [*words], input=input)
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    return call
+
+
+@pytest.fixture
+def spawn(sqlite_url: str, tmp_path: Path) -> Iterator[Spawn]:
+    """Start a command as a process; what is still there at the end is killed."""
+    started: list[subprocess.Popen[str]] = []
+    logs = tmp_path / "stderr.log"
+
+    def call(*words: str, **more: str) -> subprocess.Popen[str]:
+        env = {**os.environ, "BATUTA_DATABASE_URL": sqlite_url, "SHOP_LEDGER": str(tmp_path / "ledger"), **more}
+        with logs.open("a") as stderr:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "batuta", *words],
+                cwd=ROOT,
+                env=env,
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+            )
+        started.append(process)
+        return process
+
+    yield call
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    """Until it is so, or the test has waited long enough."""
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < end, f"waited in vain for: {what}"
+        time.sleep(0.02)
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []

@@ -1,0 +1,72 @@
+"""The reference pages are complete: nothing public is left out, and nothing stands there that does not exist."""
+
+import inspect
+import re
+from enum import StrEnum
+
+import pytest
+
+import batuta
+from batuta import errors
+from batuta.authoring.options import ActivityOptions
+from batuta.authoring.retry import Retry
+from batuta.failpoints import SITES
+from batuta.journal.entries import EntryKind
+from batuta.journal.states import RunState
+from batuta.settings import _OWN_WORDS, Settings
+from tests.docs.pages import ROOT, pages
+
+DOCS = ROOT / "docs"
+FIRST_CELL = re.compile(r"^\| (?P<cell>`[^|]+`) \|", re.MULTILINE)
+CODE = re.compile(r"`([^`]+)`")
+
+
+def first_cells(text: str) -> list[str]:
+    """What stands in code style in the first cells of a page's tables."""
+    return [name for row in FIRST_CELL.finditer(text) for name in CODE.findall(row["cell"])]
+
+
+def default_of(name: str) -> str:
+    value = getattr(Settings(), name)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def test_every_error_is_documented_and_nothing_else() -> None:
+    classes = [
+        name for name, kind in vars(errors).items() if inspect.isclass(kind) and kind.__module__ == "batuta.errors"
+    ]
+    headings = re.findall(r"^### (\w+)$", (DOCS / "reference" / "errors.md").read_text(), re.MULTILINE)
+    assert sorted(headings) == sorted(classes)
+
+
+def test_every_setting_is_documented_with_its_default() -> None:
+    text = (DOCS / "reference" / "settings.md").read_text()
+    rows = re.findall(r"^\| `([a-z_]+)` \| (\S+) \|", text, re.MULTILINE)
+    assert rows == [(name, default_of(name)) for name in Settings.__struct_fields__]
+
+
+def test_every_other_environment_variable_is_documented() -> None:
+    text = (DOCS / "reference" / "settings.md").read_text()
+    assert not [name for name in _OWN_WORDS if f"`BATUTA_{name}`" not in text]
+
+
+def test_every_failpoint_is_documented_as_it_describes_itself() -> None:
+    text = (DOCS / "reference" / "failpoints.md").read_text()
+    assert dict(re.findall(r"^\| `([\w.]+)` \| (.+) \|$", text, re.MULTILINE)) == SITES
+
+
+@pytest.mark.parametrize(("page", "words"), [("run", RunState), ("journal", EntryKind)])
+def test_every_state_and_entry_kind_is_documented(page: str, words: type[StrEnum]) -> None:
+    found = first_cells((DOCS / "concepts" / f"{page}.md").read_text())
+    assert not {str(word) for word in words} - set(found)
+
+
+@pytest.mark.parametrize("options", [ActivityOptions, Retry])
+def test_every_option_of_an_activity_is_documented(options: type[ActivityOptions | Retry]) -> None:
+    found = first_cells((DOCS / "concepts" / "activity.md").read_text())
+    assert not set(options.__struct_fields__) - set(found)
+
+
+def test_every_public_name_occurs_in_the_documentation() -> None:
+    text = "\n".join(page.read_text() for page in pages())
+    assert not [name for name in batuta.__all__ if not re.search(rf"\b{name}\b", text)]
