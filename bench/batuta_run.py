@@ -13,7 +13,6 @@ from bench.child import Figures, Task, answer, latency, repeat, sample
 
 WARM_UP_STEPS: Final = 200
 WARM_UP_RUNS: Final = 200
-CHUNK: Final = 500
 R = TypeVar("R")
 # New ones in each process: a database may serve several, and a taken id gives the run that has it.
 ids = (f"bench-{time.time_ns()}-{number}" for number in itertools.count())
@@ -32,15 +31,23 @@ async def steps(count: int) -> int:
 
 
 @workflow
-async def timed_steps(count: int) -> list[float]:
-    """The seconds of each chunk of activities. Reading a clock here is fine: nothing depends on it."""
-    chunks: list[float] = []
-    for first in range(0, count, CHUNK):
+async def timed_steps(count: int) -> float:
+    """The seconds that its activities took. Reading a clock here is fine: nothing depends on it."""
+    begun = time.perf_counter()
+    for number in range(count):
+        await step(number)
+    return time.perf_counter() - begun
+
+
+@workflow
+async def begin_and_end(count: int) -> tuple[float, float]:
+    """The median seconds of an activity in the first and in the last quarter."""
+    spent: list[float] = []
+    for number in range(count):
         begun = time.perf_counter()
-        for number in range(first, min(first + CHUNK, count)):
-            await step(number)
-        chunks.append(time.perf_counter() - begun)
-    return chunks
+        await step(number)
+        spent.append(time.perf_counter() - begun)
+    return statistics.median(spent[: count // 4]), statistics.median(spent[-count // 4 :])
 
 
 @workflow
@@ -51,7 +58,7 @@ async def sleeper(seconds: float) -> None:
 @asynccontextmanager
 async def engine(url: str) -> AsyncIterator[Batuta]:
     async with connect(url) as batuta:
-        async with batuta.worker(workflows=[steps, timed_steps, sleeper], activities=[step]):
+        async with batuta.worker(workflows=[steps, timed_steps, begin_and_end, sleeper], activities=[step]):
             yield batuta
 
 
@@ -68,8 +75,7 @@ async def sequential(task: Task) -> Figures:
         spent: list[float] = []
 
         async def once() -> None:
-            chunks = await outcome(batuta, timed_steps, task.steps)
-            spent.append(sum(chunks))
+            spent.append(await outcome(batuta, timed_steps, task.steps))
 
         times, _ = await repeat(task.seconds, once)
     return {"ms_per_step": sum(spent) * 1000 / (times * task.steps)}
@@ -113,14 +119,8 @@ async def long_run(task: Task) -> Figures:
     """One workflow of very many activities: what one costs in the last quarter over what it costs in the first."""
     async with engine(task.url) as batuta:
         await outcome(batuta, steps, WARM_UP_STEPS)
-        chunks = await outcome(batuta, timed_steps, task.steps)
-    quarter = max(1, len(chunks) // 4)
-    begin, end = statistics.median(chunks[:quarter]), statistics.median(chunks[-quarter:])
-    return {
-        "begin_ms_per_step": begin * 1000 / CHUNK,
-        "end_ms_per_step": end * 1000 / CHUNK,
-        "end_over_begin": end / begin,
-    }
+        begin, end = await outcome(batuta, begin_and_end, task.steps)
+    return {"begin_ms_per_step": begin * 1000, "end_ms_per_step": end * 1000, "end_over_begin": end / begin}
 
 
 async def fill(task: Task) -> Figures:

@@ -114,6 +114,17 @@ class Case:
             self._complain_about_the_dead()
             await asyncio.sleep(LOOK_EVERY_S)
 
+    async def ended(self, process: WorkerProcess, cancel: Sequence[str] = (), seconds: float = PATIENCE_S) -> int:
+        """Wait for the end of a worker; meanwhile cancel what it failed to cancel."""
+        deadline = time.monotonic() + seconds
+        waiting = set(cancel)
+        while process.code is None:
+            waiting -= {id for id in waiting if await self._cancelled(id)}
+            if time.monotonic() > deadline:
+                raise TooSlow(f"worker {process.pid} did not end within {seconds:g} s:\n{process.log()[-1500:]}")
+            await asyncio.sleep(LOOK_EVERY_S)
+        return process.code
+
     def _complain_about_the_dead(self) -> None:
         """A worker that ended by an error of its own will not finish anything."""
         for process in self.processes:
@@ -132,6 +143,8 @@ class Case:
 
     async def _cancelled(self, id: str) -> bool:
         """Cancel the run unless a cancel has reached it; True when nothing is left to do."""
+        if self._others_will_cancel(id):
+            return False
         try:
             run = await self.store.get(id)
             tape = await self.store.load(run.run_id)
@@ -148,6 +161,14 @@ class Case:
         except (StoreError, LookupError, RunClosed):
             return False
         return True
+
+    def _others_will_cancel(self, id: str) -> bool:
+        """Whether a worker has the duty and has not tried yet."""
+        tried = {record.pid for record in self.account.records if record.op == "cancel" and record.what != "invoke"}
+        return any(
+            id in process.job.cancel and process.code is None and not process.is_stopped() and process.pid not in tried
+            for process in self.processes
+        )
 
 
 def _told(run: Run) -> str:

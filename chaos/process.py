@@ -39,6 +39,7 @@ class WorkerProcess:
     """One process of `chaos.worker`."""
 
     def __init__(self, job: Job, env: Mapping[str, str], log: Path) -> None:
+        self.job = job
         self._log = log
         self._out = log.with_suffix(".out")
         with log.open("ab") as errors, self._out.open("ab") as output:
@@ -78,10 +79,11 @@ class WorkerProcess:
 
     async def stopped_or_ended(self, seconds: float) -> bool:
         """Whether it stopped itself; False when it ended."""
-        await until(lambda: self._is_stopped() or self.code is not None, seconds, f"worker {self.pid} at its failpoint")
+        await until(lambda: self.is_stopped() or self.code is not None, seconds, f"worker {self.pid} at its failpoint")
         return self.code is None
 
-    def _is_stopped(self) -> bool:
+    def is_stopped(self) -> bool:
+        """Whether a signal holds it."""
         found = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) if self.code is None else None
         return found is not None and found.si_pid == self.pid
 

@@ -24,7 +24,7 @@ from batuta.client import Batuta
 from batuta.clock import SECOND, SystemClock
 from batuta.connect import store_for
 from batuta.engine.native import NativeBackend
-from batuta.errors import BatutaError, OutcomeUnknown, RunClosed, RunNotCompleted, StoreError
+from batuta.errors import BatutaError, OutcomeUnknown, RunClosed, RunNotCompleted, StoreError, StoreFailed
 from chaos import faults, flows, flows_changed
 from chaos.ledger import LedgerClient
 
@@ -100,7 +100,7 @@ class Chores:
         try:
             await self._recorded("cancel", handle.id, attempt, tries=1)
         except BatutaError:
-            pass  # the tester looks whether it arrived, and cancels in our place
+            pass  # a second cancel would cancel the cleaning up: the tester looks whether the first one arrived
 
     async def _recorded(self, op: str, id: str, call: Callable[[], Awaitable[Any]], tries: int = TRIES) -> Any:
         """Call until it works, with each try in the history."""
@@ -108,7 +108,7 @@ class Chores:
             self._ledger.write("invoke", op=op, key=id)
             try:
                 answer = await call()
-            except OutcomeUnknown as error:
+            except (OutcomeUnknown, StoreFailed) as error:
                 self._ledger.write("info", op=op, key=id, text=repr(error))
                 last: BatutaError = error
             except (StoreError, RunClosed) as error:

@@ -1,5 +1,6 @@
 """The command line as a function, and as processes that are ended by their own pid."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -26,13 +27,22 @@ def cli(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Cli:
     monkeypatch.setenv("BATUTA_DATABASE_URL", sqlite_url)
     monkeypatch.delenv("BATUTA_NAMESPACE", raising=False)
 
-    def call(*words: str, input: str | None = None) -> Result:
-        result = CliRunner().invoke(root, [*words], input=input)
+    def call(*words: str, stdin: str | None = None) -> Result:
+        result = CliRunner().invoke(root, [*words], input=stdin)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         return result
 
     return call
+
+
+@pytest.fixture(autouse=True)
+def own_logging() -> Iterator[None]:
+    """A command sets up logging for its process; here that is the tests'."""
+    handlers, level = logging.root.handlers[:], logging.root.level
+    yield
+    logging.root.handlers[:] = handlers
+    logging.root.setLevel(level)
 
 
 @pytest.fixture

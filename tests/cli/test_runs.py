@@ -65,7 +65,7 @@ def test_waiting_can_have_an_end(cli: Cli) -> None:
 def test_input_comes_from_a_file_or_from_stdin(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "in.json").write_text('{"a": 1}')
     cli("runs", "start", "x", "--id", "from-file", "--input", f"@{tmp_path / 'in.json'}")
-    result = cli("runs", "start", "x", "--id", "from-stdin", "--input", "@-", input="[1, 2]")
+    result = cli("runs", "start", "x", "--id", "from-stdin", "--input", "@-", stdin="[1, 2]")
     assert result.exit_code == OK
     assert [run["id"] for run in document(cli, "runs", "list")["runs"]] == ["from-stdin", "from-file"]
 

@@ -4,16 +4,20 @@ import inspect
 import re
 from enum import StrEnum
 
+import click
 import pytest
 
 import batuta
 from batuta import errors
 from batuta.authoring.options import ActivityOptions
 from batuta.authoring.retry import Retry
+from batuta.cli import COMMANDS, EXIT_CODES
+from batuta.cli.runs import runs
 from batuta.failpoints import SITES
 from batuta.journal.entries import EntryKind
 from batuta.journal.states import RunState
 from batuta.settings import _OWN_WORDS, Settings
+from batuta.verify import INVARIANTS
 from tests.docs.pages import ROOT, pages
 
 DOCS = ROOT / "docs"
@@ -65,6 +69,24 @@ def test_every_state_and_entry_kind_is_documented(page: str, words: type[StrEnum
 def test_every_option_of_an_activity_is_documented(options: type[ActivityOptions | Retry]) -> None:
     found = first_cells((DOCS / "concepts" / "activity.md").read_text())
     assert not set(options.__struct_fields__) - set(found)
+
+
+def test_every_command_is_documented() -> None:
+    text = (DOCS / "concepts" / "cli.md").read_text()
+    assert sorted(re.findall(r"^## (\w+)$", text, re.MULTILINE)) == sorted(COMMANDS)
+    named = re.findall(r"^\| `runs (\w+)", text, re.MULTILINE)
+    assert sorted(named) == runs.list_commands(click.Context(runs))
+
+
+def test_exit_codes_are_documented() -> None:
+    text = (DOCS / "concepts" / "cli.md").read_text()
+    assert re.findall(r"^\| (\d) \|", text, re.MULTILINE) == re.findall(r"^  (\d)  ", EXIT_CODES, re.MULTILINE)
+
+
+def test_every_invariant_that_verify_checks_is_documented() -> None:
+    text = (DOCS / "concepts" / "cli.md").read_text()
+    rows = dict(re.findall(r"^\| (I\d+) \| (.+?)(?: \(with .+\))? \|$", text, re.MULTILINE))
+    assert {name: sentence.lower() for name, sentence in rows.items()} == {k: v.lower() for k, v in INVARIANTS.items()}
 
 
 def test_every_public_name_occurs_in_the_documentation() -> None:

@@ -185,7 +185,7 @@ async def test_a_generator_left_in_the_middle_is_closed_at_the_end_on_the_runs_l
         seen.append("main ended")
         return 1
 
-    async with world(breaks_off, keep_in_memory=60) as env:
+    async with world(breaks_off, keep_in_memory=60, always_replay=False) as env:
         seen.clear()
         assert await env.run(breaks_off) == 1
         await env.settle()

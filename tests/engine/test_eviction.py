@@ -91,7 +91,7 @@ async def touches_the_world_in_finally() -> str:
 
 async def test_finally_blocks_that_run_at_eviction_can_do_nothing() -> None:
     executed.clear()
-    async with world(touches_the_world_in_finally, act) as env:
+    async with world(touches_the_world_in_finally, act, always_replay=False) as env:
         handle = await env.start(touches_the_world_in_finally)
         await env.settle()
         assert session_of(env).runs == {}

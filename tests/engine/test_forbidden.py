@@ -180,7 +180,7 @@ async def is_woken_from_outside() -> str:
 
 
 async def test_a_callback_from_outside_the_turn_parks_the_run() -> None:
-    async with world(is_woken_from_outside, sets_the_event) as env:
+    async with world(is_woken_from_outside, sets_the_event, always_replay=False) as env:
         handle = await env.start(is_woken_from_outside)
         assert "call_soon from outside" in await parked(env, handle)
 

@@ -39,14 +39,14 @@ def verify(place: Place, target: str | None) -> None:
 
 
 async def _verify(place: Place, target: str | None) -> Report:
-    from batuta import verify
+    from batuta.verify import verify as check
 
     async with AsyncExitStack() as stack:
         app = await load_app(target, stack) if target else None
         store = place.store()
         stack.push_async_callback(store.close)
         await store.open()
-        return await verify.verify(store, app.workflows if app else ())
+        return await check(store, app.workflows if app else ())
 
 
 def show_report(console: Any, report: Report) -> None:

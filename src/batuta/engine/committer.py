@@ -6,6 +6,7 @@ One transaction is in flight at a time. What arrives meanwhile forms the next ba
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -45,11 +46,16 @@ class Committer:
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
 
+    def open(self, context: contextvars.Context) -> None:
+        """Effects go out in this context, whoever's call caused them."""
+        self._context = context
+
     def submit(self, run: LiveRun) -> None:
         """The run has a change that was not there before."""
         self._waiting.append(run)
         if self._task is None and not self._stopped:
-            self._task = asyncio.get_running_loop().create_task(self._write_all(), name="batuta-committer")
+            loop = asyncio.get_running_loop()
+            self._task = loop.create_task(self._write_all(), name="batuta-committer", context=self._context)
 
     @property
     def idle(self) -> bool:

@@ -209,9 +209,7 @@ class Executor:
         if now < ends:
             self._loop.call_later((ends - now) / SECOND + 0.001, self._waited_too_long, call, ends, limit)
             return
-        failure = _timeout(call, "did not start within", limit)
-        failure.retryable = False
-        self._answer(call, failure)
+        self._answer(call, _fatal(_timeout(call, "did not start within", limit)))
 
     def _launch(self, call: Call) -> None:
         """One attempt begins. It holds its place until it has really come to an end."""
@@ -223,7 +221,7 @@ class Executor:
         waited = now - call.pending.issued_at
         if options.start_timeout is not None and call.attempt == 1 and waited > options.start_timeout * SECOND:
             self._leave_place(call)
-            self._conclude(call, _timeout(call, "did not start within", options.start_timeout))
+            self._answer(call, _fatal(_timeout(call, "did not start within", options.start_timeout)))
             return
         self._in_flight[call] = None
         self._set_deadline(call, now)
@@ -302,7 +300,7 @@ class Executor:
             self._forgotten(call)
             return
         failpoint("activity.failed")
-        self._conclude(call, to_failure(error) if not isinstance(error, InvalidInput) else _fatal(error))
+        self._conclude(call, _fatal(to_failure(error)) if isinstance(error, InvalidInput) else to_failure(error))
 
     def _conclude(self, call: Call, failure: Failure) -> None:
         """An attempt failed for good or for now."""
@@ -481,7 +479,7 @@ def _timeout(call: Call, what: str, seconds: float) -> Failure:
     return to_failure(ActivityTimeout(f"activity {call.pending.name!r} {what} {seconds:g} s (attempt {call.attempt})"))
 
 
-def _fatal(error: BaseException) -> Failure:
-    failure = to_failure(error)
+def _fatal(failure: Failure) -> Failure:
+    """After which no other attempt is made."""
     failure.retryable = False
     return failure

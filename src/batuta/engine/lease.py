@@ -39,18 +39,27 @@ class Lease:
         self._valid_until = 0.0
         self._gapless_since: float | None = None
         self._tick = 0.0
+        self._opened: asyncio.Future[None]
         self._timeline = ""
+        self._registered = threading.Event()
         self._stopping = threading.Event()
         self._wake: Callable[[], object] = lambda: None
         self._thread = threading.Thread(target=self._run, name="batuta-lease", daemon=True)
 
+    async def open(self) -> None:
+        """Take the worker's lock, before it is registered: a registered worker without one counts as dead."""
+        self._host = asyncio.get_running_loop()
+        self._opened = self._host.create_future()
+        self._thread.start()
+        await self._opened
+
     def start(self, registered_at: float) -> None:
         """Begin to beat. The lease holds from `registered_at` (monotonic)."""
-        self._host = asyncio.get_running_loop()
         self._valid_until = registered_at + self._settings.lease
         self._gapless_since = registered_at
         self.tick()
-        self._thread.start()
+        self._registered.set()
+        self._wake()
 
     def holds(self) -> bool:
         """Whether nobody else may believe that this worker is dead."""
@@ -78,19 +87,30 @@ class Lease:
             self._tell(self._on_lost, "the heartbeat has failed")
 
     async def _main(self) -> None:
-        loop, stopped = asyncio.get_running_loop(), asyncio.Event()
-        self._wake = lambda: loop.call_soon_threadsafe(stopped.set)
+        loop, woken = asyncio.get_running_loop(), asyncio.Event()
+        self._wake = lambda: loop.call_soon_threadsafe(woken.set)
         while not self._stopping.is_set():
             try:
                 async with self._store.heart(self._worker.worker_id) as heart:
-                    await self._beat_forever(heart, stopped)
+                    self._tell(self._settle_opening, None)
+                    while not self._registered.is_set() and not self._stopping.is_set():
+                        await _wait(woken, _RETRY)
+                    await self._beat_forever(heart, woken)
                 return
             except BatutaError as error:
                 log.warning("no heartbeat: %s", error)
+                self._tell(self._settle_opening, error)
                 self._gapless_since = None
-                await _wait(stopped, _RETRY)
+                await _wait(woken, _RETRY)
 
-    async def _beat_forever(self, heart: Heart, stopped: asyncio.Event) -> None:
+    def _settle_opening(self, error: BatutaError | None) -> None:
+        if not self._opened.done():
+            if error is None:
+                self._opened.set_result(None)
+            else:
+                self._opened.set_exception(error)
+
+    async def _beat_forever(self, heart: Heart, woken: asyncio.Event) -> None:
         while not self._stopping.is_set():
             self._end_if_stuck()
             failpoint("lease.before_beat")
@@ -103,8 +123,9 @@ class Lease:
             if not self._accept(pulse, sent, received):
                 return
             if pulse.peers and self._settings.fast_detection:
-                await self._bury(heart, pulse.peers, stopped)
-            await _wait(stopped, self._settings.heartbeat * (0.9 + 0.2 * jitter()))
+                await self._bury(heart, pulse.peers, woken)
+            if not pulse.reaped:  # there may be more: a beat sets a bounded number free
+                await _wait(woken, self._settings.heartbeat * (0.9 + 0.2 * jitter()))
 
     def _accept(self, pulse: Pulse, sent: float, received: float) -> bool:
         if not pulse.alive:
@@ -118,11 +139,13 @@ class Lease:
         self._tell(self._on_pulse, pulse, received)
         return True
 
-    async def _bury(self, heart: Heart, peers: list[str], stopped: asyncio.Event) -> None:
+    async def _bury(self, heart: Heart, peers: list[str], woken: asyncio.Event) -> None:
         """Their locks are free. If they still are after the grace, their runs are set free."""
-        await _wait(stopped, self._settings.detection_grace)
-        if self._stopping.is_set():
-            return
+        end = self._clock.monotonic() + self._settings.detection_grace
+        while (left := end - self._clock.monotonic()) > 0:
+            await _wait(woken, left)
+            if self._stopping.is_set():
+                return
         failpoint("recover.before")
         freed = await heart.bury(peers)
         failpoint("recover.after")
@@ -150,5 +173,6 @@ async def _wait(event: asyncio.Event, seconds: float) -> None:
     try:
         async with asyncio.timeout(seconds):
             await event.wait()
+            event.clear()
     except TimeoutError:
         pass

@@ -227,7 +227,7 @@ class RunLoop(asyncio.AbstractEventLoop):
         """Close everything that is suspended, in order. Their `finally` blocks run; what they call must refuse."""
         self._ready.clear()
         for agen in self._generators.values():
-            _close(agen.aclose().__await__())
+            _drive(agen.aclose())
         for task in self._tasks.values():
             if not task.done():
                 task._log_destroy_pending = False  # type: ignore[attr-defined]  # we know
@@ -272,6 +272,18 @@ def _place(coroutine: Any) -> str:
             lines.append(f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}")
         coroutine = getattr(coroutine, "cr_await", None) or getattr(coroutine, "ag_await", None)
     return " < ".join(reversed(lines))
+
+
+def _drive(closing: Any) -> None:
+    """Close an async generator as far as it goes without waiting."""
+    try:
+        closing.send(None)
+    except StopIteration:
+        return
+    except BaseException as error:  # noqa: BLE001 - as in _close
+        log.debug("while closing a workflow's generator: %r", error)
+        return
+    _close(closing)
 
 
 def _close(coroutine: Any) -> None:

@@ -31,7 +31,12 @@ class Poller:
         self._due: list[int] = []
         self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
+    async def start(self) -> None:
+        """Look once, so that it is known whether anything waits, and then for ever."""
+        try:
+            await self._claim()
+        except StoreError as error:
+            log.warning("could not look for due runs: %s", error)
         self._task = asyncio.get_running_loop().create_task(self._poll_forever(), name="batuta-poller")
 
     def cancel(self) -> None:

@@ -68,9 +68,9 @@ class Replay:
     def _compare(self, entry: Entry, recorded: Command, issued: Command) -> None:
         if recorded.kind is not issued.kind or recorded.name != issued.name or recorded.target != issued.target:
             raise Nondeterministic(_where(entry, recorded.seq), _show(recorded), _show(issued))
-        if recorded.value == issued.value or recorded.kind is CommandKind.SIDE_EFFECT:
-            return
-        if self._equal_when_decoded(recorded, issued):
+        if recorded.kind is CommandKind.SIDE_EFFECT or (
+            _same_error(recorded, issued) and self._same_value(recorded, issued)
+        ):
             return
         machine = self._machine
         difference = Nondeterministic(_where(entry, recorded.seq), _show(recorded), _show(issued))
@@ -78,8 +78,10 @@ class Replay:
             raise difference
         self.warnings.append(str(difference))
 
-    def _equal_when_decoded(self, recorded: Command, issued: Command) -> bool:
-        """Sets have no order in JSON arrays: equal values may have unequal text."""
+    def _same_value(self, recorded: Command, issued: Command) -> bool:
+        """Equal text, or equal when decoded: sets have no order in JSON arrays."""
+        if recorded.value == issued.value:
+            return True
         pending = self._machine.activities.get(issued.seq)
         if pending is None or pending.codec is None or recorded.value is UNSET or issued.value is UNSET:
             return False
@@ -87,6 +89,12 @@ class Replay:
             return pending.codec.decode_args(recorded.value) == pending.codec.decode_args(issued.value)
         except InvalidInput:
             return False
+
+
+def _same_error(recorded: Command, issued: Command) -> bool:
+    if recorded.error is UNSET or issued.error is UNSET:
+        return recorded.error is issued.error
+    return recorded.error.type == issued.error.type
 
 
 def _decode(entry: Entry) -> Body:
@@ -102,5 +110,7 @@ def _where(entry: Entry, seq: int) -> str:
 
 def _show(command: Command) -> str:
     value = "" if command.value is UNSET else bytes(command.value).decode()[:200]
+    if command.error is not UNSET:
+        value = f"{command.error.kind}: {command.error.message}"[:200]
     target = f" of command {command.target}" if command.target else ""
     return f"{command.kind} {command.name}{target} {value}".strip()

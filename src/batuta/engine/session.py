@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import os
 import socket
@@ -85,16 +86,25 @@ class Session:
     async def open(self) -> None:
         """Register, and begin to work."""
         self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()
+        self._committer.open(self._context)
         self.executor.open(self._loop)
+        if self._beats:
+            await self._lease.open()
         registered_at = self._monotonic()
-        now = await self.store.register(self.info)
+        try:
+            now = await self.store.register(self.info)
+        except BaseException:
+            if self._beats:
+                await self._lease.stop()
+            raise
         self.clock.learn(now, self._monotonic())
         if self._beats:
             self._lease.start(registered_at)
             self._watchdog.start()
             self._ticking = self._loop.call_later(0.5, self._tick)
         self._unlisten = self.store.listen(self._on_hint)
-        self._poller.start()
+        await self._poller.start()
 
     async def close(self, grace: float) -> None:
         """Hand back what is idle at once, wait for activities in flight, then leave."""
@@ -226,7 +236,7 @@ class Session:
         """Run the first turn and insert the run already owned. The future fails as the start does."""
         future: asyncio.Future[Completion] = self._loop.create_future()
         if not self._starts:
-            self._loop.call_soon(self._begin_starts)
+            self._loop.call_soon(self._begin_starts, context=self._context)  # not in the starter's context
         self._starts.append((new, self.workflows[new.name], body, future))
         return future
 
@@ -345,7 +355,7 @@ class Session:
             self._loop.call_soon(self.adopt, tape)
 
     def _spawn(self, work: Any) -> None:
-        task = self._loop.create_task(_logged(work))
+        task = self._loop.create_task(_logged(work), context=self._context)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -54,7 +54,7 @@ class _Audit:
         try:
             await self._read_journal(run, tape, code)
             check_end(run, tape, tell)
-            check_epochs(run, (await self._store.epochs(run.run_id))[: run.head + 1], tell)
+            check_epochs(run, await self._store.epochs(run.run_id), tell)
             self.report.checked["I9"] += tape.fired
             await self._check_current(run, tell)
             await self._check_open(run, tape, code, tell)

@@ -35,7 +35,10 @@ def check_end(run: Run, tape: TapeCheck, tell: Tell) -> None:
 
 
 def check_epochs(run: Run, epochs: Sequence[int], tell: Tell) -> None:
-    """I6: ownership only ever moved forward."""
+    """I6: ownership only ever moved forward. I5: no entry lies beyond a closed run's head, where nobody reads."""
+    if run.state in CLOSED and len(epochs) > run.head + 1:
+        tell("I5", f"{len(epochs) - run.head - 1} entries lie beyond the run's head, after its end")
+    epochs = epochs[: run.head + 1]
     for place, (before, after) in enumerate(pairwise(epochs), start=1):
         if after < before:
             tell("I6", f"entry {place} was written in epoch {after}, after one of epoch {before}")

@@ -11,6 +11,7 @@ TRANSIENT = frozenset({"40001", "40P01"})
 
 _UNAVAILABLE = {
     "25006": "it is read-only: is it a standby? Point the URL at the primary",
+    "26000": "a pooler gave this session away: add ?statement_cache_size=0 to the URL",
     "42501": "permission denied: grant the user what `batuta migrate` created",
     "55P03": "a row stayed locked for too long: something holds a transaction open",
     "57P03": "it is starting up or shutting down: try again",

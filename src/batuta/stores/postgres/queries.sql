@@ -144,15 +144,16 @@ SELECT batuta.next_due($1, $2, $3) AS due_at;
 -- close_runs --
 -- Close open runs from outside, each with its last entry; rows come in order of run_id. Returns those that were
 -- closed, with the owner each had.
-WITH fence AS MATERIALIZED (
-    SELECT e.*, r.epoch + 1 AS epoch, r.owner
+WITH locked AS MATERIALIZED (
+    SELECT e.*, r.namespace, r.epoch + 1 AS epoch, r.head AS found_head, r.owner, r.closed_at
     FROM unnest($4::uuid[], $5::integer[], $6::text[], $7::bigint[], $8::bigint[], $9::text[])
          AS e(run_id, head, kind, at, crc, body)
     CROSS JOIN LATERAL (
         SELECT r.namespace, r.epoch, r.head, r.owner, r.closed_at
         FROM batuta.runs r WHERE r.run_id = e.run_id FOR NO KEY UPDATE
     ) r
-    WHERE r.namespace = $1 AND r.head = e.head AND r.closed_at IS NULL
+), fence AS MATERIALIZED (
+    SELECT * FROM locked WHERE namespace = $1 AND head = found_head AND closed_at IS NULL
 ), moved AS (
     UPDATE batuta.runs r
     SET head = f.head + 1, epoch = f.epoch, state = $2, reason = $3, owner = NULL, wake_at = NULL,

@@ -56,7 +56,7 @@ UPDATE runs SET head = ?, state = ?, wake_at = ?, reason = ?, owner = NULL
 WHERE namespace = ? AND run_id = ? AND epoch = ? AND head = ? AND closed_at IS NULL;
 
 -- evict --
--- Handed back until a time, if it has read all. (RETURNING would cost five times as much.)
+-- Handed back until a time, if it has read all.
 UPDATE runs SET head = ?, state = 'waiting', wake_at = ?, reason = ?, owner = NULL
 WHERE namespace = ? AND run_id = ? AND epoch = ? AND head = ? AND closed_at IS NULL
     AND NOT EXISTS (SELECT 1 FROM inbox WHERE inbox.chain_id = runs.chain_id AND consumed_at IS NULL);

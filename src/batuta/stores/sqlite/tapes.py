@@ -24,7 +24,7 @@ RUNS_AT_ONCE = 32
 class Tapes:
     """Reads the journals of one namespace, on the event loop's thread and in slices.
 
-    Not in a thread: at every row two threads would hand the interpreter's lock to and fro.
+    Not in a thread: the driver takes the interpreter's lock anew for every row, and a busy loop holds it.
     """
 
     def __init__(self, readers: Readers, namespace: str) -> None:

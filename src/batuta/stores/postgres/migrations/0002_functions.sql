@@ -104,12 +104,15 @@ CREATE FUNCTION batuta.commit_changes(
 DECLARE
     moment bigint;
 BEGIN
-    SELECT array_agg(c.run_id) INTO won
-    FROM unnest(run_ids, epochs, heads) AS c(run_id, epoch, head)
-    CROSS JOIN LATERAL (
-        SELECT r.namespace, r.epoch, r.head, r.closed_at FROM batuta.runs r WHERE r.run_id = c.run_id FOR NO KEY UPDATE
-    ) r
-    WHERE r.namespace = ns AND r.epoch = c.epoch AND r.head = c.head AND r.closed_at IS NULL;
+    -- Materialised: the tests must not slip below the lock.
+    WITH locked AS MATERIALIZED (
+        SELECT c.run_id, r.namespace, r.closed_at, r.epoch = c.epoch AND r.head = c.head AS mine
+        FROM unnest(run_ids, epochs, heads) AS c(run_id, epoch, head)
+        CROSS JOIN LATERAL (
+            SELECT * FROM batuta.runs r WHERE r.run_id = c.run_id FOR NO KEY UPDATE
+        ) r
+    )
+    SELECT array_agg(l.run_id) INTO won FROM locked l WHERE l.mine AND l.namespace = ns AND l.closed_at IS NULL;
 
     IF cardinality(new_ids) > 0 THEN
         won := won || ARRAY(SELECT s.started FROM batuta.insert_runs(

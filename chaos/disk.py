@@ -1,0 +1,107 @@
+"""SQLite on a disk that fails, is full, or is held by another program: what was acknowledged is there."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import sqlite3
+import time
+from pathlib import Path
+
+from chaos.case import LEASE_S, Case, reference_begin
+from chaos.report import Tally
+from chaos.stage import Stage, finish
+from chaos.sweep import CANCEL, ids, prepare, successor, victim
+
+STEPS = {
+    "begin": ("BUSY", "EIO"),
+    "work": ("ENOSPC", "EIO"),
+    "commit": ("ENOSPC", "EIO", "BUSY"),
+    "committed": ("EIO", "UNKNOWN"),
+}
+"""Where a write can fail, and how. After `committed` it is durable, and nobody is told."""
+VERBS = ("register", "start", "send", "claim", "commit", "beat", "bury", "retire")
+READS = ("unread", "load")
+
+
+def plans(*, long: bool) -> list[str]:
+    """All faults at all verbs: once, and for the verbs that come often also later and again and again."""
+    made = [f"{verb}:{step}:1:{fault}" for verb in VERBS for step, faults in STEPS.items() for fault in faults]
+    made += [f"{verb}:read:1:{fault}" for verb in READS for fault in ("BUSY", "EIO")]
+    made += [f"commit:{step}:9:{fault}:4" for step, faults in STEPS.items() for fault in faults]
+    if long:
+        made += [
+            f"{verb}:{step}:{nth}:{fault}:{times}"
+            for verb in ("commit", "claim", "beat")
+            for nth, times in ((2, 1), (3, 2), (5, 6), (20, 1))
+            for step, faults in STEPS.items()
+            for fault in faults
+        ]
+    return made
+
+
+async def fail_at(stage: Stage, plan: str, tally: Tally) -> None:
+    """One fault; the same worker, or the next one, must finish everything."""
+    case = Case(f"disk-{plan.replace(':', '-')}", await stage.places.fresh("sqlite"), stage.crew)
+    async with case:
+        await prepare(case)
+        worker = case.worker(begin=reference_begin(), cancel=CANCEL, leave=True, faults=plan)
+        code = await case.ended(worker, CANCEL)
+        if code != 0 and not plan.startswith("register:"):
+            tally.violate(case.name, f"the worker did not survive: {code}\n{worker.log()[-1500:]}")
+        case.processes.clear()
+        after = successor(case)
+        await case.settled(ids(), CANCEL)
+        await after.stop()
+        await finish(case, tally)
+
+
+async def no_room(stage: Stage, tally: Tally) -> None:
+    """The file may not grow for a while, for real: nothing is acknowledged meanwhile, and work goes on afterwards."""
+    case = Case("disk-no-room", await stage.places.fresh("sqlite"), stage.crew)
+    async with case:
+        await prepare(case)
+        worker = victim(case)
+        await worker.ready()
+        largest = resource.prlimit(worker.pid, resource.RLIMIT_FSIZE)
+        wal = Path(case.place.url.removeprefix("sqlite:///") + "-wal")
+        resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, (wal.stat().st_size, largest[1]))
+        await asyncio.sleep(LEASE_S * 1.2)
+        resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, largest)
+        code = await case.ended(worker, CANCEL)
+        if code != 0:
+            tally.violate(case.name, f"the worker did not survive a full disk: {code}\n{worker.log()[-1500:]}")
+        after = successor(case)
+        await case.settled(ids(), CANCEL)
+        await after.stop()
+        await finish(case, tally)
+
+
+async def held_by_another(stage: Stage, tally: Tally, seconds: float) -> None:
+    """Another program holds SQLite's own lock, for real."""
+    case = Case(f"disk-held-{seconds:g}", await stage.places.fresh("sqlite"), stage.crew)
+    async with case:
+        await prepare(case)
+        worker = victim(case)
+        await worker.ready()
+        intruder = sqlite3.connect(case.place.url.removeprefix("sqlite:///"), timeout=5, isolation_level=None)
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                intruder.execute("BEGIN IMMEDIATE")
+                break
+            except sqlite3.OperationalError:
+                if time.monotonic() > deadline:
+                    raise
+        await asyncio.sleep(seconds)
+        intruder.execute("ROLLBACK")
+        intruder.close()
+        code = await case.ended(worker, CANCEL)
+        if code != 0:
+            tally.violate(case.name, f"the worker did not survive a locked file: {code}\n{worker.log()[-1500:]}")
+        after = successor(case)
+        await case.settled(ids(), CANCEL)
+        await after.stop()
+        await finish(case, tally)
+
+

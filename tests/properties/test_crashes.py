@@ -1,0 +1,136 @@
+"""Random workflows, and workers that die at random moments: the same results as if nobody had died."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from batuta import Handle, RunCancelled, RunClosed, RunFailed, failpoints
+from batuta.errors import OutcomeUnknown, StoreUnavailable
+from batuta.journal.entries import crc_holds, decode_body
+from batuta.testing import Environment, run
+from tests.engine.kit import replay
+from tests.properties.programs import Node, act, act_in_thread, executed, fail, flaky, program, programs
+
+CANCEL_AT = 7.0625
+
+
+class Killed(BaseException):
+    """What a dying worker's code sees: nothing is caught, nothing goes on."""
+
+
+class Killer:
+    """Kills the worker at given passages of failpoints, counted over all sites. Another one takes over."""
+
+    def __init__(self, env: Environment, moments: set[int]) -> None:
+        self._env, self._moments = env, moments
+        self.passed = 0
+        self.killed: list[str] = []
+        self._recovering: asyncio.Task[None] | None = None
+
+    def pass_by(self, name: str) -> None:
+        session = self._env.worker.session
+        if session is None or self._recovering is not None or name.startswith("stop."):
+            return
+        self.passed += 1
+        if self.passed in self._moments:
+            self.killed.append(name)
+            session.abandon()
+            self._recovering = asyncio.get_running_loop().create_task(self._recover())
+            raise Killed(name)
+
+    async def _recover(self) -> None:
+        await self._env.crash()
+        self._recovering = None
+
+    async def recovered(self) -> None:
+        while self._recovering is not None:
+            await asyncio.gather(self._recovering)
+
+
+def forgive_the_killed(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    if not isinstance(context.get("exception"), Killed):
+        loop.default_exception_handler(context)
+
+
+async def begin(env: Environment, node: Node, killer: Killer) -> Handle[Any]:
+    """Start it as a client does: again when the answer is lost."""
+    while True:
+        try:
+            return await env.start(program, node, id="one")
+        except (OutcomeUnknown, StoreUnavailable):
+            await killer.recovered()
+
+
+async def ending(handle: Handle[Any]) -> Any:
+    try:
+        return ["completed", await handle.result()]
+    except (RunFailed, RunCancelled) as error:
+        return [str(error)]
+
+
+async def lived_through(node: Node, *, cancel: bool, moments: set[int], always_replay: bool) -> Any:
+    executed.clear()
+    asyncio.get_running_loop().set_exception_handler(forgive_the_killed)
+    activities = [act, act_in_thread, flaky, fail]
+    async with Environment(workflows=[program], activities=activities, always_replay=always_replay) as env:
+        killer = Killer(env, moments)
+        failpoints._armed = killer  # type: ignore[assignment]  # it has what is asked of it
+        try:
+            handle = await begin(env, node, killer)
+            if cancel:
+                await asyncio.sleep(CANCEL_AT)
+                try:
+                    await handle.cancel("enough")
+                except RunClosed:
+                    pass
+            end = await ending(handle)
+            await killer.recovered()
+        finally:
+            failpoints.arm()
+        await check_journal(env, handle)
+        if not killer.killed and not cancel:
+            assert_executed_once(node)
+        return end
+
+
+async def check_journal(env: Environment, handle: Handle[Any]) -> None:
+    """Unbroken, each command answered once at most, and the code replays it."""
+    entries = await env.store.journal(handle.run_id)
+    crc, answered = 0, Counter[int]()
+    for number, entry in enumerate(entries):
+        assert entry.ord == number
+        assert crc_holds(entry, crc)
+        crc = entry.crc
+        answered[decode_body(entry).seq] += 1
+    del answered[0]
+    assert max(answered.values(), default=1) == 1
+    replay(program, entries).tear_down()
+
+
+def assert_executed_once(node: Node) -> None:
+    attempts = 3 if "flaky" in str(node) else 1
+    assert max(Counter(executed).values(), default=0) <= attempts
+
+
+@settings(derandomize=True, deadline=None, max_examples=120, suppress_health_check=list(HealthCheck))
+@given(
+    node=programs,
+    cancel=st.booleans(),
+    moments=st.sets(st.integers(1, 60), min_size=1, max_size=4),
+    always_replay=st.booleans(),
+)
+@example(node=["seq", ["act", 1], ["nap", 100], ["act", 2]], cancel=False, moments={1, 2, 3, 4}, always_replay=False)
+def test_crashes_do_not_change_the_result(node: Node, cancel: bool, moments: set[int], always_replay: bool) -> None:
+    calm = run(lived_through(node, cancel=cancel, moments=set(), always_replay=False))
+    stormy = run(lived_through(node, cancel=cancel, moments=moments, always_replay=always_replay))
+    assert stormy == calm
+
+
+def test_a_worker_that_dies_at_every_passage_in_turn_changes_nothing() -> None:
+    node: Node = ["seq", ["gather", ["act", 1], ["flaky", 2, 40.25]], ["nap", 100], ["thread", 3]]
+    calm = run(lived_through(node, cancel=False, moments=set(), always_replay=False))
+    for moment in range(1, 60):
+        assert run(lived_through(node, cancel=False, moments={moment}, always_replay=False)) == calm, moment

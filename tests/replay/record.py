@@ -1,0 +1,98 @@
+"""Records the journals that are not there yet: `python -m tests.replay.record`. Those that are there never change."""
+
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from batuta import Handle, RunNotCompleted
+from batuta.testing import Environment, run
+from tests.replay import workflows as w
+from tests.replay.journals import FOLDER, Journal, portable, save
+
+PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
+Scenario = Callable[[Environment], Awaitable[Handle[Any]]]
+
+
+def plain(workflow: Any, *args: Any, **options: Any) -> Scenario:
+    """Start it, and let it come to its end."""
+    return lambda env: env.start(workflow, *args, **options)
+
+
+def crashing(workflow: Any, *args: Any) -> Scenario:
+    """Its worker dies every now and then."""
+
+    async def happen(env: Environment) -> Handle[Any]:
+        handle = await env.start(workflow, *args)
+        for _ in range(3):
+            await env.advance(7)
+            await env.crash()
+        return handle
+
+    return happen
+
+
+def cancelled(workflow: Any) -> Scenario:
+    async def happen(env: Environment) -> Handle[Any]:
+        handle = await env.start(workflow)
+        await env.advance(100)
+        await handle.cancel("the shop is closed")
+        return handle
+
+    return happen
+
+
+def terminated(workflow: Any) -> Scenario:
+    async def happen(env: Environment) -> Handle[Any]:
+        handle = await env.start(workflow)
+        await env.advance(100)
+        await handle.terminate("enough")
+        return handle
+
+    return happen
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "order": plain(w.order, w.AN_ORDER),
+    "fan_out": plain(w.fan_out, ["a", "b", "c", "d", "e"]),
+    "group": plain(w.group),
+    "races": plain(w.races),
+    "limits": plain(w.limits),
+    "waits_for": plain(w.waits_for),
+    "waits_for_several": plain(w.waits_for_several),
+    "naps": plain(w.naps),
+    "pipeline": plain(w.pipeline),
+    "pipeline_with_crashes": crashing(w.pipeline),
+    "chance": plain(w.chance),
+    "cleans_up_when_cancelled": cancelled(w.cleans_up),
+    "sleeps": plain(w.sleeps),
+    "sleeps_until_cancelled": cancelled(w.sleeps),
+    "sleeps_until_terminated": terminated(w.sleeps),
+    "sleeps_too_long": plain(w.sleeps, timeout=3600),
+    "gives_up": plain(w.gives_up),
+    "catches": plain(w.catches),
+    "generators": plain(w.generators),
+}
+
+
+async def record(name: str) -> Journal:
+    async with Environment(workflows=w.ALL, activities=w.ACTIVITIES) as env:
+        handle = await SCENARIOS[name](env)
+        try:
+            await handle.result()
+        except RunNotCompleted:
+            pass
+        found = await handle.describe()
+        entries = await env.store.journal(handle.run_id)
+        return Journal(name, found.workflow, PYTHON, str(found.state), portable(entries))
+
+
+def main() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    for name in SCENARIOS:
+        if not (FOLDER / f"{name}.{PYTHON}.json").exists():
+            save(run(record(name)))
+            print("recorded", name)
+
+
+if __name__ == "__main__":
+    main()

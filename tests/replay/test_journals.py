@@ -1,0 +1,90 @@
+"""Journals recorded once are replayed for ever, on every Python: the same commands and the same end."""
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from batuta.engine.machine import Machine, RunIdentity
+from batuta.engine.replay import Replay
+from batuta.errors import Nondeterministic
+from batuta.journal.entries import EntryKind, crc_holds, decode_body
+from tests.replay import workflows
+from tests.replay.journals import Journal, load_all
+from tests.replay.record import PYTHON, SCENARIOS
+
+JOURNALS = load_all()
+WORKFLOWS = {workflow.name: workflow for workflow in workflows.ALL}
+DIFFER_BY_PYTHON = {"waits_for_several", "waits_for"}
+"""Workflows whose commands come in another order on another Python: equal or refused, never something else."""
+
+each_journal = pytest.mark.parametrize("journal", JOURNALS, ids=lambda j: f"{j.name}-{j.python}")
+
+
+def replayed(journal: Journal) -> tuple[Machine, list[str]]:
+    workflow: Any = WORKFLOWS[journal.workflow]
+    machine = Machine(workflow, RunIdentity("a run", "id", "default", "default"))  # type: ignore[arg-type]  # any name
+    replay = Replay(machine, journal.tape())
+    replay.run()
+    machine.tear_down()
+    return machine, replay.warnings
+
+
+@each_journal
+def test_a_recorded_journal_replays(journal: Journal) -> None:  # covers B-09
+    try:
+        machine, warnings = replayed(journal)
+    except Nondeterministic as error:
+        assert journal.python != PYTHON
+        assert journal.workflow in DIFFER_BY_PYTHON
+        assert error.expected != error.got
+        return
+    assert warnings == []
+    last = journal.tape()[-1]
+    if last.kind not in (EntryKind.TERMINATED, EntryKind.TIMED_OUT):
+        outcome = decode_body(last).commands[-1]
+        assert machine.outcome is not None
+        assert (machine.outcome.kind, machine.outcome.seq) == (outcome.kind, outcome.seq)
+        assert machine.outcome.value == outcome.value
+
+
+def test_wait_for_in_a_gather_is_refused_across_pythons_that_order_it_otherwise() -> None:
+    old_or_new = PYTHON == "3.11"
+    for journal in JOURNALS:
+        if journal.workflow == "waits_for_several" and (journal.python == "3.11") != old_or_new:
+            with pytest.raises(Nondeterministic):
+                replayed(journal)
+
+
+@each_journal
+def test_a_recorded_journal_is_unbroken(journal: Journal) -> None:
+    crc, at = 0, 0
+    for number, entry in enumerate(journal.tape()):
+        assert entry.ord == number
+        assert entry.at >= at
+        assert crc_holds(entry, crc)
+        crc, at = entry.crc, entry.at
+
+
+def test_every_scenario_is_recorded_on_the_oldest_and_the_newest_python() -> None:
+    recorded = {(journal.name, journal.python) for journal in JOURNALS}
+    assert {(name, python) for name in SCENARIOS for python in ("3.11", "3.13")} <= recorded
+
+
+def test_the_journals_show_every_way_a_run_can_end() -> None:
+    ends = {"completed", "failed", "cancelled", "terminated", "timed_out"}
+    assert {journal.state for journal in JOURNALS} == ends
+
+
+@pytest.mark.parametrize("seed", ["0", "1", "4242"])
+def test_replay_does_not_depend_on_the_hash_seed(seed: str) -> None:
+    program = (
+        "from tests.replay.test_journals import JOURNALS, PYTHON, replayed\n"
+        "for journal in JOURNALS:\n"
+        "    if journal.python == PYTHON: replayed(journal)\n"
+    )
+    environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,285 @@
+"""Workflows whose journals are kept in tests/journals. Never change one: add another, and record it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import Enum
+from uuid import UUID
+
+from batuta import Retry, activity, activity_info, call, info, now, random, side_effect, uuid, workflow
+
+
+class Size(Enum):
+    SMALL = "small"
+    LARGE = "large"
+
+
+@dataclass
+class Line:
+    sku: str
+    price: Decimal
+    size: Size = Size.SMALL
+
+
+@dataclass
+class Order:
+    id: UUID
+    lines: list[Line]
+    placed: datetime
+
+
+class OutOfStock(Exception):
+    def __init__(self, sku: str) -> None:
+        super().__init__(f"no {sku} left")
+        self.sku = sku
+
+
+@activity
+async def echo(text: str) -> str:
+    return text
+
+
+@activity
+async def after(seconds: float, text: str) -> str:
+    await asyncio.sleep(seconds)
+    return text
+
+
+@activity
+async def price(line: Line) -> Decimal:
+    return line.price * 2
+
+
+@activity
+def in_thread(text: str) -> str:
+    return text.upper()
+
+
+@activity(retry=Retry(attempts=3, first=5, jitter=0))
+async def flaky() -> int:
+    attempt = activity_info().attempt
+    if attempt < 3:
+        raise ConnectionError(f"attempt {attempt}")
+    return attempt
+
+
+@activity(retry=Retry(attempts=1))
+async def refuses(kind: str) -> None:
+    if kind == "stock":
+        raise OutOfStock("tea") from KeyError("shelf")
+    raise LookupError(kind)
+
+
+@workflow
+async def order(given: Order) -> dict[str, Decimal]:
+    prices = {line.sku: await price(line) for line in given.lines}
+    await echo(await in_thread(str(given.id)))
+    return prices
+
+
+@workflow
+async def fan_out(names: list[str]) -> list[str]:
+    done = await asyncio.gather(*(after(10 - n, name) for n, name in enumerate(names)))
+    return [*done, *await asyncio.gather(*(echo(name) for name in reversed(names)))]
+
+
+@workflow
+async def group() -> list[str]:
+    said: list[str] = []
+    async with asyncio.TaskGroup() as tasks:
+        for name in "abc":
+            tasks.create_task(echo(name))
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(8):
+                tasks.create_task(after(100 + number, str(number)))
+            tasks.create_task(refuses("lost"))
+    except* LookupError as errors:
+        said += [str(error) for error in errors.exceptions]
+    return [*said, await echo("went on")]
+
+
+@workflow
+async def races() -> list[str]:
+    tasks = {asyncio.create_task(after(n, str(n))) for n in (50, 5, 40, 30, 20)}
+    done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
+        task.cancel()
+    await asyncio.wait(pending)
+    return [await task for task in done] + [await echo(str(len(pending)))]
+
+
+@workflow
+async def limits() -> list[str]:
+    said: list[str] = []
+    try:
+        async with asyncio.timeout(100):
+            try:
+                async with asyncio.timeout(5):
+                    await after(1000, "late")
+            except TimeoutError:
+                said.append(await echo("inner"))
+            await asyncio.sleep(1000)
+    except TimeoutError:
+        said.append("outer")
+    return said
+
+
+@workflow
+async def waits_for() -> list[str]:
+    said = [await asyncio.wait_for(after(1, "in time"), 10)]
+    try:
+        await asyncio.wait_for(after(100, "late"), 10)
+    except TimeoutError:
+        said.append(await echo("timeout"))
+    return said
+
+
+@workflow
+async def waits_for_several() -> list[str]:
+    # The order of these commands is not the same on all Pythons.
+    return await asyncio.gather(asyncio.wait_for(echo("a"), 10), echo("b"), asyncio.wait_for(echo("c"), 10))
+
+
+@workflow
+async def naps() -> list[int]:
+    begun = now()
+    passed = []
+    for seconds in (0, 0.001, 1, 29, 31, 86_400, 30 * 86_400):
+        await asyncio.sleep(seconds)
+        passed.append(round((now() - begun).total_seconds()))
+    return passed
+
+
+@workflow
+async def pipeline() -> list[str]:
+    queue: asyncio.Queue[str] = asyncio.Queue(2)
+    lock, places, opened, seen = asyncio.Lock(), asyncio.Semaphore(2), asyncio.Event(), list[str]()
+
+    async def consume(name: str) -> None:
+        await opened.wait()
+        while True:
+            item = await queue.get()
+            async with places:
+                got = await after(1, f"{name}{item}")
+            async with lock:
+                seen.append(await echo(got))
+            queue.task_done()
+
+    consumers = [asyncio.create_task(consume(name)) for name in "xyz"]
+    await asyncio.sleep(2)
+    opened.set()
+    for number in range(6):
+        await queue.put(str(number))
+    await queue.join()
+    for consumer in consumers:
+        consumer.cancel()
+    return seen
+
+
+def fails() -> str:
+    raise LookupError("no flag")
+
+
+@workflow
+async def chance() -> list[str]:
+    said = [str(uuid()), str(random().random()), await side_effect(lambda: "made once")]
+    try:
+        await side_effect(fails)
+    except LookupError as error:
+        said.append(str(error))
+    await echo("a turn")
+    said += [str(random().choice("abcdefgh")), str(info().entries)]
+    order = list(range(20))
+    random().shuffle(order)
+    return [*said, await echo(str(order))]
+
+
+@workflow
+async def cleans_up() -> str:
+    try:
+        await asyncio.gather(after(500, "a"), asyncio.sleep(1000))
+    except asyncio.CancelledError as error:
+        await asyncio.sleep(60)
+        return await echo(f"cleaned up: {error}")
+    return "ran through"
+
+
+@workflow
+async def sleeps() -> str:
+    try:
+        await asyncio.sleep(86_400)
+    finally:
+        await echo("tidied")
+    return "slept"
+
+
+@workflow
+async def gives_up() -> None:
+    try:
+        await refuses("stock")
+    except OutOfStock as error:
+        await echo(error.sku)
+        raise ValueError("cannot be served") from error
+
+
+@workflow
+async def catches() -> list[str]:
+    said = []
+    for kind in ("stock", "other"):
+        try:
+            await refuses(kind)
+        except (OutOfStock, LookupError) as error:
+            said.append(f"{type(error).__name__}: {error} / {error.__cause__!r}")
+    return [*said, str(await flaky()), str(await call("echo", "by name"))]
+
+
+async def countdown(start: int) -> AsyncIterator[str]:
+    try:
+        for number in range(start, 0, -1):
+            await asyncio.sleep(1)
+            yield await echo(str(number))
+    finally:
+        await echo("closed")
+
+
+@workflow
+async def generators() -> list[str]:
+    said = [number async for number in countdown(3)]
+    left = countdown(9)
+    async for number in left:
+        said.append(number)
+        break
+    async for number in countdown(5):
+        if number == "4":
+            break
+    await left.aclose()  # type: ignore[attr-defined]  # an iterator by its annotation
+    return said
+
+
+ALL = [
+    order,
+    fan_out,
+    group,
+    races,
+    limits,
+    waits_for,
+    waits_for_several,
+    naps,
+    pipeline,
+    chance,
+    cleans_up,
+    sleeps,
+    gives_up,
+    catches,
+    generators,
+]
+ACTIVITIES = [echo, after, price, in_thread, flaky, refuses]
+
+AN_ORDER = Order(
+    UUID(int=7),
+    [Line("tea", Decimal("3.50")), Line("cup", Decimal("0.10"), Size.LARGE)],
+    datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC),
+)

@@ -1,0 +1,197 @@
+"""Two sessions and one row, with every interleaving made on purpose."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from batuta.clock import SECOND
+from batuta.errors import StoreUnavailable
+from batuta.ids import new_message_id
+from batuta.journal.entries import EntryKind
+from batuta.journal.records import Message, MessageKind, Move, Verdict
+from batuta.journal.states import RunState
+from batuta.stores.postgres import PostgresStore
+from batuta.testing.conformance import MakeStore
+from batuta.testing.conformance.close import last_word
+from batuta.testing.conformance.kit import Pen, beat, live_worker, new_run, start_owned
+
+from tests.stores.postgres.raw import connection, until_blocked
+
+WAYS = ["one entry", "last entry", "several entries", "everything"]
+
+
+def change_in(way: str, pen: Pen, bystander: Pen):
+    """The pen's next change, in a batch that takes the named way through the store."""
+    match way:
+        case "one entry":
+            return [pen.change(1)]
+        case "last entry":
+            return [pen.change(1, move=Move(RunState.COMPLETED))]
+        case "several entries":
+            return [pen.change(2), bystander.change(1)]
+        case _:
+            return [pen.change(1, move=Move(RunState.WAITING)), bystander.change(0, consumed=["nothing"])]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_zombie_that_waits_for_a_terminate_is_refused(
+    store: PostgresStore, postgres_url: str, way: str
+) -> None:
+    """The terminate is not yet committed when the zombie's statement begins: its snapshot shows an open run."""
+    worker = await live_worker(store)
+    pen, bystander = await start_owned(store, worker), await start_owned(store, worker)
+    async with connection(postgres_url) as raw, connection(postgres_url) as watcher:
+        closing = raw.transaction()
+        await closing.start()
+        entry = last_word(pen)
+        columns = [[value] for value in (pen.run_id, pen.head, entry.kind, entry.at, entry.crc, entry.body)]
+        assert await raw.fetch(store._sql["close_runs"], "default", "terminated", "enough", *columns)
+        zombie = asyncio.create_task(store.commit(worker.worker_id, change_in(way, pen, bystander)))
+        await until_blocked(watcher)
+        await closing.commit()
+        assert await zombie == {0: Verdict.REFUSED}
+    entries = await store.journal(pen.run_id)
+    assert [entry.kind for entry in entries] == [EntryKind.STARTED, EntryKind.TERMINATED]
+    assert (await store.get_run(pen.run_id)).state is RunState.TERMINATED
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_write_that_waits_for_its_own_first_try_counts_as_durable(
+    store: PostgresStore, postgres_url: str, way: str
+) -> None:
+    """The reply was lost, and the first try is still running when the batch is written again."""
+    worker = await live_worker(store)
+    pen, bystander = await start_owned(store, worker), await start_owned(store, worker)
+    changes = change_in(way, pen, bystander)
+    entries = changes[0].entries
+    async with connection(postgres_url) as raw, connection(postgres_url) as watcher:
+        first_try = raw.transaction()
+        await first_try.start()
+        await raw.execute("UPDATE batuta.runs SET head = $2 WHERE run_id = $1", pen.run_id, changes[0].new_head)
+        for entry in entries:
+            await raw.execute(
+                "INSERT INTO batuta.journal (namespace, run_id, ord, epoch, kind, at, crc, body) "
+                "VALUES ('default', $1, $2, 1, $3, $4, $5, $6)",
+                pen.run_id,
+                entry.ord,
+                entry.kind,
+                entry.at,
+                entry.crc,
+                entry.body,
+            )
+        again = asyncio.create_task(store.commit(worker.worker_id, changes))
+        await until_blocked(watcher)
+        await first_try.commit()
+        assert await again == {}
+    assert (await store.journal(pen.run_id))[1:] == entries
+
+
+async def test_an_eviction_that_waits_for_a_message_finds_it(store: PostgresStore, postgres_url: str) -> None:
+    worker = await live_worker(store)
+    pen = await start_owned(store, worker)
+    later = await store.now() + 600 * SECOND
+    async with connection(postgres_url) as raw, connection(postgres_url) as watcher:
+        sending = raw.transaction()
+        await sending.start()
+        await raw.fetch(store._sql["send_message"], "default", pen.run_id, "m", "signal", "go", "null")
+        release = asyncio.create_task(pen.release(store, worker, wake_at=later))
+        await until_blocked(watcher)
+        await sending.commit()
+        await release
+    assert [tape.run.run_id for tape in await store.claim(worker, 10)] == [pen.run_id]
+
+
+async def test_a_message_that_waits_for_an_eviction_wakes_the_run(store: PostgresStore, postgres_url: str) -> None:
+    worker = await live_worker(store)
+    pen = await start_owned(store, worker)
+    async with connection(postgres_url) as raw, connection(postgres_url) as watcher:
+        evicting = raw.transaction()
+        await evicting.start()
+        await raw.execute(
+            "UPDATE batuta.runs SET state = 'waiting', owner = NULL WHERE run_id = $1",
+            pen.run_id,
+        )
+        message = Message(message_id="m", kind=MessageKind.SIGNAL)
+        sending = asyncio.create_task(store.send(pen.run_id, message))
+        await until_blocked(watcher)
+        await evicting.commit()
+        assert await sending
+    assert [tape.run.run_id for tape in await store.claim(worker, 10)] == [pen.run_id]
+
+
+async def test_a_claim_and_a_reaper_pass_by_what_others_hold(store: PostgresStore, postgres_url: str) -> None:
+    await store.start(new_run("held"))
+    await store.start(new_run("free"))
+    dead = await live_worker(store)
+    owned = [await start_owned(store, dead) for _ in range(2)]
+    async with connection(postgres_url) as raw, raw.transaction():
+        await raw.execute("SELECT FROM batuta.runs WHERE id = 'held' FOR UPDATE")
+        await raw.execute("SELECT FROM batuta.runs WHERE run_id = $1 FOR UPDATE", owned[0].run_id)
+        store.shift_clock(11)
+        worker = await live_worker(store)
+        assert (await beat(store, worker, reap=True)).reaped == 1
+        assert {tape.run.id for tape in await store.claim(worker, 10)} == {"free", f"run-{owned[1].run_id}"}
+
+
+async def test_a_row_that_stays_locked_is_unavailable(store: PostgresStore, postgres_url: str) -> None:
+    worker = await live_worker(store)
+    pen = await start_owned(store, worker)
+    session = await store._commit_session.connect()
+    await session.execute("SET lock_timeout = '50ms'")
+    async with connection(postgres_url) as raw, raw.transaction():
+        await raw.execute("SELECT FROM batuta.runs WHERE run_id = $1 FOR UPDATE", pen.run_id)
+        with pytest.raises(StoreUnavailable, match="locked for too long"):
+            await store.commit(worker.worker_id, [pen.change(1)])
+    assert await pen.write(store, worker) is None
+
+
+async def test_busy_stores_never_deadlock(store: PostgresStore, make_store: MakeStore, postgres_url: str) -> None:
+    """Commits of two processes, zombies among them, while others reap, close, send and claim."""
+    other = await make_store()
+    assert isinstance(other, PostgresStore)
+    workers = [await live_worker(store), await live_worker(other)]
+    pens = [await start_owned(store, workers[0]) for _ in range(24)]
+    async with connection(postgres_url) as raw:
+        before = await _deadlocks(raw)
+        await asyncio.gather(
+            _commit_again_and_again(store, workers[0].worker_id, pens),
+            _commit_again_and_again(other, workers[0].worker_id, pens[::-1]),
+            _reap_again_and_again(other, workers[1].worker_id),
+            *(_disturb(other, pen) for pen in pens[:8]),
+        )
+        assert await _deadlocks(raw) == before
+    for pen in pens:
+        run = await store.get_run(pen.run_id)
+        assert [entry.ord for entry in await store.journal(pen.run_id)] == list(range(run.head + 1))
+
+
+async def _commit_again_and_again(store: PostgresStore, worker_id: str, pens: list[Pen]) -> None:
+    mine = [Pen(pen.run_id, pen.epoch, pen.head, pen.last) for pen in pens]
+    for round_number in range(20):
+        moves = {0: Move(RunState.WAITING), 1: None}
+        changes = [pen.change(1, move=moves[round_number % 2] if pen is mine[3] else None) for pen in mine]
+        verdicts = await store.commit(worker_id, changes)
+        for index, (pen, change) in enumerate(zip(mine, changes, strict=True)):
+            if index not in verdicts:
+                pen.wrote(change)
+            else:
+                pen.head = (await store.get_run(pen.run_id)).head
+
+
+async def _reap_again_and_again(store: PostgresStore, worker_id: str) -> None:
+    async with connection(store.address.dsn) as raw:
+        for _ in range(20):
+            await raw.fetch("SELECT * FROM batuta.reap('default', batuta.batuta_now() - 1, 500, 5, 'poisoned')")
+            await raw.fetch(store._sql["claim"], "default", worker_id, ["default"], ["flow"], 5)
+
+
+async def _disturb(store: PostgresStore, pen: Pen) -> None:
+    for _ in range(10):
+        await store.send(pen.run_id, Message(message_id=new_message_id(), kind=MessageKind.SIGNAL))
+
+
+async def _deadlocks(raw) -> int:
+    found: int = await raw.fetchval("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
+    return found

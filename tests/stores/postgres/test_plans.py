@@ -1,0 +1,99 @@
+"""The planner must find runs by their key, on a table that it knows nothing about and on a large one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from batuta.journal.records import Move, RunFilter
+from batuta.journal.states import RunState
+from batuta.stores.postgres import PostgresStore
+from batuta.testing.conformance.kit import live_worker, start_owned
+
+from tests.stores.postgres.raw import connection, nodes, plan_of, scans_of
+
+FENCES = ["commit_entry", "commit_last_entry", "commit_entries", "close_runs"]
+
+FILL = """
+    INSERT INTO batuta.runs (run_id, chain_id, epoch, head, claimed_head, priority, created_at, closed_at, namespace, id,
+                             kind, name, queue, state, owner, wake_at)
+    SELECT gen_random_uuid(), gen_random_uuid(), 1, 0, -1, 0, n, CASE WHEN n % 10 > 2 THEN n END, 'default', n::text,
+           'workflow', 'flow', 'default',
+           CASE WHEN n % 10 > 2 THEN 'completed' WHEN n % 10 = 0 THEN 'running' ELSE 'waiting' END,
+           CASE WHEN n % 10 = 0 THEN 'someone' END,
+           CASE WHEN n % 10 IN (1, 2) THEN 9000000000000000 + n END
+    FROM generate_series(1, 100000) n
+"""
+
+
+@pytest.fixture(params=["empty", "large", "large and analysed"])
+async def filled(request: pytest.FixtureRequest, postgres_url: str) -> str:
+    async with connection(postgres_url) as raw:
+        if request.param != "empty":
+            await raw.execute(FILL)
+        if request.param == "large and analysed":
+            await raw.execute("ANALYZE batuta.runs")
+    return str(request.param)
+
+
+async def test_runs_are_found_by_their_keys(store: PostgresStore, filled: str) -> None:
+    session = await store._commit_session.connect()
+    for name in FENCES:
+        plan = await plan_of(session, store._sql[name])
+        scans = scans_of(plan, "runs")
+        assert {(scan["Node Type"], scan["Index Name"]) for scan in scans} == {("Index Scan", "runs_pkey")}, name
+        assert all(scan["Index Cond"].startswith("(run_id = ") for scan in scans), name
+        # Nothing but nested loops, which keep the order of the arrays: rows are locked in the order they come in.
+        assert not [node for node in nodes(plan) if "Join" in node["Node Type"] or "Sort" in node["Node Type"]], name
+    for name, index in [("list_runs", "runs_newest"), ("list_notable_runs", "runs_notable")]:
+        plan = await plan_of(session, store._sql[name])
+        scans = scans_of(plan, "runs")
+        assert [(scan["Index Name"], scan["Scan Direction"]) for scan in scans] == [(index, "Backward")]
+        assert not [node for node in nodes(plan) if "Sort" in node["Node Type"]], name
+    await check_that_sleepers_cost_a_claim_nothing(store, session)
+
+
+async def check_that_sleepers_cost_a_claim_nothing(store: PostgresStore, session: Any) -> None:
+    worker = await live_worker(store)
+    read = await _blocks_read(session)
+    assert await session.fetch(store._sql["claim"], "default", worker.worker_id, ["default"], ["flow"], 10) == []
+    assert await _blocks_read(session) - read < 200
+
+
+async def _blocks_read(session: Any) -> int:
+    await session.fetch("SELECT pg_stat_force_next_flush()")
+    await session.fetch("SELECT pg_stat_clear_snapshot()")
+    found: int = await session.fetchval(
+        """SELECT heap_blks_read + heap_blks_hit + idx_blks_read + idx_blks_hit
+           FROM pg_statio_user_tables WHERE schemaname = 'batuta' AND relname = 'runs'"""
+    )
+    return found
+
+
+async def test_moving_the_head_stays_on_the_page(store: PostgresStore, postgres_url: str) -> None:
+    worker = await live_worker(store)
+    pens = [await start_owned(store, worker) for _ in range(100)]
+    for _ in range(5):
+        changes = [pen.change(1) for pen in pens]
+        assert await store.commit(worker.worker_id, changes) == {}
+        for pen, change in zip(pens, changes, strict=True):
+            pen.wrote(change)
+    session = await store._commit_session.connect()
+    await session.fetch("SELECT pg_stat_force_next_flush()")
+    row = await session.fetchrow(
+        "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE schemaname = 'batuta' AND relname = 'runs'"
+    )
+    assert row is not None
+    assert row["n_tup_upd"] == row["n_tup_hot_upd"] == 500
+
+
+async def test_a_list_of_notable_states_gives_what_a_plain_list_gives(store: PostgresStore) -> None:
+    worker = await live_worker(store)
+    for state in (RunState.FAILED, RunState.COMPLETED, RunState.CANCELLED, RunState.POISONED):
+        pen = await start_owned(store, worker, f"a-{state}")
+        await pen.write(store, worker, move=Move(state))
+    wanted = RunFilter(states=(RunState.FAILED, RunState.POISONED))
+    page = await store.list_runs(wanted)
+    assert [run.id for run in page.runs] == ["a-poisoned", "a-failed"]
+    assert await store.count_runs(wanted) == 2
