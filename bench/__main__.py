@@ -95,11 +95,12 @@ def machine(places: Places) -> dict[str, object]:
     }
 
 
-def warn_if_busy() -> None:
-    """Others on the machine make every figure worse, and not all by the same factor."""
+def load_before() -> float:
+    """Others on the machine make every figure worse, and not all by the same factor: say so."""
     load = os.getloadavg()[0]
     if load > BUSY:
         print(f"the machine is busy (load {load:.1f} before anything was measured): do not trust these figures")
+    return round(load, 2)
 
 
 def arguments() -> argparse.Namespace:
@@ -117,7 +118,7 @@ def main() -> int:
     only = set(filter(None, options.only.split(",")))
     whole = not only and len(options.systems.split(",")) == 3 and len(options.stores.split(",")) == 2
     begun = time.monotonic()
-    warn_if_busy()
+    load = load_before()
     with closing(Places()) as places:
         bench = Bench(places, options)
         for group in plan(options.full):
@@ -126,7 +127,7 @@ def main() -> int:
         if not only or "import" in only:
             for _ in range(ROUNDS + 1):
                 bench.results.add("import", "batuta", import_time())
-        here = machine(places)
+        here = machine(places) | {"load_before": load}
     bars = read_bars()
     print(f"\n{reports.table(bench.results)}\n\n{here}\nmeasured in {time.monotonic() - begun:.0f} s")
     if whole:

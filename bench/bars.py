@@ -29,6 +29,10 @@ class Bar:
         base = figure(workloads, self.over)
         return value / base if base else None
 
+    def spread(self, workloads: Workloads) -> float:
+        """How far apart the rounds of its figures are: the largest over the smallest, of the worse figure."""
+        return max(_spread(workloads, path) for path in (self.value, self.over or self.value))
+
     def holds(self, measured: float | None) -> bool:
         """Whether it is reached. What was not measured does not hold."""
         if measured is None:
@@ -50,3 +54,10 @@ def figure(workloads: Workloads, path: str) -> float | None:
     workload, system, name = path.split("/")
     value = workloads.get(workload, {}).get(system, {}).get(name)
     return float(value) if isinstance(value, int | float) else None
+
+
+def _spread(workloads: Workloads, path: str) -> float:
+    workload, system, name = path.split("/")
+    rounds = workloads.get(workload, {}).get(system, {}).get("rounds")
+    values = rounds.get(name, []) if isinstance(rounds, Mapping) else []
+    return max(values) / min(values) if values and min(values) > 0 else 1.0

@@ -14,6 +14,9 @@ FILE: Final = Path(__file__).parent / "results" / "latest.json"
 WORST: Final = frozenset({"durable_done_again", "neither_in_flight_nor_lost"})
 """Figures that must never happen: not the median counts, but the worst."""
 
+NOISY: Final = 2.0
+"""Rounds that differ by more were not measured on a quiet machine: the verdict is worth little, either way."""
+
 
 class Results:
     """Figures by workload and system, one of each round."""
@@ -80,5 +83,7 @@ def checked(results: Results, bars: Sequence[Bar]) -> tuple[str, bool]:
         holds = bar.holds(measured)
         all_hold = all_hold and holds
         shown = "none" if measured is None else f"{_short(measured):,g}"
-        lines.append(f"{bar.name:<{width}}  {bar!s:>8}  {shown:>9}  {'yes' if holds else 'NO'}")
+        spread = bar.spread(workloads)
+        noise = f"   noisy: its rounds differ by a factor of {spread:.1f}" if spread > NOISY else ""
+        lines.append(f"{bar.name:<{width}}  {bar!s:>8}  {shown:>9}  {'yes' if holds else 'NO':<5}{noise}")
     return "\n".join(lines), all_hold

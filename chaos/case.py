@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from batuta.authoring.handle import Handle
 from batuta.client import Batuta
 from batuta.clock import SECOND
 from batuta.connect import store_for
@@ -20,7 +21,7 @@ from batuta.journal.states import OPEN, PARKED
 from chaos import flows
 from chaos.ledger import Account
 from chaos.places import Place
-from chaos.process import Crew, TooSlow, WorkerProcess
+from chaos.process import Crew, TooSlow, WorkerProcess, until
 from chaos.worker import Begin, Job
 
 LEASE_S, HEARTBEAT_S, GRACE_S = 1.5, 0.3, 0.2
@@ -72,7 +73,9 @@ class Case:
     async def leave_orphan(self, id: str) -> None:
         """A run whose owner is gone: registered, claimed, never heard of again."""
         await self.start("order", id, id)
-        ghost = WorkerInfo(worker_id=new_worker_id(), queues=["default"], code={"order": "unknown"}, lease=round(LEASE_S * SECOND))
+        ghost = WorkerInfo(
+            worker_id=new_worker_id(), queues=["default"], code={"order": "unknown"}, lease=round(LEASE_S * SECOND)
+        )
         await self.store.register(ghost)
         await self.store.claim(ghost, 1)
 
@@ -96,6 +99,10 @@ class Case:
             cursor = page.cursor
             if cursor is None:
                 return found
+
+    async def until_recorded(self, what: str, count: int, seconds: float = PATIENCE_S) -> None:
+        """Wait until the ledger has so many effects."""
+        await until(lambda: len(self.account.effects(what)) >= count, seconds, f"{count} times {what}")
 
     async def settled(self, ids: Sequence[str], cancel: Sequence[str] = (), seconds: float = PATIENCE_S) -> None:
         """Wait until all these runs are there and every run is closed or parked. Cancels what nobody has cancelled.
@@ -154,7 +161,7 @@ class Case:
                 return False
             if len(tape.entries) < 2:
                 return False
-            handle = await self.client.get(id)
+            handle: Handle[Any] = await self.client.get(id)
             self.ledger.write("invoke", op="cancel", key=id)
             await handle.cancel("chaos")
             self.ledger.write("ok", op="cancel", key=id)

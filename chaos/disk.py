@@ -103,5 +103,3 @@ async def held_by_another(stage: Stage, tally: Tally, seconds: float) -> None:
         await case.settled(ids(), CANCEL)
         await after.stop()
         await finish(case, tally)
-
-

@@ -13,7 +13,7 @@ import signal
 import time
 from typing import Any
 
-from batuta import Interrupted, NonRetryable, Retry, activity, activity_info, workflow
+from batuta import Interrupted, NonRetryable, Retry, Workflow, activity, activity_info, workflow
 from chaos.ledger import LedgerClient
 
 SHORT_WAIT_S = 0.05
@@ -37,9 +37,7 @@ class Effects:
 
     def _note(self, what: str, *, once: bool = False, text: str = "") -> None:
         info = activity_info()
-        self._ledger.write(
-            what, key=info.key, name=info.name, run=info.id, attempt=info.attempt, once=once, text=text
-        )
+        self._ledger.write(what, key=info.key, name=info.name, run=info.id, attempt=info.attempt, once=once, text=text)
 
     @activity(retry=QUICK)
     async def reserve(self, order: str) -> str:
@@ -192,4 +190,13 @@ async def patience(name: str) -> str:
     return await Effects.patient(name)
 
 
-ALL = [order, hold, steps, waits, poison, patience]
+@workflow
+async def ticks(name: str) -> int:
+    """Always about to write something."""
+    for number in range(40):
+        await Effects.work(name, number, 0.01)
+        await asyncio.sleep(0.01)
+    return 40
+
+
+ALL: list[Workflow[..., Any]] = [order, hold, steps, waits, poison, patience, ticks]

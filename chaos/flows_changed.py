@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from batuta import workflow
+from batuta import Workflow, workflow
 from chaos.flows import Effects
 
 
@@ -23,4 +23,4 @@ async def steps(name: str, count: int, seconds: float) -> list[int]:
     return [await Effects.work(name, number, seconds) for number in range(count)]
 
 
-ALL: list[Any] = [waits, steps]
+ALL: list[Workflow[..., Any]] = [waits, steps]

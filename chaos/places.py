@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import itertools
 import os
@@ -47,6 +48,7 @@ class Places:
         self._numbers = itertools.count(1)
         self._server: PostgresServer | None = None
         self._database = ""
+        self._launching = asyncio.Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -67,10 +69,11 @@ class Places:
         return place
 
     async def _postgres(self) -> str:
-        if self._server is None:
-            self._server = PostgresServer(fsync=True)
-            self._database = self._server.create_database()
-            await migrate(self._database)
+        async with self._launching:
+            if self._server is None:
+                self._server = await asyncio.to_thread(PostgresServer, fsync=True)
+                self._database = await asyncio.to_thread(self._server.create_database)
+                await migrate(self._database)
         return self._database
 
 

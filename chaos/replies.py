@@ -11,7 +11,6 @@ from chaos.sweep import CANCEL, ids, prepare
 from chaos.worker import Begin
 
 
-
 def plans(kind: StoreKind, *, long: bool) -> list[str]:
     """Lost replies of commits and claims: one, and three in a row."""
     step, fault = ("committed", "UNKNOWN") if kind == "sqlite" else ("reply", "LOST")
@@ -64,5 +63,3 @@ async def lose_request(stage: Stage, nth: int, tally: Tally) -> int:
         if again := case.account.executed_again():
             tally.violate(case.name, f"nobody died, yet executed again: {dict(again)}")
         return proxy.requests
-
-

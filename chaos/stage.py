@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -32,9 +35,7 @@ class Stage(Struct):
         return int(next(self._numbers))
 
 
-async def finish(
-    case: Case, tally: Tally, *, parked: frozenset[str] = frozenset(), one_clock: bool = True
-) -> None:
+async def finish(case: Case, tally: Tally, *, parked: frozenset[str] = frozenset(), one_clock: bool = True) -> None:
     """Check the case against its ledger, then let `verify` look at the store."""
     tally.cases += 1
     Checker(case, tally, await read_journals(case)).check(parked=parked, one_clock=one_clock)
@@ -50,3 +51,19 @@ async def verify(case: Case) -> list[str]:
     """What the store's own check of its invariants says; every run is replayed, too."""
     report = await audit(case.store, flows.ALL)
     return [f"{one.invariant} {one.id}: {one.what}" for one in report.violations]
+
+
+async def each(stage: Stage, tally: Tally, cases: Sequence[Callable[[], Awaitable[Any]]]) -> None:
+    """Run cases, some at a time. One that fails is a violation; the others go on."""
+    room = asyncio.Semaphore(stage.jobs)
+
+    async def one(case: Callable[[], Awaitable[Any]]) -> None:
+        async with room:
+            try:
+                await case()
+            except Exception as error:  # noqa: BLE001 - one case must not end the campaign
+                told = getattr(case, "args", ())[1:-1]
+                where = traceback.extract_tb(error.__traceback__)[-1]
+                tally.violate(f"{told}", f"{type(error).__name__} at {where.filename}:{where.lineno}: {error}")
+
+    await asyncio.gather(*(one(case) for case in cases))

@@ -1,12 +1,8 @@
-"""Kill, or stop, a worker at every failpoint it passes; another takes over."""
+"""Kill a worker at every failpoint it passes; another takes over."""
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
 
 from batuta.failpoints import SITES
 from batuta.ids import RunId
@@ -19,16 +15,6 @@ from chaos.stage import Stage, finish
 
 QUEUED, ORPHAN = "queued", "orphan"
 CANCEL = ["held"]
-HELD_TRIES = 6
-
-EXEMPT: dict[StoreKind, frozenset[str]] = {
-    "sqlite": frozenset({"commit.inside"}),
-    "postgres": frozenset(),
-}
-"""A process stopped here is inside a write and holds the SQLite file: nobody can take over until it goes on."""
-
-DECIDED = frozenset({"activity.before"})
-"""Stopped between the look at its lease and the call: fencing cannot take the call back, its key can."""
 
 Point = tuple[str, int]
 
@@ -118,80 +104,3 @@ def _nothing_durable_again(case: Case, tally: Tally, durable: dict[RunId, Journa
     for record in case.account.records[mark:]:
         if record.what == "begin" and record.key in answered:
             tally.violate(case.name, f"{record.key} was durable at the kill, and was begun again")
-
-
-# -- stop
-
-
-async def stop_at(stage: Stage, kind: StoreKind, point: Point, tally: Tally) -> None:
-    """Stop a worker at this point past its lease; another one finishes everything; the first wakes up."""
-    site, first = point
-    if site in EXEMPT[kind]:
-        tally.note(f"{kind}: exempt, stopped there a process holds the file: {site}")
-        return
-    for nth in range(first, first + HELD_TRIES):
-        if await _stop_at(stage, kind, (site, nth), tally):
-            return
-    tally.note(f"{kind}: {HELD_TRIES} times stopped at {site}, another thread was inside a write and held the file")
-
-
-async def _stop_at(stage: Stage, kind: StoreKind, point: Point, tally: Tally) -> bool:
-    """False when the stopped process held the SQLite file."""
-    site, nth = point
-    place = await stage.places.fresh(kind)
-    case = Case(f"{kind}-stop-{site}-{nth}-{place.namespace}-{stage.number()}", place, stage.crew)
-    async with case:
-        await prepare(case)
-        zombie = victim(case, BATUTA_FAILPOINT=f"{site}:{nth}:stop")
-        if not await zombie.stopped_or_ended(PATIENCE_S):
-            tally.note(f"{kind}: {site} was passed fewer than {nth} times this time")
-            return True
-        if place.is_held():
-            zombie.kill()
-            return False
-        after = successor(case)
-        await case.settled(ids(), CANCEL)
-        await wake(case, zombie, tally, may_begin=site in DECIDED)
-        await case.settled(ids(), CANCEL)
-        await after.stop()
-        await finish(case, tally)
-    return True
-
-
-async def wake(case: Case, zombie: WorkerProcess, tally: Tally, *, may_begin: bool) -> None:
-    """Let a zombie go on: whatever it does to the runs that others have ended is refused."""
-    before = await read_journals(case)
-    woken = time.time()
-    zombie.go_on()
-    tally.zombies += 1
-    code = await zombie.ended(PATIENCE_S)
-    if code != 0:
-        tally.violate(case.name, f"the zombie ended with {code}:\n{zombie.log()[-1500:]}")
-    after = await read_journals(case)
-    for run_id, journal in before.items():
-        if after[run_id].entries != journal.entries or after[run_id].run != journal.run:
-            tally.violate(case.name, f"{journal.run.id} changed when the zombie woke up")
-    known = {journal.key_base for journal in before.values()}
-    begun = [r for r in case.account.effects("begin") if r.at > woken and r.pid == zombie.pid]
-    late = [record for record in begun if record.key.split(":")[0] in known]
-    if late and not may_begin:
-        tally.violate(case.name, f"the zombie began {[record.key for record in late]} after its lease")
-
-
-# -- many at once
-
-
-async def each(stage: Stage, tally: Tally, name: str, cases: Sequence[Callable[[], Awaitable[Any]]]) -> None:
-    """Run cases, some at a time. One that fails is a violation; the others go on."""
-    places = asyncio.Semaphore(stage.jobs)
-
-    async def one(number: int, case: Callable[[], Awaitable[Any]]) -> None:
-        async with places:
-            try:
-                await case()
-            except Exception as error:
-                tally.violate(f"{name} {number}", f"{type(error).__name__}: {error}")
-
-    await asyncio.gather(*(one(number, case) for number, case in enumerate(cases)))
-
-

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import functools
 import logging
 import os
 import signal
@@ -24,9 +25,20 @@ from batuta.client import Batuta
 from batuta.clock import SECOND, SystemClock
 from batuta.connect import store_for
 from batuta.engine.native import NativeBackend
-from batuta.errors import BatutaError, OutcomeUnknown, RunClosed, RunNotCompleted, StoreError, StoreFailed
+from batuta.errors import (
+    BatutaError,
+    OutcomeUnknown,
+    RunClosed,
+    RunNotCompleted,
+    StoreError,
+    StoreFailed,
+    StoreUnavailable,
+)
+from batuta.journal.store import Store
 from chaos import faults, flows, flows_changed
 from chaos.ledger import LedgerClient
+
+log = logging.getLogger("chaos")
 
 TRIES = 200
 PAUSE_S = 0.1
@@ -59,6 +71,8 @@ class Job(Struct, kw_only=True):
     code: str = "first"
     skew: float = 0.0
     """Seconds that this process's wall clock is wrong."""
+    jump: float = 0.0
+    """Seconds that the store's clock jumps, as this process sees it, at SIGUSR1."""
     faults: str = ""
     """See `chaos.faults`."""
 
@@ -89,7 +103,8 @@ class Chores:
         async def attempt() -> Handle[Any]:
             return await self._client.start(begin.workflow, *begin.args, id=begin.id)
 
-        return await self._recorded("start", begin.id, attempt)
+        handle: Handle[Any] = await self._recorded("start", begin.id, attempt)
+        return handle
 
     async def _cancel(self, handle: Handle[Any]) -> None:
         await _until_working(handle)
@@ -153,8 +168,9 @@ async def main(job: Job) -> None:
     store = store_for(job.url, namespace=job.namespace)
     if job.faults:
         faults.arm(store, job.faults)
+    loop.add_signal_handler(signal.SIGUSR1, store.shift_clock, job.jump)
     clock = SkewedClock(job.skew)
-    client = Batuta(NativeBackend(store, clock), store.open, store.close)
+    client = Batuta(NativeBackend(store, clock), functools.partial(_open, store), store.close)
     async with client:
         worker = client.worker(workflows=CODE[job.code], activities=[flows.Effects(ledger)])
         async with worker:
@@ -171,6 +187,17 @@ async def main(job: Job) -> None:
             stopped.cancel()
 
 
+async def _open(store: Store) -> None:
+    """Open the store; as a supervisor would, again when the database is away."""
+    for _ in range(TRIES):
+        try:
+            return await store.open()
+        except StoreUnavailable as error:
+            log.warning("cannot open: %s", error)
+            await asyncio.sleep(PAUSE_S)
+    raise StoreUnavailable("the database stayed away")
+
+
 def _say(word: str) -> None:
     sys.stdout.write(f"{word}\n")
     sys.stdout.flush()
@@ -184,5 +211,7 @@ def _end_with_parent() -> None:
 
 if __name__ == "__main__":
     _end_with_parent()
-    logging.basicConfig(level=os.environ.get("BATUTA_LOG_LEVEL", "INFO"), format="%(relativeCreated)d %(name)s %(message)s")
+    logging.basicConfig(
+        level=os.environ.get("BATUTA_LOG_LEVEL", "INFO"), format="%(relativeCreated)d %(name)s %(message)s"
+    )
     asyncio.run(main(msgspec.json.decode(sys.argv[1], type=Job)))

@@ -1,12 +1,16 @@
 """Engine tests run in virtual time, but for those that go through every store."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
+from batuta.connect import store_for
+from batuta.journal.store import Store
+from batuta.stores.memory import MemoryDatabase, MemoryStore
 from batuta.testing import VirtualLoop
+from tests.engine.arena import Arena
 
 REAL_TIME = {"arena", "real_time"}
 """Fixtures whose tests need seconds that are seconds."""
@@ -20,3 +24,21 @@ def pytest_asyncio_loop_factories(config: Any, item: Any) -> dict[str, Callable[
 @pytest.fixture
 def real_time() -> None:
     """Asked for by tests that talk to something outside this process."""
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def make_store(request: pytest.FixtureRequest) -> Callable[[], Store]:
+    """Gives store objects on one database of each kind."""
+    if request.param == "memory":
+        database = MemoryDatabase()
+        return lambda: MemoryStore(database)
+    url = request.getfixturevalue(f"{request.param}_url")
+    return lambda: store_for(url)
+
+
+@pytest.fixture
+async def arena(make_store: Callable[[], Store]) -> AsyncIterator[Arena]:
+    """A database of each kind, in real time."""
+    made = Arena(make_store)
+    yield made
+    await made.close()

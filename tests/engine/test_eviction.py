@@ -101,6 +101,43 @@ async def test_finally_blocks_that_run_at_eviction_can_do_nothing() -> None:
         assert executed == ["asked for the time", "in finally"]
 
 
+async def test_tasks_made_while_being_torn_down_are_closed_too() -> None:
+    @workflow
+    async def fans_out_in_finally() -> None:
+        async def inner(name: str) -> None:
+            executed.append(name)
+
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            await asyncio.gather(inner("a"), inner("b"), act("c"))
+
+    executed.clear()
+    async with world(fans_out_in_finally, act) as env:
+        handle = await env.start(fans_out_in_finally)
+        await env.settle()
+        await handle.terminate()
+        await env.settle()
+        gc.collect()
+        assert executed == []
+
+
+async def test_a_run_woken_early_still_wakes_up_for_its_next_timer() -> None:
+    @workflow
+    async def naps_again() -> str:
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            await asyncio.sleep(2000)
+        return "slept"
+
+    async with world(naps_again) as env:
+        handle = await env.start(naps_again)
+        await env.advance(500)
+        await handle.cancel()
+        assert await handle.result() == "slept"
+
+
 @pytest.mark.parametrize("ask", [now, random, uuid])
 async def test_every_question_is_refused_in_a_run_that_is_gone(ask: object) -> None:
     answered: list[object] = []

@@ -132,7 +132,6 @@ _seconds = st.sampled_from([1, 5, 20, 40, 100, 3600])
 _leaves = st.one_of(
     st.tuples(st.just("act"), _numbers),
     st.tuples(st.just("act"), _numbers),
-    st.tuples(st.just("thread"), _numbers),
     st.tuples(st.just("fail"), _numbers),
     st.tuples(st.just("flaky"), _numbers, _seconds),
     st.tuples(st.just("nap"), _seconds),

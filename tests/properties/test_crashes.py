@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from typing import Any
 
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from batuta import Handle, RunCancelled, RunClosed, RunFailed, failpoints
@@ -115,7 +115,13 @@ def assert_executed_once(node: Node) -> None:
     assert max(Counter(executed).values(), default=0) <= attempts
 
 
-@settings(derandomize=True, deadline=None, max_examples=120, suppress_health_check=list(HealthCheck))
+@settings(
+    derandomize=True,
+    deadline=None,
+    max_examples=120,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.generate],  # a failing example is short enough to read, and shrinking takes minutes
+)
 @given(
     node=programs,
     cancel=st.booleans(),

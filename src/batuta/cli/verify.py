@@ -20,13 +20,21 @@ _SHOWN = 50
 
 @click.command()
 @click.option("--module", "target", metavar="MODULE[:ATTR]", help="Replay the runs of its workflows, too (I7).")
+@click.option(
+    "--patience",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long live workers may take to recover the runs of dead ones.",
+)
 @placed
-def verify(place: Place, target: str | None) -> None:
+def verify(place: Place, target: str | None, patience: float) -> None:
     """Read every run and journal, and check what is promised of them. Exits 1 when something does not hold.
 
     It only reads, and may run beside live workers.
     """
-    report = asyncio.run(_verify(place, target))
+    report = asyncio.run(_verify(place, target, patience))
     document = {
         "holds": report.holds,
         "runs": report.runs,
@@ -38,7 +46,7 @@ def verify(place: Place, target: str | None) -> None:
     raise SystemExit(OK if report.holds else FAILED)
 
 
-async def _verify(place: Place, target: str | None) -> Report:
+async def _verify(place: Place, target: str | None, patience: float) -> Report:
     from batuta.verify import verify as check
 
     async with AsyncExitStack() as stack:
@@ -46,7 +54,7 @@ async def _verify(place: Place, target: str | None) -> Report:
         store = place.store()
         stack.push_async_callback(store.close)
         await store.open()
-        return await check(store, app.workflows if app else ())
+        return await check(store, app.workflows if app else (), patience=patience)
 
 
 def show_report(console: Any, report: Report) -> None:

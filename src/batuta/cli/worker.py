@@ -83,19 +83,15 @@ def _stop_signals() -> tuple[asyncio.Event, asyncio.Event]:
 
 async def _stop(worker: Any, grace: float | None, now: asyncio.Event) -> bool:
     """Drain; when `now` is set, no longer. Returns whether it was drained in peace."""
-    session = worker.session
     stopping = asyncio.ensure_future(worker.stop(grace))
     impatient = asyncio.ensure_future(now.wait())
     await asyncio.wait({stopping, impatient}, return_when=asyncio.FIRST_COMPLETED)
     impatient.cancel()
-    if stopping.done():
-        stopping.result()
-        return True
-    stopping.cancel()
-    await asyncio.gather(stopping, return_exceptions=True)
-    if session is not None:
-        await session.close(0)
-    return False
+    drained: bool = stopping.done()
+    if not drained:
+        await worker.stop()  # once more: no longer
+    await stopping
+    return drained
 
 
 def _leave_threads_behind() -> None:

@@ -43,6 +43,7 @@ class Committer:
         self._may_act = may_act
         self._failed = failed
         self._waiting: deque[LiveRun] = deque()
+        self._held: deque[tuple[list[Item], dict[int, Verdict]]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
 
@@ -70,6 +71,7 @@ class Committer:
         """Drop all. What is in flight may or may not become durable; nobody here will act on it."""
         self._stopped = True
         self._waiting.clear()
+        self._held.clear()
         if self._task is not None:
             self._task.cancel()
 
@@ -120,9 +122,20 @@ class Committer:
                 size += len(entry.body)
         return batch
 
+    def release(self) -> None:
+        """The lease was renewed: what became durable while it was over may act now."""
+        while self._held and self._may_act():
+            self._act(*self._held.popleft())
+
     def _settle(self, batch: list[Item], verdicts: dict[int, Verdict]) -> None:
-        if self._stopped or not self._may_act():
+        if self._stopped:
             return
+        if self._held or not self._may_act():
+            self._held.append((batch, verdicts))
+        else:
+            self._act(batch, verdicts)
+
+    def _act(self, batch: list[Item], verdicts: dict[int, Verdict]) -> None:
         failpoint("commit.effects")
         for index, (run, change, effects) in enumerate(batch):
             verdict = verdicts.get(index) if verdicts else None

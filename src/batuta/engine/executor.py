@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import logging
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -95,7 +96,7 @@ class Executor:
         clock: DatabaseClock,
         settings: Settings,
         may_act: Callable[[], bool],
-        holds: Callable[[], bool],
+        permission: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
         self._activities = activities
         self._clock = clock
@@ -108,8 +109,7 @@ class Executor:
         self._loop: asyncio.AbstractEventLoop
         self._ticking: asyncio.TimerHandle | None = None
         self._may_act = may_act
-        self._holds = holds
-        """The same question from another thread, without consequences."""
+        self._permission = permission
 
     def open(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -234,7 +234,7 @@ class Executor:
         if call.activity.is_async:
             call.task = _task(self._loop, self._perform(call, args, kwargs))
         else:
-            call.task = self._loop.run_in_executor(self._pool(), _in_thread, call, self._holds, args, kwargs)
+            call.task = self._loop.run_in_executor(self._pool(), _in_thread, call, self._may_act, args, kwargs)
             call.task.add_done_callback(lambda done: self._thread_ended(call, done))
         if self._ticking is None:
             self._ticking = self._loop.call_later(_TICK, self._tick)
@@ -262,7 +262,7 @@ class Executor:
 
     async def _perform(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self._may_act():  # asked where the effect begins: this process may have stood still until now
-            return
+            await self._permission()
         current_activity.set(call.info)
         try:
             value = await call.activity.fn(*args, **kwargs)
@@ -337,7 +337,7 @@ class Executor:
 
     def _again(self, call: Call) -> None:
         """A retry is due."""
-        if call.over or call.next_at is None or call.run.leaving or not self._may_act():
+        if call.over or call.next_at is None or call.run.leaving:
             return
         now = self._clock.now()
         if now < call.next_at:
@@ -467,9 +467,11 @@ else:
         return loop.create_task(work)
 
 
-def _in_thread(call: Call, holds: Callable[[], bool], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if not holds():
-        raise asyncio.CancelledError
+def _in_thread(call: Call, may_act: Callable[[], bool], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    while not may_act():
+        if call.over:
+            raise asyncio.CancelledError
+        time.sleep(0.05)
     context = contextvars.Context()
     context.run(current_activity.set, call.info)
     return context.run(call.activity.fn, *args, **kwargs)

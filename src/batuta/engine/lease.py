@@ -18,7 +18,7 @@ from batuta.settings import Settings
 
 log = logging.getLogger("batuta.lease")
 
-_RETRY = 0.5
+_FIRST_RETRY, _RETRY = 0.01, 0.5
 
 
 class Lease:
@@ -89,6 +89,7 @@ class Lease:
     async def _main(self) -> None:
         loop, woken = asyncio.get_running_loop(), asyncio.Event()
         self._wake = lambda: loop.call_soon_threadsafe(woken.set)
+        wait = _FIRST_RETRY
         while not self._stopping.is_set():
             try:
                 async with self._store.heart(self._worker.worker_id) as heart:
@@ -100,8 +101,10 @@ class Lease:
             except BatutaError as error:
                 log.warning("no heartbeat: %s", error)
                 self._tell(self._settle_opening, error)
+                wait = _FIRST_RETRY if self._gapless_since is not None else min(wait * 2, _RETRY)
                 self._gapless_since = None
-                await _wait(woken, _RETRY)
+                # At once at first: without the connection our lock is free, and others may take us for dead.
+                await _wait(woken, wait)
 
     def _settle_opening(self, error: BatutaError | None) -> None:
         if not self._opened.done():

@@ -39,6 +39,8 @@ _CLOSES = {
 _PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 _DONE, _FAILED = EntryKind.ACTIVITY_DONE, EntryKind.ACTIVITY_FAILED
 
+_ANSWERS = (_DONE, _FAILED)
+
 Effect = Command | Callable[[], None]
 """What waits for a change to be durable."""
 
@@ -88,7 +90,6 @@ class LiveRun:
         "machine",
         "seen",
         "starting",
-        "suspect",
         "workflow",
     )
 
@@ -107,7 +108,6 @@ class LiveRun:
         self.starting: asyncio.Future[Completion] | None = None
         self.armed_at: int | None = None
         self.leaving = False
-        self.suspect = False
         self.seen: set[str] = set()
         self._crc = 0
         self._backlog: deque[tuple[EntryKind, Body]] = deque()
@@ -182,6 +182,9 @@ class LiveRun:
         if self.leaving:
             return
         host = self._host
+        if kind in _ANSWERS and body.seq not in self.machine.activities:
+            self._after_turn()  # it was cancelled by a turn that was not durable yet when it answered
+            return
         if self.head - self.durable >= host.settings.undurable_entries:
             self._backlog.append((kind, body))
             return

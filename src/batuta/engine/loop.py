@@ -25,6 +25,10 @@ _HASH_STEP = 0x9E3779B97F4A7C15  # spreads consecutive numbers over all bits
 _HASH_MASK = 0x7FFF_FFFF_FFFF_FFFF
 
 
+class Gone(BaseException):
+    """Raised by every batuta call in a run that has left memory: only its `finally` blocks are running."""
+
+
 class TimerHost(Protocol):
     """Who keeps a loop's timers: the machine. Returns the number of the command that set the timer."""
 
@@ -200,6 +204,9 @@ class RunLoop(asyncio.AbstractEventLoop):
         return RunFuture(loop=self)
 
     def create_task(self, coro: Any, *, name: str | None = None, context: Any = None, **_: Any) -> RunTask:
+        if not self.in_turn:  # torn down: a `finally` block starts something that must never run
+            coro.close()
+            raise Gone
         task = RunTask(coro, self, name, context)
         self._step = type(self._ready[-1]._callback)
         self._tasks[self.counter] = task

@@ -65,7 +65,7 @@ class Poller:
         """A run has left memory: there is room, and it may come back."""
         if wake_at is not None:
             heappush(self._due, wake_at)
-            if wake_at == self._due[0]:
+            if wake_at == self._due[0] or self._session.store.poll_seconds is None:
                 self._wake.set()
         if self.backlog:
             self._wake.set()

@@ -35,7 +35,6 @@ from batuta.settings import Settings
 log = logging.getLogger("batuta.engine")
 
 _SLICE = 128
-_SUSPECT = 2
 _FOR_EVER = 100 * 365 * 86_400.0
 
 
@@ -68,7 +67,7 @@ class Session:
         self._on_lost = on_lost
         self._starts: deque[tuple[NewRun, Workflow[..., Any], Body, asyncio.Future[Completion]]] = deque()
         self._timers = Timers(self.clock)
-        self.executor = Executor(activities, self.clock, settings, self.may_act, self._holds)
+        self.executor = Executor(activities, self.clock, settings, self.may_act, self.permission)
         self._committer = Committer(store, self.info.worker_id, settings, self.may_act, self._store_failed)
         self._lease = Lease(store, self.info, settings, clock, self._on_pulse, self._lost)
         self._poller = Poller(self)
@@ -78,7 +77,8 @@ class Session:
         self._missing: set[RunId] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._emptied = asyncio.Event()
-        self._over = False
+        self._renewed = asyncio.Event()
+        self._over = self._hurried = False
         self._monotonic = clock.monotonic
 
     # -- life
@@ -103,6 +103,9 @@ class Session:
             self._lease.start(registered_at)
             self._watchdog.start()
             self._ticking = self._loop.call_later(0.5, self._tick)
+        else:  # one beat, for what beats do besides renewing: revive parked runs, end those over their time
+            async with self.store.heart(self.info.worker_id) as heart:
+                await heart.beat(self.info, reap=False)
         self._unlisten = self.store.listen(self._on_hint)
         await self._poller.start()
 
@@ -125,11 +128,16 @@ class Session:
         except StoreError as error:
             log.warning("could not sign off, others will notice when the lease is over: %s", error)
 
+    def hurry(self) -> None:
+        """A stop is under way: do not wait any longer for activities in flight."""
+        self._hurried = True
+        self._emptied.set()
+
     async def _empty_within(self, grace: float) -> None:
         self._emptied.clear()
         try:
             async with asyncio.timeout(grace):
-                while self.runs:
+                while self.runs and not self._hurried:
                     await self._emptied.wait()
                     self._emptied.clear()
         except TimeoutError:
@@ -177,16 +185,16 @@ class Session:
         self._lost("the store failed")
 
     def may_act(self) -> bool:
-        """Whether effects may go out: nobody can have taken our runs by the monotonic clock."""
-        if self._over:
-            return False
-        if self._beats and not self._lease.holds():
-            self._lost("its lease is over")
-            return False
-        return True
+        """Whether effects may go out: nobody can have taken our runs, by the monotonic clock. Safe in any thread.
 
-    def _holds(self) -> bool:
+        While the lease is over they wait: the next beat says whether the runs are still ours.
+        """
         return not self._over and (not self._beats or self._lease.holds())
+
+    async def permission(self) -> None:
+        """Wait until effects may go out again. Never returns in a session that is over: what waits is cancelled."""
+        while not self.may_act():
+            await self._renewed.wait()
 
     def _tick(self) -> None:
         self._lease.tick()
@@ -260,13 +268,7 @@ class Session:
         identity = RunIdentity(row.run_id, row.id, row.queue, self.store.namespace)
         run = LiveRun(self, self.workflows[row.name], identity, row.epoch)
         run.deadline = row.deadline
-        run.suspect = row.deaths >= _SUSPECT
         self.runs[row.run_id] = run
-        if run.suspect and any(other.suspect for other in self.runs.values() if other is not run):
-            run.restore(tape.entries)
-            run.machine.entries = len(tape.entries)
-            run.leave(self.clock.now() + SECOND, "suspected of killing its workers: suspects run one at a time")
-            return
         failpoint("replay.before")
         replay = run.restore(tape.entries)
         self._replay(run, tape, replay.slices())
@@ -306,6 +308,9 @@ class Session:
         if pulse.now:
             self.clock.learn(pulse.now, received)
             self._reconcile(pulse)
+            self._renewed.set()
+            self._renewed.clear()
+            self._committer.release()
         if pulse.due_at is not None:
             self._poller.due(pulse.due_at)
         self._look_for_messages([run_id for run_id in pulse.unread if run_id in self.runs])

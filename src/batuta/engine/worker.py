@@ -42,6 +42,7 @@ class Worker:
         self._stopping = False
         self._reopening: asyncio.Task[None] | None = None
         self.session: Session | None = None
+        self._closing: Session | None = None
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -64,14 +65,21 @@ class Worker:
         self._on_change(self)
 
     async def stop(self, grace: float | None = None) -> None:
-        """Hand back idle runs at once, wait up to `grace` seconds for activities in flight, and leave."""
+        """Hand back idle runs at once, wait up to `grace` seconds for activities in flight, and leave.
+
+        Called again while a stop is under way, it cuts the waiting short.
+        """
+        if self._closing is not None:
+            self._closing.hurry()
+            return
         self._stopping = True
         if self._reopening is not None:
             self._reopening.cancel()
             await asyncio.gather(self._reopening, return_exceptions=True)
-        session, self.session = self.session, None
-        if session is not None:
-            await session.close(self._settings.grace if grace is None else grace)
+        self._closing, self.session = self.session, None
+        if self._closing is not None:
+            await self._closing.close(self._settings.grace if grace is None else grace)
+            self._closing = None
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -89,11 +97,13 @@ class Worker:
             self._reopening = asyncio.get_running_loop().create_task(self._reopen(why))
 
     async def _reopen(self, why: str) -> None:
-        if self.session is not None:
-            await self.session.abandoned()
-        self.session = None
+        old, self.session = self.session, None
+        if old is not None:
+            await old.abandoned()
         while not self._stopping:
             try:
+                if old is not None:
+                    await self._store.retire(old.info.worker_id)  # what it still owns is free; nobody died
                 if why == "the store failed":
                     await self._store.close()
                     await self._store.open()

@@ -212,6 +212,19 @@ class WorkerInfo(Struct, kw_only=True):
     """Microseconds that a beat keeps it alive."""
 
 
+class WorkerView(Struct, kw_only=True):
+    """A registered worker, as others see it."""
+
+    worker_id: str
+    host: str
+    pid: int
+    queues: list[str]
+    code: dict[str, str]
+    lease_until: int
+    live: bool
+    """Its lease is not over by the store's clock."""
+
+
 class Pulse(Struct, kw_only=True):
     """What a heartbeat brings back."""
 

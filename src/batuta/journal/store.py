@@ -31,6 +31,7 @@ from batuta.journal.records import (
     Tape,
     Verdict,
     WorkerInfo,
+    WorkerView,
 )
 from batuta.journal.states import RunState
 
@@ -41,16 +42,19 @@ class Heart(Protocol):
     async def beat(self, worker: WorkerInfo, *, reap: bool) -> Pulse:
         """Renew the lease, bring news, and look for the dead, all bounded in size.
 
-        Renews only a lease that is not over. Times out open runs whose deadline has passed. Takes needs_code runs out
+        Renews the lease while the worker's row is there, also when it was over: the row goes when, and only when, its
+        runs are taken from it, so a worker that merely could not reach the store (as all of them during an outage)
+        goes on. Times out open runs whose deadline has passed. Takes needs_code runs out
         of parking (state waiting, due now) when `worker.code` has another fingerprint for their name than all in their
-        `failed_code`. With `reap`, runs whose owner has no live row are set free: epoch + 1, owner none, due now,
-        state waiting (pending when head is -1); deaths + 1 when head has not moved since the claim, else 1; at 5
-        deaths parked as poisoned.
+        `failed_code`. With `reap`, rows of workers whose lease is over are deleted, and runs whose owner has no row are
+        set free: epoch + 1, owner none, due now, state waiting (pending when head is -1); deaths + 1 when head has not
+        moved since the claim, else 1; at 5 deaths parked as poisoned. A dead worker that owned a suspect (a run with 2
+        deaths or more, of which it owns one at most) is blamed on that one: the deaths of its other runs stay.
         """
         ...
 
     async def bury(self, worker_ids: Sequence[str]) -> int:
-        """End the leases of workers whose lock is free, and reap their runs. Returns the number of runs set free.
+        """Delete the rows of workers whose lock is free, and reap their runs. Returns the number of runs set free.
 
         A worker whose lock is held is left alone.
         """
@@ -112,7 +116,9 @@ class Store(Protocol):
         """Own up to `limit` due runs of the worker's queues and names; by priority (high first), then wake_at.
 
         epoch + 1, state running, wake_at none, the head at the claim remembered. Nothing when the worker is not live.
+        Never a run whose `failed_code` holds the worker's fingerprint for its name: this code cannot replay it.
         A run whose deadline is over is claimed too (the owner closes it).
+        Suspects (2 deaths or more) are claimed one at a time: only when the worker owns none, and one at most.
         """
         ...
 
@@ -174,6 +180,10 @@ class Store(Protocol):
         ...
 
     async def count_runs(self, where: RunFilter) -> int: ...
+
+    async def workers(self) -> list[WorkerView]:
+        """Every registered worker, live or not, by worker_id."""
+        ...
 
     # -- hints
 

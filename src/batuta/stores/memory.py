@@ -31,6 +31,7 @@ from batuta.journal.records import (
     Tape,
     Verdict,
     WorkerInfo,
+    WorkerView,
 )
 from batuta.journal.states import CLOSED, RunState
 from batuta.journal.store import Heart
@@ -50,6 +51,10 @@ class Row(Struct):
     def snapshot(self) -> Run:
         return replace(self.run, failed_code=list(self.run.failed_code))
 
+    @property
+    def is_suspect(self) -> bool:
+        return rules.is_suspect(self.run.deaths, self.run.head, self.claimed_head)
+
     def write(self, entries: Sequence[Entry], epoch: int) -> None:
         for entry in entries:
             if entry.ord != len(self.journal):
@@ -66,6 +71,13 @@ class Letter(Struct):
     consumed: bool = False
 
 
+class Registration(Struct):
+    """A worker's row."""
+
+    worker: WorkerInfo
+    lease_until: int
+
+
 class Room(Struct):
     """The tables of one namespace."""
 
@@ -75,8 +87,7 @@ class Room(Struct):
     current: dict[str, RunId] = field(default_factory=dict)
     inbox: dict[RunId, dict[str, Letter]] = field(default_factory=dict)
     """By chain, then by message id."""
-    workers: dict[str, int] = field(default_factory=dict)
-    """When the lease of each is over."""
+    workers: dict[str, Registration] = field(default_factory=dict)
     locks: set[str] = field(default_factory=set)
     """Workers whose heart is open."""
 
@@ -86,10 +97,14 @@ class Room(Struct):
 
     def due(self, worker: WorkerInfo) -> list[tuple[int, Row]]:
         """What the worker may claim now or later, with the time from which on it may."""
+        has_suspect = any(row.is_suspect and row.run.owner == worker.worker_id for row in self.open.values())
         return [
             (row.run.wake_at, row)
             for row in self.open.values()
-            if row.run.wake_at is not None and row.run.queue in worker.queues and row.run.name in worker.code
+            if row.run.wake_at is not None
+            and row.run.queue in worker.queues
+            and rules.may_take(worker.code, row.run.name, row.run.failed_code)
+            and not (has_suspect and row.is_suspect)
         ]
 
     def due_at(self, worker: WorkerInfo) -> int | None:
@@ -256,7 +271,8 @@ class MemoryStore:
 
     async def register(self, worker: WorkerInfo) -> int:
         with self._transaction() as now:
-            self._room.workers[worker.worker_id] = now + worker.lease
+            copy = replace(worker, queues=list(worker.queues), code=dict(worker.code))
+            self._room.workers[worker.worker_id] = Registration(copy, now + worker.lease)
             return now
 
     async def retire(self, worker_id: str) -> None:
@@ -284,9 +300,10 @@ class MemoryStore:
                 return []
             due = [row for wake_at, row in self._room.due(worker) if wake_at <= now]
             due.sort(key=lambda row: (-row.run.priority, row.run.wake_at, row.run.run_id))
-            for row in due[:limit]:
+            chosen = rules.one_suspect(due, lambda row: row.is_suspect)[:limit]
+            for row in chosen:
                 self._own(row, worker.worker_id)
-            return [self._tape(row) for row in due[:limit]]
+            return [self._tape(row) for row in chosen]
 
     def _own(self, row: Row, worker_id: str) -> None:
         run = row.run
@@ -297,7 +314,8 @@ class MemoryStore:
         row.claimed_head = run.head
 
     def _is_live(self, worker_id: str) -> bool:
-        return self._room.workers.get(worker_id, 0) > self._now()
+        known = self._room.workers.get(worker_id)
+        return known is not None and known.lease_until > self._now()
 
     def _set_free(self, row: Row) -> None:
         run = row.run
@@ -351,6 +369,7 @@ class MemoryStore:
 
     def _apply(self, worker_id: str, change: Change, hint: Hint) -> None:
         row = self._room.rows.get(change.run_id)
+        was_suspect = row is not None and row.is_suspect
         if row is None:
             assert change.start is not None  # noqa: S101 (judged before)
             row = self._insert(change.start, epoch=change.epoch, owner=worker_id)
@@ -361,6 +380,8 @@ class MemoryStore:
             row.attempts[attempt.seq, attempt.number] = attempt
         if change.move is not None:
             self._move(row, change.move, hint)
+        if was_suspect and not (row.is_suspect and row.run.owner):
+            hint.due = True  # its owner may take another one now
 
     def _move(self, row: Row, move: Move, hint: Hint) -> None:
         run, now = row.run, self._now()
@@ -394,6 +415,7 @@ class MemoryStore:
     def _close_from_outside(self, row: Row, entry: Entry, move: Move, hint: Hint) -> None:
         if row.run.owner is not None:
             hint.messages.append(row.run.run_id)
+            hint.due = hint.due or row.is_suspect
         row.run.epoch += 1
         row.write([entry], row.run.epoch)
         self._move(row, move, hint)
@@ -440,6 +462,10 @@ class MemoryStore:
         with self._transaction():
             return len(self._matching(where))
 
+    async def workers(self) -> list[WorkerView]:
+        with self._transaction() as now:
+            return [_view(self._room.workers[worker_id], now) for worker_id in sorted(self._room.workers)]
+
     def _matching(self, where: RunFilter) -> list[Row]:
         return [row for row in self._room.rows.values() if _matches(where, row.run)]
 
@@ -454,13 +480,13 @@ class MemoryHeart:
     async def beat(self, worker: WorkerInfo, *, reap: bool) -> Pulse:
         store, room = self._store, self._store._room
         with store._transaction() as now:
-            if not store._is_live(worker.worker_id):
+            if worker.worker_id not in room.workers:
                 return Pulse(now=now, alive=False, timeline=store._database.timeline)
-            room.workers[worker.worker_id] = now + worker.lease
+            room.workers[worker.worker_id].lease_until = now + worker.lease
             hint = Hint()
             self._time_out(now, hint)
             self._revive(worker, now, hint)
-            reaped = self._reap(hint, lambda owner: not store._is_live(owner)) if reap else 0
+            reaped = self._reap_expired(now, hint) if reap else 0
             store._tell(hint)
             owned = [row.run for row in room.open.values() if row.run.owner == worker.worker_id]
             return Pulse(
@@ -502,21 +528,42 @@ class MemoryHeart:
             run = row.run
             if run.state is not RunState.NEEDS_CODE or run.queue not in worker.queues:
                 continue
-            if rules.revives(worker.code, run.name, run.failed_code):
+            if rules.may_take(worker.code, run.name, run.failed_code):
                 run.state, run.wake_at, hint.due = RunState.WAITING, now, True
+
+    def _reap_expired(self, now: int, hint: Hint) -> int:
+        workers = self._store._room.workers
+        for worker_id in [worker_id for worker_id, known in workers.items() if known.lease_until <= now]:
+            del workers[worker_id]
+        return self._reap(hint, lambda owner: owner not in workers)
 
     def _reap(self, hint: Hint, is_dead: Callable[[str], bool]) -> int:
         runs = self._store._room.open.values()
         orphans = [row for row in runs if row.run.owner is not None and is_dead(row.run.owner)]
+        blamed = {row.run.owner for row in orphans if row.is_suspect}
         for row in orphans:
             run = row.run
-            run.deaths = run.deaths + 1 if run.head == row.claimed_head else 1
+            if row.is_suspect or run.owner not in blamed:
+                run.deaths = run.deaths + 1 if run.head == row.claimed_head else 1
             self._store._set_free(row)
             if run.deaths >= rules.POISON_DEATHS:
                 run.state, run.wake_at, run.reason = RunState.POISONED, None, rules.POISONED
             else:
                 hint.due = True
         return len(orphans)
+
+
+def _view(known: Registration, now: int) -> WorkerView:
+    worker = known.worker
+    return WorkerView(
+        worker_id=worker.worker_id,
+        host=worker.host,
+        pid=worker.pid,
+        queues=list(worker.queues),
+        code=dict(worker.code),
+        lease_until=known.lease_until,
+        live=known.lease_until > now,
+    )
 
 
 def _matches(where: RunFilter, run: Run) -> bool:

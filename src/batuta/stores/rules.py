@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from batuta.ids import RunId
 from batuta.journal.entries import Body, Entry, EntryKind, encode_entry
 from batuta.journal.records import Change, IfExists, Message, MessageKind, NewRun, Verdict
 
+T = TypeVar("T")
+
 POISON_DEATHS = 5
 """Deaths without progress that park a run."""
+
+SUSPECT_DEATHS = 2
+"""Deaths without progress that make a run a suspect. The SQL repeats the number: indexes need it as such."""
 
 BEAT_LIMIT = 2_000
 """Runs that one transaction of a heartbeat times out, revives or reaps at most, each."""
@@ -50,10 +56,27 @@ def timed_out_entry(head: int, last: tuple[int, int] | None, now: int) -> Entry:
     return encode_entry(head + 1, EntryKind.TIMED_OUT, max(now, at), Body(reason=TIMED_OUT), crc)
 
 
-def revives(code: Mapping[str, str], name: str, failed_code: Sequence[str]) -> bool:
-    """Whether a worker with this code may take a run out of needs_code."""
+def may_take(code: Mapping[str, str], name: str, failed_code: Sequence[str]) -> bool:
+    """Whether a worker with this code may claim a run, or take it out of needs_code."""
     fingerprint = code.get(name)
     return fingerprint is not None and fingerprint not in failed_code
+
+
+def is_suspect(deaths: int, head: int, claimed_head: int) -> bool:
+    """Whether workers died with the run since it last made progress, so often that it may be to blame."""
+    return deaths >= SUSPECT_DEATHS and head == claimed_head
+
+
+def one_suspect(due: Iterable[T], is_suspect: Callable[[T], bool]) -> list[T]:
+    """What is due, with only the first of its suspects."""
+    chosen: list[T] = []
+    found = False
+    for each in due:
+        suspect = is_suspect(each)
+        if not (suspect and found):
+            chosen.append(each)
+        found = found or suspect
+    return chosen
 
 
 def chain_of(run: NewRun) -> RunId:

@@ -13,22 +13,28 @@ from batuta.journal.records import MessageKind, Run, RunFilter
 from batuta.journal.states import CLOSED, RunState
 from batuta.journal.store import Store
 from batuta.verify.code import CodeCheck
+from batuta.verify.orphans import Orphans
 from batuta.verify.report import Report, Violation
 from batuta.verify.row import check_end, check_epochs, check_liveness
 from batuta.verify.tape import TapeCheck
+
+PATIENCE = 30.0
+"""Seconds that recovery may take: two leases of 10 s, a heartbeat, and some more."""
 
 _RUNS = 100
 _ENTRIES = 1_000
 _AT_ONCE = 8
 
 
-async def verify(store: Store, workflows: Sequence[Workflow[..., Any]] = ()) -> Report:
+async def verify(store: Store, workflows: Sequence[Workflow[..., Any]] = (), *, patience: float = PATIENCE) -> Report:
     """Check every run of an open store. With `workflows`, their runs are replayed, too.
 
+    When runs belong to dead workers and live ones are there, it waits up to `patience` seconds for their recovery.
     Runs that begin meanwhile may be left out. What is read of a run that is being worked on is a moment of it: the
     journal as far as the row said, so that no false alarm comes of the work.
     """
     audit = _Audit(store, {workflow.name: workflow for workflow in workflows})
+    await audit.orphans.begin()
     cursor: str | None = None
     while True:
         page = await store.list_runs(RunFilter(), cursor, _RUNS)
@@ -36,13 +42,16 @@ async def verify(store: Store, workflows: Sequence[Workflow[..., Any]] = ()) -> 
             await asyncio.gather(*map(audit.check, page.runs[start : start + _AT_ONCE]))
         cursor = page.cursor
         if cursor is None:
-            return audit.report
+            break
+    await audit.orphans.settle(patience, audit.tell_orphan)
+    return audit.report
 
 
 class _Audit:
     def __init__(self, store: Store, workflows: dict[str, Workflow[..., Any]]) -> None:
         self._store, self._workflows = store, workflows
         self.report = Report()
+        self.orphans = Orphans(store)
 
     async def check(self, run: Run) -> None:
         """All invariants of one run."""
@@ -58,9 +67,13 @@ class _Audit:
             self.report.checked["I9"] += tape.fired
             await self._check_current(run, tell)
             await self._check_open(run, tape, code, tell)
+            self.orphans.see(run)
         finally:
             if code is not None:
                 await code.close()
+
+    def tell_orphan(self, run: Run, what: str) -> None:
+        self._teller(run)("I12", what)
 
     def _teller(self, run: Run) -> Callable[[str, str], None]:
         return lambda invariant, what: self.report.add(Violation(invariant, run.id, run.run_id, what))

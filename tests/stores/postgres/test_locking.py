@@ -16,7 +16,6 @@ from batuta.stores.postgres import PostgresStore
 from batuta.testing.conformance import MakeStore
 from batuta.testing.conformance.close import last_word
 from batuta.testing.conformance.kit import Pen, beat, live_worker, new_run, start_owned
-
 from tests.stores.postgres.raw import connection, until_blocked
 
 WAYS = ["one entry", "last entry", "several entries", "everything"]
@@ -184,7 +183,7 @@ async def _reap_again_and_again(store: PostgresStore, worker_id: str) -> None:
     async with connection(store.address.dsn) as raw:
         for _ in range(20):
             await raw.fetch("SELECT * FROM batuta.reap('default', batuta.batuta_now() - 1, 500, 5, 'poisoned')")
-            await raw.fetch(store._sql["claim"], "default", worker_id, ["default"], ["flow"], 5)
+            await raw.fetch(store._sql["claim"], "default", worker_id, ["default"], ["flow"], ["v1"], 5)
 
 
 async def _disturb(store: PostgresStore, pen: Pen) -> None:

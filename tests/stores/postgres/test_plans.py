@@ -10,14 +10,13 @@ from batuta.journal.records import Move, RunFilter
 from batuta.journal.states import RunState
 from batuta.stores.postgres import PostgresStore
 from batuta.testing.conformance.kit import live_worker, start_owned
-
 from tests.stores.postgres.raw import connection, nodes, plan_of, scans_of
 
 FENCES = ["commit_entry", "commit_last_entry", "commit_entries", "close_runs"]
 
 FILL = """
-    INSERT INTO batuta.runs (run_id, chain_id, epoch, head, claimed_head, priority, created_at, closed_at, namespace, id,
-                             kind, name, queue, state, owner, wake_at)
+    INSERT INTO batuta.runs (run_id, chain_id, epoch, head, claimed_head, priority, created_at, closed_at, namespace,
+                             id, kind, name, queue, state, owner, wake_at)
     SELECT gen_random_uuid(), gen_random_uuid(), 1, 0, -1, 0, n, CASE WHEN n % 10 > 2 THEN n END, 'default', n::text,
            'workflow', 'flow', 'default',
            CASE WHEN n % 10 > 2 THEN 'completed' WHEN n % 10 = 0 THEN 'running' ELSE 'waiting' END,
@@ -57,7 +56,9 @@ async def test_runs_are_found_by_their_keys(store: PostgresStore, filled: str) -
 async def check_that_sleepers_cost_a_claim_nothing(store: PostgresStore, session: Any) -> None:
     worker = await live_worker(store)
     read = await _blocks_read(session)
-    assert await session.fetch(store._sql["claim"], "default", worker.worker_id, ["default"], ["flow"], 10) == []
+    assert (
+        await session.fetch(store._sql["claim"], "default", worker.worker_id, ["default"], ["flow"], ["v1"], 10) == []
+    )
     assert await _blocks_read(session) - read < 200
 
 

@@ -9,17 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import Raw
 
-from batuta.clock import SECOND
 from batuta.errors import SchemaMismatch
-from batuta.journal.entries import Body, Command, CommandKind, EntryKind, encode_entry
-from batuta.journal.failures import Failure
-from batuta.journal.records import Attempt, Change
 from batuta.stores.sqlite import schema
 from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.store import SqliteStore
-from batuta.testing.conformance.kit import live_worker, new_run, start_owned
+from batuta.testing.conformance.kit import new_run
 
 
 def query(path: Path, sql: str, *values: object) -> list[tuple[Any, ...]]:
@@ -78,47 +73,6 @@ async def test_an_empty_file_is_not_opened(path: Path) -> None:
         await SqliteStore(path).open()
 
 
-async def test_the_views_are_for_people(store: SqliteStore, path: Path) -> None:
-    worker = await live_worker(store)
-    pen = await start_owned(store, worker, "order-1", tags='{"bank":"b1"}')
-    asked = Body(
-        commands=[
-            Command(seq=1, kind=CommandKind.ACTIVITY, name="reserve", value=Raw(b'["sku",2]')),
-            Command(seq=2, kind=CommandKind.TIMER, value=Raw(b"5")),
-            Command(seq=3, kind=CommandKind.ACTIVITY, name="charge", value=Raw(b"[1]")),
-            Command(seq=4, kind=CommandKind.ACTIVITY, name="ship", value=Raw(b"[]")),
-        ]
-    )
-    at = 1_700_000_000 * SECOND
-    done = Body(seq=1, value=Raw(b'{"hold":7}'), attempts=2, started_at=at + SECOND)
-    failed = Body(seq=3, error=Failure("CardDeclined", "no money"), attempts=1, started_at=at)
-    entries = [
-        encode_entry(1, EntryKind.TIMER_FIRED, at, asked, 0),
-        encode_entry(2, EntryKind.ACTIVITY_DONE, at + 2 * SECOND, done, 0),
-        encode_entry(3, EntryKind.ACTIVITY_FAILED, at + 2 * SECOND, failed, 0),
-    ]
-    attempts = [Attempt(seq=4, number=1, started_at=at, error='{"type":"Timeout"}')]
-    change = Change(run_id=pen.run_id, epoch=1, head=0, entries=entries, attempts=attempts)
-    assert await store.commit(worker.worker_id, [change]) == {}
-    runs = query(path, "SELECT id, run_id, state, entries, owner, tags FROM batuta_runs")
-    assert runs == [("order-1", str(pen.run_id), "running", 4, worker.worker_id, '{"bank":"b1"}')]
-    activities = query(
-        path,
-        "SELECT run_id, seq, name, state, input, output, error, attempts, scheduled_at, started_at, ended_at "
-        "FROM batuta_activities ORDER BY seq",
-    )
-    begun, after_one, after_two = (f"2023-11-14 22:13:2{second}.000" for second in (0, 1, 2))
-    run_id = str(pen.run_id)
-    assert activities == [
-        (run_id, 1, "reserve", "completed", '["sku",2]', '{"hold":7}', None, 2, begun, after_one, after_two),
-        (
-            *(run_id, 3, "charge", "failed", "[1]", None, '{"type":"CardDeclined","message":"no money"}'),
-            *(1, begun, begun, after_two),
-        ),
-        (run_id, 4, "ship", "pending", "[]", None, '{"type":"Timeout"}', 1, begun, None, None),
-    ]
-
-
 @pytest.mark.parametrize("name", sorted(set(Q) - {"create_migrations", "applied_migrations", "has_migrations"}))
 def test_every_statement_finds_its_rows_by_an_index(name: str) -> None:
     """On an empty, unanalysed file: that is what a new installation has."""
@@ -147,3 +101,10 @@ def test_what_a_commit_changes_each_time_is_in_no_index() -> None:
     indexes = re.findall(r"CREATE (?:UNIQUE )?INDEX .*?;", text, re.DOTALL)
     assert len(indexes) > 5
     assert not [index for index in indexes if re.search(r"\bhead\b", index)]
+
+
+@pytest.mark.parametrize("name", sorted(Q))
+def test_parameters_are_plain_or_named(name: str) -> None:
+    """Numbered ones, bound by a tuple, are deprecated on some Pythons; both kinds in one statement can't be bound."""
+    assert not re.search(r"\?\d", Q[name])
+    assert not ("?" in Q[name] and re.search(r":\w+", Q[name]))

@@ -24,10 +24,10 @@ class Address(Struct, frozen=True, kw_only=True):
 
     def qualify(self, sql: str) -> str:
         """The SQL of our files, in this schema."""
-        return _QUALIFIER.sub(f'"{self.schema}".', sql)
+        return _SCHEMA_NAME.sub(f'"{self.schema}"', sql)
 
 
-_QUALIFIER = re.compile(r"\bbatuta\.(?=[a-z])")
+_SCHEMA_NAME = re.compile(r"\bbatuta(?=\.[a-z]|;)")
 
 
 def parse_address(url: str, schema: str | None = None) -> Address:

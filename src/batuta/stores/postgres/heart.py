@@ -13,7 +13,7 @@ from batuta.journal.states import RunState
 from batuta.stores import rules
 from batuta.stores.postgres.commits import closed_hint
 from batuta.stores.postgres.rows import run_ids
-from batuta.stores.postgres.session import Connection, Hook, Session
+from batuta.stores.postgres.session import Connection, Hook, Session, end
 
 
 class PostgresHeart:
@@ -45,8 +45,7 @@ class PostgresHeart:
         """Let go of the lock."""
         self._closed = True
         if self._mending is not None:
-            self._mending.cancel()
-            await asyncio.wait([self._mending])
+            await end(self._mending)
         if self._holds_lock:
             try:
                 await self._session.read(self._sql["free_lock"], self._namespace, self._worker_id)

@@ -7,14 +7,13 @@ import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import asyncpg
 from msgspec import DecodeError, Struct, json
 
 from batuta.errors import StoreError
 from batuta.ids import RunId, jitter, new_message_id
 from batuta.journal.records import Hint
 from batuta.stores.listeners import Listeners
-from batuta.stores.postgres.session import DRIVER_ERRORS, Session
+from batuta.stores.postgres.session import DRIVER_ERRORS, Session, end
 
 PAUSE_SECONDS = 0.01
 MOST_IDS = 150
@@ -135,44 +134,49 @@ class Ear:
         self._own_name = own_name
         self._listeners = listeners
         self._task: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
+        """The connection was lost, or this is being closed."""
+        self._closing = False
 
     def start(self) -> None:
         """Begin to listen, once."""
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._listen_for_ever())
+            self._closing = False
+            self._task = asyncio.get_running_loop().create_task(self._listen())
 
     async def close(self) -> None:
         task, self._task = self._task, None
+        self._closing = True
+        self._news.set()
         if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
+            await end(task)
         await self._session.close()
 
-    async def _listen_for_ever(self) -> None:
+    async def _listen(self) -> None:
         wait = 0.1
-        while True:
+        while not self._closing:
+            self._news.clear()
             try:
                 connection = await self._session.connect()
+                connection.add_termination_listener(lambda _connection: self._news.set())
                 await connection.add_listener(self._channel, self._hear)
                 self._listeners.tell(Hint(due=True, closed=None))
                 wait = 0.1
-                await self._until_lost(connection)
+                while not await self._hears_news_within(CHECK_SECONDS):
+                    # A connection may die without a word; only a question shows it.
+                    await connection.fetchval("SELECT 1", timeout=CHECK_SECONDS / 3)
             except (StoreError, *DRIVER_ERRORS):
-                pass  # said by whatever else uses the database; hints are only hints
-            self._session.drop()
-            await asyncio.sleep(wait * (0.5 + jitter()))
-            wait = min(wait * 2, LONGEST_WAIT_SECONDS)
+                self._session.drop()  # said by whatever else uses the database; hints are only hints
+            if not self._closing:
+                await asyncio.sleep(wait * (0.5 + jitter()))
+                wait = min(wait * 2, LONGEST_WAIT_SECONDS)
 
-    async def _until_lost(self, connection: asyncpg.Connection[asyncpg.Record]) -> None:
-        lost = asyncio.Event()
-        connection.add_termination_listener(lambda _connection: lost.set())
-        while not connection.is_closed():
-            try:
-                async with asyncio.timeout(CHECK_SECONDS):
-                    await lost.wait()
-            except TimeoutError:
-                # A connection may die without a word; only a question shows it.
-                await connection.fetchval("SELECT 1", timeout=CHECK_SECONDS / 3)
+    async def _hears_news_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._news.wait()
+        except TimeoutError:
+            return False
 
     def _hear(self, _connection: Any, _pid: int, _channel: str, payload: object) -> None:
         try:

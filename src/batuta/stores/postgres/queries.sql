@@ -39,11 +39,11 @@ WITH clock AS MATERIALIZED (
 ), started AS (
     INSERT INTO batuta.runs AS r (
         run_id, chain_id, namespace, id, kind, name, queue, priority, version, tags, memo, state, owner, epoch, head,
-        claimed_head, created_at, execution_deadline, deadline)
-    SELECT $3, $3, $1, $4, $5, $6, $7, $8, $9, $10, $11, 'running', $2, $14, $15, -1, c.now, c.now + nullif($13, 0),
+        claimed_head, created_at, deadline)
+    SELECT $3, $3, $1, $4, $5, $6, $7, $8, $9, $10, $11, 'running', $2, $14, $15, -1, c.now,
            least(c.now + nullif($12, 0), c.now + nullif($13, 0))
     FROM clock c, batuta.workers w
-    WHERE w.namespace = $1 AND w.worker_id = $2 AND w.expires_at > c.now
+    WHERE w.namespace = $1 AND w.worker_id = $2 AND w.lease_until > c.now
     ON CONFLICT DO NOTHING
     RETURNING r.run_id
 )
@@ -100,7 +100,7 @@ FROM batuta.commit_changes(
 -- Where these runs stand, and whether the worker is live: what became of changes whose fence did not hold.
 SELECT a.run_id, r.epoch, r.head,
        EXISTS (SELECT FROM batuta.workers w
-               WHERE w.namespace = $1 AND w.worker_id = $2 AND w.expires_at > batuta.batuta_now()) AS live
+               WHERE w.namespace = $1 AND w.worker_id = $2 AND w.lease_until > batuta.batuta_now()) AS live
 FROM unnest($3::uuid[]) AS a(run_id)
 LEFT JOIN LATERAL (
     SELECT r.epoch, r.head FROM batuta.runs r WHERE r.run_id = a.run_id AND r.namespace || '' = $1
@@ -125,21 +125,25 @@ SELECT * FROM batuta.send_message($1, $2, $3, $4, $5, $6);
 -- register --
 -- Make a worker live for one lease.
 INSERT INTO batuta.workers AS w (
-    namespace, worker_id, queues, code, host, pid, lease, registered_at, beat_at, expires_at)
-SELECT $1, $2, $3, $4, $5, $6, $7, c.now, c.now, c.now + $7 FROM (SELECT batuta.batuta_now() AS now) c
+    namespace, worker_id, queues, code, host, pid, registered_at, beat_at, lease_until)
+SELECT $1, $2, $3, $4, $5, $6, c.now, c.now, c.now + $7 FROM (SELECT batuta.batuta_now() AS now) c
 ON CONFLICT (namespace, worker_id) DO UPDATE
-SET queues = excluded.queues, code = excluded.code, host = excluded.host, pid = excluded.pid, lease = excluded.lease,
-    registered_at = excluded.registered_at, beat_at = excluded.beat_at, expires_at = excluded.expires_at
+SET queues = excluded.queues, code = excluded.code, host = excluded.host, pid = excluded.pid,
+    registered_at = excluded.registered_at, beat_at = excluded.beat_at, lease_until = excluded.lease_until
 RETURNING w.beat_at AS now;
+
+-- workers --
+SELECT w.worker_id, w.host, w.pid, w.queues, w.code, w.lease_until, w.lease_until > batuta.batuta_now() AS live
+FROM batuta.workers w WHERE w.namespace = $1 ORDER BY w.worker_id;
 
 -- retire --
 SELECT batuta.retire($1, $2) AS freed;
 
 -- claim --
-SELECT * FROM batuta.claim($1, $2, $3, $4, $5);
+SELECT * FROM batuta.claim($1, $2, $3, $4, $5, $6);
 
 -- due_at --
-SELECT batuta.next_due($1, $2, $3) AS due_at;
+SELECT batuta.next_due($1, $2, $3, $4, $5) AS due_at;
 
 -- close_runs --
 -- Close open runs from outside, each with its last entry; rows come in order of run_id. Returns those that were

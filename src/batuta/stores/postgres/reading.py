@@ -10,10 +10,10 @@ from msgspec import json
 from batuta.errors import InvalidInput, UnknownRun
 from batuta.ids import RunId
 from batuta.journal.entries import Entry
-from batuta.journal.records import Attempt, Page, Run, RunFilter
+from batuta.journal.records import Attempt, Page, Run, RunFilter, WorkerView
 from batuta.journal.states import RunState
 from batuta.stores.postgres.base import Base
-from batuta.stores.postgres.rows import attempt_of, entry_of, run_of
+from batuta.stores.postgres.rows import attempt_of, entry_of, run_of, worker_of
 
 NOTABLE = frozenset(
     {
@@ -73,6 +73,9 @@ class Reading(Base):
         rows = await self._pool.read(self._sql["count_runs"], self.namespace, *_restrictions(where))
         count: int = rows[0]["runs"]
         return count
+
+    async def workers(self) -> list[WorkerView]:
+        return [worker_of(row) for row in await self._pool.read(self._sql["workers"], self.namespace)]
 
 
 def _restrictions(where: RunFilter) -> tuple[Any, ...]:

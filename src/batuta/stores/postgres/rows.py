@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from uuid import UUID
 
 from asyncpg import Record
+from msgspec import json
 
 from batuta.ids import RunId
 from batuta.journal.entries import Entry, EntryKind
-from batuta.journal.records import Attempt, Message, MessageKind, NewRun, Run, RunKind
+from batuta.journal.records import Attempt, Message, MessageKind, NewRun, Run, RunKind, WorkerView
 from batuta.journal.states import RunState
 
 _STATES = {state.value: state for state in RunState}
@@ -115,4 +116,17 @@ def attempt_of(row: Record) -> Attempt:
         next_at=row["next_at"],
         error=row["error"],
         details=row["details"],
+    )
+
+
+def worker_of(row: Record) -> WorkerView:
+    """A row of `workers`."""
+    return WorkerView(
+        worker_id=row["worker_id"],
+        host=row["host"],
+        pid=row["pid"],
+        queues=row["queues"],
+        code=json.decode(row["code"]),
+        lease_until=row["lease_until"],
+        live=row["live"],
     )

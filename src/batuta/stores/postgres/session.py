@@ -178,6 +178,17 @@ class Session:
         return connection
 
 
+async def end(task: asyncio.Task[None], patience: float = 2.0) -> None:
+    """Wait for a task that was asked to end, and cancel it only when it does not.
+
+    A statement that is cut off leaves a second connection behind, which the driver opens to cancel the first.
+    """
+    _done, pending = await asyncio.wait([task], timeout=patience)
+    if pending:
+        task.cancel()
+        await asyncio.wait([task])
+
+
 class Pool:
     """A few sessions for everything that is not a commit. The one used last is used next."""
 

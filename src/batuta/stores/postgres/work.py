@@ -89,6 +89,7 @@ class Work(Base):
                 worker.worker_id,
                 worker.queues,
                 list(worker.code),
+                list(worker.code.values()),
                 limit,
                 replied=self._claimed,
             )
@@ -98,7 +99,10 @@ class Work(Base):
         self._lose_reply("claim")
 
     async def due_at(self, worker: WorkerInfo) -> int | None:
-        rows = await self._pool.read(self._sql["due_at"], self.namespace, worker.queues, list(worker.code))
+        names, fingerprints = list(worker.code), list(worker.code.values())
+        rows = await self._pool.read(
+            self._sql["due_at"], self.namespace, worker.worker_id, worker.queues, names, fingerprints
+        )
         due_at: int | None = rows[0]["due_at"]
         return due_at
 

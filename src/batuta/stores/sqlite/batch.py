@@ -152,7 +152,7 @@ class Batch:
             self._hand_backs.append((new_head, state._value_, wake_at, move.reason, *fence))
             self._due = self._due or wake_at <= self._now
         else:
-            self._parkings.append((new_head, state._value_, move.reason, move.fingerprint, *fence))
+            self._parkings.append((new_head, state._value_, move.reason, *(move.fingerprint,) * 3, *fence))
 
     def _insert_starts(self) -> None:
         # A start has no row to fence: the worker's row stands in for it.

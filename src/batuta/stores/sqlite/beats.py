@@ -7,18 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 from uuid import UUID
 
-from msgspec import json
-
 from batuta.journal.records import Hint, Pulse, WorkerInfo
 from batuta.stores import rules
-from batuta.stores.sqlite.batch import is_live
-from batuta.stores.sqlite.claims import due_at
+from batuta.stores.sqlite.claims import due_at, owns_suspect
 from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.place import WorkerLocks
-from batuta.stores.sqlite.rows import entry_row
+from batuta.stores.sqlite.rows import entry_row, to_json
 from batuta.stores.sqlite.writer import Writer
-
-_strings = json.Decoder(list[str])
 
 
 class Home(Protocol):
@@ -87,7 +82,7 @@ class Beat:
         reaped = self._reap_expired() if reap else 0
         unread = cursor.execute(Q["owned_unread"], (namespace, worker_id)).fetchall()
         owned = cursor.execute(Q["owned"], (namespace, worker_id)).fetchall()
-        workers = cursor.execute(Q["all_workers"], (namespace,)).fetchall()
+        workers = cursor.execute(Q["worker_ids"], (namespace,)).fetchall()
         pulse = Pulse(
             now=now,
             alive=True,
@@ -118,32 +113,40 @@ class Beat:
                 self._hint.messages.append(UUID(bytes=run_id))
 
     def _revive(self, worker: WorkerInfo) -> None:
-        for name in worker.code:
-            for run_id, queue, failed_code in self._cursor.execute(
-                Q["parked"], (self._namespace, name, rules.BEAT_LIMIT)
-            ).fetchall():
-                if queue in worker.queues and rules.revives(worker.code, name, _strings.decode(failed_code)):
-                    self._cursor.execute(Q["revive"], (self._now, self._namespace, run_id))
-                    self._hint.due = True
+        values = {
+            "now": self._now,
+            "namespace": self._namespace,
+            "queues": to_json(worker.queues),
+            "limit": rules.BEAT_LIMIT,
+        }
+        for name, fingerprint in worker.code.items():
+            revived = self._cursor.execute(Q["revive"], values | {"name": name, "fingerprint": fingerprint}).rowcount
+            self._hint.due = self._hint.due or revived > 0
 
     def _reap_expired(self) -> int:
-        return self._reap(lambda owner: not is_live(self._cursor, self._namespace, owner, self._now))
+        self._cursor.execute(Q["forget_expired"], (self._namespace, self._now))
+        known = {name for (name,) in self._cursor.execute(Q["worker_ids"], (self._namespace,)).fetchall()}
+        return self._reap(lambda owner: owner not in known)
 
     def _reap(self, is_dead: Callable[[str], bool]) -> int:
         reaped = 0
-        for (owner,) in self._cursor.execute(Q["owners"], (self._namespace,)).fetchall():
+        for (owner,) in self._cursor.execute(Q["owners"], {"namespace": self._namespace}).fetchall():
             if reaped < rules.BEAT_LIMIT and is_dead(owner):
-                self._cursor.execute(
-                    Q["reap"],
-                    (
-                        rules.POISON_DEATHS,
-                        self._now,
-                        rules.POISONED,
-                        self._namespace,
-                        owner,
-                        rules.BEAT_LIMIT - reaped,
-                    ),
-                )
-                reaped += self._cursor.rowcount
+                reaped += self._set_free(owner, rules.BEAT_LIMIT - reaped)
         self._hint.due = self._hint.due or reaped > 0
         return reaped
+
+    def _set_free(self, owner: str, limit: int) -> int:
+        values = {
+            "poison": rules.POISON_DEATHS,
+            "now": self._now,
+            "poisoned": rules.POISONED,
+            "namespace": self._namespace,
+            "owner": owner,
+            "limit": limit,
+        }
+        freed = 0
+        if owns_suspect(self._cursor, self._namespace, owner):
+            # The suspect goes last: as long as it is there, the others are known to be innocent.
+            freed = self._cursor.execute(Q["reap_innocent"], values).rowcount
+        return freed + self._cursor.execute(Q["reap"], values | {"limit": limit - freed}).rowcount

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
+from typing import Any
 
 from batuta.journal.records import Run, WorkerInfo
+from batuta.stores import rules
 from batuta.stores.sqlite.batch import is_live
 from batuta.stores.sqlite.connection import Q
-from batuta.stores.sqlite.rows import Row, claimed_run_of, one, to_json
+from batuta.stores.sqlite.rows import Row, claimed_run_of, is_suspect, one, to_json
 
 _ABOVE_ALL = 2**63 - 1
 
@@ -26,34 +28,45 @@ def priorities(cursor: Executor, namespace: str, queue: str) -> list[int]:
 
 def due_at(cursor: Executor, namespace: str, worker: WorkerInfo) -> int | None:
     """Earliest time at which the worker can claim something."""
-    names = to_json(list(worker.code))
+    suspects = not owns_suspect(cursor, namespace, worker.worker_id)
+    values = {"namespace": namespace, "code": to_json(worker.code), "suspects": suspects}
     rows = [
-        one(cursor.execute(Q["due_at"], (namespace, queue, priority, names)))
+        one(cursor.execute(Q["due_at"], values | {"queue": queue, "priority": priority}))
         for queue in worker.queues
         for priority in priorities(cursor, namespace, queue)
     ]
     return min((row[0] for row in rows if row is not None), default=None)
 
 
+def owns_suspect(cursor: Executor, namespace: str, worker_id: str) -> bool:
+    """Whether the worker has a suspect, which keeps it from taking another."""
+    return one(cursor.execute(Q["owned_suspect"], (namespace, worker_id))) is not None
+
+
 def own_due(cursor: sqlite3.Cursor, namespace: str, worker: WorkerInfo, limit: int, now: int) -> list[Run]:
     """Own up to `limit` due runs; as they are afterwards."""
     if not is_live(cursor, namespace, worker.worker_id, now):
         return []
+    suspects = not owns_suspect(cursor, namespace, worker.worker_id)
+    values = {"namespace": namespace, "code": to_json(worker.code), "now": now}
     rows: list[Row] = []
     for queue in worker.queues:
-        rows += _due(cursor, namespace, queue, worker, limit, now)
+        rows += _due(cursor, values | {"queue": queue}, limit)
+        if suspects:
+            rows += cursor.execute(Q["due_suspect"], values | {"queue": queue}).fetchall()
     rows.sort(key=lambda row: (-row[7], row[12]))
-    runs = [claimed_run_of(row, worker.worker_id) for row in rows[:limit]]
+    rows = rules.one_suspect(rows, is_suspect)[:limit]
+    runs = [claimed_run_of(row, worker.worker_id) for row in rows]
     cursor.executemany(Q["own"], [(worker.worker_id, namespace, run.run_id.bytes) for run in runs])
     return runs
 
 
-def _due(cursor: sqlite3.Cursor, namespace: str, queue: str, worker: WorkerInfo, limit: int, now: int) -> list[Row]:
-    names = to_json(list(worker.code))
+def _due(cursor: sqlite3.Cursor, values: dict[str, Any], limit: int) -> list[Row]:
+    """Up to `limit` due runs of one queue that are no suspects."""
     rows: list[Row] = []
-    for priority in priorities(cursor, namespace, queue):
+    for priority in priorities(cursor, values["namespace"], values["queue"]):
         missing = limit - len(rows)
         if missing <= 0:
             break
-        rows += cursor.execute(Q["due"], (namespace, queue, priority, now, names, missing)).fetchall()
+        rows += cursor.execute(Q["due"], values | {"priority": priority, "limit": missing}).fetchall()
     return rows

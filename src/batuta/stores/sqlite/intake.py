@@ -61,7 +61,7 @@ def send(cursor: sqlite3.Cursor, namespace: str, run_id: RunId, message: Message
         return None
     target = run if run.closed_at is None else _successor(cursor, namespace, run)
     cursor.execute(Q["insert_message"], message_row(namespace, run.chain_id, message, now))
-    woken = cursor.execute(Q["wake"], (now, namespace, target.run_id.bytes)).rowcount
+    woken = cursor.execute(Q["wake"], (now, now, namespace, target.run_id.bytes)).rowcount
     return Hint(due=bool(woken), messages=[target.run_id] if target.owner is not None else [])
 
 

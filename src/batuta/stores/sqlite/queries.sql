@@ -69,8 +69,8 @@ WHERE namespace = ? AND run_id = ? AND epoch = ? AND head = ? AND closed_at IS N
 
 -- park --
 UPDATE runs SET head = ?, state = ?, reason = ?, owner = NULL, wake_at = NULL, failed_code = CASE
-    WHEN ?4 = '' OR EXISTS (SELECT 1 FROM json_each(failed_code) WHERE value = ?4) THEN failed_code
-    ELSE json_insert(failed_code, '$[#]', ?4) END
+    WHEN ? = '' OR EXISTS (SELECT 1 FROM json_each(failed_code) WHERE value = ?) THEN failed_code
+    ELSE json_insert(failed_code, '$[#]', ?) END
 WHERE namespace = ? AND run_id = ? AND epoch = ? AND head = ? AND closed_at IS NULL;
 
 -- insert_entry --
@@ -95,8 +95,8 @@ SELECT 1 FROM inbox WHERE chain_id = ? AND message_id = ?;
 
 -- wake --
 -- Only what nobody owns, and what is not parked or paused, becomes due.
-UPDATE runs SET wake_at = min(coalesce(wake_at, ?1), ?1)
-WHERE namespace = ?2 AND run_id = ?3 AND state IN ('pending', 'waiting');
+UPDATE runs SET wake_at = min(coalesce(wake_at, ?), ?)
+WHERE namespace = ? AND run_id = ? AND state IN ('pending', 'waiting');
 
 -- close_from_outside --
 UPDATE runs SET head = head + 1, epoch = epoch + 1, state = ?, closed_at = ?, reason = ?, owner = NULL, wake_at = NULL
@@ -104,41 +104,71 @@ WHERE namespace = ? AND run_id = ? AND head = ? AND closed_at IS NULL;
 
 -- register --
 INSERT INTO workers (namespace, worker_id, host, pid, queues, code, registered_at, beat_at, lease_until)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?7, ?8)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (namespace, worker_id) DO UPDATE SET host = excluded.host, pid = excluded.pid, queues = excluded.queues,
     code = excluded.code, registered_at = excluded.registered_at, beat_at = excluded.beat_at,
     lease_until = excluded.lease_until;
 
 -- renew --
-UPDATE workers SET beat_at = ?1, lease_until = ?2 WHERE namespace = ?3 AND worker_id = ?4 AND lease_until > ?1;
+-- While the row is there, also when the lease was over.
+UPDATE workers SET beat_at = ?, lease_until = ? WHERE namespace = ? AND worker_id = ?;
 
 -- is_live --
 SELECT 1 FROM workers WHERE namespace = ? AND worker_id = ? AND lease_until > ?;
 
+-- forget_expired --
+DELETE FROM workers WHERE namespace = ? AND lease_until <= ?;
+
 -- forget_worker --
 DELETE FROM workers WHERE namespace = ? AND worker_id = ?;
 
--- all_workers --
+-- workers --
+SELECT worker_id, host, pid, queues, code, lease_until FROM workers WHERE namespace = ? ORDER BY worker_id;
+
+-- worker_ids --
 SELECT worker_id FROM workers WHERE namespace = ?;
 
 -- release_all --
 -- A worker leaves in order: its runs are due, and no death is counted.
-UPDATE runs SET epoch = epoch + 1, owner = NULL, wake_at = ?1, state = iif(head < 0, 'pending', 'waiting')
-WHERE namespace = ?2 AND owner = ?3;
+UPDATE runs SET epoch = epoch + 1, owner = NULL, wake_at = ?, state = iif(head < 0, 'pending', 'waiting')
+WHERE namespace = ? AND owner = ?;
 
 -- next_priority --
 -- Steps down the priorities of a queue, one index look-up each.
 SELECT max(priority) FROM runs WHERE namespace = ? AND queue = ? AND wake_at IS NOT NULL AND priority < ?;
 
 -- due --
+-- Not what the worker's own code failed to replay, and no suspects.
 SELECT * FROM runs
-WHERE namespace = ? AND queue = ? AND priority = ? AND wake_at <= ? AND name IN (SELECT value FROM json_each(?))
-ORDER BY wake_at LIMIT ?;
+WHERE namespace = :namespace AND queue = :queue AND priority = :priority AND wake_at <= :now
+    AND (deaths < 2 OR head <> claimed_head)
+    AND name IN (SELECT key FROM json_each(:code))
+    AND (failed_code = '[]' OR NOT EXISTS (
+        SELECT 1 FROM json_each(:code) AS mine JOIN json_each(runs.failed_code) AS failed ON failed.value = mine.value
+        WHERE mine.key = runs.name))
+ORDER BY wake_at LIMIT :limit;
+
+-- due_suspect --
+SELECT * FROM runs
+WHERE namespace = :namespace AND queue = :queue AND wake_at <= :now AND wake_at IS NOT NULL
+    AND deaths >= 2 AND head = claimed_head
+    AND name IN (SELECT key FROM json_each(:code))
+    AND (failed_code = '[]' OR NOT EXISTS (
+        SELECT 1 FROM json_each(:code) AS mine JOIN json_each(runs.failed_code) AS failed ON failed.value = mine.value
+        WHERE mine.key = runs.name))
+ORDER BY priority DESC, wake_at LIMIT 1;
+
+-- owned_suspect --
+SELECT run_id FROM runs WHERE namespace = ? AND owner = ? AND deaths >= 2 AND head = claimed_head LIMIT 1;
 
 -- due_at --
 SELECT wake_at FROM runs
-WHERE namespace = ? AND queue = ? AND priority = ? AND wake_at IS NOT NULL
-    AND name IN (SELECT value FROM json_each(?))
+WHERE namespace = :namespace AND queue = :queue AND priority = :priority AND wake_at IS NOT NULL
+    AND (:suspects OR deaths < 2 OR head <> claimed_head)
+    AND name IN (SELECT key FROM json_each(:code))
+    AND (failed_code = '[]' OR NOT EXISTS (
+        SELECT 1 FROM json_each(:code) AS mine JOIN json_each(runs.failed_code) AS failed ON failed.value = mine.value
+        WHERE mine.key = runs.name))
 ORDER BY wake_at LIMIT 1;
 
 -- own --
@@ -161,31 +191,43 @@ FROM runs AS r LEFT JOIN journal AS j ON j.run_id = r.run_id AND j.ord = r.head
 WHERE r.namespace = ? AND r.deadline <= ? AND r.deadline IS NOT NULL AND r.closed_at IS NULL
 ORDER BY r.deadline LIMIT ?;
 
--- parked --
-SELECT run_id, queue, failed_code FROM runs WHERE namespace = ? AND name = ? AND state = 'needs_code' LIMIT ?;
-
 -- revive --
-UPDATE runs SET state = 'waiting', wake_at = ? WHERE namespace = ? AND run_id = ? AND state = 'needs_code';
+-- Out of needs_code with what failed only with other code: up to a number of runs.
+UPDATE runs SET state = 'waiting', wake_at = :now
+WHERE namespace = :namespace AND run_id IN (
+    SELECT run_id FROM runs
+    WHERE namespace = :namespace AND name = :name AND state = 'needs_code'
+        AND queue IN (SELECT value FROM json_each(:queues))
+        AND NOT EXISTS (SELECT 1 FROM json_each(runs.failed_code) WHERE value = :fingerprint)
+    LIMIT :limit);
 
 -- owners --
 -- Steps through the owners in the index, not through their runs.
 WITH RECURSIVE owners (owner) AS (
-    SELECT min(owner) FROM runs WHERE namespace = ?1 AND owner IS NOT NULL
+    SELECT min(owner) FROM runs WHERE namespace = :namespace AND owner IS NOT NULL
     UNION ALL
-    SELECT (SELECT min(owner) FROM runs WHERE namespace = ?1 AND owner IS NOT NULL AND owner > owners.owner)
+    SELECT (SELECT min(owner) FROM runs WHERE namespace = :namespace AND owner IS NOT NULL AND owner > owners.owner)
     FROM owners WHERE owners.owner IS NOT NULL
 )
 SELECT owner FROM owners WHERE owner IS NOT NULL;
+
+-- reap_innocent --
+-- Set free what a dead owner had beside its suspect: up to a number of runs, and their deaths stay.
+UPDATE runs SET epoch = epoch + 1, owner = NULL, wake_at = :now, state = iif(head < 0, 'pending', 'waiting')
+WHERE namespace = :namespace AND run_id IN (
+    SELECT run_id FROM runs
+    WHERE namespace = :namespace AND owner = :owner AND (deaths < 2 OR head <> claimed_head) LIMIT :limit);
 
 -- reap --
 -- Set a dead owner's runs free: up to a number of them, the fence raised.
 UPDATE runs SET epoch = epoch + 1, owner = NULL,
     deaths = iif(head = claimed_head, deaths + 1, 1),
-    state = CASE WHEN head = claimed_head AND deaths + 1 >= ?1 THEN 'poisoned'
+    state = CASE WHEN head = claimed_head AND deaths + 1 >= :poison THEN 'poisoned'
         WHEN head < 0 THEN 'pending' ELSE 'waiting' END,
-    wake_at = iif(head = claimed_head AND deaths + 1 >= ?1, NULL, ?2),
-    reason = iif(head = claimed_head AND deaths + 1 >= ?1, ?3, reason)
-WHERE namespace = ?4 AND run_id IN (SELECT run_id FROM runs WHERE namespace = ?4 AND owner = ?5 LIMIT ?6);
+    wake_at = iif(head = claimed_head AND deaths + 1 >= :poison, NULL, :now),
+    reason = iif(head = claimed_head AND deaths + 1 >= :poison, :poisoned, reason)
+WHERE namespace = :namespace
+    AND run_id IN (SELECT run_id FROM runs WHERE namespace = :namespace AND owner = :owner LIMIT :limit);
 
 -- entries --
 SELECT ord, kind, at, crc, body FROM journal WHERE run_id = ? AND ord > ? AND ord <= ? ORDER BY ord LIMIT ?;

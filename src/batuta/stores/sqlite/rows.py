@@ -11,7 +11,7 @@ from msgspec import json
 
 from batuta.ids import RunId
 from batuta.journal.entries import Entry, EntryKind
-from batuta.journal.records import Attempt, Message, MessageKind, NewRun, Run, RunKind, WorkerInfo
+from batuta.journal.records import Attempt, Message, MessageKind, NewRun, Run, RunKind, WorkerInfo, WorkerView
 from batuta.journal.states import RunState
 from batuta.stores import rules
 
@@ -21,6 +21,7 @@ _ENTRY_KINDS = {kind.value: kind for kind in EntryKind}
 _RUN_KINDS = {kind.value: kind for kind in RunKind}
 _STATES = {state.value: state for state in RunState}
 _strings = json.Decoder(list[str])
+_code = json.Decoder(dict[str, str])
 
 
 def to_json(value: object) -> str:
@@ -55,6 +56,11 @@ def run_of(row: Row) -> Run:
         parent_run_id=None if row[22] is None else UUID(bytes=row[22]),
         parent_seq=row[23],
     )
+
+
+def is_suspect(row: Row) -> bool:
+    """Whether a row of `SELECT * FROM runs` is one to be run alone."""
+    return rules.is_suspect(deaths=row[16], head=row[10], claimed_head=row[26])
 
 
 def claimed_run_of(row: Row, worker_id: str) -> Run:
@@ -165,8 +171,24 @@ def worker_row(namespace: str, worker: WorkerInfo, now: int) -> Row:
         to_json(worker.queues),
         to_json(worker.code),
         now,
+        now,
         now + worker.lease,
     )
+
+
+def workers_of(rows: Iterable[Row], now: int) -> list[WorkerView]:
+    return [
+        WorkerView(
+            worker_id=worker_id,
+            host=host,
+            pid=pid,
+            queues=_strings.decode(queues),
+            code=_code.decode(code),
+            lease_until=lease_until,
+            live=lease_until > now,
+        )
+        for worker_id, host, pid, queues, code, lease_until in rows
+    ]
 
 
 def one(cursor: sqlite3.Cursor) -> Row | None:

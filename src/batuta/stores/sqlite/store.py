@@ -25,6 +25,7 @@ from batuta.journal.records import (
     Tape,
     Verdict,
     WorkerInfo,
+    WorkerView,
 )
 from batuta.journal.states import RunState
 from batuta.journal.store import Heart
@@ -35,7 +36,7 @@ from batuta.stores.sqlite.beats import SqliteHeart
 from batuta.stores.sqlite.connection import Faults, Q
 from batuta.stores.sqlite.place import WorkerLocks, prepare
 from batuta.stores.sqlite.readers import Readers
-from batuta.stores.sqlite.rows import worker_row
+from batuta.stores.sqlite.rows import worker_row, workers_of
 from batuta.stores.sqlite.tapes import Tapes
 from batuta.stores.sqlite.watcher import Watcher
 from batuta.stores.sqlite.writer import Writer
@@ -255,3 +256,7 @@ class SqliteStore:
 
     async def count_runs(self, where: RunFilter) -> int:
         return await self._readers.read_apart(lambda connection: lists.count_runs(connection, self.namespace, where))
+
+    async def workers(self) -> list[WorkerView]:
+        rows = self._readers.read(lambda connection: connection.execute(Q["workers"], (self.namespace,)).fetchall())
+        return workers_of(rows, self.clock_now())

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import pytest
 
-_TOPICS = "attempts claim close commit_fence hints inbox kit lease_reap parking races reading start"
+_TOPICS = "attempts claim close commit_fence hints inbox kit lease_reap parking poison races reading start"
 pytest.register_assert_rewrite(*(f"{__name__}.{topic}" for topic in _TOPICS.split()))
 
 from batuta.testing.conformance.attempts import AttemptsConformance  # noqa: E402
@@ -28,6 +28,7 @@ from batuta.testing.conformance.inbox import InboxConformance  # noqa: E402
 from batuta.testing.conformance.kit import MakeStore  # noqa: E402
 from batuta.testing.conformance.lease_reap import LeaseReapConformance  # noqa: E402
 from batuta.testing.conformance.parking import ParkingConformance  # noqa: E402
+from batuta.testing.conformance.poison import PoisonConformance  # noqa: E402
 from batuta.testing.conformance.races import RacesConformance  # noqa: E402
 from batuta.testing.conformance.reading import ReadingConformance  # noqa: E402
 from batuta.testing.conformance.start import StartConformance  # noqa: E402
@@ -42,6 +43,7 @@ __all__ = [
     "LeaseReapConformance",
     "MakeStore",
     "ParkingConformance",
+    "PoisonConformance",
     "RacesConformance",
     "ReadingConformance",
     "StartConformance",

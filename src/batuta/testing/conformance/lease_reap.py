@@ -43,9 +43,20 @@ class LeaseReapConformance:
                 store.shift_clock(LEASE_SECONDS * 0.7)
                 assert (await heart.beat(worker, reap=False)).alive
 
-    async def test_a_lease_that_is_over_is_not_renewed(self, store: Store) -> None:
+    async def test_a_lease_that_is_over_is_renewed_while_nobody_took_its_runs(self, store: Store) -> None:
+        worker = await live_worker(store)
+        pen = await start_owned(store, worker)
+        await outlive_lease(store)
+        await store.start(new_run())
+        assert await store.claim(worker, 10) == []
+        pulse = await beat(store, worker)
+        assert (pulse.alive, pulse.owned) == (True, {pen.run_id: 1})
+        await claim_one(store, worker)
+
+    async def test_a_worker_whose_runs_were_taken_is_not_alive(self, store: Store) -> None:
         worker = await live_worker(store)
         await outlive_lease(store)
+        await beat(store, await live_worker(store), reap=True)
         assert not (await beat(store, worker)).alive
         assert not (await beat(store, worker)).alive
         await store.register(worker)
@@ -128,10 +139,10 @@ class LeaseReapConformance:
         assert await own.write(store, other) is None
 
     async def test_a_worker_that_is_not_alive_reaps_nobody(self, store: Store) -> None:
-        dead, late = await live_worker(store), await live_worker(store)
+        dead = await live_worker(store)
         pen = await start_owned(store, dead)
         await outlive_lease(store)
-        pulse = await beat(store, late, reap=True)
+        pulse = await beat(store, worker_info(), reap=True)
         assert (pulse.alive, pulse.reaped) == (False, 0)
         assert (await store.get_run(pen.run_id)).owner == dead.worker_id
 
@@ -142,6 +153,15 @@ class LeaseReapConformance:
         await outlive_lease(store, other)
         assert (await beat(store, await live_worker(store), reap=True)).reaped == 0
         assert (await other.get_run(pen.run_id)).owner == dead.worker_id
+
+    async def test_the_rows_of_the_dead_go_with_their_runs(self, store: Store) -> None:
+        dead = await live_worker(store)
+        await outlive_lease(store)
+        me = await live_worker(store)
+        await beat(store, me, reap=False)
+        assert {worker.worker_id for worker in await store.workers()} == {dead.worker_id, me.worker_id}
+        assert (await beat(store, me, reap=True)).peers == []
+        assert [worker.worker_id for worker in await store.workers()] == [me.worker_id]
 
     # -- retiring
 
@@ -175,7 +195,7 @@ class LeaseReapConformance:
         await outlive_lease(store)
         me = await live_worker(store)
         async with store.heart(me.worker_id) as heart:
-            assert (await heart.beat(me, reap=True)).peers == [gone.worker_id]
+            assert (await heart.beat(me, reap=False)).peers == [gone.worker_id]
             assert await heart.bury([gone.worker_id]) == 0
             assert (await heart.beat(me, reap=False)).peers == []
 
@@ -219,43 +239,3 @@ class LeaseReapConformance:
             assert await heart.bury([gone.worker_id, slow.worker_id]) == 1
         assert await pens[0].write(other, gone) is Verdict.REFUSED
         assert await pens[1].write(other, slow) is None
-
-    # -- poison
-
-    async def test_five_deaths_without_progress_park_a_run(self, store: Store) -> None:
-        await store.start(new_run("bad"))
-        for death in range(1, 6):
-            await claim_one(store, await live_worker(store))
-            await outlive_lease(store)
-            await beat(store, await live_worker(store), reap=True)
-            assert (await store.get("bad")).deaths == death
-        run = await store.get("bad")
-        assert (run.state, run.owner, run.wake_at, run.epoch) == (RunState.POISONED, None, None, 10)
-        assert run.reason
-        assert await store.claim(await live_worker(store), 10) == []
-
-    async def test_progress_resets_the_count_of_deaths(self, store: Store) -> None:
-        await store.start(new_run("slow"))
-        for _ in range(7):
-            worker = await live_worker(store)
-            pen = Pen.of(await claim_one(store, worker))
-            await pen.write(store, worker)
-            await outlive_lease(store)
-            await beat(store, await live_worker(store), reap=True)
-            assert (await store.get("slow")).deaths == 1
-
-    async def test_progress_of_a_claim_that_ended_well_resets_it_too(self, store: Store) -> None:
-        await store.start(new_run("slow"))
-        for _ in range(4):
-            await claim_one(store, await live_worker(store))
-            await outlive_lease(store)
-            await beat(store, await live_worker(store), reap=True)
-        worker = await live_worker(store)
-        pen = Pen.of(await claim_one(store, worker))
-        await pen.write(store, worker)
-        await pen.release(store, worker, wake_at=0)
-        await claim_one(store, await live_worker(store))
-        await outlive_lease(store)
-        await beat(store, await live_worker(store), reap=True)
-        run = await store.get("slow")
-        assert (run.state, run.deaths) == (RunState.WAITING, 1)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from batuta.journal.records import Move
+from batuta.clock import SECOND
+from batuta.journal.records import Move, RunFilter
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
+from batuta.stores.rules import BEAT_LIMIT
 from batuta.testing.conformance.kit import Pen, beat, claim_one, live_worker, new_run, start_owned
 
 
@@ -47,12 +49,69 @@ class ParkingConformance:
         for fingerprint in ("v1", "v2", "v2", ""):
             await pen.write(store, worker, 0, move=Move(RunState.NEEDS_CODE, fingerprint=fingerprint))
             assert (await store.get_run(pen.run_id)).failed_code == (["v1"] if fingerprint == "v1" else ["v1", "v2"])
-            await beat(store, await live_worker(store, code={"flow": "v3"}))
-            pen = Pen.of(await claim_one(store, worker))
+            newer = await live_worker(store, code={"flow": "v3"})
+            await beat(store, newer)
+            pen = Pen.of(await claim_one(store, newer))
         for code, revived in [("v1", False), ("v2", False), ("v3", True)]:
             await pen.write(store, worker, 0, move=Move(RunState.NEEDS_CODE))
             await beat(store, await live_worker(store, code={"flow": code}))
             assert ((await store.get_run(pen.run_id)).state is RunState.WAITING) is revived
+
+    async def test_a_revived_run_is_due_for_other_code_alone(self, store: Store) -> None:
+        old, new = await live_worker(store), await live_worker(store, code={"flow": "v2"})
+        pen = await start_owned(store, old)
+        await pen.write(store, old, 0, move=Move(RunState.NEEDS_CODE, fingerprint="v1"))
+        due_at = (await beat(store, new)).due_at
+        assert due_at is not None
+        assert await store.claim(old, 10) == []
+        assert await store.due_at(old) is None
+        assert (await beat(store, old)).due_at is None
+        assert await store.due_at(new) == due_at
+        assert (await claim_one(store, new)).run.run_id == pen.run_id
+
+    async def test_what_failed_once_stays_away_from_that_code(self, store: Store) -> None:
+        old, new = await live_worker(store), await live_worker(store, code={"flow": "v2"})
+        pen = await start_owned(store, old)
+        await pen.write(store, old, 0, move=Move(RunState.NEEDS_CODE, fingerprint="v1"))
+        await beat(store, new)
+        later = await store.now() + SECOND
+        await Pen.of(await claim_one(store, new)).release(store, new, wake_at=later, count=1)
+        store.shift_clock(2)
+        assert await store.due_at(old) is None
+        assert await store.claim(old, 10) == []
+        assert await store.due_at(new) == later
+        assert (await claim_one(store, new)).run.run_id == pen.run_id
+
+    async def test_a_fingerprint_counts_for_its_own_name(self, store: Store) -> None:
+        worker = await live_worker(store, code={"flow": "same", 'fl"ow': "same"})
+        pen = await start_owned(store, worker)
+        await pen.write(store, worker, 0, move=Move(RunState.NEEDS_CODE, fingerprint="same"))
+        other, _ = await store.start(new_run(name='fl"ow'))
+        renamed = await live_worker(store, code={"flow": "v2", 'fl"ow': "same"})
+        await beat(store, renamed)
+        assert (await claim_one(store, worker)).run.run_id == other.run_id
+        assert (await claim_one(store, renamed)).run.run_id == pen.run_id
+
+    async def test_what_the_code_cannot_replay_does_not_hide_the_rest(self, store: Store) -> None:
+        old, new = await live_worker(store), await live_worker(store, code={"flow": "v2"})
+        for _ in range(20):
+            pen = await start_owned(store, old)
+            await pen.write(store, old, 0, move=Move(RunState.NEEDS_CODE, fingerprint="v1"))
+        await beat(store, new)
+        mine, _ = await store.start(new_run())
+        assert await store.due_at(old) == mine.wake_at
+        assert [tape.run.run_id for tape in await store.claim(old, 5)] == [mine.run_id]
+
+    async def test_many_that_stay_parked_do_not_hide_one_that_may_go_on(self, store: Store) -> None:
+        worker = await live_worker(store)
+        news = [new_run() for _ in range(BEAT_LIMIT + 1)]
+        starts = [Pen(new.run_id, epoch=1).change(start=new) for new in news]
+        for index, change in enumerate(starts):
+            change.move = Move(RunState.NEEDS_CODE, fingerprint="v1" if index == BEAT_LIMIT else "v2")
+        assert await store.commit(worker.worker_id, starts) == {}
+        await beat(store, await live_worker(store, code={"flow": "v2"}))
+        assert (await store.get_run(news[-1].run_id)).state is RunState.WAITING
+        assert await store.count_runs(RunFilter(states=(RunState.NEEDS_CODE,))) == BEAT_LIMIT
 
     async def test_a_poisoned_run_is_not_revived_by_other_code(self, store: Store) -> None:
         worker = await live_worker(store)

@@ -1,14 +1,23 @@
-"""Reading: single runs, journals, lists and counts."""
+"""Reading: single runs, journals, lists, counts and workers."""
 
 from __future__ import annotations
 
 import pytest
 
+from batuta.clock import SECOND
 from batuta.errors import InvalidInput, UnknownRun
 from batuta.journal.records import Move, RunFilter, RunKind
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
-from batuta.testing.conformance.kit import MakeStore, live_worker, new_run, start_owned
+from batuta.testing.conformance.kit import (
+    MakeStore,
+    beat,
+    live_worker,
+    new_run,
+    outlive_lease,
+    start_owned,
+    worker_info,
+)
 
 
 async def ids(store: Store, **where: object) -> list[str]:
@@ -146,6 +155,48 @@ class ReadingConformance:
         await other.start(new_run("theirs"))
         assert await ids(store) == ["mine"]
         assert await ids(other) == ["theirs"]
+
+    async def test_workers_are_seen_by_others(self, store: Store, make_store: MakeStore) -> None:
+        registered = [await live_worker(store, host="a", pid=7, queues=["x", "y"], code={"flow": "v1", "ça": "é"})]
+        registered.append(await live_worker(store, lease=60 * SECOND))
+        other = await make_store()
+        seen = await other.workers()
+        assert [(w.worker_id, w.host, w.pid, w.queues, w.code) for w in seen] == [
+            (w.worker_id, w.host, w.pid, w.queues, w.code)
+            for w in sorted(registered, key=lambda worker: worker.worker_id)
+        ]
+        assert all(worker.live for worker in seen)
+        await store.retire(registered[0].worker_id)
+        assert [worker.worker_id for worker in await other.workers()] == [registered[1].worker_id]
+
+    async def test_workers_whose_lease_is_over_are_seen_too(self, store: Store) -> None:
+        brief = worker_info()
+        until = await store.register(brief) + brief.lease
+        lasting = await live_worker(store, lease=60 * SECOND)
+        await outlive_lease(store)
+        seen = {worker.worker_id: worker for worker in await store.workers()}
+        assert (seen[brief.worker_id].lease_until, seen[brief.worker_id].live) == (until, False)
+        assert seen[lasting.worker_id].live
+
+    async def test_a_beat_moves_the_lease_that_others_see(self, store: Store) -> None:
+        worker = await live_worker(store)
+        [before] = await store.workers()
+        store.shift_clock(1)
+        await beat(store, worker)
+        [after] = await store.workers()
+        assert after.lease_until >= before.lease_until + SECOND
+        assert (after.code, after.queues) == (worker.code, worker.queues)
+
+    async def test_registering_again_replaces_what_others_see(self, store: Store) -> None:
+        worker = await live_worker(store, host="a")
+        worker.code, worker.host = {"flow": "v2"}, "b"
+        assert [(seen.code, seen.host) for seen in await store.workers()] == [({"flow": "v1"}, "a")]
+        await store.register(worker)
+        assert [(seen.code, seen.host) for seen in await store.workers()] == [({"flow": "v2"}, "b")]
+
+    async def test_workers_stay_within_the_namespace(self, store: Store, make_store: MakeStore) -> None:
+        await live_worker(await make_store(namespace="other"))
+        assert await store.workers() == []
 
     async def test_a_shifted_clock_moves_now_only_here(self, store: Store, make_store: MakeStore) -> None:
         other = await make_store()

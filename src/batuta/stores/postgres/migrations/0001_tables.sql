@@ -4,38 +4,36 @@
 -- keys: they double the cost of an insert and fence nothing. Names compare byte by byte (COLLATE "C").
 
 CREATE TABLE batuta.runs (
-    run_id             uuid    NOT NULL PRIMARY KEY,
-    chain_id           uuid    NOT NULL,
-    epoch              integer NOT NULL,
-    head               integer NOT NULL,
-    claimed_head       integer NOT NULL,
-    priority           integer NOT NULL,
-    deaths             integer NOT NULL DEFAULT 0,
-    current            boolean NOT NULL DEFAULT true,
-    created_at         bigint  NOT NULL,
-    closed_at          bigint,
-    wake_at            bigint,
-    deadline           bigint,
-    execution_deadline bigint,
-    expires_at         bigint,
-    parent_run_id      uuid,
-    parent_seq         integer NOT NULL DEFAULT 0,
-    namespace          text COLLATE "C" NOT NULL,
-    id                 text COLLATE "C" NOT NULL,
-    kind               text COLLATE "C" NOT NULL,
-    name               text COLLATE "C" NOT NULL,
-    queue              text COLLATE "C" NOT NULL,
-    state              text COLLATE "C" NOT NULL CHECK (state IN (
+    run_id        uuid    NOT NULL PRIMARY KEY,
+    chain_id      uuid    NOT NULL,
+    epoch         integer NOT NULL,
+    head          integer NOT NULL,
+    claimed_head  integer NOT NULL,
+    priority      integer NOT NULL,
+    deaths        integer NOT NULL DEFAULT 0,
+    current       boolean NOT NULL DEFAULT true,
+    created_at    bigint  NOT NULL,
+    closed_at     bigint,
+    wake_at       bigint,
+    deadline      bigint,
+    parent_run_id uuid,
+    parent_seq    integer NOT NULL DEFAULT 0,
+    namespace     text COLLATE "C" NOT NULL,
+    id            text COLLATE "C" NOT NULL,
+    kind          text COLLATE "C" NOT NULL,
+    name          text COLLATE "C" NOT NULL,
+    queue         text COLLATE "C" NOT NULL,
+    state         text COLLATE "C" NOT NULL CHECK (state IN (
         'pending', 'running', 'waiting', 'paused', 'completed', 'failed', 'timed_out', 'cancelled', 'terminated',
         'continued', 'needs_code', 'poisoned')),
-    owner              text COLLATE "C",
-    parent_policy      text COLLATE "C" NOT NULL DEFAULT 'cancel',
-    flow_key           text COLLATE "C" NOT NULL DEFAULT '',
-    version            text   NOT NULL DEFAULT '',
-    reason             text   NOT NULL DEFAULT '',
-    failed_code        text[] NOT NULL DEFAULT '{}',
-    tags               text   NOT NULL DEFAULT '{}',
-    memo               text   NOT NULL DEFAULT 'null'
+    owner         text COLLATE "C",
+    parent_policy text COLLATE "C" NOT NULL DEFAULT 'cancel',
+    flow_key      text COLLATE "C" NOT NULL DEFAULT '',
+    version       text   NOT NULL DEFAULT '',
+    reason        text   NOT NULL DEFAULT '',
+    failed_code   text[] NOT NULL DEFAULT '{}',
+    tags          text   NOT NULL DEFAULT '{}',
+    memo          text   NOT NULL DEFAULT 'null'
 ) WITH (
     -- Each commit moves `head`: no index that knows it, and room on the page, keep that update cheap (HOT). Half of the
     -- page: one batch may touch every run on it, and the old versions go only when it is committed.
@@ -57,6 +55,7 @@ COMMENT ON COLUMN batuta.runs.wake_at IS 'When it may be claimed; null when owne
 CREATE UNIQUE INDEX runs_current ON batuta.runs (namespace, id) WHERE current;
 CREATE INDEX runs_due ON batuta.runs (namespace, queue, priority DESC, wake_at) WHERE wake_at IS NOT NULL;
 CREATE INDEX runs_owned ON batuta.runs (namespace, owner) WHERE owner IS NOT NULL;
+CREATE INDEX runs_suspect ON batuta.runs (namespace, owner) WHERE deaths >= 2;
 CREATE INDEX runs_deadline ON batuta.runs (namespace, deadline) WHERE deadline IS NOT NULL AND closed_at IS NULL;
 CREATE INDEX runs_children ON batuta.runs (parent_run_id, parent_seq) WHERE parent_run_id IS NOT NULL;
 CREATE INDEX runs_newest ON batuta.runs (namespace, run_id);
@@ -86,7 +85,6 @@ CREATE TABLE batuta.inbox (
     number      bigint  NOT NULL GENERATED ALWAYS AS IDENTITY,
     at          bigint  NOT NULL,
     consumed_at bigint,
-    expires_at  bigint,
     namespace   text COLLATE "C" NOT NULL,
     message_id  text COLLATE "C" NOT NULL,
     kind        text COLLATE "C" NOT NULL,
@@ -101,7 +99,7 @@ CREATE INDEX inbox_unread ON batuta.inbox (chain_id, number) WHERE consumed_at I
 
 CREATE TABLE batuta.outputs (
     run_id    uuid    NOT NULL,
-    seq       integer NOT NULL DEFAULT 0,
+    ord       integer NOT NULL,
     at        bigint  NOT NULL,
     namespace text COLLATE "C" NOT NULL,
     kind      text COLLATE "C" NOT NULL,
@@ -133,8 +131,7 @@ CREATE TABLE batuta.workers (
     worker_id     text COLLATE "C" NOT NULL,
     registered_at bigint  NOT NULL,
     beat_at       bigint  NOT NULL,
-    expires_at    bigint  NOT NULL,
-    lease         bigint  NOT NULL,
+    lease_until   bigint  NOT NULL,
     pid           bigint  NOT NULL,
     host          text    NOT NULL,
     queues        text[]  NOT NULL,
@@ -142,7 +139,7 @@ CREATE TABLE batuta.workers (
     PRIMARY KEY (namespace, worker_id)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 
-COMMENT ON COLUMN batuta.workers.expires_at IS 'The worker is live until then; a missing row is not live';
+COMMENT ON COLUMN batuta.workers.lease_until IS 'The worker is live until then; a missing row is not live';
 COMMENT ON COLUMN batuta.workers.code IS 'JSON: the workflows and jobs it can run, with their fingerprints';
 
 CREATE TABLE batuta.schedules (
@@ -151,11 +148,10 @@ CREATE TABLE batuta.schedules (
     revision   integer NOT NULL DEFAULT 0,
     paused     boolean NOT NULL DEFAULT false,
     created_at bigint  NOT NULL,
-    changed_at bigint  NOT NULL,
+    updated_at bigint  NOT NULL,
     next_at    bigint,
     last_at    bigint,
     last_run   uuid,
-    owner      text COLLATE "C",
     spec       text    NOT NULL,
     note       text    NOT NULL DEFAULT '',
     PRIMARY KEY (namespace, id)
@@ -165,10 +161,10 @@ COMMENT ON TABLE batuta.schedules IS 'What starts runs by the calendar. `spec` i
 
 CREATE INDEX schedules_due ON batuta.schedules (namespace, next_at) WHERE next_at IS NOT NULL AND NOT paused;
 
--- For people.
+-- For people. The columns are those of the views in SQLite.
 
 CREATE VIEW batuta.batuta_runs AS
-SELECT namespace, id, run_id, name, kind, queue, state, reason, owner, priority, head + 1 AS entries, deaths,
+SELECT namespace, id, run_id, kind, name, queue, priority, state, reason, owner, epoch, head + 1 AS entries, deaths,
        to_timestamp(created_at / 1e6) AS created_at,
        to_timestamp(closed_at / 1e6) AS closed_at,
        to_timestamp(wake_at / 1e6) AS wake_at,
@@ -178,32 +174,38 @@ FROM batuta.runs;
 
 COMMENT ON VIEW batuta.batuta_runs IS 'Runs, with times that people can read';
 
+-- JSON that PostgreSQL can look into: it refuses a document with \u0000 anywhere, and one of them would take the whole
+-- view with it.
+CREATE FUNCTION batuta.readable(body text) RETURNS json LANGUAGE sql IMMUTABLE AS $$
+    SELECT replace(body, '\u0000', '\ufffd')::json
+$$;
+
 CREATE VIEW batuta.batuta_activities AS
-WITH issued AS (
+WITH asked AS (
     SELECT j.run_id, (c ->> 'seq')::integer AS seq, c ->> 'name' AS name, c -> 'value' AS input, j.at
-    FROM batuta.journal j CROSS JOIN LATERAL json_array_elements(j.body::json -> 'commands') c
+    FROM batuta.journal j CROSS JOIN LATERAL json_array_elements(batuta.readable(j.body) -> 'commands') c
     WHERE c ->> 'kind' = 'activity'
 ), done AS (
-    SELECT j.run_id, (j.body::json ->> 'seq')::integer AS seq, j.kind, j.at,
-           j.body::json -> 'value' AS output, j.body::json -> 'error' AS error,
-           (j.body::json ->> 'attempts')::integer AS attempts, (j.body::json ->> 'started_at')::bigint AS started_at
-    FROM batuta.journal j
+    SELECT j.run_id, (b.body ->> 'seq')::integer AS seq, j.kind, j.at,
+           b.body -> 'value' AS output, b.body -> 'error' AS error,
+           (b.body ->> 'attempts')::integer AS attempts, (b.body ->> 'started_at')::bigint AS started_at
+    FROM batuta.journal j CROSS JOIN LATERAL (SELECT batuta.readable(j.body) AS body) b
     WHERE j.kind IN ('activity_done', 'activity_failed')
-), tried AS (
-    SELECT a.run_id, a.seq, max(a.number) AS attempts, max(a.started_at) AS started_at
-    FROM batuta.attempts a
-    GROUP BY a.run_id, a.seq
 )
-SELECT r.namespace, r.id, i.run_id, i.seq, i.name,
-       CASE done.kind WHEN 'activity_done' THEN 'completed' WHEN 'activity_failed' THEN 'failed' ELSE 'open' END AS state,
-       i.input, done.output, done.error,
-       coalesce(done.attempts, tried.attempts, 0) AS attempts,
-       to_timestamp(i.at / 1e6) AS issued_at,
-       to_timestamp(coalesce(done.started_at, tried.started_at) / 1e6) AS started_at,
-       to_timestamp(done.at / 1e6) AS completed_at
-FROM issued i
-JOIN batuta.runs r ON r.run_id = i.run_id
-LEFT JOIN done ON done.run_id = i.run_id AND done.seq = i.seq
-LEFT JOIN tried ON tried.run_id = i.run_id AND tried.seq = i.seq;
+SELECT r.namespace, r.id, a.run_id, a.seq, a.name,
+       CASE d.kind WHEN 'activity_done' THEN 'completed' WHEN 'activity_failed' THEN 'failed' ELSE 'pending' END AS state,
+       a.input, d.output,
+       CASE WHEN d.kind IS NULL THEN batuta.readable(t.error) ELSE d.error END AS error,
+       coalesce(d.attempts, t.number, 0) AS attempts,
+       to_timestamp(a.at / 1e6) AS scheduled_at,
+       to_timestamp(coalesce(d.started_at, t.started_at) / 1e6) AS started_at,
+       to_timestamp(d.at / 1e6) AS ended_at
+FROM asked a
+JOIN batuta.runs r ON r.run_id = a.run_id
+LEFT JOIN done d ON d.run_id = a.run_id AND d.seq = a.seq
+LEFT JOIN LATERAL (
+    SELECT t.number, t.started_at, t.error FROM batuta.attempts t
+    WHERE t.run_id = a.run_id AND t.seq = a.seq ORDER BY t.number DESC LIMIT 1
+) t ON true;
 
-COMMENT ON VIEW batuta.batuta_activities IS 'One row per activity that a workflow called: input, outcome, attempts and times';
+COMMENT ON VIEW batuta.batuta_activities IS 'One row per activity that a run has called: input, outcome, attempts and times';

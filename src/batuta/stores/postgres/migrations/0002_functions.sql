@@ -31,7 +31,7 @@ DECLARE
     moment bigint := batuta.batuta_now();
 BEGIN
     IF starter IS NOT NULL THEN
-        PERFORM 1 FROM batuta.workers w WHERE w.namespace = ns AND w.worker_id = starter AND w.expires_at > moment;
+        PERFORM 1 FROM batuta.workers w WHERE w.namespace = ns AND w.worker_id = starter AND w.lease_until > moment;
         IF NOT FOUND THEN
             RETURN;
         END IF;
@@ -46,8 +46,8 @@ BEGIN
     RETURN QUERY
     INSERT INTO batuta.runs AS r (
         run_id, namespace, id, chain_id, kind, name, queue, priority, version, tags, memo, parent_run_id, parent_seq,
-        parent_policy, flow_key, epoch, head, claimed_head, state, owner, wake_at, created_at, closed_at,
-        execution_deadline, deadline, reason, failed_code)
+        parent_policy, flow_key, epoch, head, claimed_head, state, owner, wake_at, created_at, closed_at, deadline,
+        reason, failed_code)
     SELECT s.run_id, ns, s.id, coalesce(s.chain_id, s.run_id), s.kind, s.name, s.queue, coalesce(s.priority, 0),
            coalesce(s.version, ''), coalesce(s.tags, '{}'), coalesce(s.memo, 'null'), s.parent,
            coalesce(s.parent_seq, 0), coalesce(s.policy, 'cancel'), coalesce(s.flow_key, ''), s.epoch, s.head, -1,
@@ -60,7 +60,7 @@ BEGIN
            moment,
            CASE WHEN s.state IN ('completed', 'failed', 'timed_out', 'cancelled', 'terminated', 'continued')
                 THEN moment END,
-           chain.ends_at, least(moment + nullif(s.timeout, 0), chain.ends_at),
+           least(moment + nullif(s.timeout, 0), chain.ends_at),
            coalesce(s.reason, ''), array_remove(ARRAY[s.fingerprint], NULL)
     FROM unnest(run_ids, ids, chain_ids, kinds, names, queues, priorities, versions, tag_sets, memos, timeouts,
                 execution_timeouts, parents, parent_seqs, policies, flow_keys, epochs, heads, states, wakes, delays,
@@ -228,33 +228,56 @@ CREATE FUNCTION batuta.next_priority(ns text, queue_names text[], under bigint) 
     ) p
 $$;
 
--- Own up to `wanted` due runs: by priority, then by wake_at. One index range per queue and priority, so that runs
--- that sleep are not looked at.
-CREATE FUNCTION batuta.claim(ns text, worker text, queue_names text[], run_names text[], wanted integer)
-RETURNS SETOF batuta.runs LANGUAGE plpgsql AS $$
+-- A run is a suspect when two workers or more died with it since it last made progress. Whether the worker is free to
+-- take one: it owns none.
+CREATE FUNCTION batuta.may_take_suspect(ns text, worker text) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT NOT EXISTS (SELECT FROM batuta.runs r WHERE r.namespace = ns AND r.owner = worker AND r.deaths >= 2)
+$$;
+
+-- Own up to `wanted` due runs: by priority, then by wake_at, and one suspect at most. One index range per queue and
+-- priority, so that runs that sleep are not looked at.
+CREATE FUNCTION batuta.claim(
+    ns text, worker text, queue_names text[], run_names text[], fingerprints text[], wanted integer
+) RETURNS SETOF batuta.runs LANGUAGE plpgsql AS $$
 DECLARE
     moment bigint := batuta.batuta_now();
     rank bigint := 2147483648;
     left_over integer := wanted;
+    may_suspect boolean;
+    suspect record;
     found_ids uuid[];
 BEGIN
-    PERFORM 1 FROM batuta.workers w WHERE w.namespace = ns AND w.worker_id = worker AND w.expires_at > moment;
+    PERFORM 1 FROM batuta.workers w WHERE w.namespace = ns AND w.worker_id = worker AND w.lease_until > moment;
     IF NOT FOUND THEN
         RETURN;
     END IF;
+    may_suspect := batuta.may_take_suspect(ns, worker);
     WHILE left_over > 0 LOOP
         rank := batuta.next_priority(ns, queue_names, rank);
         EXIT WHEN rank IS NULL;
+        -- Suspects are few and have their own index; `+ 0` keeps the planner from looking through all that is due.
+        SELECT r.run_id, r.wake_at INTO suspect FROM batuta.runs r
+        WHERE may_suspect AND r.namespace = ns AND r.owner IS NULL AND r.deaths >= 2 AND r.head = r.claimed_head
+          AND r.queue || '' = ANY (queue_names) AND r.priority + 0 = rank AND r.wake_at + 0 <= moment
+          AND r.name = ANY (run_names) AND fingerprints[array_position(run_names, r.name)] <> ALL (r.failed_code)
+        ORDER BY r.wake_at + 0 LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
         found_ids := ARRAY(
             SELECT d.run_id
-            FROM unnest(queue_names) AS q(name)
-            CROSS JOIN LATERAL (
-                SELECT r.run_id, r.wake_at FROM batuta.runs r
-                WHERE r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.wake_at <= moment
-                  AND r.name = ANY (run_names)
-                ORDER BY r.wake_at LIMIT left_over FOR NO KEY UPDATE SKIP LOCKED
+            FROM (
+                SELECT p.run_id, p.wake_at
+                FROM unnest(queue_names) AS q(name)
+                CROSS JOIN LATERAL (
+                    SELECT r.run_id, r.wake_at FROM batuta.runs r
+                    WHERE r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.wake_at <= moment
+                      AND r.name = ANY (run_names)
+                      AND fingerprints[array_position(run_names, r.name)] <> ALL (r.failed_code)
+                      AND (r.deaths < 2 OR r.head <> r.claimed_head)
+                    ORDER BY r.wake_at LIMIT left_over FOR NO KEY UPDATE SKIP LOCKED
+                ) p
+                UNION ALL SELECT suspect.run_id, suspect.wake_at WHERE suspect.run_id IS NOT NULL
             ) d
             ORDER BY d.wake_at, d.run_id LIMIT left_over);
+        may_suspect := may_suspect AND coalesce(suspect.run_id <> ALL (found_ids), true);
         left_over := left_over - cardinality(found_ids);
         RETURN QUERY
         UPDATE batuta.runs r
@@ -267,11 +290,13 @@ BEGIN
 END
 $$;
 
--- The earliest wake_at of what may be claimed from the queues, due or not.
-CREATE FUNCTION batuta.next_due(ns text, queue_names text[], run_names text[]) RETURNS bigint LANGUAGE plpgsql AS $$
+-- The earliest wake_at of what the worker may claim, due or not.
+CREATE FUNCTION batuta.next_due(ns text, worker text, queue_names text[], run_names text[], fingerprints text[])
+RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     rank bigint := 2147483648;
     earliest bigint;
+    may_suspect boolean := batuta.may_take_suspect(ns, worker);
 BEGIN
     LOOP
         rank := batuta.next_priority(ns, queue_names, rank);
@@ -282,6 +307,8 @@ BEGIN
             SELECT r.wake_at FROM batuta.runs r
             WHERE r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.wake_at IS NOT NULL
               AND r.name = ANY (run_names)
+              AND fingerprints[array_position(run_names, r.name)] <> ALL (r.failed_code)
+              AND (may_suspect OR r.deaths < 2 OR r.head <> r.claimed_head)
             ORDER BY r.wake_at LIMIT 1
         ) d;
     END LOOP;
@@ -290,14 +317,17 @@ END
 $$;
 
 -- Set free up to `most` runs of a dead worker. freed: how many; due: how many of them may be claimed now (the others
--- are parked).
+-- are parked). If it owned a suspect, that one is to blame, and goes last so that the others are always told from it.
 CREATE FUNCTION batuta.set_free(
     ns text, dead text, moment bigint, most integer, poison integer, poisoned text, OUT freed integer, OUT due integer
 ) LANGUAGE sql AS $$
     WITH orphan AS MATERIALIZED (
-        SELECT r.run_id, CASE WHEN r.head = r.claimed_head THEN r.deaths + 1 ELSE 1 END AS deaths
+        SELECT r.run_id,
+               CASE WHEN r.deaths < 2 AND NOT batuta.may_take_suspect(ns, dead) THEN r.deaths
+                    WHEN r.head = r.claimed_head THEN r.deaths + 1
+                    ELSE 1 END AS deaths
         FROM batuta.runs r WHERE r.namespace = ns AND r.owner = dead
-        LIMIT most FOR NO KEY UPDATE SKIP LOCKED
+        ORDER BY r.deaths >= 2 LIMIT most FOR NO KEY UPDATE SKIP LOCKED
     ), moved AS (
         UPDATE batuta.runs r
         SET epoch = r.epoch + 1, owner = NULL, deaths = o.deaths,
@@ -310,7 +340,7 @@ CREATE FUNCTION batuta.set_free(
     SELECT count(*)::integer, count(m.wake_at)::integer FROM moved m
 $$;
 
--- Set free up to `most` open runs whose owner has no live row.
+-- Delete the rows of workers whose lease is over, then set free up to `most` open runs whose owner has no row.
 CREATE FUNCTION batuta.reap(
     ns text, moment bigint, most integer, poison integer, poisoned text, OUT freed integer, OUT due integer
 ) LANGUAGE plpgsql AS $$
@@ -320,6 +350,11 @@ DECLARE
 BEGIN
     freed := 0;
     due := 0;
+    DELETE FROM batuta.workers w USING (
+        SELECT g.worker_id FROM batuta.workers g
+        WHERE g.namespace = ns AND g.lease_until <= moment LIMIT most FOR UPDATE SKIP LOCKED
+    ) g
+    WHERE w.namespace = ns AND w.worker_id = g.worker_id;
     FOR dead IN
         -- Owners one by one from the index: their number is small, that of their runs is not.
         WITH RECURSIVE owners AS (
@@ -330,22 +365,14 @@ BEGIN
             FROM owners o WHERE o.owner IS NOT NULL
         )
         SELECT o.owner FROM owners o
-        WHERE o.owner IS NOT NULL AND NOT EXISTS (
-            SELECT FROM batuta.workers w
-            WHERE w.namespace = ns AND w.worker_id = o.owner AND w.expires_at > moment)
+        WHERE o.owner IS NOT NULL
+          AND NOT EXISTS (SELECT FROM batuta.workers w WHERE w.namespace = ns AND w.worker_id = o.owner)
     LOOP
         SELECT * INTO got FROM batuta.set_free(ns, dead, moment, most - freed, poison, poisoned);
         freed := freed + got.freed;
         due := due + got.due;
         EXIT WHEN freed >= most;
     END LOOP;
-    -- What nobody buried goes after a day.
-    DELETE FROM batuta.workers w USING (
-        SELECT g.worker_id FROM batuta.workers g
-        WHERE g.namespace = ns AND g.expires_at < moment - 86400000000
-        LIMIT most FOR UPDATE SKIP LOCKED
-    ) g
-    WHERE w.namespace = ns AND w.worker_id = g.worker_id;
 END
 $$;
 
@@ -381,8 +408,8 @@ CREATE FUNCTION batuta.up_since() RETURNS bigint LANGUAGE sql STABLE AS $$
     ))) * 1000000)::bigint
 $$;
 
--- A heartbeat: renew a lease that is not over, look for the dead, bring news. `overdue` are open runs whose deadline
--- has passed, for the caller to close; `due` is how many runs became claimable.
+-- A heartbeat: renew the lease while the row is there, look for the dead, bring news. `overdue` are open runs whose
+-- deadline has passed, for the caller to close; `due` is how many runs became claimable.
 CREATE FUNCTION batuta.beat(
     ns text, worker text, queue_names text[], run_names text[], fingerprints text[], lease bigint, reaping boolean,
     most integer, poison integer, poisoned text,
@@ -390,8 +417,8 @@ CREATE FUNCTION batuta.beat(
     OUT peers text[], OUT reaped integer, OUT due integer, OUT overdue uuid[]
 ) LANGUAGE plpgsql AS $$
 BEGIN
-    UPDATE batuta.workers w SET beat_at = batuta.batuta_now(), expires_at = batuta.batuta_now() + beat.lease
-    WHERE w.namespace = ns AND w.worker_id = worker AND w.expires_at > batuta.batuta_now();
+    UPDATE batuta.workers w SET beat_at = batuta.batuta_now(), lease_until = batuta.batuta_now() + beat.lease
+    WHERE w.namespace = ns AND w.worker_id = worker;
     alive := FOUND;
     moment := batuta.batuta_now();
     IF NOT alive THEN
@@ -406,7 +433,7 @@ BEGIN
         SELECT r.freed, r.due INTO reaped, due FROM batuta.reap(ns, moment, most, poison, poisoned) r;
     END IF;
     due := due + batuta.revive(ns, moment, queue_names, run_names, fingerprints, most);
-    due_at := batuta.next_due(ns, queue_names, run_names);
+    due_at := batuta.next_due(ns, worker, queue_names, run_names, fingerprints);
     SELECT array_agg(r.run_id), array_agg(r.epoch),
            array_agg(r.run_id) FILTER (WHERE EXISTS (
                SELECT FROM batuta.inbox i WHERE i.chain_id = r.chain_id AND i.consumed_at IS NULL))
@@ -415,7 +442,7 @@ BEGIN
     peers := ARRAY(
         SELECT w.worker_id FROM batuta.workers w
         WHERE w.namespace = ns AND w.worker_id <> worker
-          AND batuta.up_since() + w.lease < moment
+          AND batuta.up_since() + (w.lease_until - w.beat_at) < moment
           AND NOT EXISTS (
             SELECT FROM pg_locks l
             WHERE l.locktype = 'advisory' AND l.objsubid = 1

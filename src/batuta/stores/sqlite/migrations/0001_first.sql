@@ -40,6 +40,10 @@ CREATE UNIQUE INDEX runs_current ON runs (namespace, id) WHERE current = 1;
 -- What can be claimed now or later: wake_at is set only while nobody owns the run.
 CREATE INDEX runs_due ON runs (namespace, queue, priority, wake_at, name) WHERE wake_at IS NOT NULL;
 CREATE INDEX runs_owned ON runs (namespace, owner) WHERE owner IS NOT NULL;
+-- Runs that workers died with: few, and each to be run alone.
+CREATE INDEX runs_suspect_due ON runs (namespace, queue, priority DESC, wake_at)
+    WHERE deaths >= 2 AND wake_at IS NOT NULL;
+CREATE INDEX runs_suspect_owned ON runs (namespace, owner) WHERE deaths >= 2 AND owner IS NOT NULL;
 CREATE INDEX runs_deadline ON runs (namespace, deadline) WHERE deadline IS NOT NULL AND closed_at IS NULL;
 CREATE INDEX runs_parked ON runs (namespace, name) WHERE state = 'needs_code';
 CREATE INDEX runs_children ON runs (namespace, parent_run_id) WHERE parent_run_id IS NOT NULL;
@@ -113,43 +117,45 @@ CREATE TABLE workers (
     PRIMARY KEY (namespace, worker_id)
 ) STRICT, WITHOUT ROWID;
 
+-- `spec` is JSON: when, what, and how to catch up.
 CREATE TABLE schedules (
     namespace  TEXT    NOT NULL,
     id         TEXT    NOT NULL,
-    name       TEXT    NOT NULL,
-    kind       TEXT    NOT NULL,
-    queue      TEXT    NOT NULL,
-    spec       TEXT    NOT NULL,
-    input      TEXT    NOT NULL,
-    options    TEXT    NOT NULL DEFAULT '{}',
+    revision   INTEGER NOT NULL DEFAULT 0,
     paused     INTEGER NOT NULL DEFAULT 0,
-    note       TEXT    NOT NULL DEFAULT '',
     created_at INTEGER NOT NULL,
     updated_at INTEGER NOT NULL,
+    next_at    INTEGER,
     last_at    INTEGER,
     last_run   BLOB,
-    next_at    INTEGER,
-    version    INTEGER NOT NULL DEFAULT 1,
+    spec       TEXT    NOT NULL,
+    note       TEXT    NOT NULL DEFAULT '',
     PRIMARY KEY (namespace, id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX schedules_due ON schedules (namespace, next_at) WHERE paused = 0 AND next_at IS NOT NULL;
 
--- For people: ids as text, times as text.
+-- For people: ids as text, times as text in UTC. The columns are those of the views in PostgreSQL.
 CREATE VIEW batuta_runs AS
 SELECT
     r.namespace, r.id,
-    lower(printf('%s-%s-%s-%s-%s', substr(hex(r.run_id), 1, 8), substr(hex(r.run_id), 9, 4),
-        substr(hex(r.run_id), 13, 4), substr(hex(r.run_id), 17, 4), substr(hex(r.run_id), 21))) AS run_id,
-    r.kind, r.name, r.queue, r.priority, r.state, r.reason, r.owner, r.epoch,
-    r.head + 1 AS entries, r.deaths,
+    lower(printf('%s-%s-%s-%s-%s', substr(r.run, 1, 8), substr(r.run, 9, 4), substr(r.run, 13, 4),
+        substr(r.run, 17, 4), substr(r.run, 21))) AS run_id,
+    r.kind, r.name, r.queue, r.priority, r.state, r.reason, r.owner, r.epoch, r.head + 1 AS entries, r.deaths,
     strftime('%Y-%m-%d %H:%M:%f', r.created_at / 1e6, 'unixepoch') AS created_at,
     strftime('%Y-%m-%d %H:%M:%f', r.closed_at / 1e6, 'unixepoch') AS closed_at,
     strftime('%Y-%m-%d %H:%M:%f', r.wake_at / 1e6, 'unixepoch') AS wake_at,
     strftime('%Y-%m-%d %H:%M:%f', r.deadline / 1e6, 'unixepoch') AS deadline,
-    r.tags, r.memo, r.version, r.current
-FROM runs AS r;
+    r.current,
+    lower(printf('%s-%s-%s-%s-%s', substr(r.chain, 1, 8), substr(r.chain, 9, 4), substr(r.chain, 13, 4),
+        substr(r.chain, 17, 4), substr(r.chain, 21))) AS chain_id,
+    nullif(lower(printf('%s-%s-%s-%s-%s', substr(r.parent, 1, 8), substr(r.parent, 9, 4), substr(r.parent, 13, 4),
+        substr(r.parent, 17, 4), substr(r.parent, 21))), '----') AS parent_run_id,
+    r.version, r.tags, r.memo
+FROM (SELECT *, hex(run_id) AS run, hex(chain_id) AS chain, hex(parent_run_id) AS parent FROM runs) AS r;
 
 -- One row for each activity that a run has asked for: its command stands in one entry, its end in a later one.
+-- `output` asks for two paths, of which the second is not there, and cuts the array: a single one would come as a value
+-- of SQL, which is not the JSON that was written.
 CREATE VIEW batuta_activities AS
 SELECT
     j.namespace, r.id,
@@ -159,21 +165,20 @@ SELECT
     json_extract(c.value, '$.name') AS name,
     CASE d.kind WHEN 'activity_done' THEN 'completed' WHEN 'activity_failed' THEN 'failed' ELSE 'pending' END AS state,
     json_extract(c.value, '$.value') AS input,
-    json_extract(d.body, '$.value') AS output,
-    coalesce(json_extract(d.body, '$.error'), (
-        SELECT a.error FROM attempts AS a
-        WHERE a.run_id = j.run_id AND a.seq = json_extract(c.value, '$.seq') ORDER BY a.number DESC LIMIT 1
-    )) AS error,
-    coalesce(json_extract(d.body, '$.attempts'), (
-        SELECT max(a.number) FROM attempts AS a
-        WHERE a.run_id = j.run_id AND a.seq = json_extract(c.value, '$.seq')
-    ), 0) AS attempts,
+    iif(json_type(d.body, '$.value') IS NULL, NULL, substr(json_extract(d.body, '$.value', '$.none'), 2,
+        length(json_extract(d.body, '$.value', '$.none')) - length('[,null]'))) AS output,
+    iif(d.kind IS NULL, a.error, json_extract(d.body, '$.error')) AS error,
+    coalesce(json_extract(d.body, '$.attempts'), a.number, 0) AS attempts,
     strftime('%Y-%m-%d %H:%M:%f', j.at / 1e6, 'unixepoch') AS scheduled_at,
-    strftime('%Y-%m-%d %H:%M:%f', json_extract(d.body, '$.started_at') / 1e6, 'unixepoch') AS started_at,
+    strftime('%Y-%m-%d %H:%M:%f', coalesce(json_extract(d.body, '$.started_at'), a.started_at) / 1e6,
+        'unixepoch') AS started_at,
     strftime('%Y-%m-%d %H:%M:%f', d.at / 1e6, 'unixepoch') AS ended_at
 FROM journal AS j
 JOIN json_each(j.body, '$.commands') AS c ON json_extract(c.value, '$.kind') = 'activity'
 JOIN runs AS r ON r.namespace = j.namespace AND r.run_id = j.run_id
 LEFT JOIN journal AS d
     ON d.run_id = j.run_id AND d.ord > j.ord AND d.kind IN ('activity_done', 'activity_failed')
-    AND json_extract(d.body, '$.seq') = json_extract(c.value, '$.seq');
+    AND json_extract(d.body, '$.seq') = json_extract(c.value, '$.seq')
+LEFT JOIN attempts AS a
+    ON a.run_id = j.run_id AND a.seq = json_extract(c.value, '$.seq')
+    AND a.number = (SELECT max(t.number) FROM attempts AS t WHERE t.run_id = a.run_id AND t.seq = a.seq);

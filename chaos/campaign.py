@@ -1,0 +1,91 @@
+"""Every scenario, in the order in which they run, and how much of each."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any
+
+from chaos import clocks, deploys, disk, outages, replies, sweep, zombies
+from chaos.places import StoreKind
+from chaos.report import Tally
+from chaos.stage import Stage, each
+
+Scenario = Callable[[Stage, Tally], Awaitable[None]]
+
+KILLS_A_SITE, STOPS_A_SITE = 3, 1
+
+
+def scenarios(kinds: Sequence[StoreKind]) -> dict[str, Scenario]:
+    """By name, which `--only` looks for."""
+    found: dict[str, Scenario] = {}
+    for kind in kinds:
+        found[f"kill at every failpoint, {kind}"] = partial(_kills, kind)
+        found[f"stop at every failpoint, {kind}"] = partial(_stops, kind)
+        found[f"woken after others acted, {kind}"] = partial(_woken, kind)
+        found[f"reply lost, {kind}"] = partial(_replies, kind)
+        found[f"drained and killed, {kind}"] = partial(
+            _together, kind, (deploys.drained, deploys.killed_while_draining)
+        )
+        found[f"changed code, {kind}"] = partial(_together, kind, (deploys.changed_code,))
+        found[f"poison run, {kind}"] = partial(_together, kind, (deploys.poison,))
+        found[f"clocks skewed and jumping, {kind}"] = partial(_clocks, kind)
+    if "postgres" in kinds:
+        found["requests, every reply lost, postgres"] = _requests
+        found["backends terminated, postgres"] = outages.backends_terminated
+        found["restarts and kills, postgres"] = outages.restarted
+        found["outage beyond the lease, postgres"] = outages.longer_than_a_lease
+        found["recovery races restart, postgres"] = outages.recovery_races_restart
+    if "sqlite" in kinds:
+        found["EIO, ENOSPC, BUSY, sqlite"] = _disk
+    return found
+
+
+async def _kills(kind: StoreKind, stage: Stage, tally: Tally) -> None:
+    counts = await sweep.count_points(stage, kind, tally)
+    points = sweep.points(counts, None if stage.long else KILLS_A_SITE)
+    await each(stage, tally, [partial(sweep.kill_at, stage, kind, point, tally) for point in points])
+
+
+async def _stops(kind: StoreKind, stage: Stage, tally: Tally) -> None:
+    counts = await sweep.count_points(stage, kind, tally)
+    points = sweep.points(counts, 5 if stage.long else STOPS_A_SITE)
+    await each(stage, tally, [partial(zombies.stop_at, stage, kind, point, tally) for point in points])
+
+
+async def _woken(kind: StoreKind, stage: Stage, tally: Tally) -> None:
+    cases: list[Callable[[], Awaitable[Any]]] = [
+        partial(zombies.terminated_meanwhile, stage, kind, site, tally) for site in zombies.BEFORE_A_WRITE
+    ]
+    cases.append(partial(zombies.stopped_before_a_retry, stage, kind, tally))
+    await each(stage, tally, cases)
+
+
+async def _replies(kind: StoreKind, stage: Stage, tally: Tally) -> None:
+    plans = replies.plans(kind, long=stage.long)
+    await each(stage, tally, [partial(replies.lose, stage, kind, plan, tally) for plan in plans])
+
+
+async def _requests(stage: Stage, tally: Tally) -> None:
+    count = await replies.count_requests(stage, tally)
+    chosen = range(1, count + 1, 1 if stage.long else 8)
+    await each(stage, tally, [partial(replies.lose_request, stage, nth, tally) for nth in chosen])
+
+
+async def _together(kind: StoreKind, parts: Sequence[Any], stage: Stage, tally: Tally) -> None:
+    rounds = 5 if stage.long else 1
+    await each(stage, tally, [partial(part, stage, kind, tally) for part in parts for _ in range(rounds)])
+
+
+async def _clocks(kind: StoreKind, stage: Stage, tally: Tally) -> None:
+    cases: list[Callable[[], Awaitable[Any]]] = [partial(clocks.skewed, stage, kind, tally)]
+    cases += [partial(clocks.jumped, stage, kind, seconds, tally) for seconds in (clocks.FORWARD_S, clocks.BACK_S)]
+    await each(stage, tally, cases)
+
+
+async def _disk(stage: Stage, tally: Tally) -> None:
+    plans = disk.plans(long=stage.long)
+    cases: list[Callable[[], Awaitable[Any]]] = [partial(disk.fail_at, stage, plan, tally) for plan in plans]
+    cases.append(partial(disk.no_room, stage, tally))
+    cases += [partial(disk.held_by_another, stage, tally, seconds) for seconds in (1.0, 4.0)]
+    await each(stage, tally, cases)

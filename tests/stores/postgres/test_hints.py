@@ -1,0 +1,112 @@
+"""Hints between processes, and what becomes of them when the connection does not hold."""
+
+from __future__ import annotations
+
+import asyncio
+
+from batuta.journal.records import Hint, Move
+from batuta.journal.states import RunState
+from batuta.stores.listeners import Listeners
+from batuta.stores.postgres import PostgresStore
+from batuta.stores.postgres.hints import Announcer
+from batuta.testing.conformance import MakeStore
+from batuta.testing.conformance.hints import Ear
+from batuta.testing.conformance.kit import Pen, live_worker, new_run, start_owned
+from tests.stores.postgres.raw import DEADLINE_SECONDS, connection
+from tests.stores.postgres.test_faults import KILL
+
+
+def is_catching_up(hint: Hint) -> bool:
+    return hint.due and hint.closed is None
+
+
+async def test_who_could_not_hear_is_told_to_look(store: PostgresStore, postgres_url: str) -> None:
+    ear = Ear(store)
+    await ear.hears(is_catching_up)
+    ear.hints.clear()
+    async with connection(postgres_url) as raw:
+        await raw.execute(KILL)
+    await ear.hears(is_catching_up)
+
+
+async def test_hints_arrive_again_after_the_connection_was_lost(
+    store: PostgresStore, make_store: MakeStore, postgres_url: str
+) -> None:
+    far = await make_store()
+    ear = Ear(far)
+    await ear.hears(is_catching_up)
+    ear.hints.clear()
+    async with connection(postgres_url) as raw:
+        await raw.execute(KILL)
+    await ear.hears(is_catching_up)
+    ear.hints.clear()
+    worker = await live_worker(store)
+    pen = await start_owned(store, worker)
+    assert await pen.write(store, worker, move=Move(RunState.COMPLETED)) is None
+    await ear.hears(lambda hint: pen.run_id in (hint.closed or []))
+
+
+async def test_many_closed_runs_are_heard_as_many(store: PostgresStore, make_store: MakeStore) -> None:
+    worker = await live_worker(store)
+    near, far = Ear(store), Ear(await make_store())
+    for ear in (near, far):
+        await ear.hears(is_catching_up)
+        ear.hints.clear()
+    news = [new_run() for _ in range(400)]
+    changes = [Pen(new.run_id, 1).change(1, start=new, move=Move(RunState.COMPLETED)) for new in news]
+    assert await store.commit(worker.worker_id, changes) == {}
+    await near.hears(lambda hint: len(hint.closed or []) == 400)
+    await far.hears(lambda hint: hint.closed is None)
+
+
+async def test_own_notifications_are_not_heard_twice(store: PostgresStore, make_store: MakeStore) -> None:
+    near, far = Ear(store), Ear(await make_store())
+    for ear in (near, far):
+        await ear.hears(is_catching_up)
+        ear.hints.clear()
+    await store.start(new_run())
+    await far.hears(lambda hint: hint.due)
+    assert len(near.hints) == 1
+
+
+async def test_hints_in_a_burst_are_sent_together() -> None:
+    sent: list[list[str]] = []
+    arrived = asyncio.Event()
+
+    async def notify(payloads: list[str]) -> None:
+        sent.append(payloads)
+        arrived.set()
+
+    announcer = Announcer(Listeners(), notify)
+    announcer.open()
+    for _ in range(500):
+        announcer.tell(Hint(due=True))
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        await arrived.wait()
+    await announcer.close()
+    assert len(sent) == 1
+    assert [len(payloads) for payloads in sent] == [1]
+
+
+async def test_no_payload_is_too_long_to_be_sent() -> None:
+    sent: list[str] = []
+
+    async def notify(payloads: list[str]) -> None:
+        sent.extend(payloads)
+
+    announcer = Announcer(Listeners(), notify)
+    announcer.open()
+    announcer.tell(Hint(due=True, messages=[new_run().run_id for _ in range(400)], closed=[new_run().run_id] * 140))
+    await announcer.close()
+    assert len(sent) >= 3
+    assert max(len(payload) for payload in sent) < 8_000
+
+
+async def test_a_listener_of_another_namespace_hears_nothing(store: PostgresStore, make_store: MakeStore) -> None:
+    other, same = Ear(await make_store(namespace="other")), Ear(await make_store())
+    for ear in (other, same):
+        await ear.hears(is_catching_up)
+        ear.hints.clear()
+    await store.start(new_run())
+    await same.hears(lambda hint: hint.due)
+    assert other.hints == []

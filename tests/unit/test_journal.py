@@ -1,0 +1,78 @@
+"""Entries, states and ids: the values everything else is made of."""
+
+import uuid
+
+import pytest
+from msgspec import Raw
+
+from batuta.clock import SECOND, ManualClock, SystemClock
+from batuta.ids import new_run_id, new_worker_id
+from batuta.journal.entries import Body, Command, CommandKind, EntryKind, StartInfo, crc_holds, decode_body, encode_entry
+from batuta.journal.states import CLOSED, OPEN, PARKED, TRANSITIONS, RunState, may_move
+
+
+def test_a_body_survives_its_row() -> None:
+    body = Body(
+        seq=3,
+        name="reserve",
+        value=Raw(b'{"a":1}'),
+        attempts=2,
+        start=StartInfo("flow", 5, "base", "3.11"),
+        commands=[Command(4, CommandKind.ACTIVITY, "charge", Raw(b"[1]")), Command(5, CommandKind.CANCEL, target=4)],
+    )
+    again = decode_body(encode_entry(1, EntryKind.ACTIVITY_DONE, 10, body, 0))
+    assert again == body
+
+
+def test_an_entry_that_was_changed_afterwards_does_not_verify() -> None:
+    first = encode_entry(0, EntryKind.STARTED, 10, Body(name="a"), 0)
+    second = encode_entry(1, EntryKind.ACTIVITY_DONE, 11, Body(name="b"), first.crc)
+    assert crc_holds(first, 0)
+    assert crc_holds(second, first.crc)
+    assert not crc_holds(second, 0)
+    second.body = second.body.replace("b", "c")
+    assert not crc_holds(second, first.crc)
+
+
+@pytest.mark.parametrize("change", ["at", "ord"])
+def test_time_and_place_of_an_entry_are_sealed_too(change: str) -> None:
+    entry = encode_entry(0, EntryKind.STARTED, 10, Body(name="a"), 0)
+    setattr(entry, change, 77)
+    assert not crc_holds(entry, 0)
+
+
+def test_closed_runs_move_nowhere_and_open_ones_may_close() -> None:
+    assert CLOSED | OPEN == set(RunState)
+    assert PARKED < OPEN
+    for state in RunState:
+        for after in RunState:
+            if state in CLOSED:
+                assert not may_move(state, after)
+    assert all(TRANSITIONS[state] & CLOSED for state in OPEN)
+
+
+def test_run_ids_are_version_7_and_rise() -> None:
+    ids = [new_run_id() for _ in range(10_000)]
+    assert ids == sorted(ids)
+    assert len(set(ids)) == len(ids)
+    assert {one.version for one in ids} == {7}
+    assert {one.variant for one in ids} == {uuid.RFC_4122}
+
+
+def test_worker_ids_are_random() -> None:
+    assert len({new_worker_id() for _ in range(100)}) == 100
+
+
+def test_a_manual_clock_moves_by_hand_only() -> None:
+    clock = ManualClock(now=5 * SECOND)
+    clock.advance(2.5)
+    assert (clock.now(), clock.monotonic()) == (7_500_000, 2.5)
+    clock.jump(-1)
+    assert (clock.now(), clock.monotonic()) == (6_500_000, 2.5)
+
+
+def test_the_system_clock_gives_microseconds() -> None:
+    clock = SystemClock()
+    first, second = clock.now(), clock.now()
+    assert 10**15 < first <= second < 10**16
+    assert clock.monotonic() <= clock.monotonic()
