@@ -18,7 +18,10 @@ DEV_LOCKS := requirements/dev.lock requirements/build.lock
 
 # What must behave the same on every Python: the deterministic loop, turns and replay.
 MATRIX := 3.11 3.12 3.13
-MATRIX_TESTS ?= $(wildcard tests/engine tests/replay tests/histories tests/properties)
+MATRIX_TESTS ?= tests/engine tests/replay tests/properties tests/unit
+
+# What must also hold when every run is rebuilt from its journal before every turn.
+REPLAY_TESTS ?= tests/engine tests/replay tests/properties
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,9 +29,10 @@ help: ## list the targets
 demo: $(VENV)/.base ## kill a worker in the middle of an order and watch another finish it
 	$(PY) -m batuta demo
 
-test: $(VENV)/.dev ## all tests: in parallel first, then those that need the machine to themselves
+test: $(VENV)/.dev ## all tests: in parallel, then those that need the machine to themselves, then with every run replayed
 	$(PY) -m pytest -n $(WORKERS) -m "not serial and not extra" $(ARGS)
 	$(PY) -m pytest -m "serial and not extra" $(ARGS) || [ $$? -eq 5 ] # 5: none is marked serial
+	BATUTA_ALWAYS_REPLAY=1 $(PY) -m pytest -n $(WORKERS) -m "not serial and not extra" $(REPLAY_TESTS) $(ARGS) || [ $$? -eq 5 ]
 
 test-extra: $(VENV)/.dev ## tests that need Debian packages (installed by name; fails when it can't)
 	tools/test-extra $(PY)
@@ -36,8 +40,7 @@ test-extra: $(VENV)/.dev ## tests that need Debian packages (installed by name; 
 test-matrix: $(MATRIX:%=test-on-%) ## loop and replay tests on each supported Python
 
 test-on-%: .venv-%/.dev
-	@test -n "$(MATRIX_TESTS)" || { echo "no tests to run on Python $*" >&2; exit 1; }
-	.venv-$*/bin/python -m pytest -m "not serial and not extra" $(MATRIX_TESTS) $(ARGS)
+	.venv-$*/bin/python -m pytest -n $(WORKERS) -m "not serial and not extra" $(MATRIX_TESTS) $(ARGS)
 
 lint: $(VENV)/.dev ## ruff and mypy
 	$(PY) -m ruff check $(CODE)

@@ -128,7 +128,7 @@ class Case:
         while process.code is None:
             waiting -= {id for id in waiting if await self._cancelled(id)}
             if time.monotonic() > deadline:
-                raise TooSlow(f"worker {process.pid} did not end within {seconds:g} s:\n{process.log()[-1500:]}")
+                raise TooSlow(f"worker {process.pid} did not end within {seconds:g} s:\n{process.log()}")
             await asyncio.sleep(LOOK_EVERY_S)
         return process.code
 
@@ -136,7 +136,7 @@ class Case:
         """A worker that ended by an error of its own will not finish anything."""
         for process in self.processes:
             if process.code is not None and process.code > 0:
-                raise TooSlow(f"worker {process.pid} ended with {process.code}:\n{process.log()[-1500:]}")
+                raise TooSlow(f"worker {process.pid} ended with {process.code}:\n{process.log()}")
 
     async def _unfinished(self, ids: Sequence[str]) -> tuple[list[Run], list[str]]:
         try:

@@ -52,5 +52,5 @@ async def jumped(stage: Stage, kind: StoreKind, seconds: float, tally: Tally) ->
         for worker in workers:
             code = await worker.stop()
             if code != 0:
-                tally.violate(case.name, f"a worker did not survive the jump: {code}\n{worker.log()[-1500:]}")
+                tally.violate(case.name, f"a worker did not survive the jump: {code}\n{worker.log()}")
         await finish(case, tally, one_clock=False)

@@ -48,7 +48,7 @@ async def fail_at(stage: Stage, plan: str, tally: Tally) -> None:
         worker = case.worker(begin=reference_begin(), cancel=CANCEL, leave=True, faults=plan)
         code = await case.ended(worker, CANCEL)
         if code != 0 and not plan.startswith("register:"):
-            tally.violate(case.name, f"the worker did not survive: {code}\n{worker.log()[-1500:]}")
+            tally.violate(case.name, f"the worker did not survive: {code}\n{worker.log()}")
         case.processes.clear()
         after = successor(case)
         await case.settled(ids(), CANCEL)
@@ -70,7 +70,7 @@ async def no_room(stage: Stage, tally: Tally) -> None:
         resource.prlimit(worker.pid, resource.RLIMIT_FSIZE, largest)
         code = await case.ended(worker, CANCEL)
         if code != 0:
-            tally.violate(case.name, f"the worker did not survive a full disk: {code}\n{worker.log()[-1500:]}")
+            tally.violate(case.name, f"the worker did not survive a full disk: {code}\n{worker.log()}")
         after = successor(case)
         await case.settled(ids(), CANCEL)
         await after.stop()
@@ -98,7 +98,7 @@ async def held_by_another(stage: Stage, tally: Tally, seconds: float) -> None:
         intruder.close()
         code = await case.ended(worker, CANCEL)
         if code != 0:
-            tally.violate(case.name, f"the worker did not survive a locked file: {code}\n{worker.log()[-1500:]}")
+            tally.violate(case.name, f"the worker did not survive a locked file: {code}\n{worker.log()}")
         after = successor(case)
         await case.settled(ids(), CANCEL)
         await after.stop()

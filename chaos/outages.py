@@ -87,7 +87,7 @@ async def _all_alive(case: Case, workers: list[WorkerProcess], tally: Tally) -> 
     for worker in workers:
         code = await worker.stop()
         if code != 0:
-            tally.violate(case.name, f"a worker did not survive: {code}\n{worker.log()[-1500:]}")
+            tally.violate(case.name, f"a worker did not survive: {code}\n{worker.log()}")
 
 
 async def restarted(stage: Stage, tally: Tally) -> None:
@@ -141,9 +141,10 @@ def _nobody_died(case: Case, tally: Tally) -> None:
         tally.violate(case.name, f"nobody died, yet {again.total()} activities were executed again after the outage")
 
 
-async def recovery_races_restart(stage: Stage, tally: Tally) -> None:
+async def recovery_races_restart(stage: Stage, tally: Tally, rounds: int = 2, runs: int = 100) -> None:
     """A worker dies with many runs; while the next one recovers them, PostgreSQL dies, too."""
-    rounds, runs = (6, 250) if stage.long else (2, 100)
+    if stage.long:
+        rounds, runs = 6, 250
     for number in range(rounds):
         async with own_server() as (server, place):
             case = Case(f"recovery-{number}", place, stage.crew)

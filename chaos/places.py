@@ -41,13 +41,13 @@ class Place(Struct, frozen=True):
 
 
 class Places:
-    """Gives places. PostgreSQL runs with fsync on, and is started when the first case asks for it."""
+    """Gives places. Without a database it starts a PostgreSQL with fsync on when the first case asks for one."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, database: str = "") -> None:
         self._directory = directory
         self._numbers = itertools.count(1)
         self._server: PostgresServer | None = None
-        self._database = ""
+        self._database = database
         self._launching = asyncio.Lock()
 
     def __enter__(self) -> Self:
@@ -70,7 +70,7 @@ class Places:
 
     async def _postgres(self) -> str:
         async with self._launching:
-            if self._server is None:
+            if not self._database:
                 self._server = await asyncio.to_thread(PostgresServer, fsync=True)
                 self._database = await asyncio.to_thread(self._server.create_database)
                 await migrate(self._database)

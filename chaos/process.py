@@ -61,8 +61,9 @@ class WorkerProcess:
         """How it ended; -9 when it was killed; None while it lives."""
         return self._process.poll()
 
-    def log(self) -> str:
-        return self._log.read_text(errors="replace")
+    def log(self, lines: int = 12) -> str:
+        """The last lines it logged."""
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-lines:])
 
     def says(self, word: str) -> bool:
         return word in self._out.read_text().split()
@@ -75,7 +76,7 @@ class WorkerProcess:
     async def ready(self, seconds: float = 20.0) -> None:
         await until(lambda: self.says("ready") or self.code is not None, seconds, f"worker {self.pid} ready")
         if not self.says("ready"):
-            raise TooSlow(f"worker {self.pid} ended with {self.code} before it was ready:\n{self.log()[-2000:]}")
+            raise TooSlow(f"worker {self.pid} ended with {self.code} before it was ready:\n{self.log()}")
 
     async def stopped_or_ended(self, seconds: float) -> bool:
         """Whether it stopped itself; False when it ended."""

@@ -43,7 +43,7 @@ async def _one_worker_does_all(case: Case, tally: Tally, faults: str = "", url: 
     await case.settled(ids(), CANCEL)
     code = await worker.stop()
     if code != 0:
-        tally.violate(case.name, f"the worker did not survive: {code}\n{worker.log()[-1500:]}")
+        tally.violate(case.name, f"the worker did not survive: {code}\n{worker.log()}")
 
 
 async def count_requests(stage: Stage, tally: Tally) -> int:

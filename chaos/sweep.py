@@ -60,7 +60,7 @@ async def count_points(stage: Stage, kind: StoreKind, tally: Tally) -> Counter[s
 async def _ended_well(process: WorkerProcess) -> None:
     code = await process.ended(PATIENCE_S)
     if code != 0:
-        raise TooSlow(f"a worker that nobody disturbed ended with {code}:\n{process.log()[-3000:]}")
+        raise TooSlow(f"a worker that nobody disturbed ended with {code}:\n{process.log()}")
 
 
 def points(counts: Counter[str], most: int | None) -> list[Point]:

@@ -68,7 +68,7 @@ async def wake(case: Case, zombie: WorkerProcess, tally: Tally, *, lease_over: b
     tally.zombies += 1
     code = await zombie.ended(PATIENCE_S)
     if code != 0:
-        tally.violate(case.name, f"the zombie ended with {code}:\n{zombie.log()[-1500:]}")
+        tally.violate(case.name, f"the zombie ended with {code}:\n{zombie.log()}")
     after = await read_journals(case)
     for run_id, journal in before.items():
         if after[run_id].entries != journal.entries or after[run_id].run != journal.run:

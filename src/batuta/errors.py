@@ -85,11 +85,13 @@ class UnknownRun(BatutaError, LookupError):
 
 
 class UnknownWorkflow(BatutaError, LookupError):
-    """A worker was asked for a workflow that it does not have."""
+    """No worker of the run's queue has its workflow: the run waits, and `describe` gives this as the reason."""
 
     def __init__(self, name: str, known: Iterable[str]) -> None:
         have = ", ".join(sorted(known)) or "none"
-        super().__init__(f"workflow {name!r} is not known here (known: {have}): add it to worker(workflows=[...])")
+        super().__init__(
+            f"no live worker of this queue has workflow {name!r} (they have: {have}): add it to worker(workflows=[...])"
+        )
         self.name = name
 
 

@@ -287,7 +287,7 @@ async def test_an_activity_that_finds_no_place_in_time_fails() -> None:
             except ActivityTimeout as error:
                 return f"{error} after {round((now() - begun).total_seconds())} s"
 
-        return await asyncio.gather(one(), one(start_timeout=10, retry=Retry(attempts=1)), one())
+        return list(await asyncio.gather(one(), one(start_timeout=10, retry=Retry(attempts=1)), one()))
 
     async with world(crowds, works, max_activities=1) as env:
         assert await env.run(crowds) == [

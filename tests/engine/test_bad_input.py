@@ -233,10 +233,11 @@ async def test_a_bad_start_option_is_refused_by_name(options: dict[str, Any], sa
 @pytest.mark.parametrize("name", ["timeout", "start_timeout", "total_timeout"])
 @pytest.mark.parametrize("seconds", [-1, 0, math.nan])
 def test_a_bad_activity_timeout_is_refused_by_name(name: str, seconds: float) -> None:
+    options: dict[str, Any] = {name: seconds}
     with pytest.raises(InvalidInput, match=f"{name}={seconds} must be more than 0"):
-        activity(**{name: seconds})
+        activity(**options)
     with pytest.raises(InvalidInput, match=f"{name}={seconds} must be more than 0"):
-        echo.with_options(**{name: seconds})
+        echo.with_options(**options)
 
 
 def test_an_unknown_activity_option_is_refused() -> None:
@@ -261,29 +262,34 @@ def test_a_retry_that_is_no_policy_is_refused() -> None:
 
 async def test_wrong_arguments_are_refused_as_a_call_would() -> None:
     @workflow
-    async def takes(a: int, b: int = 2) -> int:
+    async def adds(a: int, b: int = 2) -> int:
         return a + b
 
-    async with world(takes) as env:
+    async with world(adds) as env:
         with pytest.raises(TypeError, match="missing a required argument: 'a'"):
-            await env.start(takes)
+            await env.start(adds)
         with pytest.raises(TypeError, match="too many positional arguments"):
-            await env.start(takes, 1, 2, 3)
+            await env.start(adds, 1, 2, 3)
 
 
-async def test_an_argument_that_does_not_fit_its_annotation_is_refused_or_parked() -> None:
-    @workflow
-    async def takes(number: int) -> int:
-        return number
+@workflow
+async def takes(number: int) -> int:
+    return number
 
+
+async def test_an_argument_that_does_not_fit_its_annotation_is_refused() -> None:
     async with world(takes, relays, echo) as env:
-        try:
-            handle = await env.start(takes, "seven")
-        except InvalidInput as error:
-            assert "the input of workflow 'takes' does not fit" in str(error)
-            assert await env.client.count() == 0
-        else:
-            assert "the input of workflow 'takes' does not fit" in await parked(env, handle)
+        with pytest.raises(InvalidInput, match="the input of workflow 'takes' does not fit"):
+            await env.start(takes, "seven")
+        assert await env.client.count() == 0
+        assert await env.run(relays, "the rest goes on") == "the rest goes on"
+
+
+async def test_an_argument_that_does_not_fit_the_worker_that_claims_it_parks_the_run() -> None:
+    async with world(relays, echo) as env:
+        handle = await env.client.start("takes", "seven")
+        await env.deploy(workflows=[takes, relays])
+        assert "the input of workflow 'takes' does not fit" in await parked(env, handle)
         assert await env.run(relays, "the rest goes on") == "the rest goes on"
 
 

@@ -55,7 +55,8 @@ async def test_now_stands_still_within_a_turn() -> None:
         return [now(), now(), *[now() for _ in range(100)]]
 
     async with world(looks) as env:
-        assert len(set(await env.run(looks))) == 1
+        moments = await env.run(looks)
+        assert len(set(moments)) == 1
 
 
 async def test_info_knows_whether_it_replays() -> None:
@@ -146,7 +147,7 @@ async def test_a_side_effect_that_raises_fails_like_plain_code() -> None:
 async def test_a_side_effect_without_a_json_form_is_refused() -> None:
     @workflow
     async def asks() -> str:
-        return str(await side_effect(lambda: object()))
+        return str(await side_effect(object))
 
     async with world(asks) as env:
         with pytest.raises(RunFailed, match="a side effect has no JSON form") as caught:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -318,7 +319,8 @@ async def test_terminating_a_run_in_memory_cancels_its_activities() -> None:
 async def test_a_run_over_its_time_is_closed_from_outside(option: str) -> None:
     async with world(cleans_up, echo) as env:
         before = env.now
-        handle = await env.start(cleans_up, **{option: 3600})
+        options: dict[str, Any] = {option: 3600}
+        handle = await env.start(cleans_up, **options)
         with pytest.raises(RunTimedOut):
             await handle.result()
         assert timedelta(hours=1) <= env.now - before < timedelta(hours=1, seconds=1)

@@ -64,7 +64,7 @@ async def test_data_flows_between_activities_through_variables() -> None:  # cov
 async def test_gather_gives_results_in_order_of_its_arguments() -> None:
     @workflow
     async def fans_out() -> list[str]:
-        return await asyncio.gather(after(3, "slow"), after(1, "quick"), after(2, "middling"))
+        return list(await asyncio.gather(after(3, "slow"), after(1, "quick"), after(2, "middling")))
 
     async with world(fans_out, after) as env:
         handle = await env.start(fans_out)

@@ -141,7 +141,7 @@ def pass_on(kind: Any) -> Activity[..., Any]:
     return activity(give_back)
 
 
-@pytest.mark.parametrize(("kind", "value"), SAMPLES, ids=lambda v: names(v))
+@pytest.mark.parametrize(("kind", "value"), SAMPLES, ids=names)
 async def test_a_value_survives_arguments_results_and_replay(kind: Any, value: Any) -> None:  # covers B-01
     give_back = pass_on(kind)
     seen: list[Any] = []
@@ -166,11 +166,11 @@ async def test_a_value_survives_arguments_results_and_replay(kind: Any, value: A
 
 async def test_without_annotations_plain_json_comes_back() -> None:
     @activity
-    async def untyped(value):  # type: ignore[no-untyped-def]  # this is the point
+    async def untyped(value):
         return value
 
     @workflow
-    async def relays(value):  # type: ignore[no-untyped-def]  # this is the point
+    async def relays(value):
         return await untyped(value)
 
     async with world(relays, untyped) as env:

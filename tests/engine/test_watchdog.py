@@ -16,7 +16,7 @@ named = threading.Event()
 class BeatingStore(MemoryStore):
     """A store in memory whose workers have heartbeats and a watchdog, as those of real databases."""
 
-    poll_seconds = 0.02
+    poll_seconds: float | None = 0.02
 
 
 class Listens(logging.Handler):

@@ -77,7 +77,7 @@ async def together(node: Node) -> Any:
                 async with asyncio.TaskGroup() as group:
                     tasks = [group.create_task(execute(each)) for each in nodes]
                 said += [task.result() for task in tasks]
-            except* Exception as errors:
+            except* Exception as errors:  # noqa: BLE001 - whatever it is
                 said.append(sorted(map(show, errors.exceptions)))
             return said
         case ["race", *nodes]:

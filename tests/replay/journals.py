@@ -53,8 +53,8 @@ def portable(entries: list[Entry]) -> list[dict[str, Any]]:
 
 
 def _strip(body: Body) -> None:
-    for holder in (body, *body.commands):
-        failure: Failure | None = None if holder.error is UNSET else holder.error
+    for error in (body.error, *(command.error for command in body.commands)):
+        failure: Failure | None = None if error is UNSET else error
         while failure is not None:
             failure.traceback = ""
             failure = failure.cause

@@ -290,9 +290,7 @@ async def with_another_timer() -> str:
     return first + second + await c()
 
 
-@pytest.mark.parametrize(
-    ("changed", "count"), [(with_other_input, 2), (with_another_timer, 1)], ids=["input", "timer"]
-)
+@pytest.mark.parametrize(("changed", "count"), [(with_other_input, 2), (with_another_timer, 1)], ids=["input", "timer"])
 async def test_another_input_of_other_code_is_a_counted_warning_and_the_run_goes_on(
     changed: Workflow[..., Any], count: int
 ) -> None:
@@ -301,7 +299,9 @@ async def test_another_input_of_other_code_is_a_counted_warning_and_the_run_goes
 
     async with world() as env:
         handle = await begun(env)
-        warned = Replay(Machine(changed, RunIdentity(handle.run_id, "x", "default", "default")), await tape(env, handle))
+        warned = Replay(
+            Machine(changed, RunIdentity(handle.run_id, "x", "default", "default")), await tape(env, handle)
+        )
         warned.run()
         assert len(warned.warnings) == count
         await env.deploy(workflows=[changed])

@@ -32,15 +32,19 @@ def replayed(journal: Journal) -> tuple[Machine, list[str]]:
     return machine, replay.warnings
 
 
+def is_refused(journal: Journal) -> bool:
+    try:
+        replayed(journal)
+    except Nondeterministic as error:
+        return error.expected != error.got
+    return False
+
+
 @each_journal
 def test_a_recorded_journal_replays(journal: Journal) -> None:  # covers B-09
-    try:
-        machine, warnings = replayed(journal)
-    except Nondeterministic as error:
-        assert journal.python != PYTHON
-        assert journal.workflow in DIFFER_BY_PYTHON
-        assert error.expected != error.got
+    if journal.python != PYTHON and journal.workflow in DIFFER_BY_PYTHON and is_refused(journal):
         return
+    machine, warnings = replayed(journal)
     assert warnings == []
     last = journal.tape()[-1]
     if last.kind not in (EntryKind.TERMINATED, EntryKind.TIMED_OUT):
@@ -86,5 +90,7 @@ def test_replay_does_not_depend_on_the_hash_seed(seed: str) -> None:
         "    if journal.python == PYTHON: replayed(journal)\n"
     )
     environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=50)
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=50, check=False
+    )
     assert done.returncode == 0, done.stderr

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum
+from typing import Any
 from uuid import UUID
 
-from batuta import Retry, activity, activity_info, call, info, now, random, side_effect, uuid, workflow
+from batuta import Retry, Workflow, activity, activity_info, call, info, now, random, side_effect, uuid, workflow
 
 
 class Size(Enum):
@@ -140,7 +141,7 @@ async def waits_for() -> list[str]:
 @workflow
 async def waits_for_several() -> list[str]:
     # The order of these commands is not the same on all Pythons.
-    return await asyncio.gather(asyncio.wait_for(echo("a"), 10), echo("b"), asyncio.wait_for(echo("c"), 10))
+    return list(await asyncio.gather(asyncio.wait_for(echo("a"), 10), echo("b"), asyncio.wait_for(echo("c"), 10)))
 
 
 @workflow
@@ -259,7 +260,7 @@ async def generators() -> list[str]:
     return said
 
 
-ALL = [
+ALL: list[Workflow[..., Any]] = [
     order,
     fan_out,
     group,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import AsyncIterator
 from datetime import datetime
@@ -25,11 +26,7 @@ from tests.stores.postgres.raw import connection
 
 AT = 1_700_000_000 * SECOND
 
-RUN_COLUMNS = (
-    "namespace id run_id kind name queue priority state reason owner epoch entries deaths created_at closed_at wake_at "
-    "deadline current chain_id parent_run_id version tags memo"
-)
-ACTIVITY_COLUMNS = "namespace id run_id seq name state input output error attempts scheduled_at started_at ended_at"
+PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "stores.md"
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -87,9 +84,12 @@ async def test_both_databases_have_the_same_tables_and_views(sqlite_url: str, po
             assert columns[0] == columns[1] or (ours == "table" and sorted(columns[0]) == sorted(columns[1])), name
 
 
-@pytest.mark.parametrize(("view", "columns"), [("batuta_runs", RUN_COLUMNS), ("batuta_activities", ACTIVITY_COLUMNS)])
-async def test_the_columns_of_a_view_are_a_promise(url: str, store: Store, view: str, columns: str) -> None:
-    assert (await read(url, f"SELECT * FROM {view}"))[0] == columns.split()
+@pytest.mark.parametrize("view", ["batuta_runs", "batuta_activities"])
+async def test_the_columns_of_a_view_are_a_promise(url: str, store: Store, view: str) -> None:
+    [row] = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith(f"| `{view}` |")]
+    promised = re.findall(r"`(\w+)`", row)[1:]
+    assert len(promised) > 10
+    assert (await read(url, f"SELECT * FROM {view}"))[0] == promised
 
 
 async def test_runs_are_shown_with_ids_and_times_that_people_can_read(url: str, store: Store) -> None:
@@ -103,11 +103,10 @@ async def test_runs_are_shown_with_ids_and_times_that_people_can_read(url: str, 
         "SELECT id, run_id, chain_id, parent_run_id, kind, name, queue, priority, state, reason, epoch, entries, tags, "
         "memo FROM batuta_runs ORDER BY id",
     )
+    mine, other, kind = str(pen.run_id), str(waiting.run_id), ("workflow", "flow", "default")
     assert rows == [
-        ("order-1", *(str(pen.run_id),) * 2, str(parent), "workflow", "flow", "default", 0, "terminated", "enough")
-        + (1, 3, '{"bank":"b1"}', '"m"'),
-        ("order-2", *(str(waiting.run_id),) * 2, None, "workflow", "flow", "default", 3, "pending", "", 0, 0)
-        + ("{}", "null"),
+        ("order-1", mine, mine, str(parent), *kind, 0, "terminated", "enough", 1, 3, '{"bank":"b1"}', '"m"'),
+        ("order-2", other, other, None, *kind, 3, "pending", "", 0, 0, "{}", "null"),
     ]
     _, times = await read(url, "SELECT created_at, closed_at, wake_at, deadline FROM batuta_runs ORDER BY id")
     assert [[time is not None for time in row] for row in times] == [

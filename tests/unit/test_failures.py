@@ -83,7 +83,9 @@ def test_a_class_that_is_not_loaded_is_not_imported() -> None:
     assert again.type == "a_module_that_nobody_imported:Boom"
 
 
-@pytest.mark.parametrize("name", ["os:system", "builtins:exec", "builtins:BaseException", "builtins:SystemExit", "dict"])
+@pytest.mark.parametrize(
+    "name", ["os:system", "builtins:exec", "builtins:BaseException", "builtins:SystemExit", "dict"]
+)
 def test_a_journal_cannot_name_anything_but_an_exception(name: str) -> None:
     failure = to_failure(ValueError("x"))
     failure.type = name

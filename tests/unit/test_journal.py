@@ -7,7 +7,16 @@ from msgspec import Raw
 
 from batuta.clock import SECOND, ManualClock, SystemClock
 from batuta.ids import new_run_id, new_worker_id
-from batuta.journal.entries import Body, Command, CommandKind, EntryKind, StartInfo, crc_holds, decode_body, encode_entry
+from batuta.journal.entries import (
+    Body,
+    Command,
+    CommandKind,
+    EntryKind,
+    StartInfo,
+    crc_holds,
+    decode_body,
+    encode_entry,
+)
 from batuta.journal.states import CLOSED, OPEN, PARKED, TRANSITIONS, RunState, may_move
 
 
@@ -42,7 +51,7 @@ def test_time_and_place_of_an_entry_are_sealed_too(change: str) -> None:
 
 
 def test_closed_runs_move_nowhere_and_open_ones_may_close() -> None:
-    assert CLOSED | OPEN == set(RunState)
+    assert set(RunState) == CLOSED | OPEN
     assert PARKED < OPEN
     for state in RunState:
         for after in RunState:

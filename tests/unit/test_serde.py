@@ -77,9 +77,10 @@ def test_arguments_that_no_call_would_take_are_refused() -> None:
 
 
 def test_what_does_not_fit_is_named() -> None:
-    def fn(line: Line) -> Line: ...
+    def fn(line: Line) -> Line:
+        return line
 
-    with pytest.raises(InvalidInput, match="the input of activity 'x' does not fit its annotation.*price"):
+    with pytest.raises(InvalidInput, match=r"the input of activity 'x' does not fit its annotation.*price"):
         codec(fn).decode_args(b'[{"sku":"tea"}]')
     with pytest.raises(InvalidInput, match="the result of activity 'x' does not fit its annotation"):
         codec(fn).decode_result(b'"tea"')

@@ -12,7 +12,9 @@ def test_arguments_go_before_the_environment_and_the_environment_before_defaults
     assert (settings.max_runs, settings.threads, settings.lease) == (7, 3, 10.0)
 
 
-@pytest.mark.parametrize(("text", "value"), [("1", True), ("true", True), ("TRUE", True), ("0", False), ("false", False)])
+@pytest.mark.parametrize(
+    ("text", "value"), [("1", True), ("true", True), ("TRUE", True), ("0", False), ("false", False)]
+)
 def test_switches_can_be_set_from_the_environment(text: str, value: bool) -> None:
     assert Settings.from_env({"BATUTA_ALWAYS_REPLAY": text}).always_replay is value
 

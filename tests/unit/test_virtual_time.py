@@ -180,7 +180,10 @@ def test_an_environment_works_on_an_ordinary_loop_too() -> None:
 
 
 def test_a_double_keeps_name_types_and_options() -> None:
+    def free(card: str, amount: int) -> str:
+        return "x"
+
     strict = charge.with_options(timeout=5)
-    stand_in = double(strict, lambda card, amount: "x")
+    stand_in = double(strict, free)
     assert (stand_in.name, stand_in.options) == ("charge", strict.options)
     assert stand_in.codec is strict.codec

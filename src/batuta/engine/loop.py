@@ -25,10 +25,6 @@ _HASH_STEP = 0x9E3779B97F4A7C15  # spreads consecutive numbers over all bits
 _HASH_MASK = 0x7FFF_FFFF_FFFF_FFFF
 
 
-class Gone(BaseException):
-    """Raised by every batuta call in a run that has left memory: only its `finally` blocks are running."""
-
-
 class TimerHost(Protocol):
     """Who keeps a loop's timers: the machine. Returns the number of the command that set the timer."""
 
@@ -121,7 +117,7 @@ class RunLoop(asyncio.AbstractEventLoop):
         self._tasks: dict[int, RunTask] = {}
         self._generators: dict[int, AsyncGenerator[Any, Any]] = {}
         self._prune_at = 64
-        self.in_turn = False
+        self.in_turn = self._torn_down = False
         self._step: type | None = None
         """The type of what asyncio's tasks give to call_soon for their next step."""
         self.broken: WorkflowBroken | None = None
@@ -159,7 +155,7 @@ class RunLoop(asyncio.AbstractEventLoop):
     def call_soon(  # type: ignore[override]  # argument types are not tied to the callback's here and below
         self, callback: Any, *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        if not self.in_turn:
+        if not self.in_turn and not self._torn_down:
             self._forbid("call_soon from outside the run's turn", "an activity, or a signal")
         if type(callback) is self._step:
             self._look_for_foreign_await(callback)
@@ -204,9 +200,6 @@ class RunLoop(asyncio.AbstractEventLoop):
         return RunFuture(loop=self)
 
     def create_task(self, coro: Any, *, name: str | None = None, context: Any = None, **_: Any) -> RunTask:
-        if not self.in_turn:  # torn down: a `finally` block starts something that must never run
-            coro.close()
-            raise Gone
         task = RunTask(coro, self, name, context)
         self._step = type(self._ready[-1]._callback)
         self._tasks[self.counter] = task
@@ -232,15 +225,16 @@ class RunLoop(asyncio.AbstractEventLoop):
 
     def tear_down(self) -> None:
         """Close everything that is suspended, in order. Their `finally` blocks run; what they call must refuse."""
-        self._ready.clear()
-        for agen in self._generators.values():
-            _drive(agen.aclose())
-        for task in self._tasks.values():
-            if not task.done():
-                task._log_destroy_pending = False  # type: ignore[attr-defined]  # we know
-                _close(task.get_coro())
-        self._tasks.clear()
-        self._generators.clear()
+        self._torn_down = True
+        while self._tasks or self._generators:  # a `finally` block may start more: it is closed unbegun
+            generators, self._generators = self._generators, {}
+            tasks, self._tasks = self._tasks, {}
+            for agen in generators.values():
+                _drive(agen.aclose())
+            for task in tasks.values():
+                if not task.done():
+                    task._log_destroy_pending = False  # type: ignore[attr-defined]  # we know
+                    _close(task.get_coro())
         self._ready.clear()
 
     # -- the rest of asyncio's interface

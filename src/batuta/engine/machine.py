@@ -23,7 +23,7 @@ from batuta.authoring.definitions import Workflow
 from batuta.authoring.failures import to_exception, to_failure
 from batuta.authoring.options import ActivityOptions
 from batuta.clock import SECOND
-from batuta.engine.loop import Gone, RunFuture, RunLoop, RunTask, RunTimerHandle
+from batuta.engine.loop import RunFuture, RunLoop, RunTask, RunTimerHandle
 from batuta.errors import BatutaError, Nondeterministic, WaitsForNothing, WorkflowBroken
 from batuta.ids import RunId
 from batuta.journal.entries import Body, Command, CommandKind, EntryKind, StartInfo
@@ -34,6 +34,10 @@ _get_running_loop = asyncio._get_running_loop
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _ACTIVITY, _TIMER = CommandKind.ACTIVITY, CommandKind.TIMER
+
+
+class Gone(BaseException):
+    """Raised by every batuta call in a run that has left memory: only its `finally` blocks are running."""
 
 
 class PendingActivity:

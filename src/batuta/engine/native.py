@@ -23,11 +23,11 @@ from batuta.clock import SECOND, Clock, SystemClock
 from batuta.engine.completion import Completion
 from batuta.engine.session import Session
 from batuta.engine.worker import Worker
-from batuta.errors import AlreadyStarted, RunClosed, StoreUnavailable, WorkflowBroken
+from batuta.errors import AlreadyStarted, RunClosed, StoreUnavailable, UnknownWorkflow, WorkflowBroken
 from batuta.ids import new_message_id, new_run_id, seed_of
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, decode_body, encode_entry
 from batuta.journal.records import Attempt, Hint, IfExists, Message, MessageKind, NewRun, Run, RunFilter
-from batuta.journal.states import CLOSED, RunState
+from batuta.journal.states import CLAIMABLE, CLOSED, RunState
 from batuta.journal.store import Store
 from batuta.serde import encode
 from batuta.settings import Settings
@@ -142,7 +142,19 @@ class NativeBackend:
     async def describe(self, ref: RunRef) -> Description:
         run = await self._store.get_run(ref.run_id)
         attempts = await self._store.attempts(ref.run_id)
-        return _description(run, attempts)
+        described = _description(run, attempts)
+        if run.state in CLAIMABLE and not run.reason:
+            described.reason = await self._why_unclaimed(run)
+        return described
+
+    async def _why_unclaimed(self, run: Run) -> str:
+        """Says so when no worker will take the run, however long it waits."""
+        live = [worker for worker in await self._store.workers() if worker.live and run.queue in worker.queues]
+        if not live:
+            return f"no live worker works on queue {run.queue!r}"
+        if not any(run.name in worker.code for worker in live):
+            return str(UnknownWorkflow(run.name, {name for worker in live for name in worker.code}))
+        return ""
 
     async def journal(self, ref: RunRef) -> list[JournalLine]:
         lines: list[JournalLine] = []

@@ -35,6 +35,7 @@ from batuta.settings import Settings
 log = logging.getLogger("batuta.engine")
 
 _SLICE = 128
+_TICK = 0.5
 _FOR_EVER = 100 * 365 * 86_400.0
 
 
@@ -71,7 +72,7 @@ class Session:
         self._committer = Committer(store, self.info.worker_id, settings, self.may_act, self._store_failed)
         self._lease = Lease(store, self.info, settings, clock, self._on_pulse, self._lost)
         self._poller = Poller(self)
-        self._watchdog = Watchdog(settings.stuck_turn, self._current_turn, clock)
+        self._watchdog = Watchdog(settings.stuck_turn, self._holding_up, clock)
         self.turn: LiveRun | None = None
         self._strange: dict[RunId, int] = {}
         self._missing: set[RunId] = set()
@@ -80,6 +81,7 @@ class Session:
         self._renewed = asyncio.Event()
         self._over = self._hurried = False
         self._monotonic = clock.monotonic
+        self._ticked = clock.monotonic()
 
     # -- life
 
@@ -102,7 +104,7 @@ class Session:
         if self._beats:
             self._lease.start(registered_at)
             self._watchdog.start()
-            self._ticking = self._loop.call_later(0.5, self._tick)
+            self._tick()
         else:  # one beat, for what beats do besides renewing: revive parked runs, end those over their time
             async with self.store.heart(self.info.worker_id) as heart:
                 await heart.beat(self.info, reap=False)
@@ -147,6 +149,7 @@ class Session:
         self.abandon()
         if self._beats:
             await self._lease.stop()
+            await self._watchdog.stopped()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -197,8 +200,9 @@ class Session:
             await self._renewed.wait()
 
     def _tick(self) -> None:
+        self._ticked = self._monotonic()
         self._lease.tick()
-        self._ticking = self._loop.call_later(0.5, self._tick)
+        self._ticking = self._loop.call_later(_TICK, self._tick)
 
     # -- what live runs need
 
@@ -215,12 +219,14 @@ class Session:
                 self._emptied.set()
             self._poller.freed(wake_at)
 
-    def _current_turn(self) -> str | None:
-        """Names the turn that is running, for the watchdog."""
+    def _holding_up(self) -> str | None:
+        """Names what is running on the event loop and should not for long, for the watchdog."""
         run = self.turn
-        if run is None:
-            return None
-        return f"turn {run.machine.entries} of run {run.identity.id!r} (workflow {run.workflow.name!r})"
+        if run is not None:
+            return f"turn {run.machine.entries} of run {run.identity.id!r} (workflow {run.workflow.name!r})"
+        if self._monotonic() - self._ticked > 2 * _TICK:
+            return "an async activity, or other code on the event loop,"
+        return None
 
     # -- runs come in
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 import threading
@@ -31,6 +32,10 @@ class Watchdog:
     def stop(self) -> None:
         self._stopping.set()
 
+    async def stopped(self) -> None:
+        """Wait until the thread has ended."""
+        await asyncio.to_thread(self._thread.join)
+
     def _watch(self) -> None:
         seen: str | None = None
         since = 0.0
@@ -47,7 +52,8 @@ class Watchdog:
         frame = sys._current_frames().get(self._watched)
         stack = "".join(traceback.format_stack(frame)[-8:]) if frame else "no stack"
         log.error(
-            "%s has held up the worker for over %.1f s: workflow code must not block; move it into an activity\n%s",
+            "%s has held up the worker for over %.1f s: code on the event loop must not block; "
+            "move it into an activity that is a plain function, which runs in a thread\n%s",
             turn,
             held,
             stack,

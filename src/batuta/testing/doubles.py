@@ -13,7 +13,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def double(activity: Activity[P, R], stand_in: Callable[P, Any]) -> Activity[P, R]:
+def double(activity: Activity[P, R], stand_in: Callable[..., Any]) -> Activity[P, R]:
     """The same activity (name, types, options) that does what `stand_in` does: a function, a lambda or a mock.
 
     It runs on the event loop, async or not. Arguments and results pass through JSON as those of the real one.
@@ -25,6 +25,6 @@ def double(activity: Activity[P, R], stand_in: Callable[P, Any]) -> Activity[P, 
         value = stand_in(*args, **kwargs)
         return await value if inspect.isawaitable(value) else value
 
-    twin = Activity(perform, activity.name, activity.options)
+    twin: Activity[P, R] = Activity(perform, activity.name, activity.options)
     twin.codec = codec
     return twin

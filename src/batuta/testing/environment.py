@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Any, TypeVar, overload
+from typing import Any, Self, TypeVar, overload
 
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.handle import Handle
@@ -48,7 +48,7 @@ class Environment:
         self.client: Batuta
         self.worker: Worker
 
-    async def __aenter__(self) -> Environment:
+    async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
         self._clock: Clock = loop.clock if isinstance(loop, VirtualLoop) else SystemClock()
         self.store = MemoryStore(MemoryDatabase(self._clock))

@@ -123,7 +123,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self.clock.monotonic()
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:
+    def run_in_executor(  # type: ignore[override]  # arguments are not tied to the function's here
+        self, executor: Any, func: Any, *args: Any
+    ) -> asyncio.Future[Any]:
         future = super().run_in_executor(executor, func, *args)
         self._skipping.busy_threads += 1
         future.add_done_callback(self._thread_ended)

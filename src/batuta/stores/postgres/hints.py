@@ -51,7 +51,6 @@ class Announcer:
         self._due = False
         self._messages: set[RunId] = set()
         self._closed: set[RunId] = set()
-        self._handle: asyncio.TimerHandle | None = None
         self._sending: asyncio.Task[None] | None = None
         self._sent_at = 0.0
 
@@ -60,13 +59,9 @@ class Announcer:
 
     async def close(self) -> None:
         """Send what waits, and no more after that."""
-        loop, self._loop = self._loop, None
-        if self._handle is not None:
-            self._handle.cancel()
+        self._loop = None
         if self._sending is not None:
             await asyncio.wait([self._sending])
-        if loop is not None:
-            await self._send()
 
     def tell(self, hint: Hint) -> None:
         """From the store's own loop."""
@@ -86,19 +81,17 @@ class Announcer:
         self._due = self._due or hint.due
         self._messages.update(hint.messages)
         self._closed.update(hint.closed or ())
-        if self._handle is None and self._loop is not None:
-            wait = self._sent_at + PAUSE_SECONDS - self._loop.time()
-            self._handle = self._loop.call_later(max(0.0, wait), self._begin_to_send)
+        if self._loop is not None and (self._sending is None or self._sending.done()):
+            self._sending = self._loop.create_task(self._send(self._loop))
 
-    def _begin_to_send(self) -> None:
-        self._handle = None
-        if self._loop is not None:
-            self._sent_at = self._loop.time()
-            self._sending = self._loop.create_task(self._send())
-
-    async def _send(self) -> None:
-        payloads = self._take()
-        if payloads:
+    async def _send(self, loop: asyncio.AbstractEventLoop) -> None:
+        """One after the other, and never so fast that the others do nothing but listen."""
+        while True:
+            await asyncio.sleep(max(0.0, self._sent_at + PAUSE_SECONDS - loop.time()))
+            payloads = self._take()
+            if not payloads:
+                return
+            self._sent_at = loop.time()
             try:
                 await self._notify(payloads)
             except StoreError:

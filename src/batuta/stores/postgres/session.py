@@ -15,8 +15,10 @@ from batuta.stores.postgres.faults import TRANSIENT, answered, translate, unreac
 
 if TYPE_CHECKING:
     Connection = asyncpg.Connection[asyncpg.Record]
+    Statement = asyncpg.prepared_stmt.PreparedStatement[asyncpg.Record]
 else:
     Connection = asyncpg.Connection  # generic in the stubs alone
+    Statement = asyncpg.prepared_stmt.PreparedStatement
 Hook = Callable[[Connection], Awaitable[None]]
 
 # A killed backend shows as any of these; a timeout of the driver is an OSError.
@@ -73,6 +75,7 @@ class Session:
         self._patience = patience
         self._hook = hook
         self._connection: Connection | None = None
+        self._statements: dict[str, Statement] = {}
         self._shifted = 0
         self._making = asyncio.Lock()
 
@@ -81,7 +84,7 @@ class Session:
         connection = self._connection
         if connection is None or connection.is_closed() or self._shifted != self._shift.micros:
             async with self._making:
-                return await self._prepare()
+                return await self._settle()
         return connection
 
     async def read(self, query: str, *args: Any) -> list[asyncpg.Record]:
@@ -136,16 +139,25 @@ class Session:
     async def _once(self, query: str, args: tuple[Any, ...]) -> list[asyncpg.Record]:
         connection = await self.connect()
         try:
-            return await connection.fetch(query, *args)
+            statement = self._statements.get(query) or await self._prepared(connection, query)
+            return await statement.fetch(*args)
         except BaseException as error:
             # Also when cancelled: the statement may still be running, and its reply must not reach the next caller.
             if answered(error, self._address.place) is None:
                 self.drop()
             raise
 
-    async def _prepare(self) -> Connection:
+    async def _prepared(self, connection: Connection, query: str) -> Statement:
+        """The statement, kept for the life of the connection: looking it up in the driver's own cache costs more."""
+        statement = await connection.prepare(query)
+        if self._address.statement_cache_size > 0:
+            self._statements[query] = statement
+        return statement
+
+    async def _settle(self) -> Connection:
         try:
             if self._connection is None or self._connection.is_closed():
+                self._statements.clear()
                 self._connection = await self._make()
                 self._shifted = 0
             if self._shifted != self._shift.micros:

@@ -231,7 +231,9 @@ $$;
 -- A run is a suspect when two workers or more died with it since it last made progress. Whether the worker is free to
 -- take one: it owns none.
 CREATE FUNCTION batuta.may_take_suspect(ns text, worker text) RETURNS boolean LANGUAGE sql STABLE AS $$
-    SELECT NOT EXISTS (SELECT FROM batuta.runs r WHERE r.namespace = ns AND r.owner = worker AND r.deaths >= 2)
+    SELECT NOT EXISTS (
+        SELECT FROM batuta.runs r
+        WHERE r.namespace = ns AND r.owner = worker AND r.deaths >= 2 AND r.head = r.claimed_head)
 $$;
 
 -- Own up to `wanted` due runs: by priority, then by wake_at, and one suspect at most. One index range per queue and
@@ -323,11 +325,12 @@ CREATE FUNCTION batuta.set_free(
 ) LANGUAGE sql AS $$
     WITH orphan AS MATERIALIZED (
         SELECT r.run_id,
-               CASE WHEN r.deaths < 2 AND NOT batuta.may_take_suspect(ns, dead) THEN r.deaths
+               CASE WHEN (r.deaths < 2 OR r.head <> r.claimed_head) AND NOT c.blameless THEN r.deaths
                     WHEN r.head = r.claimed_head THEN r.deaths + 1
                     ELSE 1 END AS deaths
-        FROM batuta.runs r WHERE r.namespace = ns AND r.owner = dead
-        ORDER BY r.deaths >= 2 LIMIT most FOR NO KEY UPDATE SKIP LOCKED
+        FROM batuta.runs r CROSS JOIN (SELECT batuta.may_take_suspect(ns, dead) AS blameless) c
+        WHERE r.namespace = ns AND r.owner = dead
+        ORDER BY r.deaths >= 2 AND r.head = r.claimed_head LIMIT most FOR NO KEY UPDATE OF r SKIP LOCKED
     ), moved AS (
         UPDATE batuta.runs r
         SET epoch = r.epoch + 1, owner = NULL, deaths = o.deaths,

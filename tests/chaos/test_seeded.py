@@ -1,0 +1,104 @@
+"""A seeded part of `make chaos`: a few points of every sweep, on both stores."""
+
+from functools import partial
+
+import pytest
+
+from batuta.testing import failpoints
+from chaos import clocks, deploys, disk, outages, replies, sweep, zombies
+from chaos.places import KINDS, StoreKind
+from chaos.report import Tally
+from chaos.stage import Stage, each
+from tests.chaos.conftest import assert_holds
+
+pytestmark = [pytest.mark.chaos, pytest.mark.serial, pytest.mark.timeout(180)]
+
+both_stores = pytest.mark.parametrize("kind", KINDS)
+
+KILLS, STOPS, LOST, DISK = 10, 6, 4, 10
+ELSEWHERE: dict[StoreKind, set[str]] = {"sqlite": set(), "postgres": {"commit.inside"}}
+"""PostgreSQL commits in one statement: there is no inside."""
+
+
+@both_stores
+async def test_the_reference_workflow_reaches_every_failpoint(stage: Stage, tally: Tally, kind: StoreKind) -> None:
+    counts = await sweep.count_points(stage, kind, tally)
+    assert_holds(tally)
+    assert set(failpoints()) - set(counts) == ELSEWHERE[kind]
+
+
+@both_stores
+async def test_a_worker_killed_at_a_failpoint_loses_nothing(stage: Stage, tally: Tally, kind: StoreKind) -> None:
+    points = _sample(stage, KILLS, kind)
+    await each(stage, tally, [partial(sweep.kill_at, stage, kind, point, tally) for point in points])
+    assert_holds(tally)
+    assert tally.kills >= KILLS - 2
+
+
+@both_stores
+async def test_a_worker_stopped_past_its_lease_is_refused(stage: Stage, tally: Tally, kind: StoreKind) -> None:
+    points = _sample(stage, STOPS, kind)
+    await each(stage, tally, [partial(zombies.stop_at, stage, kind, point, tally) for point in points])
+    assert_holds(tally)
+    assert tally.zombies >= STOPS - 3
+
+
+@both_stores
+async def test_nothing_follows_a_termination(stage: Stage, tally: Tally, kind: StoreKind) -> None:
+    sites = stage.chance.sample(zombies.BEFORE_A_WRITE, 2)
+    await each(stage, tally, [partial(zombies.terminated_meanwhile, stage, kind, site, tally) for site in sites])
+    assert_holds(tally)
+
+
+@both_stores
+async def test_a_lost_reply_does_nothing_twice(stage: Stage, tally: Tally, kind: StoreKind) -> None:
+    plans = stage.chance.sample(replies.plans(kind, long=False), LOST)
+    await each(stage, tally, [partial(replies.lose, stage, kind, plan, tally) for plan in plans])
+    assert_holds(tally)
+
+
+async def test_any_reply_of_postgresql_may_be_lost(stage: Stage, tally: Tally) -> None:
+    chosen = stage.chance.sample(range(1, 90), LOST)
+    await each(stage, tally, [partial(replies.lose_request, stage, nth, tally) for nth in chosen])
+    assert_holds(tally)
+
+
+async def test_what_a_failing_disk_acknowledged_is_there(stage: Stage, tally: Tally) -> None:
+    plans = stage.chance.sample(disk.plans(long=False), DISK)
+    await each(stage, tally, [partial(disk.fail_at, stage, plan, tally) for plan in plans])
+    assert_holds(tally)
+
+
+@both_stores
+async def test_a_drained_worker_executes_nothing_twice(stage: Stage, tally: Tally, kind: StoreKind) -> None:
+    await deploys.drained(stage, kind, tally)
+    assert_holds(tally)
+    assert tally.again == 0
+
+
+async def test_a_poison_run_is_parked_and_the_healthy_finish(stage: Stage, tally: Tally) -> None:
+    await deploys.poison(stage, "sqlite", tally)
+    assert_holds(tally)
+
+
+async def test_changed_code_parks_and_the_right_code_goes_on(stage: Stage, tally: Tally) -> None:
+    await deploys.changed_code(stage, "sqlite", tally)
+    assert_holds(tally)
+
+
+async def test_clocks_may_differ_and_jump(stage: Stage, tally: Tally) -> None:
+    cases = [partial(clocks.skewed, stage, "postgres", tally)]
+    cases.append(partial(clocks.jumped, stage, "sqlite", clocks.FORWARD_S, tally))
+    await each(stage, tally, cases)
+    assert_holds(tally)
+
+
+async def test_recovery_survives_a_restart_of_the_database(stage: Stage, tally: Tally) -> None:
+    await outages.recovery_races_restart(stage, tally, rounds=1, runs=40)
+    assert_holds(tally)
+
+
+def _sample(stage: Stage, count: int, kind: StoreKind) -> list[sweep.Point]:
+    """Points of a worker's life, early ones: all of them are passed."""
+    sites = sorted(set(failpoints()) - ELSEWHERE[kind] - zombies.EXEMPT[kind])
+    return [(site, 1) for site in stage.chance.sample(sites, count)]
