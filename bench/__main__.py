@@ -54,6 +54,7 @@ class Bench:
             figures = measure(part, self._places, url)
         except (MeasurementFailed, Stuck) as error:
             print(f"  {part.workload:<12} {name:<15} FAILED: {error}", flush=True)
+            self.results.fail(part.workload, name, error)
             return
         for workload in filter(None, (part.workload, part.also)):
             self.results.add(workload, name, figures)

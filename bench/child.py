@@ -6,6 +6,7 @@ in environments of their own.
 """
 
 import asyncio
+import faulthandler
 import json
 import os
 import sys
@@ -27,6 +28,8 @@ class Task:
     runs: int = 1
     steps: int = 1
     seconds: float = 0.0
+    deadline: float = 0.0
+    """After so many seconds the process says where it stands, on stderr; 0 is never."""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -39,6 +42,8 @@ class Task:
 def answer(measures: Mapping[str, Measure]) -> NoReturn:
     """Do the task of this process's argument, print the figures, and end without waiting for anything."""
     task = Task.from_json(sys.argv[1])
+    if task.deadline:
+        faulthandler.dump_traceback_later(task.deadline)
     figures = asyncio.run(measures[task.workload](task))
     sys.stdout.write(json.dumps(figures) + "\n")
     sys.stdout.flush()

@@ -23,9 +23,14 @@ class Results:
 
     def __init__(self) -> None:
         self._rounds: dict[str, dict[str, list[Figures]]] = defaultdict(lambda: defaultdict(list))
+        self.failures: list[str] = []
+        """Rounds that gave no figures: a median of the others would hide a hang."""
 
     def add(self, workload: str, system: str, figures: Figures) -> None:
         self._rounds[workload][system].append(figures)
+
+    def fail(self, workload: str, system: str, error: Exception) -> None:
+        self.failures.append(f"{workload} {system}: {type(error).__name__}")
 
     def count(self, workload: str, system: str) -> int:
         return len(self._rounds[workload][system])
@@ -59,7 +64,12 @@ def write(results: Results, machine: Mapping[str, object], bars: Sequence[Bar], 
     measured = {bar.name: bar.measured(workloads) for bar in bars if bar.over}
     ratios = {name: _short(value) for name, value in measured.items() if value is not None}
     file.parent.mkdir(exist_ok=True)
-    file.write_text(json.dumps({"machine": machine, "workloads": workloads, "ratios": ratios}, indent=1) + "\n")
+    file.write_text(
+        json.dumps(
+            {"machine": machine, "workloads": workloads, "ratios": ratios, "failures": results.failures}, indent=1
+        )
+        + "\n"
+    )
 
 
 def table(results: Results) -> str:
@@ -70,11 +80,12 @@ def table(results: Results) -> str:
             figures = "   ".join(f"{name} {value:,g}" for name, value in summary.items() if name != "rounds")
             rounds = len(next(iter(summary["rounds"].values())))
             lines.append(f"{workload:<12} {system:<15} x{rounds}  {figures}")
+    lines += [f"FAILED       {failure}" for failure in results.failures]
     return "\n".join(lines)
 
 
 def checked(results: Results, bars: Sequence[Bar]) -> tuple[str, bool]:
-    """Bar, measured, holds; and whether all of them do."""
+    """Bar, measured, holds; and whether all of them do and no round failed."""
     workloads = results.workloads()
     width = max(len(bar.name) for bar in bars)
     lines, all_hold = [f"{'':<{width}}  {'bar':>8}  {'measured':>9}  holds"], True
@@ -86,4 +97,6 @@ def checked(results: Results, bars: Sequence[Bar]) -> tuple[str, bool]:
         spread = bar.spread(workloads)
         noise = f"   noisy: its rounds differ by a factor of {spread:.1f}" if spread > NOISY else ""
         lines.append(f"{bar.name:<{width}}  {bar!s:>8}  {shown:>9}  {'yes' if holds else 'NO':<5}{noise}")
-    return "\n".join(lines), all_hold
+    if results.failures:
+        lines.append(f"{len(results.failures)} rounds failed, which no median shows: {'; '.join(results.failures)}")
+    return "\n".join(lines), all_hold and not results.failures

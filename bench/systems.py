@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +19,8 @@ ROOT: Final = Path(__file__).parents[1]
 PEER_ENVIRONMENT: Final = ROOT / ".venv-bench"
 PEER_VARIABLE: Final = "BATUTA_BENCH_PEER_PYTHON"
 DEADLINE_S: Final = {"limit": 60.0, "batuta": 120.0, "dbos": 600.0}
+
+STACKS_BEFORE_S: Final = 5.0
 
 
 class MeasurementFailed(Exception):
@@ -53,11 +56,13 @@ def _module(system: System) -> list[str]:
 
 
 def _ask(system: System, task: Task) -> Figures:
-    command, deadline = [*_module(system), task.to_json()], DEADLINE_S[system]
+    deadline = DEADLINE_S[system]
+    command = [*_module(system), replace(task, deadline=deadline - STACKS_BEFORE_S).to_json()]
     try:
         process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=deadline, check=False)
     except subprocess.TimeoutExpired as error:
-        raise MeasurementFailed(f"{' '.join(command[1:])} took longer than {deadline:.0f} s") from error
+        said = (error.stderr or b"").decode(errors="replace")[-6000:]
+        raise MeasurementFailed(f"{' '.join(command[1:])} took longer than {deadline:.0f} s:\n{said}") from error
     lines = process.stdout.splitlines()
     if process.returncode != 0 or not lines:
         said = process.stderr[-3000:]

@@ -21,7 +21,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     max_payload: int = 2 * 1024 * 1024
     """Bytes of JSON that one argument list, result or message may take."""
-    max_runs: int = 4_000
+    max_runs: int = 10_000
     """Runs that a worker holds in memory at once."""
     max_activities: int = 1_000
     """Async activities that a worker executes at once."""

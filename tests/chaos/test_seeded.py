@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.serial, pytest.mark.timeout(180)]
 
 both_stores = pytest.mark.parametrize("kind", KINDS)
 
-KILLS, STOPS, LOST, DISK = 10, 6, 4, 10
+KILLS, STOPS, LOST, DISK = 6, 4, 3, 6
 ELSEWHERE: dict[StoreKind, set[str]] = {"sqlite": set(), "postgres": {"commit.inside"}}
 """PostgreSQL commits in one statement: there is no inside."""
 

@@ -131,6 +131,39 @@ async def test_random_and_uuid_are_the_runs_own() -> None:
         assert all(roll.encode() in bytes(machine.outcome.value) for roll in one)  # type: ignore[arg-type]  # set when complete
 
 
+async def test_turns_run_on_the_workers_thread_but_never_inside_one_of_its_tasks() -> None:
+    host, tasks, loops = asyncio.get_running_loop(), set[Any](), set[str]()
+
+    def look() -> None:
+        tasks.add(asyncio.current_task(host))
+        loops.add(type(asyncio.get_running_loop()).__name__)
+
+    @workflow
+    async def looks() -> str:
+        look()
+        await echo("x")
+        look()
+        await asyncio.sleep(1)
+        look()
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            look()
+        await asyncio.sleep(3600)
+        look()
+        return "done"
+
+    async with world(looks, echo) as env:
+        handle = await env.start(looks)
+        await env.advance(60)
+        await handle.cancel()
+        await env.crash()
+        assert await handle.result() == "done"
+        assert tasks == {None}
+        assert loops == {"RunLoop"}
+        assert asyncio.get_running_loop() is host
+
+
 # -- strong references
 
 

@@ -126,8 +126,7 @@ SAMPLES: list[tuple[Any, Any]] = [
 ]
 
 
-def names(pair: Any) -> str:
-    return str(getattr(pair, "__name__", pair))[:40]
+NAMES = [f"{number}-{getattr(kind, '__name__', str(kind))}" for number, (kind, _) in enumerate(SAMPLES)]
 
 
 def pass_on(kind: Any) -> Activity[..., Any]:
@@ -141,7 +140,7 @@ def pass_on(kind: Any) -> Activity[..., Any]:
     return activity(give_back)
 
 
-@pytest.mark.parametrize(("kind", "value"), SAMPLES, ids=names)
+@pytest.mark.parametrize(("kind", "value"), SAMPLES, ids=NAMES)
 async def test_a_value_survives_arguments_results_and_replay(kind: Any, value: Any) -> None:  # covers B-01
     give_back = pass_on(kind)
     seen: list[Any] = []

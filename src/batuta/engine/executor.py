@@ -232,7 +232,9 @@ class Executor:
             self._end(call, error)
             return
         if call.activity.is_async:
-            call.task = _task(self._loop, self._perform(call, args, kwargs))
+            task = _task(self._loop, self._perform(call, args, kwargs))
+            if not task.done():
+                call.task = task
         else:
             call.task = self._loop.run_in_executor(self._pool(), _in_thread, call, self._may_act, args, kwargs)
             call.task.add_done_callback(lambda done: self._thread_ended(call, done))
@@ -289,12 +291,14 @@ class Executor:
             self._end(call, error)
             return
         del self._in_flight[call]
+        call.task = None  # task, context and call refer to each other: leave nothing for the collector
         self._leave_place(call)
         self._answer(call, data)
 
     def _end(self, call: Call, error: BaseException) -> None:
         """An attempt ended with an error. Decide: again, or give up."""
         self._in_flight.pop(call, None)
+        call.task = None
         self._leave_place(call)
         if call.over:
             self._forgotten(call)

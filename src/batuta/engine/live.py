@@ -18,7 +18,7 @@ from batuta.engine.completion import Completion
 from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.machine import Machine, RunIdentity
 from batuta.engine.replay import Replay
-from batuta.errors import InvalidInput, WorkflowBroken
+from batuta.errors import InvalidInput, OutcomeUnknown, WorkflowBroken
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, encode_entry
@@ -39,6 +39,7 @@ _CLOSES = {
 _PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 _DONE, _FAILED = EntryKind.ACTIVITY_DONE, EntryKind.ACTIVITY_FAILED
 
+_UNKNOWN_START = "the run may or may not have been started: start it again with the same id"
 _ANSWERS = (_DONE, _FAILED)
 
 Effect = Command | Callable[[], None]
@@ -54,6 +55,9 @@ class Host(Protocol):
     draining: bool
     turn: LiveRun | None
     """Whose code is running now, for the watchdog."""
+
+    on_closed: Callable[[RunId, tuple[RunState, Command | None]], None]
+    """Told of every run that came to its end here."""
 
     def submit(self, run: LiveRun) -> None:
         """The run's change is to be written."""
@@ -393,6 +397,7 @@ class LiveRun:
         if move.state in CLOSED:
             failpoint("close.durable")
             self.completion.settle(move.state, self.machine.outcome)
+            self._host.on_closed(self.identity.run_id, (move.state, self.machine.outcome))
         else:
             self.completion.lose()
         self.leaving = True
@@ -412,7 +417,7 @@ class LiveRun:
         self.change = None
         self.effects = []
         if self.starting is not None and not self.starting.done():
-            self.starting.set_exception(error or asyncio.CancelledError())
+            self.starting.set_exception(error or OutcomeUnknown(_UNKNOWN_START))
         self.starting = None
         self.completion.lose()
         self._host.executor.cancel_all(self)

@@ -359,6 +359,8 @@ class Machine:
             finally:
                 sys.set_asyncgen_hooks(*hooks)
                 _set_running_loop(host)
+            # Machine, loop, main task and context refer to each other: leave nothing for the collector.
+            del self._main, self._context, self.loop
         self.activities.clear()
         self._timers.clear()
         self._deadlines.clear()

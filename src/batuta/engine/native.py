@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,18 +21,18 @@ from batuta.authoring.definitions import Workflow
 from batuta.clock import SECOND, Clock, SystemClock
 from batuta.engine.completion import Completion
 from batuta.engine.session import Session
+from batuta.engine.waiters import Waiters
 from batuta.engine.worker import Worker
 from batuta.errors import AlreadyStarted, RunClosed, StoreUnavailable, UnknownWorkflow, WorkflowBroken
-from batuta.ids import new_message_id, new_run_id, seed_of
+from batuta.ids import RunId, new_message_id, new_run_id, seed_of
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, decode_body, encode_entry
-from batuta.journal.records import Attempt, Hint, IfExists, Message, MessageKind, NewRun, Run, RunFilter
+from batuta.journal.records import Attempt, IfExists, Message, MessageKind, NewRun, Run, RunFilter
 from batuta.journal.states import CLAIMABLE, CLOSED, RunState
 from batuta.journal.store import Store
 from batuta.serde import encode
 from batuta.settings import Settings
 
 _LARGEST_MEMO = 16 * 1024
-_LOOK_AGAIN = 5.0
 
 
 class NativeBackend:
@@ -43,6 +42,7 @@ class NativeBackend:
         self._store = store
         self._clock = clock or SystemClock()
         self._workers: list[Worker] = []
+        self._waiters = Waiters(store, self._runs_here)
 
     # -- starting
 
@@ -80,7 +80,16 @@ class NativeBackend:
         **settings: Any,
     ) -> Worker:
         chosen = Settings.from_env(**settings)
-        return Worker(self._store, workflows, activities, queues, chosen, self._clock, self._workers.append)
+        return Worker(
+            self._store,
+            workflows,
+            activities,
+            queues,
+            chosen,
+            self._clock,
+            self._workers.append,
+            self._waiters.settle,
+        )
 
     # -- results
 
@@ -92,30 +101,14 @@ class NativeBackend:
         local: Completion | None = ref.local
         if local is not None and await local.wait() and local.outcome is not None and local.state is not None:
             return _ending(ref.id, local.state, local.outcome, "")
-        return await self._ending_from_store(ref)
+        known = await self._waiters.closed(ref.run_id)
+        if known is not None and known[1] is not None:
+            return _ending(ref.id, known[0], known[1], "")
+        run, last = await self._store.outcome(ref.run_id)
+        return _ending(run.id, run.state, _closing_command(last), run.reason)
 
-    async def _ending_from_store(self, ref: RunRef) -> Ending:
-        """Look, then wait for a hint that it closed; look again now and then, since hints may be lost."""
-        closed = asyncio.Event()
-
-        def on_hint(hint: Hint) -> None:
-            if hint.closed is None or ref.run_id in hint.closed:
-                closed.set()
-
-        unlisten = self._store.listen(on_hint)
-        try:
-            while True:
-                closed.clear()
-                run, last = await self._store.outcome(ref.run_id)
-                if run.state in CLOSED:
-                    return _ending(run.id, run.state, _closing_command(last), run.reason)
-                try:
-                    async with asyncio.timeout(None if self._store.poll_seconds is None else _LOOK_AGAIN):
-                        await closed.wait()
-                except TimeoutError:
-                    pass
-        finally:
-            unlisten()
+    def _runs_here(self, run_id: RunId) -> bool:
+        return any(worker.session is not None and run_id in worker.session.runs for worker in self._workers)
 
     # -- ending runs from outside
 

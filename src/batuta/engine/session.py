@@ -22,8 +22,9 @@ from batuta.engine.live import LiveRun
 from batuta.engine.machine import RunIdentity
 from batuta.engine.poller import Poller
 from batuta.engine.timers import Timers
+from batuta.engine.waiters import Known
 from batuta.engine.watchdog import Watchdog
-from batuta.errors import InvalidInput, OutcomeUnknown, StoreError, StoreUnavailable, WorkflowBroken
+from batuta.errors import InvalidInput, StoreError, StoreUnavailable, WorkflowBroken
 from batuta.failpoints import failpoint
 from batuta.ids import RunId, new_worker_id
 from batuta.journal.entries import Body
@@ -51,6 +52,7 @@ class Session:
         settings: Settings,
         clock: Clock,
         on_lost: Callable[[str], None],
+        on_closed: Callable[[RunId, Known], None],
     ) -> None:
         self.store, self.workflows, self.settings = store, workflows, settings
         self.clock = DatabaseClock(clock)
@@ -66,6 +68,7 @@ class Session:
         self.runs: dict[RunId, LiveRun] = {}
         self.draining = False
         self._on_lost = on_lost
+        self.on_closed = on_closed
         self._starts: deque[tuple[NewRun, Workflow[..., Any], Body, asyncio.Future[Completion]]] = deque()
         self._timers = Timers(self.clock)
         self.executor = Executor(activities, self.clock, settings, self.may_act, self.permission)
@@ -167,7 +170,7 @@ class Session:
         if self._beats:
             self._ticking.cancel()
         for run in list(self.runs.values()):
-            run.drop(OutcomeUnknown("the worker dropped everything: the run may or may not have been started"))
+            run.drop()
         self.executor.close()
         while self._starts:
             future = self._starts.popleft()[3]
@@ -271,6 +274,9 @@ class Session:
     def adopt(self, tape: Tape) -> None:
         """Bring a claimed run into memory."""
         row = tape.run
+        here = self.runs.get(row.run_id)
+        if self._over or (here is not None and here.epoch >= row.epoch):
+            return
         identity = RunIdentity(row.run_id, row.id, row.queue, self.store.namespace)
         run = LiveRun(self, self.workflows[row.name], identity, row.epoch)
         run.deadline = row.deadline
@@ -343,7 +349,8 @@ class Session:
 
     def _reconcile(self, pulse: Pulse) -> None:
         """Compare what the store says is ours with memory. A difference counts when it is there twice."""
-        strange = {run_id: epoch for run_id, epoch in pulse.owned.items() if run_id not in self.runs}
+        owned = {} if self._poller.claiming else pulse.owned
+        strange = {run_id: epoch for run_id, epoch in owned.items() if run_id not in self.runs}
         for run_id, epoch in strange.items():
             if self._strange.get(run_id) == epoch:
                 self._spawn(self._adopt_stray(run_id, epoch))

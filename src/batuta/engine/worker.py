@@ -11,8 +11,9 @@ from typing import Any, Self
 from batuta.authoring.definitions import Activity, Workflow, activities_of, check_name
 from batuta.clock import Clock
 from batuta.engine.session import Session
+from batuta.engine.waiters import Known
 from batuta.errors import DuplicateDefinition, InvalidInput, StoreError, WorkerError
-from batuta.ids import jitter
+from batuta.ids import RunId, jitter
 from batuta.journal.store import Store
 from batuta.settings import Settings
 
@@ -30,7 +31,8 @@ class Worker:
         queues: Sequence[str],
         settings: Settings,
         clock: Clock,
-        on_change: Callable[[Worker], None] = lambda _: None,
+        on_start: Callable[[Worker], None],
+        on_closed: Callable[[RunId, Known], None],
     ) -> None:
         self._workflows = _by_name(workflows)
         self._activities = _activities_by_name(activities)
@@ -38,7 +40,7 @@ class Worker:
             raise InvalidInput(f"queues={queues!r} must be a list of queue names, such as ['default']")
         self._queues = [check_name(queue, "queue") for queue in queues]
         self._store, self._settings, self._clock = store, settings, clock
-        self._on_change = on_change
+        self._on_start, self._on_closed = on_start, on_closed
         self._stopping = False
         self._reopening: asyncio.Task[None] | None = None
         self.session: Session | None = None
@@ -62,7 +64,7 @@ class Worker:
         session = self._new_session()
         await session.open()
         self.session = session
-        self._on_change(self)
+        self._on_start(self)
 
     async def stop(self, grace: float | None = None) -> None:
         """Hand back idle runs at once, wait up to `grace` seconds for activities in flight, and leave.
@@ -88,7 +90,14 @@ class Worker:
 
     def _new_session(self) -> Session:
         return Session(
-            self._store, self._workflows, self._activities, self._queues, self._settings, self._clock, self._lost
+            self._store,
+            self._workflows,
+            self._activities,
+            self._queues,
+            self._settings,
+            self._clock,
+            self._lost,
+            self._on_closed,
         )
 
     def _lost(self, why: str) -> None:

@@ -108,10 +108,10 @@ _encoder = json.Encoder()
 _decoder = json.Decoder(Body)
 
 
-def encode_entry(ord: int, kind: EntryKind, at: int, body: Body, previous_crc: int) -> Entry:
-    """The row for a turn. `previous_crc` is that of the entry before, 0 for the first."""
+def encode_entry(number: int, kind: EntryKind, at: int, body: Body, previous_crc: int) -> Entry:
+    """The row for a turn, with `number` as its ord. `previous_crc` is that of the entry before, 0 for the first."""
     data = _encoder.encode(body)
-    return Entry(ord, kind, at, zlib.crc32(data, (previous_crc ^ at ^ ord) & 0xFFFF_FFFF), data.decode())
+    return Entry(number, kind, at, zlib.crc32(data, (previous_crc ^ at ^ number) & 0xFFFF_FFFF), data.decode())
 
 
 def decode_body(entry: Entry) -> Body:

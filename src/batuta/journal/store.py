@@ -171,6 +171,10 @@ class Store(Protocol):
         """By seq and number."""
         ...
 
+    async def closed_among(self, run_ids: Sequence[RunId]) -> list[RunId]:
+        """Those of the runs that are closed."""
+        ...
+
     async def outcome(self, run_id: RunId) -> tuple[Run, Entry | None]:
         """The run and its last entry."""
         ...

@@ -445,6 +445,11 @@ class MemoryStore:
         with self._transaction():
             return self._tape(self._row(run_id)).attempts
 
+    async def closed_among(self, run_ids: Sequence[RunId]) -> list[RunId]:
+        with self._transaction():
+            rows = [self._room.rows[run_id] for run_id in run_ids if run_id in self._room.rows]
+            return [row.run.run_id for row in rows if row.run.state in CLOSED]
+
     async def outcome(self, run_id: RunId) -> tuple[Run, Entry | None]:
         with self._transaction():
             row = self._row(run_id)

@@ -56,8 +56,9 @@ def entry_columns(changes: Sequence[Change]) -> Columns:
         state, reason = (None, None) if move is None or change.start else (move.state._value_, move.reason)
         rows.append((run_id, epoch, expected, last.ord, last.kind._value_, last.at, last.crc, last.body, state, reason))
     columns = _columns(rows, 10)
-    if columns[8].count(None) == len(rows):  # nothing closes: unnest fills the missing columns with nulls
-        columns[8] = columns[9] = []
+    for position in (2, 8, 9):  # nothing but new runs, or nothing that closes: unnest fills what is empty with nulls
+        if columns[position].count(None) == len(rows):
+            columns[position] = []
     return columns
 
 
@@ -154,6 +155,7 @@ def _begun_row(change: Change) -> tuple[Any, ...]:
 
 
 _DEFAULTS: dict[int, Any] = {
+    2: False,
     3: None,
     7: 0,
     8: "",

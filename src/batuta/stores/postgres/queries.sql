@@ -256,6 +256,11 @@ LEFT JOIN LATERAL (
     SELECT * FROM batuta.inbox i WHERE i.chain_id = r.chain_id AND i.consumed_at IS NULL ORDER BY i.number
 ) i ON true;
 
+-- closed_among --
+-- Those of the runs that are closed.
+SELECT r.run_id FROM batuta.runs r
+WHERE r.run_id = ANY ($2::uuid[]) AND r.namespace || '' = $1 AND r.closed_at IS NOT NULL;
+
 -- outcome --
 -- A run and its last entry.
 SELECT r.*, j.ord AS last_ord, j.kind AS last_kind, j.at AS last_at, j.crc AS last_crc, j.body AS last_body

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -53,6 +54,10 @@ class Reading(Base):
 
     async def attempts(self, run_id: RunId) -> list[Attempt]:
         return [attempt_of(row) for row in await self._pool.read(self._sql["attempts"], self.namespace, [run_id])]
+
+    async def closed_among(self, run_ids: Sequence[RunId]) -> list[RunId]:
+        rows = await self._pool.read(self._sql["closed_among"], self.namespace, list(run_ids))
+        return [row["run_id"] for row in rows]
 
     async def outcome(self, run_id: RunId) -> tuple[Run, Entry | None]:
         rows = await self._pool.read(self._sql["outcome"], self.namespace, run_id)

@@ -245,6 +245,9 @@ class SqliteStore:
     async def attempts(self, run_id: RunId) -> list[Attempt]:
         return self._tapes.attempts(run_id)
 
+    async def closed_among(self, run_ids: Sequence[RunId]) -> list[RunId]:
+        return self._tapes.closed_among(run_ids)
+
     async def outcome(self, run_id: RunId) -> tuple[Run, Entry | None]:
         return self._tapes.outcome(run_id)
 

@@ -40,6 +40,15 @@ class Tapes:
             raise UnknownRun(id, self._namespace)
         return run_of(row)
 
+    def closed_among(self, run_ids: Sequence[RunId]) -> list[RunId]:
+        def work(connection: sqlite3.Connection) -> list[RunId]:
+            found = (
+                (one, connection.execute(Q["fence_state"], (self._namespace, one.bytes)).fetchone()) for one in run_ids
+            )
+            return [run_id for run_id, state in found if state is not None and state[2]]
+
+        return self._readers.read(work)
+
     def outcome(self, run_id: RunId) -> tuple[Run, Entry | None]:
         def work(connection: sqlite3.Connection) -> tuple[Run, Entry | None]:
             run = self._run(connection, run_id)

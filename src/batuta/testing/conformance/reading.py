@@ -62,6 +62,13 @@ class ReadingConformance:
         unbegun, _ = await store.start(new_run())
         assert await store.outcome(unbegun.run_id) == (unbegun, None)
 
+    async def test_the_closed_are_found_among_many(self, store: Store) -> None:
+        worker = await live_worker(store)
+        pens = [await start_owned(store, worker) for _ in range(3)]
+        await pens[1].write(store, worker, 1, move=Move(RunState.FAILED))
+        assert await store.closed_among([pen.run_id for pen in pens]) == [pens[1].run_id]
+        assert await store.closed_among([]) == []
+
     async def test_the_newest_come_first(self, store: Store) -> None:
         for name in ("one", "two", "three"):
             await store.start(new_run(name))

@@ -1,0 +1,178 @@
+"""Workers with heartbeats: blocked loops are named, strays are taken up once, and no thread is left behind."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from batuta import Batuta, activity, workflow
+from batuta.clock import SystemClock
+from batuta.engine.native import NativeBackend
+from batuta.journal.records import Pulse, Tape, WorkerInfo
+from batuta.journal.store import Heart
+from batuta.stores.memory import MemoryDatabase, MemoryStore
+from tests.engine.arena import until
+
+named = threading.Event()
+executed: list[str] = []
+
+
+class CountingHeart:
+    """Tells its store of every beat."""
+
+    def __init__(self, heart: Heart, store: "BeatingStore") -> None:
+        self._heart, self._store = heart, store
+
+    async def beat(self, worker: WorkerInfo, *, reap: bool) -> Pulse:
+        pulse = await self._heart.beat(worker, reap=reap)
+        self._store.beats += 1
+        return pulse
+
+    async def bury(self, worker_ids: Sequence[str]) -> int:
+        return await self._heart.bury(worker_ids)
+
+
+class BeatingStore(MemoryStore):
+    """A store in memory whose workers have heartbeats and a watchdog, as those of real databases."""
+
+    poll_seconds: float | None = 0.02
+
+    def __init__(self, database: MemoryDatabase | None = None) -> None:
+        super().__init__(database)
+        self.beats = 0
+
+    @asynccontextmanager
+    async def _beating(self, worker_id: str) -> AsyncIterator[Heart]:
+        async with super()._beating(worker_id) as heart:
+            yield CountingHeart(heart, self)
+
+    async def after_beats(self, count: int) -> None:
+        """Wait for so many more heartbeats."""
+        wanted = self.beats + count
+
+        async def reached() -> bool:
+            return self.beats >= wanted
+
+        await until(reached)
+
+
+class SlowStore(BeatingStore):
+    """Claims at once, and answers when the test says so; or loses the answer."""
+
+    def __init__(self, database: MemoryDatabase, *, lose: bool = False) -> None:
+        super().__init__(database)
+        self.answer = asyncio.Event()
+        self._lose = lose
+
+    async def claim(self, worker: WorkerInfo, limit: int) -> list[Tape]:
+        tapes = await super().claim(worker, limit)
+        if tapes and self._lose:
+            return []
+        if tapes:
+            await self.answer.wait()
+        return tapes
+
+
+def client_of(store: MemoryStore) -> Batuta:
+    return Batuta(NativeBackend(store, SystemClock()), store.open, store.close)
+
+
+class Listens(logging.Handler):
+    """Ends the blocking as soon as it was named."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.name == "batuta.watchdog":
+            named.set()
+
+
+@activity
+async def echo(text: str) -> str:
+    executed.append(text)
+    return text
+
+
+@workflow
+async def blocks() -> str:
+    await echo("before")
+    named.wait(30)
+    return await echo("after")
+
+
+@activity
+async def waits() -> str:
+    executed.append("waits")
+    await gates[0].wait()
+    return "done"
+
+
+gates: list[asyncio.Event] = []
+
+
+@workflow
+async def greets() -> str:
+    return await echo("hello") + " " + await waits()
+
+
+async def test_a_turn_that_blocks_is_named_by_the_watchdog_with_its_stack(
+    real_time: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    named.clear()
+    handler = Listens()
+    logging.getLogger("batuta.watchdog").addHandler(handler)
+    try:
+        async with client_of(BeatingStore()) as client:
+            async with client.worker(workflows=[blocks], activities=[echo], stuck_turn=0.05):
+                handle = await client.start(blocks, id="order 5")
+                assert await handle.result(30) == "after"
+    finally:
+        logging.getLogger("batuta.watchdog").removeHandler(handler)
+    said = "\n".join(record.getMessage() for record in caplog.records if record.name == "batuta.watchdog")
+    assert "run 'order 5' (workflow 'blocks')" in said
+    assert "named.wait(30)" in said
+    assert "move it into an activity" in said
+
+
+async def test_a_worker_with_heartbeats_ends_without_leaving_a_thread(real_time: None) -> None:
+    before = threading.active_count()
+    async with client_of(BeatingStore()) as client:
+        async with client.worker(workflows=[blocks], activities=[echo]):
+            assert threading.active_count() > before
+    for thread in threading.enumerate():
+        if thread.name.startswith("batuta-watchdog"):
+            thread.join(10)
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("batuta")]
+
+
+BEATS: dict[str, Any] = {"heartbeat": 0.02, "lease": 10}
+
+
+async def test_a_claim_whose_answer_is_slow_is_not_taken_for_a_lost_one(real_time: None) -> None:
+    executed.clear()
+    database = MemoryDatabase()
+    store = SlowStore(database)
+    async with client_of(store) as client, client_of(MemoryStore(database)) as other:
+        gates[:] = [asyncio.Event()]
+        async with client.worker(workflows=[greets], activities=[echo, waits], **BEATS):
+            handle = await other.start("greets")
+            await store.after_beats(6)
+            store.answer.set()
+            await store.after_beats(6)
+            gates[0].set()
+            assert await handle.result(20) == "hello done"
+    assert executed == ["hello", "waits"]
+
+
+async def test_a_claim_whose_answer_is_lost_is_found_by_the_heartbeat(real_time: None) -> None:
+    executed.clear()
+    database = MemoryDatabase()
+    async with client_of(SlowStore(database, lose=True)) as client, client_of(MemoryStore(database)) as other:
+        gates[:] = [asyncio.Event()]
+        gates[0].set()
+        async with client.worker(workflows=[greets], activities=[echo, waits], **BEATS):
+            handle = await other.start("greets")
+            assert await handle.result(20) == "hello done"
+    assert executed == ["hello", "waits"]
