@@ -47,6 +47,7 @@ class Case:
         self.client = Batuta(NativeBackend(self.store), self.store.open, self.store.close)
         self.ledger = crew.client(name)
         self.processes: list[WorkerProcess] = []
+        self._account = Account([])
 
     async def __aenter__(self) -> Self:
         await self.store.open()
@@ -60,7 +61,9 @@ class Case:
 
     @property
     def account(self) -> Account:
-        return Account.read(self.crew.books, self.name)
+        """What the ledger has by now."""
+        self._account = self._account.refreshed(self.crew.books, self.name)
+        return self._account
 
     # -- before
 
@@ -152,6 +155,8 @@ class Case:
         """Cancel the run unless a cancel has reached it; True when nothing is left to do."""
         if self._others_will_cancel(id):
             return False
+        if any(record.key == id for record in self.account.calls("cancel", "ok")):
+            return True
         try:
             run = await self.store.get(id)
             tape = await self.store.load(run.run_id)

@@ -25,7 +25,7 @@ READS = ("unread", "load")
 
 
 def plans(*, long: bool) -> list[str]:
-    """All faults at all verbs: once, and for the verbs that come often also later and again and again."""
+    """All faults at all verbs: once, and for commits also later and again and again."""
     made = [f"{verb}:{step}:1:{fault}" for verb in VERBS for step, faults in STEPS.items() for fault in faults]
     made += [f"{verb}:read:1:{fault}" for verb in READS for fault in ("BUSY", "EIO")]
     made += [f"commit:{step}:9:{fault}:4" for step, faults in STEPS.items() for fault in faults]

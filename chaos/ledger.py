@@ -40,7 +40,8 @@ class Record(Struct, omit_defaults=True):
     once: bool = False
     pid: int = 0
     at: float = 0.0
-    """Wall time, stamped by the ledger: one clock for all processes."""
+    """When the sender was about to send it, wall time of the machine that all share. The ledger may get it much later,
+    when the sender was stopped in between."""
     text: str = ""
 
 
@@ -57,7 +58,6 @@ class _Books:
         self._files: dict[str, int] = {}
 
     def write(self, record: Record) -> None:
-        record.at = time.time()
         file = self._files.get(record.case)
         if file is None:
             path = path_of(self._directory, record.case)
@@ -96,7 +96,9 @@ class LedgerClient:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def write(self, what: str, **fields: object) -> None:
-        record = msgspec.convert({"case": self._case, "what": what, "pid": os.getpid(), **fields}, Record)
+        record = msgspec.convert(
+            {"case": self._case, "what": what, "pid": os.getpid(), "at": time.time(), **fields}, Record
+        )
         with self._lock:
             self._socket.sendall(_encoder.encode(record) + b"\n")
             if self._socket.recv(len(ANSWER)) != ANSWER:
@@ -116,14 +118,15 @@ def path_of(directory: Path, case: str) -> Path:
 class Account:
     """All that the ledger knows about one case."""
 
-    def __init__(self, records: Sequence[Record]) -> None:
+    def __init__(self, records: Sequence[Record], size: int = 0) -> None:
         self.records = records
+        self._size = size
 
-    @classmethod
-    def read(cls, directory: Path, case: str) -> Account:
+    def refreshed(self, directory: Path, case: str) -> Account:
+        """The account as it is now; this one when nothing was added."""
         path = path_of(directory, case)
-        lines = path.read_bytes().splitlines() if path.exists() else []
-        return cls([_decoder.decode(line) for line in lines])
+        data = path.read_bytes() if path.exists() and path.stat().st_size != self._size else b""
+        return Account([_decoder.decode(line) for line in data.splitlines()], len(data)) if data else self
 
     def effects(self, what: str) -> list[Record]:
         return [record for record in self.records if record.what == what and not record.op]

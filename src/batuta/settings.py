@@ -46,6 +46,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     stuck_loop: float = 30.0
     """A worker whose event loop stands still for longer gives up its lease and ends its process."""
     claim_batch: int = 500
+    tune_collector: bool = True
+    """Set Python's garbage collector, if it has its defaults, for a process with many objects."""
     always_replay: bool = False
     """For tests: rebuild every run from its journal before every turn."""
 

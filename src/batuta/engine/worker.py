@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from batuta.authoring.definitions import Activity, Workflow, activities_of, check_name
 from batuta.clock import Clock
+from batuta.engine.collector import tune_collector
 from batuta.engine.session import Session
 from batuta.engine.waiters import Known
 from batuta.errors import DuplicateDefinition, InvalidInput, StoreError, WorkerError
@@ -61,6 +62,8 @@ class Worker:
             raise WorkerError("this worker has been started already")
         for sentence in Settings.strange_variables():
             log.warning("%s", sentence)
+        if self._settings.tune_collector:
+            tune_collector()
         session = self._new_session()
         await session.open()
         self.session = session

@@ -55,7 +55,7 @@ COMMENT ON COLUMN batuta.runs.wake_at IS 'When it may be claimed; null when owne
 CREATE UNIQUE INDEX runs_current ON batuta.runs (namespace, id) WHERE current;
 CREATE INDEX runs_due ON batuta.runs (namespace, queue, priority DESC, wake_at) WHERE wake_at IS NOT NULL;
 CREATE INDEX runs_owned ON batuta.runs (namespace, owner) WHERE owner IS NOT NULL;
-CREATE INDEX runs_suspect ON batuta.runs (namespace, owner) WHERE deaths >= 2;
+CREATE INDEX runs_suspect ON batuta.runs (namespace, owner) WHERE deaths >= 2 AND closed_at IS NULL;
 CREATE INDEX runs_deadline ON batuta.runs (namespace, deadline) WHERE deadline IS NOT NULL AND closed_at IS NULL;
 CREATE INDEX runs_children ON batuta.runs (parent_run_id, parent_seq) WHERE parent_run_id IS NOT NULL;
 CREATE INDEX runs_newest ON batuta.runs (namespace, run_id);

@@ -233,7 +233,8 @@ $$;
 CREATE FUNCTION batuta.may_take_suspect(ns text, worker text) RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT NOT EXISTS (
         SELECT FROM batuta.runs r
-        WHERE r.namespace = ns AND r.owner = worker AND r.deaths >= 2 AND r.head = r.claimed_head)
+        WHERE r.namespace = ns AND r.owner = worker AND r.deaths >= 2 AND r.head = r.claimed_head
+          AND r.closed_at IS NULL)
 $$;
 
 -- Own up to `wanted` due runs: by priority, then by wake_at, and one suspect at most. One index range per queue and
@@ -259,7 +260,8 @@ BEGIN
         EXIT WHEN rank IS NULL;
         -- Suspects are few and have their own index; `+ 0` keeps the planner from looking through all that is due.
         SELECT r.run_id, r.wake_at INTO suspect FROM batuta.runs r
-        WHERE may_suspect AND r.namespace = ns AND r.owner IS NULL AND r.deaths >= 2 AND r.head = r.claimed_head
+        WHERE may_suspect AND r.namespace = ns AND r.owner IS NULL AND r.deaths >= 2 AND r.closed_at IS NULL
+          AND r.head = r.claimed_head
           AND r.queue || '' = ANY (queue_names) AND r.priority + 0 = rank AND r.wake_at + 0 <= moment
           AND r.name = ANY (run_names) AND fingerprints[array_position(run_names, r.name)] <> ALL (r.failed_code)
         ORDER BY r.wake_at + 0 LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
