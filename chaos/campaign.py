@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
-from chaos import clocks, deploys, disk, outages, replies, sweep, zombies
+from chaos import clocks, deploys, disk, outages, replies, storm, sweep, zombies
 from chaos.places import StoreKind
 from chaos.report import Tally
 from chaos.stage import Stage, each
@@ -30,6 +30,7 @@ def scenarios(kinds: Sequence[StoreKind]) -> dict[str, Scenario]:
         found[f"changed code, {kind}"] = partial(_together, kind, (deploys.changed_code,))
         found[f"poison run, {kind}"] = partial(_together, kind, (deploys.poison,))
         found[f"clocks skewed and jumping, {kind}"] = partial(_clocks, kind)
+        found[f"storm, {kind}"] = partial(_storms, kind)
     if "postgres" in kinds:
         found["requests, every reply lost, postgres"] = _requests
         found["backends terminated, postgres"] = outages.backends_terminated
@@ -81,6 +82,11 @@ async def _clocks(kind: StoreKind, stage: Stage, tally: Tally) -> None:
     cases: list[Callable[[], Awaitable[Any]]] = [partial(clocks.skewed, stage, kind, tally)]
     cases += [partial(clocks.jumped, stage, kind, seconds, tally) for seconds in (clocks.FORWARD_S, clocks.BACK_S)]
     await each(stage, tally, cases)
+
+
+async def _storms(kind: StoreKind, stage: Stage, tally: Tally) -> None:
+    count, seconds = (40, 20.0) if stage.long else (2, 8.0)
+    await each(stage, tally, [partial(storm.storm, stage, kind, number, seconds, tally) for number in range(count)])
 
 
 async def _disk(stage: Stage, tally: Tally) -> None:

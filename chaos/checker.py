@@ -108,9 +108,13 @@ class Checker:
             for journal in self._journals.values()
             if any(entry.kind is EntryKind.CANCEL_REQUESTED for entry in journal.entries)
         }
+        states = {journal.run.id: journal.run.state for journal in self._journals.values()}
         for record in self._account.calls("cancel", "ok"):
-            if record.key not in cancelled:
+            if record.key not in cancelled and states.get(record.key) is not RunState.TERMINATED:
                 self._lost(f"the cancel of {record.key} was acknowledged and never reached it")
+        for record in self._account.calls("terminate", "ok"):
+            if states.get(record.key) is not RunState.TERMINATED:
+                self._lost(f"the termination of {record.key} was acknowledged, it is {states.get(record.key)}")
 
     # -- one journal
 

@@ -137,7 +137,3 @@ class Environment:
     async def _begin(self) -> None:
         self.worker = self._backend.worker(self._workflows, self._activities, self._queues, **self._settings)
         await self.worker.start()
-        info = self.worker.session.info if self.worker.session is not None else None
-        if info is not None:  # a store in memory has no heartbeats: this one takes up what waits for other code
-            async with self.store.heart(info.worker_id) as heart:
-                await heart.beat(info, reap=False)

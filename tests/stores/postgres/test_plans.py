@@ -86,7 +86,10 @@ async def test_moving_the_head_stays_on_the_page(store: PostgresStore, postgres_
         "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE schemaname = 'batuta' AND relname = 'runs'"
     )
     assert row is not None
-    assert row["n_tup_upd"] == row["n_tup_hot_upd"] == 500
+    assert row["n_tup_upd"] == 500
+    # Were the head in an index, none would stay. How many find room depends on how soon old versions may be pruned,
+    # which any open snapshot delays; the first moves always do.
+    assert row["n_tup_hot_upd"] >= 100
 
 
 async def test_a_list_of_notable_states_gives_what_a_plain_list_gives(store: PostgresStore) -> None:

@@ -44,6 +44,7 @@ class Base:
         self._is_open = False
 
     async def open(self) -> None:
+        self._pool.open()
         async with self._pool.session() as session:
             await schema.check(session, self.address, self._sql)
         self._is_open = True

@@ -207,7 +207,12 @@ class Pool:
     def __init__(self, make: Callable[[], Session], size: int) -> None:
         self._make = make
         self._idle: list[Session] = []
+        self._closed = False
         self._room = asyncio.Semaphore(size)
+
+    def open(self) -> None:
+        """Usable again after a close."""
+        self._closed = False
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Session]:
@@ -217,7 +222,10 @@ class Pool:
             try:
                 yield session
             finally:
-                self._idle.append(session)
+                if self._closed:  # it was in use when the pool was closed
+                    session.drop()
+                else:
+                    self._idle.append(session)
 
     async def read(self, query: str, *args: Any) -> list[asyncpg.Record]:
         async with self.session() as session:
@@ -228,5 +236,6 @@ class Pool:
             return await session.write(query, *args, replied=replied)
 
     async def close(self) -> None:
-        for session in self._idle:
-            await session.close()
+        self._closed = True
+        while self._idle:
+            await self._idle.pop().close()

@@ -1,0 +1,154 @@
+"""Everything at once: clients start, cancel and terminate; workers are killed, stopped, drained and delayed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from batuta.authoring.handle import Handle
+from batuta.errors import BatutaError, OutcomeUnknown, RunClosed, StoreError
+from batuta.failpoints import SITES
+from chaos.case import LEASE_S, Case
+from chaos.places import StoreKind
+from chaos.process import WorkerProcess
+from chaos.report import Tally
+from chaos.stage import Stage, finish
+
+WORKERS = 3
+PATIENCE_S = 90.0
+KINDS: list[tuple[str, Callable[[str], list[Any]]]] = [
+    ("order", lambda id: [id]),
+    ("steps", lambda id: [id, 6, 0.05]),
+    ("waits", lambda id: [id, 0.7]),
+    ("ticks", lambda id: [id]),
+    ("hold", lambda id: [id]),
+    ("patience", lambda id: [id]),
+]
+
+
+async def storm(stage: Stage, kind: StoreKind, number: int, seconds: float, tally: Tally) -> None:
+    """Faults and clients for some seconds; then calm, in which everything must end."""
+    case = Case(f"{kind}-storm-{number}", await stage.places.fresh(kind), stage.crew)
+    async with case:
+        weather = _Weather(case, stage, tally)
+        clients = _Clients(case, stage)
+        until = time.monotonic() + seconds
+        await asyncio.gather(weather.blow(until), clients.call(until))
+        weather.calm()
+        keepers = [case.worker(), case.worker()]
+        await case.settled(clients.started, clients.held, seconds=PATIENCE_S)
+        for keeper in keepers:
+            if (code := await keeper.stop()) != 0:
+                tally.violate(case.name, f"a worker ended with {code} after the storm:\n{keeper.log()}")
+        await finish(case, tally)
+
+
+class _Weather:
+    """What happens to the workers."""
+
+    def __init__(self, case: Case, stage: Stage, tally: Tally) -> None:
+        self._case, self._chance, self._tally = case, stage.chance, tally
+        self._workers: list[WorkerProcess] = []
+        self._waking: list[tuple[float, WorkerProcess]] = []
+
+    async def blow(self, until: float) -> None:
+        while time.monotonic() < until:
+            self._bury()
+            while len(self._workers) < WORKERS:
+                self._workers.append(self._case.worker(self._trap()))
+            self._strike(self._chance.choice(self._workers))
+            await asyncio.sleep(self._chance.uniform(0.1, 0.6))
+            self._wake()
+
+    def _trap(self) -> dict[str, str]:
+        """A failpoint for a new worker: to die, to stand still past its lease, or to be slow."""
+        action = self._chance.choice(["kill", "sleep=0.4", f"sleep={LEASE_S * 1.5}", ""])
+        site, nth = self._chance.choice(sorted(SITES)), self._chance.randint(1, 8)
+        return {"BATUTA_FAILPOINT": f"{site}:{nth}:{action}"} if action else {}
+
+    def _bury(self) -> None:
+        for worker in [worker for worker in self._workers if worker.code is not None]:
+            self._workers.remove(worker)
+            self._tally.kills += worker.code == -9
+            if worker.code not in (0, -9, -15):  # -15: told to stop before it could listen
+                self._tally.violate(self._case.name, f"a worker ended with {worker.code}:\n{worker.log()}")
+
+    def _strike(self, worker: WorkerProcess) -> None:
+        match self._chance.choice(["kill", "stop", "stop", "drain", "spare", "spare"]):
+            case "kill":
+                worker.kill()
+            case "stop":
+                worker.pause()
+                self._waking.append((time.monotonic() + self._chance.uniform(0.0, LEASE_S * 2), worker))
+            case "drain":
+                worker.terminate()
+
+    def _wake(self) -> None:
+        for due, worker in list(self._waking):
+            if time.monotonic() >= due:
+                self._waking.remove((due, worker))
+                if worker.code is None:
+                    worker.go_on()
+                    self._tally.zombies += 1
+
+    def calm(self) -> None:
+        """Half of them live on; none stays stopped."""
+        for number, worker in enumerate(self._workers):
+            if worker.code is None:
+                worker.go_on()
+                if number % 2:
+                    worker.kill()
+                else:
+                    worker.terminate()
+
+
+class _Clients:
+    """What is asked of the store, with every call in the history."""
+
+    def __init__(self, case: Case, stage: Stage) -> None:
+        self._case, self._chance = case, stage.chance
+        self.started: list[str] = []
+        """Acknowledged."""
+        self.held: list[str] = []
+        self._known: list[str] = []
+
+    async def call(self, until: float) -> None:
+        while time.monotonic() < until:
+            await self._start()
+            if self._known and self._chance.random() < 0.1:
+                await self._end(self._chance.choice(self._known))
+            await asyncio.sleep(self._chance.uniform(0.0, 0.15))
+
+    async def _start(self) -> None:
+        name, arguments = self._chance.choice(KINDS)
+        id = f"{name}-{len(self._known)}"
+        self._known.append(id)
+        client = self._case.client
+        if await self._recorded("start", id, lambda: client.start(name, *arguments(id), id=id)):
+            self.started.append(id)
+            if name == "hold":
+                self.held.append(id)
+
+    async def _end(self, id: str) -> None:
+        async def terminate() -> None:
+            handle: Handle[Any] = await self._case.client.get(id)
+            await handle.terminate("storm")
+
+        await self._recorded("terminate", id, terminate)
+
+    async def _recorded(self, op: str, id: str, call: Callable[[], Awaitable[Any]]) -> bool:
+        ledger = self._case.ledger
+        ledger.write("invoke", op=op, key=id)
+        try:
+            async with asyncio.timeout(20):
+                await call()
+        except (OutcomeUnknown, TimeoutError) as error:
+            ledger.write("info", op=op, key=id, text=repr(error))
+        except (StoreError, RunClosed, LookupError, BatutaError) as error:
+            ledger.write("fail", op=op, key=id, text=repr(error))
+        else:
+            ledger.write("ok", op=op, key=id)
+            return True
+        return False
