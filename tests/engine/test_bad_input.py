@@ -3,6 +3,7 @@
 import asyncio
 import enum
 import math
+import sys
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,15 @@ from batuta import (
     connect,
     workflow,
 )
-from batuta.errors import DuplicateDefinition, InvalidURL, NotSerialisable, StoreError, TooLarge, WorkerError
+from batuta.errors import (
+    DuplicateDefinition,
+    InvalidURL,
+    MissingExtra,
+    NotSerialisable,
+    StoreError,
+    TooLarge,
+    WorkerError,
+)
 from batuta.settings import Settings
 from tests.engine.kit import commands, parked, world
 
@@ -452,6 +461,14 @@ async def test_a_database_that_is_away_is_a_named_error(url: str, real_time: Non
     with pytest.raises((StoreError, InvalidInput)):
         async with connect(url):
             pass
+
+
+def test_a_missing_extra_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith(("batuta.stores.postgres", "asyncpg"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'batuta\[postgres\]'"):
+        connect("postgresql://localhost/x")
 
 
 def test_a_bad_namespace_is_refused() -> None:

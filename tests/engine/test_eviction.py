@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 from datetime import timedelta
 
 import pytest
@@ -60,6 +61,19 @@ async def test_a_run_that_comes_back_goes_on_where_it_was() -> None:
         assert executed == ["step 0", "step 1", "step 2"]
 
 
+async def test_a_run_in_memory_is_neither_read_nor_replayed_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # covers B-08
+    caplog.set_level(logging.DEBUG, "batuta.engine")
+    async with world(sleeps, act, always_replay=False) as env:
+        handle = await env.start(sleeps, 5, 20, 29, 1)
+        await handle.result()
+        said = [line for line in caplog.messages if handle.id in line]
+        assert sum("executed activity act" in line for line in said) == 4
+        assert not [line for line in said if "replayed" in line]
+        assert set(await env.store.epochs(handle.run_id)) == {1}
+
+
 async def test_a_run_with_an_activity_in_flight_is_not_evicted() -> None:
     @activity
     async def works() -> str:
@@ -99,6 +113,30 @@ async def test_finally_blocks_that_run_at_eviction_can_do_nothing() -> None:
         assert executed == []
         assert await handle.result() == "slept"
         assert executed == ["asked for the time", "in finally"]
+
+
+async def test_nested_finally_blocks_that_wait_can_do_nothing_either() -> None:
+    @workflow
+    async def clings() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                try:
+                    await asyncio.sleep(0)
+                finally:
+                    await act("from the grave")
+
+    executed.clear()
+    async with world(clings, act) as env:
+        handle = await env.start(clings)
+        await env.settle()
+        await handle.terminate()
+        await env.settle()
+        gc.collect()
+        assert executed == []
 
 
 async def test_tasks_made_while_being_torn_down_are_closed_too() -> None:

@@ -17,6 +17,7 @@ from batuta import (
     RunTimedOut,
     activity,
     activity_info,
+    now,
     workflow,
 )
 from tests.engine.arena import PATIENCE, Arena, until, until_state
@@ -97,6 +98,21 @@ async def test_a_workflow_runs_from_start_to_result(arena: Arena) -> None:
     kinds = Counter(str(line.kind) for line in await handle.journal())
     assert kinds == {"started": 1, "activity_done": 4, "timer_fired": 2}
     await replay_all(arena.store(client), {"order": order})
+
+
+@workflow
+async def naps(seconds: float) -> float:
+    begun = now()
+    await asyncio.sleep(seconds)
+    return (now() - begun).total_seconds()
+
+
+async def test_timers_never_fire_early_in_memory_or_out_of_it(arena: Arena) -> None:
+    client = await arena.client()
+    await arena.worker(client, naps, keep_in_memory=0.1)
+    handles = [await client.start(naps, n / 100) for n in range(1, 25, 3)]
+    passed = await asyncio.gather(*(handle.result(PATIENCE) for handle in handles))
+    assert all(slept >= n / 100 for slept, n in zip(passed, range(1, 25, 3), strict=True))
 
 
 async def test_many_runs_at_once_come_to_their_ends(arena: Arena) -> None:

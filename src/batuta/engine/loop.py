@@ -287,11 +287,21 @@ def _drive(closing: Any) -> None:
     _close(closing)
 
 
+_MOST_CLOSES = 100
+"""How many `finally` blocks, one within the other, may each wait once more while they are closed."""
+
+
 def _close(coroutine: Any) -> None:
-    try:
-        coroutine.close()
-    except BaseException as error:  # noqa: BLE001 - a `finally` that awaits, or raises, in a run that is gone
-        log.debug("while closing a workflow's coroutine: %r", error)
+    """Close a coroutine for good, here: left suspended it would be closed by its deallocation, out of our hands."""
+    for _ in range(_MOST_CLOSES):
+        try:
+            coroutine.close()
+            return
+        except RuntimeError as error:  # "coroutine ignored GeneratorExit": a `finally` block waits
+            log.debug("while closing a workflow's coroutine: %r", error)
+        except BaseException as error:  # noqa: BLE001 - a `finally` block raises, in a run that is gone
+            log.debug("while closing a workflow's coroutine: %r", error)
+            return
 
 
 def _forbidden(name: str, instead: str) -> Callable[..., NoReturn]:

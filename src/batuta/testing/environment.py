@@ -51,7 +51,7 @@ class Environment:
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
         self._clock: Clock = loop.clock if isinstance(loop, VirtualLoop) else SystemClock()
-        self.store = MemoryStore(MemoryDatabase(self._clock))
+        self.store = self.make_store(MemoryDatabase(self._clock))
         self._backend = NativeBackend(self.store, self._clock)
         self.client = Batuta(self._backend, self.store.open, self.store.close)
         await self.client.__aenter__()
@@ -64,6 +64,10 @@ class Environment:
         # What a failed test left behind is not worth waiting for.
         await self.worker.stop(grace=None if error is None else 0.001)
         await self.client.__aexit__(None, None, None)
+
+    def make_store(self, database: MemoryDatabase) -> MemoryStore:
+        """The store of this environment. To be overridden by those who want it to fail."""
+        return MemoryStore(database)
 
     @property
     def workflows(self) -> list[Workflow[..., Any]]:
