@@ -69,9 +69,7 @@ def test_only_optional_dependencies_are_imported_inside_functions() -> None:
     wrong = [
         str(found)
         for found in ALL
-        if found.late
-        and room(found.importer) not in MAY_IMPORT_LATE
-        and found.module.split(".")[0] not in OPTIONAL
+        if found.late and room(found.importer) not in MAY_IMPORT_LATE and found.module.split(".")[0] not in OPTIONAL
     ]
     assert not wrong, "\n".join(wrong)
 

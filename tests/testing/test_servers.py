@@ -140,9 +140,7 @@ def test_a_given_url_is_used_instead_of_a_server_of_our_own(monkeypatch: pytest.
     assert server.url == "postgresql://someone@127.0.0.1:1/postgres"
 
 
-def test_without_any_binaries_the_error_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_any_binaries_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(pgbinaries, "WHEELS", ())
     monkeypatch.setattr(pgbinaries, "SYSTEM", tmp_path)
     monkeypatch.delenv("BATUTA_TEST_POSTGRES_URL", raising=False)
