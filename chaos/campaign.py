@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
@@ -36,6 +37,7 @@ def scenarios(kinds: Sequence[StoreKind]) -> dict[str, Scenario]:
         found["backends terminated, postgres"] = outages.backends_terminated
         found["restarts and kills, postgres"] = outages.restarted
         found["outage beyond the lease, postgres"] = outages.longer_than_a_lease
+        found["frozen beyond the lease, postgres"] = outages.frozen
         found["recovery races restart, postgres"] = outages.recovery_races_restart
     if "sqlite" in kinds:
         found["EIO, ENOSPC, BUSY, sqlite"] = _disk
@@ -85,13 +87,18 @@ async def _clocks(kind: StoreKind, stage: Stage, tally: Tally) -> None:
 
 
 async def _storms(kind: StoreKind, stage: Stage, tally: Tally) -> None:
-    count, seconds = (40, 20.0) if stage.long else (2, 8.0)
+    count, seconds = (40, 20.0) if stage.long else (1, 8.0)
     await each(stage, tally, [partial(storm.storm, stage, kind, number, seconds, tally) for number in range(count)])
 
 
 async def _disk(stage: Stage, tally: Tally) -> None:
     plans = disk.plans(long=stage.long)
+    plans = plans if stage.long else stage.chance.sample(plans, len(plans) // 2)
     cases: list[Callable[[], Awaitable[Any]]] = [partial(disk.fail_at, stage, plan, tally) for plan in plans]
     cases.append(partial(disk.no_room, stage, tally))
+    if shutil.which("strace"):
+        cases += [partial(disk.fail_syscall, stage, inject, tally) for inject in disk.syscalls(long=stage.long)]
+    else:
+        tally.note("strace is not installed: no faults of real system calls")
     cases += [partial(disk.held_by_another, stage, tally, seconds) for seconds in (1.0, 4.0)]
     await each(stage, tally, cases)

@@ -17,7 +17,7 @@ from batuta.errors import RunClosed, StoreError
 from batuta.ids import new_worker_id
 from batuta.journal.entries import EntryKind
 from batuta.journal.records import MessageKind, Run, RunFilter, WorkerInfo
-from batuta.journal.states import OPEN, PARKED
+from batuta.journal.states import OPEN, PARKED, RunState
 from chaos import flows
 from chaos.ledger import Account
 from chaos.places import Place
@@ -35,7 +35,8 @@ SETTINGS = {
 """Everything happens within seconds, so that thousands of cases fit into minutes."""
 LOOK_EVERY_S = 0.05
 PATIENCE_S = 40.0
-_UNFINISHED = tuple(sorted(OPEN - PARKED))
+UNFINISHED = tuple(sorted(OPEN - PARKED))
+"""What is neither closed nor parked."""
 
 
 class Case:
@@ -84,11 +85,11 @@ class Case:
 
     # -- meanwhile
 
-    def worker(self, env: Mapping[str, str] | None = None, **job: Any) -> WorkerProcess:
-        """A worker process on this place."""
+    def worker(self, env: Mapping[str, str] | None = None, *, under: Sequence[str] = (), **job: Any) -> WorkerProcess:
+        """A worker process on this place, `under` another program if need be."""
         place = self.place
         task = Job(url=place.url, namespace=place.namespace, case=self.name, ledger=self.crew.port, **job)
-        process = self.crew.worker(task, SETTINGS | dict(env or {}))
+        process = self.crew.worker(task, SETTINGS | dict(env or {}), under)
         self.processes.append(process)
         return process
 
@@ -107,15 +108,21 @@ class Case:
         """Wait until the ledger has so many effects."""
         await until(lambda: len(self.account.effects(what)) >= count, seconds, f"{count} times {what}")
 
-    async def settled(self, ids: Sequence[str], cancel: Sequence[str] = (), seconds: float = PATIENCE_S) -> None:
-        """Wait until all these runs are there and every run is closed or parked. Cancels what nobody has cancelled.
+    async def settled(
+        self,
+        ids: Sequence[str],
+        cancel: Sequence[str] = (),
+        seconds: float = PATIENCE_S,
+        states: Sequence[RunState] = UNFINISHED,
+    ) -> None:
+        """Wait until all these runs are there and none is in one of `states`. Cancels what nobody has cancelled.
 
         Raises TooSlow, which names what is still open.
         """
         deadline = time.monotonic() + seconds
         waiting = set(cancel)
         while True:
-            open_runs, missing = await self._unfinished(ids)
+            open_runs, missing = await self._unfinished(ids, states)
             if not open_runs and not missing:
                 return
             waiting -= {id for id in waiting if await self._cancelled(id)}
@@ -141,9 +148,9 @@ class Case:
             if process.code is not None and process.code > 0:
                 raise TooSlow(f"worker {process.pid} ended with {process.code}:\n{process.log()}")
 
-    async def _unfinished(self, ids: Sequence[str]) -> tuple[list[Run], list[str]]:
+    async def _unfinished(self, ids: Sequence[str], states: Sequence[RunState]) -> tuple[list[Run], list[str]]:
         try:
-            open_runs = await self.runs(RunFilter(states=_UNFINISHED))
+            open_runs = await self.runs(RunFilter(states=tuple(states)))
             if open_runs:
                 return open_runs, []
             there = {run.id for run in await self.runs()}
@@ -176,10 +183,12 @@ class Case:
 
     def _others_will_cancel(self, id: str) -> bool:
         """Whether a worker has the duty and has not tried yet."""
-        tried = {record.pid for record in self.account.records if record.op == "cancel" and record.what != "invoke"}
+        if any(
+            record.op == "cancel" and record.key == id and record.what != "invoke" for record in self.account.records
+        ):
+            return False
         return any(
-            id in process.job.cancel and process.code is None and not process.is_stopped() and process.pid not in tried
-            for process in self.processes
+            id in process.job.cancel and process.code is None and not process.is_stopped() for process in self.processes
         )
 
 

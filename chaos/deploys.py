@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from batuta.journal.records import RunFilter
-from batuta.journal.states import RunState
+from batuta.journal.states import OPEN, RunState
 from chaos.case import Case
 from chaos.places import StoreKind
 from chaos.process import TooSlow, WorkerProcess
@@ -80,7 +80,7 @@ async def changed_code(stage: Stage, kind: StoreKind, tally: Tally) -> None:
         if begun := [r.key for r in case.account.effects("begin") if r.pid == new.pid and r.run in parked]:
             tally.violate(case.name, f"the changed code began {begun} of runs that it does not replay")
         right = case.worker()
-        await case.settled([b.id for b in begin], seconds=PATIENCE_S)
+        await case.settled([b.id for b in begin], seconds=PATIENCE_S, states=tuple(sorted(OPEN)))
         await right.stop()
         await finish(case, tally)
 

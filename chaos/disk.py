@@ -56,6 +56,33 @@ async def fail_at(stage: Stage, plan: str, tally: Tally) -> None:
         await finish(case, tally)
 
 
+async def fail_syscall(stage: Stage, inject: str, tally: Tally) -> None:
+    """The kernel itself fails a call or kills the worker there. `inject` is in the words of strace."""
+    case = Case(f"disk-{inject.replace(':', '-').replace('+', '-on')}", await stage.places.fresh("sqlite"), stage.crew)
+    async with case:
+        await prepare(case)
+        under = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"inject={inject}"]
+        worker = victim(case, under)
+        code = await case.ended(worker, CANCEL)
+        if code not in (0, -9):
+            tally.violate(case.name, f"the worker did not survive: {code}\n{worker.log()}")
+        tally.kills += code == -9
+        after = successor(case)
+        await case.settled(ids(), CANCEL)
+        await after.stop()
+        await finish(case, tally)
+
+
+def syscalls(*, long: bool) -> list[str]:
+    """Every sync is the last one, or fails; writes find no room for a while."""
+    nths = range(1, 60) if long else range(3, 48, 9)
+    syncs = "fsync,fdatasync"
+    made = [f"{syncs}:signal=SIGKILL:when={nth}" for nth in nths]
+    made += [f"{syncs}:error=EIO:when={nth + 1}" for nth in nths]  # the first one belongs to the registration
+    made += [f"pwrite64:error=ENOSPC:when={nth}..{nth + 8}" for nth in range(20, 400, 20 if long else 120)]
+    return made
+
+
 async def no_room(stage: Stage, tally: Tally) -> None:
     """The file may not grow for a while, for real: nothing is acknowledged meanwhile, and work goes on afterwards."""
     case = Case("disk-no-room", await stage.places.fresh("sqlite"), stage.crew)

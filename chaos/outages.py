@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import chain
+from pathlib import Path
 
 import asyncpg
 
@@ -114,8 +117,41 @@ async def restarted(stage: Stage, tally: Tally) -> None:
 
 async def longer_than_a_lease(stage: Stage, tally: Tally) -> None:
     """PostgreSQL is away for longer than every lease; nobody died, and nobody may be taken for dead."""
+
+    async def away(server: PostgresServer) -> None:
+        await asyncio.to_thread(server.stop, "immediate")
+        await asyncio.sleep(LEASE_S * 2)
+        await asyncio.to_thread(server.start)
+
+    await _outage(stage, tally, "away", away)
+
+
+async def frozen(stage: Stage, tally: Tally) -> None:
+    """PostgreSQL keeps all connections and answers nobody for longer than every lease."""
+
+    async def freeze(server: PostgresServer) -> None:
+        processes = _processes(server)
+        for pid in processes:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            await asyncio.sleep(LEASE_S * 2)
+        finally:
+            for pid in processes:
+                os.kill(pid, signal.SIGCONT)
+
+    await _outage(stage, tally, "frozen", freeze)
+
+
+def _processes(server: PostgresServer) -> list[int]:
+    """The server and its sessions."""
+    assert server.pid is not None
+    children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+    return [server.pid, *map(int, children)]
+
+
+async def _outage(stage: Stage, tally: Tally, name: str, happen: Callable[[PostgresServer], Awaitable[None]]) -> None:
     async with own_server() as (server, place):
-        case = Case("outage", place, stage.crew)
+        case = Case(f"outage-{name}", place, stage.crew)
         async with case:
             await asyncio.sleep(LEASE_S)
             begins = [
@@ -126,9 +162,7 @@ async def longer_than_a_lease(stage: Stage, tally: Tally) -> None:
             ids = [begin.id for begin in chain(*begins)]
             await case.until_recorded("begin", len(ids))
             await asyncio.sleep(LEASE_S + HEARTBEAT_S)  # from now on each of them may reap
-            await asyncio.to_thread(server.stop, "immediate")
-            await asyncio.sleep(LEASE_S * 2)
-            await asyncio.to_thread(server.start)
+            await happen(server)
             await case.settled(ids, seconds=PATIENCE_S)
             await _all_alive(case, workers, tally)
             await finish(case, tally)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -38,13 +38,13 @@ async def until(condition: Callable[[], bool], seconds: float, what: str) -> Non
 class WorkerProcess:
     """One process of `chaos.worker`."""
 
-    def __init__(self, job: Job, env: Mapping[str, str], log: Path) -> None:
+    def __init__(self, job: Job, env: Mapping[str, str], log: Path, under: Sequence[str] = ()) -> None:
         self.job = job
         self._log = log
         self._out = log.with_suffix(".out")
         with log.open("ab") as errors, self._out.open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "chaos.worker", msgspec.json.encode(job).decode()],
+                [*under, sys.executable, "-m", "chaos.worker", msgspec.json.encode(job).decode()],
                 cwd=ROOT,
                 env=_environment() | dict(env),
                 stdin=subprocess.DEVNULL,
@@ -158,8 +158,8 @@ class Crew:
     def client(self, case: str) -> LedgerClient:
         return LedgerClient(self.port, case)
 
-    def worker(self, job: Job, env: Mapping[str, str]) -> WorkerProcess:
+    def worker(self, job: Job, env: Mapping[str, str], under: Sequence[str] = ()) -> WorkerProcess:
         number = len(self._workers) + 1
-        process = WorkerProcess(job, env, self.directory / f"{job.case}-{number}.log")
+        process = WorkerProcess(job, env, self.directory / f"{job.case}-{number}.log", under)
         self._workers.append(process)
         return process

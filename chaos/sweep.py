@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from batuta.failpoints import SITES
 from batuta.ids import RunId
@@ -29,8 +30,9 @@ async def prepare(case: Case) -> None:
     await case.start("order", QUEUED, QUEUED)
 
 
-def victim(case: Case, **env: str) -> WorkerProcess:
-    return case.worker(env, begin=reference_begin(), cancel=CANCEL, tail=reference_tail(), leave=True)
+def victim(case: Case, under: Sequence[str] = (), **env: str) -> WorkerProcess:
+    """A worker that meets everything, and leaves by itself."""
+    return case.worker(env, under=under, begin=reference_begin(), cancel=CANCEL, tail=reference_tail(), leave=True)
 
 
 def successor(case: Case) -> WorkerProcess:

@@ -139,12 +139,16 @@ class Committer:
         failpoint("commit.effects")
         for index, (run, change, effects) in enumerate(batch):
             verdict = verdicts.get(index) if verdicts else None
-            if verdict is None:
-                run.settled(change, effects)
-            elif verdict is Verdict.EXISTS:
-                run.drop(AlreadyStarted(run.identity.id, "open or closed"))
-            else:
-                log.warning("a write of run %s was refused: another worker owns it, or it was closed", run.identity.id)
+            try:
+                if verdict is None:
+                    run.settled(change, effects)
+                elif verdict is Verdict.EXISTS:
+                    run.drop(AlreadyStarted(run.identity.id, "open or closed"))
+                else:
+                    log.warning("a write of run %s was refused: it has another owner, or is closed", run.identity.id)
+                    run.drop()
+            except Exception:
+                log.exception("run %s is dropped and will be read again", run.identity.id)
                 run.drop()
 
     # -- one batch
@@ -175,7 +179,8 @@ class Committer:
             run = item[0]
             if item[1].start is not None and run.starting is not None:
                 if keep:
-                    run.starting.set_exception(error)
+                    if not run.starting.done():
+                        run.starting.set_exception(error)
                     run.starting = None
                 else:
                     batch.remove(item)

@@ -122,6 +122,8 @@ class Lease:
                 self._gapless_since = sent
             pulse = await heart.beat(self._worker, reap=sent - self._gapless_since >= self._settings.lease)
             received = self._clock.monotonic()
+            if received > self._valid_until:  # the store stood still within this beat: everybody's lease is over
+                self._gapless_since = received
             failpoint("lease.after_beat")
             if not self._accept(pulse, sent, received):
                 return

@@ -18,6 +18,7 @@ from batuta.engine.completion import Completion
 from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.machine import Machine, RunIdentity
 from batuta.engine.replay import Replay
+from batuta.engine.waiters import Waiters
 from batuta.errors import InvalidInput, OutcomeUnknown, WorkflowBroken
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
@@ -56,8 +57,7 @@ class Host(Protocol):
     turn: LiveRun | None
     """Whose code is running now, for the watchdog."""
 
-    on_closed: Callable[[RunId, tuple[RunState, Command | None]], None]
-    """Told of every run that came to its end here."""
+    waiters: Waiters
 
     def submit(self, run: LiveRun) -> None:
         """The run's change is to be written."""
@@ -78,6 +78,7 @@ class LiveRun:
     __slots__ = (
         "_backlog",
         "_crc",
+        "_held_up",
         "_host",
         "_kept",
         "armed_at",
@@ -114,6 +115,7 @@ class LiveRun:
         self.leaving = False
         self.seen: set[str] = set()
         self._crc = 0
+        self._held_up = False
         self._backlog: deque[tuple[EntryKind, Body]] = deque()
         self._kept: list[Entry] = []
 
@@ -189,7 +191,7 @@ class LiveRun:
         if kind in _ANSWERS and body.seq not in self.machine.activities:
             self._after_turn()  # it was cancelled by a turn that was not durable yet when it answered
             return
-        if self.head - self.durable >= host.settings.undurable_entries:
+        if self._too_far_ahead():
             self._backlog.append((kind, body))
             return
         failpoint("turn.before")
@@ -286,8 +288,9 @@ class LiveRun:
     def _fire_timers(self, now: int) -> None:
         """Each timer that is due is an input of its own, earliest first."""
         while not self.leaving and (timer := self.machine.next_timer()) is not None and timer[0] <= now:
-            if self._backlog or self.head - self.durable >= self._host.settings.undurable_entries:
-                return  # `settled` comes back here
+            if self._backlog or self._too_far_ahead():
+                self._held_up = True  # `settled` comes back here
+                return
             failpoint("timer.fired")
             self.deliver(EntryKind.TIMER_FIRED, Body(seq=timer[1]))
         if not self.leaving:
@@ -362,7 +365,8 @@ class LiveRun:
             self._emit_logs()
         if self.starting is not None:
             failpoint("start.after_commit")
-            self.starting.set_result(self.completion)
+            if not self.starting.done():  # the starter may have been cancelled; the run goes on
+                self.starting.set_result(self.completion)
             self.starting = None
         if change.move is not None:
             self._gone(change.move)
@@ -381,29 +385,36 @@ class LiveRun:
                     executor.start(self, effect.seq, pending)
             elif effect.kind is CommandKind.CANCEL:
                 executor.cancel(self, effect.target)
-        if self._backlog or self._host.draining:
+        if self._backlog or self._held_up or self._host.draining:
             self._go_on()
 
+    def _too_far_ahead(self) -> bool:
+        return self.head - self.durable >= self._host.settings.undurable_entries
+
     def _go_on(self) -> None:
-        while self._backlog and self.head - self.durable < self._host.settings.undurable_entries:
+        """There is room again for what was held up, or there is nothing left to wait for before leaving."""
+        while self._backlog and not self._too_far_ahead():
             self.deliver(*self._backlog.popleft())
-        if not self.leaving and self.head == self.durable:
-            if self._host.draining and not self.calls:
-                self.leave(self._host.clock.now())
-            else:
-                self.wake(self._host.clock.now())
+        if self.leaving:
+            return
+        if self._host.draining and not self.calls and self.head == self.durable:
+            self.leave(self._host.clock.now())
+        elif self._held_up and not self._backlog and not self._too_far_ahead():
+            self._held_up = False
+            self.wake(self._host.clock.now())
 
     def _gone(self, move: Move) -> None:
         if move.state in CLOSED:
             failpoint("close.durable")
             self.completion.settle(move.state, self.machine.outcome)
-            self._host.on_closed(self.identity.run_id, (move.state, self.machine.outcome))
+            self._host.waiters.settle(self.run_id, (move.state, self.machine.outcome))
         else:
             self.completion.lose()
         self.leaving = True
         self._host.executor.cancel_all(self)
         self.machine.tear_down()
         self._host.forget(self, move.wake_at if move.state not in CLOSED else None)
+        self._host.waiters.look_for(self.run_id)
         failpoint("evict.after")
 
     def _emit_logs(self) -> None:
@@ -423,6 +434,7 @@ class LiveRun:
         self._host.executor.cancel_all(self)
         self.machine.tear_down()
         self._host.forget(self, None)
+        self._host.waiters.look_for(self.run_id)
 
 
 def _as_input(message: Message) -> tuple[EntryKind, Body]:

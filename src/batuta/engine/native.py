@@ -88,7 +88,7 @@ class NativeBackend:
             chosen,
             self._clock,
             self._workers.append,
-            self._waiters.settle,
+            self._waiters,
         )
 
     # -- results

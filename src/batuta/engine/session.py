@@ -22,7 +22,7 @@ from batuta.engine.live import LiveRun
 from batuta.engine.machine import RunIdentity
 from batuta.engine.poller import Poller
 from batuta.engine.timers import Timers
-from batuta.engine.waiters import Known
+from batuta.engine.waiters import Waiters
 from batuta.engine.watchdog import Watchdog
 from batuta.errors import InvalidInput, StoreError, StoreUnavailable, WorkflowBroken
 from batuta.failpoints import failpoint
@@ -52,7 +52,7 @@ class Session:
         settings: Settings,
         clock: Clock,
         on_lost: Callable[[str], None],
-        on_closed: Callable[[RunId, Known], None],
+        waiters: Waiters,
     ) -> None:
         self.store, self.workflows, self.settings = store, workflows, settings
         self.clock = DatabaseClock(clock)
@@ -68,7 +68,7 @@ class Session:
         self.runs: dict[RunId, LiveRun] = {}
         self.draining = False
         self._on_lost = on_lost
-        self.on_closed = on_closed
+        self.waiters = waiters
         self._starts: deque[tuple[NewRun, Workflow[..., Any], Body, asyncio.Future[Completion]]] = deque()
         self._timers = Timers(self.clock)
         self.executor = Executor(activities, self.clock, settings, self.may_act, self.permission)

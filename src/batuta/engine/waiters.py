@@ -51,6 +51,12 @@ class Waiters:
             if not future.done():
                 future.set_result(known)
 
+    def look_for(self, run_id: RunId) -> None:
+        """The run has left this process, by whatever way: it may be closed."""
+        if run_id in self._waiting:
+            self._dirty.add(run_id)
+            self._wake.set()
+
     async def _look_forever(self) -> None:
         """Until nobody waits any more."""
         unlisten = self._store.listen(self._on_hint)

@@ -12,9 +12,9 @@ from batuta.authoring.definitions import Activity, Workflow, activities_of, chec
 from batuta.clock import Clock
 from batuta.engine.collector import tune_collector
 from batuta.engine.session import Session
-from batuta.engine.waiters import Known
+from batuta.engine.waiters import Waiters
 from batuta.errors import DuplicateDefinition, InvalidInput, StoreError, WorkerError
-from batuta.ids import RunId, jitter
+from batuta.ids import jitter
 from batuta.journal.store import Store
 from batuta.settings import Settings
 
@@ -33,7 +33,7 @@ class Worker:
         settings: Settings,
         clock: Clock,
         on_start: Callable[[Worker], None],
-        on_closed: Callable[[RunId, Known], None],
+        waiters: Waiters,
     ) -> None:
         self._workflows = _by_name(workflows)
         self._activities = _activities_by_name(activities)
@@ -41,7 +41,7 @@ class Worker:
             raise InvalidInput(f"queues={queues!r} must be a list of queue names, such as ['default']")
         self._queues = [check_name(queue, "queue") for queue in queues]
         self._store, self._settings, self._clock = store, settings, clock
-        self._on_start, self._on_closed = on_start, on_closed
+        self._on_start, self._waiters = on_start, waiters
         self._stopping = False
         self._reopening: asyncio.Task[None] | None = None
         self.session: Session | None = None
@@ -100,7 +100,7 @@ class Worker:
             self._settings,
             self._clock,
             self._lost,
-            self._on_closed,
+            self._waiters,
         )
 
     def _lost(self, why: str) -> None:

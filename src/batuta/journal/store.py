@@ -44,12 +44,14 @@ class Heart(Protocol):
 
         Renews the lease while the worker's row is there, also when it was over: the row goes when, and only when, its
         runs are taken from it, so a worker that merely could not reach the store (as all of them during an outage)
-        goes on. Times out open runs whose deadline has passed. Takes needs_code runs out
-        of parking (state waiting, due now) when `worker.code` has another fingerprint for their name than all in their
-        `failed_code`. With `reap`, rows of workers whose lease is over are deleted, and runs whose owner has no row are
-        set free: epoch + 1, owner none, due now, state waiting (pending when head is -1); deaths + 1 when head has not
-        moved since the claim, else 1; at 5 deaths parked as poisoned. A dead worker that owned a suspect (a run with 2
-        deaths or more, of which it owns one at most) is blamed on that one: the deaths of its other runs stay.
+        goes on. Times out open runs whose deadline has passed. Takes needs_code runs out of parking (state waiting, due
+        now) when `worker.code` has another fingerprint for their name than all in their `failed_code`.
+
+        With `reap`, unless this worker's own lease was over just now (then all of them stood still together), rows of
+        workers whose lease is over are deleted, and runs whose owner has no row are set free: epoch + 1, owner none,
+        due now, state waiting (pending when head is -1); deaths + 1 when head has not moved since the claim, else 1; at
+        5 deaths parked as poisoned. A dead worker that owned a suspect (a run with 2 deaths or more, of which it owns
+        one at most) is blamed on that one: the deaths of its other runs stay.
         """
         ...
 

@@ -487,11 +487,12 @@ class MemoryHeart:
         with store._transaction() as now:
             if worker.worker_id not in room.workers:
                 return Pulse(now=now, alive=False, timeline=store._database.timeline)
+            was_live = room.workers[worker.worker_id].lease_until > now
             room.workers[worker.worker_id].lease_until = now + worker.lease
             hint = Hint()
             self._time_out(now, hint)
             self._revive(worker, now, hint)
-            reaped = self._reap_expired(now, hint) if reap else 0
+            reaped = self._reap_expired(now, hint) if reap and was_live else 0
             store._tell(hint)
             owned = [row.run for row in room.open.values() if row.run.owner == worker.worker_id]
             return Pulse(

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from batuta.journal.records import Hint, Pulse, WorkerInfo
 from batuta.stores import rules
+from batuta.stores.sqlite.batch import is_live
 from batuta.stores.sqlite.claims import due_at, owns_suspect
 from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.place import WorkerLocks
@@ -74,6 +75,7 @@ class Beat:
     def beat(self, worker: WorkerInfo, reap: bool) -> tuple[Pulse, list[str], Hint]:
         cursor, namespace, now = self._cursor, self._namespace, self._now
         worker_id = worker.worker_id
+        reap = reap and is_live(cursor, namespace, worker_id, now)
         cursor.execute(Q["renew"], (now, now + worker.lease, namespace, worker_id))
         if cursor.rowcount == 0:
             return Pulse(now=now, alive=False), [], self._hint

@@ -53,6 +53,13 @@ class LeaseReapConformance:
         assert (pulse.alive, pulse.owned) == (True, {pen.run_id: 1})
         await claim_one(store, worker)
 
+    async def test_after_a_standstill_the_first_to_beat_reaps_nobody(self, store: Store) -> None:
+        first, second = await live_worker(store), await live_worker(store)
+        pen = await start_owned(store, second)
+        await outlive_lease(store)
+        assert (await beat(store, first, reap=True)).reaped == 0
+        assert (await beat(store, second, reap=True)).owned == {pen.run_id: 1}
+
     async def test_a_worker_whose_runs_were_taken_is_not_alive(self, store: Store) -> None:
         worker = await live_worker(store)
         await outlive_lease(store)

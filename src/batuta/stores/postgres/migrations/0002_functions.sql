@@ -421,7 +421,12 @@ CREATE FUNCTION batuta.beat(
     OUT moment bigint, OUT alive boolean, OUT due_at bigint, OUT unread uuid[], OUT owned uuid[], OUT epochs integer[],
     OUT peers text[], OUT reaped integer, OUT due integer, OUT overdue uuid[]
 ) LANGUAGE plpgsql AS $$
+DECLARE
+    was_live boolean;
 BEGIN
+    -- After a standstill of the database everybody's lease is over and nobody died: whoever comes first must not reap.
+    SELECT w.lease_until > batuta.batuta_now() INTO was_live
+    FROM batuta.workers w WHERE w.namespace = ns AND w.worker_id = worker FOR NO KEY UPDATE;
     UPDATE batuta.workers w SET beat_at = batuta.batuta_now(), lease_until = batuta.batuta_now() + beat.lease
     WHERE w.namespace = ns AND w.worker_id = worker;
     alive := FOUND;
@@ -434,7 +439,7 @@ BEGIN
         WHERE r.namespace = ns AND r.deadline <= moment AND r.closed_at IS NULL ORDER BY r.deadline LIMIT most);
     reaped := 0;
     due := 0;
-    IF reaping THEN
+    IF reaping AND was_live THEN
         SELECT r.freed, r.due INTO reaped, due FROM batuta.reap(ns, moment, most, poison, poisoned) r;
     END IF;
     due := due + batuta.revive(ns, moment, queue_names, run_names, fingerprints, most);
