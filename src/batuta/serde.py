@@ -175,9 +175,15 @@ class Codec:
         if self._plain is not None:
             return decode(data, self._plain, self._input), {}
         if bytes(data)[:1] == b"{":
-            return self._decode_object(data, self._input)
-        given = decode(data, _list_decoder, self._input)
-        return decode(data, self._arity(len(given)), self._input), {}
+            args, kwargs = self._decode_object(data, self._input)
+        else:
+            given = decode(data, _list_decoder, self._input)
+            args, kwargs = decode(data, self._arity(len(given)), self._input), {}
+        try:
+            self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise InvalidInput(f"{self._input} does not fit its parameters: {error}") from None
+        return args, kwargs
 
     def _decode_object(self, data: bytes | msgspec.Raw, what: str) -> tuple[tuple[Any, ...], dict[str, Any]]:
         both = decode(data, _object_decoder, what)

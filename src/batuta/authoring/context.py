@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Coroutine, MutableMapping
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
@@ -16,6 +17,8 @@ from batuta.authoring.options import ActivityOptions
 from batuta.errors import WorkerError
 from batuta.ids import RunId
 from batuta.serde import Codec, Decoder, decoder_for
+
+_log = logging.getLogger("batuta.engine")
 
 T = TypeVar("T")
 
@@ -116,8 +119,35 @@ class WorkflowLogger(logging.LoggerAdapter[logging.Logger]):
             info = runtime.info()
             where = {"run_id": str(info.run_id), "run": info.id, "workflow": info.workflow}
             extra = where | (kwargs.pop("extra", None) or {})
-            emit = super().log
-            runtime.log(lambda: emit(level, msg, *args, extra=extra, **kwargs))
+            try:
+                record = self._record(level, msg, args, extra, **kwargs)
+            except Exception as error:  # noqa: BLE001 - a bad log call must not change what the workflow does
+                _log.warning("a log line of run %s could not be made: %r", info.id, error)
+            else:
+                runtime.log(lambda: self.logger.handle(record))
+
+    def _record(
+        self,
+        level: int,
+        msg: object,
+        args: tuple[object, ...],
+        extra: dict[str, Any],
+        *,
+        exc_info: Any = None,
+        stack_info: bool = False,
+        stacklevel: int = 1,
+    ) -> logging.LogRecord:
+        """Made now, where the caller and its error are known; sent when the turn is durable."""
+        if isinstance(exc_info, BaseException):
+            exc_info = (type(exc_info), exc_info, exc_info.__traceback__)
+        elif exc_info and not isinstance(exc_info, tuple):
+            exc_info = sys.exc_info()
+        path, line, function, stack = self.logger.findCaller(stack_info, stacklevel + 2)
+        made = self.logger.makeRecord(
+            self.logger.name, level, path, line, msg, args, exc_info or None, function, extra, stack
+        )
+        made.msg, made.args = made.getMessage(), None
+        return made
 
 
 logger = WorkflowLogger(logging.getLogger("batuta.workflow"), None)

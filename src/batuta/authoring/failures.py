@@ -32,10 +32,10 @@ def to_failure(error: BaseException, depth: int = 0) -> Failure:
     cause = error.__cause__
     return Failure(
         type=_type_name(type(error)),
-        message=str(error),
+        message=_text(error),
         details=_details(error),
         retryable=not isinstance(error, NonRetryable),
-        traceback="".join(traceback.format_exception(error, chain=False))[-_LONGEST_TRACEBACK:],
+        traceback=_traceback(error),
         cause=to_failure(cause, depth + 1) if cause is not None and depth < _DEEPEST_CAUSE else None,
     )
 
@@ -64,7 +64,7 @@ def _rebuild(failure: Failure) -> Exception:
 
 
 def _details(error: BaseException) -> Raw | msgspec.UnsetType:
-    for details in (_Details(_args(error), _fields(error)), _Details([str(error)])):
+    for details in (_Details(_args(error), _fields(error)), _Details([_text(error)])):
         try:
             return Raw(encode(details, "an error", _LARGEST_DETAILS))
         except NotSerialisable:
@@ -72,6 +72,26 @@ def _details(error: BaseException) -> Raw | msgspec.UnsetType:
         except ValueError:
             return UNSET
     return UNSET
+
+
+def _text(error: BaseException) -> str:
+    """Its message, whatever is in it: this must not fail."""
+    try:
+        return _clean(str(error))
+    except Exception:  # noqa: BLE001 - an exception with a broken __str__
+        return f"<{type(error).__qualname__} without a readable message>"
+
+
+def _clean(text: str) -> str:
+    """Lone surrogates, as from undecodable bytes, have no place in JSON."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _traceback(error: BaseException) -> str:
+    try:
+        return _clean("".join(traceback.format_exception(error, chain=False))[-_LONGEST_TRACEBACK:])
+    except Exception:  # noqa: BLE001 - as in _text
+        return ""
 
 
 def _args(error: BaseException) -> list[Any]:

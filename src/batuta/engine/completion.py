@@ -35,7 +35,11 @@ class Completion:
         if self.state is None and not self.lost:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
-            await waiter
+            try:
+                await waiter
+            finally:
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
         return self.state is not None
 
     def _wake(self) -> None:

@@ -55,6 +55,7 @@ class Call:
         "seq",
         "started_at",
         "task",
+        "waking",
     )
 
     def __init__(
@@ -62,6 +63,7 @@ class Call:
     ) -> None:
         self.run, self.seq, self.pending, self.activity, self.attempt = run, seq, pending, activity, attempt
         self.task: asyncio.Future[Any] | None = None
+        self.waking: asyncio.TimerHandle | None = None
         self.started_at = 0
         self.deadline: int | None = None
         self.next_at: int | None = None
@@ -111,8 +113,9 @@ class Executor:
         self._may_act = may_act
         self._permission = permission
 
-    def open(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+    def open(self, loop: asyncio.AbstractEventLoop, context: contextvars.Context) -> None:
+        """Every attempt gets a copy of the context: what one sets, no other sees."""
+        self._loop, self._context = loop, context
 
     def close(self) -> None:
         """Forget all. Threads cannot be stopped; they end when their activity does."""
@@ -133,12 +136,9 @@ class Executor:
 
     def start(self, run: LiveRun, seq: int, pending: PendingActivity, attempt: int = 1) -> None:
         """Begin a call, or have it wait for a free place."""
-        activity = self._activities.get(pending.name)
-        if activity is None:
-            self._lacks(run, pending.name)
+        call = self._call(run, seq, pending, attempt)
+        if call is None:
             return
-        call = Call(run, seq, pending, activity, attempt)
-        run.calls[seq] = call
         if pending.options.once:
             call.started_at = self._clock.now()
             call.noted = True
@@ -166,20 +166,24 @@ class Executor:
         if wait <= 0:
             self.start(run, seq, pending, attempt)
             return
+        call = self._call(run, seq, pending, attempt)
+        if call is not None:
+            call.next_at = due
+            self._try_again_in(wait, call)
+
+    def _call(self, run: LiveRun, seq: int, pending: PendingActivity, attempt: int) -> Call | None:
+        """A call of the run; None when this worker does not have the activity."""
         activity = self._activities.get(pending.name)
         if activity is None:
-            self._lacks(run, pending.name)
-            return
-        call = Call(run, seq, pending, activity, attempt)
-        run.calls[seq] = call
-        call.next_at = due
-        self._loop.call_later(wait, self._again, call)
+            error = UnknownActivity(pending.name, self._activities)
+            log.warning("run %s will be handed back: %s", run.identity.id, error)
+            run.lack(str(error))
+            return None
+        call = run.calls[seq] = Call(run, seq, pending, activity, attempt)
+        return call
 
-    def _lacks(self, run: LiveRun, name: str) -> None:
-        error = UnknownActivity(name, self._activities)
-        log.warning("run %s is handed back: %s", run.identity.id, error)
-        if not run.leaving:
-            run.leave(self._clock.now() + 5 * SECOND, str(error))
+    def _try_again_in(self, wait: float, call: Call) -> None:
+        call.waking = self._loop.call_later(wait, self._again, call, context=self._context)
 
     def _admit(self, call: Call) -> None:
         if call.over:
@@ -232,7 +236,7 @@ class Executor:
             self._end(call, error)
             return
         if call.activity.is_async:
-            task = _task(self._loop, self._perform(call, args, kwargs))
+            task = _task(self._loop, self._perform(call, args, kwargs), self._context.copy())
             if not task.done():
                 call.task = task
         else:
@@ -324,9 +328,10 @@ class Executor:
             delay,
             failure.message,
         )
-        self._loop.call_later(delay, self._again, call)
+        self._try_again_in(delay, call)
         if delay > self._settings.keep_in_memory:
             call.run.wait_for_retry(call.next_at)
+        call.run.hand_back_when_draining()
 
     def _delay(self, call: Call, failure: Failure) -> float | None:
         options = call.pending.options
@@ -345,7 +350,7 @@ class Executor:
             return
         now = self._clock.now()
         if now < call.next_at:
-            self._loop.call_later((call.next_at - now) / SECOND + 0.001, self._again, call)
+            self._try_again_in((call.next_at - now) / SECOND + 0.001, call)
             return
         failpoint("activity.retry")
         fresh = Call(
@@ -358,31 +363,34 @@ class Executor:
     def _answer(self, call: Call, answer: bytes | Failure) -> None:
         """Hand the answer to the run, from a callback of its own: a turn must not run inside a task."""
         if not self._answers:
-            self._loop.call_soon(self._deliver_answers)
+            self._loop.call_soon(self._deliver_answers, context=self._context)
         self._answers.append((call, answer))
 
     def _deliver_answers(self) -> None:
         answers = self._answers
         for _ in range(min(_SLICE, len(answers))):
             call, answer = answers.popleft()
-            if call.over:
-                self._forgotten(call)
-                continue
-            call.over = True
-            run = call.run
-            run.calls.pop(call.seq, None)
-            if isinstance(answer, bytes):
-                body = Body(call.seq, call.pending.name, Raw(answer), attempts=call.attempt, started_at=call.started_at)
-                run.deliver(_DONE, body)
-            else:
-                body = Body(
-                    call.seq, call.pending.name, error=answer, attempts=call.attempt, started_at=call.started_at
-                )
-                run.deliver(_FAILED, body)
-            if log.isEnabledFor(logging.DEBUG):
-                log.debug("executed activity %s seq %d of run %s", call.pending.name, call.seq, run.identity.id)
+            try:
+                self._deliver_answer(call, answer)
+            except Exception:
+                log.exception("run %s is dropped and will be read again", call.run.identity.id)
+                call.run.drop()
         if answers:
             self._loop.call_soon(self._deliver_answers)
+
+    def _deliver_answer(self, call: Call, answer: bytes | Failure) -> None:
+        if call.over:
+            self._forgotten(call)
+            return
+        call.over = True
+        run, seq, name = call.run, call.seq, call.pending.name
+        run.calls.pop(seq, None)
+        if isinstance(answer, bytes):
+            run.deliver(_DONE, Body(seq, name, Raw(answer), attempts=call.attempt, started_at=call.started_at))
+        else:
+            run.deliver(_FAILED, Body(seq, name, error=answer, attempts=call.attempt, started_at=call.started_at))
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("executed activity %s seq %d of run %s", name, seq, run.identity.id)
 
     def _forgotten(self, call: Call) -> None:
         if call.run.calls.get(call.seq) is call:
@@ -395,7 +403,8 @@ class Executor:
         while queued:
             following = queued.popleft()
             if not following.over:
-                self._loop.call_soon(self._launch, following)  # not here: this may be inside another activity's task
+                # Not here and now: this may be inside another activity's task, and in its context.
+                self._loop.call_soon(self._launch, following, context=self._context)
                 return
         self._free[kind] += 1
 
@@ -420,6 +429,8 @@ class Executor:
         run.calls.clear()
 
     def _interrupt(self, call: Call) -> None:
+        if call.waking is not None:
+            call.waking.cancel()
         if call.task is not None and call.activity.is_async and not call.task.done():
             call.task.cancel()
 
@@ -462,13 +473,17 @@ class Executor:
 
 if sys.version_info >= (3, 12):
 
-    def _task(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _task(
+        loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None], context: contextvars.Context
+    ) -> asyncio.Task[None]:
         """Begun at once: an activity that never waits costs no round of the loop."""
-        return asyncio.Task(work, loop=loop, eager_start=True)
+        return asyncio.Task(work, loop=loop, eager_start=True, context=context)
 else:
 
-    def _task(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        return loop.create_task(work)
+    def _task(
+        loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None], context: contextvars.Context
+    ) -> asyncio.Task[None]:
+        return loop.create_task(work, context=context)
 
 
 def _in_thread(call: Call, may_act: Callable[[], bool], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

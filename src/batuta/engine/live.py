@@ -29,6 +29,7 @@ from batuta.settings import Settings
 
 if TYPE_CHECKING:
     from batuta.engine.executor import Call, Executor
+    from batuta.engine.timers import Alarm
 
 log = logging.getLogger("batuta.engine")
 
@@ -40,6 +41,7 @@ _CLOSES = {
 _PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 _DONE, _FAILED = EntryKind.ACTIVITY_DONE, EntryKind.ACTIVITY_FAILED
 
+_LACK_SECONDS = 5
 _UNKNOWN_START = "the run may or may not have been started: start it again with the same id"
 _ANSWERS = (_DONE, _FAILED)
 
@@ -67,6 +69,8 @@ class Host(Protocol):
         """Call `run.wake` at that database time or soon after, never before."""
         ...
 
+    def disarm(self, run: LiveRun) -> None: ...
+
     def forget(self, run: LiveRun, wake_at: int | None) -> None:
         """The run has left memory; it is due again at `wake_at`."""
         ...
@@ -81,7 +85,7 @@ class LiveRun:
         "_held_up",
         "_host",
         "_kept",
-        "armed_at",
+        "alarm",
         "calls",
         "change",
         "completion",
@@ -91,8 +95,10 @@ class LiveRun:
         "epoch",
         "head",
         "identity",
+        "lacking",
         "leaving",
         "machine",
+        "ready",
         "seen",
         "starting",
         "workflow",
@@ -111,7 +117,11 @@ class LiveRun:
         self.calls: dict[int, Call] = {}
         self.completion = Completion(identity.run_id)
         self.starting: asyncio.Future[Completion] | None = None
-        self.armed_at: int | None = None
+        self.alarm: Alarm | None = None
+        self.ready = False
+        """At the end of its tape: inputs may be delivered."""
+        self.lacking = ""
+        """Why this worker cannot go on with it: an activity that it does not have."""
         self.leaving = False
         self.seen: set[str] = set()
         self._crc = 0
@@ -129,6 +139,7 @@ class LiveRun:
         """The first turn of a run that is inserted already owned. Raises when it must not start like this."""
         host = self._host
         self._sign(body)
+        self.ready = True
         host.turn = self
         try:
             at = host.clock.now()
@@ -161,8 +172,12 @@ class LiveRun:
 
     def resume(self, attempts: Sequence[Attempt], messages: Sequence[Message]) -> None:
         """Replayed to the end of its tape: start what is pending there, then read the inbox."""
-        if self.head >= 0:
-            for seq in list(self.machine.activities):
+        self.ready = True
+        if self._host.draining:
+            self.hand_back()
+            return
+        for seq in list(self.machine.activities):
+            if seq in self.machine.activities:  # resuming another one may have caused a turn
                 self._host.executor.resume(self, seq, [a for a in attempts if a.seq == seq])
         self.receive(messages)
         if not self.leaving and self.head >= 0:
@@ -172,7 +187,7 @@ class LiveRun:
         """Deliver what is unread and was not delivered before."""
         failpoint("message.read")
         for message in messages:
-            if message.message_id in self.seen or self.leaving:
+            if message.message_id in self.seen or self.leaving or not self.ready:
                 continue
             self.seen.add(message.message_id)
             kind, body = _as_input(message)
@@ -200,24 +215,24 @@ class LiveRun:
         at = now if now > machine.at else machine.at
         host.turn = self
         lines = len(machine.logs)
+        submitted = self.change is not None
         try:
             body.commands = machine.turn(at, kind, body)
-        except WorkflowBroken as error:
-            del machine.logs[lines:]  # they belong to a turn that never was
-            self.park(str(error))
-            return
+            failpoint("turn.after")
+            self._record(kind, at, body)
         except InvalidInput as error:
-            del machine.logs[lines:]
+            del machine.logs[lines:]  # they belong to a turn that never was
             self._does_not_fit(kind, body, error)
+            return
+        except Exception as error:  # noqa: BLE001 - whatever it is, the run is parked and the others go on
+            del machine.logs[lines:]
+            self.park(str(error) if isinstance(error, WorkflowBroken) else f"its turn failed: {error!r}")
             return
         except BaseException:  # KeyboardInterrupt in the middle of a turn: the machine cannot be trusted
             self.drop()
             raise
         finally:
             host.turn = None
-        failpoint("turn.after")
-        submitted = self.change is not None
-        self._record(kind, at, body)
         if not submitted:
             host.submit(self)
         failpoint("commit.queued")
@@ -268,6 +283,9 @@ class LiveRun:
         when = timer[0] if timer is not None else None
         if self.deadline is not None and (when is None or self.deadline < when):
             when = self.deadline
+        if self.lacking and not self.calls and self.head == self.durable:
+            self.leave(self._host.clock.now() + _LACK_SECONDS * SECOND, self.lacking)
+            return
         if not machine.activities and not self.calls:
             horizon = self._host.clock.now() + int(self._host.settings.keep_in_memory * SECOND)
             if when is None or when > horizon or self._host.draining:
@@ -278,7 +296,7 @@ class LiveRun:
 
     def wake(self, now: int) -> None:
         """A timer or the deadline is due."""
-        if self.leaving:
+        if self.leaving or not self.ready:
             return
         if self.deadline is not None and now >= self.deadline:
             self._time_out(now)
@@ -329,10 +347,33 @@ class LiveRun:
 
     def call_over(self) -> None:
         """An activity whose answer nobody waits for has come to an end."""
-        if not self.leaving and self.head >= 0:
+        if not self.leaving and self.ready:
             self._after_turn()
+            self.hand_back_when_draining()
+
+    def lack(self, why: str) -> None:
+        """This worker does not have an activity that the run needs: hand it back once nothing is in flight."""
+        self.lacking = why
+        self._after_turn()
 
     # -- leaving
+
+    def hand_back_when_draining(self) -> None:
+        if self._host.draining and not self.leaving:
+            self.hand_back()
+
+    def hand_back(self) -> None:
+        """The worker stops: leave if nothing is in flight. A call that waits for its next attempt is not."""
+        now = self._host.clock.now()
+        if not self.ready:
+            self.leave(now)
+        elif self.head == self.durable and all(call.next_at is not None for call in self.calls.values()):
+            machine = self.machine
+            times = [call.next_at or now for call in self.calls.values()]
+            times += [timer[0]] if (timer := machine.next_timer()) is not None else []
+            times += [self.deadline] if self.deadline is not None else []
+            begun = machine.activities.keys() <= self.calls.keys() and self.head >= 0
+            self.leave(min(times, default=None) if begun else now)
 
     def _open_change(self) -> Change:
         if self.change is None:
@@ -385,7 +426,7 @@ class LiveRun:
                     executor.start(self, effect.seq, pending)
             elif effect.kind is CommandKind.CANCEL:
                 executor.cancel(self, effect.target)
-        if self._backlog or self._held_up or self._host.draining:
+        if self._backlog or self._held_up or self.lacking or self._host.draining:
             self._go_on()
 
     def _too_far_ahead(self) -> bool:
@@ -395,10 +436,11 @@ class LiveRun:
         """There is room again for what was held up, or there is nothing left to wait for before leaving."""
         while self._backlog and not self._too_far_ahead():
             self.deliver(*self._backlog.popleft())
+        self.hand_back_when_draining()
         if self.leaving:
             return
-        if self._host.draining and not self.calls and self.head == self.durable:
-            self.leave(self._host.clock.now())
+        if self.lacking:
+            self._after_turn()
         elif self._held_up and not self._backlog and not self._too_far_ahead():
             self._held_up = False
             self.wake(self._host.clock.now())
@@ -411,6 +453,7 @@ class LiveRun:
         else:
             self.completion.lose()
         self.leaving = True
+        self._host.disarm(self)
         self._host.executor.cancel_all(self)
         self.machine.tear_down()
         self._host.forget(self, move.wake_at if move.state not in CLOSED else None)
@@ -420,7 +463,10 @@ class LiveRun:
     def _emit_logs(self) -> None:
         logs, self.machine.logs = self.machine.logs, []
         for emit in logs:
-            emit()
+            try:
+                emit()
+            except Exception as error:  # noqa: BLE001 - somebody's log handler must not harm the run
+                log.warning("a log line of run %s was lost: %r", self.identity.id, error)
 
     def drop(self, error: BaseException | None = None) -> None:
         """It is not ours any more: forget it without a word to the store. Whoever waits for it looks there."""
@@ -431,6 +477,7 @@ class LiveRun:
             self.starting.set_exception(error or OutcomeUnknown(_UNKNOWN_START))
         self.starting = None
         self.completion.lose()
+        self._host.disarm(self)
         self._host.executor.cancel_all(self)
         self.machine.tear_down()
         self._host.forget(self, None)

@@ -211,6 +211,8 @@ class RunLoop(asyncio.AbstractEventLoop):
         """sys.set_asyncgen_hooks' firstiter."""
         self.counter += 1
         self._generators[self.counter] = generator
+        if len(self._tasks) + len(self._generators) > self._prune_at:
+            self._prune()
 
     def _prune(self) -> None:
         self._tasks = {number: task for number, task in self._tasks.items() if not task.done()}

@@ -89,6 +89,7 @@ class Machine:
         self._seq = 0
         self._random: Random | None = None
         self._gone = False
+        self._main: RunTask | None = None
 
     # -- turns
 
@@ -108,8 +109,8 @@ class Machine:
         try:
             _DELIVER[kind](self, body)
             loop.run_until_idle()
-            if self._main.done():
-                self._finish()
+            if self._main is not None and self._main.done():
+                self._finish(self._main)
         finally:
             loop.in_turn = False
             sys.set_asyncgen_hooks(*hooks)
@@ -133,7 +134,7 @@ class Machine:
     def _deliver_start(self, body: Body) -> None:
         args, kwargs = self.workflow.codec.decode_args(body.value if body.value is not UNSET else Raw(b"[]"))
         coro = self.workflow.fn(*args, **kwargs)
-        self._main: RunTask = self.loop.create_task(coro, name=self.workflow.name, context=self._context)
+        self._main = self.loop.create_task(coro, name=self.workflow.name, context=self._context)
 
     def _deliver_result(self, body: Body) -> None:
         pending = self._answered(body)
@@ -165,20 +166,21 @@ class Machine:
         self.loop.fire(handle)
 
     def _deliver_cancel(self, body: Body) -> None:
-        self._main.cancel(body.reason or None)
+        if self._main is not None:
+            self._main.cancel(body.reason or None)
 
-    def _finish(self) -> None:
+    def _finish(self, main: RunTask) -> None:
         """The main coroutine has come to an end: its result, error or cancellation closes the run."""
-        if self._main.cancelled():
+        if main.cancelled():
             self.outcome = self._issue(CommandKind.CANCELLED)
             return
-        error = self._main.exception()
+        error = main.exception()
         if isinstance(error, WorkflowBroken):
             self.loop.broken = error
         elif error is not None:
             self.outcome = self._issue(CommandKind.FAIL, error=error)
         else:
-            self._complete(self._main.result())
+            self._complete(main.result())
 
     def _complete(self, value: Any) -> None:
         codec = self.workflow.codec
@@ -360,7 +362,8 @@ class Machine:
                 sys.set_asyncgen_hooks(*hooks)
                 _set_running_loop(host)
             # Machine, loop, main task and context refer to each other: leave nothing for the collector.
-            del self._main, self._context, self.loop
+            del self._context, self.loop
+            self._main = None
         self.activities.clear()
         self._timers.clear()
         self._deadlines.clear()

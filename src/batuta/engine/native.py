@@ -87,7 +87,7 @@ class NativeBackend:
             queues,
             chosen,
             self._clock,
-            self._workers.append,
+            self._workers,
             self._waiters,
         )
 

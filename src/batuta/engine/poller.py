@@ -66,11 +66,19 @@ class Poller:
     def freed(self, wake_at: int | None) -> None:
         """A run has left memory: there is room, and it may come back."""
         if wake_at is not None:
-            heappush(self._due, wake_at)
-            if wake_at == self._due[0] or self._session.store.poll_seconds is None:
-                self._wake.set()
+            self._comes_back(wake_at)
         if self.backlog:
             self._wake.set()
+
+    def _comes_back(self, wake_at: int) -> None:
+        """Remember what is due soon; beats tell of the rest in time."""
+        session = self._session
+        if session.store.poll_seconds is None:
+            self._wake.set()
+        elif wake_at - session.clock.now() < 2 * session.settings.lease * SECOND:
+            heappush(self._due, wake_at)
+            if wake_at == self._due[0]:
+                self._wake.set()
 
     async def _poll_forever(self) -> None:
         while True:

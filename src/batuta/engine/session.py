@@ -93,7 +93,7 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
         self._committer.open(self._context)
-        self.executor.open(self._loop)
+        self.executor.open(self._loop, self._context)
         if self._beats:
             await self._lease.open()
         registered_at = self._monotonic()
@@ -122,9 +122,7 @@ class Session:
         failpoint("stop.begin")
         await self._poller.stop()
         for run in list(self.runs.values()):
-            if not run.leaving and not run.calls and run.head == run.durable >= 0:
-                timer = run.machine.next_timer()
-                run.leave(timer[0] if timer and not run.machine.activities else self.clock.now())
+            run.hand_back_when_draining()
         failpoint("stop.released")
         await self._empty_within(grace)
         await self._end()
@@ -146,7 +144,8 @@ class Session:
                     await self._emptied.wait()
                     self._emptied.clear()
         except TimeoutError:
-            log.warning("%d runs were still busy after %.0f s and will run elsewhere", len(self.runs), grace)
+            if self.runs:
+                log.warning("%d runs were still busy after %.0f s and will run elsewhere", len(self.runs), grace)
 
     async def _end(self) -> None:
         self.abandon()
@@ -215,6 +214,9 @@ class Session:
     def arm(self, run: LiveRun, when: int) -> None:
         self._timers.arm(run, when)
 
+    def disarm(self, run: LiveRun) -> None:
+        self._timers.disarm(run)
+
     def forget(self, run: LiveRun, wake_at: int | None) -> None:
         if self.runs.get(run.run_id) is run:
             del self.runs[run.run_id]
@@ -266,7 +268,7 @@ class Session:
             self.runs[new.run_id] = run
             try:
                 run.begin(new, body)
-            except (WorkflowBroken, InvalidInput) as error:
+            except Exception as error:  # noqa: BLE001 - one bad start must not hold up the others
                 run.drop(error)
         if self._starts:
             self._loop.call_soon(self._begin_starts)
@@ -293,8 +295,10 @@ class Session:
             next(slices)
         except StopIteration:
             pass
-        except (WorkflowBroken, InvalidInput) as error:
-            run.park(str(error))
+        except Exception as error:  # noqa: BLE001 - whatever it is, this code cannot go on with this run
+            run.park(
+                str(error) if isinstance(error, WorkflowBroken | InvalidInput) else f"its replay failed: {error!r}"
+            )
             return
         else:
             self._loop.call_soon(self._replay, run, tape, slices)
@@ -303,9 +307,11 @@ class Session:
             self.turn = None
         failpoint("replay.after")
         if run.deadline is not None and run.deadline <= self.clock.now():
+            run.ready = True
             run.wake(self.clock.now())
         else:
             run.resume(tape.attempts, tape.messages)
+            self._look_for_messages([run.run_id])  # for what came during a long replay
 
     # -- news
 
@@ -335,7 +341,7 @@ class Session:
         found = await self.store.unread(run_ids)
         for run_id in run_ids:
             run = self.runs.get(run_id)
-            if run is None or run.leaving or run.durable < 0:
+            if run is None or run.leaving or not run.ready or run.durable < 0:
                 continue
             epoch, messages = found.get(run_id, (-1, []))
             if epoch != run.epoch:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -32,7 +32,7 @@ class Worker:
         queues: Sequence[str],
         settings: Settings,
         clock: Clock,
-        on_start: Callable[[Worker], None],
+        crew: list[Worker],
         waiters: Waiters,
     ) -> None:
         self._workflows = _by_name(workflows)
@@ -41,7 +41,7 @@ class Worker:
             raise InvalidInput(f"queues={queues!r} must be a list of queue names, such as ['default']")
         self._queues = [check_name(queue, "queue") for queue in queues]
         self._store, self._settings, self._clock = store, settings, clock
-        self._on_start, self._waiters = on_start, waiters
+        self._crew, self._waiters = crew, waiters
         self._stopping = False
         self._reopening: asyncio.Task[None] | None = None
         self.session: Session | None = None
@@ -67,7 +67,7 @@ class Worker:
         session = self._new_session()
         await session.open()
         self.session = session
-        self._on_start(self)
+        self._crew.append(self)
 
     async def stop(self, grace: float | None = None) -> None:
         """Hand back idle runs at once, wait up to `grace` seconds for activities in flight, and leave.
@@ -81,6 +81,8 @@ class Worker:
         if self._reopening is not None:
             self._reopening.cancel()
             await asyncio.gather(self._reopening, return_exceptions=True)
+        if self in self._crew:
+            self._crew.remove(self)
         self._closing, self.session = self.session, None
         if self._closing is not None:
             await self._closing.close(self._settings.grace if grace is None else grace)
