@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 
 from msgspec import Struct, field
 
@@ -25,7 +26,9 @@ class Tally(Struct):
     unverified: int = 0
     violations: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    """Not wrong, but to be known: sites that were not reached, exempt ones."""
+    """Not wrong, but to be known."""
+    unreached: Counter[str] = field(default_factory=Counter)
+    """Failpoints that were passed fewer times than in the dry run, with how many of their cases fell away."""
     seconds: float = 0.0
     _begun: float = field(default_factory=time.monotonic)
 
@@ -37,6 +40,9 @@ class Tally(Struct):
             self.notes.append(text)
 
     def close(self) -> None:
+        if self.unreached:
+            told = ", ".join(f"{site} ({times})" for site, times in self.unreached.items())
+            self.note(f"passed fewer times than in the dry run, cases left out: {told}")
         self.seconds = time.monotonic() - self._begun
 
     @property

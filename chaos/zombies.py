@@ -45,7 +45,7 @@ async def _stop_at(stage: Stage, kind: StoreKind, point: Point, tally: Tally) ->
         await prepare(case)
         zombie = victim(case, BATUTA_FAILPOINT=f"{site}:{nth}:stop")
         if not await zombie.stopped_or_ended(PATIENCE_S):
-            tally.note(f"{site} was passed fewer than {nth} times this time")
+            tally.unreached[site] += 1
             return True
         if case.place.is_held():
             zombie.kill()
@@ -86,7 +86,7 @@ async def terminated_meanwhile(stage: Stage, kind: StoreKind, site: str, tally: 
         async with case:
             owner = case.worker({"BATUTA_FAILPOINT": f"{site}:{nth}:stop"}, begin=_ticks(), leave=True)
             if not await owner.stopped_or_ended(PATIENCE_S):
-                tally.note(f"{site} was passed fewer than {nth} times this time")
+                tally.unreached[site] += 1
                 return
             if case.place.is_held():
                 owner.kill()

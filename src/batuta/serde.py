@@ -76,18 +76,27 @@ class Decoder(Protocol):
 
 
 class _UnionDecoder:
-    """For unions that msgspec does not tell apart, such as two dataclasses: the first member that fits."""
+    """For unions that msgspec does not tell apart, such as two dataclasses.
+
+    The member that gives the same JSON again; failing that, the first that fits.
+    """
 
     def __init__(self, members: list[Decoder]) -> None:
         self._members = members
 
     def decode(self, data: bytes | str | msgspec.Raw) -> Any:
-        errors = []
+        errors, fitting = [], []
         for member in self._members:
             try:
-                return member.decode(data)
+                value = member.decode(data)
             except (msgspec.ValidationError, ValueError) as error:
                 errors.append(str(error))
+                continue
+            if _encoder.encode(value) == (data.encode() if isinstance(data, str) else bytes(data)):
+                return value
+            fitting.append(value)
+        if fitting:
+            return fitting[0]
         raise msgspec.ValidationError("fits no member of the union: " + "; ".join(errors))
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
+import os
 import sys
 from collections.abc import Callable, Coroutine
+from types import ModuleType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from batuta.authoring.context import current_runtime
@@ -45,9 +47,10 @@ class Workflow(Generic[P, R]):
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Names the code: the source of its module (helpers beside it count), the version and Python's minor."""
+        """Names the code: the sources of its module and of what that imports from beside it, version and Python."""
         digest = hashlib.blake2b(digest_size=8)
-        digest.update(_source_of(self.fn))
+        for source in _sources_of(self.fn):
+            digest.update(source)
         digest.update(f"{self.fn.__qualname__} {self.version} {sys.version_info[:2]}".encode())
         return digest.hexdigest()
 
@@ -55,13 +58,45 @@ class Workflow(Generic[P, R]):
         return f"<workflow {self.name}>"
 
 
-def _source_of(fn: Callable[..., Any]) -> bytes:
-    path = inspect.getsourcefile(fn)
+def _sources_of(fn: Callable[..., Any]) -> list[bytes]:
+    module = sys.modules.get(fn.__module__)
+    return (_module_sources(module) if module is not None else []) or [fn.__code__.co_code]
+
+
+@functools.cache
+def _module_sources(module: ModuleType) -> list[bytes]:
+    """The text of a module and, transitively, of the modules that it imports from the same root."""
+    root = os.path.dirname(os.path.abspath(getattr(module, "__file__", None) or ""))
+    for _ in range(module.__name__.count(".")):
+        root = os.path.dirname(root)
+    found: dict[str, bytes] = {}
+    waiting = [module]
+    while waiting:
+        one = waiting.pop()
+        file = os.path.abspath(getattr(one, "__file__", None) or "")
+        if file not in found and _is_ours(file, root):
+            found[file] = _read(file)
+            waiting += _imports_of(one)
+    return [found[file] for file in sorted(found, key=lambda file: file.removeprefix(root))]
+
+
+def _is_ours(file: str, root: str) -> bool:
+    return file.startswith(root + os.sep) and file.endswith(".py") and "site-packages" not in file.removeprefix(root)
+
+
+def _imports_of(module: ModuleType) -> list[ModuleType]:
+    """Modules that stand in its namespace, and those that what stands there comes from."""
+    values = list(vars(module).values())
+    names = {name for value in values if isinstance(name := getattr(value, "__module__", None), str)}
+    return [v for v in values if inspect.ismodule(v)] + [sys.modules[name] for name in names if name in sys.modules]
+
+
+def _read(file: str) -> bytes:
     try:
-        with open(path or "", "rb") as file:
-            return file.read()
+        with open(file, "rb") as source:
+            return source.read()
     except OSError:
-        return fn.__code__.co_code
+        return b""
 
 
 class Activity(Generic[P, R]):

@@ -28,6 +28,9 @@ log = logging.getLogger("batuta.engine")
 _FIRST_WAIT, _LONGEST_WAIT = 0.02, 2.0
 _PATIENCE = 5.0
 
+STORE_FAILED = "the store failed"
+"""Why everything was dropped, when it was an fsync: the store must be opened anew."""
+
 Item = tuple["LiveRun", Change, list["Effect"]]
 
 
@@ -35,7 +38,12 @@ class Committer:
     """Writes the changes of all runs of one worker."""
 
     def __init__(
-        self, store: Store, worker_id: str, settings: Settings, may_act: Callable[[], bool], failed: Callable[[], None]
+        self,
+        store: Store,
+        worker_id: str,
+        settings: Settings,
+        may_act: Callable[[], bool],
+        failed: Callable[[str], None],
     ) -> None:
         self._store = store
         self._worker_id = worker_id
@@ -95,10 +103,10 @@ class Committer:
             pass
         except StoreFailed as error:
             log.critical("the store failed, everything in memory is dropped and read again: %s", error)
-            self._failed()
+            self._failed(STORE_FAILED)
         except Exception:
             log.critical("the committer failed, everything in memory is dropped and read again", exc_info=True)
-            self._failed()
+            self._failed("the committer failed")
         finally:
             self._task = None
             if self._waiting and not self._stopped:

@@ -4,26 +4,48 @@ from __future__ import annotations
 
 from batuta.clock import SECOND, Clock
 
+_DRIFT = 0.01
+"""Seconds by which two honest readings may differ beyond their round trips."""
+
 
 class DatabaseClock:
-    """Carries the last known database time forward by the monotonic clock. A lower bound: never ahead of the database.
+    """Carries readings of the database's clock forward by the monotonic clock, as two bounds.
 
-    So a timer that is due here is due there, whatever this machine's own wall clock says.
+    A reading was taken some time between the question and the answer, so it gives a bound from below (`now`) and one
+    from above (`latest`). What is recorded is the later, what is found due is due by the earlier: a timer never fires
+    early, whatever this machine's wall clock says and however slow the answers are.
     """
 
     def __init__(self, clock: Clock) -> None:
         self.monotonic = clock.monotonic
-        self._base = 0
-        self._at = 0.0
-        self._last = 0
+        self._low: tuple[int, float] | None = None
+        self._high: tuple[int, float] = (0, 0.0)
+        self._last = self._last_high = 0
 
-    def learn(self, now: int, received_at: float) -> None:
-        """The database said `now`; the answer was here at monotonic time `received_at`."""
-        self._base, self._at = now, received_at
+    def learn(self, now: int, sent: float, received: float) -> None:
+        """The database said `now` between these two monotonic times. Keeps the tightest bounds that agree with it."""
+        low, high = (now, received), (now, sent)
+        if self._low is not None:
+            agrees = _ahead(low, self._high) <= _DRIFT and _ahead(self._low, high) <= _DRIFT
+            if agrees:  # otherwise the database's clock was set
+                low = low if _ahead(low, self._low) >= 0 else self._low
+                high = high if _ahead(self._high, high) >= 0 else self._high
+        self._low, self._high = low, high
 
     def now(self) -> int:
-        """Never less than before."""
-        estimate = self._base + int((self.monotonic() - self._at) * SECOND)
-        if estimate > self._last:
-            self._last = estimate
+        """Not ahead of the database. Never less than before."""
+        if self._low is not None:
+            self._last = max(self._last, self._low[0] + int((self.monotonic() - self._low[1]) * SECOND))
         return self._last
+
+    def latest(self) -> int:
+        """Not behind the database, and not before `now`. Never less than before."""
+        estimate = self._high[0] + int((self.monotonic() - self._high[1]) * SECOND)
+        if estimate > self._last_high:
+            self._last_high = estimate
+        return self._last_high
+
+
+def _ahead(one: tuple[int, float], other: tuple[int, float]) -> float:
+    """By how many seconds the clock of one reading is ahead of that of another."""
+    return (one[0] - other[0]) / SECOND - (one[1] - other[1])

@@ -46,6 +46,7 @@ class Call:
     __slots__ = (
         "activity",
         "attempt",
+        "begun",
         "deadline",
         "next_at",
         "noted",
@@ -68,6 +69,8 @@ class Call:
         self.deadline: int | None = None
         self.next_at: int | None = None
         """When the next attempt is due, while the call waits for it."""
+        self.begun = attempt > 1
+        """An attempt has been begun before, here or elsewhere: it did start in time."""
         self.over = False
         """Its answer is given, or nobody wants it."""
         self.noted = False
@@ -134,16 +137,22 @@ class Executor:
 
     # -- starting
 
-    def start(self, run: LiveRun, seq: int, pending: PendingActivity, attempt: int = 1) -> None:
-        """Begin a call, or have it wait for a free place."""
+    def start(self, run: LiveRun, seq: int, pending: PendingActivity, attempt: int = 1, *, begun: bool = False) -> None:
+        """Begin a call, or have it wait for a free place. `begun`: an attempt of it has been begun before."""
         call = self._call(run, seq, pending, attempt)
         if call is None:
             return
+        call.begun = begun
         if pending.options.once:
             call.started_at = self._clock.now()
             call.noted = True
-            run.record_attempt(call.row(), lambda: self._admit(call))
+            run.record_attempt(call.row(), lambda: self._begin_once(call))
         else:
+            self._admit(call)
+
+    def _begin_once(self, call: Call) -> None:
+        """Its start is durable. A later turn may have given up on it meanwhile."""
+        if call.seq in call.run.machine.activities and not call.run.leaving:
             self._admit(call)
 
     def resume(self, run: LiveRun, seq: int, attempts: Sequence[Attempt]) -> None:
@@ -164,7 +173,7 @@ class Executor:
         wait = (due - self._clock.now()) / SECOND
         attempt = len(failures) + 1
         if wait <= 0:
-            self.start(run, seq, pending, attempt)
+            self.start(run, seq, pending, attempt, begun=bool(attempts))
             return
         call = self._call(run, seq, pending, attempt)
         if call is not None:
@@ -200,14 +209,14 @@ class Executor:
         """A call that finds no place in time fails then, not when a place becomes free."""
         options = call.pending.options
         limits = [options.total_timeout] if options.total_timeout is not None else []
-        if options.start_timeout is not None and call.attempt == 1:
+        if options.start_timeout is not None and not call.begun:
             limits.append(options.start_timeout)
         if limits:
             ends = call.pending.issued_at + int(min(limits) * SECOND)
             self._loop.call_later((ends - self._clock.now()) / SECOND, self._waited_too_long, call, ends, min(limits))
 
     def _waited_too_long(self, call: Call, ends: int, limit: float) -> None:
-        if call.over or call.started_at or call.run.leaving:
+        if call.over or call in self._in_flight or call.run.leaving:
             return
         now = self._clock.now()
         if now < ends:
@@ -223,7 +232,7 @@ class Executor:
         now = call.started_at = self._clock.now()
         options = call.pending.options
         waited = now - call.pending.issued_at
-        if options.start_timeout is not None and call.attempt == 1 and waited > options.start_timeout * SECOND:
+        if options.start_timeout is not None and not call.begun and waited > options.start_timeout * SECOND:
             self._leave_place(call)
             self._answer(call, _fatal(_timeout(call, "did not start within", options.start_timeout)))
             return
@@ -267,10 +276,10 @@ class Executor:
     # -- ending
 
     async def _perform(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not self._may_act():  # asked where the effect begins: this process may have stood still until now
-            await self._permission()
-        current_activity.set(call.info)
         try:
+            if not self._may_act():  # asked where the effect begins: this process may have stood still until now
+                await self._permission()
+            current_activity.set(call.info)
             value = await call.activity.fn(*args, **kwargs)
         except KeyboardInterrupt:
             raise
@@ -357,6 +366,7 @@ class Executor:
             call.run, call.seq, call.pending, call.activity, call.attempt + 1 if call.started_at else call.attempt
         )
         call.over = True
+        fresh.begun = True
         call.run.calls[call.seq] = fresh
         self._admit(fresh)
 

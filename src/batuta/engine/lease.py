@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 
 from batuta.clock import Clock
-from batuta.errors import BatutaError
+from batuta.errors import BatutaError, StoreUnavailable
 from batuta.failpoints import failpoint
 from batuta.ids import jitter
 from batuta.journal.records import Pulse, WorkerInfo
@@ -30,7 +30,7 @@ class Lease:
         worker: WorkerInfo,
         settings: Settings,
         clock: Clock,
-        on_pulse: Callable[[Pulse, float], None],
+        on_pulse: Callable[[Pulse, float, float], None],
         on_lost: Callable[[str], None],
     ) -> None:
         self._store, self._worker, self._settings, self._clock = store, worker, settings, clock
@@ -71,6 +71,8 @@ class Lease:
 
     async def stop(self) -> None:
         self._stopping.set()
+        if not self._thread.ident:
+            return  # never started
         try:
             self._wake()
         except RuntimeError:  # the thread and its loop have ended by themselves
@@ -82,8 +84,9 @@ class Lease:
     def _run(self) -> None:
         try:
             asyncio.run(self._main())
-        except Exception:
+        except Exception as error:
             log.critical("the heartbeat has failed", exc_info=True)
+            self._tell(self._settle_opening, StoreUnavailable(f"the heartbeat cannot be opened: {error!r}"))
             self._tell(self._on_lost, "the heartbeat has failed")
 
     async def _main(self) -> None:
@@ -141,7 +144,7 @@ class Lease:
             return False
         self._timeline = pulse.timeline
         self._valid_until = sent + self._settings.lease
-        self._tell(self._on_pulse, pulse, received)
+        self._tell(self._on_pulse, pulse, sent, received)
         return True
 
     async def _bury(self, heart: Heart, peers: list[str], woken: asyncio.Event) -> None:
@@ -157,7 +160,7 @@ class Lease:
         log.info("%d workers are gone, %d of their runs are set free", len(peers), freed)
         if freed:
             now = Pulse(now=0, alive=True, due_at=0)
-            self._tell(self._on_pulse, now, 0.0)
+            self._tell(self._on_pulse, now, 0.0, 0.0)
 
     def _end_if_stuck(self) -> None:
         """A loop that stands still cannot notice that it lost its runs: better no process than a zombie."""

@@ -142,7 +142,7 @@ class LiveRun:
         self.ready = True
         host.turn = self
         try:
-            at = host.clock.now()
+            at = host.clock.latest()
             body.commands = self.machine.turn(at, EntryKind.STARTED, body)
         finally:
             host.turn = None
@@ -211,7 +211,7 @@ class LiveRun:
             return
         failpoint("turn.before")
         machine = self._rebuilt() if self._kept else self.machine
-        now = host.clock.now()
+        now = host.clock.latest()
         at = now if now > machine.at else machine.at
         host.turn = self
         lines = len(machine.logs)

@@ -24,7 +24,7 @@ from batuta.engine.session import Session
 from batuta.engine.waiters import Waiters
 from batuta.engine.worker import Worker
 from batuta.errors import AlreadyStarted, RunClosed, StoreUnavailable, UnknownWorkflow, WorkflowBroken
-from batuta.ids import RunId, new_message_id, new_run_id, seed_of
+from batuta.ids import RunId, new_run_id, seed_of
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, decode_body, encode_entry
 from batuta.journal.records import Attempt, IfExists, Message, MessageKind, NewRun, Run, RunFilter
 from batuta.journal.states import CLAIMABLE, CLOSED, RunState
@@ -113,7 +113,8 @@ class NativeBackend:
     # -- ending runs from outside
 
     async def cancel(self, ref: RunRef, reason: str) -> None:
-        message = Message(message_id=new_message_id(), kind=MessageKind.CANCEL, name=reason)
+        # One name for all: asking again, or repeating a call whose answer was lost, must not cancel the clean-up.
+        message = Message(message_id=f"cancel:{ref.run_id}", kind=MessageKind.CANCEL, name=reason)
         await self._store.send(ref.run_id, message)
 
     async def terminate(self, ref: RunRef, reason: str) -> None:

@@ -88,6 +88,9 @@ class Poller:
             except StoreError as error:
                 log.warning("could not look for due runs: %s", error)
                 pause = _AFTER_ERROR * (0.5 + jitter())
+            except Exception:
+                log.exception("could not look for due runs")
+                pause = _AFTER_ERROR * (0.5 + jitter())
             await self._wait(pause)
 
     async def _claim(self) -> float | None:

@@ -72,38 +72,42 @@ class Session:
         self._starts: deque[tuple[NewRun, Workflow[..., Any], Body, asyncio.Future[Completion]]] = deque()
         self._timers = Timers(self.clock)
         self.executor = Executor(activities, self.clock, settings, self.may_act, self.permission)
-        self._committer = Committer(store, self.info.worker_id, settings, self.may_act, self._store_failed)
+        self._committer = Committer(store, self.info.worker_id, settings, self.may_act, self._lost)
         self._lease = Lease(store, self.info, settings, clock, self._on_pulse, self._lost)
         self._poller = Poller(self)
         self._watchdog = Watchdog(settings.stuck_turn, self._holding_up, clock)
         self.turn: LiveRun | None = None
         self._strange: dict[RunId, int] = {}
-        self._missing: set[RunId] = set()
+        self._missing: dict[RunId, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._emptied = asyncio.Event()
         self._renewed = asyncio.Event()
         self._over = self._hurried = False
         self._monotonic = clock.monotonic
         self._ticked = clock.monotonic()
+        self._ticking: asyncio.TimerHandle | None = None
+        self._unlisten: Callable[[], None] = lambda: None
 
     # -- life
 
     async def open(self) -> None:
-        """Register, and begin to work."""
+        """Register, and begin to work. When that fails or is cancelled, nothing of it is left."""
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
         self._committer.open(self._context)
         self.executor.open(self._loop, self._context)
+        try:
+            await self._open()
+        except BaseException:
+            await self._end()
+            raise
+
+    async def _open(self) -> None:
         if self._beats:
             await self._lease.open()
         registered_at = self._monotonic()
-        try:
-            now = await self.store.register(self.info)
-        except BaseException:
-            if self._beats:
-                await self._lease.stop()
-            raise
-        self.clock.learn(now, self._monotonic())
+        now = await self.store.register(self.info)
+        self.clock.learn(now, registered_at, self._monotonic())
         if self._beats:
             self._lease.start(registered_at)
             self._watchdog.start()
@@ -166,7 +170,7 @@ class Session:
         self._watchdog.stop()
         self._poller.cancel()
         self._unlisten()
-        if self._beats:
+        if self._ticking is not None:
             self._ticking.cancel()
         for run in list(self.runs.values()):
             run.drop()
@@ -186,8 +190,10 @@ class Session:
             self.abandon()
             self._on_lost(why)
 
-    def _store_failed(self) -> None:
-        self._lost("the store failed")
+    @property
+    def over(self) -> bool:
+        """Whether everything was dropped."""
+        return self._over
 
     def may_act(self) -> bool:
         """Whether effects may go out: nobody can have taken our runs, by the monotonic clock. Safe in any thread.
@@ -279,6 +285,8 @@ class Session:
         here = self.runs.get(row.run_id)
         if self._over or (here is not None and here.epoch >= row.epoch):
             return
+        if here is not None and not here.leaving:
+            here.drop()
         identity = RunIdentity(row.run_id, row.id, row.queue, self.store.namespace)
         run = LiveRun(self, self.workflows[row.name], identity, row.epoch)
         run.deadline = row.deadline
@@ -320,11 +328,11 @@ class Session:
             self._poller.wake()
         self._look_for_messages([run_id for run_id in hint.messages if run_id in self.runs])
 
-    def _on_pulse(self, pulse: Pulse, received: float) -> None:
+    def _on_pulse(self, pulse: Pulse, sent: float, received: float) -> None:
         if self._over:
             return
         if pulse.now:
-            self.clock.learn(pulse.now, received)
+            self.clock.learn(pulse.now, sent, received)
             self._reconcile(pulse)
             self._renewed.set()
             self._renewed.clear()
@@ -344,7 +352,7 @@ class Session:
             if run is None or run.leaving or not run.ready or run.durable < 0:
                 continue
             epoch, messages = found.get(run_id, (-1, []))
-            if epoch != run.epoch:
+            if epoch == -1 or epoch > run.epoch:  # a lower one is old news
                 self._loop.call_soon(run.drop)
             elif messages:
                 self._loop.call_soon(self._receive, run, messages)
@@ -361,13 +369,14 @@ class Session:
             if self._strange.get(run_id) == epoch:
                 self._spawn(self._adopt_stray(run_id, epoch))
         missing = {
-            run_id
+            run_id: run.epoch
             for run_id, run in self.runs.items()
             if run_id not in pulse.owned and run.durable >= 0 and not run.leaving
         }
-        for run_id in missing & self._missing:
-            log.warning("run %s is not ours any more", run_id)
-            self.runs[run_id].drop()
+        for run_id, epoch in missing.items():
+            if self._missing.get(run_id) == epoch:
+                log.warning("run %s is not ours any more", run_id)
+                self.runs[run_id].drop()
         self._strange, self._missing = strange, missing
 
     async def _adopt_stray(self, run_id: RunId, epoch: int) -> None:

@@ -78,6 +78,8 @@ class Waiters:
                 self.settle(run_id, None)
         except StoreError as error:
             log.warning("could not look for the end of %d runs: %s", len(looking), error)
+        except Exception:
+            log.exception("could not look for the end of %d runs", len(looking))
 
     async def _pause(self) -> None:
         try:

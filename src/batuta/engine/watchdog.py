@@ -34,7 +34,8 @@ class Watchdog:
 
     async def stopped(self) -> None:
         """Wait until the thread has ended."""
-        await asyncio.to_thread(self._thread.join)
+        if self._thread.ident:
+            await asyncio.to_thread(self._thread.join)
 
     def _watch(self) -> None:
         seen: str | None = None

@@ -11,6 +11,7 @@ from typing import Any, Self
 from batuta.authoring.definitions import Activity, Workflow, activities_of, check_name
 from batuta.clock import Clock
 from batuta.engine.collector import tune_collector
+from batuta.engine.committer import STORE_FAILED
 from batuta.engine.session import Session
 from batuta.engine.waiters import Waiters
 from batuta.errors import DuplicateDefinition, InvalidInput, StoreError, WorkerError
@@ -43,6 +44,7 @@ class Worker:
         self._store, self._settings, self._clock = store, settings, clock
         self._crew, self._waiters = crew, waiters
         self._stopping = False
+        self._why_lost = ""
         self._reopening: asyncio.Task[None] | None = None
         self.session: Session | None = None
         self._closing: Session | None = None
@@ -85,8 +87,10 @@ class Worker:
             self._crew.remove(self)
         self._closing, self.session = self.session, None
         if self._closing is not None:
-            await self._closing.close(self._settings.grace if grace is None else grace)
-            self._closing = None
+            try:
+                await self._closing.close(self._settings.grace if grace is None else grace)
+            finally:
+                self._closing = None
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -107,27 +111,30 @@ class Worker:
 
     def _lost(self, why: str) -> None:
         """The session dropped everything. Register anew, as another worker."""
-        if not self._stopping:
-            self._reopening = asyncio.get_running_loop().create_task(self._reopen(why))
+        self._why_lost = why
+        if not self._stopping and (self._reopening is None or self._reopening.done()):
+            self._reopening = asyncio.get_running_loop().create_task(self._reopen())
 
-    async def _reopen(self, why: str) -> None:
-        old, self.session = self.session, None
-        if old is not None:
-            await old.abandoned()
+    async def _reopen(self) -> None:
         while not self._stopping:
+            old, self.session = self.session, None
             try:
                 if old is not None:
+                    await old.abandoned()
                     await self._store.retire(old.info.worker_id)  # what it still owns is free; nobody died
-                if why == "the store failed":
+                if self._why_lost == STORE_FAILED:
                     await self._store.close()
                     await self._store.open()
                 session = self._new_session()
                 await session.open()
                 self.session = session
-                return
+                if not session.over:  # it may have been lost while it was opened
+                    return
             except StoreError as error:
                 log.warning("cannot register: %s", error)
-                await asyncio.sleep(0.5 + jitter())
+            except Exception:
+                log.exception("cannot register")
+            await asyncio.sleep(0.5 + jitter())
 
 
 def _by_name(workflows: Sequence[Workflow[..., Any]]) -> dict[str, Workflow[..., Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from asyncpg import Record
 
-from batuta.errors import UnknownRun
+from batuta.errors import OutcomeUnknown, StoreUnavailable, UnknownRun
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
 from batuta.journal.entries import Entry
@@ -26,7 +26,10 @@ class Commits(Base):
             return {}
         async with self._committing:
             lost, due = await self._write(worker_id, changes)
-            verdicts = await self._judge(worker_id, changes, lost) if lost else {}
+            try:
+                verdicts = await self._judge(worker_id, changes, lost) if lost else {}
+            except StoreUnavailable as error:  # "nothing was written" would be a lie: the others of the batch are
+                raise OutcomeUnknown(str(error)) from error
         closed = [
             change.run_id
             for index, change in enumerate(changes)

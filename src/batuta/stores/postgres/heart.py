@@ -88,7 +88,8 @@ class PostgresHeart:
 
     async def _beat(self, worker: WorkerInfo, reap: bool) -> asyncpg.Record:
         if not self._holds_lock:
-            await self._take_lock(await self._session.connect())
+            held = await self._session.read(self._sql["hold_lock"], self._namespace, self._worker_id)
+            self._holds_lock = held[0][0]
         rows = await self._session.write(
             self._sql["beat"],
             self._namespace,

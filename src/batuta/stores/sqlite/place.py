@@ -99,6 +99,8 @@ class WorkerLocks:
             descriptor = os.open(self._file(worker_id), os.O_RDWR)
         except FileNotFoundError:
             return True
+        except OSError:  # too many open files, no permission: it cannot be told, and nobody is buried on a guess
+            return False
         try:
             return try_lock(descriptor, fcntl.LOCK_SH)
         finally:
