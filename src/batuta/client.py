@@ -11,6 +11,7 @@ from typing import Any, ParamSpec, Self, TypeVar, overload
 from batuta.authoring.backend import Backend, RunPage, StartRequest
 from batuta.authoring.definitions import Workflow, check_name
 from batuta.authoring.handle import Handle
+from batuta.authoring.options import check_seconds
 from batuta.clock import SECOND
 from batuta.errors import InvalidInput
 from batuta.journal.records import IfExists, RunFilter
@@ -21,6 +22,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _LONGEST_ID = 500
+_HIGHEST_PRIORITY = 32_000
 
 
 class Batuta:
@@ -126,10 +128,15 @@ def _check_options(options: dict[str, Any]) -> None:
             f"(arguments of the workflow are given by position)"
         )
     for name in ("timeout", "execution_timeout"):
-        if options.get(name) is not None and not options[name] > 0:
-            raise InvalidInput(f"{name}={options[name]!r} must be more than 0 seconds; leave it out for no limit")
-    if options.get("delay", 0) < 0:
-        raise InvalidInput(f"delay={options['delay']!r} must not be negative")
+        check_seconds(name, options.get(name))
+    delay = options.get("delay", 0)
+    if not isinstance(delay, int | float) or not 0 <= delay < float("inf"):
+        raise InvalidInput(f"delay={delay!r} must not be negative: it is a number of seconds")
+    priority = options.get("priority", 0)
+    if not isinstance(priority, int) or abs(priority) > _HIGHEST_PRIORITY:
+        raise InvalidInput(
+            f"priority={priority!r} must be a whole number from -{_HIGHEST_PRIORITY} to {_HIGHEST_PRIORITY}"
+        )
     if "queue" in options:
         check_name(options["queue"], "queue")
     if "if_exists" in options:
@@ -154,7 +161,7 @@ def run_filter(
     created_before: datetime | None = None,
 ) -> RunFilter:
     """Which runs, in the words of `list`. Raises InvalidInput for a state that does not exist."""
-    wanted = [*states, *([state] if state is not None else [])]
+    wanted = [*([states] if isinstance(states, str) else states), *([state] if state is not None else [])]
     try:
         chosen = tuple(RunState(one) for one in wanted)
     except ValueError as error:

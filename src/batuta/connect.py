@@ -27,7 +27,13 @@ def connect(url: str | None = None, *, namespace: str | None = None, migrate: bo
             await store.migrate()
         await store.open()
 
-    return Batuta(NativeBackend(store), opening, store.close, Settings.from_env().max_payload)
+    backend = NativeBackend(store)
+
+    async def closing() -> None:
+        backend.close()
+        await store.close()
+
+    return Batuta(backend, opening, closing, Settings.from_env().max_payload)
 
 
 def store_for(url: str | None = None, *, namespace: str | None = None) -> Store:

@@ -54,8 +54,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             value = getattr(self, name)
-            if not isinstance(value, bool) and value <= 0:
-                raise InvalidInput(f"setting {name}={value!r} must be more than 0")
+            kind = {"int": int, "float": int | float, "bool": bool}[self.__annotations__[name]]
+            if not isinstance(value, kind) or (not isinstance(value, bool) and value <= 0):
+                raise InvalidInput(
+                    f"setting {name}={value!r} must be more than 0, of type {self.__annotations__[name]}"
+                )
         if self.heartbeat * 2 > self.lease:
             raise InvalidInput(f"heartbeat={self.heartbeat} must be at most half of lease={self.lease}")
 

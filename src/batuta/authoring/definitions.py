@@ -137,6 +137,7 @@ class Activity(Generic[P, R]):
     def __get__(
         self: Activity[Concatenate[Any, Q], R], instance: object | None, owner: type | None = None
     ) -> Activity[Q, R]:
+        _ = self.codec  # made once, here: the copy below keeps it
         fn = self.fn if instance is None else self.fn.__get__(instance, owner)
         return self._copy(fn, self.options)  # type: ignore[return-value]  # the first parameter is bound or left out
 

@@ -10,6 +10,17 @@ from batuta.authoring.retry import Retry
 from batuta.errors import InvalidInput
 
 
+def check_seconds(name: str, seconds: object) -> None:
+    """A time limit as a caller may give it. Raises InvalidInput."""
+    if seconds is None:
+        return
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < _FOR_EVER:
+        raise InvalidInput(f"{name}={seconds!r} must be more than 0 seconds, as a number; leave it out for no limit")
+
+
+_FOR_EVER = 1e10
+
+
 class ActivityOptions(Struct, frozen=True, kw_only=True):
     """Times are seconds. None is no limit."""
 
@@ -25,9 +36,7 @@ class ActivityOptions(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name in ("timeout", "start_timeout", "total_timeout"):
-            seconds = getattr(self, name)
-            if seconds is not None and not seconds > 0:
-                raise InvalidInput(f"{name}={seconds!r} must be more than 0 seconds; leave it out for no limit")
+            check_seconds(name, getattr(self, name))
         if not isinstance(self.retry, Retry):
             raise InvalidInput(f"retry={self.retry!r} must be a Retry(...)")
 

@@ -38,8 +38,8 @@ class Retry(Struct, frozen=True):
         """Seconds to wait after that many failures; None when that was the last. `chance` is in [0, 1)."""
         if self.attempts and failures >= self.attempts:
             return None
-        wait = min(self.first * self.factor ** min(failures - 1, 64), self.longest)
+        try:
+            wait = min(self.first * float(self.factor) ** (failures - 1), self.longest)
+        except OverflowError:
+            wait = self.longest
         return wait * (1 + self.jitter * (2 * chance - 1))
-
-
-NO_RETRY = Retry(attempts=1)

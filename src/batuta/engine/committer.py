@@ -66,15 +66,6 @@ class Committer:
             loop = asyncio.get_running_loop()
             self._task = loop.create_task(self._write_all(), name="batuta-committer", context=self._context)
 
-    @property
-    def idle(self) -> bool:
-        return self._task is None
-
-    async def drained(self) -> None:
-        """Wait until nothing waits."""
-        while self._task is not None:
-            await asyncio.shield(self._task)
-
     def stop(self) -> None:
         """Drop all. What is in flight may or may not become durable; nobody here will act on it."""
         self._stopped = True
@@ -205,7 +196,7 @@ class Committer:
             reason = f"the database refuses the run's entry: {error}"
             move = Move(RunState.NEEDS_CODE, None, reason, run.workflow.fingerprint)
             parked = Change(run_id=change.run_id, epoch=change.epoch, head=change.head, move=move)
-            await self._store.commit(self._worker_id, [parked])
+            await self._write([(run, parked, [])])
             return {0: Verdict.REFUSED}
         middle = len(batch) // 2
         first, second = batch[:middle], batch[middle:]

@@ -130,11 +130,6 @@ class Executor:
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    @property
-    def busy(self) -> int:
-        """Calls in flight."""
-        return len(self._in_flight)
-
     # -- starting
 
     def start(self, run: LiveRun, seq: int, pending: PendingActivity, attempt: int = 1, *, begun: bool = False) -> None:
@@ -186,7 +181,7 @@ class Executor:
         if activity is None:
             error = UnknownActivity(pending.name, self._activities)
             log.warning("run %s will be handed back: %s", run.identity.id, error)
-            run.lack(str(error))
+            run.lack(seq, str(error))
             return None
         call = run.calls[seq] = Call(run, seq, pending, activity, attempt)
         return call

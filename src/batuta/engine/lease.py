@@ -137,7 +137,7 @@ class Lease:
 
     def _accept(self, pulse: Pulse, sent: float, received: float) -> bool:
         if not pulse.alive:
-            self._tell(self._on_lost, "its lease was over")
+            self._tell(self._on_lost, "others took it for dead and have its runs")
             return False
         if self._timeline and pulse.timeline != self._timeline:
             self._tell(self._on_lost, "the database is on another timeline than before")

@@ -70,6 +70,7 @@ class Host(Protocol):
         ...
 
     def disarm(self, run: LiveRun) -> None: ...
+    def call_soon(self, callback: Callable[[], None]) -> None: ...
 
     def forget(self, run: LiveRun, wake_at: int | None) -> None:
         """The run has left memory; it is due again at `wake_at`."""
@@ -120,8 +121,8 @@ class LiveRun:
         self.alarm: Alarm | None = None
         self.ready = False
         """At the end of its tape: inputs may be delivered."""
-        self.lacking = ""
-        """Why this worker cannot go on with it: an activity that it does not have."""
+        self.lacking: dict[int, str] = {}
+        """Calls of activities that this worker does not have, with what to do about it."""
         self.leaving = False
         self.seen: set[str] = set()
         self._crc = 0
@@ -180,8 +181,8 @@ class LiveRun:
             if seq in self.machine.activities:  # resuming another one may have caused a turn
                 self._host.executor.resume(self, seq, [a for a in attempts if a.seq == seq])
         self.receive(messages)
-        if not self.leaving and self.head >= 0:
-            self._after_turn()
+        if self.head >= 0:
+            self.wake(self._host.clock.now())
 
     def receive(self, messages: Sequence[Message]) -> None:
         """Deliver what is unread and was not delivered before."""
@@ -284,8 +285,11 @@ class LiveRun:
         if self.deadline is not None and (when is None or self.deadline < when):
             when = self.deadline
         if self.lacking and not self.calls and self.head == self.durable:
-            self.leave(self._host.clock.now() + _LACK_SECONDS * SECOND, self.lacking)
-            return
+            lacks = [why for seq, why in self.lacking.items() if seq in machine.activities]
+            if lacks:
+                later = self._host.clock.now() + _LACK_SECONDS * SECOND
+                self.leave(later if when is None else min(when, later), lacks[0])
+                return
         if not machine.activities and not self.calls:
             horizon = self._host.clock.now() + int(self._host.settings.keep_in_memory * SECOND)
             if when is None or when > horizon or self._host.draining:
@@ -351,10 +355,9 @@ class LiveRun:
             self._after_turn()
             self.hand_back_when_draining()
 
-    def lack(self, why: str) -> None:
-        """This worker does not have an activity that the run needs: hand it back once nothing is in flight."""
-        self.lacking = why
-        self._after_turn()
+    def lack(self, seq: int, why: str) -> None:
+        """This worker does not have an activity that the run needs: it is handed back once nothing is in flight."""
+        self.lacking[seq] = why
 
     # -- leaving
 
@@ -427,7 +430,7 @@ class LiveRun:
             elif effect.kind is CommandKind.CANCEL:
                 executor.cancel(self, effect.target)
         if self._backlog or self._held_up or self.lacking or self._host.draining:
-            self._go_on()
+            self._host.call_soon(self._go_on)  # not here: a turn must not run inside the committer's task
 
     def _too_far_ahead(self) -> bool:
         return self.head - self.durable >= self._host.settings.undurable_entries

@@ -296,9 +296,6 @@ class Machine:
             heappop(deadlines)
         return None
 
-    def has_timer(self, seq: int) -> bool:
-        return seq in self._timers
-
     def seconds(self) -> float:
         return (self.at - self.started_at) / SECOND
 

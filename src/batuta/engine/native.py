@@ -91,6 +91,10 @@ class NativeBackend:
             self._waiters,
         )
 
+    def close(self) -> None:
+        """Nobody waits for anything any more."""
+        self._waiters.close()
+
     # -- results
 
     async def find(self, id: str) -> RunRef:

@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from batuta.authoring.definitions import Activity, Workflow
@@ -21,6 +21,7 @@ from batuta.engine.lease import Lease
 from batuta.engine.live import LiveRun
 from batuta.engine.machine import RunIdentity
 from batuta.engine.poller import Poller
+from batuta.engine.replay import Replay
 from batuta.engine.timers import Timers
 from batuta.engine.waiters import Waiters
 from batuta.engine.watchdog import Watchdog
@@ -79,6 +80,7 @@ class Session:
         self.turn: LiveRun | None = None
         self._strange: dict[RunId, int] = {}
         self._missing: dict[RunId, int] = {}
+        self._hinted: set[RunId] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._emptied = asyncio.Event()
         self._renewed = asyncio.Event()
@@ -223,6 +225,9 @@ class Session:
     def disarm(self, run: LiveRun) -> None:
         self._timers.disarm(run)
 
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self._loop.call_soon(callback, context=self._context)
+
     def forget(self, run: LiveRun, wake_at: int | None) -> None:
         if self.runs.get(run.run_id) is run:
             del self.runs[run.run_id]
@@ -291,11 +296,15 @@ class Session:
         run = LiveRun(self, self.workflows[row.name], identity, row.epoch)
         run.deadline = row.deadline
         self.runs[row.run_id] = run
+        if len(tape.entries) != row.head + 1:
+            run.head = run.durable = row.head
+            run.park(f"its journal has {len(tape.entries)} entries, and its row says {row.head + 1}: restore a backup")
+            return
         failpoint("replay.before")
         replay = run.restore(tape.entries)
-        self._replay(run, tape, replay.slices())
+        self._replay(run, tape, replay, replay.slices())
 
-    def _replay(self, run: LiveRun, tape: Tape, slices: Any) -> None:
+    def _replay(self, run: LiveRun, tape: Tape, replay: Replay, slices: Iterator[None]) -> None:
         if self._over or run.leaving:
             return
         self.turn = run
@@ -309,17 +318,23 @@ class Session:
             )
             return
         else:
-            self._loop.call_soon(self._replay, run, tape, slices)
+            self._hinted.add(run.run_id)  # messages that come meanwhile are not delivered: look for them at the end
+            self._loop.call_soon(self._replay, run, tape, replay, slices)
             return
         finally:
             self.turn = None
         failpoint("replay.after")
+        if replay.warnings:
+            count, first = len(replay.warnings), replay.warnings[0]
+            log.warning("run %s sends other inputs than before, %d times; the first: %s", run.identity.id, count, first)
         if run.deadline is not None and run.deadline <= self.clock.now():
             run.ready = True
             run.wake(self.clock.now())
         else:
             run.resume(tape.attempts, tape.messages)
-            self._look_for_messages([run.run_id])  # for what came during a long replay
+        if run.run_id in self._hinted:
+            self._hinted.discard(run.run_id)
+            self._look_for_messages([run.run_id])
 
     # -- news
 

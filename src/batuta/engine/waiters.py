@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from batuta.errors import StoreError
+from batuta.errors import StoreError, WorkerError
 from batuta.ids import RunId
 from batuta.journal.entries import Command
 from batuta.journal.records import Hint
@@ -50,6 +50,16 @@ class Waiters:
         for future in self._waiting.pop(run_id, ()):
             if not future.done():
                 future.set_result(known)
+
+    def close(self) -> None:
+        """The client is closed: whoever still waits is told."""
+        if self._task is not None:
+            self._task.cancel()
+        for futures in self._waiting.values():
+            for future in futures:
+                if not future.done():
+                    future.set_exception(WorkerError("the client was closed while a result was waited for"))
+        self._waiting.clear()
 
     def look_for(self, run_id: RunId) -> None:
         """The run has left this process, by whatever way: it may be closed."""

@@ -231,7 +231,7 @@ class Pulse(Struct, kw_only=True):
     now: int
     """The store's clock."""
     alive: bool
-    """False: this worker's row is gone or its lease was over; it must drop all and register anew."""
+    """False: this worker's row is gone, and its runs are others'; it must drop all and register anew."""
     timeline: str = ""
     """Names the history that the database is on. Another one than before: it was restored or failed over."""
     due_at: int | None = None
