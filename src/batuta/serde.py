@@ -39,12 +39,29 @@ def _from_builtins(kind: type, value: Any) -> Any:
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_to_builtins)
+_sorting_encoder = msgspec.json.Encoder(enc_hook=_to_builtins, order="deterministic")
+_PLAIN = (int, str, float, bool, bytes, type(None))
+
+
+def _holds_set(value: Any) -> bool:
+    """Whether a set is in it: its order is another in every process, so it must be sorted to be compared."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return False
+    if kind is tuple or kind is list:
+        return any(map(_holds_set, value))
+    if kind is dict:
+        return any(map(_holds_set, value.values()))
+    if kind is set or kind is frozenset:
+        return True
+    fields: Iterable[str] = getattr(kind, "__struct_fields__", getattr(kind, "__dataclass_fields__", ()))
+    return any(_holds_set(getattr(value, name, None)) for name in fields)
 
 
 def encode(value: Any, what: str = "a value", limit: int = MAX_PAYLOAD) -> bytes:
     """The JSON of a value. Raises NotSerialisable or TooLarge, naming `what`."""
     try:
-        data = _encoder.encode(value)
+        data = (_sorting_encoder if _holds_set(value) else _encoder).encode(value)
     except (TypeError, NotImplementedError, OverflowError, UnicodeError, ValueError, RecursionError) as error:
         raise NotSerialisable(
             f"{what} has no JSON form: {error}. Use plain values, dataclasses, msgspec or "

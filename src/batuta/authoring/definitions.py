@@ -69,6 +69,8 @@ def _module_sources(module: ModuleType) -> list[bytes]:
     root = os.path.dirname(os.path.abspath(getattr(module, "__file__", None) or ""))
     for _ in range(module.__name__.count(".")):
         root = os.path.dirname(root)
+    if os.path.basename(root) in ("site-packages", "dist-packages"):  # an installed package: its own files alone
+        root = os.path.join(root, module.__name__.partition(".")[0])
     found: dict[str, bytes] = {}
     waiting = [module]
     while waiting:
@@ -87,8 +89,16 @@ def _is_ours(file: str, root: str) -> bool:
 def _imports_of(module: ModuleType) -> list[ModuleType]:
     """Modules that stand in its namespace, and those that what stands there comes from."""
     values = list(vars(module).values())
-    names = {name for value in values if isinstance(name := getattr(value, "__module__", None), str)}
+    names = {name for value in values if (name := _module_of(value)) is not None}
     return [v for v in values if inspect.ismodule(v)] + [sys.modules[name] for name in names if name in sys.modules]
+
+
+def _module_of(value: object) -> str | None:
+    try:
+        name = getattr(value, "__module__", None)
+    except Exception:  # noqa: BLE001 - proxies and the like may do anything when they are looked at
+        return None
+    return name if isinstance(name, str) else None
 
 
 def _read(file: str) -> bytes:

@@ -196,7 +196,8 @@ class Committer:
             reason = f"the database refuses the run's entry: {error}"
             move = Move(RunState.NEEDS_CODE, None, reason, run.workflow.fingerprint)
             parked = Change(run_id=change.run_id, epoch=change.epoch, head=change.head, move=move)
-            await self._write([(run, parked, [])])
+            if change.move != move:  # it was not this very parking that was refused
+                await self._write([(run, parked, [])])
             return {0: Verdict.REFUSED}
         middle = len(batch) // 2
         first, second = batch[:middle], batch[middle:]

@@ -203,13 +203,16 @@ class LiveRun:
         """Run the turn that this input causes, and queue its entry."""
         if self.leaving:
             return
-        host = self._host
         if kind in _ANSWERS and body.seq not in self.machine.activities:
             self._after_turn()  # it was cancelled by a turn that was not durable yet when it answered
             return
-        if self._too_far_ahead():
+        if self._backlog or self._too_far_ahead():
             self._backlog.append((kind, body))
             return
+        self._take_turn(kind, body)
+
+    def _take_turn(self, kind: EntryKind, body: Body) -> None:
+        host = self._host
         failpoint("turn.before")
         machine = self._rebuilt() if self._kept else self.machine
         now = host.clock.latest()
@@ -248,7 +251,7 @@ class LiveRun:
         failure = to_failure(error)
         failure.retryable = False
         again = Body(body.seq, body.name, error=failure, attempts=body.attempts, started_at=body.started_at)
-        self.deliver(_FAILED, again)
+        self._take_turn(_FAILED, again)
 
     def _record(self, kind: EntryKind, at: int, body: Body) -> None:
         entry = encode_entry(self.head + 1, kind, at, body, self._crc)
@@ -437,8 +440,10 @@ class LiveRun:
 
     def _go_on(self) -> None:
         """There is room again for what was held up, or there is nothing left to wait for before leaving."""
-        while self._backlog and not self._too_far_ahead():
-            self.deliver(*self._backlog.popleft())
+        while self._backlog and not self._too_far_ahead() and not self.leaving:
+            kind, body = self._backlog.popleft()
+            if kind not in _ANSWERS or body.seq in self.machine.activities:
+                self._take_turn(kind, body)
         self.hand_back_when_draining()
         if self.leaving:
             return

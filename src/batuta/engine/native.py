@@ -119,7 +119,10 @@ class NativeBackend:
     async def cancel(self, ref: RunRef, reason: str) -> None:
         # One name for all: asking again, or repeating a call whose answer was lost, must not cancel the clean-up.
         message = Message(message_id=f"cancel:{ref.run_id}", kind=MessageKind.CANCEL, name=reason)
-        await self._store.send(ref.run_id, message)
+        if not await self._store.send(ref.run_id, message):
+            run = await self._store.get_run(ref.run_id)
+            if run.state in CLOSED:
+                raise RunClosed(run.id, str(run.state))
 
     async def terminate(self, ref: RunRef, reason: str) -> None:
         for _ in range(100):

@@ -9,6 +9,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from batuta.authoring.definitions import Activity, Workflow
@@ -102,6 +103,8 @@ class Session:
             await self._open()
         except BaseException:
             await self._end()
+            with suppress(StoreError):
+                await self.store.retire(self.info.worker_id)
             raise
 
     async def _open(self) -> None:

@@ -112,16 +112,17 @@ class Worker:
     def _lost(self, why: str) -> None:
         """The session dropped everything. Register anew, as another worker."""
         self._why_lost = why
-        if not self._stopping and (self._reopening is None or self._reopening.done()):
+        if self in self._crew and not self._stopping and (self._reopening is None or self._reopening.done()):
             self._reopening = asyncio.get_running_loop().create_task(self._reopen())
 
     async def _reopen(self) -> None:
         while not self._stopping:
-            old, self.session = self.session, None
+            old = self.session
             try:
                 if old is not None:
                     await old.abandoned()
                     await self._store.retire(old.info.worker_id)  # what it still owns is free; nobody died
+                    self.session = None
                 if self._why_lost == STORE_FAILED:
                     await self._store.close()
                     await self._store.open()
