@@ -43,8 +43,15 @@ _sorting_encoder = msgspec.json.Encoder(enc_hook=_to_builtins, order="determinis
 _PLAIN = (int, str, float, bool, bytes, type(None))
 
 
-def _holds_set(value: Any) -> bool:
+def _needs_sorting(value: Any) -> bool:
     """Whether a set is in it: its order is another in every process, so it must be sorted to be compared."""
+    try:
+        return _holds_set(value)
+    except RecursionError:  # a circle: the encoder says so, in the same words every time
+        return False
+
+
+def _holds_set(value: Any) -> bool:
     kind = type(value)
     if kind in _PLAIN:
         return False
@@ -61,7 +68,7 @@ def _holds_set(value: Any) -> bool:
 def encode(value: Any, what: str = "a value", limit: int = MAX_PAYLOAD) -> bytes:
     """The JSON of a value. Raises NotSerialisable or TooLarge, naming `what`."""
     try:
-        data = (_sorting_encoder if _holds_set(value) else _encoder).encode(value)
+        data = (_sorting_encoder if _needs_sorting(value) else _encoder).encode(value)
     except (TypeError, NotImplementedError, OverflowError, UnicodeError, ValueError, RecursionError) as error:
         raise NotSerialisable(
             f"{what} has no JSON form: {error}. Use plain values, dataclasses, msgspec or "
