@@ -59,7 +59,7 @@ async def lose_request(stage: Stage, nth: int, tally: Tally) -> int:
         await _one_worker_does_all(case, tally, url=proxy.url)
         await finish(case, tally)
         if nth and not proxy.lost:
-            tally.note(f"there were fewer than {nth} requests")
+            tally.unreached["request"] += 1
         if again := case.account.executed_again():
             tally.violate(case.name, f"nobody died, yet executed again: {dict(again)}")
         return proxy.requests

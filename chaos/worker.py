@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import functools
 import logging
 import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any
 
 import msgspec
@@ -34,7 +34,6 @@ from batuta.errors import (
     StoreFailed,
     StoreUnavailable,
 )
-from batuta.journal.store import Store
 from chaos import faults, flows, flows_changed
 from chaos.ledger import LedgerClient
 
@@ -169,31 +168,36 @@ async def main(job: Job) -> None:
     if job.faults:
         faults.arm(store, job.faults)
     loop.add_signal_handler(signal.SIGUSR1, store.shift_clock, job.jump)
-    clock = SkewedClock(job.skew)
-    client = Batuta(NativeBackend(store, clock), functools.partial(_open, store), store.close)
-    async with client:
-        worker = client.worker(workflows=CODE[job.code], activities=[flows.Effects(ledger)])
-        async with worker:
-            _say("ready")
-            chores = loop.create_task(Chores(job, ledger, client).do())
-            stopped = loop.create_task(stop.wait())
-            await asyncio.wait({chores, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            if chores.done():
-                chores.result()
-                _say("done")
-                if not job.leave:
-                    await stopped
-            chores.cancel()
-            stopped.cancel()
+    client = Batuta(NativeBackend(store, SkewedClock(job.skew)), store.open, store.close)
+    async with AsyncExitStack() as stack:
+        await _enter(stack, lambda: client)
+        await _enter(stack, lambda: client.worker(workflows=CODE[job.code], activities=[flows.Effects(ledger)]))
+        _say("ready")
+        await _work(job, Chores(job, ledger, client), stop)
 
 
-async def _open(store: Store) -> None:
-    """Open the store; as a supervisor would, again when the database is away."""
+async def _work(job: Job, chores: Chores, stop: asyncio.Event) -> None:
+    """Do the chores, then wait to be told to stop, if that is the job."""
+    doing = asyncio.create_task(chores.do())
+    stopped = asyncio.create_task(stop.wait())
+    await asyncio.wait({doing, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    if doing.done():
+        doing.result()
+        _say("done")
+        if not job.leave:
+            await stopped
+    doing.cancel()
+    stopped.cancel()
+
+
+async def _enter(stack: AsyncExitStack, make: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
+    """Enter a context; as a supervisor would, again when the database is away."""
     for _ in range(TRIES):
         try:
-            return await store.open()
-        except StoreUnavailable as error:
-            log.warning("cannot open: %s", error)
+            await stack.enter_async_context(make())
+            return
+        except (StoreUnavailable, OutcomeUnknown) as error:
+            log.warning("cannot begin: %s", error)
             await asyncio.sleep(PAUSE_S)
     raise StoreUnavailable("the database stayed away")
 

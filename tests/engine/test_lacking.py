@@ -1,0 +1,119 @@
+"""A worker that lacks an activity: it does what it can, and leaves the rest to those who have it."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from batuta import RunState, activity, workflow
+from batuta.journal.records import WorkerInfo
+from tests.engine.kit import world
+
+happened: Counter[str] = Counter()
+
+
+@activity
+async def has() -> int:
+    happened["begun"] += 1
+    try:
+        await asyncio.sleep(60)
+    except asyncio.CancelledError:
+        happened["cut off"] += 1
+        raise
+    happened["done"] += 1
+    return 1
+
+
+@activity
+async def lacks() -> int:
+    happened["lacked"] += 1
+    return 1
+
+
+@workflow
+async def needs_both() -> int:
+    return sum(await asyncio.gather(has(), lacks(), has()))
+
+
+@workflow
+async def times_out() -> str:
+    try:
+        async with asyncio.timeout(3):
+            await lacks()
+    except TimeoutError:
+        return f"timed out, {await has()} done"
+    return "not timed out"
+
+
+@workflow
+async def is_cancelled() -> str:
+    try:
+        await lacks()
+    except asyncio.CancelledError:
+        return f"cancelled, {await has()} done"
+    return "not cancelled"
+
+
+@workflow
+async def waits_for_ever() -> int:
+    return await lacks()
+
+
+@pytest.fixture(autouse=True)
+def nothing_happened() -> None:
+    happened.clear()
+
+
+async def test_the_activities_it_has_are_executed_once_and_never_cut_off() -> None:
+    async with world(needs_both, has) as env:
+        handle = await env.start(needs_both)
+        await env.advance(600)
+        assert happened == {"begun": 2, "done": 2}
+        assert (await handle.describe()).state is RunState.WAITING
+        await env.deploy(activities=[has, lacks])
+        assert await handle.result() == 3
+        assert happened == {"begun": 2, "done": 2, "lacked": 1}
+
+
+async def test_a_timeout_in_the_code_fires_while_an_activity_is_lacking() -> None:
+    async with world(times_out, has) as env:
+        assert await env.run(times_out) == "timed out, 1 done"
+
+
+async def test_a_run_that_lacks_an_activity_can_be_cancelled() -> None:
+    async with world(is_cancelled, has) as env:
+        handle = await env.start(is_cancelled)
+        await env.advance(60)
+        await handle.cancel()
+        assert await handle.result() == "cancelled, 1 done"
+
+
+async def test_a_run_that_lacks_an_activity_runs_out_of_time() -> None:
+    async with world(waits_for_ever, has) as env:
+        handle = await env.start(waits_for_ever, timeout=60)
+        await env.advance(70)
+        assert (await handle.describe()).state is RunState.TIMED_OUT
+
+
+@pytest.mark.parametrize("cancel", [True, False], ids=["cancelled", "left-alone"])
+async def test_waiting_for_a_lacking_activity_costs_a_claim_every_few_seconds(
+    cancel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world(waits_for_ever, is_cancelled, has) as env:
+        claim, claims = env.store.claim, Counter[str]()
+
+        async def counted(worker: WorkerInfo, limit: int) -> Any:
+            found = await claim(worker, limit)
+            claims.update(tape.run.id for tape in found)
+            return found
+
+        monkeypatch.setattr(env.store, "claim", counted)
+        await env.start(waits_for_ever, id="waits")
+        cancelled = await env.start(is_cancelled, id="cancelled")
+        await env.advance(30)
+        if cancel:
+            await cancelled.cancel()
+        await env.advance(30)
+        assert 2 <= claims["waits"] <= 15
+        assert 2 <= claims["cancelled"] <= 15
