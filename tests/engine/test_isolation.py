@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import logging
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -100,7 +101,7 @@ async def test_starts_that_are_cancelled_harm_no_other_run_on_a_database(sqlite_
     assert executed["first"] == executed["last"] == 1
 
 
-BAD = {
+BAD: dict[str, tuple[str, tuple[Any, ...]]] = {
     "no int": ("adds", ("x",)),
     "too many": ("adds", (1, 2, 3)),
     "too few": ("adds", ()),
@@ -110,16 +111,15 @@ BAD = {
 
 @pytest.mark.parametrize("bad", BAD)
 async def test_a_bad_start_by_name_is_refused_and_those_beside_it_begin(bad: str) -> None:
-    name, arguments = BAD[bad]
     async with world(works, adds, adds_all, slow) as env:
         waiting = await neighbour(env)
-        before, refused, after = await asyncio.gather(
-            env.start("adds", 1), env.start(name, *arguments), env.start("adds", 1, 5), return_exceptions=True
-        )
-        assert isinstance(refused, InvalidInput)
-        assert not isinstance(before, BaseException)
-        assert not isinstance(after, BaseException)
-        assert (await before.result(), await after.result()) == (3, 6)
+        before, refused, after = [
+            asyncio.create_task(env.start(what, *given)) for what, given in [("adds", (1,)), BAD[bad], ("adds", (1, 5))]
+        ]
+        with pytest.raises(InvalidInput):
+            await refused
+        assert await (await before).result() == 3
+        assert await (await after).result() == 6
         await assert_unharmed(env, waiting)
         assert session_is_empty(env)
 
@@ -155,22 +155,24 @@ class Mute(Exception):
     __repr__ = __str__
 
 
-ERRORS: dict[str, Exception] = {
-    "lone surrogate": ValueError("file \udcff"),
-    "broken str": Mute(),
-    "surrogate cause": KeyError("\ud800"),
+ERRORS: dict[str, Callable[[], Exception]] = {
+    "lone surrogate": lambda: ValueError("file \udcff"),
+    "broken str": Mute,
+    "surrogate key": lambda: KeyError("\ud800"),
 }
 
 
 @activity
 async def breaks(kind: str) -> None:
     executed[kind] += 1
-    raise ERRORS[kind] from ValueError("because \udfff")
+    error = ERRORS[kind]()
+    raise error from ValueError("because \udfff")
 
 
 @activity
 def breaks_in_a_thread(kind: str) -> None:
-    raise ERRORS[kind]
+    error = ERRORS[kind]()
+    raise error
 
 
 @workflow
@@ -187,7 +189,8 @@ async def meets(kind: str, attempts: int, in_thread: bool = False) -> str:
 async def raises(kind: str, first: bool) -> None:
     if not first:
         await asyncio.sleep(1)
-    raise ERRORS[kind]
+    error = ERRORS[kind]()
+    raise error
 
 
 @pytest.mark.parametrize("kind", ERRORS)
@@ -379,3 +382,38 @@ async def test_an_unexpected_error_while_looking_for_results_does_not_end_lookin
         first, second = [await env.start(works, name, id=name, delay=60) for name in ("first", "second")]
         assert [await first.result(), await second.result()] == ["first", "second"]
         assert not errors
+
+
+async def test_a_run_whose_journal_is_incomplete_is_parked_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Environment(workflows=[works], activities=[slow]) as env:
+        broken = await env.start(works, "broken")
+        whole = await env.start(works, "whole")
+        await env.settle()
+        claim = env.store.claim
+
+        async def loses_entries(worker: WorkerInfo, limit: int) -> Any:
+            tapes = await claim(worker, limit)
+            for tape in tapes:
+                if tape.run.run_id == broken.run_id:
+                    tape.entries.clear()
+            return tapes
+
+        monkeypatch.setattr(env.store, "claim", loses_entries)
+        await env.crash()
+        assert "its journal has 0 entries, and its row says 1" in await parked(env, broken)
+        assert await whole.result() == "whole"
+
+
+async def test_a_retry_policy_that_grows_beyond_all_numbers_is_followed() -> None:
+    @activity(retry=Retry(attempts=0, first=1, factor=1e300, longest=5, jitter=0))
+    async def at_last() -> int:
+        if activity_info().attempt < 20:
+            raise ValueError("not yet")
+        return activity_info().attempt
+
+    @workflow
+    async def persists() -> int:
+        return await at_last()
+
+    async with world(persists, at_last) as env:
+        assert await env.run(persists) == 20

@@ -166,3 +166,52 @@ async def test_a_union_of_dataclasses_comes_back_as_the_class_it_was(means: Mean
         again = await env.client.get(handle.id, chooses)
         assert await again.result() == means
         assert executed_with == [means, means]
+
+
+# -- fingerprints
+
+FLOWS = """
+from batuta import workflow
+from shop import prices
+import library
+
+@workflow
+async def order() -> int:
+    return prices.PRICE"""
+
+
+FILES = {
+    "shop/__init__.py": "",
+    "shop/flows.py": FLOWS,
+    "shop/prices.py": "PRICE = 1",
+    "shop/unused.py": "X = 1",
+    "library.py": "Y = 1",
+}
+PRINTS = """
+import sys
+for folder in sys.argv[1:]:
+    sys.path.insert(0, folder)
+    from shop.flows import order
+    print(order.fingerprint)
+    for name in [name for name in sys.modules if name.startswith(("shop", "library"))]:
+        del sys.modules[name]
+"""
+
+
+def test_the_fingerprint_of_an_installed_package_covers_its_own_imports_alone(tmp_path: Path) -> None:
+    program = tmp_path / "prints.py"
+    program.write_text(PRINTS)
+    variants = ["", "shop/flows.py", "shop/prices.py", "shop/unused.py", "library.py"]
+    folders = [_installed(tmp_path / str(number), changed) for number, changed in enumerate(variants)]
+    prints = _python(program, *folders, seed="1").split()
+    changed = {name for name, fingerprint in zip(variants, prints, strict=True) if fingerprint != prints[0]}
+    assert changed == {"shop/flows.py", "shop/prices.py"}
+
+
+def _installed(root: Path, changed: str) -> str:
+    """A folder in which a package is installed, next to a library that it uses; one file differs."""
+    folder = root / "site-packages"
+    (folder / "shop").mkdir(parents=True)
+    for name, text in FILES.items():
+        (folder / name).write_text(text + (" + 1" if name == changed else ""))
+    return str(folder)

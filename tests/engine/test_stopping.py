@@ -210,10 +210,10 @@ async def test_a_start_that_fails_leaves_neither_thread_nor_task_nor_row(kind: s
     store = STORES[kind]
     threads = set(threading.enumerate())
     backend = NativeBackend(store, SystemClock())
-    async with Batuta(backend, store.open, store.close) as client:
+    async with Batuta(backend, store.open, store.close):
         tasks = asyncio.all_tasks()
         for _ in range(20):
-            worker = client.worker(workflows=[labours], activities=[works], heartbeat=0.02)
+            worker = backend.worker([labours], [works], ["default"], heartbeat=0.02)
             with pytest.raises((StoreUnavailable, ValueError)):
                 async with asyncio.timeout(20):
                     await worker.start()
@@ -227,8 +227,9 @@ async def test_a_start_that_fails_leaves_neither_thread_nor_task_nor_row(kind: s
 
 async def test_a_worker_whose_start_failed_can_be_started_when_the_database_is_there(real_time: None) -> None:
     store = Heartless(PermissionError("no"))
-    async with Batuta(NativeBackend(store, SystemClock()), store.open, store.close) as client:
-        worker = client.worker(workflows=[labours], activities=[works], heartbeat=0.02)
+    backend = NativeBackend(store, SystemClock())
+    async with Batuta(backend, store.open, store.close) as client:
+        worker = backend.worker([labours], [works], ["default"], heartbeat=0.02)
         with pytest.raises(StoreUnavailable):
             await worker.start()
         store.broken = False

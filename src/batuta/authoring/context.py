@@ -115,8 +115,7 @@ class WorkflowLogger(logging.LoggerAdapter[logging.Logger]):
         runtime = current_runtime.get()
         if runtime is None:
             super().log(level, msg, *args, **kwargs)
-        elif self.isEnabledFor(level):
-            info = runtime.info()
+        elif self.isEnabledFor(level) and not (info := runtime.info()).replaying:
             where = {"run_id": str(info.run_id), "run": info.id, "workflow": info.workflow}
             extra = where | (kwargs.pop("extra", None) or {})
             try:

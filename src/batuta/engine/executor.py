@@ -208,19 +208,26 @@ class Executor:
             limits.append(options.start_timeout)
         if limits:
             ends = call.pending.issued_at + int(min(limits) * SECOND)
-            self._loop.call_later((ends - self._clock.now()) / SECOND, self._waited_too_long, call, ends, min(limits))
+            wait = (ends - self._clock.now()) / SECOND
+            call.waking = self._loop.call_later(
+                wait, self._waited_too_long, call, ends, min(limits), context=self._context
+            )
 
     def _waited_too_long(self, call: Call, ends: int, limit: float) -> None:
         if call.over or call in self._in_flight or call.run.leaving:
             return
         now = self._clock.now()
         if now < ends:
-            self._loop.call_later((ends - now) / SECOND + 0.001, self._waited_too_long, call, ends, limit)
+            wait = (ends - now) / SECOND + 0.001
+            call.waking = self._loop.call_later(wait, self._waited_too_long, call, ends, limit, context=self._context)
             return
         self._answer(call, _fatal(_timeout(call, "did not start within", limit)))
 
     def _launch(self, call: Call) -> None:
         """One attempt begins. It holds its place until it has really come to an end."""
+        if call.waking is not None:
+            call.waking.cancel()
+            call.waking = None
         if call.over:
             self._leave_place(call)
             return

@@ -234,6 +234,7 @@ class Session:
     def forget(self, run: LiveRun, wake_at: int | None) -> None:
         if self.runs.get(run.run_id) is run:
             del self.runs[run.run_id]
+            self._hinted.discard(run.run_id)
             if not self.runs:
                 self._emptied.set()
             self._poller.freed(wake_at)

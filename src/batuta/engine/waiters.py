@@ -42,8 +42,11 @@ class Waiters:
         try:
             return await future
         finally:
-            if (others := self._waiting.get(run_id)) and all(one.done() for one in others):
-                del self._waiting[run_id]
+            others = self._waiting.get(run_id)
+            if others is not None and future in others:
+                others.remove(future)
+                if not others:
+                    del self._waiting[run_id]
 
     def settle(self, run_id: RunId, known: Known | None) -> None:
         """The run is closed."""
