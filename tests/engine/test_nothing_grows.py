@@ -4,6 +4,7 @@ import asyncio
 import gc
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -199,6 +200,26 @@ async def test_evicted_runs_and_their_retries_are_not_kept_until_they_are_due(al
             await env.start(tries)
             await env.start(sleeps)
         await env.advance(60)
+        assert large(session_of(env)) == {}
+        assert alive() == {}
+
+
+async def test_activities_that_were_given_up_do_not_keep_their_run_until_they_would_have_been_due(alive: Alive) -> None:
+    @activity(retry=Retry(attempts=3, first=20), total_timeout=HOUR)
+    async def fails_again() -> None:
+        raise ValueError("always")
+
+    @workflow
+    async def gives_up() -> int:
+        for patience in (1, 2):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(patience):
+                    await (fails_again() if patience == 1 else works_long.with_options(total_timeout=HOUR)())
+        return 1
+
+    async with Environment(workflows=[gives_up], activities=[fails_again, works_long], max_activities=2) as env:
+        await end_of(env, *[gives_up] * 20)
+        await env.advance(1)
         assert large(session_of(env)) == {}
         assert alive() == {}
 

@@ -428,9 +428,8 @@ class Executor:
         if call is None:
             return
         call.over = True
-        if call in self._in_flight:
-            self._interrupt(call)
-        else:
+        self._interrupt(call)
+        if call not in self._in_flight:
             self._forgotten(call)
 
     def cancel_all(self, run: LiveRun) -> None:
