@@ -10,7 +10,7 @@ from msgspec import UNSET, Struct, json
 from batuta.clock import SECOND
 from batuta.ids import RunId
 from batuta.journal.entries import Body, CommandKind, Entry, EntryKind, crc_holds, decode_body
-from batuta.journal.records import Run
+from batuta.journal.records import Message, MessageKind, Run
 from batuta.journal.states import CLOSED, PARKED, RunState
 from chaos.case import Case
 from chaos.flows import expected_order
@@ -36,11 +36,17 @@ class Journal(Struct):
     entries: list[Entry]
     bodies: list[Body]
     epochs: list[int]
+    unread: list[Message]
 
     @property
     def key_base(self) -> str:
         start = self.bodies[0].start if self.bodies else UNSET
         return "" if start is UNSET else start.key_base
+
+    def has_cancel(self) -> bool:
+        """Whether a cancel has reached the run; a parked one has it in its inbox, for when it goes on."""
+        waiting = self.run.state in PARKED and any(message.kind is MessageKind.CANCEL for message in self.unread)
+        return waiting or any(entry.kind is EntryKind.CANCEL_REQUESTED for entry in self.entries)
 
     def key(self, body: Body) -> str:
         return f"{self.key_base}:{body.seq}:{body.name}"
@@ -57,7 +63,8 @@ async def read_journals(case: Case) -> dict[RunId, Journal]:
     for run in await case.runs():
         tape = await case.store.load(run.run_id)
         bodies = [decode_body(entry) for entry in tape.entries]
-        found[run.run_id] = Journal(tape.run, tape.entries, bodies, await case.store.epochs(run.run_id))
+        epochs = await case.store.epochs(run.run_id)
+        found[run.run_id] = Journal(tape.run, tape.entries, bodies, epochs, tape.messages)
     return found
 
 
@@ -103,11 +110,7 @@ class Checker:
         for id, times in runs.items():
             if times > 1:
                 self._twice(f"{times} runs have the id {id}")
-        cancelled = {
-            journal.run.id
-            for journal in self._journals.values()
-            if any(entry.kind is EntryKind.CANCEL_REQUESTED for entry in journal.entries)
-        }
+        cancelled = {journal.run.id for journal in self._journals.values() if journal.has_cancel()}
         states = {journal.run.id: journal.run.state for journal in self._journals.values()}
         for record in self._account.calls("cancel", "ok"):
             if record.key not in cancelled and states.get(record.key) is not RunState.TERMINATED:

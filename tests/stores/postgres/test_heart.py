@@ -15,6 +15,11 @@ from batuta.testing.conformance.kit import beat, live_worker, new_run, outlive_l
 from tests.stores.postgres.raw import DEADLINE_SECONDS, connection
 from tests.stores.postgres.test_faults import KILL
 
+OUR_LOCKS = """
+    SELECT count(*) FROM pg_locks
+    WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""  # other tests have databases of their own on the same server
+
 
 async def test_a_heart_that_lost_its_session_takes_its_lock_again_by_itself(
     store: PostgresStore, make_store: MakeStore, postgres_url: str
@@ -26,7 +31,7 @@ async def test_a_heart_that_lost_its_session_takes_its_lock_again_by_itself(
         async with asyncio.timeout(DEADLINE_SECONDS):
             while watched.worker_id in (await beat(store, me)).peers:
                 await asyncio.sleep(0.01)
-        locks = await raw.fetchval("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
+        locks = await raw.fetchval(OUR_LOCKS)
         assert locks == 1
 
 
