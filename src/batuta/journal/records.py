@@ -265,6 +265,9 @@ class Verdict(StrEnum):
     """The fence held: another owner, another head, closed, or the worker is not live. Nothing of it was written."""
     EXISTS = "exists"
     """A start whose id is taken. Nothing of it was written."""
+    UNREAD = "unread"
+    """A move to completed, failed or cancelled found signals or updates in the inbox that the run has not read (and does
+    not consume with this change): they were acknowledged, so it must see them first. Nothing of it was written."""
 
 
 class Refusal(Struct, gc=False):
