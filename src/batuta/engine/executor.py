@@ -6,22 +6,23 @@ import asyncio
 import contextvars
 import logging
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw, json
 
-from batuta.authoring.context import ActivityInfo, current_activity
+from batuta.authoring.context import current_activity
 from batuta.authoring.definitions import Activity
 from batuta.authoring.failures import to_failure
 from batuta.clock import SECOND
+from batuta.engine.calls import Call, fatal, timeout
 from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.machine import PendingActivity
-from batuta.errors import ActivityTimeout, Interrupted, InvalidInput, UnknownActivity
+from batuta.engine.places import Places
+from batuta.engine.threads import in_thread
+from batuta.errors import Interrupted, InvalidInput, UnknownActivity
 from batuta.failpoints import failpoint
 from batuta.ids import jitter
 from batuta.journal.entries import Body, EntryKind
@@ -34,62 +35,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("batuta.engine")
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SLICE = 128
 _TICK = 1.0
 _DONE, _FAILED = EntryKind.ACTIVITY_DONE, EntryKind.ACTIVITY_FAILED
-
-
-class Call:
-    """One activity call of one run, over all its attempts."""
-
-    __slots__ = (
-        "activity",
-        "attempt",
-        "begun",
-        "deadline",
-        "next_at",
-        "noted",
-        "over",
-        "pending",
-        "run",
-        "seq",
-        "started_at",
-        "task",
-        "waking",
-    )
-
-    def __init__(
-        self, run: LiveRun, seq: int, pending: PendingActivity, activity: Activity[..., Any], attempt: int
-    ) -> None:
-        self.run, self.seq, self.pending, self.activity, self.attempt = run, seq, pending, activity, attempt
-        self.task: asyncio.Future[Any] | None = None
-        self.waking: asyncio.TimerHandle | None = None
-        self.started_at = 0
-        self.deadline: int | None = None
-        self.next_at: int | None = None
-        """When the next attempt is due, while the call waits for it."""
-        self.begun = attempt > 1
-        """An attempt has been begun before, here or elsewhere: it did start in time."""
-        self.over = False
-        """Its answer is given, or nobody wants it."""
-        self.noted = False
-        """Its start is in the attempts table."""
-
-    def info(self) -> ActivityInfo:
-        run = self.run
-        return ActivityInfo(
-            key=run.machine.key(self.seq, self.pending.name),
-            name=self.pending.name,
-            attempt=self.attempt,
-            run_id=run.run_id,
-            id=run.identity.id,
-            seq=self.seq,
-            started_at=_EPOCH + timedelta(microseconds=self.started_at),
-        )
-
-    def row(self, **more: Any) -> Attempt:
-        return Attempt(seq=self.seq, number=self.attempt, started_at=self.started_at, **more)
 
 
 class Executor:
@@ -107,8 +55,7 @@ class Executor:
         self._clock = clock
         self._settings = settings
         self._threads: ThreadPoolExecutor | None = None
-        self._free = {True: settings.max_activities, False: settings.threads}
-        self._queued: dict[bool, deque[Call]] = {True: deque(), False: deque()}
+        self._places = Places(settings, self._admitted)
         self._in_flight: dict[Call, None] = {}
         self._answers: deque[tuple[Call, bytes | Failure]] = deque()
         self._loop: asyncio.AbstractEventLoop
@@ -192,13 +139,14 @@ class Executor:
     def _admit(self, call: Call) -> None:
         if call.over:
             return
-        kind = call.activity.is_async
-        if self._free[kind] > 0:
-            self._free[kind] -= 1
+        if self._places.enter(call):
             self._launch(call)
         else:
-            self._queued[kind].append(call)
             self._limit_waiting(call)
+
+    def _admitted(self, call: Call) -> None:
+        # Not here and now: this may be inside another activity's task, and in its context.
+        self._loop.call_soon(self._launch, call, context=self._context)
 
     def _limit_waiting(self, call: Call) -> None:
         """A call that finds no place in time fails then, not when a place becomes free."""
@@ -221,7 +169,7 @@ class Executor:
             wait = (ends - now) / SECOND + 0.001
             call.waking = self._loop.call_later(wait, self._waited_too_long, call, ends, limit, context=self._context)
             return
-        self._answer(call, _fatal(_timeout(call, "did not start within", limit)))
+        self._answer(call, fatal(timeout(call, "did not start within", limit)))
 
     def _launch(self, call: Call) -> None:
         """One attempt begins. It holds its place until it has really come to an end."""
@@ -229,14 +177,14 @@ class Executor:
             call.waking.cancel()
             call.waking = None
         if call.over:
-            self._leave_place(call)
+            self._places.leave(call)
             return
         now = call.started_at = self._clock.now()
         options = call.pending.options
         waited = now - call.pending.issued_at
         if options.start_timeout is not None and not call.begun and waited > options.start_timeout * SECOND:
-            self._leave_place(call)
-            self._answer(call, _fatal(_timeout(call, "did not start within", options.start_timeout)))
+            self._places.leave(call)
+            self._answer(call, fatal(timeout(call, "did not start within", options.start_timeout)))
             return
         self._in_flight[call] = None
         self._set_deadline(call, now)
@@ -251,7 +199,7 @@ class Executor:
             if not task.done():
                 call.task = task
         else:
-            call.task = self._loop.run_in_executor(self._pool(), _in_thread, call, self._may_act, args, kwargs)
+            call.task = self._loop.run_in_executor(self._pool(), in_thread, call, self._may_act, args, kwargs)
             call.task.add_done_callback(lambda done: self._thread_ended(call, done))
         if self._ticking is None:
             self._ticking = self._loop.call_later(_TICK, self._tick)
@@ -307,19 +255,19 @@ class Executor:
             return
         del self._in_flight[call]
         call.task = None  # task, context and call refer to each other: leave nothing for the collector
-        self._leave_place(call)
+        self._places.leave(call)
         self._answer(call, data)
 
     def _end(self, call: Call, error: BaseException) -> None:
         """An attempt ended with an error. Decide: again, or give up."""
         self._in_flight.pop(call, None)
         call.task = None
-        self._leave_place(call)
+        self._places.leave(call)
         if call.over:
             self._forgotten(call)
             return
         failpoint("activity.failed")
-        self._conclude(call, _fatal(to_failure(error)) if isinstance(error, InvalidInput) else to_failure(error))
+        self._conclude(call, fatal(to_failure(error)) if isinstance(error, InvalidInput) else to_failure(error))
 
     def _conclude(self, call: Call, failure: Failure) -> None:
         """An attempt failed for good or for now."""
@@ -409,17 +357,6 @@ class Executor:
             del call.run.calls[call.seq]
             call.run.call_over()
 
-    def _leave_place(self, call: Call) -> None:
-        kind = call.activity.is_async
-        queued = self._queued[kind]
-        while queued:
-            following = queued.popleft()
-            if not following.over:
-                # Not here and now: this may be inside another activity's task, and in its context.
-                self._loop.call_soon(self._launch, following, context=self._context)
-                return
-        self._free[kind] += 1
-
     # -- cancelling
 
     def cancel(self, run: LiveRun, seq: int) -> None:
@@ -477,7 +414,7 @@ class Executor:
         options = call.pending.options
         total = options.total_timeout is not None and now >= call.pending.issued_at + options.total_timeout * SECOND
         limit = options.total_timeout if total else options.timeout
-        failure = _timeout(twin, "took longer than its", limit or 0)
+        failure = timeout(twin, "took longer than its", limit or 0)
         failure.retryable = not total
         self._conclude(twin, failure)
 
@@ -495,23 +432,3 @@ else:
         loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None], context: contextvars.Context
     ) -> asyncio.Task[None]:
         return loop.create_task(work, context=context)
-
-
-def _in_thread(call: Call, may_act: Callable[[], bool], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    while not may_act():
-        if call.over:
-            raise asyncio.CancelledError
-        time.sleep(0.05)
-    context = contextvars.Context()
-    context.run(current_activity.set, call.info)
-    return context.run(call.activity.fn, *args, **kwargs)
-
-
-def _timeout(call: Call, what: str, seconds: float) -> Failure:
-    return to_failure(ActivityTimeout(f"activity {call.pending.name!r} {what} {seconds:g} s (attempt {call.attempt})"))
-
-
-def _fatal(failure: Failure) -> Failure:
-    """After which no other attempt is made."""
-    failure.retryable = False
-    return failure

@@ -29,7 +29,8 @@ from batuta.journal.states import CLOSED, RunState
 from batuta.settings import Settings
 
 if TYPE_CHECKING:
-    from batuta.engine.executor import Call, Executor
+    from batuta.engine.calls import Call
+    from batuta.engine.executor import Executor
     from batuta.engine.timers import Alarm
 
 log = logging.getLogger("batuta.engine")
