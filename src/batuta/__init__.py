@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from batuta.app import App
-from batuta.authoring.context import activity_info, call, info, logger, now, random, side_effect, uuid
+from batuta.authoring.attempt import activity_info, heartbeat
+from batuta.authoring.context import call, info, logger, now, random, side_effect, uuid
 from batuta.authoring.definitions import Activity, Workflow, activity, workflow
 from batuta.authoring.handle import Handle
 from batuta.authoring.options import ActivityOptions
@@ -11,6 +12,7 @@ from batuta.authoring.retry import Retry
 from batuta.client import Batuta
 from batuta.connect import connect
 from batuta.errors import (
+    ActivityCancelled,
     ActivityError,
     ActivityFailed,
     ActivityTimeout,
@@ -18,6 +20,7 @@ from batuta.errors import (
     BatutaError,
     Interrupted,
     InvalidInput,
+    LostAttempt,
     NonRetryable,
     RunCancelled,
     RunClosed,
@@ -33,6 +36,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Activity",
+    "ActivityCancelled",
     "ActivityError",
     "ActivityFailed",
     "ActivityOptions",
@@ -44,6 +48,7 @@ __all__ = [
     "Handle",
     "Interrupted",
     "InvalidInput",
+    "LostAttempt",
     "NonRetryable",
     "Retry",
     "RunCancelled",
@@ -59,6 +64,7 @@ __all__ = [
     "activity_info",
     "call",
     "connect",
+    "heartbeat",
     "info",
     "logger",
     "now",

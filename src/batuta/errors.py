@@ -5,6 +5,7 @@ BatutaError
 │   ├── NotSerialisable         a value has no JSON form, or does not come back the same
 │   ├── TooLarge                a payload over the limit
 │   ├── InvalidURL              a store address that names no store
+│   ├── InvalidToken            a text that names no attempt of an activity of this namespace
 │   ├── MissingExtra            an optional dependency is not installed
 │   └── DuplicateDefinition     two definitions of one name in one worker
 ├── UnknownRun / UnknownWorkflow / UnknownActivity
@@ -16,6 +17,9 @@ BatutaError
 │   ├── ActivityFailed          the activity raised an error whose class is not known here
 │   ├── ActivityTimeout
 │   └── Interrupted             a `once` activity was cut off and may or may not have happened
+├── LostAttempt                 raised into an activity: nobody waits for this attempt any more
+│   ├── ActivityCancelled       because its call or its run was cancelled
+│   └── TokenUsed               because it was completed from outside before
 ├── NonRetryable                raised by an activity: do not try again
 ├── WorkflowBroken              a run is parked; it is not the caller's fault and not lost
 │   ├── Nondeterministic · Forbidden · Spins · WaitsForNothing
@@ -58,6 +62,10 @@ class TooLarge(InvalidInput):
 
 class InvalidURL(InvalidInput):
     """A store address that names no store."""
+
+
+class InvalidToken(InvalidInput):
+    """A text that names no attempt of an activity, or one of another namespace."""
 
 
 class MissingExtra(InvalidInput):
@@ -166,7 +174,11 @@ class ActivityFailed(ActivityError):
 
 
 class ActivityTimeout(ActivityError):
-    """An attempt, or all of them together, took too long."""
+    """An attempt, or all of them together, took too long. `kind` says what: attempt, start, total or heartbeat."""
+
+    def __init__(self, message: str, kind: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class Interrupted(ActivityError):
@@ -175,6 +187,21 @@ class Interrupted(ActivityError):
 
 class NonRetryable(BatutaError):
     """Raised by an activity to say: do not try again."""
+
+
+class LostAttempt(BatutaError):
+    """Nobody waits for this attempt any more: it is over its time, its run has ended or runs elsewhere.
+
+    Raised by `heartbeat()` in the activity, which should stop, and to whoever would complete the attempt from outside.
+    """
+
+
+class ActivityCancelled(LostAttempt):
+    """Nobody waits for this attempt any more: its call or its run was cancelled."""
+
+
+class TokenUsed(LostAttempt):
+    """This attempt was completed, or failed, from outside before: a token serves once."""
 
 
 # -- a run that is parked

@@ -75,6 +75,10 @@ class AttemptView(Struct, kw_only=True):
     ended_at: datetime | None
     next_at: datetime | None
     error: str | None
+    details: str | None
+    """JSON of the last heartbeat's details."""
+    outside: bool
+    """It waits for an answer from outside."""
 
 
 class Description(Struct, kw_only=True):

@@ -31,11 +31,13 @@ class ActivityOptions(Struct, frozen=True, kw_only=True):
     """From the call until the first attempt begins."""
     total_timeout: float | None = None
     """For all attempts together, with the waits between them."""
+    heartbeat: float | None = None
+    """How long an attempt may be silent: one that calls `heartbeat()` too seldom fails, and is tried again."""
     once: bool = False
     """Make the start durable first, and never start it again: raises Interrupted when its worker died."""
 
     def __post_init__(self) -> None:
-        for name in ("timeout", "start_timeout", "total_timeout"):
+        for name in ("timeout", "start_timeout", "total_timeout", "heartbeat"):
             check_seconds(name, getattr(self, name))
         if not isinstance(self.retry, Retry):
             raise InvalidInput(f"retry={self.retry!r} must be a Retry(...)")

@@ -74,6 +74,11 @@ class Committer:
         if self._task is not None:
             self._task.cancel()
 
+    async def written(self, seconds: float) -> None:
+        """Wait until nothing waits to be written, for so long at most."""
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=seconds)
+
     # -- the loop
 
     async def _write_all(self) -> None:

@@ -13,16 +13,18 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw, json
 
-from batuta.authoring.context import current_activity
+from batuta.authoring.attempt import current_activity
 from batuta.authoring.definitions import Activity
 from batuta.authoring.failures import to_failure
 from batuta.clock import SECOND
-from batuta.engine.calls import Call, fatal, timeout
+from batuta.engine.calls import CANCELLED, OVERDUE, STOPPED, Call, fatal, last_beats, timeout
 from batuta.engine.dbclock import DatabaseClock
+from batuta.engine.deadlines import Deadlines
+from batuta.engine.heartbeats import Heartbeats
 from batuta.engine.machine import PendingActivity
 from batuta.engine.places import Places
 from batuta.engine.threads import in_thread
-from batuta.errors import Interrupted, InvalidInput, UnknownActivity
+from batuta.errors import Interrupted, InvalidInput, LostAttempt, UnknownActivity
 from batuta.failpoints import failpoint
 from batuta.ids import jitter
 from batuta.journal.entries import Body, EntryKind
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("batuta.engine")
 
 _SLICE = 128
-_TICK = 1.0
 _DONE, _FAILED = EntryKind.ACTIVITY_DONE, EntryKind.ACTIVITY_FAILED
 
 
@@ -59,36 +60,37 @@ class Executor:
         self._in_flight: dict[Call, None] = {}
         self._answers: deque[tuple[Call, bytes | Failure]] = deque()
         self._loop: asyncio.AbstractEventLoop
-        self._ticking: asyncio.TimerHandle | None = None
+        self.beats = Heartbeats(clock, may_act, settings.max_payload)
+        self._deadlines = Deadlines(clock, self._in_flight, self.beats, self._overdue)
         self._may_act = may_act
         self._permission = permission
 
     def open(self, loop: asyncio.AbstractEventLoop, context: contextvars.Context) -> None:
         """Every attempt gets a copy of the context: what one sets, no other sees."""
         self._loop, self._context = loop, context
+        self._deadlines.open(loop)
 
     def close(self) -> None:
         """Forget all. Threads cannot be stopped; they end when their activity does."""
         for call in list(self._in_flight):
-            call.over = True
-            self._interrupt(call)
-        if self._ticking is not None:
-            self._ticking.cancel()
+            self._lose(call, STOPPED)
+        self._deadlines.close()
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     # -- starting
 
-    def start(self, run: LiveRun, seq: int, pending: PendingActivity, attempt: int = 1, *, begun: bool = False) -> None:
-        """Begin a call, or have it wait for a free place. `begun`: an attempt of it has been begun before."""
-        call = self._call(run, seq, pending, attempt)
-        if call is None:
-            return
-        call.begun = begun
-        if pending.options.once:
+    def start(self, run: LiveRun, seq: int, pending: PendingActivity) -> None:
+        """Begin a call, or have it wait for a free place."""
+        call = self._call(run, seq, pending, 1)
+        if call is not None:
+            self._begin(call)
+
+    def _begin(self, call: Call) -> None:
+        if call.pending.options.once:
             call.started_at = self._clock.now()
             call.noted = True
-            run.record_attempt(call.row(), lambda: self._begin_once(call))
+            call.run.record_attempt(call.row(), lambda: self._begin_once(call))
         else:
             self._admit(call)
 
@@ -113,12 +115,14 @@ class Executor:
             return
         due = max((a.next_at or 0 for a in failures), default=0)
         wait = (due - self._clock.now()) / SECOND
-        attempt = len(failures) + 1
-        if wait <= 0:
-            self.start(run, seq, pending, attempt, begun=bool(attempts))
+        call = self._call(run, seq, pending, len(failures) + 1)
+        if call is None:
             return
-        call = self._call(run, seq, pending, attempt)
-        if call is not None:
+        call.begun = bool(attempts)
+        call.beats = last_beats(attempts)
+        if wait <= 0:
+            self._begin(call)
+        else:
             call.next_at = due
             self._try_again_in(wait, call)
 
@@ -169,7 +173,7 @@ class Executor:
             wait = (ends - now) / SECOND + 0.001
             call.waking = self._loop.call_later(wait, self._waited_too_long, call, ends, limit, context=self._context)
             return
-        self._answer(call, fatal(timeout(call, "did not start within", limit)))
+        self._answer(call, fatal(timeout(call, "start", "did not start within", limit)))
 
     def _launch(self, call: Call) -> None:
         """One attempt begins. It holds its place until it has really come to an end."""
@@ -184,10 +188,11 @@ class Executor:
         waited = now - call.pending.issued_at
         if options.start_timeout is not None and not call.begun and waited > options.start_timeout * SECOND:
             self._places.leave(call)
-            self._answer(call, fatal(timeout(call, "did not start within", options.start_timeout)))
+            self._answer(call, fatal(timeout(call, "start", "did not start within", options.start_timeout)))
             return
         self._in_flight[call] = None
-        self._set_deadline(call, now)
+        if options.timeout is not None or options.total_timeout is not None or options.heartbeat is not None:
+            self._deadlines.watch(call, now)
         failpoint("activity.before")
         try:
             args, kwargs = call.activity.codec.decode_args(call.pending.data)
@@ -201,22 +206,8 @@ class Executor:
         else:
             call.task = self._loop.run_in_executor(self._pool(), in_thread, call, self._may_act, args, kwargs)
             call.task.add_done_callback(lambda done: self._thread_ended(call, done))
-        if self._ticking is None:
-            self._ticking = self._loop.call_later(_TICK, self._tick)
-
-    def _set_deadline(self, call: Call, now: int) -> None:
-        options = call.pending.options
-        if options.timeout is None and options.total_timeout is None:
-            return
-        ends = []
-        if options.timeout is not None:
-            ends.append(now + int(options.timeout * SECOND))
-        if options.total_timeout is not None:
-            ends.append(call.pending.issued_at + int(options.total_timeout * SECOND))
-        call.deadline = min(ends)
-        wait = (call.deadline - now) / SECOND
-        if wait < _TICK:  # the tick is too coarse for it
-            self._loop.call_later(max(wait, 0.0), self._check_deadline, call, call.attempt)
+        if self._deadlines.ticking is None:
+            self._deadlines.begin()
 
     def _pool(self) -> ThreadPoolExecutor:
         if self._threads is None:
@@ -229,7 +220,7 @@ class Executor:
         try:
             if not self._may_act():  # asked where the effect begins: this process may have stood still until now
                 await self._permission()
-            current_activity.set(call.info)
+            current_activity.set(call)
             value = await call.activity.fn(*args, **kwargs)
         except KeyboardInterrupt:
             raise
@@ -267,6 +258,9 @@ class Executor:
             self._forgotten(call)
             return
         failpoint("activity.failed")
+        if call.lost and isinstance(error, LostAttempt) and not call.pending.options.once:
+            self._begin_anew(call, call.attempt)  # the lease was in doubt, and is renewed: nothing has failed
+            return
         self._conclude(call, fatal(to_failure(error)) if isinstance(error, InvalidInput) else to_failure(error))
 
     def _conclude(self, call: Call, failure: Failure) -> None:
@@ -312,12 +306,11 @@ class Executor:
             self._try_again_in((call.next_at - now) / SECOND + 0.001, call)
             return
         failpoint("activity.retry")
-        fresh = Call(
-            call.run, call.seq, call.pending, call.activity, call.attempt + 1 if call.started_at else call.attempt
-        )
+        self._begin_anew(call, call.attempt + 1 if call.started_at else call.attempt)
+
+    def _begin_anew(self, call: Call, attempt: int) -> None:
         call.over = True
-        fresh.begun = True
-        call.run.calls[call.seq] = fresh
+        fresh = call.run.calls[call.seq] = call.successor(attempt)
         self._admit(fresh)
 
     def _answer(self, call: Call, answer: bytes | Failure) -> None:
@@ -364,59 +357,38 @@ class Executor:
         call = run.calls.get(seq)
         if call is None:
             return
-        call.over = True
-        self._interrupt(call)
+        self._lose(call, CANCELLED)
         if call not in self._in_flight:
             self._forgotten(call)
 
-    def cancel_all(self, run: LiveRun) -> None:
+    def cancel_all(self, run: LiveRun, why: str) -> None:
         """The run is gone."""
         for call in run.calls.values():
-            call.over = True
-            self._interrupt(call)
+            self._lose(call, why)
         run.calls.clear()
+
+    def _overdue(self, call: Call, failure: Failure) -> None:
+        """The attempt is over for its run now; its place stays taken until its code has really ended."""
+        twin = call.run.calls[call.seq] = call.successor(call.attempt)
+        twin.started_at = call.started_at
+        self._lose(call, OVERDUE)
+        self._conclude(twin, failure)
+
+    def flush(self) -> None:
+        """Have the last details of every heartbeat written."""
+        for call in list(self._in_flight):
+            self.beats.write(call)
+
+    def _lose(self, call: Call, why: str) -> None:
+        call.lost = why
+        call.over = True
+        self._interrupt(call)
 
     def _interrupt(self, call: Call) -> None:
         if call.waking is not None:
             call.waking.cancel()
         if call.task is not None and call.activity.is_async and not call.task.done():
             call.task.cancel()
-
-    # -- time
-
-    def _tick(self) -> None:
-        """Once a second while anything is in flight: timeouts, and a note of what takes long."""
-        self._ticking = self._loop.call_later(_TICK, self._tick) if self._in_flight else None
-        now = self._clock.now()
-        for call in list(self._in_flight):
-            if call.deadline is not None and now >= call.deadline:
-                self._check_deadline(call, call.attempt)
-            elif call.deadline is not None and call.deadline - now < _TICK * SECOND:
-                self._loop.call_later((call.deadline - now) / SECOND, self._check_deadline, call, call.attempt)
-            if not call.noted and not call.over and now - call.started_at >= _TICK * SECOND:
-                call.noted = True
-                call.run.record_attempt(call.row())
-
-    def _check_deadline(self, call: Call, attempt: int) -> None:
-        if call.over or call.attempt != attempt or call not in self._in_flight or call.deadline is None:
-            return
-        now = self._clock.now()
-        if now < call.deadline:
-            self._loop.call_later((call.deadline - now) / SECOND + 0.001, self._check_deadline, call, attempt)
-            return
-        # The attempt is over for its run now; its place stays taken until its code has really ended.
-        run = call.run
-        twin = Call(run, call.seq, call.pending, call.activity, call.attempt)
-        twin.started_at = call.started_at
-        run.calls[call.seq] = twin
-        call.over = True
-        self._interrupt(call)
-        options = call.pending.options
-        total = options.total_timeout is not None and now >= call.pending.issued_at + options.total_timeout * SECOND
-        limit = options.total_timeout if total else options.timeout
-        failure = timeout(twin, "took longer than its", limit or 0)
-        failure.retryable = not total
-        self._conclude(twin, failure)
 
 
 if sys.version_info >= (3, 12):

@@ -14,6 +14,7 @@ from msgspec import UNSET, Raw, json
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.failures import to_failure
 from batuta.clock import SECOND
+from batuta.engine.calls import DROPPED, ENDED, Call
 from batuta.engine.completion import Completion
 from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.effects import add_effects
@@ -29,7 +30,6 @@ from batuta.journal.states import CLOSED, RunState
 from batuta.settings import Settings
 
 if TYPE_CHECKING:
-    from batuta.engine.calls import Call
     from batuta.engine.executor import Executor
     from batuta.engine.timers import Alarm
 
@@ -135,6 +135,10 @@ class LiveRun:
     @property
     def run_id(self) -> RunId:
         return self.identity.run_id
+
+    @property
+    def executor(self) -> Executor:
+        return self._host.executor
 
     # -- coming into memory
 
@@ -466,7 +470,7 @@ class LiveRun:
             self.completion.lose()
         self.leaving = True
         self._host.disarm(self)
-        self._host.executor.cancel_all(self)
+        self._host.executor.cancel_all(self, ENDED)
         self.machine.tear_down()
         self._host.forget(self, move.wake_at if move.state not in CLOSED else None)
         self._host.waiters.look_for(self.run_id)
@@ -490,7 +494,7 @@ class LiveRun:
         self.starting = None
         self.completion.lose()
         self._host.disarm(self)
-        self._host.executor.cancel_all(self)
+        self._host.executor.cancel_all(self, DROPPED)
         self.machine.tear_down()
         self._host.forget(self, None)
         self._host.waiters.look_for(self.run_id)

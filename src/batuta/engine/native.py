@@ -235,6 +235,8 @@ def _description(run: Run, attempts: Sequence[Attempt]) -> Description:
                 ended_at=as_datetime(attempt.ended_at),
                 next_at=as_datetime(attempt.next_at),
                 error=attempt.error,
+                details=attempt.details,
+                outside=attempt.outside and attempt.ended_at is None,
             )
             for attempt in attempts
         ],

@@ -39,6 +39,8 @@ log = logging.getLogger("batuta.engine")
 
 _SLICE = 128
 _TICK = 0.5
+_LAST_WORDS = 2.0
+"""Seconds that a stop waits for the last details of heartbeats to be durable."""
 _FOR_EVER = 100 * 365 * 86_400.0
 
 
@@ -134,6 +136,8 @@ class Session:
             run.hand_back_when_draining()
         failpoint("stop.released")
         await self._empty_within(grace)
+        self.executor.flush()
+        await self._committer.written(_LAST_WORDS)
         await self._end()
         try:
             await self.store.retire(self.info.worker_id)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from batuta.authoring.context import current_activity
+from batuta.authoring.attempt import current_activity
 from batuta.engine.calls import Call
 
 
@@ -19,5 +19,5 @@ def in_thread(call: Call, may_act: Callable[[], bool], args: tuple[Any, ...], kw
             raise asyncio.CancelledError
         time.sleep(0.05)
     context = contextvars.Context()
-    context.run(current_activity.set, call.info)
+    context.run(current_activity.set, call)
     return context.run(call.activity.fn, *args, **kwargs)
