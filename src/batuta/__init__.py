@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from batuta.app import App
-from batuta.authoring.attempt import activity_info, heartbeat
+from batuta.authoring.attempt import CompleteLater, activity_info, heartbeat
 from batuta.authoring.context import call, info, logger, now, random, side_effect, uuid
 from batuta.authoring.definitions import Activity, Workflow, activity, workflow
 from batuta.authoring.handle import Handle
@@ -20,6 +20,7 @@ from batuta.errors import (
     BatutaError,
     Interrupted,
     InvalidInput,
+    InvalidToken,
     LostAttempt,
     NonRetryable,
     RunCancelled,
@@ -28,6 +29,7 @@ from batuta.errors import (
     RunNotCompleted,
     RunTerminated,
     RunTimedOut,
+    TokenUsed,
     UnknownRun,
 )
 from batuta.journal.states import RunState
@@ -45,9 +47,11 @@ __all__ = [
     "App",
     "Batuta",
     "BatutaError",
+    "CompleteLater",
     "Handle",
     "Interrupted",
     "InvalidInput",
+    "InvalidToken",
     "LostAttempt",
     "NonRetryable",
     "Retry",
@@ -58,6 +62,7 @@ __all__ = [
     "RunState",
     "RunTerminated",
     "RunTimedOut",
+    "TokenUsed",
     "UnknownRun",
     "Workflow",
     "activity",

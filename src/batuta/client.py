@@ -8,12 +8,16 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, overload
 
+from msgspec import Raw
+
 from batuta.authoring.backend import Backend, RunPage, StartRequest
 from batuta.authoring.definitions import Workflow, check_name
+from batuta.authoring.failures import to_failure
 from batuta.authoring.handle import Handle
 from batuta.authoring.options import check_seconds
+from batuta.authoring.tokens import parse_token
 from batuta.clock import SECOND
-from batuta.errors import InvalidInput
+from batuta.errors import ActivityFailed, InvalidInput
 from batuta.journal.records import IfExists, RunFilter
 from batuta.journal.states import RunState
 from batuta.serde import MAX_PAYLOAD, decoder_for, encode
@@ -80,6 +84,25 @@ class Batuta:
     async def count(self, **where: Any) -> int:
         """How many runs match. Filters as in `list`."""
         return await self._backend.count_runs(run_filter(**where))
+
+    async def complete(self, token: str, value: Any = None) -> None:
+        """Give an activity its result from outside. `token` is its `activity_info().token`; it serves once.
+
+        Raises InvalidToken, UnknownRun, RunClosed, LostAttempt (that attempt is over) and TokenUsed. A value that does
+        not fit the activity's annotation is found by the worker, and is the activity's failure.
+        """
+        data = encode(value, "the result of an activity", self._max_payload)
+        await self._backend.answer_activity(parse_token(token), Raw(data))
+
+    async def fail(self, token: str, error: BaseException | str) -> None:
+        """Have an activity's attempt fail from outside; it is tried again as its policy says. Raises as `complete`."""
+        failure = to_failure(ActivityFailed(error) if isinstance(error, str) else error)
+        await self._backend.answer_activity(parse_token(token), failure)
+
+    async def heartbeat(self, token: str, details: Any = None) -> None:
+        """A heartbeat of an activity that is to be completed from outside. Raises as `complete`."""
+        data = encode(details, "the details of a heartbeat", self._max_payload)
+        await self._backend.beat_activity(parse_token(token), Raw(data))
 
     def worker(
         self,

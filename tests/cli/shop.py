@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from batuta import App, Retry, activity, activity_info, workflow
+from batuta import App, CompleteLater, Retry, activity, activity_info, workflow
 
 LEDGER = "SHOP_LEDGER"
 
@@ -72,6 +72,17 @@ async def walk(steps: int, seconds: float) -> list[int]:
 @workflow
 async def blocked(seconds: float) -> None:
     await block(seconds)
+
+
+@activity(retry=Retry(attempts=2, first=0.01))
+async def ask(question: str) -> int:
+    note(f"token={activity_info().token}")
+    raise CompleteLater
+
+
+@workflow
+async def survey(question: str) -> int:
+    return await ask(question)
 
 
 app = App(workflows=[total], activities=[add])

@@ -58,6 +58,14 @@ class ActivityInfo(Struct, frozen=True, kw_only=True):
         return value
 
 
+class CompleteLater(BaseException):
+    """Raised by an activity that has done its part: its answer comes from outside, by `activity_info().token`.
+
+    The attempt then holds no place, and its run needs no memory. Not an Exception: `except Exception` must not catch
+    it.
+    """
+
+
 class Attempt(Protocol):
     """A try of an activity, as its code sees it through the functions below. Given by the backend."""
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol, overload
 from msgspec import Raw, Struct
 
 from batuta.authoring.definitions import Workflow
+from batuta.authoring.tokens import AttemptRef
 from batuta.ids import RunId
 from batuta.journal.entries import Body, EntryKind
 from batuta.journal.failures import Failure
@@ -148,6 +149,14 @@ class Backend(Protocol):
     async def journal(self, ref: RunRef) -> list[JournalLine]: ...
     async def list_runs(self, where: RunFilter, cursor: str | None, limit: int) -> RunPage: ...
     async def count_runs(self, where: RunFilter) -> int: ...
+
+    async def answer_activity(self, ref: AttemptRef, answer: Raw | Failure) -> None:
+        """Complete an attempt, or have it fail. Raises InvalidToken, UnknownRun, RunClosed, LostAttempt, TokenUsed."""
+        ...
+
+    async def beat_activity(self, ref: AttemptRef, details: Raw) -> None:
+        """A heartbeat of an attempt. Raises as `answer_activity`."""
+        ...
 
     def worker(
         self,

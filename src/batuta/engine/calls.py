@@ -23,6 +23,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 CANCELLED = "its call or its run was cancelled"
 ENDED = "its run has ended"
 DROPPED = "its run is not this worker's any more"
+ANSWERED = "it was completed from outside"
 OVERDUE = "it is over its time"
 STOPPED = "its worker has stopped"
 LEASE_OVER = "the worker's lease is over, and another one may have its run"
@@ -53,6 +54,7 @@ class Call:
         "lost",
         "next_at",
         "noted",
+        "outside",
         "over",
         "pending",
         "run",
@@ -71,13 +73,15 @@ class Call:
         self.started_at = 0
         self.deadline: int | None = None
         self.next_at: int | None = None
-        """When the next attempt is due, while the call waits for it."""
+        """When the next attempt is due, while the call waits for it. Outside: when this one is over its time."""
         self.begun = attempt > 1
         """An attempt has been begun before, here or elsewhere: it did start in time."""
         self.over = False
         """Its answer is given, or nobody wants it."""
         self.noted = False
         """Its start is in the attempts table."""
+        self.outside = False
+        """Its code has ended, and its answer is to come from outside."""
         self.beats: Beats | None = None
         self.lost = ""
         """Why nobody wants its answer."""
@@ -88,6 +92,11 @@ class Call:
         fresh.begun = True
         fresh.beats = self.beats
         return fresh
+
+    @property
+    def idle(self) -> bool:
+        """Whether it only waits, and needs no memory for that."""
+        return self.outside or self.next_at is not None
 
     # -- what its code asks, in whatever thread
 

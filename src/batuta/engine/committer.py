@@ -118,6 +118,8 @@ class Committer:
             change = run.change
             if change is None:  # dropped meanwhile
                 continue
+            if len(change.attempts) > 1:  # the last word on each counts, and a statement may touch a row once
+                change.attempts = list({(one.seq, one.number): one for one in change.attempts}.values())
             batch.append((run, change, run.effects))
             run.change = None
             run.effects = []

@@ -9,11 +9,11 @@ import sys
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from msgspec import Raw, json
+from msgspec import Raw, UnsetType, json
 
-from batuta.authoring.attempt import current_activity
+from batuta.authoring.attempt import CompleteLater, current_activity
 from batuta.authoring.definitions import Activity
 from batuta.authoring.failures import to_failure
 from batuta.clock import SECOND
@@ -22,6 +22,7 @@ from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.deadlines import Deadlines
 from batuta.engine.heartbeats import Heartbeats
 from batuta.engine.machine import PendingActivity
+from batuta.engine.outside import Outside
 from batuta.engine.places import Places
 from batuta.engine.threads import in_thread
 from batuta.errors import Interrupted, InvalidInput, LostAttempt, UnknownActivity
@@ -53,7 +54,7 @@ class Executor:
         permission: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
         self._activities = activities
-        self._clock = clock
+        self.clock = clock
         self._settings = settings
         self._threads: ThreadPoolExecutor | None = None
         self._places = Places(settings, self._admitted)
@@ -61,6 +62,7 @@ class Executor:
         self._answers: deque[tuple[Call, bytes | Failure]] = deque()
         self._loop: asyncio.AbstractEventLoop
         self.beats = Heartbeats(clock, may_act, settings.max_payload)
+        self.outside = Outside(self)
         self._deadlines = Deadlines(clock, self._in_flight, self.beats, self._overdue)
         self._may_act = may_act
         self._permission = permission
@@ -88,7 +90,7 @@ class Executor:
 
     def _begin(self, call: Call) -> None:
         if call.pending.options.once:
-            call.started_at = self._clock.now()
+            call.started_at = self.clock.now()
             call.noted = True
             call.run.record_attempt(call.row(), lambda: self._begin_once(call))
         else:
@@ -99,11 +101,14 @@ class Executor:
         if call.seq in call.run.machine.activities and not call.run.leaving:
             self._admit(call)
 
-    def resume(self, run: LiveRun, seq: int, attempts: Sequence[Attempt]) -> None:
-        """Go on with a call that was pending at the end of the tape."""
+    def resume(self, run: LiveRun, seq: int, attempts: Sequence[Attempt], *, answered: bool) -> None:
+        """Go on with a call that was pending at the end of the tape. `answered`: its answer is in the inbox."""
         pending = run.machine.activities[seq]
         failures = [a for a in attempts if a.ended_at is not None]
         begun = [a for a in attempts if a.ended_at is None and a.number > len(failures)]
+        if answered or (begun and begun[-1].outside):
+            self._resume_outside(run, seq, attempts, len(failures) + 1)
+            return
         if pending.options.once and begun:
             error = Interrupted(
                 f"activity {pending.name!r} was begun once and its worker died: it may or may not have happened; "
@@ -114,7 +119,7 @@ class Executor:
             )
             return
         due = max((a.next_at or 0 for a in failures), default=0)
-        wait = (due - self._clock.now()) / SECOND
+        wait = (due - self.clock.now()) / SECOND
         call = self._call(run, seq, pending, len(failures) + 1)
         if call is None:
             return
@@ -125,20 +130,40 @@ class Executor:
         else:
             call.next_at = due
             self._try_again_in(wait, call)
+            run.patient = True
+
+    def _resume_outside(self, run: LiveRun, seq: int, attempts: Sequence[Attempt], number: int) -> None:
+        """Its answer comes, or came, from outside: it is not executed again, and needs no code."""
+        pending = run.machine.activities[seq]
+        call = run.calls[seq] = Call(run, seq, pending, cast(Any, self.activity(pending.name)), number)
+        call.beats = last_beats(attempts)
+        last = attempts[-1] if attempts else None
+        open_row = last if last is not None and last.ended_at is None else None
+        self.outside.resume(call, open_row or Attempt(seq=seq, number=number, started_at=pending.issued_at))
+        run.patient = True
+
+    def activity(self, name: str) -> Activity[..., Any] | None:
+        return self._activities.get(name)
 
     def _call(self, run: LiveRun, seq: int, pending: PendingActivity, attempt: int) -> Call | None:
         """A call of the run; None when this worker does not have the activity."""
         activity = self._activities.get(pending.name)
         if activity is None:
-            error = UnknownActivity(pending.name, self._activities)
-            log.warning("run %s will be handed back: %s", run.identity.id, error)
-            run.lack(seq, str(error))
+            self._lack(run, seq, pending.name)
             return None
         call = run.calls[seq] = Call(run, seq, pending, activity, attempt)
         return call
 
+    def _lack(self, run: LiveRun, seq: int, name: str) -> None:
+        error = UnknownActivity(name, self._activities)
+        log.warning("run %s will be handed back: %s", run.identity.id, error)
+        run.lack(seq, str(error))
+
+    def later(self, wait: float, work: Callable[[Call], None], call: Call) -> asyncio.TimerHandle:
+        return self._loop.call_later(wait, work, call, context=self._context)
+
     def _try_again_in(self, wait: float, call: Call) -> None:
-        call.waking = self._loop.call_later(wait, self._again, call, context=self._context)
+        call.waking = self.later(wait, self._again, call)
 
     def _admit(self, call: Call) -> None:
         if call.over:
@@ -160,7 +185,7 @@ class Executor:
             limits.append(options.start_timeout)
         if limits:
             ends = call.pending.issued_at + int(min(limits) * SECOND)
-            wait = (ends - self._clock.now()) / SECOND
+            wait = (ends - self.clock.now()) / SECOND
             call.waking = self._loop.call_later(
                 wait, self._waited_too_long, call, ends, min(limits), context=self._context
             )
@@ -168,7 +193,7 @@ class Executor:
     def _waited_too_long(self, call: Call, ends: int, limit: float) -> None:
         if call.over or call in self._in_flight or call.run.leaving:
             return
-        now = self._clock.now()
+        now = self.clock.now()
         if now < ends:
             wait = (ends - now) / SECOND + 0.001
             call.waking = self._loop.call_later(wait, self._waited_too_long, call, ends, limit, context=self._context)
@@ -183,7 +208,7 @@ class Executor:
         if call.over:
             self._places.leave(call)
             return
-        now = call.started_at = self._clock.now()
+        now = call.started_at = self.clock.now()
         options = call.pending.options
         waited = now - call.pending.issued_at
         if options.start_timeout is not None and not call.begun and waited > options.start_timeout * SECOND:
@@ -257,19 +282,27 @@ class Executor:
         if call.over:
             self._forgotten(call)
             return
+        if isinstance(error, CompleteLater):
+            self.outside.begin(call)
+            return
         failpoint("activity.failed")
         if call.lost and isinstance(error, LostAttempt) and not call.pending.options.once:
             self._begin_anew(call, call.attempt)  # the lease was in doubt, and is renewed: nothing has failed
             return
-        self._conclude(call, fatal(to_failure(error)) if isinstance(error, InvalidInput) else to_failure(error))
+        self.conclude(call, fatal(to_failure(error)) if isinstance(error, InvalidInput) else to_failure(error))
 
-    def _conclude(self, call: Call, failure: Failure) -> None:
-        """An attempt failed for good or for now."""
+    def conclude(self, call: Call, failure: Failure, message_id: str = "") -> None:
+        """An attempt failed for good or for now. `message_id`: a message said so; it is consumed with what follows."""
         delay = self._delay(call, failure)
-        now = self._clock.now()
+        now = self.clock.now()
         if delay is None:
-            self._answer(call, failure)
+            if message_id:
+                self.deliver(call, failure, message_id)
+            else:
+                self._answer(call, failure)
             return
+        if message_id:
+            call.run.consume(message_id)
         call.next_at = now + int(delay * SECOND)
         text = json.encode(failure).decode()
         call.run.record_attempt(call.row(ended_at=now, next_at=call.next_at, error=text))
@@ -283,7 +316,7 @@ class Executor:
         )
         self._try_again_in(delay, call)
         if delay > self._settings.keep_in_memory:
-            call.run.wait_for_retry(call.next_at)
+            call.run.call_waits()
         call.run.hand_back_when_draining()
 
     def _delay(self, call: Call, failure: Failure) -> float | None:
@@ -293,7 +326,7 @@ class Executor:
         delay = options.retry.delay(call.attempt, jitter())
         if delay is not None and options.total_timeout is not None:
             end = call.pending.issued_at + options.total_timeout * SECOND
-            if self._clock.now() + delay * SECOND >= end:
+            if self.clock.now() + delay * SECOND >= end:
                 return None
         return delay
 
@@ -301,7 +334,7 @@ class Executor:
         """A retry is due."""
         if call.over or call.next_at is None or call.run.leaving:
             return
-        now = self._clock.now()
+        now = self.clock.now()
         if now < call.next_at:
             self._try_again_in((call.next_at - now) / SECOND + 0.001, call)
             return
@@ -311,7 +344,11 @@ class Executor:
     def _begin_anew(self, call: Call, attempt: int) -> None:
         call.over = True
         fresh = call.run.calls[call.seq] = call.successor(attempt)
-        self._admit(fresh)
+        if call.pending.name in self._activities:
+            self._admit(fresh)
+        else:  # it was completed from outside, which needs no code
+            self._lack(call.run, call.seq, call.pending.name)
+            self._forgotten(fresh)
 
     def _answer(self, call: Call, answer: bytes | Failure) -> None:
         """Hand the answer to the run, from a callback of its own: a turn must not run inside a task."""
@@ -345,6 +382,20 @@ class Executor:
         if log.isEnabledFor(logging.DEBUG):
             log.debug("executed activity %s seq %d of run %s", name, seq, run.identity.id)
 
+    def deliver(self, call: Call, answer: Raw | UnsetType | Failure, message_id: str) -> None:
+        """The answer came by a message, which its entry consumes."""
+        call.over = True
+        if call.waking is not None:
+            call.waking.cancel()
+        call.run.calls.pop(call.seq, None)
+        body = Body(call.seq, call.pending.name, attempts=call.attempt, started_at=call.started_at)
+        body.message_id = message_id
+        if isinstance(answer, Failure):
+            body.error = answer
+        else:
+            body.value = answer
+        call.run.deliver(_FAILED if isinstance(answer, Failure) else _DONE, body)
+
     def _forgotten(self, call: Call) -> None:
         if call.run.calls.get(call.seq) is call:
             del call.run.calls[call.seq]
@@ -369,10 +420,14 @@ class Executor:
 
     def _overdue(self, call: Call, failure: Failure) -> None:
         """The attempt is over for its run now; its place stays taken until its code has really ended."""
+        self.conclude(self.supersede(call, OVERDUE), failure)
+
+    def supersede(self, call: Call, why: str) -> Call:
+        """Go on without the attempt's code, whatever it is doing."""
         twin = call.run.calls[call.seq] = call.successor(call.attempt)
         twin.started_at = call.started_at
-        self._lose(call, OVERDUE)
-        self._conclude(twin, failure)
+        self._lose(call, why)
+        return twin
 
     def flush(self) -> None:
         """Have the last details of every heartbeat written."""

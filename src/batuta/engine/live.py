@@ -19,6 +19,7 @@ from batuta.engine.completion import Completion
 from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.effects import add_effects
 from batuta.engine.machine import Machine, RunIdentity
+from batuta.engine.outside import answered_early
 from batuta.engine.replay import Replay
 from batuta.engine.waiters import Waiters
 from batuta.errors import InvalidInput, OutcomeUnknown, WorkflowBroken
@@ -101,6 +102,7 @@ class LiveRun:
         "lacking",
         "leaving",
         "machine",
+        "patient",
         "ready",
         "seen",
         "starting",
@@ -125,6 +127,8 @@ class LiveRun:
         """At the end of its tape: inputs may be delivered."""
         self.lacking: dict[int, str] = {}
         """Calls of activities that this worker does not have, with what to do about it."""
+        self.patient = False
+        """A call waits long, or for an answer from outside: it need not hold the run in memory."""
         self.leaving = False
         self.seen: set[str] = set()
         self._crc = 0
@@ -183,9 +187,11 @@ class LiveRun:
         if self._host.draining:
             self.hand_back()
             return
+        answered = answered_early(self, messages)
         for seq in list(self.machine.activities):
             if seq in self.machine.activities:  # resuming another one may have caused a turn
-                self._host.executor.resume(self, seq, [a for a in attempts if a.seq == seq])
+                tries = [a for a in attempts if a.seq == seq]
+                self._host.executor.resume(self, seq, tries, answered=seq in answered)
         self.receive(messages)
         if self.head >= 0:
             self.wake(self._host.clock.now())
@@ -197,6 +203,9 @@ class LiveRun:
             if message.message_id in self.seen or self.leaving or not self.ready:
                 continue
             self.seen.add(message.message_id)
+            if message.kind is MessageKind.ACTIVITY:
+                self._host.executor.outside.take(self, message)
+                continue
             kind, body = _as_input(message)
             if kind is EntryKind.STARTED:
                 self._sign(body)
@@ -257,6 +266,7 @@ class LiveRun:
         failure = to_failure(error)
         failure.retryable = False
         again = Body(body.seq, body.name, error=failure, attempts=body.attempts, started_at=body.started_at)
+        again.message_id = body.message_id
         self._take_turn(_FAILED, again)
 
     def _record(self, kind: EntryKind, at: int, body: Body) -> None:
@@ -306,6 +316,8 @@ class LiveRun:
             if when is None or when > horizon or self._host.draining:
                 self.leave(when)
                 return
+        elif self.patient and self._leave_if_all_wait():
+            return
         if when is not None:
             self._host.arm(self, when)
 
@@ -347,18 +359,35 @@ class LiveRun:
         if then is not None:
             self.effects.append(then)
 
-    def wait_for_retry(self, next_at: int) -> None:
-        """An activity waits long for its next try: leave memory if nothing else is going on."""
-        horizon = self._host.clock.now() + int(self._host.settings.keep_in_memory * SECOND)
-        waits = [call.next_at for call in self.calls.values()]
-        if len(waits) != len(self.machine.activities) or any(wait is None or wait <= horizon for wait in waits):
-            return
-        timer = self.machine.next_timer()
-        times = [next_at, *(wait for wait in waits if wait is not None)]
-        times += [timer[0]] if timer is not None else []
+    def call_waits(self) -> None:
+        """A call waits long for its next try, or for an answer from outside: leave memory if nothing else goes on."""
+        self.patient = True
+        if self._host.draining:
+            self.hand_back_when_draining()
+        elif not self.leaving and self.ready:
+            self._leave_if_all_wait()
+
+    def _leave_if_all_wait(self) -> bool:
+        calls = self.calls
+        if calls.keys() != self.machine.activities.keys() or not all(call.idle for call in calls.values()):
+            return False
+        when = self._next_wake()
+        if when is not None and when <= self._host.clock.now() + int(self._host.settings.keep_in_memory * SECOND):
+            return False
+        self.leave(when)
+        return True
+
+    def _next_wake(self) -> int | None:
+        """When something is due in a run that only waits."""
+        times = [call.next_at for call in self.calls.values() if call.next_at is not None]
+        times += [timer[0]] if (timer := self.machine.next_timer()) is not None else []
         times += [self.deadline] if self.deadline is not None else []
-        if min(times) > horizon:
-            self.leave(min(times))
+        return min(times, default=None)
+
+    def consume(self, message_id: str) -> None:
+        """A message was read that causes no turn of its own."""
+        if not self.leaving:
+            self._open_change().consumed.append(message_id)
 
     def call_over(self) -> None:
         """An activity whose answer nobody waits for has come to an end."""
@@ -381,13 +410,9 @@ class LiveRun:
         now = self._host.clock.now()
         if not self.ready:
             self.leave(now)
-        elif self.head == self.durable and all(call.next_at is not None for call in self.calls.values()):
-            machine = self.machine
-            times = [call.next_at or now for call in self.calls.values()]
-            times += [timer[0]] if (timer := machine.next_timer()) is not None else []
-            times += [self.deadline] if self.deadline is not None else []
-            begun = machine.activities.keys() <= self.calls.keys() and self.head >= 0
-            self.leave(min(times, default=None) if begun else now)
+        elif self.head == self.durable and all(call.idle for call in self.calls.values()):
+            begun = self.machine.activities.keys() <= self.calls.keys() and self.head >= 0
+            self.leave(self._next_wake() if begun else now)
 
     def _open_change(self) -> Change:
         if self.change is None:

@@ -18,7 +18,9 @@ from batuta.authoring.backend import (
     as_datetime,
 )
 from batuta.authoring.definitions import Workflow
+from batuta.authoring.tokens import AttemptRef
 from batuta.clock import SECOND, Clock, SystemClock
+from batuta.engine import outside
 from batuta.engine.completion import Completion
 from batuta.engine.session import Session
 from batuta.engine.waiters import Waiters
@@ -26,6 +28,7 @@ from batuta.engine.worker import Worker
 from batuta.errors import AlreadyStarted, RunClosed, StoreUnavailable, UnknownWorkflow, WorkflowBroken
 from batuta.ids import RunId, new_run_id, seed_of
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, decode_body, encode_entry
+from batuta.journal.failures import Failure
 from batuta.journal.records import Attempt, IfExists, Message, MessageKind, NewRun, Run, RunFilter
 from batuta.journal.states import CLAIMABLE, CLOSED, RunState
 from batuta.journal.store import Store
@@ -137,6 +140,15 @@ class NativeBackend:
             if await self._store.close_run(ref.run_id, run.head, entry, RunState.TERMINATED, reason):
                 return
         raise StoreUnavailable(f"run {ref.id!r} moved on a hundred times while it was to be terminated: try again")
+
+    # -- activities completed from outside
+
+    async def answer_activity(self, ref: AttemptRef, answer: Raw | Failure) -> None:
+        body = Body(error=answer) if isinstance(answer, Failure) else Body(value=answer)
+        await outside.answer(self._store, ref, body)
+
+    async def beat_activity(self, ref: AttemptRef, details: Raw) -> None:
+        await outside.beat(self._store, ref, Body(value=details))
 
     # -- reading
 
