@@ -16,6 +16,7 @@ BatutaError
 ├── ActivityError               raised into workflow code
 │   ├── ActivityFailed          the activity raised an error whose class is not known here
 │   ├── ActivityTimeout
+│   ├── ProcessDied             the process of an activity ended before it answered
 │   └── Interrupted             a `once` activity was cut off and may or may not have happened
 ├── LostAttempt                 raised into an activity: nobody waits for this attempt any more
 │   ├── ActivityCancelled       because its call or its run was cancelled
@@ -179,6 +180,10 @@ class ActivityTimeout(ActivityError):
     def __init__(self, message: str, kind: str = "") -> None:
         super().__init__(message)
         self.kind = kind
+
+
+class ProcessDied(ActivityError):
+    """The process of an activity ended before it answered: it crashed, or something killed it."""
 
 
 class Interrupted(ActivityError):

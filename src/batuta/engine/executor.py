@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec import Raw, UnsetType, json
 
 from batuta.authoring.attempt import CompleteLater, current_activity
-from batuta.authoring.definitions import Activity
+from batuta.authoring.definitions import Activity, Place
 from batuta.authoring.failures import to_failure
 from batuta.clock import SECOND
 from batuta.engine.calls import CANCELLED, OVERDUE, STOPPED, Call, fatal, last_beats, timeout
@@ -24,6 +24,7 @@ from batuta.engine.heartbeats import Heartbeats
 from batuta.engine.machine import PendingActivity
 from batuta.engine.outside import Outside
 from batuta.engine.places import Places
+from batuta.engine.processes import Processes, Raised
 from batuta.engine.threads import in_thread
 from batuta.errors import Interrupted, InvalidInput, LostAttempt, UnknownActivity
 from batuta.failpoints import failpoint
@@ -57,6 +58,7 @@ class Executor:
         self.clock = clock
         self._settings = settings
         self._threads: ThreadPoolExecutor | None = None
+        self._processes: Processes | None = None
         self._places = Places(settings, self._admitted)
         self._in_flight: dict[Call, None] = {}
         self._answers: deque[tuple[Call, bytes | Failure]] = deque()
@@ -79,6 +81,8 @@ class Executor:
         self._deadlines.close()
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._processes is not None:
+            self._processes.close()
 
     # -- starting
 
@@ -224,12 +228,16 @@ class Executor:
         except InvalidInput as error:
             self._end(call, error)
             return
-        if call.activity.is_async:
+        place = call.activity.place
+        if place is Place.LOOP:
             task = _task(self._loop, self._perform(call, args, kwargs), self._context.copy())
             if not task.done():
                 call.task = task
-        else:
+        elif place is Place.THREAD:
             call.task = self._loop.run_in_executor(self._pool(), in_thread, call, self._may_act, args, kwargs)
+            call.task.add_done_callback(lambda done: self._thread_ended(call, done))
+        else:
+            call.task = self._process_pool().start(self._loop, call, self._settings.max_payload)
             call.task.add_done_callback(lambda done: self._thread_ended(call, done))
         if self._deadlines.ticking is None:
             self._deadlines.begin()
@@ -238,6 +246,11 @@ class Executor:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._settings.threads, thread_name_prefix="batuta-activity")
         return self._threads
+
+    def _process_pool(self) -> Processes:
+        if self._processes is None:
+            self._processes = Processes(self._settings.processes, self.beats.note, self._may_act)
+        return self._processes
 
     # -- ending
 
@@ -259,6 +272,8 @@ class Executor:
             self._end(call, asyncio.CancelledError())
         elif (error := done.exception()) is not None:
             self._end(call, error)
+        elif call.activity.place is Place.PROCESS:
+            self._end_with(call, done.result())
         else:
             self._end_well(call, done.result())
 
@@ -268,7 +283,11 @@ class Executor:
             data = call.activity.codec.encode_result(value, self._settings.max_payload)
         except InvalidInput as error:
             self._end(call, error)
-            return
+        else:
+            self._end_with(call, data)
+
+    def _end_with(self, call: Call, data: bytes) -> None:
+        """An attempt ended with a result."""
         del self._in_flight[call]
         call.task = None  # task, context and call refer to each other: leave nothing for the collector
         self._places.leave(call)
@@ -289,7 +308,7 @@ class Executor:
         if call.lost and isinstance(error, LostAttempt) and not call.pending.options.once:
             self._begin_anew(call, call.attempt)  # the lease was in doubt, and is renewed: nothing has failed
             return
-        self.conclude(call, fatal(to_failure(error)) if isinstance(error, InvalidInput) else to_failure(error))
+        self.conclude(call, _failure(error))
 
     def conclude(self, call: Call, failure: Failure, message_id: str = "") -> None:
         """An attempt failed for good or for now. `message_id`: a message said so; it is consumed with what follows."""
@@ -442,8 +461,19 @@ class Executor:
     def _interrupt(self, call: Call) -> None:
         if call.waking is not None:
             call.waking.cancel()
-        if call.task is not None and call.activity.is_async and not call.task.done():
+        if call.task is None or call.task.done():
+            return
+        if call.activity.place is Place.LOOP:
             call.task.cancel()
+        elif call.activity.place is Place.PROCESS and self._processes is not None:
+            self._processes.kill(call)
+
+
+def _failure(error: BaseException) -> Failure:
+    """What remains of what an attempt ended with."""
+    if isinstance(error, Raised):
+        return error.failure
+    return fatal(to_failure(error)) if isinstance(error, InvalidInput) else to_failure(error)
 
 
 if sys.version_info >= (3, 12):

@@ -117,7 +117,7 @@ class _Audit:
     ) -> None:
         """I12, and I1 for a run that nobody has begun: its start must lie in its inbox."""
         found: list[tuple[str, str]] = []
-        waits_for_activity = CommandKind.ACTIVITY in tape.waiting.values()
+        waits_for_activity = run.state is RunState.WAITING and await self._waits_for_activity(run, tape)
         unread = [] if run.state in CLOSED else (await self._store.unread([run.run_id])).get(run.run_id, (0, []))[1]
         check_liveness(run, waits_for_activity, len(unread), lambda *finding: found.append(finding))
         if run.head < 0 and run.state not in CLOSED and not any(m.kind is MessageKind.START for m in unread):
@@ -128,6 +128,13 @@ class _Audit:
         if found and await self._unmoved(run):  # else row and inbox are of two moments
             for finding in found:
                 tell(*finding)
+
+    async def _waits_for_activity(self, run: Run, tape: TapeCheck) -> bool:
+        """Whether a worker must execute something. Not what is executed elsewhere, or completed from outside."""
+        called = {seq for seq, kind in tape.waiting.items() if kind is CommandKind.ACTIVITY} - tape.routed
+        if called:
+            called -= {one.seq for one in await self._store.attempts(run.run_id) if one.outside and not one.ended_at}
+        return bool(called)
 
     async def _unmoved(self, run: Run) -> bool:
         """Whether the row still says what it said."""

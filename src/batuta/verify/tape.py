@@ -31,6 +31,8 @@ class TapeCheck:
         """What closed the run."""
         self.waiting: dict[int, CommandKind] = {}
         """Activities and children that were called and have not answered, by seq."""
+        self.routed: set[int] = set()
+        """Activities that runs of their own execute, by seq."""
         self.fired = 0
         self._deadlines: dict[int, int] = {}
         self._crc = self._at = self._seq = 0
@@ -92,6 +94,8 @@ class TapeCheck:
         match command.kind:
             case CommandKind.ACTIVITY | CommandKind.CHILD:
                 self.waiting[command.seq] = command.kind
+                if command.to:
+                    self.routed.add(command.seq)
             case CommandKind.TIMER:
                 delay = 0 if command.value is UNSET else int(json.decode(command.value))
                 self._deadlines[command.seq] = entry.at + delay
