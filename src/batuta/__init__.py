@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from batuta.app import App
+from batuta.authoring.children import Child, run_child, send, start_child
 from batuta.authoring.context import activity_info, call, info, logger, now, random, side_effect, uuid
 from batuta.authoring.definitions import Activity, Workflow, activity, workflow
 from batuta.authoring.handle import Handle
@@ -41,6 +42,7 @@ __all__ = [
     "App",
     "Batuta",
     "BatutaError",
+    "Child",
     "Handle",
     "Interrupted",
     "InvalidInput",
@@ -63,7 +65,10 @@ __all__ = [
     "logger",
     "now",
     "random",
+    "run_child",
+    "send",
     "side_effect",
+    "start_child",
     "uuid",
     "workflow",
 ]

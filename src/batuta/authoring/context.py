@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, MutableMapping
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from random import Random
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import UUID
 
 from msgspec import Struct
@@ -17,6 +17,9 @@ from batuta.authoring.options import ActivityOptions
 from batuta.errors import WorkerError
 from batuta.ids import RunId
 from batuta.serde import Codec, Decoder, decoder_for
+
+if TYPE_CHECKING:
+    from batuta.authoring.children import Kinship
 
 _log = logging.getLogger("batuta.engine")
 
@@ -53,6 +56,7 @@ class Runtime(Protocol):
     def info(self) -> RunInfo: ...
     def side_effect(self, make: Callable[[], Any], result: Decoder | None) -> Any: ...
     def log(self, emit: Callable[[], None]) -> None: ...
+    def kinship(self) -> Kinship: ...
 
 
 current_runtime: ContextVar[Runtime | None] = ContextVar("batuta_runtime", default=None)
@@ -64,6 +68,11 @@ def _runtime(asked: str) -> Runtime:
     if runtime is None:
         raise WorkerError(f"{asked} was called outside a workflow: only workflow code that a worker runs can use it")
     return runtime
+
+
+def kinship(asked: str) -> Kinship:
+    """What the run that calls this does with other runs."""
+    return _runtime(asked).kinship()
 
 
 def now() -> datetime:

@@ -21,6 +21,7 @@ Q = ParamSpec("Q")
 R = TypeVar("R")
 
 _LONGEST_NAME = 200
+_LONGEST_VERSION = 100
 
 
 def check_name(name: object, what: str) -> str:
@@ -28,6 +29,26 @@ def check_name(name: object, what: str) -> str:
     if not isinstance(name, str) or not name or len(name) > _LONGEST_NAME or not name.isprintable():
         raise InvalidInput(f"{what} {name!r} must be 1 to {_LONGEST_NAME} printable characters")
     return name
+
+
+def check_workflow_name(name: object) -> str:
+    """A workflow's name: what stands before `@version`. Raises InvalidInput."""
+    checked = check_name(name, "workflow name")
+    if "@" in checked or ":" in checked:
+        raise InvalidInput(f"workflow name {name!r} must not hold '@' or ':': a version is given as version=")
+    return checked
+
+
+def check_version(version: object) -> str:
+    """A workflow's version. Raises InvalidInput."""
+    if not isinstance(version, str) or len(version) > _LONGEST_VERSION or not (version.isprintable() or not version):
+        raise InvalidInput(f"version {version!r} must be a string of at most {_LONGEST_VERSION} printable characters")
+    return version
+
+
+def code_of(name: str, version: str) -> str:
+    """What a worker must have to run a workflow of that name and version: any version, when the run names none."""
+    return f"{name}@{version}" if version else name
 
 
 class Workflow(Generic[P, R]):
@@ -38,12 +59,17 @@ class Workflow(Generic[P, R]):
             raise InvalidInput(f"workflow {fn.__qualname__!r} must be defined with `async def`")
         functools.update_wrapper(self, fn)
         self.fn = fn
-        self.name = check_name(name or fn.__name__, "workflow name")
-        self.version = version
+        self.name = check_workflow_name(name or fn.__name__)
+        self.version = check_version(version)
         self.codec = Codec(fn, f"workflow {self.name!r}")
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         return self.fn(*args, **kwargs)
+
+    @property
+    def code(self) -> str:
+        """What a run asks of a worker: this name, and this version if it has one."""
+        return code_of(self.name, self.version)
 
     @functools.cached_property
     def fingerprint(self) -> str:

@@ -23,6 +23,7 @@ from batuta.authoring.definitions import Workflow
 from batuta.authoring.failures import to_exception, to_failure
 from batuta.authoring.options import ActivityOptions
 from batuta.clock import SECOND
+from batuta.engine.kin import Kin
 from batuta.engine.loop import RunFuture, RunLoop, RunTask, RunTimerHandle
 from batuta.errors import BatutaError, Nondeterministic, WaitsForNothing, WorkflowBroken
 from batuta.ids import RunId
@@ -75,6 +76,8 @@ class Machine:
         self.identity = identity
         self.limit = MAX_PAYLOAD
         self.start: StartInfo
+        self.arguments = b"[]"
+        """Kept only for a run that may be tried again."""
         self.at = self.started_at = 0
         self.entries = 0
         self.activities: dict[int, PendingActivity] = {}
@@ -86,6 +89,8 @@ class Machine:
         """The command that closes the run, once its code has come to an end."""
         self.recorded: list[Command] | None = None
         """In replay: the commands that this turn issued when it was live."""
+        self.kin: Kin | None = None
+        """Other runs that this one deals with, if any."""
         self._timers: dict[int, RunTimerHandle] = {}
         self._deadlines: list[tuple[int, int]] = []
         self._seq = 0
@@ -120,7 +125,7 @@ class Machine:
             _set_running_loop(host)
         if loop.broken is not None:
             raise loop.broken
-        if self.outcome is None and not self.activities and not self._timers:
+        if self.outcome is None and not self.activities and not self._timers and not self._waits_for_kin():
             raise self._waits_for_nothing()
         return self.commands
 
@@ -129,6 +134,8 @@ class Machine:
             raise Nondeterministic("entry 0", "a start", "an entry without one")
         self.start = body.start
         self.limit = body.start.max_payload or MAX_PAYLOAD
+        if body.start.retry is not UNSET and body.value is not UNSET:
+            self.arguments = bytes(body.value)
         self.started_at = at
         self._context = contextvars.Context()
         self._context.run(current_runtime.set, self)
@@ -195,6 +202,9 @@ class Machine:
         else:
             self.outcome = self._issue(CommandKind.COMPLETE, data=data)
 
+    def _waits_for_kin(self) -> bool:
+        return self.kin is not None and self.kin.waits()
+
     def _waits_for_nothing(self) -> WaitsForNothing:
         where = "; ".join(self.loop.waiting()[:5])
         return WaitsForNothing(
@@ -223,6 +233,16 @@ class Machine:
         )
         self.commands.append(command)
         return command
+
+    def next_seq(self) -> int:
+        """The number of a command that is being issued."""
+        self._seq += 1
+        return self._seq
+
+    def kinship(self) -> Kin:
+        if self.kin is None:
+            self.kin = Kin(self)
+        return self.kin
 
     async def call_activity(
         self, name: str, codec: Codec | None, result: Decoder | None, arguments: Any, options: ActivityOptions
@@ -342,6 +362,15 @@ class Machine:
 
     # -- the end
 
+    @property
+    def gone(self) -> bool:
+        """It has left memory."""
+        return self._gone
+
+    def check_alive(self) -> None:
+        """Raises where no command may be issued."""
+        self._alive()
+
     def _alive(self) -> None:
         if self._gone:
             raise Gone
@@ -365,6 +394,8 @@ class Machine:
             del self._context, self.loop
             self._main = None
         self.activities.clear()
+        if self.kin is not None:
+            self.kin.clear()
         self._timers.clear()
         self._deadlines.clear()
 
@@ -375,5 +406,9 @@ _DELIVER: dict[EntryKind, Callable[[Machine, Body], None]] = {
     EntryKind.ACTIVITY_FAILED: Machine._deliver_error,
     EntryKind.TIMER_FIRED: Machine._deliver_timer,
     EntryKind.CANCEL_REQUESTED: Machine._deliver_cancel,
+    EntryKind.CHILD_DONE: lambda machine, body: machine.kinship().child_done(body),
+    EntryKind.CHILD_FAILED: lambda machine, body: machine.kinship().child_failed(body),
+    EntryKind.ACCEPTED: lambda machine, body: machine.kinship().accepted(body),
+    EntryKind.REFUSED: lambda machine, body: machine.kinship().refused(body),
 }
 """How each input reaches the code."""

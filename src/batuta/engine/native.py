@@ -17,7 +17,8 @@ from batuta.authoring.backend import (
     StartRequest,
     as_datetime,
 )
-from batuta.authoring.definitions import Workflow
+from batuta.authoring.definitions import Workflow, code_of
+from batuta.authoring.starting import LARGEST_MEMO
 from batuta.clock import SECOND, Clock, SystemClock
 from batuta.engine.completion import Completion
 from batuta.engine.session import Session
@@ -31,8 +32,6 @@ from batuta.journal.states import CLAIMABLE, CLOSED, RunState
 from batuta.journal.store import Store
 from batuta.serde import encode
 from batuta.settings import Settings
-
-_LARGEST_MEMO = 16 * 1024
 
 
 class NativeBackend:
@@ -68,7 +67,7 @@ class NativeBackend:
         if new.delay or new.if_exists is IfExists.RESTART:
             return None
         for worker in self._workers:
-            if worker.session is not None and worker.session.takes(new.queue, new.name):
+            if worker.session is not None and worker.session.takes(new.queue, new.code):
                 return worker.session
         return None
 
@@ -153,8 +152,8 @@ class NativeBackend:
         live = [worker for worker in await self._store.workers() if worker.live and run.queue in worker.queues]
         if not live:
             return f"no live worker works on queue {run.queue!r}"
-        if not any(run.name in worker.code for worker in live):
-            return str(UnknownWorkflow(run.name, {name for worker in live for name in worker.code}))
+        if not any((run.code or run.name) in worker.code for worker in live):
+            return str(UnknownWorkflow(run.name, {name for worker in live for name in worker.code}, run.version))
         return ""
 
     async def journal(self, ref: RunRef) -> list[JournalLine]:
@@ -184,11 +183,15 @@ def _new_run(request: StartRequest) -> tuple[NewRun, Body]:
         timeout=round((request.timeout or 0) * SECOND),
         execution_timeout=round((request.execution_timeout or 0) * SECOND),
         version=request.version,
-        tags=encode(request.tags, "tags", _LARGEST_MEMO).decode() if request.tags else "{}",
-        memo=encode(request.memo, "memo", _LARGEST_MEMO).decode() if request.memo is not None else "null",
+        code=code_of(request.workflow, request.version),
+        tags=encode(request.tags, "tags", LARGEST_MEMO).decode() if request.tags else "{}",
+        memo=encode(request.memo, "memo", LARGEST_MEMO).decode() if request.memo is not None else "null",
         if_exists=request.if_exists,
     )
     start = StartInfo(request.workflow, seed_of(run_id), key_base, version=request.version, timeout=new.timeout)
+    start.execution_timeout = new.execution_timeout
+    if request.retry is not None:
+        start.retry = Raw(json.encode(request.retry))
     return new, Body(value=Raw(request.input), start=start)
 
 
