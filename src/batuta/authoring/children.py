@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine, Mapping
-from typing import Any, Generic, Protocol, TypeVar, overload
+from typing import Any, Generic, NoReturn, Protocol, TypeVar, overload
 
 from msgspec import Struct
 
@@ -56,6 +56,8 @@ class Kinship(Protocol):
         self, workflow: Any, args: tuple[Any, ...], options: ChildOptions, result: Any
     ) -> Coroutine[Any, Any, ChildRun]: ...
     def send(self, id: str, name: str, value: Any) -> Coroutine[Any, Any, None]: ...
+    def continue_as_new(self, args: tuple[Any, ...], version: str | None) -> NoReturn: ...
+    def at_safe_point(self) -> bool: ...
 
 
 class Child(Generic[R]):

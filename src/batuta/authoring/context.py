@@ -42,6 +42,11 @@ class RunInfo(Struct, frozen=True):
     version: str
     replaying: bool
     """For logs and metrics alone: code that behaves otherwise in replay is not deterministic."""
+    attempt: int = 1
+    """Counts the tries of a run that is retried."""
+    continue_hint: bool = False
+    """It is time to `continue_as_new`: the journal has 10,000 entries (or what the workflow says), or the run is a day
+    old."""
 
 
 class Runtime(Protocol):

@@ -30,7 +30,7 @@ _CLOSES = {
 def add_successor(run: LiveRun, effects: Effects, entry: Entry, command: Command) -> None:
     """The run continues as new: with the arguments of its last command."""
     arguments = bytes(command.value) if command.value is not UNSET else b"[]"
-    effects.successor = _successor(run.machine, command.seq, entry.at, arguments, version=command.to)
+    effects.successor = _successor(run.machine, command.seq, entry.at, arguments, command.name.partition("@")[2])
 
 
 def add_retry(run: LiveRun, effects: Effects, entry: Entry, command: Command) -> None:
@@ -44,20 +44,19 @@ def add_retry(run: LiveRun, effects: Effects, entry: Entry, command: Command) ->
         return
     delay = policy.delay(start.attempt, jitter())
     if delay is not None:
-        effects.successor = _successor(machine, command.seq, entry.at, machine.arguments, attempt=start.attempt + 1)
-        effects.successor.delay = round(delay * SECOND)
+        again = _successor(machine, command.seq, entry.at, machine.arguments, start.version, start.attempt + 1)
+        again.delay = round(delay * SECOND)
+        effects.successor = again
 
 
-def _successor(
-    machine: Machine, seq: int, at: int, arguments: bytes, *, attempt: int = 1, version: str = ""
-) -> Successor:
+def _successor(machine: Machine, seq: int, at: int, arguments: bytes, version: str, attempt: int = 1) -> Successor:
     before = machine.start
     run_id = derived_run_id(at, before.key_base, seq)
     start = StartInfo(
         before.name,
         seed_of(run_id),
         str(run_id),
-        version=version or before.version,
+        version=version,
         timeout=before.timeout,
         execution_timeout=before.execution_timeout,
         attempt=attempt,

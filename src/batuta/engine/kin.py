@@ -7,17 +7,18 @@ one transaction; whether the store took it is an input of a later turn, where th
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from msgspec import UNSET, Raw, json
 
+from batuta.authoring.chains import ContinueAsNew
 from batuta.authoring.children import ChildOptions
-from batuta.authoring.definitions import Workflow, code_of
+from batuta.authoring.definitions import Workflow, check_version, code_of
 from batuta.authoring.failures import to_exception, to_failure
 from batuta.authoring.starting import LARGEST_MEMO, name_version_input
 from batuta.clock import SECOND
 from batuta.engine.loop import RunFuture
-from batuta.errors import AlreadyStarted, BatutaError, Nondeterministic, RunClosed, UnknownRun
+from batuta.errors import AlreadyStarted, BatutaError, InvalidInput, Nondeterministic, RunClosed, UnknownRun
 from batuta.ids import RunId, derived_run_id, seed_of
 from batuta.journal.entries import Body, Command, CommandKind, StartInfo
 from batuta.journal.failures import Failure
@@ -151,6 +152,26 @@ class Kin:
         finally:
             self.asked.pop(seq, None)
             self.sent.pop(seq, None)
+
+    def continue_as_new(self, args: tuple[Any, ...], version: str | None) -> NoReturn:
+        machine = self._machine
+        machine.check_alive()
+        if asyncio.current_task() is not machine.main:
+            raise InvalidInput(
+                "continue_as_new() was called in a task: call it in the workflow's own coroutine, when its tasks are done"
+            )
+        codec = machine.workflow.codec
+        data = codec.encode_args(args, {}, machine.limit)
+        codec.decode_args(data)
+        raise ContinueAsNew(data, machine.start.version if version is None else check_version(version))
+
+    def at_safe_point(self) -> bool:
+        """Whether to continue as new here. In replay, what was done when this turn was live."""
+        machine = self._machine
+        machine.check_alive()
+        if machine.recorded is not None:
+            return any(command.kind is CommandKind.CONTINUE for command in machine.recorded)
+        return machine.continue_hint() and not machine.activities and not self.waits() and machine.next_timer() is None
 
     # -- inputs
 

@@ -18,8 +18,9 @@ from uuid import UUID
 
 from msgspec import UNSET, Raw, json, structs
 
+from batuta.authoring.chains import ContinueAsNew
 from batuta.authoring.context import RunInfo, current_runtime
-from batuta.authoring.definitions import Workflow
+from batuta.authoring.definitions import Workflow, code_of
 from batuta.authoring.failures import to_exception, to_failure
 from batuta.authoring.options import ActivityOptions
 from batuta.clock import SECOND
@@ -34,6 +35,7 @@ _set_running_loop = asyncio._set_running_loop
 _get_running_loop = asyncio._get_running_loop
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+_DAY = 24 * 3600 * SECOND
 _ACTIVITY, _TIMER = CommandKind.ACTIVITY, CommandKind.TIMER
 
 
@@ -187,10 +189,17 @@ class Machine:
         error = main.exception()
         if isinstance(error, WorkflowBroken):
             self.loop.broken = error
+        elif isinstance(error, ContinueAsNew):
+            self.outcome = self._issue(CommandKind.CONTINUE, code_of(self.start.name, error.version), error.data)
+            self.beyond = True
         elif error is not None:
-            self.outcome = self._issue(CommandKind.FAIL, error=error)
+            self._fail(error)
         else:
             self._complete(main.result())
+
+    def _fail(self, error: BaseException) -> None:
+        self.outcome = self._issue(CommandKind.FAIL, error=error)
+        self.beyond = self.beyond or self.start.retry is not UNSET
 
     def _complete(self, value: Any) -> None:
         codec = self.workflow.codec
@@ -198,7 +207,7 @@ class Machine:
             data = codec.encode_result(value, self.limit)
             codec.decode_result(data)
         except BatutaError as error:
-            self.outcome = self._issue(CommandKind.FAIL, error=error)
+            self._fail(error)
         else:
             self.outcome = self._issue(CommandKind.COMPLETE, data=data)
 
@@ -350,7 +359,17 @@ class Machine:
             started_at=_EPOCH + timedelta(microseconds=self.started_at),
             version=self.start.version,
             replaying=self.recorded is not None,
+            attempt=self.start.attempt,
+            continue_hint=self.continue_hint(),
         )
+
+    def continue_hint(self) -> bool:
+        """Whether the journal has grown long, or the run old."""
+        return self.entries >= self.workflow.continue_after or self.at - self.started_at >= _DAY
+
+    @property
+    def main(self) -> RunTask | None:
+        return self._main
 
     def log(self, emit: Callable[[], None]) -> None:
         if self.recorded is None and not self._gone:

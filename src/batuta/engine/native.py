@@ -21,6 +21,7 @@ from batuta.authoring.definitions import Workflow, code_of
 from batuta.authoring.starting import LARGEST_MEMO
 from batuta.clock import SECOND, Clock, SystemClock
 from batuta.engine.completion import Completion
+from batuta.engine.following import last_of_chain
 from batuta.engine.session import Session
 from batuta.engine.waiters import Waiters
 from batuta.engine.worker import Worker
@@ -101,6 +102,14 @@ class NativeBackend:
         return RunRef(run.id, run.run_id)
 
     async def ending(self, ref: RunRef) -> Ending:
+        while True:
+            ending = await self._ending_of(ref)
+            if ending.state is not RunState.CONTINUED:
+                return ending
+            ref = RunRef(ref.id, (await last_of_chain(self._store, ref.run_id)).run_id)
+
+    async def _ending_of(self, ref: RunRef) -> Ending:
+        """Of this one run, which may continue as another."""
         local: Completion | None = ref.local
         if local is not None and await local.wait() and local.outcome is not None and local.state is not None:
             return _ending(ref.id, local.state, local.outcome, "")
@@ -119,13 +128,16 @@ class NativeBackend:
         # One name for all: asking again, or repeating a call whose answer was lost, must not cancel the clean-up.
         message = Message(message_id=f"cancel:{ref.run_id}", kind=MessageKind.CANCEL, name=reason)
         if not await self._store.send(ref.run_id, message):
-            run = await self._store.get_run(ref.run_id)
+            run = await last_of_chain(self._store, ref.run_id)
             if run.state in CLOSED:
                 raise RunClosed(run.id, str(run.state))
 
     async def terminate(self, ref: RunRef, reason: str) -> None:
         for _ in range(100):
-            run, last = await self._store.outcome(ref.run_id)
+            current = await last_of_chain(self._store, ref.run_id)
+            run, last = await self._store.outcome(current.run_id)
+            if run.state is RunState.CONTINUED:
+                continue
             if run.state in CLOSED:
                 raise RunClosed(run.id, str(run.state))
             now = await self._store.now()
@@ -133,15 +145,15 @@ class NativeBackend:
             entry = encode_entry(
                 run.head + 1, EntryKind.TERMINATED, at, Body(reason=reason), last.crc if last is not None else 0
             )
-            if await self._store.close_run(ref.run_id, run.head, entry, RunState.TERMINATED, reason):
+            if await self._store.close_run(run.run_id, run.head, entry, RunState.TERMINATED, reason):
                 return
         raise StoreUnavailable(f"run {ref.id!r} moved on a hundred times while it was to be terminated: try again")
 
     # -- reading
 
     async def describe(self, ref: RunRef) -> Description:
-        run = await self._store.get_run(ref.run_id)
-        attempts = await self._store.attempts(ref.run_id)
+        run = await last_of_chain(self._store, ref.run_id)
+        attempts = await self._store.attempts(run.run_id)
         described = _description(run, attempts)
         if run.state in CLAIMABLE and not run.reason:
             described.reason = await self._why_unclaimed(run)
