@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from batuta import (
+    Handle,
     InvalidInput,
     NonRetryable,
     Retry,
@@ -14,6 +15,7 @@ from batuta import (
     RunFailed,
     RunState,
     RunTimedOut,
+    Workflow,
     activity,
     continue_as_new,
     info,
@@ -71,7 +73,7 @@ async def parent() -> int:
 
 
 EVERYTHING = (counts, counts_by_itself, fails_until, refuses, for_ever, parent, add)
-WORKFLOWS = {thing.name: thing for thing in EVERYTHING if hasattr(thing, "version")}
+WORKFLOWS: dict[str, Workflow[..., Any]] = {thing.name: thing for thing in EVERYTHING if isinstance(thing, Workflow)}
 
 
 async def test_a_result_is_that_of_the_last_run_of_the_chain(arena: Arena) -> None:
@@ -94,7 +96,7 @@ async def test_an_old_handle_finds_the_end_of_its_own_chain(arena: Arena) -> Non
     await handle.result(PATIENCE)
     again = await client.start(counts, 100, 0, id="c", if_exists="restart")
     assert await again.result(PATIENCE) == 101
-    old = await other.get("c")
+    old: Handle[Any] = await other.get("c")
     old._ref.run_id, old._ref.local = handle.run_id, None
     assert await old.result(PATIENCE) == 4
 

@@ -8,6 +8,7 @@ import pytest
 from batuta import (
     AlreadyStarted,
     Child,
+    Handle,
     InvalidInput,
     Retry,
     RunCancelled,
@@ -17,6 +18,7 @@ from batuta import (
     RunTerminated,
     RunTimedOut,
     UnknownRun,
+    Workflow,
     activity,
     info,
     run_child,
@@ -149,7 +151,7 @@ EVERYTHING = (
     add,
     waits_at,
 )
-WORKFLOWS = {thing.name: thing for thing in EVERYTHING if hasattr(thing, "version")}
+WORKFLOWS: dict[str, Workflow[..., Any]] = {thing.name: thing for thing in EVERYTHING if isinstance(thing, Workflow)}
 
 
 async def has_begun(gate: str) -> None:
@@ -213,7 +215,7 @@ async def test_a_parent_that_closes_tells_its_children_by_their_policy(
     await has_begun("parent")
     gates["parent"].set()
     await handle.result(PATIENCE)
-    kid = await client.get("kid")
+    kid: Handle[Any] = await client.get("kid")
     if policy == "abandon":
         assert (await kid.describe()).state is RunState.RUNNING
         gates["gate"].set()
@@ -246,13 +248,13 @@ async def test_a_cancel_of_a_child_does_not_reach_another_run_that_has_its_id(ar
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        return await run_child(adds, 1, result=int) and "done"
+        return f"done {await run_child(adds, 1)}"
 
     client = await arena.client()
     await arena.worker(client, *EVERYTHING, gives_up_at_once)
     stranger = await client.start(stays, "gate", id="kid")
     await has_begun("gate")
-    assert await (await client.start(gives_up_at_once, id="p")).result(PATIENCE) == "done"
+    assert await (await client.start(gives_up_at_once, id="p")).result(PATIENCE) == "done 2"
     await until(lambda: _is_unread_free(arena, client, stranger))
     gates["gate"].set()
     assert await stranger.result(PATIENCE) == "gate"

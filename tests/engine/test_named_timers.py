@@ -85,7 +85,7 @@ async def test_results_come_in_order_of_completion(always_replay: bool) -> None:
     async def collects() -> list[Any]:
         seconds = [3.0, 1.0, 2.0]
         said: list[Any] = [await one for one in as_completed([after(each) for each in seconds])]
-        tasks = [asyncio.create_task(after(each)) for each in seconds]
+        tasks: list[asyncio.Future[float]] = [asyncio.create_task(after(each)) for each in seconds]
         said += [tasks.index(done) async for done in as_completed(tasks)]
         try:
             said += [await one for one in as_completed([after(1.0), after(50.0)], timeout=5)]
@@ -99,7 +99,7 @@ async def test_results_come_in_order_of_completion(always_replay: bool) -> None:
 
 async def test_as_completed_works_outside_a_workflow_and_with_nothing(always_replay: bool) -> None:
     assert [await one for one in as_completed([after(2.0), after(1.0)])] == [1.0, 2.0]
-    assert [one async for one in as_completed([])] == []
+    assert [one async for one in as_completed(list[asyncio.Future[int]]())] == []
     (slow,) = as_completed([after(100.0)], timeout=1)
     with pytest.raises(TimeoutError):
         await slow
