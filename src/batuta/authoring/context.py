@@ -41,6 +41,17 @@ class RunInfo(Struct, frozen=True):
     """For logs and metrics alone: code that behaves otherwise in replay is not deterministic."""
 
 
+class Messages(Protocol):
+    """What a run receives, as its workflow code sees it through signals, updates and queries."""
+
+    async def receive(self, name: str, decoder: Decoder, timeout: float | None) -> Any: ...
+    def handle_signal(self, name: str, decoder: Decoder, fn: Callable[[Any], Any]) -> None: ...
+    def handle_update(
+        self, name: str, decoder: Decoder, fn: Callable[..., Any], validator: Callable[..., Any] | None
+    ) -> None: ...
+    def handle_query(self, name: str, decoder: Decoder, fn: Callable[..., Any]) -> None: ...
+
+
 class Runtime(Protocol):
     """A run, as its workflow code sees it through the functions below. Given by the backend."""
 
@@ -53,13 +64,16 @@ class Runtime(Protocol):
     def info(self) -> RunInfo: ...
     def side_effect(self, make: Callable[[], Any], result: Decoder | None) -> Any: ...
     def log(self, emit: Callable[[], None]) -> None: ...
+    def publish(self, name: str, value: Any) -> None: ...
+    def messages(self) -> Messages: ...
 
 
 current_runtime: ContextVar[Runtime | None] = ContextVar("batuta_runtime", default=None)
 """Set in the context of a run's first task, and so in all that it starts."""
 
 
-def _runtime(asked: str) -> Runtime:
+def runtime_for(asked: str) -> Runtime:
+    """The run that is asking. Raises WorkerError when `asked` is called elsewhere."""
     runtime = current_runtime.get()
     if runtime is None:
         raise WorkerError(f"{asked} was called outside a workflow: only workflow code that a worker runs can use it")
@@ -68,22 +82,22 @@ def _runtime(asked: str) -> Runtime:
 
 def now() -> datetime:
     """The time on the run's tape, UTC: when the input of this turn came."""
-    return _EPOCH + timedelta(microseconds=_runtime("now()").now())
+    return _EPOCH + timedelta(microseconds=runtime_for("now()").now())
 
 
 def random() -> Random:
     """The run's own random numbers."""
-    return _runtime("random()").random()
+    return runtime_for("random()").random()
 
 
 def uuid() -> UUID:
     """A UUID of the run's own."""
-    return _runtime("uuid()").uuid()
+    return runtime_for("uuid()").uuid()
 
 
 def info() -> RunInfo:
     """Who and where this run is."""
-    return _runtime("info()").info()
+    return runtime_for("info()").info()
 
 
 async def side_effect(make: Callable[[], T], result: Any = None) -> T:
@@ -94,14 +108,14 @@ async def side_effect(make: Callable[[], T], result: Any = None) -> T:
     `result` is the type to decode to.
     """
     decoder = None if result is None else decoder_for(result, "a side effect")
-    value: T = _runtime("side_effect()").side_effect(make, decoder)
+    value: T = runtime_for("side_effect()").side_effect(make, decoder)
     return value
 
 
 async def call(name: str, *arguments: Any, result: Any = None, options: ActivityOptions | None = None) -> Any:
     """An activity by its name. `result` is the type to decode to; plain JSON values without it."""
     decoder = decoder_for(Any if result is None else result, f"the result of activity {name!r}")
-    runtime = _runtime("call()")
+    runtime = runtime_for("call()")
     return await runtime.call_activity(name, None, decoder, arguments, options or ActivityOptions())
 
 

@@ -141,6 +141,8 @@ class Committer:
             try:
                 if verdict is None:
                     run.settled(change, effects)
+                elif verdict is Verdict.UNREAD:
+                    run.unread(change, effects)
                 elif verdict is Verdict.EXISTS:
                     run.drop(AlreadyStarted(run.identity.id, "open or closed"))
                 else:

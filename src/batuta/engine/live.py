@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from msgspec import UNSET, Raw, json
+from msgspec import UNSET
 
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.failures import to_failure
@@ -18,13 +18,14 @@ from batuta.engine.completion import Completion
 from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.effects import add_effects
 from batuta.engine.machine import Machine, RunIdentity
+from batuta.engine.reading import Redo, accepts, as_input, redo
 from batuta.engine.replay import Replay
 from batuta.engine.waiters import Waiters
 from batuta.errors import InvalidInput, OutcomeUnknown, WorkflowBroken
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, encode_entry
-from batuta.journal.records import Attempt, Change, Message, MessageKind, Move, NewRun
+from batuta.journal.records import Attempt, Change, Effects, Message, MessageKind, Move, NewRun, OutputKind
 from batuta.journal.states import CLOSED, RunState
 from batuta.settings import Settings
 
@@ -73,6 +74,10 @@ class Host(Protocol):
     def disarm(self, run: LiveRun) -> None: ...
     def call_soon(self, callback: Callable[[], None]) -> None: ...
 
+    def go_back(self, run: LiveRun) -> None:
+        """Bring the run to what is durable of it, and then `resume` it."""
+        ...
+
     def forget(self, run: LiveRun, wake_at: int | None) -> None:
         """The run has left memory; it is due again at `wake_at`."""
         ...
@@ -82,11 +87,13 @@ class LiveRun:
     """One owned run. All methods are called on the worker's loop, from callbacks, never inside a task."""
 
     __slots__ = (
+        "_again",
         "_backlog",
         "_crc",
         "_held_up",
         "_host",
         "_kept",
+        "_late",
         "alarm",
         "calls",
         "change",
@@ -100,6 +107,7 @@ class LiveRun:
         "lacking",
         "leaving",
         "machine",
+        "reading",
         "ready",
         "seen",
         "starting",
@@ -126,6 +134,11 @@ class LiveRun:
         """Calls of activities that this worker does not have, with what to do about it."""
         self.leaving = False
         self.seen: set[str] = set()
+        self.reading = False
+        """More messages are about to be delivered: it does not leave before it has seen them."""
+        self._again: Redo | None = None
+        self._late: list[Callable[[], None]] = []
+        """What became durable while the run was closing: it matters only if that is refused."""
         self._crc = 0
         self._held_up = False
         self._backlog: deque[tuple[EntryKind, Body]] = deque()
@@ -175,6 +188,9 @@ class LiveRun:
     def resume(self, attempts: Sequence[Attempt], messages: Sequence[Message]) -> None:
         """Replayed to the end of its tape: start what is pending there, then read the inbox."""
         self.ready = True
+        if self._again is not None:
+            self._do_again(self._again, attempts, messages)
+            return
         if self._host.draining:
             self.hand_back()
             return
@@ -188,21 +204,28 @@ class LiveRun:
     def receive(self, messages: Sequence[Message]) -> None:
         """Deliver what is unread and was not delivered before."""
         failpoint("message.read")
+        if self.head < 0:
+            messages = sorted(messages, key=lambda message: message.kind is not MessageKind.START)
+        self.reading = True
         for message in messages:
             if message.message_id in self.seen or self.leaving or not self.ready:
                 continue
             self.seen.add(message.message_id)
-            kind, body = _as_input(message)
+            kind, body = as_input(message)
             if kind is EntryKind.STARTED:
                 self._sign(body)
-            body.message_id = message.message_id
             self.deliver(kind, body)
+        self.reading = False
+        if messages and not self.leaving and not self._backlog and self.head >= 0:
+            self._after_turn()
 
     # -- turns
 
     def deliver(self, kind: EntryKind, body: Body) -> None:
         """Run the turn that this input causes, and queue its entry."""
-        if self.leaving:
+        if self.leaving or not self.ready:
+            if self._again is not None or self.machine.outcome is not None:
+                self._backlog.append((kind, body))  # should it not close after all
             return
         if kind in _ANSWERS and body.seq not in self.machine.activities:
             self._after_turn()  # it was cancelled by a turn that was not durable yet when it answered
@@ -213,10 +236,15 @@ class LiveRun:
         self._take_turn(kind, body)
 
     def _take_turn(self, kind: EntryKind, body: Body) -> None:
-        host = self._host
         failpoint("turn.before")
+        if kind is not EntryKind.UPDATE or accepts(self, self.machine, body):
+            self.run_turn(kind, body)
+
+    def run_turn(self, kind: EntryKind, body: Body, at: int = 0) -> None:
+        """The turn itself, at a time that is not before `at`."""
+        host = self._host
         machine = self._rebuilt() if self._kept else self.machine
-        now = host.clock.latest()
+        now = at or host.clock.latest()
         at = now if now > machine.at else machine.at
         host.turn = self
         lines = len(machine.logs)
@@ -286,6 +314,8 @@ class LiveRun:
         if outcome is not None:
             self.move(Move(_CLOSES[outcome.kind]))
             return
+        if self.reading:
+            return
         timer = machine.next_timer()
         when = timer[0] if timer is not None else None
         if self.deadline is not None and (when is None or self.deadline < when):
@@ -338,7 +368,7 @@ class LiveRun:
         """Written with the next batch. `then` is called when it is durable; without it nobody waits."""
         if self.leaving:
             return
-        self._open_change().attempts.append(attempt)
+        self.open_change().attempts.append(attempt)
         if then is not None:
             self.effects.append(then)
 
@@ -384,7 +414,8 @@ class LiveRun:
             begun = machine.activities.keys() <= self.calls.keys() and self.head >= 0
             self.leave(min(times, default=None) if begun else now)
 
-    def _open_change(self) -> Change:
+    def open_change(self) -> Change:
+        """What goes to the store next."""
         if self.change is None:
             self.change = Change(run_id=self.identity.run_id, epoch=self.epoch, head=self.head)
             self._host.submit(self)
@@ -392,7 +423,7 @@ class LiveRun:
 
     def move(self, move: Move) -> None:
         """The next change is this run's last here."""
-        self._open_change().move = move
+        self.open_change().move = move
         self.leaving = True
 
     def leave(self, wake_at: int | None, reason: str = "") -> None:
@@ -413,6 +444,8 @@ class LiveRun:
         machine = self.machine
         if machine.logs:
             self._emit_logs()
+        if change.effects is not None:
+            self._tell_answers(change.effects)
         if self.starting is not None:
             failpoint("start.after_commit")
             if not self.starting.done():  # the starter may have been cancelled; the run goes on
@@ -428,7 +461,7 @@ class LiveRun:
         stays = not self.leaving and not self._host.draining
         for effect in effects:
             if not isinstance(effect, Command):
-                effect()
+                effect() if self.machine.outcome is None else self._late.append(effect)
             elif effect.kind is CommandKind.ACTIVITY:
                 pending = activities.get(effect.seq) if stays else None
                 if pending is not None:
@@ -455,6 +488,47 @@ class LiveRun:
         elif self._held_up and not self._backlog and not self._too_far_ahead():
             self._held_up = False
             self.wake(self._host.clock.now())
+
+    def _tell_answers(self, effects: Effects) -> None:
+        """Updates are answered: whoever waits for that in this process need not look for it."""
+        answers = self._host.waiters.answers
+        for output in effects.outputs:
+            if output.kind is OutputKind.ANSWER:
+                answers.settle((self.identity.chain_id, output.name), output)
+
+    # -- a close that is refused
+
+    def unread(self, change: Change, effects: list[Effect]) -> None:
+        """The change would have closed the run, and it was sent what it has not seen: nothing of it was written."""
+        log.debug("run %s has messages to read before it may close", self.identity.id)
+        self._again = Redo(change, effects)
+        self._host.go_back(self)
+
+    def go_back(self, entries: Sequence[Entry]) -> Replay:
+        """Forget what is not durable. Run the replay, then `resume`."""
+        self.machine.tear_down()
+        self.machine = Machine(self.workflow, self.identity)
+        self.leaving = self.ready = False
+        self.head = self.durable = -1
+        self._crc = 0
+        return self.restore(entries)
+
+    def _do_again(self, again: Redo, attempts: Sequence[Attempt], messages: Sequence[Message]) -> None:
+        self._again = None
+        self.reading = True
+        redo(self, again, attempts, messages)
+        self.reading = False
+        self.wake(self._host.clock.now())
+
+    def pick_up(self, waiting: set[int], attempts: Sequence[Attempt]) -> None:
+        """Go on with calls that stood still, or were not begun, because the run was closing."""
+        waiting = waiting & self.machine.activities.keys() - self.calls.keys() - self.lacking.keys()
+        for seq in sorted(waiting - {body.seq for kind, body in self._backlog if kind in _ANSWERS}):
+            self._host.executor.resume(self, seq, [a for a in attempts if a.seq == seq])
+        self._host.executor.remind(self)
+        late, self._late = self._late, []
+        for effect in late:
+            effect()
 
     def _gone(self, move: Move) -> None:
         if move.state in CLOSED:
@@ -493,13 +567,3 @@ class LiveRun:
         self.machine.tear_down()
         self._host.forget(self, None)
         self._host.waiters.look_for(self.run_id)
-
-
-def _as_input(message: Message) -> tuple[EntryKind, Body]:
-    match message.kind:
-        case MessageKind.START:
-            return EntryKind.STARTED, json.decode(message.body, type=Body)
-        case MessageKind.CANCEL:
-            return EntryKind.CANCEL_REQUESTED, Body(reason=message.name)
-        case _:
-            return EntryKind.SIGNAL, Body(name=message.name, value=Raw(message.body.encode()))
