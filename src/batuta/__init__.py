@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from batuta.app import App
+from batuta.authoring.chains import continue_as_new, safe_point
+from batuta.authoring.children import Child, run_child, send, start_child
 from batuta.authoring.context import activity_info, call, info, logger, now, random, side_effect, uuid
 from batuta.authoring.definitions import Activity, Workflow, activity, workflow
 from batuta.authoring.handle import Handle
@@ -41,6 +43,7 @@ __all__ = [
     "App",
     "Batuta",
     "BatutaError",
+    "Child",
     "Handle",
     "Interrupted",
     "InvalidInput",
@@ -59,11 +62,16 @@ __all__ = [
     "activity_info",
     "call",
     "connect",
+    "continue_as_new",
     "info",
     "logger",
     "now",
     "random",
+    "run_child",
+    "safe_point",
+    "send",
     "side_effect",
+    "start_child",
     "uuid",
     "workflow",
 ]

@@ -92,12 +92,13 @@ class UnknownRun(BatutaError, LookupError):
 class UnknownWorkflow(BatutaError, LookupError):
     """No worker of the run's queue has its workflow: the run waits, and `describe` gives this as the reason."""
 
-    def __init__(self, name: str, known: Iterable[str]) -> None:
+    def __init__(self, name: str, known: Iterable[str], version: str = "") -> None:
         have = ", ".join(sorted(known)) or "none"
+        which = f"{name!r} version {version!r}" if version else f"{name!r}"
         super().__init__(
-            f"no live worker of this queue has workflow {name!r} (they have: {have}): add it to worker(workflows=[...])"
+            f"no live worker of this queue has workflow {which} (they have: {have}): add it to worker(workflows=[...])"
         )
-        self.name = name
+        self.name, self.version = name, version
 
 
 class UnknownActivity(BatutaError, LookupError):

@@ -10,6 +10,7 @@ from typing import Any, Protocol, overload
 from msgspec import Raw, Struct
 
 from batuta.authoring.definitions import Workflow
+from batuta.authoring.retry import Retry
 from batuta.ids import RunId
 from batuta.journal.entries import Body, EntryKind
 from batuta.journal.failures import Failure
@@ -43,6 +44,7 @@ class StartRequest(Struct, kw_only=True):
     delay: float = 0.0
     timeout: float | None = None
     execution_timeout: float | None = None
+    retry: Retry | None = None
     tags: dict[str, str] = {}
     memo: Any = None
     if_exists: IfExists = IfExists.RETURN

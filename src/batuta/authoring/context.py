@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, MutableMapping
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from random import Random
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import UUID
 
 from msgspec import Struct
@@ -17,6 +17,9 @@ from batuta.authoring.options import ActivityOptions
 from batuta.errors import WorkerError
 from batuta.ids import RunId
 from batuta.serde import Codec, Decoder, decoder_for
+
+if TYPE_CHECKING:
+    from batuta.authoring.children import Kinship
 
 _log = logging.getLogger("batuta.engine")
 
@@ -39,6 +42,11 @@ class RunInfo(Struct, frozen=True):
     version: str
     replaying: bool
     """For logs and metrics alone: code that behaves otherwise in replay is not deterministic."""
+    attempt: int = 1
+    """Counts the tries of a run that is retried."""
+    continue_hint: bool = False
+    """It is time to `continue_as_new`: the journal has 10,000 entries (or what the workflow says), or the run is a day
+    old."""
 
 
 class Messages(Protocol):
@@ -66,6 +74,7 @@ class Runtime(Protocol):
     def log(self, emit: Callable[[], None]) -> None: ...
     def publish(self, name: str, value: Any) -> None: ...
     def messages(self) -> Messages: ...
+    def kinship(self) -> Kinship: ...
 
 
 current_runtime: ContextVar[Runtime | None] = ContextVar("batuta_runtime", default=None)
@@ -78,6 +87,11 @@ def runtime_for(asked: str) -> Runtime:
     if runtime is None:
         raise WorkerError(f"{asked} was called outside a workflow: only workflow code that a worker runs can use it")
     return runtime
+
+
+def kinship(asked: str) -> Kinship:
+    """What the run that calls this does with other runs."""
+    return runtime_for(asked).kinship()
 
 
 def now() -> datetime:

@@ -29,7 +29,7 @@ class _Definition(Generic[T]):
 
     what = ""
 
-    def __init__(self, name: str, type: Any = None) -> None:
+    def __init__(self, name: str, type: Any = None) -> None:  # noqa: A002 - its own word
         self.name = check_name(name, f"{self.what} name")
         self.type = type
         self.decoder = decoder_for(None.__class__ if type is None else type, f"{self.what} {name!r}")
@@ -53,7 +53,7 @@ class Signal(_Definition[T]):
     def __init__(self, name: str, type: type[T]) -> None: ...
     @overload
     def __init__(self: Signal[Any], name: str, type: Any) -> None: ...
-    def __init__(self, name: str, type: Any = None) -> None:
+    def __init__(self, name: str, type: Any = None) -> None:  # noqa: A002 - its own word
         super().__init__(name, type)
 
     async def wait(self, timeout: float | None = None) -> T:
@@ -87,7 +87,7 @@ class Update(_Definition[T]):
     def __init__(self, name: str, type: type[T]) -> None: ...
     @overload
     def __init__(self: Update[Any], name: str, type: Any) -> None: ...
-    def __init__(self, name: str, type: Any = None) -> None:
+    def __init__(self, name: str, type: Any = None) -> None:  # noqa: A002 - its own word
         super().__init__(name, type)
 
     @overload
@@ -123,7 +123,7 @@ class Query(_Definition[T]):
     def __init__(self, name: str, type: type[T]) -> None: ...
     @overload
     def __init__(self: Query[Any], name: str, type: Any) -> None: ...
-    def __init__(self, name: str, type: Any = None) -> None:
+    def __init__(self, name: str, type: Any = None) -> None:  # noqa: A002 - its own word
         super().__init__(name, type)
 
     def handle(self, fn: F) -> F:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET, json
 
+from batuta.engine.chains import add_retry, add_successor
 from batuta.journal.entries import Command, CommandKind, Entry
 from batuta.journal.records import Change, Effects, Output, OutputKind
 
@@ -22,6 +23,26 @@ def add_effects(run: LiveRun, change: Change, entry: Entry, commands: Sequence[C
         add = _ADD.get(command.kind)
         if add is not None:
             add(run, change.effects, entry, command)
+
+
+def _add_child(run: LiveRun, effects: Effects, _entry: Entry, command: Command) -> None:
+    kin = run.machine.kinship()
+    pending = kin.children.get(command.seq)
+    if pending is not None:  # otherwise it was cancelled in the turn that started it, and never began
+        effects.children.append(kin.child_run(pending))
+        kin.unsettled.add(command.seq)
+
+
+def _add_send(run: LiveRun, effects: Effects, _entry: Entry, command: Command) -> None:
+    kin = run.machine.kinship()
+    effects.sends.append(kin.signal(command))
+    if command.seq in kin.asked:
+        kin.unsettled.add(command.seq)
+
+
+def _add_cancel(run: LiveRun, effects: Effects, _entry: Entry, command: Command) -> None:
+    if command.to:  # of a child; an activity's stays here
+        effects.sends.append(run.machine.kinship().child_cancel(command))
 
 
 def put_output(effects: Effects, output: Output) -> None:
@@ -51,6 +72,11 @@ def _text(command: Command) -> str:
 
 
 _ADD: dict[CommandKind, Callable[[LiveRun, Effects, Entry, Command], None]] = {
+    CommandKind.CHILD: _add_child,
+    CommandKind.SEND: _add_send,
+    CommandKind.CANCEL: _add_cancel,
+    CommandKind.CONTINUE: add_successor,
+    CommandKind.FAIL: add_retry,
     CommandKind.PUBLISH: _publish,
     CommandKind.ANSWER: _answer,
 }

@@ -147,7 +147,9 @@ class Executor:
 
     def _begin_once(self, call: Call) -> None:
         """Its start is durable. A later turn may have given up on it meanwhile."""
-        if call.seq in call.run.machine.activities and not call.run.leaving:
+        if call.run.leaving:
+            call.run.calls.pop(call.seq, None)  # should the run stay after all, it is looked at again
+        elif call.seq in call.run.machine.activities:
             self._admit(call)
 
     def resume(self, run: LiveRun, seq: int, attempts: Sequence[Attempt]) -> None:

@@ -7,80 +7,46 @@ import logging
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.failures import to_failure
 from batuta.clock import SECOND
+from batuta.engine.chains import closing_move, ended_move
 from batuta.engine.completion import Completion
-from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.effects import add_effects
+from batuta.engine.host import Host
 from batuta.engine.machine import Machine, RunIdentity
-from batuta.engine.reading import Redo, accepts, as_input, redo
+from batuta.engine.reading import Redo, accepts, as_input, redo, tell_answers
+from batuta.engine.relations import parent_message, send_again, store_answers
 from batuta.engine.replay import Replay
-from batuta.engine.waiters import Waiters
 from batuta.errors import InvalidInput, OutcomeUnknown, WorkflowBroken
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, encode_entry
-from batuta.journal.records import Attempt, Change, Effects, Message, MessageKind, Move, NewRun, OutputKind
+from batuta.journal.records import Attempt, Change, Effects, Message, MessageKind, Move, NewRun, Refusal
 from batuta.journal.states import CLOSED, RunState
-from batuta.settings import Settings
 
 if TYPE_CHECKING:
-    from batuta.engine.executor import Call, Executor
+    from batuta.engine.executor import Call
     from batuta.engine.timers import Alarm
 
 log = logging.getLogger("batuta.engine")
 
-_CLOSES = {
-    CommandKind.COMPLETE: RunState.COMPLETED,
-    CommandKind.FAIL: RunState.FAILED,
-    CommandKind.CANCELLED: RunState.CANCELLED,
-}
 _PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 _DONE, _FAILED = EntryKind.ACTIVITY_DONE, EntryKind.ACTIVITY_FAILED
 
 _LACK_SECONDS = 5
 _UNKNOWN_START = "the run may or may not have been started: start it again with the same id"
 _ANSWERS = (_DONE, _FAILED)
+_KIN_ANSWERS = (EntryKind.CHILD_DONE, EntryKind.CHILD_FAILED, EntryKind.ACCEPTED, EntryKind.REFUSED)
+_FAILS = {_DONE: _FAILED, EntryKind.CHILD_DONE: EntryKind.CHILD_FAILED}
+_BEYOND = (CommandKind.CHILD, CommandKind.SEND)
 
 Effect = Command | Callable[[], None]
 """What waits for a change to be durable."""
-
-
-class Host(Protocol):
-    """What a live run needs of its worker."""
-
-    settings: Settings
-    clock: DatabaseClock
-    executor: Executor
-    draining: bool
-    turn: LiveRun | None
-    """Whose code is running now, for the watchdog."""
-
-    waiters: Waiters
-
-    def submit(self, run: LiveRun) -> None:
-        """The run's change is to be written."""
-        ...
-
-    def arm(self, run: LiveRun, when: int) -> None:
-        """Call `run.wake` at that database time or soon after, never before."""
-        ...
-
-    def disarm(self, run: LiveRun) -> None: ...
-    def call_soon(self, callback: Callable[[], None]) -> None: ...
-
-    def go_back(self, run: LiveRun) -> None:
-        """Bring the run to what is durable of it, and then `resume` it."""
-        ...
-
-    def forget(self, run: LiveRun, wake_at: int | None) -> None:
-        """The run has left memory; it is due again at `wake_at`."""
-        ...
 
 
 class LiveRun:
@@ -93,7 +59,6 @@ class LiveRun:
         "_held_up",
         "_host",
         "_kept",
-        "_late",
         "alarm",
         "calls",
         "change",
@@ -107,6 +72,7 @@ class LiveRun:
         "lacking",
         "leaving",
         "machine",
+        "parent",
         "reading",
         "ready",
         "seen",
@@ -121,6 +87,8 @@ class LiveRun:
         self.epoch = epoch
         self.head = self.durable = -1
         self.deadline: int | None = None
+        self.parent: tuple[RunId, int] | None = None
+        """Its run id, and the command that began this run."""
         self.machine = Machine(workflow, identity)
         self.change: Change | None = None
         self.effects: list[Effect] = []
@@ -137,8 +105,6 @@ class LiveRun:
         self.reading = False
         """More messages are about to be delivered: it does not leave before it has seen them."""
         self._again: Redo | None = None
-        self._late: list[Callable[[], None]] = []
-        """What became durable while the run was closing: it matters only if that is refused."""
         self._crc = 0
         self._held_up = False
         self._backlog: deque[tuple[EntryKind, Body]] = deque()
@@ -197,6 +163,7 @@ class LiveRun:
         for seq in list(self.machine.activities):
             if seq in self.machine.activities:  # resuming another one may have caused a turn
                 self._host.executor.resume(self, seq, [a for a in attempts if a.seq == seq])
+        send_again(self)
         self.receive(messages)
         if self.head >= 0:
             self.wake(self._host.clock.now())
@@ -204,20 +171,30 @@ class LiveRun:
     def receive(self, messages: Sequence[Message]) -> None:
         """Deliver what is unread and was not delivered before."""
         failpoint("message.read")
-        if self.head < 0:
+        if self.head < 0:  # messages to the run before in its chain may be older than this one's start
             messages = sorted(messages, key=lambda message: message.kind is not MessageKind.START)
         self.reading = True
-        for message in messages:
-            if message.message_id in self.seen or self.leaving or not self.ready:
-                continue
-            self.seen.add(message.message_id)
-            kind, body = as_input(message)
-            if kind is EntryKind.STARTED:
-                self._sign(body)
-            self.deliver(kind, body)
-        self.reading = False
+        try:
+            for message in messages:
+                if message.message_id not in self.seen and not self.leaving and self.ready:
+                    self.seen.add(message.message_id)
+                    self._read(message)
+        finally:
+            self.reading = False
         if messages and not self.leaving and not self._backlog and self.head >= 0:
             self._after_turn()
+
+    def _read(self, message: Message) -> None:
+        if message.kind is MessageKind.TERMINATE:
+            self._end(EntryKind.TERMINATED, RunState.TERMINATED, message.name, message.message_id)
+            return
+        found = as_input(self, message)
+        if found is None:
+            self.open_change().consumed.append(message.message_id)
+            return
+        if found[0] is EntryKind.STARTED:
+            self._sign(found[1])
+        self.deliver(*found)
 
     # -- turns
 
@@ -227,13 +204,26 @@ class LiveRun:
             if self._again is not None or self.machine.outcome is not None:
                 self._backlog.append((kind, body))  # should it not close after all
             return
-        if kind in _ANSWERS and body.seq not in self.machine.activities:
+        if not self._is_awaited(kind, body):
             self._after_turn()  # it was cancelled by a turn that was not durable yet when it answered
             return
         if self._backlog or self._too_far_ahead():
             self._backlog.append((kind, body))
             return
         self._take_turn(kind, body)
+
+    def _is_awaited(self, kind: EntryKind, body: Body) -> bool:
+        """False for an answer that no code waits for: it is no input. A message with one is read all the same."""
+        machine = self.machine
+        if kind in _ANSWERS:
+            awaited = body.seq in machine.activities
+        elif kind in _KIN_ANSWERS:
+            awaited = machine.kin is not None and machine.kin.is_awaited(body)
+        else:
+            return True
+        if not awaited and body.message_id:
+            self.open_change().consumed.append(body.message_id)
+        return awaited
 
     def _take_turn(self, kind: EntryKind, body: Body) -> None:
         failpoint("turn.before")
@@ -272,15 +262,16 @@ class LiveRun:
         self._after_turn()
 
     def _does_not_fit(self, kind: EntryKind, body: Body, error: InvalidInput) -> None:
-        """A result that does not fit its annotation is the activity's failure; other values park the run."""
-        if kind is not _DONE:
+        """A result that does not fit its annotation is its activity's or child's failure; other values park the run."""
+        if kind not in _FAILS:
             self.park(str(error))
             return
         self.machine.entries -= 1
         failure = to_failure(error)
         failure.retryable = False
         again = Body(body.seq, body.name, error=failure, attempts=body.attempts, started_at=body.started_at)
-        self._take_turn(_FAILED, again)
+        again.message_id = body.message_id
+        self._take_turn(_FAILS[kind], again)
 
     def _record(self, kind: EntryKind, at: int, body: Body) -> None:
         entry = encode_entry(self.head + 1, kind, at, body, self._crc)
@@ -312,7 +303,7 @@ class LiveRun:
         machine = self.machine
         outcome = machine.outcome
         if outcome is not None:
-            self.move(Move(_CLOSES[outcome.kind]))
+            self.move(closing_move(self, outcome))
             return
         if self.reading:
             return
@@ -327,19 +318,29 @@ class LiveRun:
                 self.leave(later if when is None else min(when, later), lacks[0])
                 return
         if not machine.activities and not self.calls:
-            horizon = self._host.clock.now() + int(self._host.settings.keep_in_memory * SECOND)
-            if when is None or when > horizon or self._host.draining:
+            now, keep = self._host.clock.now(), int(self._host.settings.keep_in_memory * SECOND)
+            stays = self._stays_until(keep) if machine.kin is not None and not self._host.draining else 0
+            if stays > now:
+                when = stays if when is None else min(when, stays)
+            elif when is None or when > now + keep or self._host.draining:
                 self.leave(when)
                 return
         if when is not None:
             self._host.arm(self, when)
+
+    def _stays_until(self, keep: int) -> int:
+        """A run with children is kept for a while after each turn: it would be read again for each that ends."""
+        kin = self.machine.kin
+        if kin is None or not (kin.unsettled or kin.children):
+            return 0
+        return self._host.clock.latest() + keep if kin.unsettled else self.machine.at + keep
 
     def wake(self, now: int) -> None:
         """A timer or the deadline is due."""
         if self.leaving or not self.ready:
             return
         if self.deadline is not None and now >= self.deadline:
-            self._time_out(now)
+            self._time_out()
             return
         self._fire_timers(now)
 
@@ -354,13 +355,18 @@ class LiveRun:
         if not self.leaving:
             self._after_turn()
 
-    def _time_out(self, now: int) -> None:
-        at = max(now, self.machine.at)
+    def _time_out(self) -> None:
+        self._end(EntryKind.TIMED_OUT, RunState.TIMED_OUT, "the run was over its time")
+
+    def _end(self, kind: EntryKind, state: RunState, reason: str, message_id: str = "") -> None:
+        """Close the run without a word to its code."""
+        at = max(self._host.clock.latest(), self.machine.at)
         submitted = self.change is not None
-        self._record(EntryKind.TIMED_OUT, at, Body(reason="the run was over its time"))
+        self.machine.beyond = False
+        self._record(kind, at, Body(reason=reason, message_id=message_id))
         if not submitted:
             self._host.submit(self)
-        self.move(Move(RunState.TIMED_OUT, reason="the run was over its time"))
+        self.move(ended_move(self, state, reason))
 
     # -- activities answer
 
@@ -398,7 +404,7 @@ class LiveRun:
     # -- leaving
 
     def hand_back_when_draining(self) -> None:
-        if self._host.draining and not self.leaving:
+        if self._host.draining and not self.leaving and self._again is None:
             self.hand_back()
 
     def hand_back(self) -> None:
@@ -421,6 +427,11 @@ class LiveRun:
             self._host.submit(self)
         return self.change
 
+    def change_beyond(self, effects: Effects, commands: Sequence[Command]) -> None:
+        """Ask the store for what these commands of earlier turns asked it."""
+        self.open_change().effects = effects
+        self.effects.extend(commands)
+
     def move(self, move: Move) -> None:
         """The next change is this run's last here."""
         self.open_change().move = move
@@ -438,14 +449,14 @@ class LiveRun:
 
     # -- the committer answers
 
-    def settled(self, change: Change, effects: list[Effect]) -> None:
-        """The change is durable: what it held back may act now."""
+    def settled(self, change: Change, effects: list[Effect], refusals: Sequence[Refusal] = ()) -> None:
+        """The change is durable, but for `refusals`: what it held back may act now."""
         self.durable = change.new_head
         machine = self.machine
         if machine.logs:
             self._emit_logs()
         if change.effects is not None:
-            self._tell_answers(change.effects)
+            tell_answers(self._host.waiters.answers, self.identity.chain_id, change.effects)
         if self.starting is not None:
             failpoint("start.after_commit")
             if not self.starting.done():  # the starter may have been cancelled; the run goes on
@@ -455,13 +466,22 @@ class LiveRun:
             self._gone(change.move)
         else:
             self._act(effects)
+            if change.effects is not None:
+                self._hear(effects, refusals)
+
+    def _hear(self, effects: list[Effect], refusals: Sequence[Refusal]) -> None:
+        """The store's word on what the run sent goes to whoever waits for it."""
+        inputs = store_answers(self, [one for one in effects if isinstance(one, Command)], refusals)
+        if inputs and not self.leaving:
+            self._backlog.extendleft(reversed(inputs))
+            self._host.call_soon(self._go_on)
 
     def _act(self, effects: list[Effect]) -> None:
         executor, activities = self._host.executor, self.machine.activities
         stays = not self.leaving and not self._host.draining
         for effect in effects:
             if not isinstance(effect, Command):
-                effect() if self.machine.outcome is None else self._late.append(effect)
+                effect()
             elif effect.kind is CommandKind.ACTIVITY:
                 pending = activities.get(effect.seq) if stays else None
                 if pending is not None:
@@ -478,7 +498,7 @@ class LiveRun:
         """There is room again for what was held up, or there is nothing left to wait for before leaving."""
         while self._backlog and not self._too_far_ahead() and not self.leaving:
             kind, body = self._backlog.popleft()
-            if kind not in _ANSWERS or body.seq in self.machine.activities:
+            if self._is_awaited(kind, body):
                 self._take_turn(kind, body)
         self.hand_back_when_draining()
         if self.leaving:
@@ -489,18 +509,10 @@ class LiveRun:
             self._held_up = False
             self.wake(self._host.clock.now())
 
-    def _tell_answers(self, effects: Effects) -> None:
-        """Updates are answered: whoever waits for that in this process need not look for it."""
-        answers = self._host.waiters.answers
-        for output in effects.outputs:
-            if output.kind is OutputKind.ANSWER:
-                answers.settle((self.identity.chain_id, output.name), output)
-
     # -- a close that is refused
 
     def unread(self, change: Change, effects: list[Effect]) -> None:
         """The change would have closed the run, and it was sent what it has not seen: nothing of it was written."""
-        log.debug("run %s has messages to read before it may close", self.identity.id)
         self._again = Redo(change, effects)
         self._host.go_back(self)
 
@@ -516,25 +528,33 @@ class LiveRun:
     def _do_again(self, again: Redo, attempts: Sequence[Attempt], messages: Sequence[Message]) -> None:
         self._again = None
         self.reading = True
-        redo(self, again, attempts, messages)
-        self.reading = False
+        send_again(self)
+        try:
+            pending = set(self.machine.activities)
+            redo(self, again, messages)
+            self._pick_up(pending, attempts)
+            self.receive(messages)
+        finally:
+            self.reading = False
         self.wake(self._host.clock.now())
 
-    def pick_up(self, waiting: set[int], attempts: Sequence[Attempt]) -> None:
+    def _pick_up(self, pending: set[int], attempts: Sequence[Attempt]) -> None:
         """Go on with calls that stood still, or were not begun, because the run was closing."""
-        waiting = waiting & self.machine.activities.keys() - self.calls.keys() - self.lacking.keys()
-        for seq in sorted(waiting - {body.seq for kind, body in self._backlog if kind in _ANSWERS}):
-            self._host.executor.resume(self, seq, [a for a in attempts if a.seq == seq])
-        self._host.executor.remind(self)
-        late, self._late = self._late, []
-        for effect in late:
-            effect()
+        executor = self._host.executor
+        answered = {body.seq for kind, body in self._backlog if kind in _ANSWERS}
+        for seq in sorted(pending & self.machine.activities.keys() - self.lacking.keys() - answered):
+            if seq not in self.calls:
+                executor.resume(self, seq, [a for a in attempts if a.seq == seq])
+        executor.remind(self)
 
     def _gone(self, move: Move) -> None:
         if move.state in CLOSED:
             failpoint("close.durable")
             self.completion.settle(move.state, self.machine.outcome)
             self._host.waiters.settle(self.run_id, (move.state, self.machine.outcome))
+            told = parent_message(self, move)
+            if told is not None and self.parent is not None:
+                self._host.tell(self.parent[0], told)
         else:
             self.completion.lose()
         self.leaving = True

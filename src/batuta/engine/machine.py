@@ -19,11 +19,13 @@ from uuid import UUID
 
 from msgspec import UNSET, Raw, json, structs
 
+from batuta.authoring.chains import ContinueAsNew
 from batuta.authoring.context import RunInfo, current_runtime
-from batuta.authoring.definitions import Workflow
+from batuta.authoring.definitions import Workflow, code_of
 from batuta.authoring.failures import to_exception, to_failure
 from batuta.authoring.options import ActivityOptions
 from batuta.clock import SECOND
+from batuta.engine.kin import Kin
 from batuta.engine.loop import RunFuture, RunLoop, RunTask, RunTimerHandle
 from batuta.engine.mailbox import Mailbox
 from batuta.errors import BatutaError, Forbidden, Nondeterministic, WaitsForNothing, WorkflowBroken
@@ -35,6 +37,7 @@ _set_running_loop = asyncio._set_running_loop
 _get_running_loop = asyncio._get_running_loop
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+_DAY = 24 * 3600 * SECOND
 T = TypeVar("T")
 
 _ACTIVITY, _TIMER = CommandKind.ACTIVITY, CommandKind.TIMER
@@ -80,6 +83,8 @@ class Machine:
         self.identity = identity
         self.limit = MAX_PAYLOAD
         self.start: StartInfo
+        self.arguments = b"[]"
+        """Kept only for a run that may be tried again."""
         self.at = self.started_at = 0
         self.entries = 0
         self.activities: dict[int, PendingActivity] = {}
@@ -91,6 +96,8 @@ class Machine:
         """The command that closes the run, once its code has come to an end."""
         self.recorded: list[Command] | None = None
         """In replay: the commands that this turn issued when it was live."""
+        self.kin: Kin | None = None
+        """Other runs that this one deals with, if any."""
         self._timers: dict[int, RunTimerHandle] = {}
         self._deadlines: list[tuple[int, int]] = []
         self._seq = 0
@@ -140,6 +147,8 @@ class Machine:
             raise Nondeterministic("entry 0", "a start", "an entry without one")
         self.start = body.start
         self.limit = body.start.max_payload or MAX_PAYLOAD
+        if body.start.retry is not UNSET and body.value is not UNSET:
+            self.arguments = bytes(body.value)
         self.started_at = at
         self._context = contextvars.Context()
         self._context.run(current_runtime.set, self)
@@ -197,10 +206,17 @@ class Machine:
         error = self._failure if self._failure is not None else main.exception()
         if isinstance(error, WorkflowBroken):
             self.loop.broken = error
+        elif isinstance(error, ContinueAsNew):
+            self.outcome = self._issue(CommandKind.CONTINUE, code_of(self.start.name, error.version), error.data)
+            self.beyond = True
         elif error is not None:
-            self.outcome = self._issue(CommandKind.FAIL, error=error)
+            self._fail(error)
         else:
             self._complete(main.result())
+
+    def _fail(self, error: BaseException) -> None:
+        self.outcome = self._issue(CommandKind.FAIL, error=error)
+        self.beyond = self.beyond or self.start.retry is not UNSET
 
     def _complete(self, value: Any) -> None:
         codec = self.workflow.codec
@@ -208,9 +224,12 @@ class Machine:
             data = codec.encode_result(value, self.limit)
             codec.decode_result(data)
         except BatutaError as error:
-            self.outcome = self._issue(CommandKind.FAIL, error=error)
+            self._fail(error)
         else:
             self.outcome = self._issue(CommandKind.COMPLETE, data=data)
+
+    def _waits_for_kin(self) -> bool:
+        return self.kin is not None and self.kin.waits()
 
     def _waits_for_nothing(self) -> WaitsForNothing:
         where = "; ".join(self.loop.waiting()[:5])
@@ -252,6 +271,15 @@ class Machine:
         """A command that the store has a part in (see `engine.effects`)."""
         self._issue(kind, name, data, error).to = to
         self.beyond = True
+    def next_seq(self) -> int:
+        """The number of a command that is being issued."""
+        self._seq += 1
+        return self._seq
+
+    def kinship(self) -> Kin:
+        if self.kin is None:
+            self.kin = Kin(self)
+        return self.kin
 
     async def call_activity(
         self, name: str, codec: Codec | None, result: Decoder | None, arguments: Any, options: ActivityOptions
@@ -324,7 +352,7 @@ class Machine:
         self.messages().deliver_update(body)
 
     def _listens(self, body: Body) -> bool:
-        return body.quiet or (self.mailbox is not None and self.mailbox.listens())
+        return body.quiet or self._waits_for_kin() or (self.mailbox is not None and self.mailbox.listens())
 
     def spawn(self, coro: Coroutine[Any, Any, None], name: str) -> None:
         """A task of the run that its code did not start."""
@@ -350,7 +378,7 @@ class Machine:
             _set_running_loop(host)
             broken, loop.broken = loop.broken, None
             if broken is not None:
-                raise Forbidden(f"{what} may only look at the run's state: it must not wait or act, nor wake what waits")
+                raise Forbidden(f"{what} may only look at the run: it must not wait or act, nor wake what waits")
         return found
 
     # -- timers
@@ -407,7 +435,17 @@ class Machine:
             started_at=_EPOCH + timedelta(microseconds=self.started_at),
             version=self.start.version,
             replaying=self.recorded is not None,
+            attempt=self.start.attempt,
+            continue_hint=self.continue_hint(),
         )
+
+    def continue_hint(self) -> bool:
+        """Whether the journal has grown long, or the run old."""
+        return self.entries >= self.workflow.continue_after or self.at - self.started_at >= _DAY
+
+    @property
+    def main(self) -> RunTask | None:
+        return self._main
 
     def log(self, emit: Callable[[], None]) -> None:
         if self.recorded is None and not self._gone:
@@ -419,12 +457,19 @@ class Machine:
 
     # -- the end
 
+    @property
+    def gone(self) -> bool:
+        """It has left memory."""
+        return self._gone
+
+    def check_alive(self) -> None:
+        """Raises where no command may be issued."""
+        self._alive()
+
     def _alive(self) -> None:
         """Commands may be issued now."""
         if self._shut:
             self._refuse()
-
-    check_alive = _alive
 
     def _there(self) -> None:
         if self._gone:
@@ -456,6 +501,8 @@ class Machine:
             self._main = None
         self.mailbox = None
         self.activities.clear()
+        if self.kin is not None:
+            self.kin.clear()
         self._timers.clear()
         self._deadlines.clear()
 
@@ -468,6 +515,10 @@ _DELIVER: dict[EntryKind, Callable[[Machine, Body], None]] = {
     EntryKind.SIGNAL: Machine._deliver_signal,
     EntryKind.UPDATE: Machine._deliver_update,
     EntryKind.CANCEL_REQUESTED: Machine._deliver_cancel,
+    EntryKind.CHILD_DONE: lambda machine, body: machine.kinship().child_done(body),
+    EntryKind.CHILD_FAILED: lambda machine, body: machine.kinship().child_failed(body),
+    EntryKind.ACCEPTED: lambda machine, body: machine.kinship().accepted(body),
+    EntryKind.REFUSED: lambda machine, body: machine.kinship().refused(body),
 }
 """How each input reaches the code."""
 

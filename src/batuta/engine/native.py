@@ -17,9 +17,11 @@ from batuta.authoring.backend import (
     StartRequest,
     as_datetime,
 )
-from batuta.authoring.definitions import Workflow
+from batuta.authoring.definitions import Workflow, code_of
+from batuta.authoring.starting import LARGEST_MEMO
 from batuta.clock import SECOND, Clock, SystemClock
 from batuta.engine.completion import Completion
+from batuta.engine.following import last_of_chain
 from batuta.engine.session import Session
 from batuta.engine.waiters import Waiters
 from batuta.engine.worker import Worker
@@ -31,8 +33,6 @@ from batuta.journal.states import CLAIMABLE, CLOSED, RunState
 from batuta.journal.store import Store
 from batuta.serde import encode
 from batuta.settings import Settings
-
-_LARGEST_MEMO = 16 * 1024
 
 
 class NativeBackend:
@@ -68,7 +68,7 @@ class NativeBackend:
         if new.delay or new.if_exists is IfExists.RESTART:
             return None
         for worker in self._workers:
-            if worker.session is not None and worker.session.takes(new.queue, new.name):
+            if worker.session is not None and worker.session.takes(new.queue, new.code):
                 return worker.session
         return None
 
@@ -102,6 +102,14 @@ class NativeBackend:
         return RunRef(run.id, run.run_id)
 
     async def ending(self, ref: RunRef) -> Ending:
+        while True:
+            ending = await self._ending_of(ref)
+            if ending.state is not RunState.CONTINUED:
+                return ending
+            ref = RunRef(ref.id, (await last_of_chain(self._store, ref.run_id)).run_id)
+
+    async def _ending_of(self, ref: RunRef) -> Ending:
+        """Of this one run, which may continue as another."""
         local: Completion | None = ref.local
         if local is not None and await local.wait() and local.outcome is not None and local.state is not None:
             return _ending(ref.id, local.state, local.outcome, "")
@@ -120,13 +128,16 @@ class NativeBackend:
         # One name for all: asking again, or repeating a call whose answer was lost, must not cancel the clean-up.
         message = Message(message_id=f"cancel:{ref.run_id}", kind=MessageKind.CANCEL, name=reason)
         if not await self._store.send(ref.run_id, message):
-            run = await self._store.get_run(ref.run_id)
+            run = await last_of_chain(self._store, ref.run_id)
             if run.state in CLOSED:
                 raise RunClosed(run.id, str(run.state))
 
     async def terminate(self, ref: RunRef, reason: str) -> None:
         for _ in range(100):
-            run, last = await self._store.outcome(ref.run_id)
+            current = await last_of_chain(self._store, ref.run_id)
+            run, last = await self._store.outcome(current.run_id)
+            if run.state is RunState.CONTINUED:
+                continue
             if run.state in CLOSED:
                 raise RunClosed(run.id, str(run.state))
             now = await self._store.now()
@@ -134,15 +145,15 @@ class NativeBackend:
             entry = encode_entry(
                 run.head + 1, EntryKind.TERMINATED, at, Body(reason=reason), last.crc if last is not None else 0
             )
-            if await self._store.close_run(ref.run_id, run.head, entry, RunState.TERMINATED, reason):
+            if await self._store.close_run(run.run_id, run.head, entry, RunState.TERMINATED, reason):
                 return
         raise StoreUnavailable(f"run {ref.id!r} moved on a hundred times while it was to be terminated: try again")
 
     # -- reading
 
     async def describe(self, ref: RunRef) -> Description:
-        run = await self._store.get_run(ref.run_id)
-        attempts = await self._store.attempts(ref.run_id)
+        run = await last_of_chain(self._store, ref.run_id)
+        attempts = await self._store.attempts(run.run_id)
         described = _description(run, attempts)
         if run.state in CLAIMABLE and not run.reason:
             described.reason = await self._why_unclaimed(run)
@@ -153,8 +164,8 @@ class NativeBackend:
         live = [worker for worker in await self._store.workers() if worker.live and run.queue in worker.queues]
         if not live:
             return f"no live worker works on queue {run.queue!r}"
-        if not any(run.name in worker.code for worker in live):
-            return str(UnknownWorkflow(run.name, {name for worker in live for name in worker.code}))
+        if not any((run.code or run.name) in worker.code for worker in live):
+            return str(UnknownWorkflow(run.name, {name for worker in live for name in worker.code}, run.version))
         return ""
 
     async def journal(self, ref: RunRef) -> list[JournalLine]:
@@ -184,11 +195,15 @@ def _new_run(request: StartRequest) -> tuple[NewRun, Body]:
         timeout=round((request.timeout or 0) * SECOND),
         execution_timeout=round((request.execution_timeout or 0) * SECOND),
         version=request.version,
-        tags=encode(request.tags, "tags", _LARGEST_MEMO).decode() if request.tags else "{}",
-        memo=encode(request.memo, "memo", _LARGEST_MEMO).decode() if request.memo is not None else "null",
+        code=code_of(request.workflow, request.version),
+        tags=encode(request.tags, "tags", LARGEST_MEMO).decode() if request.tags else "{}",
+        memo=encode(request.memo, "memo", LARGEST_MEMO).decode() if request.memo is not None else "null",
         if_exists=request.if_exists,
     )
     start = StartInfo(request.workflow, seed_of(run_id), key_base, version=request.version, timeout=new.timeout)
+    start.execution_timeout = new.execution_timeout
+    if request.retry is not None:
+        start.retry = Raw(json.encode(request.retry))
     return new, Body(value=Raw(request.input), start=start)
 
 

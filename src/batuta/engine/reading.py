@@ -1,5 +1,5 @@
-"""Messages reach a live run: updates are validated before their turn, and a run that would close without having seen all
-that it was sent goes back and sees it."""
+"""How messages reach a live run: updates are validated before their turn, and a run that would close without having
+seen all that it was sent goes back and sees it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from msgspec import UNSET, Raw, json
 from batuta.authoring.failures import to_failure
 from batuta.engine.effects import put_output
 from batuta.engine.machine import Machine
+from batuta.engine.relations import child_input, is_meant_for
+from batuta.engine.waiters import Answers
 from batuta.errors import UpdateRejected, WorkflowBroken
+from batuta.ids import RunId
 from batuta.journal.entries import Body, Command, EntryKind, decode_body
-from batuta.journal.records import Attempt, Change, Effects, Message, MessageKind, Output, OutputKind
+from batuta.journal.records import Change, Effects, Message, MessageKind, Output, OutputKind
 
 if TYPE_CHECKING:
     from batuta.engine.live import Effect, LiveRun
@@ -27,19 +30,25 @@ Input = tuple[EntryKind, Body]
 """What a turn consumes."""
 
 
-def as_input(message: Message) -> Input:
-    """What a message is to the run's code."""
+def as_input(run: LiveRun, message: Message) -> Input | None:
+    """What a message is to the run's code; None when it is nothing to it."""
     match message.kind:
         case MessageKind.START:
-            kind, body = EntryKind.STARTED, json.decode(message.body, type=Body)
+            found: Input | None = EntryKind.STARTED, json.decode(message.body, type=Body)
         case MessageKind.CANCEL:
-            kind, body = EntryKind.CANCEL_REQUESTED, Body(reason=message.name)
-        case MessageKind.UPDATE:
-            kind, body = EntryKind.UPDATE, Body(name=message.name, value=Raw(message.body.encode()))
+            found = (EntryKind.CANCEL_REQUESTED, Body(reason=message.name)) if is_meant_for(run, message) else None
+        case MessageKind.CHILD:
+            found = child_input(run, message)
         case _:
-            kind, body = EntryKind.SIGNAL, Body(name=message.name, value=Raw(message.body.encode()))
-    body.message_id = message.message_id
-    return kind, body
+            found = _readable(message)
+    if found is not None:
+        found[1].message_id = message.message_id
+    return found
+
+
+def _readable(message: Message) -> Input:
+    kind = EntryKind.UPDATE if message.kind is MessageKind.UPDATE else EntryKind.SIGNAL
+    return kind, Body(name=message.name, value=Raw(message.body.encode()), message_id=message.message_id)
 
 
 # -- updates
@@ -73,6 +82,13 @@ def _reject(run: LiveRun, body: Body, error: Exception) -> None:
     )
 
 
+def tell_answers(answers: Answers, chain_id: RunId, effects: Effects) -> None:
+    """Updates are answered: whoever waits for that in this process need not look for it."""
+    for output in effects.outputs:
+        if output.kind is OutputKind.ANSWER:
+            answers.settle((chain_id, output.name), output)
+
+
 # -- a close that was refused
 
 
@@ -102,13 +118,12 @@ class Redo:
                     put_output(change.effects, output)
 
 
-def redo(run: LiveRun, again: Redo, attempts: Sequence[Attempt], messages: Sequence[Message]) -> None:
+def redo(run: LiveRun, again: Redo, messages: Sequence[Message]) -> None:
     """The run is at its last durable entry: give it the same inputs, with the unread messages before the last one.
 
     They are put before the code together, and it runs when the last is there: so it cannot end before it could see
     them, in whatever order it takes them.
     """
-    waiting = set(run.machine.activities)
     again.restore(run)
     for (kind, body), at in zip(again.inputs[:-1], again.times, strict=False):
         run.run_turn(kind, body, at)
@@ -117,8 +132,6 @@ def redo(run: LiveRun, again: Redo, attempts: Sequence[Attempt], messages: Seque
     for kind, body in accepted:
         body.quiet = body is not accepted[-1][1]
         run.run_turn(kind, body)
-    run.pick_up(waiting, attempts)
-    run.receive(messages)
 
 
 def _tail(run: LiveRun, last: Input, messages: Sequence[Message]) -> list[Input]:
@@ -127,7 +140,7 @@ def _tail(run: LiveRun, last: Input, messages: Sequence[Message]) -> list[Input]
     readable = [one for one in messages if one.kind in (MessageKind.SIGNAL, MessageKind.UPDATE)]
     unread = [one for one in readable if one.message_id not in run.seen or one.message_id == body.message_id]
     run.seen.update(one.message_id for one in unread)
-    inputs = [as_input(one) for one in sorted(unread, key=lambda one: one.number)]
+    inputs = [_readable(one) for one in sorted(unread, key=lambda one: one.number)]
     if kind in _MESSAGES:
         return inputs
     return [last, *inputs] if kind is EntryKind.STARTED else [*inputs, last]
