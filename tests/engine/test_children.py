@@ -248,7 +248,8 @@ async def test_a_cancel_of_a_child_does_not_reach_another_run_that_has_its_id(ar
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        return f"done {await run_child(adds, 1)}"
+        number = await run_child(adds, 1)
+        return f"done {number}"
 
     client = await arena.client()
     await arena.worker(client, *EVERYTHING, gives_up_at_once)

@@ -61,6 +61,7 @@ def _successor(machine: Machine, seq: int, at: int, arguments: bytes, version: s
         execution_timeout=before.execution_timeout,
         attempt=attempt,
         retry=before.retry,
+        carried=machine.mailbox.unreceived() if machine.mailbox is not None else [],
     )
     return Successor(
         run_id=run_id,

@@ -142,6 +142,8 @@ class Committer:
             try:
                 if verdict is None:
                     run.settled(change, effects)
+                elif verdict is Verdict.UNREAD:
+                    run.unread(change, effects)
                 elif isinstance(verdict, list):
                     run.settled(change, effects, verdict)
                 elif verdict is Verdict.EXISTS:

@@ -43,6 +43,10 @@ class Host(Protocol):
         """The store has put a message into that run's inbox: if it is here, it need not be read."""
         ...
 
+    def go_back(self, run: LiveRun) -> None:
+        """Bring the run to what is durable of it, and then `resume` it."""
+        ...
+
     def forget(self, run: LiveRun, wake_at: int | None) -> None:
         """The run has left memory; it is due again at `wake_at`."""
         ...

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from msgspec import UNSET, Raw, json
+from msgspec import UNSET
 
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.failures import to_failure
@@ -19,7 +19,8 @@ from batuta.engine.completion import Completion
 from batuta.engine.effects import add_effects
 from batuta.engine.host import Host
 from batuta.engine.machine import Machine, RunIdentity
-from batuta.engine.relations import child_input, is_meant_for, parent_message, send_again, store_answers
+from batuta.engine.reading import Redo, accepts, as_input, redo, tell_answers
+from batuta.engine.relations import parent_message, send_again, store_answers
 from batuta.engine.replay import Replay
 from batuta.errors import InvalidInput, OutcomeUnknown, WorkflowBroken
 from batuta.failpoints import failpoint
@@ -52,6 +53,7 @@ class LiveRun:
     """One owned run. All methods are called on the worker's loop, from callbacks, never inside a task."""
 
     __slots__ = (
+        "_again",
         "_backlog",
         "_crc",
         "_held_up",
@@ -71,6 +73,7 @@ class LiveRun:
         "leaving",
         "machine",
         "parent",
+        "reading",
         "ready",
         "seen",
         "starting",
@@ -99,6 +102,9 @@ class LiveRun:
         """Calls of activities that this worker does not have, with what to do about it."""
         self.leaving = False
         self.seen: set[str] = set()
+        self.reading = False
+        """More messages are about to be delivered: it does not leave before it has seen them."""
+        self._again: Redo | None = None
         self._crc = 0
         self._held_up = False
         self._backlog: deque[tuple[EntryKind, Body]] = deque()
@@ -148,6 +154,9 @@ class LiveRun:
     def resume(self, attempts: Sequence[Attempt], messages: Sequence[Message]) -> None:
         """Replayed to the end of its tape: start what is pending there, then read the inbox."""
         self.ready = True
+        if self._again is not None:
+            self._do_again(self._again, attempts, messages)
+            return
         if self._host.draining:
             self.hand_back()
             return
@@ -164,40 +173,36 @@ class LiveRun:
         failpoint("message.read")
         if self.head < 0:  # messages to the run before in its chain may be older than this one's start
             messages = sorted(messages, key=lambda message: message.kind is not MessageKind.START)
-        for message in messages:
-            if message.message_id in self.seen or self.leaving or not self.ready:
-                continue
-            self.seen.add(message.message_id)
-            if message.kind is MessageKind.TERMINATE:
-                self._end(EntryKind.TERMINATED, RunState.TERMINATED, message.name, message.message_id)
-                continue
-            found = self._as_input(message)
-            if found is None:
-                self._open_change().consumed.append(message.message_id)
-                continue
-            kind, body = found
-            if kind is EntryKind.STARTED:
-                self._sign(body)
-            body.message_id = message.message_id
-            self.deliver(kind, body)
+        self.reading = True
+        try:
+            for message in messages:
+                if message.message_id not in self.seen and not self.leaving and self.ready:
+                    self.seen.add(message.message_id)
+                    self._read(message)
+        finally:
+            self.reading = False
+        if messages and not self.leaving and not self._backlog and self.head >= 0:
+            self._after_turn()
 
-    def _as_input(self, message: Message) -> tuple[EntryKind, Body] | None:
-        """What the message is to the code; None when it is nothing to it."""
-        match message.kind:
-            case MessageKind.START:
-                return EntryKind.STARTED, json.decode(message.body, type=Body)
-            case MessageKind.CANCEL:
-                return (EntryKind.CANCEL_REQUESTED, Body(reason=message.name)) if is_meant_for(self, message) else None
-            case MessageKind.CHILD:
-                return child_input(self, message)
-            case _:
-                return EntryKind.SIGNAL, Body(name=message.name, value=Raw(message.body.encode()))
+    def _read(self, message: Message) -> None:
+        if message.kind is MessageKind.TERMINATE:
+            self._end(EntryKind.TERMINATED, RunState.TERMINATED, message.name, message.message_id)
+            return
+        found = as_input(self, message)
+        if found is None:
+            self.open_change().consumed.append(message.message_id)
+            return
+        if found[0] is EntryKind.STARTED:
+            self._sign(found[1])
+        self.deliver(*found)
 
     # -- turns
 
     def deliver(self, kind: EntryKind, body: Body) -> None:
         """Run the turn that this input causes, and queue its entry."""
-        if self.leaving:
+        if self.leaving or not self.ready:
+            if self._again is not None or self.machine.outcome is not None:
+                self._backlog.append((kind, body))  # should it not close after all
             return
         if not self._is_awaited(kind, body):
             self._after_turn()  # it was cancelled by a turn that was not durable yet when it answered
@@ -217,14 +222,19 @@ class LiveRun:
         else:
             return True
         if not awaited and body.message_id:
-            self._open_change().consumed.append(body.message_id)
+            self.open_change().consumed.append(body.message_id)
         return awaited
 
     def _take_turn(self, kind: EntryKind, body: Body) -> None:
-        host = self._host
         failpoint("turn.before")
+        if kind is not EntryKind.UPDATE or accepts(self, self.machine, body):
+            self.run_turn(kind, body)
+
+    def run_turn(self, kind: EntryKind, body: Body, at: int = 0) -> None:
+        """The turn itself, at a time that is not before `at`."""
+        host = self._host
         machine = self._rebuilt() if self._kept else self.machine
-        now = host.clock.latest()
+        now = at or host.clock.latest()
         at = now if now > machine.at else machine.at
         host.turn = self
         lines = len(machine.logs)
@@ -295,6 +305,8 @@ class LiveRun:
         if outcome is not None:
             self.move(closing_move(self, outcome))
             return
+        if self.reading:
+            return
         timer = machine.next_timer()
         when = timer[0] if timer is not None else None
         if self.deadline is not None and (when is None or self.deadline < when):
@@ -362,7 +374,7 @@ class LiveRun:
         """Written with the next batch. `then` is called when it is durable; without it nobody waits."""
         if self.leaving:
             return
-        self._open_change().attempts.append(attempt)
+        self.open_change().attempts.append(attempt)
         if then is not None:
             self.effects.append(then)
 
@@ -392,7 +404,7 @@ class LiveRun:
     # -- leaving
 
     def hand_back_when_draining(self) -> None:
-        if self._host.draining and not self.leaving:
+        if self._host.draining and not self.leaving and self._again is None:
             self.hand_back()
 
     def hand_back(self) -> None:
@@ -408,7 +420,8 @@ class LiveRun:
             begun = machine.activities.keys() <= self.calls.keys() and self.head >= 0
             self.leave(min(times, default=None) if begun else now)
 
-    def _open_change(self) -> Change:
+    def open_change(self) -> Change:
+        """What goes to the store next."""
         if self.change is None:
             self.change = Change(run_id=self.identity.run_id, epoch=self.epoch, head=self.head)
             self._host.submit(self)
@@ -416,12 +429,12 @@ class LiveRun:
 
     def change_beyond(self, effects: Effects, commands: Sequence[Command]) -> None:
         """Ask the store for what these commands of earlier turns asked it."""
-        self._open_change().effects = effects
+        self.open_change().effects = effects
         self.effects.extend(commands)
 
     def move(self, move: Move) -> None:
         """The next change is this run's last here."""
-        self._open_change().move = move
+        self.open_change().move = move
         self.leaving = True
 
     def leave(self, wake_at: int | None, reason: str = "") -> None:
@@ -442,6 +455,8 @@ class LiveRun:
         machine = self.machine
         if machine.logs:
             self._emit_logs()
+        if change.effects is not None:
+            tell_answers(self._host.waiters.answers, self.identity.chain_id, change.effects)
         if self.starting is not None:
             failpoint("start.after_commit")
             if not self.starting.done():  # the starter may have been cancelled; the run goes on
@@ -493,6 +508,44 @@ class LiveRun:
         elif self._held_up and not self._backlog and not self._too_far_ahead():
             self._held_up = False
             self.wake(self._host.clock.now())
+
+    # -- a close that is refused
+
+    def unread(self, change: Change, effects: list[Effect]) -> None:
+        """The change would have closed the run, and it was sent what it has not seen: nothing of it was written."""
+        self._again = Redo(change, effects)
+        self._host.go_back(self)
+
+    def go_back(self, entries: Sequence[Entry]) -> Replay:
+        """Forget what is not durable. Run the replay, then `resume`."""
+        self.machine.tear_down()
+        self.machine = Machine(self.workflow, self.identity)
+        self.leaving = self.ready = False
+        self.head = self.durable = -1
+        self._crc = 0
+        return self.restore(entries)
+
+    def _do_again(self, again: Redo, attempts: Sequence[Attempt], messages: Sequence[Message]) -> None:
+        self._again = None
+        self.reading = True
+        send_again(self)
+        try:
+            pending = set(self.machine.activities)
+            redo(self, again, messages)
+            self._pick_up(pending, attempts)
+            self.receive(messages)
+        finally:
+            self.reading = False
+        self.wake(self._host.clock.now())
+
+    def _pick_up(self, pending: set[int], attempts: Sequence[Attempt]) -> None:
+        """Go on with calls that stood still, or were not begun, because the run was closing."""
+        executor = self._host.executor
+        answered = {body.seq for kind, body in self._backlog if kind in _ANSWERS}
+        for seq in sorted(pending & self.machine.activities.keys() - self.lacking.keys() - answered):
+            if seq not in self.calls:
+                executor.resume(self, seq, [a for a in attempts if a.seq == seq])
+        executor.remind(self)
 
     def _gone(self, move: Move) -> None:
         if move.state in CLOSED:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from heapq import heappop, heappush
+from inspect import isawaitable
 from random import Random
-from typing import Any, cast
+from typing import Any, NoReturn, TypeVar, cast
 from uuid import UUID
 
 from msgspec import UNSET, Raw, json, structs
@@ -26,9 +27,10 @@ from batuta.authoring.options import ActivityOptions
 from batuta.clock import SECOND
 from batuta.engine.kin import Kin
 from batuta.engine.loop import RunFuture, RunLoop, RunTask, RunTimerHandle
+from batuta.engine.mailbox import Mailbox
 from batuta.engine.named import NamedTimers
 from batuta.engine.patches import Patches
-from batuta.errors import BatutaError, Nondeterministic, WaitsForNothing, WorkflowBroken
+from batuta.errors import BatutaError, Forbidden, Nondeterministic, WaitsForNothing, WorkflowBroken
 from batuta.ids import RunId
 from batuta.journal.entries import Body, Command, CommandKind, EntryKind, StartInfo
 from batuta.serde import MAX_PAYLOAD, Codec, Decoder, decode, encode
@@ -38,6 +40,8 @@ _get_running_loop = asyncio._get_running_loop
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _DAY = 24 * 3600 * SECOND
+T = TypeVar("T")
+
 _ACTIVITY, _TIMER = CommandKind.ACTIVITY, CommandKind.TIMER
 
 
@@ -66,10 +70,11 @@ class PendingActivity:
 class RunIdentity:
     """What of a run never changes."""
 
-    __slots__ = ("id", "namespace", "queue", "run_id")
+    __slots__ = ("chain_id", "id", "namespace", "queue", "run_id")
 
-    def __init__(self, run_id: RunId, id: str, queue: str, namespace: str) -> None:
+    def __init__(self, run_id: RunId, id: str, queue: str, namespace: str, chain_id: RunId | None = None) -> None:
         self.run_id, self.id, self.queue, self.namespace = run_id, id, queue, namespace
+        self.chain_id = chain_id or run_id
 
 
 class Machine:
@@ -101,7 +106,12 @@ class Machine:
         self._random: Random | None = None
         self._patches: Patches | None = None
         self._named: NamedTimers | None = None
+        self.mailbox: Mailbox | None = None
         self._gone = False
+        self._shut = ""
+        """Why no command may be issued now; empty: they may."""
+        self._failure: BaseException | None = None
+        """What a handler of signals raised."""
         self._main: RunTask | None = None
 
     # -- turns
@@ -122,16 +132,17 @@ class Machine:
         loop.in_turn = True
         try:
             _DELIVER[kind](self, body)
-            loop.run_until_idle()
-            if self._main is not None and self._main.done():
-                self._finish(self._main)
+            if not body.quiet:
+                loop.run_until_idle()
+                if self._main is not None and (self._main.done() or self._failure is not None):
+                    self._finish(self._main)
         finally:
             loop.in_turn = False
             sys.set_asyncgen_hooks(*hooks)
             _set_running_loop(host)
         if loop.broken is not None:
             raise loop.broken
-        if self.outcome is None and not self.activities and not self._timers and not self._waits_for_kin():
+        if self.outcome is None and not self.activities and not self._timers and not self._listens(body):
             raise self._waits_for_nothing()
         return self.commands
 
@@ -151,6 +162,8 @@ class Machine:
         args, kwargs = self.workflow.codec.decode_args(body.value if body.value is not UNSET else Raw(b"[]"))
         coro = self.workflow.fn(*args, **kwargs)
         self._main = self.loop.create_task(coro, name=self.workflow.name, context=self._context)
+        for letter in self.start.carried:
+            self.messages().put(letter.name, letter.value if letter.value is not UNSET else Raw(b"null"))
 
     def _deliver_result(self, body: Body) -> None:
         pending = self._answered(body)
@@ -186,11 +199,15 @@ class Machine:
             self._main.cancel(body.reason or None)
 
     def _finish(self, main: RunTask) -> None:
-        """The main coroutine has come to an end: its result, error or cancellation closes the run."""
-        if main.cancelled():
+        """The main coroutine has come to an end: its result, error or cancellation closes the run.
+
+        So does an error of a signal's handler."""
+        if self.mailbox is not None:
+            self.mailbox.close()
+        if main.done() and main.cancelled() and self._failure is None:
             self.outcome = self._issue(CommandKind.CANCELLED)
             return
-        error = main.exception()
+        error = self._failure if self._failure is not None else main.exception()
         if isinstance(error, WorkflowBroken):
             self.loop.broken = error
         elif isinstance(error, ContinueAsNew):
@@ -246,6 +263,18 @@ class Machine:
         )
         self.commands.append(command)
         return command
+
+    def issue_beyond(
+        self,
+        kind: CommandKind,
+        name: str,
+        data: bytes | None = None,
+        error: BaseException | None = None,
+        to: str = "",
+    ) -> None:
+        """A command that the store has a part in (see `engine.effects`)."""
+        self._issue(kind, name, data, error).to = to
+        self.beyond = True
 
     def next_seq(self) -> int:
         """The number of a command that is being issued."""
@@ -309,6 +338,54 @@ class Machine:
             raise self.loop.broken
         return found
 
+    # -- messages
+
+    def messages(self) -> Mailbox:
+        """Made when it is first asked for."""
+        if self.mailbox is None:
+            self.mailbox = Mailbox(self)
+        return self.mailbox
+
+    def publish(self, name: str, value: Any) -> None:
+        self._alive()
+        self.issue_beyond(CommandKind.PUBLISH, name, encode(value, f"the published value {name!r}", self.limit))
+
+    def _deliver_signal(self, body: Body) -> None:
+        self.messages().deliver_signal(body)
+
+    def _deliver_update(self, body: Body) -> None:
+        self.messages().deliver_update(body)
+
+    def _listens(self, body: Body) -> bool:
+        return body.quiet or self._waits_for_kin() or (self.mailbox is not None and self.mailbox.listens())
+
+    def spawn(self, coro: Coroutine[Any, Any, None], name: str) -> None:
+        """A task of the run that its code did not start."""
+        self.loop.create_task(coro, name=name, context=self._context.copy())
+
+    def fail(self, error: BaseException) -> None:
+        """End the run with this error, at the end of this turn."""
+        if self._failure is None:
+            self._failure = error
+
+    def only_looking(self, what: str, look: Callable[[], T]) -> T:
+        """Call code of the run between two turns. Raises Forbidden when it does more than look at what is there."""
+        loop, host = self.loop, _get_running_loop()
+        self._shut = what
+        _set_running_loop(loop)
+        try:
+            found = self._context.copy().run(look)
+            if isawaitable(found):
+                _close_unbegun(found)
+                self._refuse()
+        finally:
+            self._shut = ""
+            _set_running_loop(host)
+            broken, loop.broken = loop.broken, None
+            if broken is not None:
+                raise Forbidden(f"{what} may only look at the run: it must not wait or act, nor wake what waits")
+        return found
+
     # -- timers
 
     def set_timer(self, handle: RunTimerHandle, delay: float, name: str = "") -> int:
@@ -344,7 +421,7 @@ class Machine:
     # -- what workflow code asks
 
     def now(self) -> int:
-        self._alive()
+        self._there()
         return self.at
 
     def random(self) -> Random:
@@ -366,7 +443,7 @@ class Machine:
         return True
 
     def info(self) -> RunInfo:
-        self._alive()
+        self._there()
         identity = self.identity
         return RunInfo(
             run_id=identity.run_id,
@@ -410,14 +487,25 @@ class Machine:
         self._alive()
 
     def _alive(self) -> None:
+        """Commands may be issued now."""
+        if self._shut:
+            self._refuse()
+
+    def _there(self) -> None:
         if self._gone:
             raise Gone
+
+    def _refuse(self) -> NoReturn:
+        self._there()
+        self.loop.broken = Forbidden(self._shut)
+        raise self.loop.broken
 
     def tear_down(self) -> None:
         """Leave memory. `finally` blocks of suspended code run, and every batuta call in them raises."""
         if self._gone:
             return
         self._gone = True
+        self._shut = "gone"
         if hasattr(self, "loop"):
             host = _get_running_loop()
             hooks = sys.get_asyncgen_hooks()
@@ -431,6 +519,7 @@ class Machine:
             # Machine, loop, main task and context refer to each other: leave nothing for the collector.
             del self._context, self.loop
             self._main = None
+        self.mailbox = None
         self.activities.clear()
         if self.kin is not None:
             self.kin.clear()
@@ -443,6 +532,8 @@ _DELIVER: dict[EntryKind, Callable[[Machine, Body], None]] = {
     EntryKind.ACTIVITY_DONE: Machine._deliver_result,
     EntryKind.ACTIVITY_FAILED: Machine._deliver_error,
     EntryKind.TIMER_FIRED: Machine._deliver_timer,
+    EntryKind.SIGNAL: Machine._deliver_signal,
+    EntryKind.UPDATE: Machine._deliver_update,
     EntryKind.CANCEL_REQUESTED: Machine._deliver_cancel,
     EntryKind.CHILD_DONE: lambda machine, body: machine.kinship().child_done(body),
     EntryKind.CHILD_FAILED: lambda machine, body: machine.kinship().child_failed(body),
@@ -450,3 +541,10 @@ _DELIVER: dict[EntryKind, Callable[[Machine, Body], None]] = {
     EntryKind.REFUSED: lambda machine, body: machine.kinship().refused(body),
 }
 """How each input reaches the code."""
+
+
+def _close_unbegun(awaitable: Any) -> None:
+    """A coroutine that nobody will await."""
+    close = getattr(awaitable, "close", None)
+    if close is not None:
+        close()

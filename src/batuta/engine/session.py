@@ -293,7 +293,7 @@ class Session:
     def _begin_starts(self) -> None:
         for _ in range(min(_SLICE, len(self._starts))):
             new, workflow, body, future = self._starts.popleft()
-            identity = RunIdentity(new.run_id, new.id, new.queue, self.store.namespace)
+            identity = RunIdentity(new.run_id, new.id, new.queue, self.store.namespace, new.chain_id)
             run = LiveRun(self, workflow, identity, epoch=1)
             run.starting = future
             self.runs[new.run_id] = run
@@ -312,7 +312,7 @@ class Session:
             return
         if here is not None and not here.leaving:
             here.drop()
-        identity = RunIdentity(row.run_id, row.id, row.queue, self.store.namespace)
+        identity = RunIdentity(row.run_id, row.id, row.queue, self.store.namespace, row.chain_id)
         run = LiveRun(self, self.workflows[row.code or row.name], identity, row.epoch)
         run.deadline = row.deadline
         run.parent = None if row.parent_run_id is None else (row.parent_run_id, row.parent_seq)
@@ -356,6 +356,26 @@ class Session:
         if run.run_id in self._hinted:
             self._hinted.discard(run.run_id)
             self._look_for_messages([run.run_id])
+
+    def go_back(self, run: LiveRun) -> None:
+        self._spawn(self._load_again(run))
+
+    async def _load_again(self, run: LiveRun) -> None:
+        try:
+            tape = await self.store.load(run.run_id)
+        except BaseException:
+            self._loop.call_soon(run.drop)  # the store says that it is ours: it will be adopted
+            raise
+        self._loop.call_soon(self._replay_again, run, tape)
+
+    def _replay_again(self, run: LiveRun, tape: Tape) -> None:
+        if self._over or self.runs.get(run.run_id) is not run:
+            return
+        if (tape.run.epoch, tape.run.head) != (run.epoch, run.durable):
+            run.drop()
+            return
+        replay = run.go_back(tape.entries)
+        self._replay(run, tape, replay, replay.slices())
 
     # -- news
 
