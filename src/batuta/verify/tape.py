@@ -72,6 +72,8 @@ class TapeCheck:
                 self._tell(
                     "I3", f"entry {entry.ord} ({entry.kind}) answers command {body.seq}, which waits for no answer"
                 )
+        elif entry.kind is EntryKind.REFUSED:
+            self.waiting.pop(body.seq, None)
         elif entry.kind is EntryKind.TIMER_FIRED:
             self._check_timer(entry, body.seq)
 
@@ -95,6 +97,8 @@ class TapeCheck:
             case CommandKind.TIMER:
                 delay = 0 if command.value is UNSET else int(json.decode(command.value))
                 self._deadlines[command.seq] = entry.at + delay
+            case CommandKind.CANCEL if command.to:
+                pass  # of a child, which may answer all the same
             case CommandKind.CANCEL:
                 self.waiting.pop(command.target, None)
                 self._deadlines.pop(command.target, None)
