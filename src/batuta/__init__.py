@@ -8,6 +8,7 @@ from batuta.authoring.children import Child, run_child, send, start_child
 from batuta.authoring.context import activity_info, call, info, logger, now, random, side_effect, uuid
 from batuta.authoring.definitions import Activity, Workflow, activity, workflow
 from batuta.authoring.handle import Handle
+from batuta.authoring.messages import Query, Signal, Update, publish
 from batuta.authoring.options import ActivityOptions
 from batuta.authoring.retry import Retry
 from batuta.client import Batuta
@@ -21,13 +22,18 @@ from batuta.errors import (
     Interrupted,
     InvalidInput,
     NonRetryable,
+    NotPublished,
+    QueryFailed,
     RunCancelled,
     RunClosed,
     RunFailed,
     RunNotCompleted,
     RunTerminated,
     RunTimedOut,
+    UnknownQuery,
     UnknownRun,
+    UpdateFailed,
+    UpdateRejected,
 )
 from batuta.journal.states import RunState
 
@@ -48,6 +54,9 @@ __all__ = [
     "Interrupted",
     "InvalidInput",
     "NonRetryable",
+    "NotPublished",
+    "Query",
+    "QueryFailed",
     "Retry",
     "RunCancelled",
     "RunClosed",
@@ -56,7 +65,12 @@ __all__ = [
     "RunState",
     "RunTerminated",
     "RunTimedOut",
+    "Signal",
+    "UnknownQuery",
     "UnknownRun",
+    "Update",
+    "UpdateFailed",
+    "UpdateRejected",
     "Workflow",
     "activity",
     "activity_info",
@@ -66,6 +80,7 @@ __all__ = [
     "info",
     "logger",
     "now",
+    "publish",
     "random",
     "run_child",
     "safe_point",

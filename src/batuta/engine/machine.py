@@ -271,6 +271,7 @@ class Machine:
         """A command that the store has a part in (see `engine.effects`)."""
         self._issue(kind, name, data, error).to = to
         self.beyond = True
+
     def next_seq(self) -> int:
         """The number of a command that is being issued."""
         self._seq += 1
