@@ -9,6 +9,7 @@ from batuta.authoring.completed import as_completed
 from batuta.authoring.context import activity_info, call, info, logger, now, random, side_effect, uuid
 from batuta.authoring.definitions import Activity, Workflow, activity, workflow
 from batuta.authoring.handle import Handle
+from batuta.authoring.messages import Query, Signal, Update, publish
 from batuta.authoring.options import ActivityOptions
 from batuta.authoring.patches import deprecate_patch, patched
 from batuta.authoring.retry import Retry
@@ -25,13 +26,18 @@ from batuta.errors import (
     Interrupted,
     InvalidInput,
     NonRetryable,
+    NotPublished,
+    QueryFailed,
     RunCancelled,
     RunClosed,
     RunFailed,
     RunNotCompleted,
     RunTerminated,
     RunTimedOut,
+    UnknownQuery,
     UnknownRun,
+    UpdateFailed,
+    UpdateRejected,
 )
 from batuta.journal.states import RunState
 
@@ -53,6 +59,9 @@ __all__ = [
     "Interrupted",
     "InvalidInput",
     "NonRetryable",
+    "NotPublished",
+    "Query",
+    "QueryFailed",
     "Retry",
     "RunCancelled",
     "RunClosed",
@@ -61,7 +70,12 @@ __all__ = [
     "RunState",
     "RunTerminated",
     "RunTimedOut",
+    "Signal",
+    "UnknownQuery",
     "UnknownRun",
+    "Update",
+    "UpdateFailed",
+    "UpdateRejected",
     "Workflow",
     "activity",
     "activity_info",
@@ -75,6 +89,7 @@ __all__ = [
     "logger",
     "now",
     "patched",
+    "publish",
     "random",
     "run_child",
     "safe_point",

@@ -8,9 +8,10 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, overload
 
-from batuta.authoring.backend import Backend, RunPage, StartRequest
+from batuta.authoring.backend import Backend, RunPage, RunRef, StartRequest
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.handle import Handle
+from batuta.authoring.letters import start_signal
 from batuta.authoring.starting import check_id, check_start_options, name_version_input
 from batuta.clock import SECOND
 from batuta.errors import InvalidInput
@@ -57,15 +58,22 @@ class Batuta:
         (the default) gives that run, "reject" raises AlreadyStarted, "restart" begins anew if it is closed.
         Other options: queue, priority, delay, timeout (of the run), execution_timeout (of its chain), retry (of the
         whole run, when it fails), version (the definition's), tags, memo. Times are seconds.
+        `signal=(definition or name, value)`, or with a message id as the third, sends a signal to the run of that id,
+        whether it is new or not, together with the start; raises RunClosed when that run is closed.
         """
         request = _request(workflow, args, id, options, self._max_payload)
         ref = await self._backend.start(request)
-        return Handle(self._backend, ref, _result_decoder(workflow))
+        return self._handle(ref, workflow)
 
     async def get(self, id: str, workflow: Workflow[..., R] | None = None) -> Handle[R]:
-        """The run of that id: the last one begun under it. With `workflow`, its result is of that type."""
+        """The run of that id: the last one begun under it. With `workflow`, its result is of that type, and queries
+        are answered with that code."""
         ref = await self._backend.find(check_id(id))
-        return Handle(self._backend, ref, _result_decoder(workflow))
+        return self._handle(ref, workflow)
+
+    def _handle(self, ref: RunRef, workflow: Any) -> Handle[Any]:
+        code = workflow if isinstance(workflow, Workflow) else None
+        return Handle(self._backend, ref, _result_decoder(workflow), code, self._max_payload)
 
     async def list(self, *, cursor: str | None = None, limit: int = 50, **where: Any) -> RunPage:
         """Runs, newest first. Filters: state or states, workflow, queue, id_prefix, tags, created_after,
@@ -99,6 +107,8 @@ def _request(workflow: Any, args: tuple[Any, ...], id: str | None, options: dict
     name, version, data = name_version_input(workflow, args, options.pop("version", None), limit)
     if id is not None:
         check_id(id)
+    if options.get("signal") is not None:
+        options["signal"] = start_signal(options["signal"], limit)
     return StartRequest(workflow=name, version=version, input=data, id=id, **options)
 
 

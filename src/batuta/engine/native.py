@@ -8,10 +8,12 @@ from typing import Any
 from msgspec import UNSET, Raw, json
 
 from batuta.authoring.backend import (
+    Answer,
     AttemptView,
     Description,
     Ending,
     JournalLine,
+    Letter,
     RunPage,
     RunRef,
     StartRequest,
@@ -23,6 +25,7 @@ from batuta.clock import SECOND, Clock, SystemClock
 from batuta.engine.completion import Completion
 from batuta.engine.following import last_of_chain
 from batuta.engine.session import Session
+from batuta.engine.talking import Messenger, as_message
 from batuta.engine.waiters import Waiters
 from batuta.engine.worker import Worker
 from batuta.errors import AlreadyStarted, RunClosed, StoreUnavailable, UnknownWorkflow, WorkflowBroken
@@ -43,16 +46,17 @@ class NativeBackend:
         self._clock = clock or SystemClock()
         self._workers: list[Worker] = []
         self._waiters = Waiters(store, self._runs_here)
+        self._messenger = Messenger(store, self._waiters, self._code_here)
 
     # -- starting
 
     async def start(self, request: StartRequest) -> RunRef:
         new, body = _new_run(request)
-        session = self._session_for(new)
+        session = self._session_for(new) if request.signal is None else None
         if session is not None:
             try:
                 completion = await session.start_here(new, body)
-                return RunRef(new.id, new.run_id, completion)
+                return RunRef(new.id, new.run_id, completion, new.run_id)
             except WorkflowBroken:
                 body.commands = []  # its first turn cannot be run: let it be seen parked, with the reason
             except AlreadyStarted:
@@ -60,8 +64,9 @@ class NativeBackend:
                     return await self.find(new.id)
                 raise AlreadyStarted(new.id, str((await self._store.get(new.id)).state)) from None
         new.start = json.encode(body).decode()
-        run, _ = await self._store.start(new)
-        return RunRef(run.id, run.run_id)
+        message = None if request.signal is None else as_message(MessageKind.SIGNAL, request.signal)
+        run, _ = await self._store.start(new, message)
+        return RunRef(run.id, run.run_id, chain_id=run.chain_id)
 
     def _session_for(self, new: NewRun) -> Session | None:
         """A worker of this process that may begin the run at once."""
@@ -99,7 +104,7 @@ class NativeBackend:
 
     async def find(self, id: str) -> RunRef:
         run = await self._store.get(id)
-        return RunRef(run.id, run.run_id)
+        return RunRef(run.id, run.run_id, chain_id=run.chain_id)
 
     async def ending(self, ref: RunRef) -> Ending:
         while True:
@@ -121,6 +126,23 @@ class NativeBackend:
 
     def _runs_here(self, run_id: RunId) -> bool:
         return any(worker.session is not None and run_id in worker.session.runs for worker in self._workers)
+
+    def _code_here(self, code: str) -> Workflow[..., Any] | None:
+        return next((worker.code[code] for worker in self._workers if code in worker.code), None)
+
+    # -- messages
+
+    async def signal(self, ref: RunRef, letter: Letter) -> None:
+        await self._messenger.signal(ref, letter)
+
+    async def update(self, ref: RunRef, letter: Letter) -> Answer:
+        return await self._messenger.update(ref, letter)
+
+    async def query(self, ref: RunRef, name: str, arguments: bytes, workflow: Workflow[..., Any] | None) -> Raw:
+        return await self._messenger.query(ref, name, arguments, workflow)
+
+    async def published(self, ref: RunRef) -> dict[str, Raw]:
+        return await self._messenger.published(ref)
 
     # -- ending runs from outside
 

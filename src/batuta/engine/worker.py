@@ -36,7 +36,7 @@ class Worker:
         crew: list[Worker],
         waiters: Waiters,
     ) -> None:
-        self._workflows = by_code(workflows)
+        self.code = by_code(workflows)
         self._activities = _activities_by_name(activities)
         if isinstance(queues, str) or not queues:
             raise InvalidInput(f"queues={queues!r} must be a list of queue names, such as ['default']")
@@ -100,7 +100,7 @@ class Worker:
     def _new_session(self) -> Session:
         return Session(
             self._store,
-            self._workflows,
+            self.code,
             self._activities,
             self._queues,
             self._settings,
