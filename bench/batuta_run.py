@@ -132,6 +132,9 @@ async def fill(task: Task) -> Figures:
 
 
 if __name__ == "__main__":
+    from bench.asleep import asleep
+    from bench.several import shared
+
     answer(
         {
             "W1": sequential,
@@ -140,5 +143,9 @@ if __name__ == "__main__":
             "W4": sleepers,
             "long": long_run,
             "fill": fill,
+            "W5": asleep,
+            "W8-1": shared,
+            "W8-2": shared,
+            "W8-4": shared,
         }
     )

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from batuta.app import App
 from batuta.authoring.attempt import CompleteLater, activity_info, heartbeat
+from batuta.authoring.chains import continue_as_new, safe_point
+from batuta.authoring.children import Child, run_child, send, start_child
+from batuta.authoring.completed import as_completed
 from batuta.authoring.context import call, info, logger, now, random, side_effect, uuid
 from batuta.authoring.definitions import Activity, Workflow, activity, workflow
 from batuta.authoring.handle import Handle
+from batuta.authoring.messages import Query, Signal, Update, publish
 from batuta.authoring.options import ActivityOptions
+from batuta.authoring.patches import deprecate_patch, patched
 from batuta.authoring.retry import Retry
+from batuta.authoring.timers import cancel_timer, wait_for_timer
 from batuta.client import Batuta
 from batuta.connect import connect
 from batuta.errors import (
@@ -18,11 +24,14 @@ from batuta.errors import (
     ActivityTimeout,
     AlreadyStarted,
     BatutaError,
+    DuplicateTimer,
     Interrupted,
     InvalidInput,
     InvalidToken,
     LostAttempt,
     NonRetryable,
+    NotPublished,
+    QueryFailed,
     RunCancelled,
     RunClosed,
     RunFailed,
@@ -30,7 +39,10 @@ from batuta.errors import (
     RunTerminated,
     RunTimedOut,
     TokenUsed,
+    UnknownQuery,
     UnknownRun,
+    UpdateFailed,
+    UpdateRejected,
 )
 from batuta.journal.states import RunState
 
@@ -47,13 +59,18 @@ __all__ = [
     "App",
     "Batuta",
     "BatutaError",
+    "Child",
     "CompleteLater",
+    "DuplicateTimer",
     "Handle",
     "Interrupted",
     "InvalidInput",
     "InvalidToken",
     "LostAttempt",
     "NonRetryable",
+    "NotPublished",
+    "Query",
+    "QueryFailed",
     "Retry",
     "RunCancelled",
     "RunClosed",
@@ -62,19 +79,35 @@ __all__ = [
     "RunState",
     "RunTerminated",
     "RunTimedOut",
+    "Signal",
     "TokenUsed",
+    "UnknownQuery",
     "UnknownRun",
+    "Update",
+    "UpdateFailed",
+    "UpdateRejected",
     "Workflow",
     "activity",
     "activity_info",
+    "as_completed",
     "call",
+    "cancel_timer",
     "connect",
+    "continue_as_new",
+    "deprecate_patch",
     "heartbeat",
     "info",
     "logger",
     "now",
+    "patched",
+    "publish",
     "random",
+    "run_child",
+    "safe_point",
+    "send",
     "side_effect",
+    "start_child",
     "uuid",
+    "wait_for_timer",
     "workflow",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import threading
@@ -21,9 +22,22 @@ def new_run_id() -> RunId:
     with _lock:
         stamp = time.time_ns() // 1000  # microseconds: 48 bits of milliseconds, then 10 bits of the rest
         _last = stamp = max(stamp, _last + 1)
-    millis, micros = divmod(stamp, 1000)
-    chance = int.from_bytes(os.urandom(8), "big") & 0x3FFF_FFFF_FFFF_FFFF
-    return UUID(int=(millis & 0xFFFF_FFFF_FFFF) << 80 | 0x7 << 76 | micros << 66 | 0x2 << 62 | chance)
+    return _uuid7(stamp, int.from_bytes(os.urandom(8), "big") & 0x3FFF_FFFF_FFFF_FFFF)
+
+
+def derived_run_id(at: int, key_base: str, seq: int) -> RunId:
+    """The id of the run that a command begins: the same whenever that command is carried out again.
+
+    A UUIDv7 of `at` (microseconds); those of one turn sort in order of their commands.
+    """
+    digest = hashlib.blake2b(f"{key_base}:{seq}".encode(), digest_size=6).digest()
+    chance = (seq & 0xFFFF) << 46 | int.from_bytes(digest, "big") >> 2
+    return _uuid7(at, chance)
+
+
+def _uuid7(micros: int, chance: int) -> UUID:
+    millis, rest = divmod(micros, 1000)
+    return UUID(int=(millis & 0xFFFF_FFFF_FFFF) << 80 | 0x7 << 76 | rest << 66 | 0x2 << 62 | chance)
 
 
 def new_worker_id() -> str:

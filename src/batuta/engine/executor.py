@@ -102,10 +102,12 @@ class Executor:
 
     def _begin_once(self, call: Call) -> None:
         """Its start is durable. A later turn may have given up on it meanwhile."""
-        if call.seq in call.run.machine.activities and not call.run.leaving:
+        if call.run.leaving:
+            call.run.calls.pop(call.seq, None)  # should the run stay after all, it is looked at again
+        elif call.seq in call.run.machine.activities:
             self._admit(call)
 
-    def resume(self, run: LiveRun, seq: int, attempts: Sequence[Attempt], *, answered: bool) -> None:
+    def resume(self, run: LiveRun, seq: int, attempts: Sequence[Attempt], *, answered: bool = False) -> None:
         """Go on with a call that was pending at the end of the tape. `answered`: its answer is in the inbox."""
         pending = run.machine.activities[seq]
         failures = [a for a in attempts if a.ended_at is not None]
@@ -168,6 +170,17 @@ class Executor:
 
     def _try_again_in(self, wait: float, call: Call) -> None:
         call.waking = self.later(wait, self._again, call)
+
+    def remind(self, run: LiveRun) -> None:
+        """The run stays after all: retries that came due while it was leaving are due now."""
+        now = self.clock.now()
+        for call in run.calls.values():
+            if call.outside:
+                self.outside.watch(call)
+            elif call.next_at is not None and not call.over:
+                if call.waking is not None:
+                    call.waking.cancel()
+                self._try_again_in(max(0.0, (call.next_at - now) / SECOND), call)
 
     def _admit(self, call: Call) -> None:
         if call.over:

@@ -55,16 +55,17 @@ class Outside:
         """The same, found at the end of the tape."""
         call.outside = True
         call.started_at, call.next_at = attempt.started_at, attempt.next_at
-        self._watch(call)
+        self.watch(call)
 
     def _alive(self, call: Call, at: int) -> None:
         """A sign of life: the time until the next one counts from here."""
         silence = call.pending.options.heartbeat
         ends = [end for end in (ends_at(call), at + int(silence * SECOND) if silence is not None else None) if end]
         call.next_at = min(ends, default=None)
-        self._watch(call)
+        self.watch(call)
 
-    def _watch(self, call: Call) -> None:
+    def watch(self, call: Call) -> None:
+        """Look when its time is over."""
         if call.waking is not None:
             call.waking.cancel()
         if call.next_at is not None:
@@ -142,13 +143,14 @@ class Outside:
         return None
 
 
-def answered_early(run: LiveRun, messages: Sequence[Message]) -> set[int]:
+def answered_early(run: LiveRun, messages: Sequence[Message], attempts: Sequence[Attempt]) -> set[int]:
     """Calls whose answer is in the inbox: they need not be executed again."""
     found = set()
     for message in messages:
         if message.kind is MessageKind.ACTIVITY and message.name == str(run.run_id):
             body = json.decode(message.body, type=Body)
-            if body.reason != _BEAT:
+            failures = sum(one.seq == body.seq and one.ended_at is not None for one in attempts)
+            if body.reason != _BEAT and body.attempts > failures:
                 found.add(body.seq)
     return found
 

@@ -10,7 +10,7 @@ from batuta.errors import UnknownRun
 from batuta.ids import RunId
 from batuta.journal.entries import Entry
 from batuta.journal.records import Hint, Message, Move, NewRun, Run
-from batuta.journal.states import CLAIMABLE, CLOSED, RunState
+from batuta.journal.states import CLOSED, RunState
 from batuta.stores import rules
 from batuta.stores.memory.tables import Room, Row
 
@@ -89,7 +89,7 @@ class Moment:
         run = row.run
         if not self.post(run.chain_id, message):
             return False
-        if run.state in CLAIMABLE:
+        if rules.wakes(message.kind, run.state):
             run.wake_at = self.now if run.wake_at is None else min(run.wake_at, self.now)
             self.hint.due = True
         elif run.owner is not None:
@@ -137,7 +137,7 @@ class Moment:
             return
         parent = self.room.open.get(run.parent_run_id)
         if parent is not None:
-            self.deliver(parent, rules.child_message(run.run_id, outcome))
+            self.deliver(parent, rules.child_message(run.run_id, run.parent_run_id, outcome))
 
     def tell_children(self, row: Row) -> None:
         """The run has closed: its open children are told, by their policy."""
