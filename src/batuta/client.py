@@ -19,7 +19,7 @@ from batuta.authoring.starting import check_id, check_start_options, name_versio
 from batuta.authoring.tokens import parse_token
 from batuta.clock import SECOND
 from batuta.errors import ActivityFailed, InvalidInput
-from batuta.journal.records import IfExists, RunFilter
+from batuta.journal.records import IfExists, RunFilter, RunKind
 from batuta.journal.states import RunState
 from batuta.serde import MAX_PAYLOAD, decoder_for, encode
 
@@ -159,6 +159,7 @@ def run_filter(
     workflow: str | Workflow[..., Any] | None = None,
     queue: str | None = None,
     id_prefix: str | None = None,
+    kind: str = RunKind.WORKFLOW,
     tags: Mapping[str, str] | None = None,
     created_after: datetime | None = None,
     created_before: datetime | None = None,
@@ -173,11 +174,19 @@ def run_filter(
         states=chosen,
         name=workflow.name if isinstance(workflow, Workflow) else workflow,
         queue=queue,
+        kind=_kind(kind),
         id_prefix=id_prefix,
         tags=tuple(sorted((tags or {}).items())),
         created_after=_micros(created_after),
         created_before=_micros(created_before),
     )
+
+
+def _kind(kind: str) -> RunKind | None:
+    try:
+        return None if kind == "any" else RunKind(kind)
+    except ValueError:
+        raise InvalidInput(f"kind={kind!r} must be one of {', '.join(RunKind)}, any") from None
 
 
 def _micros(moment: datetime | None) -> int | None:

@@ -15,7 +15,7 @@ from batuta.authoring.tokens import AttemptRef
 from batuta.ids import RunId
 from batuta.journal.entries import Body, EntryKind
 from batuta.journal.failures import Failure
-from batuta.journal.records import IfExists, RunFilter
+from batuta.journal.records import IfExists, RunFilter, RunKind
 from batuta.journal.states import RunState
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -110,6 +110,8 @@ class Description(Struct, kw_only=True):
     id: str
     run_id: RunId
     workflow: str
+    """Of a run of an activity: the activity."""
+    kind: RunKind
     state: RunState
     reason: str
     """Why it is parked, was handed back or was ended."""

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from batuta.authoring.context import current_runtime
+from batuta.authoring.names import check_name
 from batuta.authoring.options import ActivityOptions
 from batuta.errors import DuplicateDefinition, InvalidInput
 from batuta.serde import Codec
@@ -24,15 +25,7 @@ R = TypeVar("R")
 CONTINUE_AFTER = 10_000
 """Journal entries after which a run should continue as new, unless its workflow says otherwise."""
 
-_LONGEST_NAME = 200
 _LONGEST_VERSION = 100
-
-
-def check_name(name: object, what: str) -> str:
-    """A name that every store, URL and log can carry. Raises InvalidInput."""
-    if not isinstance(name, str) or not name or len(name) > _LONGEST_NAME or not name.isprintable():
-        raise InvalidInput(f"{what} {name!r} must be 1 to {_LONGEST_NAME} printable characters")
-    return name
 
 
 def check_workflow_name(name: object) -> str:

@@ -25,6 +25,7 @@ from batuta.engine.outside import answered_early
 from batuta.engine.reading import Redo, accepts, as_input, redo, tell_answers
 from batuta.engine.relations import parent_message, send_again, store_answers
 from batuta.engine.replay import Replay
+from batuta.engine.routes import due_checks
 from batuta.engine.waiting import next_wake, only_waits, pick_up, stays_until
 from batuta.errors import InvalidInput, OutcomeUnknown, WorkflowBroken
 from batuta.failpoints import failpoint
@@ -232,7 +233,7 @@ class LiveRun:
         """False for an answer that no code waits for: it is no input. A message with one is read all the same."""
         machine = self.machine
         if kind in _ANSWERS:
-            awaited = body.seq in machine.activities
+            awaited = body.seq in machine.activities or (machine.kin is not None and body.seq in machine.kin.routed)
         elif kind in _KIN_ANSWERS:
             awaited = machine.kin is not None and machine.kin.is_awaited(body)
         else:
@@ -327,6 +328,8 @@ class LiveRun:
         when = timer[0] if timer is not None else None
         if self.deadline is not None and (when is None or self.deadline < when):
             when = self.deadline
+        if machine.kin is not None and machine.kin.routed:
+            when = next_wake(self)
         if self.lacking and not self.calls and self.head == self.durable:
             lacks = [why for seq, why in self.lacking.items() if seq in machine.activities]
             if lacks:
@@ -355,6 +358,9 @@ class LiveRun:
         if self.deadline is not None and now >= self.deadline:
             self._time_out()
             return
+        if self.machine.kin is not None:
+            for route in due_checks(self.machine.kin, now):
+                self._host.look_after(self, route)
         self._fire_timers(now)
 
     def _fire_timers(self, now: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from batuta.engine.routes import next_check
 from batuta.journal.records import Attempt
 
 if TYPE_CHECKING:
@@ -21,13 +22,15 @@ def next_wake(run: LiveRun) -> int | None:
     times = [call.next_at for call in run.calls.values() if call.next_at is not None]
     times += [timer[0]] if (timer := run.machine.next_timer()) is not None else []
     times += [run.deadline] if run.deadline is not None else []
+    if run.machine.kin is not None and (check := next_check(run.machine.kin)) is not None:
+        times.append(check)
     return min(times, default=None)
 
 
 def stays_until(run: LiveRun, latest: int, keep: int) -> int:
     """A run with children is kept for a while after each turn: it would be read again for each that ends."""
     kin = run.machine.kin
-    if kin is None or not (kin.unsettled or kin.children):
+    if kin is None or not (kin.unsettled or kin.children or kin.routed):
         return 0
     return latest + keep if kin.unsettled else run.machine.at + keep
 

@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from batuta.authoring.definitions import Activity, Place, Workflow, activities_of, by_code, check_name
+from batuta.authoring.definitions import Activity, Place, Workflow, activities_of, by_code
+from batuta.authoring.names import check_name
 from batuta.clock import Clock
 from batuta.engine.collector import tune_collector
 from batuta.engine.committer import STORE_FAILED
+from batuta.engine.routes import routed_calls
 from batuta.engine.session import Session
 from batuta.engine.waiters import Waiters
 from batuta.errors import DuplicateDefinition, InvalidInput, StoreError, WorkerError
@@ -37,8 +39,8 @@ class Worker:
         crew: list[Worker],
         waiters: Waiters,
     ) -> None:
-        self.code = by_code(workflows)
         self._activities = _activities_by_name(activities)
+        self.code = by_code(workflows) | routed_calls(self._activities)
         if isinstance(queues, str) or not queues:
             raise InvalidInput(f"queues={queues!r} must be a list of queue names, such as ['default']")
         self._queues = [check_name(queue, "queue") for queue in queues]
