@@ -13,6 +13,7 @@ from batuta import (
     ActivityOptions,
     ActivityTimeout,
     CompleteLater,
+    Handle,
     InvalidInput,
     Retry,
     RunCancelled,
@@ -351,7 +352,7 @@ async def test_one_that_an_operator_ended_is_a_failure(how: str) -> None:
         handle = await env.start(waits)
         await env.advance(5)
         (child,) = await children(env)
-        operator = await env.client.get(child.id)
+        operator: Handle[Any] = await env.client.get(child.id)
         await (operator.terminate("by hand") if how == "terminate" else operator.cancel("by hand"))
         assert f"run '{child.id}'" in await handle.result()
 
