@@ -6,6 +6,7 @@ from typing import Any
 
 from batuta import Handle, RunNotCompleted
 from batuta.testing import Environment, run
+from tests.replay import activity_workflows
 from tests.replay import workflows as w
 from tests.replay.journals import FOLDER, Journal, portable, save
 
@@ -71,11 +72,12 @@ SCENARIOS: dict[str, Scenario] = {
     "gives_up": plain(w.gives_up),
     "catches": plain(w.catches),
     "generators": plain(w.generators),
-}
+} | activity_workflows.SCENARIOS
 
 
 async def record(name: str) -> Journal:
-    async with Environment(workflows=w.ALL, activities=w.ACTIVITIES) as env:
+    workflows, activities = w.ALL + activity_workflows.ALL, w.ACTIVITIES + activity_workflows.ACTIVITIES
+    async with Environment(workflows=workflows, activities=activities, queues=activity_workflows.QUEUES) as env:
         handle = await SCENARIOS[name](env)
         try:
             await handle.result()
