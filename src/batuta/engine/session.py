@@ -353,6 +353,7 @@ class Session:
         if pulse.now:
             self.clock.learn(pulse.now, sent, received)
             self._reconcile(pulse)
+            self._timers.look()
             self._renewed.set()
             self._renewed.clear()
             self._committer.release()
