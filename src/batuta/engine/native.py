@@ -21,6 +21,7 @@ from batuta.authoring.definitions import Workflow
 from batuta.clock import SECOND, Clock, SystemClock
 from batuta.engine.completion import Completion
 from batuta.engine.session import Session
+from batuta.engine.starter import Starter
 from batuta.engine.waiters import Waiters
 from batuta.engine.worker import Worker
 from batuta.errors import AlreadyStarted, RunClosed, StoreUnavailable, UnknownWorkflow, WorkflowBroken
@@ -43,6 +44,7 @@ class NativeBackend:
         self._clock = clock or SystemClock()
         self._workers: list[Worker] = []
         self._waiters = Waiters(store, self._runs_here)
+        self._starter = Starter(store)
 
     # -- starting
 
@@ -60,7 +62,7 @@ class NativeBackend:
                     return await self.find(new.id)
                 raise AlreadyStarted(new.id, str((await self._store.get(new.id)).state)) from None
         new.start = json.encode(body).decode()
-        run, _ = await self._store.start(new)
+        run = await self._starter.start(new)
         return RunRef(run.id, run.run_id)
 
     def _session_for(self, new: NewRun) -> Session | None:

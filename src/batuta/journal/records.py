@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
+from batuta.errors import AlreadyStarted, StoreError
 from batuta.ids import RunId
 from batuta.journal.entries import Entry
 from batuta.journal.states import RunState
@@ -103,6 +104,10 @@ class Run(Struct, kw_only=True):
     memo: str
     parent_run_id: RunId | None = None
     parent_seq: int = 0
+
+
+StartOutcome = tuple[Run, bool] | AlreadyStarted | StoreError
+"""What became of one of many starts: its run and whether it is new, or why there is none."""
 
 
 class MessageKind(StrEnum):

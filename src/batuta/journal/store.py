@@ -28,6 +28,7 @@ from batuta.journal.records import (
     Pulse,
     Run,
     RunFilter,
+    StartOutcome,
     Tape,
     Verdict,
     WorkerInfo,
@@ -90,6 +91,13 @@ class Store(Protocol):
         """Insert an unowned run, pending and due, with its start message. Returns the id's run and whether it is new.
 
         With REJECT, or RESTART while the current one is open: raises AlreadyStarted, nothing is written.
+        """
+        ...
+
+    async def start_many(self, runs: Sequence[NewRun]) -> list[StartOutcome]:
+        """The same for many in one transaction: what `start` would give or raise, for each in the order given.
+
+        One whose id is taken (also by one before it) or whose data is refused does not harm the others.
         """
         ...
 

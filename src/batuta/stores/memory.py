@@ -28,6 +28,7 @@ from batuta.journal.records import (
     Pulse,
     Run,
     RunFilter,
+    StartOutcome,
     Tape,
     Verdict,
     WorkerInfo,
@@ -188,21 +189,24 @@ class MemoryStore:
     # -- runs come in
 
     async def start(self, run: NewRun) -> tuple[Run, bool]:
+        return rules.started((await self.start_many([run]))[0])
+
+    async def start_many(self, runs: Sequence[NewRun]) -> list[StartOutcome]:
         with self._transaction():
-            if (known := self._room.rows.get(run.run_id)) is not None:
-                return (
-                    known.snapshot(),
-                    True,
-                )  # the same start, written again because its first answer was lost
-            taken = self._current(run.id)
-            if taken is not None and not rules.may_replace(run.if_exists, taken.run.closed_at is not None):
-                if run.if_exists is IfExists.RETURN:
-                    return taken.snapshot(), False
-                raise AlreadyStarted(run.id, taken.run.state)
-            row = self._insert(run, epoch=0, owner=None)
-            self._post(row.run.chain_id, rules.start_message(run))
-            self._tell(Hint(due=True))
-            return row.snapshot(), True
+            return [self._start(run) for run in runs]
+
+    def _start(self, run: NewRun) -> StartOutcome:
+        if (known := self._room.rows.get(run.run_id)) is not None:
+            return known.snapshot(), True  # the same start, written again because its first answer was lost
+        taken = self._current(run.id)
+        if taken is not None and not rules.may_replace(run.if_exists, taken.run.closed_at is not None):
+            if run.if_exists is IfExists.RETURN:
+                return taken.snapshot(), False
+            return AlreadyStarted(run.id, taken.run.state)
+        row = self._insert(run, epoch=0, owner=None)
+        self._post(row.run.chain_id, rules.start_message(run))
+        self._tell(Hint(due=True))
+        return row.snapshot(), True
 
     async def send(self, run_id: RunId, message: Message) -> bool:
         with self._transaction():

@@ -106,8 +106,8 @@ LEFT JOIN LATERAL (
     SELECT r.epoch, r.head FROM batuta.runs r WHERE r.run_id = a.run_id AND r.namespace || '' = $1
 ) r ON true;
 
--- start_run --
--- An unowned run with its start message; no row when its id is taken.
+-- start_runs --
+-- Insert unowned runs, each with its start message. Rows come in order of the ids; no row for one whose id is taken.
 WITH fresh AS MATERIALIZED (
     SELECT *
     FROM batuta.insert_runs(
@@ -115,7 +115,10 @@ WITH fresh AS MATERIALIZED (
         $24, $25)
 ), posted AS (
     INSERT INTO batuta.inbox (namespace, chain_id, message_id, kind, name, body, at)
-    SELECT $1, coalesce(($5::uuid[])[1], f.started), $26, $27, $28, $29, f.started_at FROM fresh f
+    SELECT $1, coalesce(m.chain_id, m.run_id), m.message_id, m.kind, m.name, m.body, (SELECT max(started_at) FROM fresh)
+    FROM unnest($2::uuid[], $5::uuid[], $26::text[], $27::text[], $28::text[], $29::text[])
+         AS m(run_id, chain_id, message_id, kind, name, body)
+    WHERE (m.run_id IN (SELECT f.started FROM fresh f)) IS TRUE
 )
 SELECT * FROM fresh;
 

@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 
 from batuta.errors import AlreadyStarted, BadData, RunClosed, UnknownRun
 from batuta.ids import RunId
 from batuta.journal.entries import Entry
-from batuta.journal.records import Hint, IfExists, Message, NewRun, Run
+from batuta.journal.records import Hint, IfExists, Message, NewRun, Run, StartOutcome
 from batuta.journal.states import RunState
 from batuta.stores import rules
 from batuta.stores.sqlite.batch import deadline_of
 from batuta.stores.sqlite.connection import Q
+from batuta.stores.sqlite.errors import translate
 from batuta.stores.sqlite.rows import entry_row, message_row, new_run_row, one, run_of
+
+
+def start_many(cursor: sqlite3.Cursor, namespace: str, runs: Sequence[NewRun], now: int) -> list[StartOutcome]:
+    """Start each by itself: of one that is refused nothing is left, and the others stay."""
+    outcomes: list[StartOutcome] = []
+    for new in runs:
+        cursor.execute("SAVEPOINT one")
+        try:
+            outcomes.append(start(cursor, namespace, new, now))
+        except Exception as error:
+            meant = error if isinstance(error, AlreadyStarted) else translate(error)
+            if not isinstance(meant, AlreadyStarted | BadData):
+                raise
+            cursor.execute("ROLLBACK TO one")
+            outcomes.append(meant)
+        cursor.execute("RELEASE one")
+    return outcomes
 
 
 def start(cursor: sqlite3.Cursor, namespace: str, new: NewRun, now: int) -> tuple[Run, bool]:
