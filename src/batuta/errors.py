@@ -10,6 +10,7 @@ BatutaError
 ├── UnknownRun / UnknownWorkflow / UnknownActivity
 ├── AlreadyStarted              the id is taken
 ├── RunClosed                   the run has ended; the message was refused
+├── NotParked                   the run goes on by itself; there is nothing to try again
 ├── RunNotCompleted             awaiting a result that will not come
 │   ├── RunFailed · RunCancelled · RunTerminated · RunTimedOut
 ├── ActivityError               raised into workflow code
@@ -120,6 +121,14 @@ class RunClosed(BatutaError):
 
     def __init__(self, id: object, state: str) -> None:
         super().__init__(f"run {str(id)!r} is {state}: it takes no more messages")
+        self.id, self.state = id, state
+
+
+class NotParked(BatutaError):
+    """Only a run that is parked can be tried again; this one is open and goes on by itself."""
+
+    def __init__(self, id: object, state: str) -> None:
+        super().__init__(f"run {str(id)!r} is {state}: only a parked run (needs_code, poisoned) can be tried again")
         self.id, self.state = id, state
 
 

@@ -96,7 +96,7 @@ class Run(Struct, kw_only=True):
     deaths: int
     """Workers that died with it since it last made progress."""
     reason: str
-    """Why it is parked, or was terminated."""
+    """Why it is parked, was handed back or was ended; empty again once it is taken up."""
     failed_code: list[str]
     """Fingerprints whose replay failed: only other code may take it out of needs_code."""
     version: str

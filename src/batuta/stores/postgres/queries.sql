@@ -125,6 +125,18 @@ SELECT * FROM fresh;
 -- send_message --
 SELECT * FROM batuta.send_message($1, $2, $3, $4, $5, $6);
 
+-- unpark --
+-- Make a parked run due, with a clean slate. Whether it is known, and whether it was parked.
+WITH known AS MATERIALIZED (
+    SELECT r.run_id, r.state FROM batuta.runs r WHERE r.run_id = $2 AND r.namespace || '' = $1 FOR NO KEY UPDATE
+), moved AS (
+    UPDATE batuta.runs r
+    SET state = 'waiting', wake_at = batuta.batuta_now(), deaths = 0, failed_code = '{}', reason = ''
+    FROM known k WHERE r.run_id = k.run_id AND k.state IN ('needs_code', 'poisoned')
+    RETURNING r.run_id
+)
+SELECT EXISTS (SELECT FROM known) AS known, EXISTS (SELECT FROM moved) AS unparked;
+
 -- register --
 -- Make a worker live for one lease.
 INSERT INTO batuta.workers AS w (

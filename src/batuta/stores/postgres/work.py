@@ -87,6 +87,13 @@ class Work(Base):
                 self._announcer.tell(Hint(due=True))
         return bool(outcome == "sent")
 
+    async def unpark(self, run_id: RunId) -> bool:
+        known, unparked = (await self._pool.write(self._sql["unpark"], self.namespace, run_id))[0]
+        if not known:
+            raise UnknownRun(run_id, self.namespace)
+        self._announcer.tell(Hint(due=unparked))
+        return bool(unparked)
+
     async def register(self, worker: WorkerInfo) -> int:
         rows = await self._pool.write(
             self._sql["register"],

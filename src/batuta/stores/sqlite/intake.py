@@ -84,6 +84,12 @@ def send(cursor: sqlite3.Cursor, namespace: str, run_id: RunId, message: Message
     return Hint(due=bool(woken), messages=[target.run_id] if target.owner is not None else [])
 
 
+def unpark(cursor: sqlite3.Cursor, namespace: str, run_id: RunId, now: int) -> bool:
+    """Make a parked run due, with a clean slate. False when it is not parked."""
+    find(cursor, namespace, run_id)
+    return cursor.execute(Q["unpark"], (now, namespace, run_id.bytes)).rowcount > 0
+
+
 def _successor(cursor: sqlite3.Cursor, namespace: str, run: Run) -> Run:
     """The open run of a chain that has gone on from a closed one."""
     row = one(cursor.execute(Q["run_by_id"], (namespace, run.id)))

@@ -164,6 +164,14 @@ class SqliteStore:
         self.tell(hint or Hint())
         return hint is not None
 
+    async def unpark(self, run_id: RunId) -> bool:
+        now = self.clock_now()
+        unparked = await self._writer.write(
+            lambda cursor: intake.unpark(cursor, self.namespace, run_id, now), small=True
+        )
+        self.tell(Hint(due=unparked))
+        return unparked
+
     # -- runs are worked on
 
     async def register(self, worker: WorkerInfo) -> int:
