@@ -174,7 +174,7 @@ class ActivityFailed(ActivityError):
         self.type, self.message, self.details = type, message, details
 
 
-class ActivityTimeout(ActivityError):
+class ActivityTimeout(ActivityError, TimeoutError):
     """An attempt, or all of them together, took too long."""
 
 

@@ -195,3 +195,10 @@ def test_a_group_is_not_tried_again_when_one_of_its_members_must_not_be() -> Non
     nested = ExceptionGroup("x", [ValueError(), ExceptionGroup("y", [NonRetryable("no")])])
     assert not to_failure(nested).retryable
     assert to_failure(nested).kinds == {"ExceptionGroup", "ValueError", "NonRetryable"}
+
+
+def test_an_activity_that_takes_too_long_is_a_timeout_for_all_who_know_only_that() -> None:
+    again = there_and_back(ActivityTimeout("activity 'charge' did not end within 3 s"))
+    assert isinstance(again, TimeoutError)
+    assert type(again) is ActivityTimeout
+    assert str(again) == "activity 'charge' did not end within 3 s"
