@@ -10,6 +10,7 @@ BatutaError
 ├── UnknownRun / UnknownWorkflow / UnknownActivity
 ├── AlreadyStarted              the id is taken
 ├── RunClosed                   the run has ended; the message was refused
+├── NotParked                   the run goes on by itself; there is nothing to try again
 ├── RunNotCompleted             awaiting a result that will not come
 │   ├── RunFailed · RunCancelled · RunTerminated · RunTimedOut
 ├── ActivityError               raised into workflow code
@@ -123,6 +124,14 @@ class RunClosed(BatutaError):
         self.id, self.state = id, state
 
 
+class NotParked(BatutaError):
+    """Only a run that is parked can be tried again; this one is open and goes on by itself."""
+
+    def __init__(self, id: object, state: str) -> None:
+        super().__init__(f"run {str(id)!r} is {state}: only a parked run (needs_code, poisoned) can be tried again")
+        self.id, self.state = id, state
+
+
 # -- a result that will not come
 
 
@@ -165,7 +174,7 @@ class ActivityFailed(ActivityError):
         self.type, self.message, self.details = type, message, details
 
 
-class ActivityTimeout(ActivityError):
+class ActivityTimeout(ActivityError, TimeoutError):
     """An attempt, or all of them together, took too long."""
 
 

@@ -85,7 +85,7 @@ class Description(Struct, kw_only=True):
     workflow: str
     state: RunState
     reason: str
-    """Why it is parked, was handed back or was ended."""
+    """Why it is parked, was handed back or was ended, or why nobody takes it."""
     queue: str
     priority: int
     entries: int
@@ -138,6 +138,10 @@ class Backend(Protocol):
 
     async def terminate(self, ref: RunRef, reason: str) -> None:
         """End the run without a word to its code. Raises RunClosed."""
+        ...
+
+    async def retry(self, ref: RunRef) -> None:
+        """Let a parked run be tried again. Raises NotParked, RunClosed."""
         ...
 
     async def describe(self, ref: RunRef) -> Description: ...

@@ -346,7 +346,7 @@ class Executor:
 
     def _delay(self, call: Call, failure: Failure) -> float | None:
         options = call.pending.options
-        if options.once or not failure.retryable or failure.kind in options.retry.never:
+        if options.once or not failure.retryable or not failure.kinds.isdisjoint(options.retry.never):
             return None
         delay = options.retry.delay(call.attempt, jitter())
         if delay is not None and options.total_timeout is not None:

@@ -21,13 +21,15 @@ from batuta.authoring.definitions import Workflow
 from batuta.clock import SECOND, Clock, SystemClock
 from batuta.engine.completion import Completion
 from batuta.engine.session import Session
+from batuta.engine.starter import Starter
+from batuta.engine.takers import needs_taker, why_nobody_takes
 from batuta.engine.waiters import Waiters
 from batuta.engine.worker import Worker
-from batuta.errors import AlreadyStarted, RunClosed, StoreUnavailable, UnknownWorkflow, WorkflowBroken
+from batuta.errors import AlreadyStarted, NotParked, RunClosed, StoreUnavailable, WorkflowBroken
 from batuta.ids import RunId, new_run_id, seed_of
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, decode_body, encode_entry
 from batuta.journal.records import Attempt, IfExists, Message, MessageKind, NewRun, Run, RunFilter
-from batuta.journal.states import CLAIMABLE, CLOSED, RunState
+from batuta.journal.states import CLOSED, RunState
 from batuta.journal.store import Store
 from batuta.serde import encode
 from batuta.settings import Settings
@@ -43,6 +45,7 @@ class NativeBackend:
         self._clock = clock or SystemClock()
         self._workers: list[Worker] = []
         self._waiters = Waiters(store, self._runs_here)
+        self._starter = Starter(store)
 
     # -- starting
 
@@ -60,7 +63,7 @@ class NativeBackend:
                     return await self.find(new.id)
                 raise AlreadyStarted(new.id, str((await self._store.get(new.id)).state)) from None
         new.start = json.encode(body).decode()
-        run, _ = await self._store.start(new)
+        run = await self._starter.start(new)
         return RunRef(run.id, run.run_id)
 
     def _session_for(self, new: NewRun) -> Session | None:
@@ -138,24 +141,21 @@ class NativeBackend:
                 return
         raise StoreUnavailable(f"run {ref.id!r} moved on a hundred times while it was to be terminated: try again")
 
+    async def retry(self, ref: RunRef) -> None:
+        if not await self._store.unpark(ref.run_id):
+            run = await self._store.get_run(ref.run_id)
+            raise (RunClosed if run.state in CLOSED else NotParked)(run.id, str(run.state))
+
     # -- reading
 
     async def describe(self, ref: RunRef) -> Description:
         run = await self._store.get_run(ref.run_id)
         attempts = await self._store.attempts(ref.run_id)
         described = _description(run, attempts)
-        if run.state in CLAIMABLE and not run.reason:
-            described.reason = await self._why_unclaimed(run)
+        if needs_taker(run):
+            why = why_nobody_takes(run, await self._store.workers())
+            described.reason = "; ".join(filter(None, (run.reason, why)))
         return described
-
-    async def _why_unclaimed(self, run: Run) -> str:
-        """Says so when no worker will take the run, however long it waits."""
-        live = [worker for worker in await self._store.workers() if worker.live and run.queue in worker.queues]
-        if not live:
-            return f"no live worker works on queue {run.queue!r}"
-        if not any(run.name in worker.code for worker in live):
-            return str(UnknownWorkflow(run.name, {name for worker in live for name in worker.code}))
-        return ""
 
     async def journal(self, ref: RunRef) -> list[JournalLine]:
         lines: list[JournalLine] = []

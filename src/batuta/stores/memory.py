@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from uuid import UUID
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from batuta.clock import SECOND, Clock, SystemClock
-from batuta.errors import AlreadyStarted, InvalidInput, RunClosed, UnknownRun
+from batuta.errors import AlreadyStarted, RunClosed, UnknownRun
 from batuta.ids import RunId, new_message_id
 from batuta.journal.entries import Entry
 from batuta.journal.records import (
@@ -28,15 +26,17 @@ from batuta.journal.records import (
     Pulse,
     Run,
     RunFilter,
+    StartOutcome,
     Tape,
     Verdict,
     WorkerInfo,
     WorkerView,
 )
-from batuta.journal.states import CLOSED, RunState
+from batuta.journal.states import CLOSED, PARKED, RunState
 from batuta.journal.store import Heart
 from batuta.stores import rules
 from batuta.stores.listeners import Listeners
+from batuta.stores.memory_lists import cursor_of, matches
 
 
 class Row(Struct):
@@ -188,21 +188,24 @@ class MemoryStore:
     # -- runs come in
 
     async def start(self, run: NewRun) -> tuple[Run, bool]:
+        return rules.started((await self.start_many([run]))[0])
+
+    async def start_many(self, runs: Sequence[NewRun]) -> list[StartOutcome]:
         with self._transaction():
-            if (known := self._room.rows.get(run.run_id)) is not None:
-                return (
-                    known.snapshot(),
-                    True,
-                )  # the same start, written again because its first answer was lost
-            taken = self._current(run.id)
-            if taken is not None and not rules.may_replace(run.if_exists, taken.run.closed_at is not None):
-                if run.if_exists is IfExists.RETURN:
-                    return taken.snapshot(), False
-                raise AlreadyStarted(run.id, taken.run.state)
-            row = self._insert(run, epoch=0, owner=None)
-            self._post(row.run.chain_id, rules.start_message(run))
-            self._tell(Hint(due=True))
-            return row.snapshot(), True
+            return [self._start(run) for run in runs]
+
+    def _start(self, run: NewRun) -> StartOutcome:
+        if (known := self._room.rows.get(run.run_id)) is not None:
+            return known.snapshot(), True  # the same start, written again because its first answer was lost
+        taken = self._current(run.id)
+        if taken is not None and not rules.may_replace(run.if_exists, taken.run.closed_at is not None):
+            if run.if_exists is IfExists.RETURN:
+                return taken.snapshot(), False
+            return AlreadyStarted(run.id, taken.run.state)
+        row = self._insert(run, epoch=0, owner=None)
+        self._post(row.run.chain_id, rules.start_message(run))
+        self._tell(Hint(due=True))
+        return row.snapshot(), True
 
     async def send(self, run_id: RunId, message: Message) -> bool:
         with self._transaction():
@@ -219,6 +222,15 @@ class MemoryStore:
                 self._tell(Hint(due=True))
             elif run.owner is not None:
                 self._tell(Hint(messages=[run.run_id]))
+            return True
+
+    async def unpark(self, run_id: RunId) -> bool:
+        with self._transaction() as now:
+            run = self._row(run_id).run
+            if run.state not in PARKED:
+                return False
+            run.state, run.wake_at, run.deaths, run.reason, run.failed_code = RunState.WAITING, now, 0, "", []
+            self._tell(Hint(due=True))
             return True
 
     def _current(self, id: str) -> Row | None:
@@ -308,7 +320,7 @@ class MemoryStore:
     def _own(self, row: Row, worker_id: str) -> None:
         run = row.run
         run.epoch += 1
-        run.state, run.owner, run.wake_at = RunState.RUNNING, worker_id, None
+        run.state, run.owner, run.wake_at, run.reason = RunState.RUNNING, worker_id, None, ""
         if run.head != row.claimed_head:
             run.deaths = 0
         row.claimed_head = run.head
@@ -456,7 +468,7 @@ class MemoryStore:
             return row.snapshot(), row.journal[-1] if row.journal else None
 
     async def list_runs(self, where: RunFilter, cursor: str | None = None, limit: int = 50) -> Page:
-        before = None if cursor is None else _cursor(cursor)
+        before = None if cursor is None else cursor_of(cursor)
         with self._transaction():
             found = sorted(self._matching(where), key=lambda row: row.run.run_id, reverse=True)
             rest = [row.snapshot() for row in found if before is None or row.run.run_id < before]
@@ -472,7 +484,7 @@ class MemoryStore:
             return [_view(self._room.workers[worker_id], now) for worker_id in sorted(self._room.workers)]
 
     def _matching(self, where: RunFilter) -> list[Row]:
-        return [row for row in self._room.rows.values() if _matches(where, row.run)]
+        return [row for row in self._room.rows.values() if matches(where, row.run)]
 
 
 class MemoryHeart:
@@ -535,7 +547,7 @@ class MemoryHeart:
             if run.state is not RunState.NEEDS_CODE or run.queue not in worker.queues:
                 continue
             if rules.may_take(worker.code, run.name, run.failed_code):
-                run.state, run.wake_at, hint.due = RunState.WAITING, now, True
+                run.state, run.wake_at, run.reason, hint.due = RunState.WAITING, now, "", True
 
     def _reap_expired(self, now: int, hint: Hint) -> int:
         workers = self._store._room.workers
@@ -570,24 +582,3 @@ def _view(known: Registration, now: int) -> WorkerView:
         lease_until=known.lease_until,
         live=known.lease_until > now,
     )
-
-
-def _matches(where: RunFilter, run: Run) -> bool:
-    tags = json.loads(run.tags) if where.tags else {}
-    return (
-        (not where.states or run.state in where.states)
-        and where.name in (None, run.name)
-        and where.kind in (None, run.kind)
-        and where.queue in (None, run.queue)
-        and (where.id_prefix is None or run.id.startswith(where.id_prefix))
-        and all(tags.get(key) == value for key, value in where.tags)
-        and (where.created_after is None or run.created_at > where.created_after)
-        and (where.created_before is None or run.created_at < where.created_before)
-    )
-
-
-def _cursor(text: str) -> RunId:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise InvalidInput(f"{text!r} is no cursor: pass the one that the page before came with") from None

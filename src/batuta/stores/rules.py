@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from batuta.ids import RunId
 from batuta.journal.entries import Body, Entry, EntryKind, encode_entry
-from batuta.journal.records import Change, IfExists, Message, MessageKind, NewRun, Verdict
+from batuta.journal.records import Change, IfExists, Message, MessageKind, NewRun, Run, StartOutcome, Verdict
 
 T = TypeVar("T")
 
@@ -43,6 +43,13 @@ def deadline_of(run: NewRun, now: int, chain_created_at: int) -> int | None:
     own = now + run.timeout if run.timeout else None
     chain = chain_created_at + run.execution_timeout if run.execution_timeout else None
     return min((at for at in (own, chain) if at is not None), default=None)
+
+
+def started(outcome: StartOutcome) -> tuple[Run, bool]:
+    """Of a start that was alone: its run and whether it is new. Raises what kept it from being written."""
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
 
 
 def start_message(run: NewRun) -> Message:

@@ -16,6 +16,7 @@ from batuta.verify.code import CodeCheck
 from batuta.verify.orphans import Orphans
 from batuta.verify.report import Report, Violation
 from batuta.verify.row import check_end, check_epochs, check_liveness
+from batuta.verify.takers import Takers
 from batuta.verify.tape import TapeCheck
 
 PATIENCE = 30.0
@@ -35,6 +36,7 @@ async def verify(store: Store, workflows: Sequence[Workflow[..., Any]] = (), *, 
     """
     audit = _Audit(store, {workflow.name: workflow for workflow in workflows})
     await audit.orphans.begin()
+    await audit.takers.begin()
     cursor: str | None = None
     while True:
         page = await store.list_runs(RunFilter(), cursor, _RUNS)
@@ -44,6 +46,7 @@ async def verify(store: Store, workflows: Sequence[Workflow[..., Any]] = (), *, 
         if cursor is None:
             break
     await audit.orphans.settle(patience, audit.tell_orphan)
+    audit.report.stranded = await audit.takers.settle()
     return audit.report
 
 
@@ -52,6 +55,7 @@ class _Audit:
         self._store, self._workflows = store, workflows
         self.report = Report()
         self.orphans = Orphans(store)
+        self.takers = Takers(store)
 
     async def check(self, run: Run) -> None:
         """All invariants of one run."""
@@ -68,6 +72,7 @@ class _Audit:
             await self._check_current(run, tell)
             await self._check_open(run, tape, code, tell)
             self.orphans.see(run)
+            self.takers.see(run)
         finally:
             if code is not None:
                 await code.close()

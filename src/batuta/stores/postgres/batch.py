@@ -7,6 +7,7 @@ from typing import Any
 
 from batuta.journal.records import Change, IfExists, Move, NewRun
 from batuta.journal.states import CLOSED, PARKED, RunState
+from batuta.stores import rules
 
 Columns = list[list[Any]]
 
@@ -113,9 +114,13 @@ def start_columns(changes: Iterable[Change]) -> Columns:
     return _start_columns([(*_run_row(start), *_begun_row(change)) for start, change in starts])
 
 
-def unowned_columns(run: NewRun) -> Columns:
-    """For insert_runs: one run that waits for an owner."""
-    return _start_columns([(*_run_row(run), 0, -1, "pending", None, run.delay, "", None)])
+def unowned_columns(runs: Sequence[NewRun]) -> Columns:
+    """For start_runs: runs that wait for an owner, and their start messages. In order of their ids, as above."""
+    runs = sorted(runs, key=lambda run: run.id)
+    messages = [rules.start_message(run) for run in runs]
+    return _start_columns([(*_run_row(run), 0, -1, "pending", None, run.delay, "", None) for run in runs]) + _columns(
+        [(message.message_id, message.kind._value_, message.name, message.body) for message in messages], 4
+    )
 
 
 def _run_row(run: NewRun) -> tuple[Any, ...]:

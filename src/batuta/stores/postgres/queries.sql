@@ -106,8 +106,8 @@ LEFT JOIN LATERAL (
     SELECT r.epoch, r.head FROM batuta.runs r WHERE r.run_id = a.run_id AND r.namespace || '' = $1
 ) r ON true;
 
--- start_run --
--- An unowned run with its start message; no row when its id is taken.
+-- start_runs --
+-- Insert unowned runs, each with its start message. Rows come in order of the ids; no row for one whose id is taken.
 WITH fresh AS MATERIALIZED (
     SELECT *
     FROM batuta.insert_runs(
@@ -115,12 +115,27 @@ WITH fresh AS MATERIALIZED (
         $24, $25)
 ), posted AS (
     INSERT INTO batuta.inbox (namespace, chain_id, message_id, kind, name, body, at)
-    SELECT $1, coalesce(($5::uuid[])[1], f.started), $26, $27, $28, $29, f.started_at FROM fresh f
+    SELECT $1, coalesce(m.chain_id, m.run_id), m.message_id, m.kind, m.name, m.body, (SELECT max(started_at) FROM fresh)
+    FROM unnest($2::uuid[], $5::uuid[], $26::text[], $27::text[], $28::text[], $29::text[])
+         AS m(run_id, chain_id, message_id, kind, name, body)
+    WHERE (m.run_id IN (SELECT f.started FROM fresh f)) IS TRUE
 )
 SELECT * FROM fresh;
 
 -- send_message --
 SELECT * FROM batuta.send_message($1, $2, $3, $4, $5, $6);
+
+-- unpark --
+-- Make a parked run due, with a clean slate. Whether it is known, and whether it was parked.
+WITH known AS MATERIALIZED (
+    SELECT r.run_id, r.state FROM batuta.runs r WHERE r.run_id = $2 AND r.namespace || '' = $1 FOR NO KEY UPDATE
+), moved AS (
+    UPDATE batuta.runs r
+    SET state = 'waiting', wake_at = batuta.batuta_now(), deaths = 0, failed_code = '{}', reason = ''
+    FROM known k WHERE r.run_id = k.run_id AND k.state IN ('needs_code', 'poisoned')
+    RETURNING r.run_id
+)
+SELECT EXISTS (SELECT FROM known) AS known, EXISTS (SELECT FROM moved) AS unparked;
 
 -- register --
 -- Make a worker live for one lease.

@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 
 from batuta.errors import AlreadyStarted, BadData, RunClosed, UnknownRun
 from batuta.ids import RunId
 from batuta.journal.entries import Entry
-from batuta.journal.records import Hint, IfExists, Message, NewRun, Run
+from batuta.journal.records import Hint, IfExists, Message, NewRun, Run, StartOutcome
 from batuta.journal.states import RunState
 from batuta.stores import rules
 from batuta.stores.sqlite.batch import deadline_of
 from batuta.stores.sqlite.connection import Q
+from batuta.stores.sqlite.errors import translate
 from batuta.stores.sqlite.rows import entry_row, message_row, new_run_row, one, run_of
+
+
+def start_many(cursor: sqlite3.Cursor, namespace: str, runs: Sequence[NewRun], now: int) -> list[StartOutcome]:
+    """Start each by itself: of one that is refused nothing is left, and the others stay."""
+    outcomes: list[StartOutcome] = []
+    for new in runs:
+        cursor.execute("SAVEPOINT one")
+        try:
+            outcomes.append(start(cursor, namespace, new, now))
+        except Exception as error:
+            meant = error if isinstance(error, AlreadyStarted) else translate(error)
+            if not isinstance(meant, AlreadyStarted | BadData):
+                raise
+            cursor.execute("ROLLBACK TO one")
+            outcomes.append(meant)
+        cursor.execute("RELEASE one")
+    return outcomes
 
 
 def start(cursor: sqlite3.Cursor, namespace: str, new: NewRun, now: int) -> tuple[Run, bool]:
@@ -63,6 +82,12 @@ def send(cursor: sqlite3.Cursor, namespace: str, run_id: RunId, message: Message
     cursor.execute(Q["insert_message"], message_row(namespace, run.chain_id, message, now))
     woken = cursor.execute(Q["wake"], (now, now, namespace, target.run_id.bytes)).rowcount
     return Hint(due=bool(woken), messages=[target.run_id] if target.owner is not None else [])
+
+
+def unpark(cursor: sqlite3.Cursor, namespace: str, run_id: RunId, now: int) -> bool:
+    """Make a parked run due, with a clean slate. False when it is not parked."""
+    find(cursor, namespace, run_id)
+    return cursor.execute(Q["unpark"], (now, namespace, run_id.bytes)).rowcount > 0
 
 
 def _successor(cursor: sqlite3.Cursor, namespace: str, run: Run) -> Run:

@@ -98,6 +98,10 @@ SELECT 1 FROM inbox WHERE chain_id = ? AND message_id = ?;
 UPDATE runs SET wake_at = min(coalesce(wake_at, ?), ?)
 WHERE namespace = ? AND run_id = ? AND state IN ('pending', 'waiting');
 
+-- unpark --
+UPDATE runs SET state = 'waiting', wake_at = ?, deaths = 0, failed_code = '[]', reason = ''
+WHERE namespace = ? AND run_id = ? AND state IN ('needs_code', 'poisoned');
+
 -- close_from_outside --
 UPDATE runs SET head = head + 1, epoch = epoch + 1, state = ?, closed_at = ?, reason = ?, owner = NULL, wake_at = NULL
 WHERE namespace = ? AND run_id = ? AND head = ? AND closed_at IS NULL;
@@ -173,7 +177,7 @@ ORDER BY wake_at LIMIT 1;
 
 -- own --
 -- Progress since the claim before takes the deaths back.
-UPDATE runs SET epoch = epoch + 1, state = 'running', owner = ?, wake_at = NULL,
+UPDATE runs SET epoch = epoch + 1, state = 'running', owner = ?, wake_at = NULL, reason = '',
     deaths = iif(head = claimed_head, deaths, 0), claimed_head = head
 WHERE namespace = ? AND run_id = ?;
 
@@ -193,7 +197,7 @@ ORDER BY r.deadline LIMIT ?;
 
 -- revive --
 -- Out of needs_code with what failed only with other code: up to a number of runs.
-UPDATE runs SET state = 'waiting', wake_at = :now
+UPDATE runs SET state = 'waiting', wake_at = :now, reason = ''
 WHERE namespace = :namespace AND run_id IN (
     SELECT run_id FROM runs
     WHERE namespace = :namespace AND name = :name AND state = 'needs_code'

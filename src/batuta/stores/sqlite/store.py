@@ -22,6 +22,7 @@ from batuta.journal.records import (
     Page,
     Run,
     RunFilter,
+    StartOutcome,
     Tape,
     Verdict,
     WorkerInfo,
@@ -29,6 +30,7 @@ from batuta.journal.records import (
 )
 from batuta.journal.states import RunState
 from batuta.journal.store import Heart
+from batuta.stores import rules
 from batuta.stores.listeners import Listeners
 from batuta.stores.sqlite import claims, intake, lists, schema
 from batuta.stores.sqlite.batch import commit_batch
@@ -144,10 +146,15 @@ class SqliteStore:
     # -- runs come in
 
     async def start(self, run: NewRun) -> tuple[Run, bool]:
+        return rules.started((await self.start_many([run]))[0])
+
+    async def start_many(self, runs: Sequence[NewRun]) -> list[StartOutcome]:
         now = self.clock_now()
-        result = await self._writer.write(lambda cursor: intake.start(cursor, self.namespace, run, now), small=True)
-        self.tell(Hint(due=result[1]))
-        return result
+        outcomes = await self._writer.write(
+            lambda cursor: intake.start_many(cursor, self.namespace, runs, now), small=len(runs) <= SMALL_CHANGES
+        )
+        self.tell(Hint(due=any(isinstance(outcome, tuple) and outcome[1] for outcome in outcomes)))
+        return outcomes
 
     async def send(self, run_id: RunId, message: Message) -> bool:
         now = self.clock_now()
@@ -156,6 +163,14 @@ class SqliteStore:
         )
         self.tell(hint or Hint())
         return hint is not None
+
+    async def unpark(self, run_id: RunId) -> bool:
+        now = self.clock_now()
+        unparked = await self._writer.write(
+            lambda cursor: intake.unpark(cursor, self.namespace, run_id, now), small=True
+        )
+        self.tell(Hint(due=unparked))
+        return unparked
 
     # -- runs are worked on
 

@@ -285,7 +285,7 @@ BEGIN
         left_over := left_over - cardinality(found_ids);
         RETURN QUERY
         UPDATE batuta.runs r
-        SET epoch = r.epoch + 1, state = 'running', owner = worker, wake_at = NULL, claimed_head = r.head,
+        SET epoch = r.epoch + 1, state = 'running', owner = worker, wake_at = NULL, reason = '', claimed_head = r.head,
             deaths = CASE WHEN r.head = r.claimed_head THEN r.deaths ELSE 0 END
         FROM unnest(found_ids) AS f(run_id)
         WHERE r.run_id = f.run_id
@@ -399,7 +399,7 @@ BEGIN
         ) p
         LIMIT most
     )
-    UPDATE batuta.runs r SET state = 'waiting', wake_at = moment
+    UPDATE batuta.runs r SET state = 'waiting', wake_at = moment, reason = ''
     FROM curable c WHERE r.run_id = c.run_id;
     GET DIAGNOSTICS several = ROW_COUNT;
     RETURN several;
