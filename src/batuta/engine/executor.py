@@ -19,7 +19,7 @@ from batuta.authoring.definitions import Activity
 from batuta.authoring.failures import to_failure
 from batuta.clock import SECOND
 from batuta.engine.dbclock import DatabaseClock
-from batuta.engine.machine import PendingActivity
+from batuta.engine.machine import PendingActivity, turns
 from batuta.engine.runner import Runner
 from batuta.errors import ActivityTimeout, Interrupted, InvalidInput, UnknownActivity
 from batuta.failpoints import failpoint
@@ -366,13 +366,14 @@ class Executor:
 
     def _deliver_answers(self) -> None:
         answers = self._answers
-        for _ in range(min(_SLICE, len(answers))):
-            call, answer = answers.popleft()
-            try:
-                self._deliver_answer(call, answer)
-            except Exception:
-                log.exception("run %s is dropped and will be read again", call.run.identity.id)
-                call.run.drop()
+        with turns():
+            for _ in range(min(_SLICE, len(answers))):
+                call, answer = answers.popleft()
+                try:
+                    self._deliver_answer(call, answer)
+                except Exception:
+                    log.exception("run %s is dropped and will be read again", call.run.identity.id)
+                    call.run.drop()
         if answers:
             self._loop.call_soon(self._deliver_answers)
 
