@@ -40,11 +40,14 @@ def _from_builtins(kind: type, value: Any) -> Any:
 
 _encoder = msgspec.json.Encoder(enc_hook=_to_builtins)
 _sorting_encoder = msgspec.json.Encoder(enc_hook=_to_builtins, order="deterministic")
-_PLAIN = (int, str, float, bool, bytes, type(None))
+_PLAIN = frozenset((int, str, float, bool, bytes, type(None)))
 
 
 def _needs_sorting(value: Any) -> bool:
     """Whether a set is in it: its order is another in every process, so it must be sorted to be compared."""
+    kind = type(value)
+    if kind in _PLAIN or (kind is tuple and _PLAIN.issuperset(map(type, value))):  # what most calls pass
+        return False
     try:
         return _holds_set(value)
     except RecursionError:  # a circle: the encoder says so, in the same words every time
@@ -156,6 +159,7 @@ def decode(data: bytes | str | msgspec.Raw, decoder: Decoder, what: str) -> Any:
         raise InvalidInput(f"{what} does not fit its annotation: {error}") from error
 
 
+_NO_KEYWORDS: dict[str, Any] = {}  # never changed: it is only ever unpacked
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -206,7 +210,7 @@ class Codec:
     def decode_args(self, data: bytes | msgspec.Raw) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """JSON to arguments of the annotated types. Raises InvalidInput."""
         if self._plain is not None:
-            return decode(data, self._plain, self._input), {}
+            return decode(data, self._plain, self._input), _NO_KEYWORDS
         if bytes(data)[:1] == b"{":
             args, kwargs = self._decode_object(data, self._input)
         else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -20,7 +19,8 @@ from batuta.authoring.definitions import Activity
 from batuta.authoring.failures import to_failure
 from batuta.clock import SECOND
 from batuta.engine.dbclock import DatabaseClock
-from batuta.engine.machine import PendingActivity
+from batuta.engine.machine import PendingActivity, turns
+from batuta.engine.runner import Runner
 from batuta.errors import ActivityTimeout, Interrupted, InvalidInput, UnknownActivity
 from batuta.failpoints import failpoint
 from batuta.ids import jitter
@@ -114,11 +114,12 @@ class Executor:
         self._loop: asyncio.AbstractEventLoop
         self._ticking: asyncio.TimerHandle | None = None
         self._may_act = may_act
-        self._permission = permission
+        self._runner = Runner(may_act, permission, self._end_well, self._end)
 
     def open(self, loop: asyncio.AbstractEventLoop, context: contextvars.Context) -> None:
         """Every attempt gets a copy of the context: what one sets, no other sees."""
         self._loop, self._context = loop, context
+        self._runner.open(loop, context)
 
     def close(self) -> None:
         """Forget all. Threads cannot be stopped; they end when their activity does."""
@@ -247,9 +248,7 @@ class Executor:
             self._end(call, error)
             return
         if call.activity.is_async:
-            task = _task(self._loop, self._perform(call, args, kwargs), self._context.copy())
-            if not task.done():
-                call.task = task
+            self._runner.begin(call, args, kwargs)
         else:
             call.task = self._loop.run_in_executor(self._pool(), _in_thread, call, self._may_act, args, kwargs)
             call.task.add_done_callback(lambda done: self._thread_ended(call, done))
@@ -276,19 +275,6 @@ class Executor:
         return self._threads
 
     # -- ending
-
-    async def _perform(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        try:
-            if not self._may_act():  # asked where the effect begins: this process may have stood still until now
-                await self._permission()
-            current_activity.set(call.info)
-            value = await call.activity.fn(*args, **kwargs)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # noqa: BLE001 - whatever an activity raises is its answer
-            self._end(call, error)
-        else:
-            self._end_well(call, value)
 
     def _thread_ended(self, call: Call, done: asyncio.Future[Any]) -> None:
         if done.cancelled():
@@ -380,13 +366,14 @@ class Executor:
 
     def _deliver_answers(self) -> None:
         answers = self._answers
-        for _ in range(min(_SLICE, len(answers))):
-            call, answer = answers.popleft()
-            try:
-                self._deliver_answer(call, answer)
-            except Exception:
-                log.exception("run %s is dropped and will be read again", call.run.identity.id)
-                call.run.drop()
+        with turns():
+            for _ in range(min(_SLICE, len(answers))):
+                call, answer = answers.popleft()
+                try:
+                    self._deliver_answer(call, answer)
+                except Exception:
+                    log.exception("run %s is dropped and will be read again", call.run.identity.id)
+                    call.run.drop()
         if answers:
             self._loop.call_soon(self._deliver_answers)
 
@@ -480,21 +467,6 @@ class Executor:
         failure = _timeout(twin, "took longer than its", limit or 0)
         failure.retryable = not total
         self._conclude(twin, failure)
-
-
-if sys.version_info >= (3, 12):
-
-    def _task(
-        loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None], context: contextvars.Context
-    ) -> asyncio.Task[None]:
-        """Begun at once: an activity that never waits costs no round of the loop."""
-        return asyncio.Task(work, loop=loop, eager_start=True, context=context)
-else:
-
-    def _task(
-        loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None], context: contextvars.Context
-    ) -> asyncio.Task[None]:
-        return loop.create_task(work, context=context)
 
 
 def _in_thread(call: Call, may_act: Callable[[], bool], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

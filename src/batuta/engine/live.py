@@ -206,7 +206,7 @@ class LiveRun:
         if kind in _ANSWERS and body.seq not in self.machine.activities:
             self._after_turn()  # it was cancelled by a turn that was not durable yet when it answered
             return
-        if self._backlog or self._too_far_ahead():
+        if self._backlog or self.head - self.durable >= self._host.settings.undurable_entries:
             self._backlog.append((kind, body))
             return
         self._take_turn(kind, body)

@@ -248,8 +248,7 @@ class RunLoop(asyncio.AbstractEventLoop):
     def is_closed(self) -> bool:
         return False
 
-    def get_debug(self) -> bool:
-        return False
+    get_debug = bool  # False: asked for every future, so without a frame of its own
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         error = context.get("exception")

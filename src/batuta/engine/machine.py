@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from heapq import heappop, heappush
 from random import Random
@@ -34,6 +36,36 @@ _get_running_loop = asyncio._get_running_loop
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _ACTIVITY, _TIMER = CommandKind.ACTIVITY, CommandKind.TIMER
+
+
+class _Thread(threading.local):
+    hooked = False
+    """Async generators that begin now are held by their run's loop."""
+
+
+_thread = _Thread()
+
+
+def _hook_generators() -> Any:
+    hooks = sys.get_asyncgen_hooks()
+    sys.set_asyncgen_hooks(_hold_generator, None)
+    return hooks
+
+
+def _hold_generator(generator: AsyncGenerator[Any, Any]) -> None:
+    cast(RunLoop, _get_running_loop()).hold_generator(generator)
+
+
+@contextmanager
+def turns() -> Iterator[None]:
+    """Many turns, one after the other: what they all need is set once. No async generator may begin between them."""
+    hooks, before = _hook_generators(), _thread.hooked
+    _thread.hooked = True
+    try:
+        yield
+    finally:
+        _thread.hooked = before
+        sys.set_asyncgen_hooks(*hooks)
 
 
 class Gone(BaseException):
@@ -102,9 +134,8 @@ class Machine:
             self._prepare(at, body)
         loop = self.loop
         host = _get_running_loop()
-        hooks = sys.get_asyncgen_hooks()
+        hooks = None if _thread.hooked else _hook_generators()
         _set_running_loop(loop)
-        sys.set_asyncgen_hooks(loop.hold_generator, None)
         loop.in_turn = True
         try:
             _DELIVER[kind](self, body)
@@ -113,7 +144,8 @@ class Machine:
                 self._finish(self._main)
         finally:
             loop.in_turn = False
-            sys.set_asyncgen_hooks(*hooks)
+            if hooks is not None:
+                sys.set_asyncgen_hooks(*hooks)
             _set_running_loop(host)
         if loop.broken is not None:
             raise loop.broken
@@ -350,9 +382,8 @@ class Machine:
         self._gone = True
         if hasattr(self, "loop"):
             host = _get_running_loop()
-            hooks = sys.get_asyncgen_hooks()
+            hooks = _hook_generators()
             _set_running_loop(self.loop)
-            sys.set_asyncgen_hooks(self.loop.hold_generator, None)
             try:
                 self._context.run(self.loop.tear_down)  # in the run's context: its batuta calls must find this machine
             finally:

@@ -11,6 +11,7 @@ from batuta.journal.records import Change, Hint, Move, NewRun, Verdict
 from batuta.journal.states import CLOSED, RunState
 from batuta.stores import rules
 from batuta.stores.sqlite.connection import Q
+from batuta.stores.sqlite.many import execute_many
 from batuta.stores.sqlite.rows import Row, attempt_row, new_run_row, one
 
 _INSERT_RUN, _INSERT_ENTRY, _ADVANCE, _FINISH = Q["insert_run"], Q["insert_entry"], Q["advance"], Q["finish"]
@@ -109,9 +110,9 @@ class Batch:
         self._fenced(_ADVANCE, self._advances)
         self._fenced(_FINISH, self._finishes)
         self._fenced(_HAND_BACK, self._hand_backs)
-        self._fenced(_PARK, self._parkings)
+        self._park()
         self._evict()
-        self._run(_INSERT_ENTRY, self._entries)
+        execute_many(self._cursor, _INSERT_ENTRY, self._entries)
         self._run(Q["upsert_attempt"], self._attempts)
         return Hint(due=self._due, closed=self._closed)
 
@@ -161,7 +162,12 @@ class Batch:
         self._fenced(_INSERT_RUN, self._starts)
 
     def _fenced(self, statement: str, rows: list[Row]) -> None:
-        if rows and self._cursor.executemany(statement, rows).rowcount != len(rows):
+        if rows and execute_many(self._cursor, statement, rows) != len(rows):
+            raise Mismatch
+
+    def _park(self) -> None:
+        rows = self._parkings
+        if rows and self._cursor.executemany(_PARK, rows).rowcount != len(rows):
             raise Mismatch
 
     def _run(self, statement: str, rows: list[Row]) -> None:

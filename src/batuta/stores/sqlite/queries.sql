@@ -281,7 +281,8 @@ ORDER BY run_id DESC LIMIT :limit;
 -- The same, through the index of what went wrong (its predicate must be repeated here word by word).
 SELECT * FROM runs INDEXED BY runs_unhappy
 WHERE namespace = :namespace AND run_id < :before
-    AND state IN ('failed', 'timed_out', 'cancelled', 'terminated', 'needs_code', 'poisoned', 'paused')
+    AND state <> 'completed' AND state <> 'running' AND state <> 'waiting' AND state <> 'pending'
+    AND state <> 'continued'
     AND state IN (SELECT value FROM json_each(:states))
     AND (:name IS NULL OR name = :name)
     AND (:kind IS NULL OR kind = :kind)
