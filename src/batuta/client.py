@@ -70,14 +70,14 @@ class Batuta:
         ref = await self._backend.find(check_id(id))
         return Handle(self._backend, ref, _result_decoder(workflow))
 
-    async def list(self, *, cursor: str | None = None, limit: int = 50, **where: Any) -> RunPage:
+    async def list(self, /, *, cursor: str | None = None, limit: int = 50, **where: Any) -> RunPage:
         """Runs, newest first. Filters: state or states, workflow, queue, id_prefix, tags, created_after,
         created_before (datetimes)."""
         if not 1 <= limit <= 1000:
             raise InvalidInput(f"limit={limit} must be from 1 to 1000: use the cursor for more")
         return await self._backend.list_runs(run_filter(**where), cursor, limit)
 
-    async def count(self, **where: Any) -> int:
+    async def count(self, /, **where: Any) -> int:
         """How many runs match. Filters as in `list`."""
         return await self._backend.count_runs(run_filter(**where))
 

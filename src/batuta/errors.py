@@ -21,6 +21,7 @@ BatutaError
 │   ├── Nondeterministic · Forbidden · Spins · WaitsForNothing
 ├── StoreError
 │   ├── StoreUnavailable (StoreFull) · OutcomeUnknown · BadData · StoreFailed · SchemaMismatch
+├── ClientError                 a client was used in a way it cannot be
 └── WorkerError                 a worker was used in a way it cannot be
 """
 
@@ -236,6 +237,10 @@ class StoreFailed(StoreError):
 
 class SchemaMismatch(StoreError):
     """The database has another schema than this code: migrate it, or upgrade Batuta."""
+
+
+class ClientError(BatutaError):
+    """A client was used in a way it cannot be: closed, of another process, or blocking inside an event loop."""
 
 
 class WorkerError(BatutaError):
