@@ -295,3 +295,12 @@ WHERE namespace = :namespace
         SELECT 1 FROM json_each(:tags) AS wanted WHERE NOT EXISTS (
             SELECT 1 FROM json_each(runs.tags) AS tag
             WHERE tag.key = json_extract(wanted.value, '$[0]') AND tag.value = json_extract(wanted.value, '$[1]'))))
+
+-- namespaces --
+-- From one to the next by the index: there are few of them, and many runs.
+WITH RECURSIVE known(name) AS (
+    SELECT min(namespace) FROM runs
+    UNION ALL
+    SELECT (SELECT min(namespace) FROM runs WHERE namespace > known.name) FROM known WHERE known.name IS NOT NULL
+)
+SELECT name FROM known WHERE name IS NOT NULL;

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from pathlib import Path
 
 from batuta.clock import SECOND, Clock, SystemClock
@@ -31,6 +31,7 @@ from batuta.journal.states import RunState
 from batuta.journal.store import Heart
 from batuta.stores.listeners import Listeners
 from batuta.stores.sqlite import claims, intake, lists, schema
+from batuta.stores.sqlite.backup import copied
 from batuta.stores.sqlite.batch import commit_batch
 from batuta.stores.sqlite.beats import SqliteHeart
 from batuta.stores.sqlite.connection import Faults, Q
@@ -116,6 +117,14 @@ class SqliteStore:
             return writer.write_blocking(work)
         finally:
             writer.close()
+
+    def copied_to(self, target: Path) -> AbstractContextManager[Path]:
+        """Copy the file while others write to it: a draft to look at, which becomes `target` at the block's end."""
+        return copied(self._path, target)
+
+    def namespaces(self) -> list[str]:
+        """All that have runs."""
+        return self._readers.read(lambda connection: [name for (name,) in connection.execute(Q["namespaces"])])
 
     # -- time and hints
 
