@@ -49,11 +49,14 @@ class NotSerialisable(InvalidInput):
 class TooLarge(InvalidInput):
     """A payload over the limit."""
 
-    def __init__(self, what: str, size: int, limit: int) -> None:
-        super().__init__(
-            f"{what} is {size:,} bytes of JSON, over the limit of {limit:,}: pass a reference to where the data lies, "
-            f"or raise BATUTA_MAX_PAYLOAD"
-        )
+    def __init__(
+        self,
+        what: str,
+        size: int,
+        limit: int,
+        advice: str = "pass a reference to where the data lies, or raise BATUTA_MAX_PAYLOAD",
+    ) -> None:
+        super().__init__(f"{what} is {size:,} bytes of JSON, over the limit of {limit:,}: {advice}")
         self.what, self.size, self.limit = what, size, limit
 
 

@@ -61,7 +61,7 @@ class SqliteStore:
         self._tapes = Tapes(self._readers, namespace)
         self._locks = WorkerLocks(self._path)
         self._listeners = Listeners()
-        self._watcher = Watcher(self._writer, self._listeners)
+        self._watcher = Watcher(self._writer, self._listeners, namespace)
 
     @property
     def faults(self) -> Faults | None:
