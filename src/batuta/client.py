@@ -70,14 +70,14 @@ class Batuta:
         ref = await self._backend.find(check_id(id))
         return Handle(self._backend, ref, _result_decoder(workflow))
 
-    async def list(self, *, cursor: str | None = None, limit: int = 50, **where: Any) -> RunPage:
+    async def list(self, /, *, cursor: str | None = None, limit: int = 50, **where: Any) -> RunPage:
         """Runs, newest first. Filters: state or states, workflow, queue, id_prefix, tags, created_after,
         created_before (datetimes)."""
-        if not 1 <= limit <= 1000:
-            raise InvalidInput(f"limit={limit} must be from 1 to 1000: use the cursor for more")
+        if type(limit) is not int or not 1 <= limit <= 1000:
+            raise InvalidInput(f"limit={limit!r} must be a whole number from 1 to 1000: use the cursor for more")
         return await self._backend.list_runs(run_filter(**where), cursor, limit)
 
-    async def count(self, **where: Any) -> int:
+    async def count(self, /, **where: Any) -> int:
         """How many runs match. Filters as in `list`."""
         return await self._backend.count_runs(run_filter(**where))
 
@@ -144,41 +144,54 @@ def _check_options(options: dict[str, Any]) -> None:
             options["if_exists"] = IfExists(options["if_exists"])
         except ValueError:
             raise InvalidInput(f"if_exists={options['if_exists']!r} must be one of {', '.join(IfExists)}") from None
-    tags = options.get("tags", {})
-    if not isinstance(tags, Mapping) or not all(isinstance(t, str) for pair in tags.items() for t in pair):
-        raise InvalidInput(f"tags={tags!r} must map strings to strings")
+    _check_tags(options.get("tags", {}))
 
 
-def run_filter(
-    *,
-    state: str | None = None,
-    states: Iterable[str] = (),
-    workflow: str | Workflow[..., Any] | None = None,
-    queue: str | None = None,
-    id_prefix: str | None = None,
-    tags: Mapping[str, str] | None = None,
-    created_after: datetime | None = None,
-    created_before: datetime | None = None,
-) -> RunFilter:
-    """Which runs, in the words of `list`. Raises InvalidInput for a state that does not exist."""
-    wanted = [*([states] if isinstance(states, str) else states), *([state] if state is not None else [])]
-    try:
-        chosen = tuple(RunState(one) for one in wanted)
-    except ValueError as error:
-        raise InvalidInput(f"{error}: the states are {', '.join(RunState)}") from None
+_FILTERS = ("state", "states", "workflow", "queue", "id_prefix", "tags", "created_after", "created_before")
+
+
+def run_filter(**where: Any) -> RunFilter:
+    """Which runs, in the words of `list`. Raises InvalidInput for what is no filter, or cannot be one's value."""
+    if unknown := where.keys() - set(_FILTERS):
+        raise InvalidInput(f"{', '.join(sorted(unknown))} is no filter of runs: there are {', '.join(_FILTERS)}")
+    workflow = where.get("workflow")
     return RunFilter(
-        states=chosen,
-        name=workflow.name if isinstance(workflow, Workflow) else workflow,
-        queue=queue,
-        id_prefix=id_prefix,
-        tags=tuple(sorted((tags or {}).items())),
-        created_after=_micros(created_after),
-        created_before=_micros(created_before),
+        states=_states(where.get("states", ()), where.get("state")),
+        name=workflow.name if isinstance(workflow, Workflow) else _text("workflow", workflow),
+        queue=_text("queue", where.get("queue")),
+        id_prefix=_text("id_prefix", where.get("id_prefix")),
+        tags=tuple(sorted(_check_tags(where.get("tags") or {}).items())),
+        created_after=_micros("created_after", where.get("created_after")),
+        created_before=_micros("created_before", where.get("created_before")),
     )
 
 
-def _micros(moment: datetime | None) -> int | None:
-    return None if moment is None else round(moment.timestamp() * SECOND)
+def _states(several: Iterable[str], one: str | None) -> tuple[RunState, ...]:
+    try:
+        wanted = [*([several] if isinstance(several, str) else several), *([one] if one is not None else [])]
+        return tuple(RunState(each) for each in wanted)
+    except (ValueError, TypeError) as error:
+        raise InvalidInput(f"{error}: the states are {', '.join(RunState)}") from None
+
+
+def _text(name: str, value: object) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    raise InvalidInput(f"{name}={value!r} must be a string")
+
+
+def _check_tags(tags: object) -> Mapping[str, str]:
+    if not isinstance(tags, Mapping) or not all(isinstance(text, str) for pair in tags.items() for text in pair):
+        raise InvalidInput(f"tags={tags!r} must map strings to strings")
+    return tags
+
+
+def _micros(name: str, moment: object) -> int | None:
+    if moment is None:
+        return None
+    if not isinstance(moment, datetime):
+        raise InvalidInput(f"{name}={moment!r} must be a datetime, such as datetime(2020, 1, 1, tzinfo=UTC)")
+    return round(moment.timestamp() * SECOND)
 
 
 def _result_decoder(workflow: Any) -> Any:

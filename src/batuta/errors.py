@@ -22,6 +22,7 @@ BatutaError
 │   ├── Nondeterministic · Forbidden · Spins · WaitsForNothing
 ├── StoreError
 │   ├── StoreUnavailable (StoreFull) · OutcomeUnknown · BadData · StoreFailed · SchemaMismatch
+├── ClientError                 a client was used in a way it cannot be
 └── WorkerError                 a worker was used in a way it cannot be
 """
 
@@ -49,11 +50,14 @@ class NotSerialisable(InvalidInput):
 class TooLarge(InvalidInput):
     """A payload over the limit."""
 
-    def __init__(self, what: str, size: int, limit: int) -> None:
-        super().__init__(
-            f"{what} is {size:,} bytes of JSON, over the limit of {limit:,}: pass a reference to where the data lies, "
-            f"or raise BATUTA_MAX_PAYLOAD"
-        )
+    def __init__(
+        self,
+        what: str,
+        size: int,
+        limit: int,
+        advice: str = "pass a reference to where the data lies, or raise BATUTA_MAX_PAYLOAD",
+    ) -> None:
+        super().__init__(f"{what} is {size:,} bytes of JSON, over the limit of {limit:,}: {advice}")
         self.what, self.size, self.limit = what, size, limit
 
 
@@ -245,6 +249,10 @@ class StoreFailed(StoreError):
 
 class SchemaMismatch(StoreError):
     """The database has another schema than this code: migrate it, or upgrade Batuta."""
+
+
+class ClientError(BatutaError):
+    """A client was used in a way it cannot be: closed, of another process, or blocking inside an event loop."""
 
 
 class WorkerError(BatutaError):

@@ -25,7 +25,7 @@ from batuta.engine.starter import Starter
 from batuta.engine.takers import needs_taker, why_nobody_takes
 from batuta.engine.waiters import Waiters
 from batuta.engine.worker import Worker
-from batuta.errors import AlreadyStarted, NotParked, RunClosed, StoreUnavailable, WorkflowBroken
+from batuta.errors import AlreadyStarted, NotParked, RunClosed, StoreUnavailable, TooLarge, WorkflowBroken
 from batuta.ids import RunId, new_run_id, seed_of
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, decode_body, encode_entry
 from batuta.journal.records import Attempt, IfExists, Message, MessageKind, NewRun, Run, RunFilter
@@ -184,12 +184,21 @@ def _new_run(request: StartRequest) -> tuple[NewRun, Body]:
         timeout=round((request.timeout or 0) * SECOND),
         execution_timeout=round((request.execution_timeout or 0) * SECOND),
         version=request.version,
-        tags=encode(request.tags, "tags", _LARGEST_MEMO).decode() if request.tags else "{}",
-        memo=encode(request.memo, "memo", _LARGEST_MEMO).decode() if request.memo is not None else "null",
+        tags=_small(request.tags, "option 'tags'") if request.tags else "{}",
+        memo=_small(request.memo, "option 'memo'") if request.memo is not None else "null",
         if_exists=request.if_exists,
     )
     start = StartInfo(request.workflow, seed_of(run_id), key_base, version=request.version, timeout=new.timeout)
     return new, Body(value=Raw(request.input), start=start)
+
+
+def _small(value: Any, what: str) -> str:
+    """JSON of what stands in a run's row."""
+    try:
+        return encode(value, what, _LARGEST_MEMO).decode()
+    except TooLarge as error:
+        advice = "it is read with every list of runs; give what is large as an argument of the workflow"
+        raise TooLarge(what, error.size, error.limit, advice) from None
 
 
 def _closing_command(last: Entry | None) -> Command | None:

@@ -310,3 +310,29 @@ WHERE namespace = :namespace
         SELECT 1 FROM json_each(:tags) AS wanted WHERE NOT EXISTS (
             SELECT 1 FROM json_each(runs.tags) AS tag
             WHERE tag.key = json_extract(wanted.value, '$[0]') AND tag.value = json_extract(wanted.value, '$[1]'))))
+
+-- namespaces --
+-- From one to the next by the index: there are few of them, and many runs.
+WITH RECURSIVE known(name) AS (
+    SELECT min(namespace) FROM runs
+    UNION ALL
+    SELECT (SELECT min(namespace) FROM runs WHERE namespace > known.name) FROM known WHERE known.name IS NOT NULL
+)
+SELECT name FROM known WHERE name IS NOT NULL;
+
+-- ends --
+-- The last message and the last entry. Numbers of both only grow.
+SELECT (SELECT coalesce(max(number), 0) FROM inbox), (SELECT coalesce(max(rowid), 0) FROM journal);
+
+-- messages_after --
+-- Owned runs that have got messages since. From a chain to its run as for a message to a closed one.
+SELECT last.run_id
+FROM inbox AS sent
+CROSS JOIN runs AS begun ON begun.namespace = sent.namespace AND begun.run_id = sent.chain_id
+CROSS JOIN runs AS last ON last.namespace = begun.namespace AND last.id = begun.id AND last.current = 1
+WHERE sent.number > ? AND sent.namespace = ? AND sent.consumed_at IS NULL AND last.owner IS NOT NULL
+ORDER BY sent.number DESC LIMIT ?;
+
+-- entries_after --
+-- The newest entries since, and what each is. The kind is not asked for here: the limit bounds what is gone through.
+SELECT run_id, namespace, kind FROM journal WHERE rowid > ? ORDER BY rowid DESC LIMIT ?;

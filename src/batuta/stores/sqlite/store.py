@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from pathlib import Path
 
 from batuta.clock import SECOND, Clock, SystemClock
@@ -33,6 +33,7 @@ from batuta.journal.store import Heart
 from batuta.stores import rules
 from batuta.stores.listeners import Listeners
 from batuta.stores.sqlite import claims, intake, lists, schema
+from batuta.stores.sqlite.backup import copied
 from batuta.stores.sqlite.batch import commit_batch
 from batuta.stores.sqlite.beats import SqliteHeart
 from batuta.stores.sqlite.connection import Faults, Q
@@ -62,7 +63,7 @@ class SqliteStore:
         self._tapes = Tapes(self._readers, namespace)
         self._locks = WorkerLocks(self._path)
         self._listeners = Listeners()
-        self._watcher = Watcher(self._writer, self._listeners)
+        self._watcher = Watcher(self._writer, self._listeners, namespace)
 
     @property
     def faults(self) -> Faults | None:
@@ -118,6 +119,14 @@ class SqliteStore:
             return writer.write_blocking(work)
         finally:
             writer.close()
+
+    def copied_to(self, target: Path) -> AbstractContextManager[Path]:
+        """Copy the file while others write to it: a draft to look at, which becomes `target` at the block's end."""
+        return copied(self._path, target)
+
+    def namespaces(self) -> list[str]:
+        """All that have runs."""
+        return self._readers.read(lambda connection: [name for (name,) in connection.execute(Q["namespaces"])])
 
     # -- time and hints
 
