@@ -16,6 +16,7 @@ from batuta.authoring.failures import to_failure
 from batuta.clock import SECOND
 from batuta.engine.completion import Completion
 from batuta.engine.dbclock import DatabaseClock
+from batuta.engine.effects import add_effects
 from batuta.engine.machine import Machine, RunIdentity
 from batuta.engine.replay import Replay
 from batuta.engine.waiters import Waiters
@@ -262,6 +263,8 @@ class LiveRun:
         change.entries.append(entry)
         if body.message_id:
             change.consumed.append(body.message_id)
+        if self.machine.beyond:
+            add_effects(self, change, entry, body.commands)
         self.effects.extend(body.commands)
         self.head = entry.ord
         if self._host.settings.always_replay:

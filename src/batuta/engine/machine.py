@@ -111,6 +111,8 @@ class Machine:
         self.entries = 0
         self.activities: dict[int, PendingActivity] = {}
         self.commands: list[Command] = []
+        self.beyond = False
+        """This turn issued a command that reaches beyond the run (see `engine.effects`)."""
         self.logs: list[Callable[[], None]] = []
         self.outcome: Command | None = None
         """The command that closes the run, once its code has come to an end."""
@@ -130,6 +132,7 @@ class Machine:
         self.at = at
         self.entries += 1
         self.commands = []
+        self.beyond = False
         if kind is EntryKind.STARTED:
             self._prepare(at, body)
         loop = self.loop

@@ -22,6 +22,10 @@ class EntryKind(StrEnum):
     CHILD_DONE = "child_done"
     CHILD_FAILED = "child_failed"
     CANCEL_REQUESTED = "cancel_requested"
+    ACCEPTED = "accepted"
+    """The store took the message or child that a command sent. Only where the code waits for that word."""
+    REFUSED = "refused"
+    """It did not: nobody has that id, it is closed, or a child's id is taken. `error` says which."""
     # Written by whoever closes a run from outside; they run no turn and are always the last entry.
     TERMINATED = "terminated"
     TIMED_OUT = "timed_out"
@@ -56,6 +60,15 @@ class Command(Struct, omit_defaults=True, gc=False):
     error: Failure | UnsetType = UNSET
     target: int = 0
     """The command that this one is about: what a cancel cancels."""
+    to: str = ""
+    """The id of the run that a child gets, or that a message goes to."""
+
+
+class Carried(Struct, omit_defaults=True, gc=False):
+    """A signal that goes on to the next run of a chain."""
+
+    name: str
+    value: Raw | UnsetType = UNSET
 
 
 class StartInfo(Struct, omit_defaults=True, gc=False):
@@ -70,6 +83,16 @@ class StartInfo(Struct, omit_defaults=True, gc=False):
     version: str = ""
     timeout: int = 0
     """Run timeout in microseconds from the start; 0 is none."""
+    execution_timeout: int = 0
+    """The same for the whole chain."""
+    attempt: int = 1
+    """Counts the tries of a workflow that is retried."""
+    retry: Raw | UnsetType = UNSET
+    """JSON of the workflow's Retry, when it has one."""
+    options: Raw | UnsetType = UNSET
+    """JSON of an activity's options, for the run of an activity that was routed to another queue."""
+    carried: list[Carried] = []
+    """Messages that the run before had taken from the inbox and its code had not yet received."""
     max_payload: int = 0
     """The limit on payloads that this run lives with: a setting that changes later must not change its replay."""
 

@@ -64,6 +64,8 @@ class NewRun(Struct, kw_only=True, gc=False):
     parent_run_id: RunId | None = None
     parent_seq: int = 0
     parent_policy: ParentPolicy = ParentPolicy.CANCEL
+    code: str = ""
+    """What a worker must have to run it: `name`, `name@version` or `activity:name`. Empty: its name."""
     flow_key: str = ""
     """What per-key limits count by."""
     start: str = "{}"
@@ -102,6 +104,7 @@ class Run(Struct, kw_only=True):
     version: str
     tags: str
     memo: str
+    code: str = ""
     parent_run_id: RunId | None = None
     parent_seq: int = 0
 
@@ -115,8 +118,12 @@ class MessageKind(StrEnum):
     SIGNAL = "signal"
     UPDATE = "update"
     CANCEL = "cancel"
+    TERMINATE = "terminate"
+    """From a parent that closed: the owner closes the run."""
     CHILD = "child"
+    """A child closed. The body is the JSON of a journal `Body`: `seq`, and `value` or `error`."""
     ACTIVITY = "activity"
+    """An activity was completed from outside. The body is as for a child."""
 
 
 class Message(Struct, kw_only=True):
@@ -147,6 +154,54 @@ class Attempt(Struct, kw_only=True):
     """JSON of a Failure."""
     details: str | None = None
     """JSON of the last heartbeat's details."""
+    outside: bool = False
+    """It has ended without an answer: that comes from outside, by token."""
+
+
+class OutputKind(StrEnum):
+    PUBLISHED = "published"
+    """Belongs to the run."""
+    ANSWER = "answer"
+    """To an update, whose message id is the name. Belongs to the chain: whoever waits for it need not know which run
+    of the chain answers."""
+
+
+class Output(Struct, kw_only=True, gc=False):
+    """A value for readers outside, written over by the turn that makes a newer one."""
+
+    kind: OutputKind
+    name: str
+    ord: int
+    """The entry whose turn made it (of a rejected update, which has none: the head)."""
+    at: int
+    value: str | None = None
+    error: str | None = None
+    """JSON of a Failure."""
+
+
+class Send(Struct, kw_only=True, gc=False):
+    """A message to the chain of another run: the current one of `id`. It leaves with the turn that sent it."""
+
+    seq: int
+    id: str
+    message: Message
+
+
+class Successor(Struct, kw_only=True, gc=False):
+    """The next run of a chain, inserted unowned with its start message by the change that closes the one before.
+
+    Takes over id, chain, kind, priority, tags, memo, flow key and parent from it.
+    """
+
+    run_id: RunId
+    name: str
+    code: str = ""
+    queue: str = "default"
+    version: str = ""
+    delay: int = 0
+    timeout: int = 0
+    execution_timeout: int = 0
+    start: str = "{}"
 
 
 class Move(Struct, gc=False):
@@ -156,12 +211,33 @@ class Move(Struct, gc=False):
     pending: handed back untouched, due at `wake_at`.
     a closed state: `closed_at` is stamped, owner and wake_at are cleared.
     needs_code, poisoned: parked with `reason`; `fingerprint` is added to `failed_code`.
+
+    Closing (but for `continued`) tells the parent, if it is open: a message `child:<run_id>` of kind CHILD with
+    `outcome` as its body. Closing in any way tells open children by their policy, when `children` is set: a message
+    `parent:<run_id of the parent>` of kind CANCEL or TERMINATE.
     """
 
     state: RunState
     wake_at: int | None = None
     reason: str = ""
     fingerprint: str = ""
+    outcome: str = ""
+    """JSON of a journal `Body` for the parent; empty when there is none."""
+    children: bool = False
+    """The run may have children."""
+
+
+class Effects(Struct, kw_only=True, gc=False):
+    """What a change does beyond its own run, in the same transaction."""
+
+    outputs: list[Output] = field(default_factory=list)
+    """Upserted by (run, kind, name); answers by (chain, kind, name)."""
+    children: list[NewRun] = field(default_factory=list)
+    """Inserted unowned, each with its start message. One that is there already, by run id, is accepted."""
+    sends: list[Send] = field(default_factory=list)
+    """Put into inboxes, in order. One that was sent before, by message id, is accepted."""
+    successor: Successor | None = None
+    """With a move to `continued`."""
 
 
 class Change(Struct, kw_only=True, gc=False):
@@ -180,6 +256,7 @@ class Change(Struct, kw_only=True, gc=False):
     attempts: list[Attempt] = field(default_factory=list)
     """Upserted by (run, seq, number)."""
     move: Move | None = None
+    effects: Effects | None = None
 
     @property
     def new_head(self) -> int:
@@ -193,6 +270,20 @@ class Verdict(StrEnum):
     """The fence held: another owner, another head, closed, or the worker is not live. Nothing of it was written."""
     EXISTS = "exists"
     """A start whose id is taken. Nothing of it was written."""
+    UNREAD = "unread"
+    """A move to completed, failed or cancelled found signals or updates in the inbox that the run has not read (and
+    does not consume with this change): they were acknowledged, so it must see them first. Nothing of it was written."""
+
+
+class Refusal(Struct, gc=False):
+    """A child or message of a durable change that the store did not take."""
+
+    seq: int
+    id: str
+    error: str
+    """AlreadyStarted (a child's id is taken), UnknownRun or RunClosed (nobody to send to)."""
+    state: str = ""
+    """Of the run that stands in the way, or is closed."""
 
 
 class Tape(Struct):
@@ -279,3 +370,5 @@ class Hint(Struct, kw_only=True):
     """Owned runs that got a message or were closed from outside."""
     closed: list[RunId] | None = field(default_factory=list)
     """Runs that closed; None: many, look for yours."""
+    answered: list[RunId] | None = field(default_factory=list)
+    """Chains with new answers to updates; None: many, look for yours."""

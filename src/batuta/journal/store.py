@@ -24,8 +24,10 @@ from batuta.journal.records import (
     Hint,
     Message,
     NewRun,
+    Output,
     Page,
     Pulse,
+    Refusal,
     Run,
     RunFilter,
     StartOutcome,
@@ -87,10 +89,12 @@ class Store(Protocol):
 
     # -- runs come in
 
-    async def start(self, run: NewRun) -> tuple[Run, bool]:
+    async def start(self, run: NewRun, message: Message | None = None) -> tuple[Run, bool]:
         """Insert an unowned run, pending and due, with its start message. Returns the id's run and whether it is new.
 
         With REJECT, or RESTART while the current one is open: raises AlreadyStarted, nothing is written.
+        `message` goes into the inbox of the run that is returned, new or not, in the same transaction; when that one is
+        closed: raises RunClosed, nothing is written.
         """
         ...
 
@@ -102,7 +106,8 @@ class Store(Protocol):
         ...
 
     async def send(self, run_id: RunId, message: Message) -> bool:
-        """Put a message into the inbox of the run's chain; an unowned (not parked, not paused) run becomes due.
+        """Put a message into the inbox of the run's chain; a waiting run becomes due. A pending one keeps its
+        time, but for a CANCEL or TERMINATE.
 
         False when the id was sent before (nothing changes). Raises RunClosed, UnknownRun.
         """
@@ -151,8 +156,11 @@ class Store(Protocol):
         """What a claim gives, without claiming. Raises UnknownRun."""
         ...
 
-    async def commit(self, worker_id: str, changes: Sequence[Change]) -> dict[int, Verdict]:
+    async def commit(self, worker_id: str, changes: Sequence[Change]) -> dict[int, Verdict | list[Refusal]]:
         """Make all changes durable in one transaction; returns only those that were not, by index.
+
+        Of a change that is durable, but for some of its children or sends: the refusals. Children and sends of a change
+        that was written before are looked at anew, so that a repeated commit tells them, too.
 
         Fence per change: the run is open, its epoch is the change's and its head is the change's `head`. A change that
         finds its own epoch and `new_head` already there was written by us before: it counts as durable, also when the
@@ -163,7 +171,7 @@ class Store(Protocol):
 
     async def close_run(self, run_id: RunId, head: int, entry: Entry, state: RunState, reason: str) -> bool:
         """Close an open run from outside with its last entry: epoch + 1, owner none. False when `head` has moved or
-        it is closed; nothing is written then."""
+        it is closed; nothing is written then. Tells parent and children, as a `Move` does."""
         ...
 
     # -- reading
@@ -186,6 +194,14 @@ class Store(Protocol):
 
     async def attempts(self, run_id: RunId) -> list[Attempt]:
         """By seq and number."""
+        ...
+
+    async def outputs(self, run_id: RunId) -> list[Output]:
+        """What the run has published, by name."""
+        ...
+
+    async def answers(self, asked: Sequence[tuple[RunId, str]]) -> list[Output | None]:
+        """The answers to updates, each asked for by chain and message id."""
         ...
 
     async def closed_among(self, run_ids: Sequence[RunId]) -> list[RunId]:

@@ -11,9 +11,10 @@ from batuta.journal.entries import Entry
 from batuta.journal.records import Hint, IfExists, Message, NewRun, Run, StartOutcome
 from batuta.journal.states import RunState
 from batuta.stores import rules
-from batuta.stores.sqlite.batch import deadline_of
 from batuta.stores.sqlite.connection import Q
+from batuta.stores.sqlite.effects import deadline_of
 from batuta.stores.sqlite.errors import translate
+from batuta.stores.sqlite.post import Post, Target
 from batuta.stores.sqlite.rows import entry_row, message_row, new_run_row, one, run_of
 
 
@@ -32,6 +33,16 @@ def start_many(cursor: sqlite3.Cursor, namespace: str, runs: Sequence[NewRun], n
             outcomes.append(meant)
         cursor.execute("RELEASE one")
     return outcomes
+
+
+def start_and_send(
+    cursor: sqlite3.Cursor, namespace: str, new: NewRun, message: Message, now: int
+) -> tuple[Run, bool, Hint]:
+    """Start it or find the one that has its id; then send that one the message."""
+    run, is_new = start(cursor, namespace, new, now)
+    hint = send(cursor, namespace, run.run_id, message, now) or Hint()
+    hint.due = hint.due or is_new
+    return find(cursor, namespace, run.run_id), is_new, hint
 
 
 def start(cursor: sqlite3.Cursor, namespace: str, new: NewRun, now: int) -> tuple[Run, bool]:
@@ -78,10 +89,12 @@ def send(cursor: sqlite3.Cursor, namespace: str, run_id: RunId, message: Message
     run = find(cursor, namespace, run_id)
     if one(cursor.execute(Q["message_known"], (run.chain_id.bytes, message.message_id))) is not None:
         return None
-    target = run if run.closed_at is None else _successor(cursor, namespace, run)
-    cursor.execute(Q["insert_message"], message_row(namespace, run.chain_id, message, now))
-    woken = cursor.execute(Q["wake"], (now, now, namespace, target.run_id.bytes)).rowcount
-    return Hint(due=bool(woken), messages=[target.run_id] if target.owner is not None else [])
+    last = run if run.closed_at is None else _successor(cursor, namespace, run)
+    hint = Hint()
+    post = Post(cursor, namespace, now, hint)
+    post.deliver(Target(last.run_id.bytes, last.chain_id.bytes, last.state, last.owner, last.closed_at), message)
+    post.wake()
+    return hint
 
 
 def unpark(cursor: sqlite3.Cursor, namespace: str, run_id: RunId, now: int) -> bool:
@@ -115,4 +128,8 @@ def close(
     if not cursor.execute(Q["close_from_outside"], values).rowcount:
         return None
     cursor.execute(Q["insert_entry"], entry_row(namespace, run_id.bytes, run.epoch + 1, entry))
-    return Hint(messages=[run_id] if run.owner is not None else [], closed=[run_id])
+    hint = Hint(messages=[run_id] if run.owner is not None else [], closed=[run_id])
+    post = Post(cursor, namespace, now, hint)
+    post.tell_kin(run_id.bytes, run.id, run.parent_seq, state, reason)
+    post.wake()
+    return hint

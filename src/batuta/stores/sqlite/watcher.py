@@ -60,7 +60,7 @@ class Watcher:
             return
         news = self._news()
         if news is not None:
-            self._listeners.tell(Hint(due=True, messages=news, closed=None))
+            self._listeners.tell(Hint(due=True, messages=news, closed=None, answered=None))
             self._pause = SHORTEST_SECONDS
         self._pause = min(self._pause * 1.2, LONGEST_SECONDS)
         self._timer = self._loop.call_later(self._pause, self._look)
