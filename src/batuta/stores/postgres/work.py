@@ -21,8 +21,21 @@ from batuta.stores.postgres.session import Session
 class Work(Base):
     """Starting, sending and claiming."""
 
-    async def start(self, run: NewRun) -> tuple[Run, bool]:
-        return rules.started((await self.start_many([run]))[0])
+    async def start(self, run: NewRun, message: Message | None = None) -> tuple[Run, bool]:
+        if message is None:
+            return rules.started((await self.start_many([run]))[0])
+        may_join = run.if_exists is IfExists.RETURN
+        columns = (*batch.new_run_columns([batch.unowned_row(run)]), *_message_values(rules.start_message(run)))
+        values = (self.namespace, may_join, *columns, *_message_values(message))
+        async with self._pool.session() as session:
+            [(outcome, receiver, state, owner)] = await session.write(self._sql["start_and_send"], *values)
+            if outcome == "taken":
+                raise AlreadyStarted(run.id, state)
+            if outcome == "closed":
+                raise RunClosed(run.id, state)
+            self._announce("sent" if outcome == "new" else outcome, receiver, state, owner)
+            rows = await session.read(self._sql["run"], self.namespace, receiver)
+        return run_of(rows[0]), receiver == run.run_id
 
     async def start_many(self, runs: Sequence[NewRun]) -> list[StartOutcome]:
         outcomes: dict[RunId, StartOutcome] = {}
@@ -66,25 +79,13 @@ class Work(Base):
         return AlreadyStarted(run.id, current[0]["state"])
 
     async def send(self, run_id: RunId, message: Message) -> bool:
-        rows = await self._pool.write(
-            self._sql["send_message"],
-            self.namespace,
-            run_id,
-            message.message_id,
-            message.kind,
-            message.name,
-            message.body,
-        )
+        rows = await self._pool.write(self._sql["send_message"], self.namespace, run_id, *_message_values(message))
         outcome, receiver, state, owner = rows[0]
-        match outcome:
-            case "unknown":
-                raise UnknownRun(run_id, self.namespace)
-            case "closed":
-                raise RunClosed(run_id, state)
-            case "sent" if owner is not None:
-                self._announcer.tell(Hint(messages=[standard(receiver)]))
-            case "sent" if state in ("pending", "waiting"):
-                self._announcer.tell(Hint(due=True))
+        if outcome == "unknown":
+            raise UnknownRun(run_id, self.namespace)
+        if outcome == "closed":
+            raise RunClosed(run_id, state)
+        self._announce(outcome, receiver, state, owner)
         return bool(outcome == "sent")
 
     async def unpark(self, run_id: RunId) -> bool:
@@ -93,6 +94,12 @@ class Work(Base):
             raise UnknownRun(run_id, self.namespace)
         self._announcer.tell(Hint(due=unparked))
         return bool(unparked)
+
+    def _announce(self, outcome: str, receiver: RunId, state: str | None, owner: str | None) -> None:
+        if outcome == "sent" and owner is not None:
+            self._announcer.tell(Hint(messages=[standard(receiver)]))
+        elif outcome == "sent" and state in ("pending", "waiting"):
+            self._announcer.tell(Hint(due=True))
 
     async def register(self, worker: WorkerInfo) -> int:
         rows = await self._pool.write(
@@ -170,3 +177,7 @@ class Work(Base):
             if row["message_id"] is not None:
                 messages.append(message_of(row))
         return found
+
+
+def _message_values(message: Message) -> tuple[str, str, str, str]:
+    return message.message_id, message.kind, message.name, message.body
