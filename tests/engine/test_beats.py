@@ -189,7 +189,10 @@ async def test_a_claim_whose_answer_is_lost_is_found_by_the_heartbeat(real_time:
     assert executed == ["hello", "waits"]
 
 
-async def test_a_lost_answer_is_found_also_while_the_worker_never_stops_claiming(real_time: None) -> None:
+async def test_a_lost_answer_is_found_also_while_the_worker_never_stops_claiming(
+    real_time: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("batuta.engine.poller._LONGEST_PAUSE", 0.001)
     executed.clear()
     database = MemoryDatabase()
     async with client_of(BusyStore(database)) as client, client_of(MemoryStore(database)) as other:
