@@ -6,6 +6,7 @@ from typing import Any
 
 from batuta import Handle, RunNotCompleted
 from batuta.testing import Environment, run
+from tests.replay import talkers
 from tests.replay import workflows as w
 from tests.replay.journals import FOLDER, Journal, portable, save
 
@@ -71,11 +72,13 @@ SCENARIOS: dict[str, Scenario] = {
     "gives_up": plain(w.gives_up),
     "catches": plain(w.catches),
     "generators": plain(w.generators),
+    **talkers.SCENARIOS,
 }
 
 
 async def record(name: str) -> Journal:
-    async with Environment(workflows=w.ALL, activities=w.ACTIVITIES) as env:
+    activities = [*w.ACTIVITIES, *talkers.ACTIVITIES]
+    async with Environment(workflows=[*w.ALL, *talkers.ALL], activities=activities) as env:
         handle = await SCENARIOS[name](env)
         try:
             await handle.result()
