@@ -71,14 +71,15 @@ def _reject(run: LiveRun, body: Body, error: Exception) -> None:
     """No entry: the message is consumed and answered, and the run never knew."""
     rejected = UpdateRejected(body.name, run.identity.id, str(error) or type(error).__name__)
     rejected.__cause__ = error
-    failure = json.encode(to_failure(rejected)).decode()
+    failure = to_failure(rejected)
+    failure.traceback = ""
     change = run.open_change()
     change.consumed.append(body.message_id)
     if change.effects is None:
         change.effects = Effects()
-    at = run.machine.at
+    at, text = run.machine.at, json.encode(failure).decode()
     put_output(
-        change.effects, Output(kind=OutputKind.ANSWER, name=body.message_id, ord=max(run.head, 0), at=at, error=failure)
+        change.effects, Output(kind=OutputKind.ANSWER, name=body.message_id, ord=max(run.head, 0), at=at, error=text)
     )
 
 
