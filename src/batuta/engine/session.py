@@ -361,10 +361,17 @@ class Session:
             run.ready = True
             run.wake(self.clock.now())
         else:
-            run.resume(tape.attempts, tape.messages)
+            self._resume(run, tape)
         if run.run_id in self._hinted:
             self._hinted.discard(run.run_id)
             self._look_for_messages([run.run_id])
+
+    def _resume(self, run: LiveRun, tape: Tape) -> None:
+        try:
+            run.resume(tape.attempts, tape.messages)
+        except Exception:
+            log.exception("run %s is dropped and will be read again", run.identity.id)
+            run.drop()
 
     def go_back(self, run: LiveRun) -> None:
         self._spawn(self._load_again(run))
@@ -435,8 +442,13 @@ class Session:
                 self._loop.call_soon(self._receive, run, messages)
 
     def _receive(self, run: LiveRun, messages: Sequence[Message]) -> None:
-        if not run.leaving:
+        if run.leaving:
+            return
+        try:
             run.receive(messages)
+        except Exception:
+            log.exception("run %s is dropped and will be read again", run.identity.id)
+            run.drop()
 
     def _reconcile(self, pulse: Pulse) -> None:
         """Compare what the store says is ours with memory. A difference counts when it is there twice."""
