@@ -42,7 +42,7 @@ class Bench:
             for number in range(max(part.rounds for part in group)):
                 for store in self._stores:
                     for part in group:
-                        if part.system in self._systems and number < part.rounds and not self._late(part, store):
+                        if self._wanted(part, store, number):
                             self._measure(part, store, kept.get((part, store)))
 
     def _measure(self, part: Part, store: StoreKind, kept: str | None) -> None:
@@ -62,6 +62,10 @@ class Bench:
         print(f"  {part.workload:<12} {name:<15} {shown}  ({time.monotonic() - begun:.1f} s)", flush=True)
         if not kept:
             self._places.let_go(url)
+
+    def _wanted(self, part: Part, store: StoreKind, number: int) -> bool:
+        there = part.system in self._systems and store in part.stores and number < part.rounds
+        return there and not self._late(part, store)
 
     def _late(self, part: Part, store: StoreKind) -> bool:
         """When time is up, what was measured at least once is not measured again."""

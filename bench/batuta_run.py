@@ -132,6 +132,10 @@ async def fill(task: Task) -> Figures:
 
 
 if __name__ == "__main__":
+    from bench.asleep import asleep
+    from bench.kin import family, pairs
+    from bench.several import shared
+
     answer(
         {
             "W1": sequential,
@@ -140,5 +144,11 @@ if __name__ == "__main__":
             "W4": sleepers,
             "long": long_run,
             "fill": fill,
+            "W5": asleep,
+            "W12": family,
+            "W13": pairs,
+            "W8-1": shared,
+            "W8-2": shared,
+            "W8-4": shared,
         }
     )

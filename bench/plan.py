@@ -3,6 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from bench.places import STORES, StoreKind
+
 System = Literal["limit", "batuta", "dbos"]
 
 ROUNDS: Final = 5
@@ -22,6 +24,7 @@ class Part:
     measure: str = ""
     also: str = ""
     """A second workload that has the same bare limit."""
+    stores: tuple[StoreKind, ...] = STORES
     finished_runs: int = 0
     """How many finished runs the database holds before."""
 
@@ -32,7 +35,17 @@ Group = tuple[Part, ...]
 
 def plan(full: bool) -> list[Group]:
     """The groups in order. `full` is for the long ones: all repetitions of the peer, and the large sizes."""
-    return [_latency(full), _throughput(full), _sleep(full), _recovery(full), _many(full), _finished(full), _long()]
+    return [
+        _latency(full),
+        _throughput(full),
+        _sleep(full),
+        _recovery(full),
+        _many(full),
+        _finished(full),
+        _long(),
+        *_big(),
+        *_kin(),
+    ]
 
 
 def _latency(full: bool) -> Group:
@@ -77,6 +90,20 @@ def _many(full: bool) -> Group:
 def _finished(full: bool) -> Group:
     empty = Part("W2-empty", "batuta", measure="W2", runs=1000, steps=5, seconds=2.0, rounds=ROUNDS if full else 3)
     return (empty, replace(empty, workload="W2-finished", finished_runs=1_000_000 if full else 100_000))
+
+
+def _big() -> list[Group]:
+    """Each once: they are long, and large enough to be steady."""
+    asleep = Part("W5", "batuta", runs=100_000, rounds=1)
+    shared = [Part(f"W8-{count}", "batuta", runs=3_000, steps=5, rounds=1, stores=("pg",)) for count in (1, 2, 4)]
+    return [(asleep,), tuple(shared)]
+
+
+def _kin() -> list[Group]:
+    return [
+        (Part("W12", "batuta", runs=10_000, rounds=3),),
+        (Part("W13", "batuta", runs=1_000, steps=10, rounds=3),),
+    ]
 
 
 def _long() -> Group:

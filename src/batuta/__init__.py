@@ -5,12 +5,15 @@ from __future__ import annotations
 from batuta.app import App
 from batuta.authoring.chains import continue_as_new, safe_point
 from batuta.authoring.children import Child, run_child, send, start_child
+from batuta.authoring.completed import as_completed
 from batuta.authoring.context import activity_info, call, info, logger, now, random, side_effect, uuid
 from batuta.authoring.definitions import Activity, Workflow, activity, workflow
 from batuta.authoring.handle import Handle
 from batuta.authoring.messages import Query, Signal, Update, publish
 from batuta.authoring.options import ActivityOptions
+from batuta.authoring.patches import deprecate_patch, patched
 from batuta.authoring.retry import Retry
+from batuta.authoring.timers import cancel_timer, wait_for_timer
 from batuta.client import Batuta
 from batuta.connect import connect
 from batuta.errors import (
@@ -19,6 +22,7 @@ from batuta.errors import (
     ActivityTimeout,
     AlreadyStarted,
     BatutaError,
+    DuplicateTimer,
     Interrupted,
     InvalidInput,
     NonRetryable,
@@ -50,6 +54,7 @@ __all__ = [
     "Batuta",
     "BatutaError",
     "Child",
+    "DuplicateTimer",
     "Handle",
     "Interrupted",
     "InvalidInput",
@@ -74,12 +79,16 @@ __all__ = [
     "Workflow",
     "activity",
     "activity_info",
+    "as_completed",
     "call",
+    "cancel_timer",
     "connect",
     "continue_as_new",
+    "deprecate_patch",
     "info",
     "logger",
     "now",
+    "patched",
     "publish",
     "random",
     "run_child",
@@ -88,5 +97,6 @@ __all__ = [
     "side_effect",
     "start_child",
     "uuid",
+    "wait_for_timer",
     "workflow",
 ]

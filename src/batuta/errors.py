@@ -6,7 +6,8 @@ BatutaError
 │   ├── TooLarge                a payload over the limit
 │   ├── InvalidURL              a store address that names no store
 │   ├── MissingExtra            an optional dependency is not installed
-│   └── DuplicateDefinition     two definitions of one name in one worker
+│   ├── DuplicateDefinition     two definitions of one name in one worker
+│   └── DuplicateTimer          a timer id used twice in one run
 ├── UnknownRun / UnknownWorkflow / UnknownActivity
 ├── AlreadyStarted              the id is taken
 ├── RunClosed                   the run has ended; the message was refused
@@ -75,6 +76,14 @@ class MissingExtra(InvalidInput):
 
 class DuplicateDefinition(InvalidInput):
     """Two definitions of one name in one worker."""
+
+
+class DuplicateTimer(InvalidInput):
+    """A timer id was used twice in one run."""
+
+    def __init__(self, timer_id: str) -> None:
+        super().__init__(f"timer {timer_id!r} was set before in this run: an id names one timer of a run")
+        self.timer_id = timer_id
 
 
 # -- what was asked for is not there, or there already

@@ -179,8 +179,7 @@ async def test_a_run_that_ends_without_an_answer_says_so(arena: Arena) -> None:
     for end in (_complete, _terminate):
         handle = await client.start(never_answers)
         asking = [
-            asyncio.create_task(one.update(slowly, timeout=PATIENCE))
-            for one in (handle, await other.get(handle.id))
+            asyncio.create_task(one.update(slowly, timeout=PATIENCE)) for one in (handle, await other.get(handle.id))
         ]
         while len(await handle.journal()) < 3:
             await asyncio.sleep(0.01)
@@ -273,6 +272,7 @@ async def test_an_answer_that_does_not_fit_its_type_is_a_failure() -> None:
             await handle.update(add_item)
         with pytest.raises(UpdateFailed, match="no JSON form"):
             await handle.update(reset)
+        await env.advance(10)
         assert (await handle.describe()).state is RunState.WAITING
 
 

@@ -78,7 +78,7 @@ def test_every_scenario_is_recorded_on_the_oldest_and_the_newest_python() -> Non
 
 
 def test_the_journals_show_every_way_a_run_can_end() -> None:
-    ends = {"completed", "failed", "cancelled", "terminated", "timed_out"}
+    ends = {"completed", "failed", "cancelled", "terminated", "timed_out", "continued"}
     assert {journal.state for journal in JOURNALS} == ends
 
 

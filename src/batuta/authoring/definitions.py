@@ -7,13 +7,13 @@ import hashlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from types import ModuleType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from batuta.authoring.context import current_runtime
 from batuta.authoring.options import ActivityOptions
-from batuta.errors import InvalidInput
+from batuta.errors import DuplicateDefinition, InvalidInput
 from batuta.serde import Codec
 
 P = ParamSpec("P")
@@ -254,3 +254,17 @@ def activities_of(thing: object) -> list[Activity[..., Any]]:
     if not names:
         raise InvalidInput(f"{thing!r} is not an activity and has none: decorate it (or its methods) with @activity")
     return [getattr(thing, name) for name in names]
+
+
+def by_code(workflows: Sequence[Workflow[..., Any]]) -> dict[str, Workflow[..., Any]]:
+    """By what runs ask for. A run without a version goes to the definition without one, or else to the last given."""
+    found: dict[str, Workflow[..., Any]] = {}
+    for workflow in workflows:
+        if not isinstance(workflow, Workflow):
+            raise InvalidInput(f"{workflow!r} is not a workflow: decorate it with @workflow")
+        if found.setdefault(workflow.code, workflow) is not workflow:
+            of = f" version {workflow.version!r}" if workflow.version else ""
+            raise DuplicateDefinition(f"two workflows are named {workflow.name!r}{of}: give one another name=")
+    for workflow in reversed(workflows):
+        found.setdefault(workflow.name, workflow)
+    return found

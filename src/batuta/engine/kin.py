@@ -158,7 +158,7 @@ class Kin:
         machine.check_alive()
         if asyncio.current_task() is not machine.main:
             raise InvalidInput(
-                "continue_as_new() was called in a task: call it in the workflow's own coroutine, when its tasks are done"
+                "continue_as_new() was called in a task: call it in the workflow's own coroutine, its tasks being done"
             )
         codec = machine.workflow.codec
         data = codec.encode_args(args, {}, machine.limit)

@@ -43,7 +43,8 @@ _UNKNOWN_START = "the run may or may not have been started: start it again with 
 _ANSWERS = (_DONE, _FAILED)
 _KIN_ANSWERS = (EntryKind.CHILD_DONE, EntryKind.CHILD_FAILED, EntryKind.ACCEPTED, EntryKind.REFUSED)
 _FAILS = {_DONE: _FAILED, EntryKind.CHILD_DONE: EntryKind.CHILD_FAILED}
-_BEYOND = (CommandKind.CHILD, CommandKind.SEND)
+_TALK = (EntryKind.SIGNAL, EntryKind.UPDATE, EntryKind.ACCEPTED, EntryKind.CHILD_DONE, EntryKind.CHILD_FAILED)
+_TALK_SECONDS = 2
 
 Effect = Command | Callable[[], None]
 """What waits for a change to be durable."""
@@ -59,6 +60,7 @@ class LiveRun:
         "_held_up",
         "_host",
         "_kept",
+        "_last",
         "alarm",
         "calls",
         "change",
@@ -109,6 +111,7 @@ class LiveRun:
         self._held_up = False
         self._backlog: deque[tuple[EntryKind, Body]] = deque()
         self._kept: list[Entry] = []
+        self._last: EntryKind | None = None
 
     @property
     def run_id(self) -> RunId:
@@ -286,6 +289,7 @@ class LiveRun:
             add_effects(self, change, entry, body.commands)
         self.effects.extend(body.commands)
         self.head = entry.ord
+        self._last = kind
         if self._host.settings.always_replay:
             self._kept.append(entry)
 
@@ -319,7 +323,7 @@ class LiveRun:
                 return
         if not machine.activities and not self.calls:
             now, keep = self._host.clock.now(), int(self._host.settings.keep_in_memory * SECOND)
-            stays = self._stays_until(keep) if machine.kin is not None and not self._host.draining else 0
+            stays = self._stays_until(keep) if not self._host.draining else 0
             if stays > now:
                 when = stays if when is None else min(when, stays)
             elif when is None or when > now + keep or self._host.draining:
@@ -329,11 +333,17 @@ class LiveRun:
             self._host.arm(self, when)
 
     def _stays_until(self, keep: int) -> int:
-        """A run with children is kept for a while after each turn: it would be read again for each that ends."""
+        """A run that hears from others is kept for a while: it would be read again for each word."""
         kin = self.machine.kin
-        if kin is None or not (kin.unsettled or kin.children):
+        if kin is not None and kin.unsettled:
+            return self._host.clock.latest() + keep
+        if kin is not None and kin.children:
+            until = self.machine.at + keep
+        elif self._last in _TALK:
+            until = self.machine.at + min(keep, _TALK_SECONDS * SECOND)
+        else:
             return 0
-        return self._host.clock.latest() + keep if kin.unsettled else self.machine.at + keep
+        return until if self._host.may_linger(self) else 0
 
     def wake(self, now: int) -> None:
         """A timer or the deadline is due."""

@@ -28,6 +28,8 @@ from batuta.clock import SECOND
 from batuta.engine.kin import Kin
 from batuta.engine.loop import RunFuture, RunLoop, RunTask, RunTimerHandle
 from batuta.engine.mailbox import Mailbox
+from batuta.engine.named import NamedTimers
+from batuta.engine.patches import Patches
 from batuta.errors import BatutaError, Forbidden, Nondeterministic, WaitsForNothing, WorkflowBroken
 from batuta.ids import RunId
 from batuta.journal.entries import Body, Command, CommandKind, EntryKind, StartInfo
@@ -102,6 +104,8 @@ class Machine:
         self._deadlines: list[tuple[int, int]] = []
         self._seq = 0
         self._random: Random | None = None
+        self._patches: Patches | None = None
+        self._named: NamedTimers | None = None
         self.mailbox: Mailbox | None = None
         self._gone = False
         self._shut = ""
@@ -384,11 +388,11 @@ class Machine:
 
     # -- timers
 
-    def set_timer(self, handle: RunTimerHandle, delay: float) -> int:
+    def set_timer(self, handle: RunTimerHandle, delay: float, name: str = "") -> int:
         self._alive()
         wait = max(0, round(delay * SECOND))
         self._seq = seq = self._seq + 1
-        self.commands.append(Command(seq, _TIMER, "", Raw(b"%d" % wait)))
+        self.commands.append(Command(seq, _TIMER, name, Raw(b"%d" % wait)))
         self._timers[seq] = handle
         heappush(self._deadlines, (self.at + wait, seq))
         return seq
@@ -404,6 +408,12 @@ class Machine:
                 return deadlines[0]
             heappop(deadlines)
         return None
+
+    def named_timers(self) -> NamedTimers:
+        self._alive()
+        if self._named is None:
+            self._named = NamedTimers(self)
+        return self._named
 
     def seconds(self) -> float:
         return (self.at - self.started_at) / SECOND
@@ -422,6 +432,15 @@ class Machine:
 
     def uuid(self) -> UUID:
         return UUID(int=self.random().getrandbits(128), version=4)
+
+    def patched(self, id: str, *, deprecated: bool) -> bool:
+        self._alive()
+        if self._patches is None:
+            self._patches = Patches(self)
+        if not deprecated:
+            return self._patches.patched(id)
+        self._patches.deprecated(id)
+        return True
 
     def info(self) -> RunInfo:
         self._there()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("batuta.engine")
 
 _AFTER_ERROR = 1.0
+_LONGEST_PAUSE = 10.0
 
 
 class Poller:
@@ -31,6 +32,8 @@ class Poller:
         """Whether a claim is under way: the store may know of runs that we do not have yet."""
         self._wake = asyncio.Event()
         self._due: list[int] = []
+        self._idle = 0
+        """Looks in a row that found nothing. Heartbeats tell what is due, so that looking is a net below a net."""
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -109,6 +112,7 @@ class Poller:
         if tapes:
             failpoint("claim.after")
         self.backlog = len(tapes) == limit
+        self._idle = 0 if tapes else self._idle + 1
         loop = asyncio.get_running_loop()
         for tape in tapes:
             failpoint("claim.loaded")
@@ -127,7 +131,7 @@ class Poller:
         if pause is None:  # hints are certain, but nobody hints at the passing of time
             due_at = await session.store.due_at(session.info)
             return None if due_at is None else max(0.0, (due_at - now) / SECOND)
-        pause *= 0.9 + 0.2 * jitter()
+        pause = min(pause * 2.0 ** min(self._idle, 10), _LONGEST_PAUSE) * (0.9 + 0.2 * jitter())
         return min(pause, max(0.0, (self._due[0] - now) / SECOND)) if self._due else pause
 
     async def _wait(self, pause: float | None) -> None:

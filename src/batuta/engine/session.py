@@ -82,6 +82,7 @@ class Session:
         self._strange: dict[RunId, int] = {}
         self._missing: dict[RunId, int] = {}
         self._hinted: set[RunId] = set()
+        self._lingering: set[RunId] = set()
         self._told: dict[RunId, list[Message]] = {}
         self._to_read: set[RunId] = set()
         self._reading = False
@@ -234,6 +235,13 @@ class Session:
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._loop.call_soon(callback, context=self._context)
 
+    def may_linger(self, run: LiveRun) -> bool:
+        if run.run_id not in self._lingering:
+            if len(self._lingering) >= self.settings.max_runs // 2:  # the other half is for those they wait for
+                return False
+            self._lingering.add(run.run_id)
+        return True
+
     def tell(self, run_id: RunId, message: Message) -> None:
         if run_id in self.runs:
             if not self._told:
@@ -251,6 +259,7 @@ class Session:
         if self.runs.get(run.run_id) is run:
             del self.runs[run.run_id]
             self._hinted.discard(run.run_id)
+            self._lingering.discard(run.run_id)
             if not self.runs:
                 self._emptied.set()
             self._poller.freed(wake_at)

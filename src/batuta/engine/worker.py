@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from batuta.authoring.definitions import Activity, Workflow, activities_of, check_name
+from batuta.authoring.definitions import Activity, Workflow, activities_of, by_code, check_name
 from batuta.clock import Clock
 from batuta.engine.collector import tune_collector
 from batuta.engine.committer import STORE_FAILED
@@ -36,7 +36,7 @@ class Worker:
         crew: list[Worker],
         waiters: Waiters,
     ) -> None:
-        self.code = _by_code(workflows)
+        self.code = by_code(workflows)
         self._activities = _activities_by_name(activities)
         if isinstance(queues, str) or not queues:
             raise InvalidInput(f"queues={queues!r} must be a list of queue names, such as ['default']")
@@ -136,20 +136,6 @@ class Worker:
             except Exception:
                 log.exception("cannot register")
             await asyncio.sleep(0.5 + jitter())
-
-
-def _by_code(workflows: Sequence[Workflow[..., Any]]) -> dict[str, Workflow[..., Any]]:
-    """By what runs ask for. A run without a version goes to the definition without one, or else to the last given."""
-    found: dict[str, Workflow[..., Any]] = {}
-    for workflow in workflows:
-        if not isinstance(workflow, Workflow):
-            raise InvalidInput(f"{workflow!r} is not a workflow: decorate it with @workflow")
-        if found.setdefault(workflow.code, workflow) is not workflow:
-            of = f" version {workflow.version!r}" if workflow.version else ""
-            raise DuplicateDefinition(f"two workflows are named {workflow.name!r}{of}: give one another name=")
-    for workflow in reversed(workflows):
-        found.setdefault(workflow.name, workflow)
-    return found
 
 
 def _activities_by_name(things: Sequence[object]) -> dict[str, Activity[..., Any]]:

@@ -9,6 +9,7 @@ from batuta.journal.records import Change, IfExists, Move, NewRun
 from batuta.journal.states import CLOSED, PARKED, RunState
 
 Columns = list[list[Any]]
+Row = tuple[Any, ...]
 
 
 def is_one_entry(change: Change) -> bool:
@@ -44,7 +45,7 @@ def in_order(changes: Iterable[Change]) -> list[Change]:
 
 def entry_columns(changes: Sequence[Change]) -> Columns:
     """For commit_entries: one row an entry; the last one of a run that exists carries head, state and reason."""
-    rows: list[tuple[Any, ...]] = []
+    rows: list[Row] = []
     for change in changes:
         run_id, epoch, entries, move = change.run_id, change.epoch, change.entries, change.move
         rows.extend(
@@ -55,7 +56,7 @@ def entry_columns(changes: Sequence[Change]) -> Columns:
         expected = change.head if change.start is None else None
         state, reason = (None, None) if move is None or change.start else (move.state._value_, move.reason)
         rows.append((run_id, epoch, expected, last.ord, last.kind._value_, last.at, last.crc, last.body, state, reason))
-    columns = _columns(rows, 10)
+    columns = as_columns(rows, 10)
     for position in (2, 8, 9):  # nothing but new runs, or nothing that closes: unnest fills what is empty with nulls
         if columns[position].count(None) == len(rows):
             columns[position] = []
@@ -67,7 +68,7 @@ def change_columns(changes: Sequence[Change]) -> Columns:
     still = Move(RunState.RUNNING)
     old = [(change, change.move or still) for change in changes if change.start is None]
     return (
-        _columns(
+        as_columns(
             [
                 (
                     change.run_id,
@@ -83,7 +84,7 @@ def change_columns(changes: Sequence[Change]) -> Columns:
             ],
             8,
         )
-        + _columns(
+        + as_columns(
             [
                 (change.run_id, change.epoch, entry.ord, entry.kind._value_, entry.at, entry.crc, entry.body)
                 for change in changes
@@ -91,14 +92,14 @@ def change_columns(changes: Sequence[Change]) -> Columns:
             ],
             7,
         )
-        + _columns([(change.run_id, message_id) for change in changes for message_id in change.consumed], 2)
-        + _columns(
+        + as_columns([(change.run_id, message_id) for change in changes for message_id in change.consumed], 2)
+        + as_columns(
             [
-                (change.run_id, a.seq, a.number, a.started_at, a.ended_at, a.next_at, a.error, a.details)
+                (change.run_id, a.seq, a.number, a.started_at, a.ended_at, a.next_at, a.error, a.details, a.outside)
                 for change in changes
                 for a in change.attempts
             ],
-            8,
+            9,
         )
     )
 
@@ -108,17 +109,25 @@ def start_columns(changes: Iterable[Change]) -> Columns:
 
     In order of their ids, so that two batches never wait for each other.
     """
-    starts = [(change.start, change) for change in changes if change.start is not None]
-    starts.sort(key=lambda pair: pair[0].id)
-    return _start_columns([(*_run_row(start), *_begun_row(change)) for start, change in starts])
+    return new_run_columns(sorted(start_rows(changes), key=lambda row: row[1]))
+
+
+def start_rows(changes: Iterable[Change]) -> list[Row]:
+    """The new runs of a batch that the worker starts itself, as rows."""
+    return [(*_run_row(change.start), *_begun_row(change)) for change in changes if change.start is not None]
 
 
 def unowned_columns(run: NewRun) -> Columns:
     """For insert_runs: one run that waits for an owner."""
-    return _start_columns([(*_run_row(run), 0, -1, "pending", None, run.delay, "", None)])
+    return new_run_columns([unowned_row(run)])
 
 
-def _run_row(run: NewRun) -> tuple[Any, ...]:
+def unowned_row(run: NewRun) -> Row:
+    """A run that waits for an owner, as a row."""
+    return (*_run_row(run), 0, -1, "pending", None, run.delay, "", None)
+
+
+def _run_row(run: NewRun) -> Row:
     return (
         run.run_id,
         run.id,
@@ -126,6 +135,7 @@ def _run_row(run: NewRun) -> tuple[Any, ...]:
         run.chain_id,
         run.kind._value_,
         run.name,
+        run.code,
         run.queue,
         run.priority,
         run.version,
@@ -140,7 +150,7 @@ def _run_row(run: NewRun) -> tuple[Any, ...]:
     )
 
 
-def _begun_row(change: Change) -> tuple[Any, ...]:
+def _begun_row(change: Change) -> Row:
     """epoch, head, state (None: running), wake_at, delay, reason, fingerprint."""
     epoch, head = change.epoch, change.new_head
     match change.move:
@@ -157,32 +167,35 @@ def _begun_row(change: Change) -> tuple[Any, ...]:
 _DEFAULTS: dict[int, Any] = {
     2: False,
     3: None,
-    7: 0,
-    8: "",
-    9: "{}",
-    10: "null",
-    11: 0,
+    6: "",
+    8: 0,
+    9: "",
+    10: "{}",
+    11: "null",
     12: 0,
-    13: None,
-    14: 0,
-    15: "cancel",
-    16: "",
-    19: None,
+    13: 0,
+    14: None,
+    15: 0,
+    16: "cancel",
+    17: "",
     20: None,
     21: None,
-    22: "",
-    23: None,
+    22: None,
+    23: "",
+    24: None,
 }
 """By position in a row for insert_runs. A column of nothing else is left empty: encoding it is what a start costs."""
 
 
-def _start_columns(rows: Sequence[tuple[Any, ...]]) -> Columns:
-    columns = _columns(rows, 24)
+def new_run_columns(rows: Sequence[Row]) -> Columns:
+    """Rows for insert_runs as columns."""
+    columns = as_columns(rows, 25)
     for position, default in _DEFAULTS.items():
         if columns[position].count(default) == len(rows):
             columns[position] = []
     return columns
 
 
-def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> Columns:
+def as_columns(rows: Sequence[Row], width: int) -> Columns:
+    """Rows turned on their side."""
     return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(width)]

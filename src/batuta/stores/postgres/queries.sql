@@ -21,11 +21,12 @@ SELECT $1, m.run_id, $5, $3, $6, $7, $8, $9 FROM moved m
 RETURNING ord;
 
 -- commit_last_entry --
--- The same, and the run is closed.
+-- The same, and the run is closed, unless it comes to its own end with signals or updates unread.
 WITH moved AS (
     UPDATE batuta.runs r
     SET head = $5, state = $10, reason = $11, owner = NULL, wake_at = NULL, closed_at = batuta.batuta_now()
     WHERE r.run_id = $2 AND r.epoch = $3 AND r.head = $4 AND r.closed_at IS NULL AND r.namespace || '' = $1
+      AND (NOT r.signalled OR $10 NOT IN ('completed', 'failed', 'cancelled') OR NOT batuta.has_unread(r.chain_id))
     RETURNING r.run_id
 )
 INSERT INTO batuta.journal (namespace, run_id, ord, epoch, kind, at, crc, body)
@@ -38,9 +39,9 @@ WITH clock AS MATERIALIZED (
     SELECT batuta.batuta_now() AS now
 ), started AS (
     INSERT INTO batuta.runs AS r (
-        run_id, chain_id, namespace, id, kind, name, queue, priority, version, tags, memo, state, owner, epoch, head,
-        claimed_head, created_at, deadline)
-    SELECT $3, $3, $1, $4, $5, $6, $7, $8, $9, $10, $11, 'running', $2, $14, $15, -1, c.now,
+        run_id, chain_id, namespace, id, kind, name, code, queue, priority, version, tags, memo, state, owner, epoch,
+        head, claimed_head, created_at, deadline)
+    SELECT $3, $3, $1, $4, $5, $6, $20, $7, $8, $9, $10, $11, 'running', $2, $14, $15, -1, c.now,
            least(c.now + nullif($12, 0), c.now + nullif($13, 0))
     FROM clock c, batuta.workers w
     WHERE w.namespace = $1 AND w.worker_id = $2 AND w.lease_until > c.now
@@ -72,12 +73,14 @@ WITH entry AS MATERIALIZED (
     FROM (SELECT * FROM entry WHERE expected IS NOT NULL) e
     WHERE r.run_id = e.run_id AND r.epoch = e.epoch AND r.head = e.expected AND r.closed_at IS NULL
       AND r.namespace || '' = $1
+      AND (NOT r.signalled OR e.state IS NULL OR e.state NOT IN ('completed', 'failed', 'cancelled')
+           OR NOT batuta.has_unread(r.chain_id))
     RETURNING r.run_id
 ), started AS MATERIALIZED (
     SELECT s.started AS run_id, s.due_at
     FROM batuta.insert_runs(
         $1, $2, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32,
-        $33, $34, $35, $36) s
+        $33, $34, $35, $36, $37) s
     WHERE cardinality($13::uuid[]) > 0
 ), winner AS MATERIALIZED (
     SELECT run_id FROM moved UNION ALL SELECT run_id FROM started
@@ -94,16 +97,16 @@ SELECT won, due
 FROM batuta.commit_changes(
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25,
     $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41, $42, $43, $44, $45, $46, $47, $48,
-    $49, $50, $51);
+    $49, $50, $51, $52, $53);
 
 -- standing --
 -- Where these runs stand, and whether the worker is live: what became of changes whose fence did not hold.
-SELECT a.run_id, r.epoch, r.head,
+SELECT a.run_id, r.epoch, r.head, r.closed_at,
        EXISTS (SELECT FROM batuta.workers w
                WHERE w.namespace = $1 AND w.worker_id = $2 AND w.lease_until > batuta.batuta_now()) AS live
 FROM unnest($3::uuid[]) AS a(run_id)
 LEFT JOIN LATERAL (
-    SELECT r.epoch, r.head FROM batuta.runs r WHERE r.run_id = a.run_id AND r.namespace || '' = $1
+    SELECT r.epoch, r.head, r.closed_at FROM batuta.runs r WHERE r.run_id = a.run_id AND r.namespace || '' = $1
 ) r ON true;
 
 -- start_run --
@@ -112,10 +115,10 @@ WITH fresh AS MATERIALIZED (
     SELECT *
     FROM batuta.insert_runs(
         $1, NULL, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23,
-        $24, $25)
+        $24, $25, $26)
 ), posted AS (
     INSERT INTO batuta.inbox (namespace, chain_id, message_id, kind, name, body, at)
-    SELECT $1, coalesce(($5::uuid[])[1], f.started), $26, $27, $28, $29, f.started_at FROM fresh f
+    SELECT $1, coalesce(($5::uuid[])[1], f.started), $27, $28, $29, $30, f.started_at FROM fresh f
 )
 SELECT * FROM fresh;
 
@@ -145,36 +148,12 @@ SELECT * FROM batuta.claim($1, $2, $3, $4, $5, $6);
 -- due_at --
 SELECT batuta.next_due($1, $2, $3, $4, $5) AS due_at;
 
--- close_runs --
--- Close open runs from outside, each with its last entry; rows come in order of run_id. Returns those that were
--- closed, with the owner each had.
-WITH locked AS MATERIALIZED (
-    SELECT e.*, r.namespace, r.epoch + 1 AS epoch, r.head AS found_head, r.owner, r.closed_at
-    FROM unnest($4::uuid[], $5::integer[], $6::text[], $7::bigint[], $8::bigint[], $9::text[])
-         AS e(run_id, head, kind, at, crc, body)
-    CROSS JOIN LATERAL (
-        SELECT r.namespace, r.epoch, r.head, r.owner, r.closed_at
-        FROM batuta.runs r WHERE r.run_id = e.run_id FOR NO KEY UPDATE
-    ) r
-), fence AS MATERIALIZED (
-    SELECT * FROM locked WHERE namespace = $1 AND head = found_head AND closed_at IS NULL
-), moved AS (
-    UPDATE batuta.runs r
-    SET head = f.head + 1, epoch = f.epoch, state = $2, reason = $3, owner = NULL, wake_at = NULL,
-        closed_at = batuta.batuta_now()
-    FROM fence f WHERE r.run_id = f.run_id
-), written AS (
-    INSERT INTO batuta.journal (namespace, run_id, ord, epoch, kind, at, crc, body)
-    SELECT $1, f.run_id, f.head + 1, f.epoch, f.kind, f.at, f.crc, f.body FROM fence f
-)
-SELECT run_id, owner FROM fence;
-
 -- last_entries --
--- Of open runs: the head, and time and crc of the entry there.
-SELECT r.run_id, r.head, j.at, j.crc
+-- Of open runs: the head, time and crc of the entry there, and whose child it is.
+SELECT r.*, j.at, j.crc
 FROM unnest($2::uuid[]) AS a(run_id)
 CROSS JOIN LATERAL (
-    SELECT r.run_id, r.head FROM batuta.runs r
+    SELECT r.run_id, r.head, r.id, r.parent_run_id, r.parent_seq FROM batuta.runs r
     WHERE r.run_id = a.run_id AND r.namespace || '' = $1 AND r.closed_at IS NULL
 ) r
 LEFT JOIN LATERAL (
@@ -238,7 +217,7 @@ CROSS JOIN LATERAL (
 
 -- attempts --
 -- Attempts of many runs.
-SELECT t.run_id, t.seq, t.number, t.started_at, t.ended_at, t.next_at, t.error, t.details
+SELECT t.run_id, t.seq, t.number, t.started_at, t.ended_at, t.next_at, t.error, t.details, t.outside
 FROM unnest($2::uuid[]) AS a(run_id)
 CROSS JOIN LATERAL (
     SELECT * FROM batuta.attempts t WHERE t.run_id = a.run_id AND t.namespace = $1 ORDER BY t.seq, t.number

@@ -10,7 +10,7 @@ from msgspec import json
 
 from batuta.ids import RunId
 from batuta.journal.entries import Entry, EntryKind
-from batuta.journal.records import Attempt, Message, MessageKind, NewRun, Run, RunKind, WorkerView
+from batuta.journal.records import Attempt, Message, MessageKind, NewRun, Output, OutputKind, Run, RunKind, WorkerView
 from batuta.journal.states import RunState
 
 _STATES = {state.value: state for state in RunState}
@@ -54,6 +54,7 @@ def run_of(row: Record) -> Run:
         version=row["version"],
         tags=row["tags"],
         memo=row["memo"],
+        code=row["code"],
         parent_run_id=None if parent is None else standard(parent),
         parent_seq=row["parent_seq"],
     )
@@ -83,6 +84,7 @@ def run_of_start(start: NewRun, row: Record) -> Run:
         version=start.version,
         tags=start.tags,
         memo=start.memo,
+        code=start.code or start.name,
         parent_run_id=start.parent_run_id,
         parent_seq=start.parent_seq,
     )
@@ -116,6 +118,19 @@ def attempt_of(row: Record) -> Attempt:
         next_at=row["next_at"],
         error=row["error"],
         details=row["details"],
+        outside=row["outside"],
+    )
+
+
+def output_of(row: Record) -> Output:
+    """A row of `outputs`."""
+    return Output(
+        kind=OutputKind(row["kind"]),
+        name=row["name"],
+        ord=row["ord"],
+        at=row["at"],
+        value=row["value"],
+        error=row["error"],
     )
 
 

@@ -134,7 +134,7 @@ SELECT kind, name, ord, at, value, error FROM outputs
 WHERE run_id = ? AND kind = 'answer' AND name = ? AND namespace = ?;
 
 -- wake --
--- Only what nobody owns, and what is not parked or paused, becomes due.
+-- Only what nobody owns becomes due. Which messages wake whom is a rule.
 UPDATE runs SET wake_at = min(coalesce(wake_at, ?), ?)
 WHERE namespace = ? AND run_id = ? AND state IN ('pending', 'waiting');
 
@@ -271,6 +271,16 @@ WHERE namespace = :namespace
 
 -- entries --
 SELECT ord, kind, at, crc, body FROM journal WHERE run_id = ? AND ord > ? AND ord <= ? ORDER BY ord LIMIT ?;
+
+-- entries_of_many --
+-- Of short journals, whole.
+SELECT run_id, ord, kind, at, crc, body FROM journal WHERE run_id IN (?) ORDER BY run_id, ord;
+
+-- have_unread --
+SELECT DISTINCT chain_id FROM inbox WHERE consumed_at IS NULL AND chain_id IN (?);
+
+-- have_attempts --
+SELECT DISTINCT run_id FROM attempts WHERE run_id IN (?);
 
 -- last_entry --
 SELECT ord, kind, at, crc, body FROM journal WHERE run_id = ? AND ord = ?;

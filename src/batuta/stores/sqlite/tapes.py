@@ -6,6 +6,8 @@ import asyncio
 import sqlite3
 from collections.abc import Sequence
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 
 from batuta.errors import UnknownRun
 from batuta.ids import RunId
@@ -19,6 +21,13 @@ SLICE = 1_000
 """Entries that are read before others get their turn on the event loop."""
 RUNS_AT_ONCE = 32
 """The same for tapes, which are short as a rule."""
+SHORT = 30
+"""Entries of a journal that is read together with others."""
+
+_MANY = f"IN ({', '.join('?' * RUNS_AT_ONCE)})"
+_ENTRIES, _HAVE_UNREAD, _HAVE_ATTEMPTS = (
+    Q[name].replace("IN (?)", _MANY) for name in ("entries_of_many", "have_unread", "have_attempts")
+)
 
 
 class Tapes:
@@ -130,7 +139,26 @@ class Tapes:
         return Tape(run, entries, messages, self._attempts(connection, run.run_id))
 
     def _tapes(self, connection: sqlite3.Connection, runs: Sequence[Run]) -> list[Tape]:
-        return [self._tape(connection, run) for run in runs]
+        """All at one moment: what most of them have not is asked for all of them together."""
+        run_ids = _padded([run.run_id.bytes for run in runs])
+        have_attempts = {run_id for (run_id,) in connection.execute(_HAVE_ATTEMPTS, run_ids).fetchall()}
+        chains = _padded([run.chain_id.bytes for run in runs])
+        have_unread = {chain_id for (chain_id,) in connection.execute(_HAVE_UNREAD, chains).fetchall()}
+        entries = self._short_journals(connection, [run for run in runs if 0 <= run.head < SHORT])
+        return [
+            Tape(run, entries.get(run.run_id.bytes, []), [], [])
+            if run.head < SHORT and run.run_id.bytes not in have_attempts and run.chain_id.bytes not in have_unread
+            else self._tape(connection, run)
+            for run in runs
+        ]
+
+    def _short_journals(self, connection: sqlite3.Connection, runs: Sequence[Run]) -> dict[bytes, list[Entry]]:
+        found: dict[bytes, list[Entry]] = {}
+        if runs:
+            rows = connection.execute(_ENTRIES, _padded([run.run_id.bytes for run in runs])).fetchall()
+            for run_id, pieces in groupby(rows, itemgetter(0)):
+                found[run_id] = entries_of(piece[1:] for piece in pieces)
+        return found
 
     async def _to_the_end(self, tape: Tape) -> Tape:
         # Only up to the head that was read with the run: what was added since belongs to another moment.
@@ -153,3 +181,8 @@ class Tapes:
     def _slice(self, run_id: RunId, after: int, head: int, limit: int) -> list[Entry]:
         values = (run_id.bytes, after, head, limit)
         return entries_of(self._readers.read(lambda connection: connection.execute(Q["entries"], values).fetchall()))
+
+
+def _padded(keys: list[bytes]) -> list[bytes]:
+    """As many as the statements take: the last one again and again."""
+    return keys + keys[-1:] * (RUNS_AT_ONCE - len(keys))

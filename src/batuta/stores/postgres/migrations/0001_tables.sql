@@ -12,6 +12,7 @@ CREATE TABLE batuta.runs (
     priority      integer NOT NULL,
     deaths        integer NOT NULL DEFAULT 0,
     current       boolean NOT NULL DEFAULT true,
+    signalled     boolean NOT NULL DEFAULT false,
     created_at    bigint  NOT NULL,
     closed_at     bigint,
     wake_at       bigint,
@@ -22,6 +23,7 @@ CREATE TABLE batuta.runs (
     id            text COLLATE "C" NOT NULL,
     kind          text COLLATE "C" NOT NULL,
     name          text COLLATE "C" NOT NULL,
+    code          text COLLATE "C" NOT NULL,
     queue         text COLLATE "C" NOT NULL,
     state         text COLLATE "C" NOT NULL CHECK (state IN (
         'pending', 'running', 'waiting', 'paused', 'completed', 'failed', 'timed_out', 'cancelled', 'terminated',
@@ -49,6 +51,8 @@ COMMENT ON TABLE batuta.runs IS 'One row per run, without payloads. `head` is th
 COMMENT ON COLUMN batuta.runs.epoch IS 'Rises at every claim, reap and close from outside: the fence';
 COMMENT ON COLUMN batuta.runs.claimed_head IS 'head at the last claim: a death at the same head counts';
 COMMENT ON COLUMN batuta.runs.current IS 'The last run begun under its id, open or closed';
+COMMENT ON COLUMN batuta.runs.signalled IS 'A signal or update came to its chain: whoever closes it looks for unread ones';
+COMMENT ON COLUMN batuta.runs.code IS 'What a worker must have to run it';
 COMMENT ON COLUMN batuta.runs.wake_at IS 'When it may be claimed; null when owned, parked, closed or waiting for a message';
 
 -- `head` is in none of these, nor in their conditions.
@@ -61,7 +65,7 @@ CREATE INDEX runs_children ON batuta.runs (parent_run_id, parent_seq) WHERE pare
 CREATE INDEX runs_newest ON batuta.runs (namespace, run_id);
 CREATE INDEX runs_notable ON batuta.runs (namespace, run_id)
     WHERE state IN ('failed', 'timed_out', 'cancelled', 'terminated', 'paused', 'needs_code', 'poisoned');
-CREATE INDEX runs_needs_code ON batuta.runs (namespace, name) WHERE state = 'needs_code';
+CREATE INDEX runs_needs_code ON batuta.runs (namespace, code) WHERE state = 'needs_code';
 
 CREATE TABLE batuta.journal (
     run_id    uuid    NOT NULL,
@@ -110,6 +114,7 @@ CREATE TABLE batuta.outputs (
 );
 
 COMMENT ON TABLE batuta.outputs IS 'Published values and answers to updates, upserted with the turn that made them.';
+COMMENT ON COLUMN batuta.outputs.run_id IS 'Of an answer: the chain, since who waits for it need not know which run answers';
 
 CREATE TABLE batuta.attempts (
     run_id     uuid    NOT NULL,
@@ -118,6 +123,7 @@ CREATE TABLE batuta.attempts (
     started_at bigint  NOT NULL,
     ended_at   bigint,
     next_at    bigint,
+    outside    boolean NOT NULL DEFAULT false,
     namespace  text COLLATE "C" NOT NULL,
     error      text,
     details    text,
@@ -125,6 +131,7 @@ CREATE TABLE batuta.attempts (
 );
 
 COMMENT ON TABLE batuta.attempts IS 'Tries of activities that have no journal entry yet.';
+COMMENT ON COLUMN batuta.attempts.outside IS 'It has ended without an answer: that comes from outside, by token';
 
 CREATE TABLE batuta.workers (
     namespace     text COLLATE "C" NOT NULL,

@@ -19,18 +19,18 @@ COMMENT ON FUNCTION batuta.worker_lock IS 'The key of the advisory lock that a w
 
 -- Insert runs: unowned ones, or (with an owner, which must be live) ones that it owns already. Returns those that
 -- are new. A restart first takes the id from a closed run. Columns that hold nothing but defaults may be empty: unnest
--- fills them with nulls.
+-- fills them with nulls. With `allowed`, only runs whose maker is in there, and the caller has seen to the starter.
 CREATE FUNCTION batuta.insert_runs(
     ns text, starter text, run_ids uuid[], ids text[], restarts boolean[], chain_ids uuid[], kinds text[], names text[],
-    queues text[], priorities integer[], versions text[], tag_sets text[], memos text[], timeouts bigint[],
+    codes text[], queues text[], priorities integer[], versions text[], tag_sets text[], memos text[], timeouts bigint[],
     execution_timeouts bigint[], parents uuid[], parent_seqs integer[], policies text[], flow_keys text[],
     epochs integer[], heads integer[], states text[], wakes bigint[], delays bigint[], reasons text[],
-    fingerprints text[]
+    fingerprints text[], makers uuid[] DEFAULT NULL, allowed uuid[] DEFAULT NULL
 ) RETURNS TABLE (started uuid, started_at bigint, ends_at bigint, due_at bigint) LANGUAGE plpgsql AS $$
 DECLARE
     moment bigint := batuta.batuta_now();
 BEGIN
-    IF starter IS NOT NULL THEN
+    IF starter IS NOT NULL AND allowed IS NULL THEN
         PERFORM 1 FROM batuta.workers w WHERE w.namespace = ns AND w.worker_id = starter AND w.lease_until > moment;
         IF NOT FOUND THEN
             RETURN;
@@ -39,17 +39,18 @@ BEGIN
     IF true = ANY (restarts) THEN
         -- Not when the start itself is there already: it is being written again, and may have closed since.
         UPDATE batuta.runs r SET current = false
-        FROM unnest(run_ids, ids, restarts) AS s(run_id, id, restart)
-        WHERE s.restart AND r.namespace = ns AND r.id = s.id AND r.current AND r.closed_at IS NOT NULL
+        FROM unnest(run_ids, ids, restarts, makers) AS s(run_id, id, restart, maker)
+        WHERE (allowed IS NULL OR (s.maker IN (SELECT unnest(allowed))) IS TRUE)
+          AND s.restart AND r.namespace = ns AND r.id = s.id AND r.current AND r.closed_at IS NOT NULL
           AND NOT EXISTS (SELECT FROM batuta.runs known WHERE known.run_id = s.run_id);
     END IF;
     RETURN QUERY
     INSERT INTO batuta.runs AS r (
-        run_id, namespace, id, chain_id, kind, name, queue, priority, version, tags, memo, parent_run_id, parent_seq,
-        parent_policy, flow_key, epoch, head, claimed_head, state, owner, wake_at, created_at, closed_at, deadline,
-        reason, failed_code)
-    SELECT s.run_id, ns, s.id, coalesce(s.chain_id, s.run_id), s.kind, s.name, s.queue, coalesce(s.priority, 0),
-           coalesce(s.version, ''), coalesce(s.tags, '{}'), coalesce(s.memo, 'null'), s.parent,
+        run_id, namespace, id, chain_id, signalled, kind, name, code, queue, priority, version, tags, memo,
+        parent_run_id, parent_seq, parent_policy, flow_key, epoch, head, claimed_head, state, owner, wake_at,
+        created_at, closed_at, deadline, reason, failed_code)
+    SELECT s.run_id, ns, s.id, coalesce(s.chain_id, s.run_id), s.chain_id IS NOT NULL, s.kind, s.name,
+           coalesce(nullif(s.code, ''), s.name), s.queue, coalesce(s.priority, 0), coalesce(s.version, ''), coalesce(s.tags, '{}'), coalesce(s.memo, 'null'), s.parent,
            coalesce(s.parent_seq, 0), coalesce(s.policy, 'cancel'), coalesce(s.flow_key, ''), s.epoch, s.head, -1,
            coalesce(s.state, 'running'),
            CASE WHEN s.state IS NULL THEN starter END,
@@ -60,22 +61,59 @@ BEGIN
            moment,
            CASE WHEN s.state IN ('completed', 'failed', 'timed_out', 'cancelled', 'terminated', 'continued')
                 THEN moment END,
-           least(moment + nullif(s.timeout, 0), chain.ends_at),
+           least(moment + coalesce(s.delay, 0) + nullif(s.timeout, 0), chain.ends_at),
            coalesce(s.reason, ''), array_remove(ARRAY[s.fingerprint], NULL)
-    FROM unnest(run_ids, ids, chain_ids, kinds, names, queues, priorities, versions, tag_sets, memos, timeouts,
+    FROM unnest(run_ids, ids, chain_ids, kinds, names, codes, queues, priorities, versions, tag_sets, memos, timeouts,
                 execution_timeouts, parents, parent_seqs, policies, flow_keys, epochs, heads, states, wakes, delays,
-                reasons, fingerprints)
-         AS s(run_id, id, chain_id, kind, name, queue, priority, version, tags, memo, timeout, execution_timeout,
-              parent, parent_seq, policy, flow_key, epoch, head, state, wake, delay, reason, fingerprint)
+                reasons, fingerprints, makers)
+         AS s(run_id, id, chain_id, kind, name, code, queue, priority, version, tags, memo, timeout, execution_timeout,
+              parent, parent_seq, policy, flow_key, epoch, head, state, wake, delay, reason, fingerprint, maker)
     CROSS JOIN LATERAL (
         SELECT nullif(s.execution_timeout, 0) + CASE
             WHEN s.chain_id IS NULL THEN moment
             ELSE coalesce((SELECT f.created_at FROM batuta.runs f WHERE f.run_id = s.chain_id), moment)
         END AS ends_at
     ) chain
+    WHERE allowed IS NULL OR (s.maker IN (SELECT unnest(allowed))) IS TRUE
     ON CONFLICT DO NOTHING
     RETURNING r.run_id, r.created_at, r.deadline, r.wake_at;
 END
+$$;
+
+-- Whether a chain has a signal or update that nobody has read: nothing may be lost that was acknowledged. Sending one
+-- makes a new version of the run's row, so that a statement which waited for the row tests again; and a volatile function
+-- looks with fresh eyes each time, where the statement itself would still see the inbox of before the wait.
+CREATE FUNCTION batuta.has_unread(chain uuid) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RETURN EXISTS (
+        SELECT FROM batuta.inbox i
+        WHERE i.chain_id = chain AND i.consumed_at IS NULL AND i.kind IN ('signal', 'update'));
+END
+$$;
+
+-- Of locked runs: those that would come to their own end with a signal or update unread, which they do not read now.
+CREATE FUNCTION batuta.find_unread(
+    won uuid[], run_ids uuid[], states text[], message_runs uuid[], message_ids text[]
+) RETURNS uuid[] LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN ARRAY(
+        SELECT c.run_id
+        FROM unnest(run_ids, states) AS c(run_id, state)
+        CROSS JOIN LATERAL (
+            SELECT r.chain_id FROM batuta.runs r WHERE r.run_id = c.run_id AND r.signalled
+        ) r
+        WHERE c.state IN ('completed', 'failed', 'cancelled') AND (c.run_id IN (SELECT unnest(won))) IS TRUE
+          AND EXISTS (
+            SELECT FROM batuta.inbox i
+            WHERE i.chain_id = r.chain_id AND i.consumed_at IS NULL AND i.kind IN ('signal', 'update')
+              AND ((c.run_id, i.message_id) IN (SELECT * FROM unnest(message_runs, message_ids))) IS NOT TRUE));
+END
+$$;
+
+CREATE FUNCTION batuta.except_for(many uuid[], few uuid[]) RETURNS uuid[] LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN cardinality(few) > 0
+        THEN ARRAY(SELECT m.run_id FROM unnest(many) AS m(run_id) WHERE (m.run_id IN (SELECT unnest(few))) IS NOT TRUE)
+        ELSE many END
 $$;
 
 -- Write all changes of a batch whose fence holds; `won` has their run ids, `due` whether one may be claimed now.
@@ -92,17 +130,15 @@ CREATE FUNCTION batuta.commit_changes(
     message_runs uuid[], message_ids text[],
     -- attempts
     attempt_runs uuid[], seqs integer[], numbers integer[], starts bigint[], ends bigint[], nexts bigint[],
-    errors text[], details text[],
+    errors text[], details text[], outsides boolean[],
     -- new runs, as in insert_runs
-    new_ids uuid[], ids text[], restarts boolean[], chain_ids uuid[], kinds text[], names text[], queues text[],
-    priorities integer[], versions text[], tag_sets text[], memos text[], timeouts bigint[],
+    new_ids uuid[], ids text[], restarts boolean[], chain_ids uuid[], kinds text[], names text[], codes text[],
+    queues text[], priorities integer[], versions text[], tag_sets text[], memos text[], timeouts bigint[],
     execution_timeouts bigint[], parents uuid[], parent_seqs integer[], policies text[], flow_keys text[],
     new_epochs integer[], first_heads integer[], new_states text[], new_wakes bigint[], delays bigint[],
     new_reasons text[], new_fingerprints text[],
     OUT won uuid[], OUT due boolean
 ) LANGUAGE plpgsql AS $$
-DECLARE
-    moment bigint;
 BEGIN
     -- Materialised: the tests must not slip below the lock.
     WITH locked AS MATERIALIZED (
@@ -114,14 +150,34 @@ BEGIN
     )
     SELECT array_agg(l.run_id) INTO won FROM locked l WHERE l.mine AND l.namespace = ns AND l.closed_at IS NULL;
 
+    IF states && ARRAY['completed', 'failed', 'cancelled'] THEN
+        won := batuta.except_for(won, batuta.find_unread(won, run_ids, states, message_runs, message_ids));
+    END IF;
     IF cardinality(new_ids) > 0 THEN
         won := won || ARRAY(SELECT s.started FROM batuta.insert_runs(
-            ns, worker, new_ids, ids, restarts, chain_ids, kinds, names, queues, priorities, versions, tag_sets, memos,
-            timeouts, execution_timeouts, parents, parent_seqs, policies, flow_keys, new_epochs, first_heads,
+            ns, worker, new_ids, ids, restarts, chain_ids, kinds, names, codes, queues, priorities, versions, tag_sets,
+            memos, timeouts, execution_timeouts, parents, parent_seqs, policies, flow_keys, new_epochs, first_heads,
             new_states, new_wakes, delays, new_reasons, new_fingerprints) s);
     END IF;
-    moment := batuta.batuta_now();
+    due := batuta.write_changes(
+        ns, won, run_ids, new_heads, states, wakes, reasons, fingerprints, entry_runs, entry_epochs, ords, entry_kinds,
+        ats, crcs, bodies, message_runs, message_ids, attempt_runs, seqs, numbers, starts, ends, nexts, errors, details,
+        outsides);
+END
+$$;
 
+-- Write the changes of runs that are locked and whose fence held (`won`). Returns whether one may be claimed now.
+CREATE FUNCTION batuta.write_changes(
+    ns text, won uuid[],
+    run_ids uuid[], new_heads integer[], states text[], wakes bigint[], reasons text[], fingerprints text[],
+    entry_runs uuid[], entry_epochs integer[], ords integer[], entry_kinds text[], ats bigint[], crcs bigint[],
+    bodies text[], message_runs uuid[], message_ids text[], attempt_runs uuid[], seqs integer[], numbers integer[],
+    starts bigint[], ends bigint[], nexts bigint[], errors text[], details text[], outsides boolean[],
+    OUT due boolean
+) LANGUAGE plpgsql AS $$
+DECLARE
+    moment bigint := batuta.batuta_now();
+BEGIN
     INSERT INTO batuta.journal (namespace, run_id, ord, epoch, kind, at, crc, body)
     SELECT ns, e.*
     FROM unnest(entry_runs, ords, entry_epochs, entry_kinds, ats, crcs, bodies)
@@ -137,14 +193,15 @@ BEGIN
     END IF;
 
     IF cardinality(attempt_runs) > 0 THEN
-        INSERT INTO batuta.attempts AS a (namespace, run_id, seq, number, started_at, ended_at, next_at, error, details)
+        INSERT INTO batuta.attempts AS a (
+            namespace, run_id, seq, number, started_at, ended_at, next_at, error, details, outside)
         SELECT ns, t.*
-        FROM unnest(attempt_runs, seqs, numbers, starts, ends, nexts, errors, details)
-             AS t(run_id, seq, number, started_at, ended_at, next_at, error, details)
+        FROM unnest(attempt_runs, seqs, numbers, starts, ends, nexts, errors, details, outsides)
+             AS t(run_id, seq, number, started_at, ended_at, next_at, error, details, outside)
         WHERE (t.run_id IN (SELECT unnest(won))) IS TRUE
         ON CONFLICT (run_id, seq, number) DO UPDATE
         SET started_at = excluded.started_at, ended_at = excluded.ended_at, next_at = excluded.next_at,
-            error = excluded.error, details = excluded.details;
+            error = excluded.error, details = excluded.details, outside = excluded.outside;
     END IF;
 
     -- Last, with its own snapshot: it must see what came into the inbox before the row was locked.
@@ -210,8 +267,13 @@ BEGIN
         receiver_state := last.state;
         INSERT INTO batuta.inbox (namespace, chain_id, message_id, kind, name, body, at)
         VALUES (ns, asked.chain_id, message, message_kind, message_name, content, moment);
-        IF last.state IN ('pending', 'waiting') AND coalesce(last.wake_at > moment, true) THEN
-            UPDATE batuta.runs r SET wake_at = moment WHERE r.run_id = last.run_id;
+        -- A signal always makes a new version of the row: see has_unread.
+        IF message_kind IN ('signal', 'update')
+           OR (last.state IN ('pending', 'waiting') AND coalesce(last.wake_at > moment, true)) THEN
+            UPDATE batuta.runs r
+            SET signalled = r.signalled OR message_kind IN ('signal', 'update'),
+                wake_at = CASE WHEN r.state IN ('pending', 'waiting') THEN least(r.wake_at, moment) END
+            WHERE r.run_id = last.run_id;
         END IF;
     END IF;
 END
@@ -240,7 +302,7 @@ $$;
 -- Own up to `wanted` due runs: by priority, then by wake_at, and one suspect at most. One index range per queue and
 -- priority, so that runs that sleep are not looked at.
 CREATE FUNCTION batuta.claim(
-    ns text, worker text, queue_names text[], run_names text[], fingerprints text[], wanted integer
+    ns text, worker text, queue_names text[], codes text[], fingerprints text[], wanted integer
 ) RETURNS SETOF batuta.runs LANGUAGE plpgsql AS $$
 DECLARE
     moment bigint := batuta.batuta_now();
@@ -263,7 +325,7 @@ BEGIN
         WHERE may_suspect AND r.namespace = ns AND r.owner IS NULL AND r.deaths >= 2 AND r.closed_at IS NULL
           AND r.head = r.claimed_head
           AND r.queue || '' = ANY (queue_names) AND r.priority + 0 = rank AND r.wake_at + 0 <= moment
-          AND r.name = ANY (run_names) AND fingerprints[array_position(run_names, r.name)] <> ALL (r.failed_code)
+          AND r.code = ANY (codes) AND fingerprints[array_position(codes, r.code)] <> ALL (r.failed_code)
         ORDER BY r.wake_at + 0 LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
         found_ids := ARRAY(
             SELECT d.run_id
@@ -273,8 +335,8 @@ BEGIN
                 CROSS JOIN LATERAL (
                     SELECT r.run_id, r.wake_at FROM batuta.runs r
                     WHERE r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.wake_at <= moment
-                      AND r.name = ANY (run_names)
-                      AND fingerprints[array_position(run_names, r.name)] <> ALL (r.failed_code)
+                      AND r.code = ANY (codes)
+                      AND fingerprints[array_position(codes, r.code)] <> ALL (r.failed_code)
                       AND (r.deaths < 2 OR r.head <> r.claimed_head)
                     ORDER BY r.wake_at LIMIT left_over FOR NO KEY UPDATE SKIP LOCKED
                 ) p
@@ -295,7 +357,7 @@ END
 $$;
 
 -- The earliest wake_at of what the worker may claim, due or not.
-CREATE FUNCTION batuta.next_due(ns text, worker text, queue_names text[], run_names text[], fingerprints text[])
+CREATE FUNCTION batuta.next_due(ns text, worker text, queue_names text[], codes text[], fingerprints text[])
 RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
     rank bigint := 2147483648;
@@ -310,8 +372,8 @@ BEGIN
         CROSS JOIN LATERAL (
             SELECT r.wake_at FROM batuta.runs r
             WHERE r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.wake_at IS NOT NULL
-              AND r.name = ANY (run_names)
-              AND fingerprints[array_position(run_names, r.name)] <> ALL (r.failed_code)
+              AND r.code = ANY (codes)
+              AND fingerprints[array_position(codes, r.code)] <> ALL (r.failed_code)
               AND (may_suspect OR r.deaths < 2 OR r.head <> r.claimed_head)
             ORDER BY r.wake_at LIMIT 1
         ) d;
@@ -383,17 +445,17 @@ $$;
 
 -- Take up to `most` runs out of needs_code that failed only with other code than this. Returns their number.
 CREATE FUNCTION batuta.revive(
-    ns text, moment bigint, queue_names text[], run_names text[], fingerprints text[], most integer
+    ns text, moment bigint, queue_names text[], codes text[], fingerprints text[], most integer
 ) RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
     several integer;
 BEGIN
     WITH curable AS MATERIALIZED (
         SELECT p.run_id
-        FROM unnest(run_names, fingerprints) AS c(name, fingerprint)
+        FROM unnest(codes, fingerprints) AS c(code, fingerprint)
         CROSS JOIN LATERAL (
             SELECT r.run_id FROM batuta.runs r
-            WHERE r.namespace = ns AND r.name = c.name AND r.state = 'needs_code'
+            WHERE r.namespace = ns AND r.code = c.code AND r.state = 'needs_code'
               AND r.queue = ANY (queue_names) AND c.fingerprint <> ALL (r.failed_code)
             LIMIT most FOR NO KEY UPDATE SKIP LOCKED
         ) p
@@ -416,7 +478,7 @@ $$;
 -- A heartbeat: renew the lease while the row is there, look for the dead, bring news. `overdue` are open runs whose
 -- deadline has passed, for the caller to close; `due` is how many runs became claimable.
 CREATE FUNCTION batuta.beat(
-    ns text, worker text, queue_names text[], run_names text[], fingerprints text[], lease bigint, reaping boolean,
+    ns text, worker text, queue_names text[], codes text[], fingerprints text[], lease bigint, reaping boolean,
     most integer, poison integer, poisoned text,
     OUT moment bigint, OUT alive boolean, OUT due_at bigint, OUT unread uuid[], OUT owned uuid[], OUT epochs integer[],
     OUT peers text[], OUT reaped integer, OUT due integer, OUT overdue uuid[]
@@ -442,8 +504,8 @@ BEGIN
     IF reaping AND was_live THEN
         SELECT r.freed, r.due INTO reaped, due FROM batuta.reap(ns, moment, most, poison, poisoned) r;
     END IF;
-    due := due + batuta.revive(ns, moment, queue_names, run_names, fingerprints, most);
-    due_at := batuta.next_due(ns, worker, queue_names, run_names, fingerprints);
+    due := due + batuta.revive(ns, moment, queue_names, codes, fingerprints, most);
+    due_at := batuta.next_due(ns, worker, queue_names, codes, fingerprints);
     SELECT array_agg(r.run_id), array_agg(r.epoch),
            array_agg(r.run_id) FILTER (WHERE EXISTS (
                SELECT FROM batuta.inbox i WHERE i.chain_id = r.chain_id AND i.consumed_at IS NULL))

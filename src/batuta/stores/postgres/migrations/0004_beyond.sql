@@ -1,0 +1,237 @@
+-- Write the changes of a batch of which some reach beyond their runs. A run occurs once; new runs, those that are started
+-- by the worker itself (their maker is themselves) and children, come in order of their ids.
+--
+-- Changes of one batch have no order between them: starts and children come first, then messages, which see who closes
+-- here, then everything that a run does to itself. A run that would come to its own end does not while another change
+-- sends it a signal.
+CREATE FUNCTION batuta.commit_beyond(
+    ns text, worker text, why_children text,
+    -- as in commit_changes
+    run_ids uuid[], epochs integer[], heads integer[], new_heads integer[],
+    states text[], wakes bigint[], reasons text[], fingerprints text[],
+    entry_runs uuid[], entry_epochs integer[], ords integer[], entry_kinds text[], ats bigint[], crcs bigint[],
+    bodies text[],
+    message_runs uuid[], message_ids text[],
+    attempt_runs uuid[], seqs integer[], numbers integer[], starts bigint[], ends bigint[], nexts bigint[],
+    errors text[], details text[], outsides boolean[],
+    -- new runs, as in insert_runs, and the JSON of their start messages
+    new_ids uuid[], ids text[], restarts boolean[], chain_ids uuid[], kinds text[], names text[], codes text[],
+    queues text[], priorities integer[], versions text[], tag_sets text[], memos text[], timeouts bigint[],
+    execution_timeouts bigint[], parents uuid[], parent_seqs integer[], policies text[], flow_keys text[],
+    new_epochs integer[], first_heads integer[], new_states text[], new_wakes bigint[], delays bigint[],
+    new_reasons text[], new_fingerprints text[], makers uuid[], start_bodies text[],
+    -- what closes, other than alone
+    closers uuid[], outcomes text[], tells boolean[],
+    -- messages to other runs
+    senders uuid[], send_seqs integer[], send_ids text[], sent_ids text[], send_kinds text[], send_names text[],
+    send_bodies text[],
+    -- outputs
+    output_runs uuid[], output_kinds text[], output_names text[], output_ords integer[], output_ats bigint[],
+    output_values text[], output_errors text[],
+    -- what follows runs that are continued
+    before_ids uuid[], next_ids uuid[], next_names text[], next_codes text[], next_queues text[], next_versions text[],
+    next_delays bigint[], next_timeouts bigint[], next_execution_timeouts bigint[], next_bodies text[],
+    -- written now, written before, not written because of unread messages
+    OUT won uuid[], OUT again uuid[], OUT unread uuid[],
+    -- children and messages that were not taken
+    OUT refused uuid[], OUT refused_seqs integer[], OUT refused_ids text[], OUT refused_errors text[],
+    OUT refused_states text[],
+    -- whether something may be claimed now, owned runs that were sent something, chains that were answered
+    OUT due boolean, OUT told uuid[], OUT answered uuid[]
+) LANGUAGE plpgsql AS $$
+DECLARE
+    closed_states CONSTANT text[] := '{completed,failed,timed_out,cancelled,terminated,continued}';
+    locked uuid[];
+    begun uuid[];
+    fresh uuid[];
+    durable uuid[];
+    leaving uuid[];
+    ending uuid[];
+    pair record;
+    refusals record;
+    mail record;
+    got record;
+BEGIN
+    locked := batuta.lock_runs(run_ids || parents || batuta.find_kin(closers, tells) || ARRAY(
+        SELECT t.run_id
+        FROM (SELECT unnest(send_ids) UNION SELECT n.id FROM unnest(ids, restarts) AS n(id, restart) WHERE n.restart)
+             AS s(id)
+        CROSS JOIN LATERAL (
+            SELECT r.run_id FROM batuta.runs r WHERE r.namespace = ns AND r.id = s.id AND r.current
+        ) t));
+
+    -- Whose fence holds: runs that exist,
+    SELECT coalesce(array_agg(c.run_id) FILTER (WHERE r.mine), '{}'),
+           coalesce(array_agg(c.run_id) FILTER (WHERE NOT r.mine AND r.head = c.new_head), '{}')
+    INTO won, again
+    FROM unnest(run_ids, epochs, heads, new_heads) AS c(run_id, epoch, head, new_head)
+    CROSS JOIN LATERAL (
+        SELECT r.head, r.head = c.head AND r.closed_at IS NULL AS mine FROM batuta.runs r
+        WHERE r.run_id = c.run_id AND r.namespace || '' = ns AND r.epoch = c.epoch
+    ) r;
+    -- starts that were written before,
+    again := again || ARRAY(
+        SELECT s.run_id
+        FROM unnest(new_ids, makers, new_epochs, first_heads) AS s(run_id, maker, epoch, head)
+        CROSS JOIN LATERAL (
+            SELECT FROM batuta.runs r
+            WHERE r.run_id = s.run_id AND r.namespace || '' = ns AND r.epoch = s.epoch AND r.head >= s.head
+        ) r
+        WHERE s.run_id = s.maker);
+    -- and starts whose id seems to be free, of a live worker.
+    begun := ARRAY(
+        SELECT DISTINCT ON (s.id) s.run_id
+        FROM unnest(new_ids, makers, ids, restarts) AS s(run_id, maker, id, restart)
+        LEFT JOIN LATERAL (
+            SELECT r.run_id, r.closed_at FROM batuta.runs r WHERE r.namespace = ns AND r.id = s.id AND r.current
+        ) t ON true
+        WHERE s.run_id = s.maker AND (t.run_id IS NULL OR (s.restart AND t.closed_at IS NOT NULL))
+          AND NOT EXISTS (SELECT FROM batuta.runs r WHERE r.run_id = s.run_id)
+          AND EXISTS (SELECT FROM batuta.workers w
+                      WHERE w.namespace = ns AND w.worker_id = worker AND w.lease_until > batuta.batuta_now())
+        ORDER BY s.id);
+
+    -- Who may not close yet.
+    unread := batuta.find_unread(won, run_ids, states, message_runs, message_ids) || ARRAY(
+        SELECT s.run_id
+        FROM unnest(new_ids, chain_ids, new_states) AS s(run_id, chain_id, state)
+        WHERE s.state IN ('completed', 'failed', 'cancelled') AND (s.run_id IN (SELECT unnest(begun))) IS TRUE
+          AND s.chain_id IS NOT NULL AND batuta.has_unread(s.chain_id));
+    won := batuta.except_for(won, unread);
+    begun := batuta.except_for(begun, unread);
+    durable := won || again || begun;
+    FOR pair IN
+        SELECT DISTINCT t.run_id AS closer, s.sender
+        FROM unnest(senders, send_ids, sent_ids, send_kinds) AS s(sender, id, message_id, kind)
+        CROSS JOIN LATERAL (
+            SELECT r.run_id, r.chain_id FROM batuta.runs r WHERE r.namespace = ns AND r.id = s.id AND r.current
+        ) t
+        WHERE s.kind IN ('signal', 'update') AND s.sender <> t.run_id
+          AND (t.run_id IN (SELECT unnest(won))) IS TRUE AND (s.sender IN (SELECT unnest(durable))) IS TRUE
+          AND (t.run_id IN (
+              SELECT c.run_id FROM unnest(run_ids, states) AS c(run_id, state)
+              WHERE c.state IN ('completed', 'failed', 'cancelled'))) IS TRUE
+          AND NOT EXISTS (
+              SELECT FROM batuta.inbox i WHERE i.chain_id = t.chain_id AND i.message_id = s.message_id)
+        ORDER BY t.run_id
+    LOOP
+        -- One by one: what a change sends that is itself not written keeps nobody from closing.
+        IF pair.closer <> ALL (unread) AND pair.sender <> ALL (unread) THEN
+            unread := unread || pair.closer;
+        END IF;
+    END LOOP;
+    won := batuta.except_for(won, unread);
+    durable := batuta.except_for(durable, unread);
+
+    -- Starts and children.
+    fresh := ARRAY(
+        SELECT s.started FROM batuta.insert_runs(
+            ns, worker, new_ids, ids, restarts, chain_ids, kinds, names, codes, queues, priorities, versions, tag_sets,
+            memos, timeouts, execution_timeouts, parents, parent_seqs, policies, flow_keys, new_epochs, first_heads,
+            new_states, new_wakes, delays, new_reasons, new_fingerprints, makers, durable) s
+        WHERE cardinality(new_ids) > 0);
+    PERFORM batuta.must_be_locked(begun, fresh);  -- an id was taken while we looked
+    won := won || begun;
+    locked := locked || fresh;
+    due := cardinality(fresh) > cardinality(begun);
+    INSERT INTO batuta.inbox (namespace, chain_id, message_id, kind, name, body, at)
+    SELECT ns, coalesce(s.chain_id, s.run_id), 'start:' || s.run_id, 'start', s.name, s.body, batuta.batuta_now()
+    FROM unnest(new_ids, makers, chain_ids, names, start_bodies) AS s(run_id, maker, chain_id, name, body)
+    WHERE s.run_id <> s.maker AND (s.run_id IN (SELECT unnest(fresh))) IS TRUE;
+
+    -- Who closes: gone for their kin and, but for those that another run follows, for messages too.
+    leaving := ARRAY(
+        SELECT c.run_id FROM unnest(run_ids, states) AS c(run_id, state)
+        WHERE c.state = ANY (closed_states) AND (c.run_id IN (SELECT unnest(won))) IS TRUE);
+    ending := batuta.except_for(leaving, before_ids);
+
+    SELECT array_agg(f.maker) AS makers, array_agg(f.seq) AS seqs, array_agg(f.id) AS ids, array_agg(f.error) AS errors,
+           array_agg(f.state) AS states
+    INTO refusals
+    FROM (
+        SELECT s.maker, coalesce(s.seq, 0) AS seq, s.id, 'AlreadyStarted' AS error, t.state
+        FROM unnest(new_ids, makers, parent_seqs, ids) AS s(run_id, maker, seq, id)
+        LEFT JOIN LATERAL (
+            SELECT r.state FROM batuta.runs r WHERE r.namespace = ns AND r.id = s.id AND r.current
+        ) t ON true
+        WHERE s.run_id <> s.maker AND (s.maker IN (SELECT unnest(durable))) IS TRUE
+          AND (s.run_id IN (SELECT unnest(fresh))) IS NOT TRUE
+          AND NOT EXISTS (SELECT FROM batuta.runs r WHERE r.run_id = s.run_id)
+        UNION ALL
+        SELECT s.sender, s.seq, s.id, CASE WHEN t.run_id IS NULL THEN 'UnknownRun' ELSE 'RunClosed' END,
+               CASE WHEN t.closed_at IS NOT NULL THEN t.state ELSE (
+                   SELECT c.state FROM unnest(run_ids, states) AS c(run_id, state) WHERE c.run_id = t.run_id) END
+        FROM unnest(senders, send_seqs, send_ids, sent_ids) AS s(sender, seq, id, message_id)
+        LEFT JOIN LATERAL (
+            SELECT r.run_id, r.chain_id, r.state, r.closed_at FROM batuta.runs r
+            WHERE r.namespace = ns AND r.id = s.id AND r.current
+        ) t ON true
+        WHERE (s.sender IN (SELECT unnest(durable))) IS TRUE
+          AND (t.run_id IS NULL OR t.closed_at IS NOT NULL OR (t.run_id IN (SELECT unnest(ending))) IS TRUE)
+          AND NOT EXISTS (
+              SELECT FROM batuta.inbox i WHERE i.chain_id = t.chain_id AND i.message_id = s.message_id)
+    ) f;
+    refused := refusals.makers;
+    refused_seqs := refusals.seqs;
+    refused_ids := refusals.ids;
+    refused_errors := refusals.errors;
+    refused_states := refusals.states;
+
+    -- Messages go into inboxes before anybody is evicted: an eviction looks into its inbox last.
+    IF cardinality(senders) > 0 THEN
+        SELECT array_agg(t.run_id ORDER BY s.n) AS receivers, array_agg(s.message_id ORDER BY s.n) AS message_ids,
+               array_agg(s.kind ORDER BY s.n) AS kinds, array_agg(s.name ORDER BY s.n) AS names,
+               array_agg(s.body ORDER BY s.n) AS bodies
+        INTO mail
+        FROM unnest(senders, send_ids, sent_ids, send_kinds, send_names, send_bodies) WITH ORDINALITY
+             AS s(sender, id, message_id, kind, name, body, n)
+        CROSS JOIN LATERAL (
+            SELECT r.run_id FROM batuta.runs r
+            WHERE r.namespace = ns AND r.id = s.id AND r.current AND r.closed_at IS NULL
+        ) t
+        WHERE (s.sender IN (SELECT unnest(durable))) IS TRUE AND (t.run_id IN (SELECT unnest(ending))) IS NOT TRUE;
+        PERFORM batuta.must_be_locked(mail.receivers, locked);
+        SELECT * INTO got FROM batuta.post(ns, mail.receivers, mail.message_ids, mail.kinds, mail.names, mail.bodies);
+        told := got.owned;
+        due := due OR got.due;
+    END IF;
+    IF cardinality(closers) > 0 THEN
+        SELECT array_agg(c.run_id) AS closers, array_agg(c.outcome) AS outcomes, array_agg(c.tell) AS tells
+        INTO mail
+        FROM unnest(closers, outcomes, tells) AS c(run_id, outcome, tell)
+        WHERE (c.run_id IN (SELECT unnest(durable))) IS TRUE;
+        SELECT * INTO got
+        FROM batuta.tell_kin(ns, why_children, mail.closers, mail.outcomes, mail.tells, leaving, locked);
+        told := told || got.owned;
+        due := due OR got.due;
+    END IF;
+
+    IF cardinality(output_runs) > 0 THEN
+        WITH made AS MATERIALIZED (
+            SELECT o.*, r.chain_id
+            FROM unnest(output_runs, output_kinds, output_names, output_ords, output_ats, output_values, output_errors)
+                 AS o(run_id, kind, name, ord, at, value, error)
+            CROSS JOIN LATERAL (SELECT r.chain_id FROM batuta.runs r WHERE r.run_id = o.run_id) r
+            WHERE (o.run_id IN (SELECT unnest(won))) IS TRUE
+        ), written AS (
+            INSERT INTO batuta.outputs (namespace, run_id, kind, name, ord, at, value, error)
+            SELECT ns, CASE WHEN m.kind = 'answer' THEN m.chain_id ELSE m.run_id END, m.kind, m.name, m.ord, m.at,
+                   m.value, m.error
+            FROM made m
+            ON CONFLICT (run_id, kind, name) DO UPDATE
+            SET ord = excluded.ord, at = excluded.at, value = excluded.value, error = excluded.error
+        )
+        SELECT array_agg(DISTINCT m.chain_id) INTO answered FROM made m WHERE m.kind = 'answer';
+    END IF;
+
+    due := batuta.write_changes(
+        ns, won, run_ids, new_heads, states, wakes, reasons, fingerprints, entry_runs, entry_epochs, ords, entry_kinds,
+        ats, crcs, bodies, message_runs, message_ids, attempt_runs, seqs, numbers, starts, ends, nexts, errors, details,
+        outsides) OR due;
+    IF cardinality(before_ids) > 0 THEN
+        due := batuta.follow(
+            ns, won, before_ids, next_ids, next_names, next_codes, next_queues, next_versions, next_delays,
+            next_timeouts, next_execution_timeouts, next_bodies) OR due;
+    END IF;
+END
+$$;
