@@ -60,7 +60,7 @@ class Killed(BaseException):
 
 
 class Moment:
-    """Sends a note at one passage of a failpoint, counted over all sites, and then lets the worker live, fail or die."""
+    """Sends a note at one passage of a failpoint, counted over all sites, then lets the worker live, fail or die."""
 
     def __init__(self, env: Environment, at: int, action: str) -> None:
         self._env, self._at, self._action = env, at, action
@@ -153,6 +153,7 @@ async def check_delivered(env: Environment, moment: Moment) -> None:
     assert max(counted.values()) == 1, moment.where
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("action", ["live", "fail", "kill"])
 @pytest.mark.parametrize(("workflow", "times"), [(handles, 2), (continues, 3)], ids=["handles", "continues"])
 async def test_a_signal_at_every_passage_is_delivered_once_if_it_was_acknowledged(

@@ -52,7 +52,7 @@ async def test_values_are_read_by_any_client_while_the_run_waits_and_when_it_is_
     handle = await client.start(copies, 4, id="c")
     await until_state(handle, RunState.WAITING)
     before = await handle.describe()
-    elsewhere = await other.get("c")
+    elsewhere = await other.get("c", copies)
     for reader in (handle, elsewhere):
         assert await reader.published("progress", Progress) == Progress(4, 4)
         assert await reader.published("percent", int) == 100

@@ -244,6 +244,7 @@ async def test_a_value_that_does_not_fit_is_passed_over_and_counted(caplog: pyte
 async def test_values_that_cannot_be_sent_are_refused_by_the_client() -> None:
     async with world(waits_for_approval) as env:
         handle = await env.start(waits_for_approval)
+        signal: Any
         for signal, value, error in (
             (approve, "yes", InvalidInput),
             (approve, object(), NotSerialisable),
@@ -253,7 +254,7 @@ async def test_values_that_cannot_be_sent_are_refused_by_the_client() -> None:
             (7, True, InvalidInput),
         ):
             with pytest.raises(error):
-                await handle.signal(signal, value)  # type: ignore[call-overload]  # that is the point
+                await handle.signal(signal, value)
         with pytest.raises(InvalidInput):
             await handle.signal(approve, True, message_id="")
         for odd in (approve, (approve,), (approve, True, "id", 4), (approve, "yes")):

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
-from batuta import Handle, RunFailed, Signal, Update, activity, workflow
+from batuta import Handle, RunFailed, Signal, Update, Workflow, activity, workflow
 from batuta.journal.records import Change, Message, MessageKind, Refusal, Verdict
 from batuta.journal.states import CLOSED
 from batuta.stores.memory import MemoryDatabase, MemoryStore
@@ -32,12 +33,17 @@ async def act(number: int) -> int:
     return number
 
 
+def _positive(number: int) -> None:
+    if number < 0:
+        raise ValueError("too low")
+
+
 @workflow
 async def takes_notes() -> list[int]:
     notes: list[int] = []
     note.handle(notes.append)
 
-    @ask.handle(validator=lambda number: _positive(number))
+    @ask.handle(validator=_positive)
     def answer(number: int) -> int:
         notes.append(number)
         return number + 1
@@ -45,11 +51,6 @@ async def takes_notes() -> list[int]:
     await act(1)
     await act(2)
     return notes
-
-
-def _positive(number: int) -> None:
-    if number < 0:
-        raise ValueError("too low")
 
 
 @workflow
@@ -121,7 +122,7 @@ def late(kind: MessageKind, name: str, *bodies: str) -> list[Message]:
     return [Message(message_id=f"{kind}:{name}{body}", kind=kind, name=name, body=body) for body in bodies]
 
 
-ALL = [takes_notes, stops, handles_slowly, at_once, busy_at_its_end, fails]
+ALL: list[Workflow[..., Any]] = [takes_notes, stops, handles_slowly, at_once, busy_at_its_end, fails]
 modes = pytest.mark.parametrize("always_replay", [False, True])
 
 
@@ -154,7 +155,7 @@ async def test_the_order_of_signals_is_kept_when_one_of_them_ends_the_run(always
         handle = await env.start(stops)
         await handle.signal(stop, 1)
         assert await ended(env, handle) == 1
-        assert [bytes(line.body.value) for line in (await handle.journal())[1:]] == [b"1", b"2", b"3"]
+        assert [line.body.value for line in (await handle.journal())[1:]] == [Raw(b"1"), Raw(b"2"), Raw(b"3")]
 
 
 @modes
@@ -169,7 +170,7 @@ async def test_a_run_that_ends_in_its_first_turn_takes_what_came_with_its_start(
 @modes
 async def test_late_updates_are_validated_and_answered(always_replay: bool) -> None:
     async with racy(always_replay) as env:
-        env.store.late = [late(MessageKind.UPDATE, "ask", "[3]", "[-1]"), late(MessageKind.UPDATE, "ask", "[4]", "[-2]")]
+        env.store.late = [late(MessageKind.UPDATE, "ask", f"[{n}]", f"[{m}]") for n, m in ((3, -1), (4, -2))]
         handle = await env.start(takes_notes)
         assert await ended(env, handle) == [3, 4]
         found = await env.store.answers([(handle.run_id, f"update:ask[{n}]") for n in (3, -1, 4, -2)])

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from batuta import Handle, Query, Signal, Update, UpdateFailed, UpdateRejected, activity, publish, workflow
+from batuta import Handle, Query, Signal, Update, UpdateFailed, UpdateRejected, Workflow, activity, publish, workflow
 from batuta.testing import Environment
 
 approve = Signal("approve", bool)
@@ -105,6 +105,6 @@ async def send_as_it_ends(env: Environment) -> Handle[Any]:
     return handle
 
 
-ALL = [signalled, updated, reads_before_it_ends]
+ALL: list[Workflow[..., Any]] = [signalled, updated, reads_before_it_ends]
 ACTIVITIES = [weigh]
 SCENARIOS = {"signalled": signal_it, "updated": update_it, "reads_before_it_ends": send_as_it_ends}
