@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from batuta.app import App
+from batuta.authoring.chains import continue_as_new, safe_point
+from batuta.authoring.children import Child, run_child, send, start_child
+from batuta.authoring.completed import as_completed
 from batuta.authoring.context import activity_info, call, info, logger, now, random, side_effect, uuid
 from batuta.authoring.definitions import Activity, Workflow, activity, workflow
 from batuta.authoring.handle import Handle
+from batuta.authoring.messages import Query, Signal, Update, publish
 from batuta.authoring.options import ActivityOptions
+from batuta.authoring.patches import deprecate_patch, patched
 from batuta.authoring.retry import Retry
+from batuta.authoring.timers import cancel_timer, wait_for_timer
 from batuta.client import Batuta
 from batuta.connect import connect
 from batuta.errors import (
@@ -17,17 +23,23 @@ from batuta.errors import (
     AlreadyStarted,
     BatutaError,
     ClientError,
+    DuplicateTimer,
     Interrupted,
     InvalidInput,
     NonRetryable,
     NotParked,
+    NotPublished,
+    QueryFailed,
     RunCancelled,
     RunClosed,
     RunFailed,
     RunNotCompleted,
     RunTerminated,
     RunTimedOut,
+    UnknownQuery,
     UnknownRun,
+    UpdateFailed,
+    UpdateRejected,
 )
 from batuta.journal.states import RunState
 
@@ -43,12 +55,17 @@ __all__ = [
     "App",
     "Batuta",
     "BatutaError",
+    "Child",
     "ClientError",
+    "DuplicateTimer",
     "Handle",
     "Interrupted",
     "InvalidInput",
     "NonRetryable",
     "NotParked",
+    "NotPublished",
+    "Query",
+    "QueryFailed",
     "Retry",
     "RunCancelled",
     "RunClosed",
@@ -57,17 +74,33 @@ __all__ = [
     "RunState",
     "RunTerminated",
     "RunTimedOut",
+    "Signal",
+    "UnknownQuery",
     "UnknownRun",
+    "Update",
+    "UpdateFailed",
+    "UpdateRejected",
     "Workflow",
     "activity",
     "activity_info",
+    "as_completed",
     "call",
+    "cancel_timer",
     "connect",
+    "continue_as_new",
+    "deprecate_patch",
     "info",
     "logger",
     "now",
+    "patched",
+    "publish",
     "random",
+    "run_child",
+    "safe_point",
+    "send",
     "side_effect",
+    "start_child",
     "uuid",
+    "wait_for_timer",
     "workflow",
 ]

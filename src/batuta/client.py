@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, overload
 
-from batuta.authoring.backend import Backend, RunPage, StartRequest
-from batuta.authoring.definitions import Workflow, check_name
+from batuta.authoring.backend import Backend, RunPage, RunRef, StartRequest
+from batuta.authoring.definitions import Workflow
 from batuta.authoring.handle import Handle
-from batuta.authoring.options import check_seconds
+from batuta.authoring.letters import start_signal
+from batuta.authoring.starting import check_id, check_start_options, check_tags, name_version_input
 from batuta.clock import SECOND
 from batuta.errors import InvalidInput
 from batuta.journal.records import IfExists, RunFilter
 from batuta.journal.states import RunState
-from batuta.serde import MAX_PAYLOAD, decoder_for, encode
+from batuta.serde import MAX_PAYLOAD, decoder_for
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-_LONGEST_ID = 500
-_HIGHEST_PRIORITY = 32_000
 
 
 class Batuta:
@@ -58,17 +56,24 @@ class Batuta:
 
         `id` is the caller's own name for it, unique in the namespace; when it is taken, `if_exists` decides: "return"
         (the default) gives that run, "reject" raises AlreadyStarted, "restart" begins anew if it is closed.
-        Other options: queue, priority, delay, timeout (of the run), execution_timeout (of its chain), tags, memo.
-        Times are seconds.
+        Other options: queue, priority, delay, timeout (of the run), execution_timeout (of its chain), retry (of the
+        whole run, when it fails), version (the definition's), tags, memo. Times are seconds.
+        `signal=(definition or name, value)`, or with a message id as the third, sends a signal to the run of that id,
+        whether it is new or not, together with the start; raises RunClosed when that run is closed.
         """
         request = _request(workflow, args, id, options, self._max_payload)
         ref = await self._backend.start(request)
-        return Handle(self._backend, ref, _result_decoder(workflow))
+        return self._handle(ref, workflow)
 
     async def get(self, id: str, workflow: Workflow[..., R] | None = None) -> Handle[R]:
-        """The run of that id: the last one begun under it. With `workflow`, its result is of that type."""
+        """The run of that id: the last one begun under it. With `workflow`, its result is of that type, and queries
+        are answered with that code."""
         ref = await self._backend.find(check_id(id))
-        return Handle(self._backend, ref, _result_decoder(workflow))
+        return self._handle(ref, workflow)
+
+    def _handle(self, ref: RunRef, workflow: Any) -> Handle[Any]:
+        code = workflow if isinstance(workflow, Workflow) else None
+        return Handle(self._backend, ref, _result_decoder(workflow), code, self._max_payload)
 
     async def list(self, /, *, cursor: str | None = None, limit: int = 50, **where: Any) -> RunPage:
         """Runs, newest first. Filters: state or states, workflow, queue, id_prefix, tags, created_after,
@@ -96,29 +101,18 @@ class Batuta:
         return self._backend.worker(workflows, activities, queues, **settings)
 
 
-def check_id(id: object) -> str:
-    """A run's id, as a caller may choose it. Raises InvalidInput."""
-    if not isinstance(id, str) or not id or len(id) > _LONGEST_ID or not id.isprintable():
-        raise InvalidInput(f"run id {id!r} must be 1 to {_LONGEST_ID} printable characters")
-    return id
-
-
 def _request(workflow: Any, args: tuple[Any, ...], id: str | None, options: dict[str, Any], limit: int) -> StartRequest:
     if options:
         _check_options(options)
-    if isinstance(workflow, Workflow):
-        name, version, data = workflow.name, workflow.version, workflow.codec.encode_args(args, {}, limit)
-    elif isinstance(workflow, str):
-        name, version = check_name(workflow, "workflow name"), ""
-        data = encode(args, f"the input of workflow {workflow!r}", limit)
-    else:
-        raise InvalidInput(f"{workflow!r} is not a workflow: decorate it with @workflow, or give its name")
+    name, version, data = name_version_input(workflow, args, options.pop("version", None), limit)
     if id is not None:
         check_id(id)
+    if options.get("signal") is not None:
+        options["signal"] = start_signal(options["signal"], limit)
     return StartRequest(workflow=name, version=version, input=data, id=id, **options)
 
 
-_OPTIONS = frozenset(StartRequest.__struct_fields__) - {"workflow", "input", "version", "id"}
+_OPTIONS = frozenset(StartRequest.__struct_fields__) - {"workflow", "input", "id"}
 
 
 def _check_options(options: dict[str, Any]) -> None:
@@ -127,24 +121,12 @@ def _check_options(options: dict[str, Any]) -> None:
             f"unknown start options {', '.join(sorted(unknown))}: there are {', '.join(sorted(_OPTIONS))} "
             f"(arguments of the workflow are given by position)"
         )
-    for name in ("timeout", "execution_timeout"):
-        check_seconds(name, options.get(name))
-    delay = options.get("delay", 0)
-    if not isinstance(delay, int | float) or not 0 <= delay < float("inf"):
-        raise InvalidInput(f"delay={delay!r} must not be negative: it is a number of seconds")
-    priority = options.get("priority", 0)
-    if not isinstance(priority, int) or abs(priority) > _HIGHEST_PRIORITY:
-        raise InvalidInput(
-            f"priority={priority!r} must be a whole number from -{_HIGHEST_PRIORITY} to {_HIGHEST_PRIORITY}"
-        )
-    if "queue" in options:
-        check_name(options["queue"], "queue")
+    check_start_options(options)
     if "if_exists" in options:
         try:
             options["if_exists"] = IfExists(options["if_exists"])
         except ValueError:
             raise InvalidInput(f"if_exists={options['if_exists']!r} must be one of {', '.join(IfExists)}") from None
-    _check_tags(options.get("tags", {}))
 
 
 _FILTERS = ("state", "states", "workflow", "queue", "id_prefix", "tags", "created_after", "created_before")
@@ -160,7 +142,7 @@ def run_filter(**where: Any) -> RunFilter:
         name=workflow.name if isinstance(workflow, Workflow) else _text("workflow", workflow),
         queue=_text("queue", where.get("queue")),
         id_prefix=_text("id_prefix", where.get("id_prefix")),
-        tags=tuple(sorted(_check_tags(where.get("tags") or {}).items())),
+        tags=tuple(sorted(check_tags(where.get("tags") or {}).items())),
         created_after=_micros("created_after", where.get("created_after")),
         created_before=_micros("created_before", where.get("created_before")),
     )
@@ -178,12 +160,6 @@ def _text(name: str, value: object) -> str | None:
     if value is None or isinstance(value, str):
         return value
     raise InvalidInput(f"{name}={value!r} must be a string")
-
-
-def _check_tags(tags: object) -> Mapping[str, str]:
-    if not isinstance(tags, Mapping) or not all(isinstance(text, str) for pair in tags.items() for text in pair):
-        raise InvalidInput(f"tags={tags!r} must map strings to strings")
-    return tags
 
 
 def _micros(name: str, moment: object) -> int | None:

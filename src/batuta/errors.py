@@ -6,7 +6,8 @@ BatutaError
 │   ├── TooLarge                a payload over the limit
 │   ├── InvalidURL              a store address that names no store
 │   ├── MissingExtra            an optional dependency is not installed
-│   └── DuplicateDefinition     two definitions of one name in one worker
+│   ├── DuplicateDefinition     two definitions of one name in one worker
+│   └── DuplicateTimer          a timer id used twice in one run
 ├── UnknownRun / UnknownWorkflow / UnknownActivity
 ├── AlreadyStarted              the id is taken
 ├── RunClosed                   the run has ended; the message was refused
@@ -17,6 +18,11 @@ BatutaError
 │   ├── ActivityFailed          the activity raised an error whose class is not known here
 │   ├── ActivityTimeout
 │   └── Interrupted             a `once` activity was cut off and may or may not have happened
+├── UpdateRejected              the run's validator, or the lack of a handler, said no; it left no trace in the run
+├── UpdateFailed                the handler of an accepted update raised
+├── UnknownQuery                the run answers no such query
+├── QueryFailed                 a query could not be answered
+├── NotPublished                the run has published no such value
 ├── NonRetryable                raised by an activity: do not try again
 ├── WorkflowBroken              a run is parked; it is not the caller's fault and not lost
 │   ├── Nondeterministic · Forbidden · Spins · WaitsForNothing
@@ -77,6 +83,14 @@ class DuplicateDefinition(InvalidInput):
     """Two definitions of one name in one worker."""
 
 
+class DuplicateTimer(InvalidInput):
+    """A timer id was used twice in one run."""
+
+    def __init__(self, timer_id: str) -> None:
+        super().__init__(f"timer {timer_id!r} was set before in this run: an id names one timer of a run")
+        self.timer_id = timer_id
+
+
 # -- what was asked for is not there, or there already
 
 
@@ -92,12 +106,13 @@ class UnknownRun(BatutaError, LookupError):
 class UnknownWorkflow(BatutaError, LookupError):
     """No worker of the run's queue has its workflow: the run waits, and `describe` gives this as the reason."""
 
-    def __init__(self, name: str, known: Iterable[str]) -> None:
+    def __init__(self, name: str, known: Iterable[str], version: str = "") -> None:
         have = ", ".join(sorted(known)) or "none"
+        which = f"{name!r} version {version!r}" if version else f"{name!r}"
         super().__init__(
-            f"no live worker of this queue has workflow {name!r} (they have: {have}): add it to worker(workflows=[...])"
+            f"no live worker of this queue has workflow {which} (they have: {have}): add it to worker(workflows=[...])"
         )
-        self.name = name
+        self.name, self.version = name, version
 
 
 class UnknownActivity(BatutaError, LookupError):
@@ -121,10 +136,10 @@ class AlreadyStarted(BatutaError):
 
 
 class RunClosed(BatutaError):
-    """The run has ended; the message was refused."""
+    """The run has ended: the message was refused, or its answer will not come."""
 
-    def __init__(self, id: object, state: str) -> None:
-        super().__init__(f"run {str(id)!r} is {state}: it takes no more messages")
+    def __init__(self, id: object, state: str, why: str = "it takes no more messages") -> None:
+        super().__init__(f"run {str(id)!r} is {state}: {why}")
         self.id, self.state = id, state
 
 
@@ -161,6 +176,53 @@ class RunTerminated(RunNotCompleted):
 
 class RunTimedOut(RunNotCompleted):
     """The run or its chain was over its time."""
+
+
+# -- messages to a run, and what is read from it
+
+
+class UpdateRejected(BatutaError):
+    """The update was refused before it reached the run's code: by its validator, for want of a handler, or because its
+    arguments do not fit. It left no trace in the run. `__cause__` is what the validator raised."""
+
+    def __init__(self, name: str, id: str, message: str) -> None:
+        super().__init__(f"run {id!r} rejected update {name!r}: {message}")
+        self.name, self.id = name, id
+
+
+class UpdateFailed(BatutaError):
+    """The handler of an accepted update raised; `__cause__` is its error. The run goes on."""
+
+    def __init__(self, name: str, id: str, message: str) -> None:
+        super().__init__(f"update {name!r} of run {id!r} failed: {message}")
+        self.name, self.id = name, id
+
+
+class UnknownQuery(BatutaError, LookupError):
+    """The run answers no such query."""
+
+    def __init__(self, name: str, id: str, known: Iterable[str]) -> None:
+        have = ", ".join(sorted(known)) or "none"
+        super().__init__(f"run {id!r} answers no query {name!r} (it answers: {have})")
+        self.name, self.id = name, id
+
+
+class QueryFailed(BatutaError):
+    """A query could not be answered: its handler raised (`__cause__`), the run has not begun, or the code that is here
+    does not replay it."""
+
+    def __init__(self, name: str, id: str, message: str) -> None:
+        super().__init__(f"query {name!r} of run {id!r} failed: {message}")
+        self.name, self.id = name, id
+
+
+class NotPublished(BatutaError, LookupError):
+    """The run has published no such value, or not yet."""
+
+    def __init__(self, name: str, id: str, known: Iterable[str]) -> None:
+        have = ", ".join(sorted(known)) or "nothing"
+        super().__init__(f"run {id!r} has not published {name!r} (it has published: {have})")
+        self.name, self.id = name, id
 
 
 # -- raised into workflow code

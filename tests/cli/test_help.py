@@ -15,6 +15,7 @@ LEAVES = [
     "demo",
     "worker",
     "migrate",
+    "replay",
     "verify",
     *(f"runs {c}" for c in "start list show journal cancel terminate".split()),
 ]

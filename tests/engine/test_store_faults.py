@@ -9,7 +9,7 @@ import pytest
 
 from batuta import RunState, activity, workflow
 from batuta.errors import BadData, OutcomeUnknown, StoreError, StoreFailed, StoreUnavailable, UnknownRun
-from batuta.journal.records import Change, Tape, Verdict, WorkerInfo
+from batuta.journal.records import Change, Refusal, Tape, Verdict, WorkerInfo
 from batuta.stores.memory import MemoryDatabase, MemoryStore
 from batuta.testing import Environment
 from tests.engine.kit import replay_all
@@ -34,7 +34,7 @@ class FaultyStore(MemoryStore):
         self.opened += 1
         await super().open()
 
-    async def commit(self, worker_id: str, changes: Sequence[Change]) -> dict[int, Verdict]:
+    async def commit(self, worker_id: str, changes: Sequence[Change]) -> dict[int, Verdict | list[Refusal]]:
         self.commits += 1
         self._maybe_fail(self.before)
         word = self.refuse_values_with

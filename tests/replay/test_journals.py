@@ -11,12 +11,12 @@ from batuta.engine.machine import Machine, RunIdentity
 from batuta.engine.replay import Replay
 from batuta.errors import Nondeterministic
 from batuta.journal.entries import EntryKind, crc_holds, decode_body
-from tests.replay import workflows
+from tests.replay import talkers, workflows
 from tests.replay.journals import Journal, load_all
 from tests.replay.record import PYTHON, SCENARIOS
 
 JOURNALS = load_all()
-WORKFLOWS = {workflow.name: workflow for workflow in workflows.ALL}
+WORKFLOWS = {workflow.name: workflow for workflow in [*workflows.ALL, *talkers.ALL]}
 DIFFER_BY_PYTHON = {"waits_for_several", "waits_for"}
 """Workflows whose commands come in another order on another Python: equal or refused, never something else."""
 
@@ -78,7 +78,7 @@ def test_every_scenario_is_recorded_on_every_python() -> None:
 
 
 def test_the_journals_show_every_way_a_run_can_end() -> None:
-    ends = {"completed", "failed", "cancelled", "terminated", "timed_out"}
+    ends = {"completed", "failed", "cancelled", "terminated", "timed_out", "continued"}
     assert {journal.state for journal in JOURNALS} == ends
 
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol, overload
 from msgspec import Raw, Struct
 
 from batuta.authoring.definitions import Workflow
+from batuta.authoring.retry import Retry
 from batuta.ids import RunId
 from batuta.journal.entries import Body, EntryKind
 from batuta.journal.failures import Failure
@@ -30,6 +31,15 @@ def as_datetime(micros: int | None) -> datetime | None:
     return None if micros is None else _EPOCH + timedelta(microseconds=micros)
 
 
+class Letter(Struct):
+    """A message to a run: JSON of a signal's value, or of an update's arguments."""
+
+    name: str
+    body: bytes
+    message_id: str
+    """A second one of the same id is not delivered."""
+
+
 class StartRequest(Struct, kw_only=True):
     """A run to be started. Times are seconds."""
 
@@ -43,9 +53,12 @@ class StartRequest(Struct, kw_only=True):
     delay: float = 0.0
     timeout: float | None = None
     execution_timeout: float | None = None
+    retry: Retry | None = None
     tags: dict[str, str] = {}
     memo: Any = None
     if_exists: IfExists = IfExists.RETURN
+    signal: Letter | None = None
+    """Sent to the run of that id, whether it is new or not."""
 
 
 class RunRef(Struct):
@@ -54,6 +67,8 @@ class RunRef(Struct):
     id: str
     run_id: RunId
     local: Any = None
+    chain_id: RunId | None = None
+    """None: not known here yet."""
 
 
 class Ending(Struct):
@@ -64,6 +79,13 @@ class Ending(Struct):
     value: Raw | None = None
     error: Failure | None = None
     reason: str = ""
+
+
+class Answer(Struct):
+    """To an update. The error is UpdateRejected, UpdateFailed or RunClosed."""
+
+    value: Raw | None = None
+    error: Failure | None = None
 
 
 class AttemptView(Struct, kw_only=True):
@@ -142,6 +164,22 @@ class Backend(Protocol):
 
     async def retry(self, ref: RunRef) -> None:
         """Let a parked run be tried again. Raises NotParked, RunClosed."""
+        ...
+
+    async def signal(self, ref: RunRef, letter: Letter) -> None:
+        """Durable when this returns. Raises RunClosed."""
+        ...
+
+    async def update(self, ref: RunRef, letter: Letter) -> Answer:
+        """Wait for the answer. Raises RunClosed when none will come."""
+        ...
+
+    async def query(self, ref: RunRef, name: str, arguments: bytes, workflow: Workflow[..., Any] | None) -> Raw:
+        """Raises QueryFailed, UnknownQuery."""
+        ...
+
+    async def published(self, ref: RunRef) -> dict[str, Raw]:
+        """By name."""
         ...
 
     async def describe(self, ref: RunRef) -> Description: ...

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, MutableMapping
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from random import Random
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import UUID
 
 from msgspec import Struct
@@ -17,6 +17,9 @@ from batuta.authoring.options import ActivityOptions
 from batuta.errors import WorkerError
 from batuta.ids import RunId
 from batuta.serde import Codec, Decoder, decoder_for
+
+if TYPE_CHECKING:
+    from batuta.authoring.children import Kinship
 
 _log = logging.getLogger("batuta.engine")
 
@@ -39,6 +42,29 @@ class RunInfo(Struct, frozen=True):
     version: str
     replaying: bool
     """For logs and metrics alone: code that behaves otherwise in replay is not deterministic."""
+    attempt: int = 1
+    """Counts the tries of a run that is retried."""
+    continue_hint: bool = False
+    """It is time to `continue_as_new`: the journal has 10,000 entries (or what the workflow says), or the run is a day
+    old."""
+
+
+class NamedTimers(Protocol):
+    """The named timers of a run. Times are microseconds."""
+
+    def wait(self, timer_id: str, fire_at: int) -> Coroutine[Any, Any, bool]: ...
+    def cancel(self, timer_id: str) -> bool: ...
+
+
+class Messages(Protocol):
+    """What a run receives, as its workflow code sees it through signals, updates and queries."""
+
+    async def receive(self, name: str, decoder: Decoder, timeout: float | None) -> Any: ...
+    def handle_signal(self, name: str, decoder: Decoder, fn: Callable[[Any], Any]) -> None: ...
+    def handle_update(
+        self, name: str, decoder: Decoder, fn: Callable[..., Any], validator: Callable[..., Any] | None
+    ) -> None: ...
+    def handle_query(self, name: str, decoder: Decoder, fn: Callable[..., Any]) -> None: ...
 
 
 class Runtime(Protocol):
@@ -53,37 +79,48 @@ class Runtime(Protocol):
     def info(self) -> RunInfo: ...
     def side_effect(self, make: Callable[[], Any], result: Decoder | None) -> Any: ...
     def log(self, emit: Callable[[], None]) -> None: ...
+    def publish(self, name: str, value: Any) -> None: ...
+    def messages(self) -> Messages: ...
+    def kinship(self) -> Kinship: ...
+    def patched(self, id: str, *, deprecated: bool) -> bool: ...
+    def named_timers(self) -> NamedTimers: ...
 
 
 current_runtime: ContextVar[Runtime | None] = ContextVar("batuta_runtime", default=None)
 """Set in the context of a run's first task, and so in all that it starts."""
 
 
-def _runtime(asked: str) -> Runtime:
+def runtime_for(asked: str) -> Runtime:
+    """The run that is asking. Raises WorkerError when `asked` is called elsewhere."""
     runtime = current_runtime.get()
     if runtime is None:
         raise WorkerError(f"{asked} was called outside a workflow: only workflow code that a worker runs can use it")
     return runtime
 
 
+def kinship(asked: str) -> Kinship:
+    """What the run that calls this does with other runs."""
+    return runtime_for(asked).kinship()
+
+
 def now() -> datetime:
     """The time on the run's tape, UTC: when the input of this turn came."""
-    return _EPOCH + timedelta(microseconds=_runtime("now()").now())
+    return _EPOCH + timedelta(microseconds=runtime_for("now()").now())
 
 
 def random() -> Random:
     """The run's own random numbers."""
-    return _runtime("random()").random()
+    return runtime_for("random()").random()
 
 
 def uuid() -> UUID:
     """A UUID of the run's own."""
-    return _runtime("uuid()").uuid()
+    return runtime_for("uuid()").uuid()
 
 
 def info() -> RunInfo:
     """Who and where this run is."""
-    return _runtime("info()").info()
+    return runtime_for("info()").info()
 
 
 async def side_effect(make: Callable[[], T], result: Any = None) -> T:
@@ -94,14 +131,14 @@ async def side_effect(make: Callable[[], T], result: Any = None) -> T:
     `result` is the type to decode to.
     """
     decoder = None if result is None else decoder_for(result, "a side effect")
-    value: T = _runtime("side_effect()").side_effect(make, decoder)
+    value: T = runtime_for("side_effect()").side_effect(make, decoder)
     return value
 
 
 async def call(name: str, *arguments: Any, result: Any = None, options: ActivityOptions | None = None) -> Any:
     """An activity by its name. `result` is the type to decode to; plain JSON values without it."""
     decoder = decoder_for(Any if result is None else result, f"the result of activity {name!r}")
-    runtime = _runtime("call()")
+    runtime = runtime_for("call()")
     return await runtime.call_activity(name, None, decoder, arguments, options or ActivityOptions())
 
 

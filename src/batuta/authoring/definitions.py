@@ -7,20 +7,24 @@ import hashlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from types import ModuleType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from batuta.authoring.context import current_runtime
 from batuta.authoring.options import ActivityOptions
-from batuta.errors import InvalidInput
+from batuta.errors import DuplicateDefinition, InvalidInput
 from batuta.serde import Codec
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
 R = TypeVar("R")
 
+CONTINUE_AFTER = 10_000
+"""Journal entries after which a run should continue as new, unless its workflow says otherwise."""
+
 _LONGEST_NAME = 200
+_LONGEST_VERSION = 100
 
 
 def check_name(name: object, what: str) -> str:
@@ -30,20 +34,54 @@ def check_name(name: object, what: str) -> str:
     return name
 
 
+def check_workflow_name(name: object) -> str:
+    """A workflow's name: what stands before `@version`. Raises InvalidInput."""
+    checked = check_name(name, "workflow name")
+    if "@" in checked or ":" in checked:
+        raise InvalidInput(f"workflow name {name!r} must not hold '@' or ':': a version is given as version=")
+    return checked
+
+
+def check_version(version: object) -> str:
+    """A workflow's version. Raises InvalidInput."""
+    if not isinstance(version, str) or len(version) > _LONGEST_VERSION or not (version.isprintable() or not version):
+        raise InvalidInput(f"version {version!r} must be a string of at most {_LONGEST_VERSION} printable characters")
+    return version
+
+
+def code_of(name: str, version: str) -> str:
+    """What a worker must have to run a workflow of that name and version: any version, when the run names none."""
+    return f"{name}@{version}" if version else name
+
+
 class Workflow(Generic[P, R]):
     """A durable function. Called plainly it is just the function; `client.start` runs it durably."""
 
-    def __init__(self, fn: Callable[P, Coroutine[Any, Any, R]], name: str | None, version: str) -> None:
+    def __init__(
+        self,
+        fn: Callable[P, Coroutine[Any, Any, R]],
+        name: str | None = None,
+        version: str = "",
+        continue_after: int = CONTINUE_AFTER,
+    ) -> None:
         if not inspect.iscoroutinefunction(fn):
             raise InvalidInput(f"workflow {fn.__qualname__!r} must be defined with `async def`")
         functools.update_wrapper(self, fn)
         self.fn = fn
-        self.name = check_name(name or fn.__name__, "workflow name")
-        self.version = version
+        self.name = check_workflow_name(name or fn.__name__)
+        self.version = check_version(version)
+        if continue_after < 1:
+            raise InvalidInput(f"continue_after={continue_after!r} must be a number of journal entries, at least 1")
+        self.continue_after = continue_after
         self.codec = Codec(fn, f"workflow {self.name!r}")
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         return self.fn(*args, **kwargs)
+
+    @property
+    def code(self) -> str:
+        """What a run asks of a worker: this name, and this version if it has one."""
+        return code_of(self.name, self.version)
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -165,13 +203,19 @@ class Activity(Generic[P, R]):
 def workflow(fn: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
 @overload
 def workflow(
-    *, name: str | None = None, version: str = ""
+    *, name: str | None = None, version: str = "", continue_after: int = CONTINUE_AFTER
 ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Workflow[P, R]]: ...
-def workflow(fn: Any = None, /, *, name: str | None = None, version: str = "") -> Any:
-    """Make an async function a workflow. Register it by giving it to a worker."""
+def workflow(
+    fn: Any = None, /, *, name: str | None = None, version: str = "", continue_after: int = CONTINUE_AFTER
+) -> Any:
+    """Make an async function a workflow. Register it by giving it to a worker.
+
+    A run of a workflow with a `version` is only taken by workers that have that version. `continue_after` journal
+    entries set `info().continue_hint`.
+    """
 
     def decorate(fn: Callable[P, Coroutine[Any, Any, R]]) -> Workflow[P, R]:
-        return Workflow(fn, name, version)
+        return Workflow(fn, name, version, continue_after)
 
     return decorate if fn is None else decorate(fn)
 
@@ -210,3 +254,17 @@ def activities_of(thing: object) -> list[Activity[..., Any]]:
     if not names:
         raise InvalidInput(f"{thing!r} is not an activity and has none: decorate it (or its methods) with @activity")
     return [getattr(thing, name) for name in names]
+
+
+def by_code(workflows: Sequence[Workflow[..., Any]]) -> dict[str, Workflow[..., Any]]:
+    """By what runs ask for. A run without a version goes to the definition without one, or else to the last given."""
+    found: dict[str, Workflow[..., Any]] = {}
+    for workflow in workflows:
+        if not isinstance(workflow, Workflow):
+            raise InvalidInput(f"{workflow!r} is not a workflow: decorate it with @workflow")
+        if found.setdefault(workflow.code, workflow) is not workflow:
+            of = f" version {workflow.version!r}" if workflow.version else ""
+            raise DuplicateDefinition(f"two workflows are named {workflow.name!r}{of}: give one another name=")
+    for workflow in reversed(workflows):
+        found.setdefault(workflow.name, workflow)
+    return found

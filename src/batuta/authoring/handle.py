@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Generic, TypeVar
+from types import EllipsisType
+from typing import Any, Generic, TypeVar, overload
 
-from msgspec import Raw
+from msgspec import Raw, json
 
 from batuta.authoring.backend import Backend, Description, Ending, JournalLine, RunRef
+from batuta.authoring.definitions import Workflow
 from batuta.authoring.failures import to_exception
-from batuta.errors import RunCancelled, RunFailed, RunNotCompleted, RunTerminated, RunTimedOut
+from batuta.authoring.letters import decoder_of, query_input, signal_letter, update_letter
+from batuta.authoring.messages import Query, Signal, Update
+from batuta.errors import NotPublished, RunCancelled, RunFailed, RunNotCompleted, RunTerminated, RunTimedOut
 from batuta.ids import RunId
 from batuta.journal.states import RunState
-from batuta.serde import Decoder, decode, decoder_for
+from batuta.serde import MAX_PAYLOAD, Decoder, decode, decoder_for
 
 R = TypeVar("R")
+T = TypeVar("T")
+
+_NULL = Raw(b"null")
 
 _ERRORS: dict[RunState, type[RunNotCompleted]] = {
     RunState.FAILED: RunFailed,
@@ -27,10 +34,18 @@ _ERRORS: dict[RunState, type[RunNotCompleted]] = {
 class Handle(Generic[R]):
     """One run. Made by `start` and `get`; any process may have one."""
 
-    def __init__(self, backend: Backend, ref: RunRef, decoder: Decoder | None = None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        ref: RunRef,
+        decoder: Decoder | None = None,
+        workflow: Workflow[..., Any] | None = None,
+        limit: int = MAX_PAYLOAD,
+    ) -> None:
         self._backend = backend
         self._ref = ref
         self._decoder = decoder
+        self._workflow, self._limit = workflow, limit
 
     @property
     def id(self) -> str:
@@ -52,11 +67,89 @@ class Handle(Generic[R]):
         if ending.state is not RunState.COMPLETED:
             raise _error(ending)
         value: R = decode(
-            ending.value if ending.value is not None else Raw(b"null"),
+            ending.value if ending.value is not None else _NULL,
             self._decoder or decoder_for(Any, "a result"),
             f"the result of run {self.id!r}",
         )
         return value
+
+    @overload
+    async def signal(self, signal: Signal[T], value: T, *, message_id: str | None = None) -> None: ...
+    @overload
+    async def signal(self, signal: Signal[None], *, message_id: str | None = None) -> None: ...
+    @overload
+    async def signal(self, signal: str, value: Any = None, *, message_id: str | None = None) -> None: ...
+    async def signal(self, signal: Any, value: Any = None, *, message_id: str | None = None) -> None:
+        """Send a signal, given by its definition or its name; it is durable when this returns. Raises RunClosed.
+
+        `message_id` is the sender's own name for it: a second one of that name is not delivered.
+        """
+        await self._backend.signal(self._ref, signal_letter(signal, value, message_id, self._limit))
+
+    @overload
+    async def update(
+        self, update: Update[T], *args: Any, update_id: str | None = None, timeout: float | None = None
+    ) -> T: ...
+    @overload
+    async def update(
+        self, update: str, *args: Any, update_id: str | None = None, timeout: float | None = None
+    ) -> Any: ...
+    async def update(self, update: Any, *args: Any, update_id: str | None = None, timeout: float | None = None) -> Any:
+        """Ask the run to do something, and wait for its answer. The request is durable once it is sent.
+
+        Raises UpdateRejected, UpdateFailed (with the handler's error as its cause), RunClosed when no answer will come,
+        and TimeoutError after `timeout` seconds: the request stays, and asking again with the same `update_id` waits
+        for the same answer.
+        """
+        letter = update_letter(update, args, update_id, self._limit)
+        if timeout is None:
+            answer = await self._backend.update(self._ref, letter)
+        else:
+            async with asyncio.timeout(timeout):
+                answer = await self._backend.update(self._ref, letter)
+        if answer.error is not None:
+            raise to_exception(answer.error)
+        return decode(answer.value or _NULL, decoder_of(update), f"the answer to update {letter.name!r}")
+
+    @overload
+    async def query(self, query: Query[T], *args: Any) -> T: ...
+    @overload
+    async def query(self, query: str, *args: Any) -> Any: ...
+    async def query(self, query: Any, *args: Any) -> Any:
+        """Ask about the run's state, as of its last durable turn; also when it is parked or closed. It does not notice.
+
+        The workflow's code must be here: in a worker of this client, or given to `get` with the run's id.
+        Raises UnknownQuery, QueryFailed.
+        """
+        name, data = query_input(query, args, self._limit)
+        answer = await self._backend.query(self._ref, name, data, self._workflow)
+        return decode(answer, decoder_of(query), f"the answer to query {name!r}")
+
+    @overload
+    async def published(self) -> dict[str, Any]: ...
+    @overload
+    async def published(self, name: str, type: type[T], default: T | EllipsisType = ...) -> T: ...
+    @overload
+    async def published(self, name: str, type: Any = Any, default: Any = ...) -> Any: ...
+    async def published(
+        self,
+        name: str | None = None,
+        type: Any = Any,  # noqa: A002 - its own word
+        default: Any = ...,
+    ) -> Any:
+        """What the run has published under that name, decoded to `type`; all of it without a name.
+
+        Raises NotPublished when there is nothing and no `default` is given.
+        """
+        values = await self._backend.published(self._ref)
+        if name is None:
+            return {each: json.decode(value) for each, value in values.items()}
+        if name not in values:
+            if default is not ...:
+                return default
+            raise NotPublished(name, self.id, values)
+        what = f"the published value {name!r}"
+        return decode(values[name], decoder_for(type, what), what)
 
     async def cancel(self, reason: str = "") -> None:
         """Ask the run to end; its code may clean up first, and may refuse."""

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from batuta.cli import inputs
-from batuta.cli.place import Place, placed
+from batuta.cli.place import Place, placed, print_json
 from batuta.errors import RunNotCompleted
 from batuta.journal.states import CLOSED, RunState
 
 if TYPE_CHECKING:
     from batuta.authoring.backend import Description, JournalLine, RunPage
     from batuta.authoring.handle import Handle
+    from batuta.journal.exported import Exported
 
 
 @click.command("list")
@@ -86,9 +87,13 @@ async def _show(place: Place, id: str) -> tuple[Description, dict[str, Any]]:
 
 @click.command()
 @click.argument("id")
+@click.option("--export", is_flag=True, help="The rows themselves, as JSON: for `batuta replay`.")
 @placed
-def journal(place: Place, id: str) -> None:
+def journal(place: Place, id: str, export: bool) -> None:
     """Every entry of the run ID: the input of each turn, and the commands it issued."""
+    if export:
+        print_json(asyncio.run(_export(place, id)))
+        return
     lines = asyncio.run(_journal(place, id))
 
     def human(console: Any) -> None:
@@ -102,3 +107,14 @@ def journal(place: Place, id: str) -> None:
 async def _journal(place: Place, id: str) -> list[JournalLine]:
     async with place.client() as client:
         return await (await client.get(id)).journal()
+
+
+async def _export(place: Place, id: str) -> Exported:
+    from batuta.verify.replaying import export_run
+
+    store = place.store()
+    await store.open()
+    try:
+        return await export_run(store, (await store.get(id)).run_id)
+    finally:
+        await store.close()

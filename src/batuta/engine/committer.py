@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from batuta.errors import AlreadyStarted, BadData, OutcomeUnknown, StoreFailed, StoreUnavailable
 from batuta.failpoints import failpoint
 from batuta.ids import jitter
-from batuta.journal.records import Change, Move, Verdict
+from batuta.journal.records import Change, Move, Refusal, Verdict
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
 from batuta.settings import Settings
@@ -32,6 +32,7 @@ STORE_FAILED = "the store failed"
 """Why everything was dropped, when it was an fsync: the store must be opened anew."""
 
 Item = tuple["LiveRun", Change, list["Effect"]]
+Verdicts = dict[int, Verdict | list[Refusal]]
 
 
 class Committer:
@@ -51,7 +52,7 @@ class Committer:
         self._may_act = may_act
         self._failed = failed
         self._waiting: deque[LiveRun] = deque()
-        self._held: deque[tuple[list[Item], dict[int, Verdict]]] = deque()
+        self._held: deque[tuple[list[Item], Verdicts]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
 
@@ -79,7 +80,7 @@ class Committer:
     async def _write_all(self) -> None:
         try:
             batch = self._take()
-            sending: asyncio.Task[dict[int, Verdict]] | None = None
+            sending: asyncio.Task[Verdicts] | None = None
             while batch:
                 verdicts = await (sending or self._write(batch))
                 # The next batch goes out before this one's effects do: the database works while we do.
@@ -126,7 +127,7 @@ class Committer:
         while self._held and self._may_act():
             self._act(*self._held.popleft())
 
-    def _settle(self, batch: list[Item], verdicts: dict[int, Verdict]) -> None:
+    def _settle(self, batch: list[Item], verdicts: Verdicts) -> None:
         if self._stopped:
             return
         if self._held or not self._may_act():
@@ -134,13 +135,17 @@ class Committer:
         else:
             self._act(batch, verdicts)
 
-    def _act(self, batch: list[Item], verdicts: dict[int, Verdict]) -> None:
+    def _act(self, batch: list[Item], verdicts: Verdicts) -> None:
         failpoint("commit.effects")
         for index, (run, change, effects) in enumerate(batch):
             verdict = verdicts.get(index) if verdicts else None
             try:
                 if verdict is None:
                     run.settled(change, effects)
+                elif verdict is Verdict.UNREAD:
+                    run.unread(change, effects)
+                elif isinstance(verdict, list):
+                    run.settled(change, effects, verdict)
                 elif verdict is Verdict.EXISTS:
                     run.drop(AlreadyStarted(run.identity.id, "open or closed"))
                 else:
@@ -152,7 +157,7 @@ class Committer:
 
     # -- one batch
 
-    async def _write(self, batch: list[Item]) -> dict[int, Verdict]:
+    async def _write(self, batch: list[Item]) -> Verdicts:
         """Write until it is durable or refused. Raises StoreFailed."""
         failpoint("commit.before")
         wait, waited, unknown = _FIRST_WAIT, 0.0, False
@@ -185,7 +190,7 @@ class Committer:
                     batch.remove(item)
                     run.drop(error)
 
-    async def _split(self, batch: list[Item], error: BadData) -> dict[int, Verdict]:
+    async def _split(self, batch: list[Item], error: BadData) -> Verdicts:
         """The database refused some value: find whose, park that run, and let the others through."""
         if len(batch) == 1:
             run, change, _ = batch[0]

@@ -148,7 +148,9 @@ class Executor:
 
     def _begin_once(self, call: Call) -> None:
         """Its start is durable. A later turn may have given up on it meanwhile."""
-        if call.seq in call.run.machine.activities and not call.run.leaving:
+        if call.run.leaving:
+            call.run.calls.pop(call.seq, None)  # should the run stay after all, it is looked at again
+        elif call.seq in call.run.machine.activities:
             self._admit(call)
 
     def resume(self, run: LiveRun, seq: int, attempts: Sequence[Attempt]) -> None:
@@ -189,6 +191,15 @@ class Executor:
 
     def _try_again_in(self, wait: float, call: Call) -> None:
         call.waking = self._loop.call_later(wait, self._again, call, context=self._context)
+
+    def remind(self, run: LiveRun) -> None:
+        """The run stays after all: retries that came due while it was leaving are due now."""
+        now = self._clock.now()
+        for call in run.calls.values():
+            if call.next_at is not None and not call.over:
+                if call.waking is not None:
+                    call.waking.cancel()
+                self._try_again_in(max(0.0, (call.next_at - now) / SECOND), call)
 
     def _admit(self, call: Call) -> None:
         if call.over:

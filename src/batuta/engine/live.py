@@ -7,86 +7,60 @@ import logging
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from msgspec import UNSET, Raw, json
+from msgspec import UNSET
 
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.failures import to_failure
 from batuta.clock import SECOND
+from batuta.engine.chains import closing_move, ended_move
 from batuta.engine.completion import Completion
-from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.effects import add_effects
+from batuta.engine.host import Host
 from batuta.engine.machine import Machine, RunIdentity
+from batuta.engine.reading import Redo, accepts, as_input, redo, tell_answers
+from batuta.engine.relations import parent_message, send_again, store_answers
 from batuta.engine.replay import Replay
-from batuta.engine.waiters import Waiters
 from batuta.errors import InvalidInput, OutcomeUnknown, WorkflowBroken
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, encode_entry
-from batuta.journal.records import Attempt, Change, Message, MessageKind, Move, NewRun
+from batuta.journal.records import Attempt, Change, Effects, Message, MessageKind, Move, NewRun, Refusal
 from batuta.journal.states import CLOSED, RunState
-from batuta.settings import Settings
 
 if TYPE_CHECKING:
-    from batuta.engine.executor import Call, Executor
+    from batuta.engine.executor import Call
     from batuta.engine.timers import Alarm
 
 log = logging.getLogger("batuta.engine")
 
-_CLOSES = {
-    CommandKind.COMPLETE: RunState.COMPLETED,
-    CommandKind.FAIL: RunState.FAILED,
-    CommandKind.CANCELLED: RunState.CANCELLED,
-}
 _PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 _DONE, _FAILED = EntryKind.ACTIVITY_DONE, EntryKind.ACTIVITY_FAILED
 
 _LACK_SECONDS = 5
 _UNKNOWN_START = "the run may or may not have been started: start it again with the same id"
 _ANSWERS = (_DONE, _FAILED)
+_KIN_ANSWERS = (EntryKind.CHILD_DONE, EntryKind.CHILD_FAILED, EntryKind.ACCEPTED, EntryKind.REFUSED)
+_FAILS = {_DONE: _FAILED, EntryKind.CHILD_DONE: EntryKind.CHILD_FAILED}
+_TALK = (EntryKind.SIGNAL, EntryKind.UPDATE, EntryKind.ACCEPTED, EntryKind.CHILD_DONE, EntryKind.CHILD_FAILED)
+_TALK_SECONDS = 2
 
 Effect = Command | Callable[[], None]
 """What waits for a change to be durable."""
-
-
-class Host(Protocol):
-    """What a live run needs of its worker."""
-
-    settings: Settings
-    clock: DatabaseClock
-    executor: Executor
-    draining: bool
-    turn: LiveRun | None
-    """Whose code is running now, for the watchdog."""
-
-    waiters: Waiters
-
-    def submit(self, run: LiveRun) -> None:
-        """The run's change is to be written."""
-        ...
-
-    def arm(self, run: LiveRun, when: int) -> None:
-        """Call `run.wake` at that database time or soon after, never before."""
-        ...
-
-    def disarm(self, run: LiveRun) -> None: ...
-    def call_soon(self, callback: Callable[[], None]) -> None: ...
-
-    def forget(self, run: LiveRun, wake_at: int | None) -> None:
-        """The run has left memory; it is due again at `wake_at`."""
-        ...
 
 
 class LiveRun:
     """One owned run. All methods are called on the worker's loop, from callbacks, never inside a task."""
 
     __slots__ = (
+        "_again",
         "_backlog",
         "_crc",
         "_held_up",
         "_host",
         "_kept",
+        "_last",
         "alarm",
         "calls",
         "change",
@@ -100,6 +74,8 @@ class LiveRun:
         "lacking",
         "leaving",
         "machine",
+        "parent",
+        "reading",
         "ready",
         "seen",
         "starting",
@@ -113,6 +89,8 @@ class LiveRun:
         self.epoch = epoch
         self.head = self.durable = -1
         self.deadline: int | None = None
+        self.parent: tuple[RunId, int] | None = None
+        """Its run id, and the command that began this run."""
         self.machine = Machine(workflow, identity)
         self.change: Change | None = None
         self.effects: list[Effect] = []
@@ -126,10 +104,14 @@ class LiveRun:
         """Calls of activities that this worker does not have, with what to do about it."""
         self.leaving = False
         self.seen: set[str] = set()
+        self.reading = False
+        """More messages are about to be delivered: it does not leave before it has seen them."""
+        self._again: Redo | None = None
         self._crc = 0
         self._held_up = False
         self._backlog: deque[tuple[EntryKind, Body]] = deque()
         self._kept: list[Entry] = []
+        self._last: EntryKind | None = None
 
     @property
     def run_id(self) -> RunId:
@@ -175,12 +157,16 @@ class LiveRun:
     def resume(self, attempts: Sequence[Attempt], messages: Sequence[Message]) -> None:
         """Replayed to the end of its tape: start what is pending there, then read the inbox."""
         self.ready = True
+        if self._again is not None:
+            self._do_again(self._again, attempts, messages)
+            return
         if self._host.draining:
             self.hand_back()
             return
         for seq in list(self.machine.activities):
             if seq in self.machine.activities:  # resuming another one may have caused a turn
                 self._host.executor.resume(self, seq, [a for a in attempts if a.seq == seq])
+        send_again(self)
         self.receive(messages)
         if self.head >= 0:
             self.wake(self._host.clock.now())
@@ -188,23 +174,40 @@ class LiveRun:
     def receive(self, messages: Sequence[Message]) -> None:
         """Deliver what is unread and was not delivered before."""
         failpoint("message.read")
-        for message in messages:
-            if message.message_id in self.seen or self.leaving or not self.ready:
-                continue
-            self.seen.add(message.message_id)
-            kind, body = _as_input(message)
-            if kind is EntryKind.STARTED:
-                self._sign(body)
-            body.message_id = message.message_id
-            self.deliver(kind, body)
+        if self.head < 0:  # messages to the run before in its chain may be older than this one's start
+            messages = sorted(messages, key=lambda message: message.kind is not MessageKind.START)
+        self.reading = True
+        try:
+            for message in messages:
+                if message.message_id not in self.seen and not self.leaving and self.ready:
+                    self.seen.add(message.message_id)
+                    self._read(message)
+        finally:
+            self.reading = False
+        if messages and not self.leaving and not self._backlog and self.head >= 0:
+            self._after_turn()
+
+    def _read(self, message: Message) -> None:
+        if message.kind is MessageKind.TERMINATE:
+            self._end(EntryKind.TERMINATED, RunState.TERMINATED, message.name, message.message_id)
+            return
+        found = as_input(self, message)
+        if found is None:
+            self.open_change().consumed.append(message.message_id)
+            return
+        if found[0] is EntryKind.STARTED:
+            self._sign(found[1])
+        self.deliver(*found)
 
     # -- turns
 
     def deliver(self, kind: EntryKind, body: Body) -> None:
         """Run the turn that this input causes, and queue its entry."""
-        if self.leaving:
+        if self.leaving or not self.ready:
+            if self._again is not None or self.machine.outcome is not None:
+                self._backlog.append((kind, body))  # should it not close after all
             return
-        if kind in _ANSWERS and body.seq not in self.machine.activities:
+        if not self._is_awaited(kind, body):
             self._after_turn()  # it was cancelled by a turn that was not durable yet when it answered
             return
         if self._backlog or self.head - self.durable >= self._host.settings.undurable_entries:
@@ -212,11 +215,29 @@ class LiveRun:
             return
         self._take_turn(kind, body)
 
+    def _is_awaited(self, kind: EntryKind, body: Body) -> bool:
+        """False for an answer that no code waits for: it is no input. A message with one is read all the same."""
+        machine = self.machine
+        if kind in _ANSWERS:
+            awaited = body.seq in machine.activities
+        elif kind in _KIN_ANSWERS:
+            awaited = machine.kin is not None and machine.kin.is_awaited(body)
+        else:
+            return True
+        if not awaited and body.message_id:
+            self.open_change().consumed.append(body.message_id)
+        return awaited
+
     def _take_turn(self, kind: EntryKind, body: Body) -> None:
-        host = self._host
         failpoint("turn.before")
+        if kind is not EntryKind.UPDATE or accepts(self, self.machine, body):
+            self.run_turn(kind, body)
+
+    def run_turn(self, kind: EntryKind, body: Body, at: int = 0) -> None:
+        """The turn itself, at a time that is not before `at`."""
+        host = self._host
         machine = self._rebuilt() if self._kept else self.machine
-        now = host.clock.latest()
+        now = at or host.clock.latest()
         at = now if now > machine.at else machine.at
         host.turn = self
         lines = len(machine.logs)
@@ -244,15 +265,16 @@ class LiveRun:
         self._after_turn()
 
     def _does_not_fit(self, kind: EntryKind, body: Body, error: InvalidInput) -> None:
-        """A result that does not fit its annotation is the activity's failure; other values park the run."""
-        if kind is not _DONE:
+        """A result that does not fit its annotation is its activity's or child's failure; other values park the run."""
+        if kind not in _FAILS:
             self.park(str(error))
             return
         self.machine.entries -= 1
         failure = to_failure(error)
         failure.retryable = False
         again = Body(body.seq, body.name, error=failure, attempts=body.attempts, started_at=body.started_at)
-        self._take_turn(_FAILED, again)
+        again.message_id = body.message_id
+        self._take_turn(_FAILS[kind], again)
 
     def _record(self, kind: EntryKind, at: int, body: Body) -> None:
         entry = encode_entry(self.head + 1, kind, at, body, self._crc)
@@ -267,6 +289,7 @@ class LiveRun:
             add_effects(self, change, entry, body.commands)
         self.effects.extend(body.commands)
         self.head = entry.ord
+        self._last = kind
         if self._host.settings.always_replay:
             self._kept.append(entry)
 
@@ -284,7 +307,9 @@ class LiveRun:
         machine = self.machine
         outcome = machine.outcome
         if outcome is not None:
-            self.move(Move(_CLOSES[outcome.kind]))
+            self.move(closing_move(self, outcome))
+            return
+        if self.reading:
             return
         timer = machine.next_timer()
         when = timer[0] if timer is not None else None
@@ -297,19 +322,35 @@ class LiveRun:
                 self.leave(later if when is None else min(when, later), lacks[0])
                 return
         if not machine.activities and not self.calls:
-            horizon = self._host.clock.now() + int(self._host.settings.keep_in_memory * SECOND)
-            if when is None or when > horizon or self._host.draining:
+            now, keep = self._host.clock.now(), int(self._host.settings.keep_in_memory * SECOND)
+            stays = self._stays_until(keep) if not self._host.draining else 0
+            if stays > now:
+                when = stays if when is None else min(when, stays)
+            elif when is None or when > now + keep or self._host.draining:
                 self.leave(when)
                 return
         if when is not None:
             self._host.arm(self, when)
+
+    def _stays_until(self, keep: int) -> int:
+        """A run that hears from others is kept for a while: it would be read again for each word."""
+        kin = self.machine.kin
+        if kin is not None and kin.unsettled:
+            return self._host.clock.latest() + keep
+        if kin is not None and kin.children:
+            until = self.machine.at + keep
+        elif self._last in _TALK:
+            until = self.machine.at + min(keep, _TALK_SECONDS * SECOND)
+        else:
+            return 0
+        return until if self._host.may_linger(self) else 0
 
     def wake(self, now: int) -> None:
         """A timer or the deadline is due."""
         if self.leaving or not self.ready:
             return
         if self.deadline is not None and now >= self.deadline:
-            self._time_out(now)
+            self._time_out()
             return
         self._fire_timers(now)
 
@@ -324,13 +365,18 @@ class LiveRun:
         if not self.leaving:
             self._after_turn()
 
-    def _time_out(self, now: int) -> None:
-        at = max(now, self.machine.at)
+    def _time_out(self) -> None:
+        self._end(EntryKind.TIMED_OUT, RunState.TIMED_OUT, "the run was over its time")
+
+    def _end(self, kind: EntryKind, state: RunState, reason: str, message_id: str = "") -> None:
+        """Close the run without a word to its code."""
+        at = max(self._host.clock.latest(), self.machine.at)
         submitted = self.change is not None
-        self._record(EntryKind.TIMED_OUT, at, Body(reason="the run was over its time"))
+        self.machine.beyond = False
+        self._record(kind, at, Body(reason=reason, message_id=message_id))
         if not submitted:
             self._host.submit(self)
-        self.move(Move(RunState.TIMED_OUT, reason="the run was over its time"))
+        self.move(ended_move(self, state, reason))
 
     # -- activities answer
 
@@ -338,7 +384,7 @@ class LiveRun:
         """Written with the next batch. `then` is called when it is durable; without it nobody waits."""
         if self.leaving:
             return
-        self._open_change().attempts.append(attempt)
+        self.open_change().attempts.append(attempt)
         if then is not None:
             self.effects.append(then)
 
@@ -368,7 +414,7 @@ class LiveRun:
     # -- leaving
 
     def hand_back_when_draining(self) -> None:
-        if self._host.draining and not self.leaving:
+        if self._host.draining and not self.leaving and self._again is None:
             self.hand_back()
 
     def hand_back(self) -> None:
@@ -384,15 +430,21 @@ class LiveRun:
             begun = machine.activities.keys() <= self.calls.keys() and self.head >= 0
             self.leave(min(times, default=None) if begun else now)
 
-    def _open_change(self) -> Change:
+    def open_change(self) -> Change:
+        """What goes to the store next."""
         if self.change is None:
             self.change = Change(run_id=self.identity.run_id, epoch=self.epoch, head=self.head)
             self._host.submit(self)
         return self.change
 
+    def change_beyond(self, effects: Effects, commands: Sequence[Command]) -> None:
+        """Ask the store for what these commands of earlier turns asked it."""
+        self.open_change().effects = effects
+        self.effects.extend(commands)
+
     def move(self, move: Move) -> None:
         """The next change is this run's last here."""
-        self._open_change().move = move
+        self.open_change().move = move
         self.leaving = True
 
     def leave(self, wake_at: int | None, reason: str = "") -> None:
@@ -407,12 +459,14 @@ class LiveRun:
 
     # -- the committer answers
 
-    def settled(self, change: Change, effects: list[Effect]) -> None:
-        """The change is durable: what it held back may act now."""
+    def settled(self, change: Change, effects: list[Effect], refusals: Sequence[Refusal] = ()) -> None:
+        """The change is durable, but for `refusals`: what it held back may act now."""
         self.durable = change.new_head
         machine = self.machine
         if machine.logs:
             self._emit_logs()
+        if change.effects is not None:
+            tell_answers(self._host.waiters.answers, self.identity.chain_id, change.effects)
         if self.starting is not None:
             failpoint("start.after_commit")
             if not self.starting.done():  # the starter may have been cancelled; the run goes on
@@ -422,6 +476,15 @@ class LiveRun:
             self._gone(change.move)
         else:
             self._act(effects)
+            if change.effects is not None:
+                self._hear(effects, refusals)
+
+    def _hear(self, effects: list[Effect], refusals: Sequence[Refusal]) -> None:
+        """The store's word on what the run sent goes to whoever waits for it."""
+        inputs = store_answers(self, [one for one in effects if isinstance(one, Command)], refusals)
+        if inputs and not self.leaving:
+            self._backlog.extendleft(reversed(inputs))
+            self._host.call_soon(self._go_on)
 
     def _act(self, effects: list[Effect]) -> None:
         executor, activities = self._host.executor, self.machine.activities
@@ -445,7 +508,7 @@ class LiveRun:
         """There is room again for what was held up, or there is nothing left to wait for before leaving."""
         while self._backlog and not self._too_far_ahead() and not self.leaving:
             kind, body = self._backlog.popleft()
-            if kind not in _ANSWERS or body.seq in self.machine.activities:
+            if self._is_awaited(kind, body):
                 self._take_turn(kind, body)
         self.hand_back_when_draining()
         if self.leaving:
@@ -456,11 +519,52 @@ class LiveRun:
             self._held_up = False
             self.wake(self._host.clock.now())
 
+    # -- a close that is refused
+
+    def unread(self, change: Change, effects: list[Effect]) -> None:
+        """The change would have closed the run, and it was sent what it has not seen: nothing of it was written."""
+        self._again = Redo(change, effects)
+        self._host.go_back(self)
+
+    def go_back(self, entries: Sequence[Entry]) -> Replay:
+        """Forget what is not durable. Run the replay, then `resume`."""
+        self.machine.tear_down()
+        self.machine = Machine(self.workflow, self.identity)
+        self.leaving = self.ready = False
+        self.head = self.durable = -1
+        self._crc = 0
+        return self.restore(entries)
+
+    def _do_again(self, again: Redo, attempts: Sequence[Attempt], messages: Sequence[Message]) -> None:
+        self._again = None
+        self.reading = True
+        send_again(self)
+        try:
+            pending = set(self.machine.activities)
+            redo(self, again, messages)
+            self._pick_up(pending, attempts)
+            self.receive(messages)
+        finally:
+            self.reading = False
+        self.wake(self._host.clock.now())
+
+    def _pick_up(self, pending: set[int], attempts: Sequence[Attempt]) -> None:
+        """Go on with calls that stood still, or were not begun, because the run was closing."""
+        executor = self._host.executor
+        answered = {body.seq for kind, body in self._backlog if kind in _ANSWERS}
+        for seq in sorted(pending & self.machine.activities.keys() - self.lacking.keys() - answered):
+            if seq not in self.calls:
+                executor.resume(self, seq, [a for a in attempts if a.seq == seq])
+        executor.remind(self)
+
     def _gone(self, move: Move) -> None:
         if move.state in CLOSED:
             failpoint("close.durable")
             self.completion.settle(move.state, self.machine.outcome)
             self._host.waiters.settle(self.run_id, (move.state, self.machine.outcome))
+            told = parent_message(self, move)
+            if told is not None and self.parent is not None:
+                self._host.tell(self.parent[0], told)
         else:
             self.completion.lose()
         self.leaving = True
@@ -493,13 +597,3 @@ class LiveRun:
         self.machine.tear_down()
         self._host.forget(self, None)
         self._host.waiters.look_for(self.run_id)
-
-
-def _as_input(message: Message) -> tuple[EntryKind, Body]:
-    match message.kind:
-        case MessageKind.START:
-            return EntryKind.STARTED, json.decode(message.body, type=Body)
-        case MessageKind.CANCEL:
-            return EntryKind.CANCEL_REQUESTED, Body(reason=message.name)
-        case _:
-            return EntryKind.SIGNAL, Body(name=message.name, value=Raw(message.body.encode()))

@@ -10,23 +10,29 @@ import asyncio
 import contextvars
 import sys
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from heapq import heappop, heappush
+from inspect import isawaitable
 from random import Random
-from typing import Any, cast
+from typing import Any, NoReturn, TypeVar, cast
 from uuid import UUID
 
 from msgspec import UNSET, Raw, json, structs
 
+from batuta.authoring.chains import ContinueAsNew
 from batuta.authoring.context import RunInfo, current_runtime
-from batuta.authoring.definitions import Workflow
+from batuta.authoring.definitions import Workflow, code_of
 from batuta.authoring.failures import to_exception, to_failure
 from batuta.authoring.options import ActivityOptions
 from batuta.clock import SECOND
+from batuta.engine.kin import Kin
 from batuta.engine.loop import RunFuture, RunLoop, RunTask, RunTimerHandle
-from batuta.errors import BatutaError, Nondeterministic, WaitsForNothing, WorkflowBroken
+from batuta.engine.mailbox import Mailbox
+from batuta.engine.named import NamedTimers
+from batuta.engine.patches import Patches
+from batuta.errors import BatutaError, Forbidden, Nondeterministic, WaitsForNothing, WorkflowBroken
 from batuta.ids import RunId
 from batuta.journal.entries import Body, Command, CommandKind, EntryKind, StartInfo
 from batuta.serde import MAX_PAYLOAD, Codec, Decoder, decode, encode
@@ -34,6 +40,9 @@ from batuta.serde import MAX_PAYLOAD, Codec, Decoder, decode, encode
 _set_running_loop = asyncio._set_running_loop
 _get_running_loop = asyncio._get_running_loop
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+_DAY = 24 * 3600 * SECOND
+T = TypeVar("T")
 
 _ACTIVITY, _TIMER = CommandKind.ACTIVITY, CommandKind.TIMER
 
@@ -93,10 +102,11 @@ class PendingActivity:
 class RunIdentity:
     """What of a run never changes."""
 
-    __slots__ = ("id", "namespace", "queue", "run_id")
+    __slots__ = ("chain_id", "id", "namespace", "queue", "run_id")
 
-    def __init__(self, run_id: RunId, id: str, queue: str, namespace: str) -> None:
+    def __init__(self, run_id: RunId, id: str, queue: str, namespace: str, chain_id: RunId | None = None) -> None:
         self.run_id, self.id, self.queue, self.namespace = run_id, id, queue, namespace
+        self.chain_id = chain_id or run_id
 
 
 class Machine:
@@ -107,6 +117,8 @@ class Machine:
         self.identity = identity
         self.limit = MAX_PAYLOAD
         self.start: StartInfo
+        self.arguments = b"[]"
+        """Kept only for a run that may be tried again."""
         self.at = self.started_at = 0
         self.entries = 0
         self.activities: dict[int, PendingActivity] = {}
@@ -118,11 +130,20 @@ class Machine:
         """The command that closes the run, once its code has come to an end."""
         self.recorded: list[Command] | None = None
         """In replay: the commands that this turn issued when it was live."""
+        self.kin: Kin | None = None
+        """Other runs that this one deals with, if any."""
         self._timers: dict[int, RunTimerHandle] = {}
         self._deadlines: list[tuple[int, int]] = []
         self._seq = 0
         self._random: Random | None = None
+        self._patches: Patches | None = None
+        self._named: NamedTimers | None = None
+        self.mailbox: Mailbox | None = None
         self._gone = False
+        self._shut = ""
+        """Why no command may be issued now; empty: they may."""
+        self._failure: BaseException | None = None
+        """What a handler of signals raised."""
         self._main: RunTask | None = None
 
     # -- turns
@@ -142,9 +163,10 @@ class Machine:
         loop.in_turn = True
         try:
             _DELIVER[kind](self, body)
-            loop.run_until_idle()
-            if self._main is not None and self._main.done():
-                self._finish(self._main)
+            if not body.quiet:
+                loop.run_until_idle()
+                if self._main is not None and (self._main.done() or self._failure is not None):
+                    self._finish(self._main)
         finally:
             loop.in_turn = False
             if hooks is not None:
@@ -152,7 +174,7 @@ class Machine:
             _set_running_loop(host)
         if loop.broken is not None:
             raise loop.broken
-        if self.outcome is None and not self.activities and not self._timers:
+        if self.outcome is None and not self.activities and not self._timers and not self._listens(body):
             raise self._waits_for_nothing()
         return self.commands
 
@@ -161,6 +183,8 @@ class Machine:
             raise Nondeterministic("entry 0", "a start", "an entry without one")
         self.start = body.start
         self.limit = body.start.max_payload or MAX_PAYLOAD
+        if body.start.retry is not UNSET and body.value is not UNSET:
+            self.arguments = bytes(body.value)
         self.started_at = at
         self._context = contextvars.Context()
         self._context.run(current_runtime.set, self)
@@ -170,6 +194,8 @@ class Machine:
         args, kwargs = self.workflow.codec.decode_args(body.value if body.value is not UNSET else Raw(b"[]"))
         coro = self.workflow.fn(*args, **kwargs)
         self._main = self.loop.create_task(coro, name=self.workflow.name, context=self._context)
+        for letter in self.start.carried:
+            self.messages().put(letter.name, letter.value if letter.value is not UNSET else Raw(b"null"))
 
     def _deliver_result(self, body: Body) -> None:
         pending = self._answered(body)
@@ -205,17 +231,28 @@ class Machine:
             self._main.cancel(body.reason or None)
 
     def _finish(self, main: RunTask) -> None:
-        """The main coroutine has come to an end: its result, error or cancellation closes the run."""
-        if main.cancelled():
+        """The main coroutine has come to an end: its result, error or cancellation closes the run.
+
+        So does an error of a signal's handler."""
+        if self.mailbox is not None:
+            self.mailbox.close()
+        if main.done() and main.cancelled() and self._failure is None:
             self.outcome = self._issue(CommandKind.CANCELLED)
             return
-        error = main.exception()
+        error = self._failure if self._failure is not None else main.exception()
         if isinstance(error, WorkflowBroken):
             self.loop.broken = error
+        elif isinstance(error, ContinueAsNew):
+            self.outcome = self._issue(CommandKind.CONTINUE, code_of(self.start.name, error.version), error.data)
+            self.beyond = True
         elif error is not None:
-            self.outcome = self._issue(CommandKind.FAIL, error=error)
+            self._fail(error)
         else:
             self._complete(main.result())
+
+    def _fail(self, error: BaseException) -> None:
+        self.outcome = self._issue(CommandKind.FAIL, error=error)
+        self.beyond = self.beyond or self.start.retry is not UNSET
 
     def _complete(self, value: Any) -> None:
         codec = self.workflow.codec
@@ -223,9 +260,12 @@ class Machine:
             data = codec.encode_result(value, self.limit)
             codec.decode_result(data)
         except BatutaError as error:
-            self.outcome = self._issue(CommandKind.FAIL, error=error)
+            self._fail(error)
         else:
             self.outcome = self._issue(CommandKind.COMPLETE, data=data)
+
+    def _waits_for_kin(self) -> bool:
+        return self.kin is not None and self.kin.waits()
 
     def _waits_for_nothing(self) -> WaitsForNothing:
         where = "; ".join(self.loop.waiting()[:5])
@@ -255,6 +295,28 @@ class Machine:
         )
         self.commands.append(command)
         return command
+
+    def issue_beyond(
+        self,
+        kind: CommandKind,
+        name: str,
+        data: bytes | None = None,
+        error: BaseException | None = None,
+        to: str = "",
+    ) -> None:
+        """A command that the store has a part in (see `engine.effects`)."""
+        self._issue(kind, name, data, error).to = to
+        self.beyond = True
+
+    def next_seq(self) -> int:
+        """The number of a command that is being issued."""
+        self._seq += 1
+        return self._seq
+
+    def kinship(self) -> Kin:
+        if self.kin is None:
+            self.kin = Kin(self)
+        return self.kin
 
     async def call_activity(
         self, name: str, codec: Codec | None, result: Decoder | None, arguments: Any, options: ActivityOptions
@@ -308,13 +370,61 @@ class Machine:
             raise self.loop.broken
         return found
 
+    # -- messages
+
+    def messages(self) -> Mailbox:
+        """Made when it is first asked for."""
+        if self.mailbox is None:
+            self.mailbox = Mailbox(self)
+        return self.mailbox
+
+    def publish(self, name: str, value: Any) -> None:
+        self._alive()
+        self.issue_beyond(CommandKind.PUBLISH, name, encode(value, f"the published value {name!r}", self.limit))
+
+    def _deliver_signal(self, body: Body) -> None:
+        self.messages().deliver_signal(body)
+
+    def _deliver_update(self, body: Body) -> None:
+        self.messages().deliver_update(body)
+
+    def _listens(self, body: Body) -> bool:
+        return body.quiet or self._waits_for_kin() or (self.mailbox is not None and self.mailbox.listens())
+
+    def spawn(self, coro: Coroutine[Any, Any, None], name: str) -> None:
+        """A task of the run that its code did not start."""
+        self.loop.create_task(coro, name=name, context=self._context.copy())
+
+    def fail(self, error: BaseException) -> None:
+        """End the run with this error, at the end of this turn."""
+        if self._failure is None:
+            self._failure = error
+
+    def only_looking(self, what: str, look: Callable[[], T]) -> T:
+        """Call code of the run between two turns. Raises Forbidden when it does more than look at what is there."""
+        loop, host = self.loop, _get_running_loop()
+        self._shut = what
+        _set_running_loop(loop)
+        try:
+            found = self._context.copy().run(look)
+            if isawaitable(found):
+                _close_unbegun(found)
+                self._refuse()
+        finally:
+            self._shut = ""
+            _set_running_loop(host)
+            broken, loop.broken = loop.broken, None
+            if broken is not None:
+                raise Forbidden(f"{what} may only look at the run: it must not wait or act, nor wake what waits")
+        return found
+
     # -- timers
 
-    def set_timer(self, handle: RunTimerHandle, delay: float) -> int:
+    def set_timer(self, handle: RunTimerHandle, delay: float, name: str = "") -> int:
         self._alive()
         wait = max(0, round(delay * SECOND))
         self._seq = seq = self._seq + 1
-        self.commands.append(Command(seq, _TIMER, "", Raw(b"%d" % wait)))
+        self.commands.append(Command(seq, _TIMER, name, Raw(b"%d" % wait)))
         self._timers[seq] = handle
         heappush(self._deadlines, (self.at + wait, seq))
         return seq
@@ -331,13 +441,19 @@ class Machine:
             heappop(deadlines)
         return None
 
+    def named_timers(self) -> NamedTimers:
+        self._alive()
+        if self._named is None:
+            self._named = NamedTimers(self)
+        return self._named
+
     def seconds(self) -> float:
         return (self.at - self.started_at) / SECOND
 
     # -- what workflow code asks
 
     def now(self) -> int:
-        self._alive()
+        self._there()
         return self.at
 
     def random(self) -> Random:
@@ -349,8 +465,17 @@ class Machine:
     def uuid(self) -> UUID:
         return UUID(int=self.random().getrandbits(128), version=4)
 
-    def info(self) -> RunInfo:
+    def patched(self, id: str, *, deprecated: bool) -> bool:
         self._alive()
+        if self._patches is None:
+            self._patches = Patches(self)
+        if not deprecated:
+            return self._patches.patched(id)
+        self._patches.deprecated(id)
+        return True
+
+    def info(self) -> RunInfo:
+        self._there()
         identity = self.identity
         return RunInfo(
             run_id=identity.run_id,
@@ -362,7 +487,17 @@ class Machine:
             started_at=_EPOCH + timedelta(microseconds=self.started_at),
             version=self.start.version,
             replaying=self.recorded is not None,
+            attempt=self.start.attempt,
+            continue_hint=self.continue_hint(),
         )
+
+    def continue_hint(self) -> bool:
+        """Whether the journal has grown long, or the run old."""
+        return self.entries >= self.workflow.continue_after or self.at - self.started_at >= _DAY
+
+    @property
+    def main(self) -> RunTask | None:
+        return self._main
 
     def log(self, emit: Callable[[], None]) -> None:
         if self.recorded is None and not self._gone:
@@ -374,15 +509,35 @@ class Machine:
 
     # -- the end
 
+    @property
+    def gone(self) -> bool:
+        """It has left memory."""
+        return self._gone
+
+    def check_alive(self) -> None:
+        """Raises where no command may be issued."""
+        self._alive()
+
     def _alive(self) -> None:
+        """Commands may be issued now."""
+        if self._shut:
+            self._refuse()
+
+    def _there(self) -> None:
         if self._gone:
             raise Gone
+
+    def _refuse(self) -> NoReturn:
+        self._there()
+        self.loop.broken = Forbidden(self._shut)
+        raise self.loop.broken
 
     def tear_down(self) -> None:
         """Leave memory. `finally` blocks of suspended code run, and every batuta call in them raises."""
         if self._gone:
             return
         self._gone = True
+        self._shut = "gone"
         if hasattr(self, "loop"):
             host = _get_running_loop()
             hooks = _hook_generators()
@@ -395,7 +550,10 @@ class Machine:
             # Machine, loop, main task and context refer to each other: leave nothing for the collector.
             del self._context, self.loop
             self._main = None
+        self.mailbox = None
         self.activities.clear()
+        if self.kin is not None:
+            self.kin.clear()
         self._timers.clear()
         self._deadlines.clear()
 
@@ -405,6 +563,19 @@ _DELIVER: dict[EntryKind, Callable[[Machine, Body], None]] = {
     EntryKind.ACTIVITY_DONE: Machine._deliver_result,
     EntryKind.ACTIVITY_FAILED: Machine._deliver_error,
     EntryKind.TIMER_FIRED: Machine._deliver_timer,
+    EntryKind.SIGNAL: Machine._deliver_signal,
+    EntryKind.UPDATE: Machine._deliver_update,
     EntryKind.CANCEL_REQUESTED: Machine._deliver_cancel,
+    EntryKind.CHILD_DONE: lambda machine, body: machine.kinship().child_done(body),
+    EntryKind.CHILD_FAILED: lambda machine, body: machine.kinship().child_failed(body),
+    EntryKind.ACCEPTED: lambda machine, body: machine.kinship().accepted(body),
+    EntryKind.REFUSED: lambda machine, body: machine.kinship().refused(body),
 }
 """How each input reaches the code."""
+
+
+def _close_unbegun(awaitable: Any) -> None:
+    """A coroutine that nobody will await."""
+    close = getattr(awaitable, "close", None)
+    if close is not None:
+        close()

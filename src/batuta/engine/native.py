@@ -8,21 +8,25 @@ from typing import Any
 from msgspec import UNSET, Raw, json
 
 from batuta.authoring.backend import (
+    Answer,
     AttemptView,
     Description,
     Ending,
     JournalLine,
+    Letter,
     RunPage,
     RunRef,
     StartRequest,
     as_datetime,
 )
-from batuta.authoring.definitions import Workflow
+from batuta.authoring.definitions import Workflow, code_of
 from batuta.clock import SECOND, Clock, SystemClock
 from batuta.engine.completion import Completion
+from batuta.engine.following import last_of_chain
 from batuta.engine.session import Session
 from batuta.engine.starter import Starter
 from batuta.engine.takers import needs_taker, why_nobody_takes
+from batuta.engine.talking import Messenger, as_message
 from batuta.engine.waiters import Waiters
 from batuta.engine.worker import Worker
 from batuta.errors import AlreadyStarted, NotParked, RunClosed, StoreUnavailable, TooLarge, WorkflowBroken
@@ -34,8 +38,6 @@ from batuta.journal.store import Store
 from batuta.serde import encode
 from batuta.settings import Settings
 
-_LARGEST_MEMO = 16 * 1024
-
 
 class NativeBackend:
     """Implements `authoring.backend.Backend` on a store."""
@@ -46,16 +48,17 @@ class NativeBackend:
         self._workers: list[Worker] = []
         self._waiters = Waiters(store, self._runs_here)
         self._starter = Starter(store)
+        self._messenger = Messenger(store, self._waiters, self._code_here)
 
     # -- starting
 
     async def start(self, request: StartRequest) -> RunRef:
         new, body = _new_run(request)
-        session = self._session_for(new)
+        session = self._session_for(new) if request.signal is None else None
         if session is not None:
             try:
                 completion = await session.start_here(new, body)
-                return RunRef(new.id, new.run_id, completion)
+                return RunRef(new.id, new.run_id, completion, new.run_id)
             except WorkflowBroken:
                 body.commands = []  # its first turn cannot be run: let it be seen parked, with the reason
             except AlreadyStarted:
@@ -63,15 +66,18 @@ class NativeBackend:
                     return await self.find(new.id)
                 raise AlreadyStarted(new.id, str((await self._store.get(new.id)).state)) from None
         new.start = json.encode(body).decode()
-        run = await self._starter.start(new)
-        return RunRef(run.id, run.run_id)
+        if request.signal is None:
+            run = await self._starter.start(new)
+        else:
+            run, _ = await self._store.start(new, as_message(MessageKind.SIGNAL, request.signal))
+        return RunRef(run.id, run.run_id, chain_id=run.chain_id)
 
     def _session_for(self, new: NewRun) -> Session | None:
         """A worker of this process that may begin the run at once."""
         if new.delay or new.if_exists is IfExists.RESTART:
             return None
         for worker in self._workers:
-            if worker.session is not None and worker.session.takes(new.queue, new.name):
+            if worker.session is not None and worker.session.takes(new.queue, new.code):
                 return worker.session
         return None
 
@@ -102,9 +108,17 @@ class NativeBackend:
 
     async def find(self, id: str) -> RunRef:
         run = await self._store.get(id)
-        return RunRef(run.id, run.run_id)
+        return RunRef(run.id, run.run_id, chain_id=run.chain_id)
 
     async def ending(self, ref: RunRef) -> Ending:
+        while True:
+            ending = await self._ending_of(ref)
+            if ending.state is not RunState.CONTINUED:
+                return ending
+            ref = RunRef(ref.id, (await last_of_chain(self._store, ref.run_id)).run_id)
+
+    async def _ending_of(self, ref: RunRef) -> Ending:
+        """Of this one run, which may continue as another."""
         local: Completion | None = ref.local
         if local is not None and await local.wait() and local.outcome is not None and local.state is not None:
             return _ending(ref.id, local.state, local.outcome, "")
@@ -117,19 +131,39 @@ class NativeBackend:
     def _runs_here(self, run_id: RunId) -> bool:
         return any(worker.session is not None and run_id in worker.session.runs for worker in self._workers)
 
+    def _code_here(self, code: str) -> Workflow[..., Any] | None:
+        return next((worker.code[code] for worker in self._workers if code in worker.code), None)
+
+    # -- messages
+
+    async def signal(self, ref: RunRef, letter: Letter) -> None:
+        await self._messenger.signal(ref, letter)
+
+    async def update(self, ref: RunRef, letter: Letter) -> Answer:
+        return await self._messenger.update(ref, letter)
+
+    async def query(self, ref: RunRef, name: str, arguments: bytes, workflow: Workflow[..., Any] | None) -> Raw:
+        return await self._messenger.query(ref, name, arguments, workflow)
+
+    async def published(self, ref: RunRef) -> dict[str, Raw]:
+        return await self._messenger.published(ref)
+
     # -- ending runs from outside
 
     async def cancel(self, ref: RunRef, reason: str) -> None:
         # One name for all: asking again, or repeating a call whose answer was lost, must not cancel the clean-up.
         message = Message(message_id=f"cancel:{ref.run_id}", kind=MessageKind.CANCEL, name=reason)
         if not await self._store.send(ref.run_id, message):
-            run = await self._store.get_run(ref.run_id)
+            run = await last_of_chain(self._store, ref.run_id)
             if run.state in CLOSED:
                 raise RunClosed(run.id, str(run.state))
 
     async def terminate(self, ref: RunRef, reason: str) -> None:
         for _ in range(100):
-            run, last = await self._store.outcome(ref.run_id)
+            current = await last_of_chain(self._store, ref.run_id)
+            run, last = await self._store.outcome(current.run_id)
+            if run.state is RunState.CONTINUED:
+                continue
             if run.state in CLOSED:
                 raise RunClosed(run.id, str(run.state))
             now = await self._store.now()
@@ -137,7 +171,7 @@ class NativeBackend:
             entry = encode_entry(
                 run.head + 1, EntryKind.TERMINATED, at, Body(reason=reason), last.crc if last is not None else 0
             )
-            if await self._store.close_run(ref.run_id, run.head, entry, RunState.TERMINATED, reason):
+            if await self._store.close_run(run.run_id, run.head, entry, RunState.TERMINATED, reason):
                 return
         raise StoreUnavailable(f"run {ref.id!r} moved on a hundred times while it was to be terminated: try again")
 
@@ -149,8 +183,8 @@ class NativeBackend:
     # -- reading
 
     async def describe(self, ref: RunRef) -> Description:
-        run = await self._store.get_run(ref.run_id)
-        attempts = await self._store.attempts(ref.run_id)
+        run = await last_of_chain(self._store, ref.run_id)
+        attempts = await self._store.attempts(run.run_id)
         described = _description(run, attempts)
         if needs_taker(run):
             why = why_nobody_takes(run, await self._store.workers())
@@ -184,18 +218,22 @@ def _new_run(request: StartRequest) -> tuple[NewRun, Body]:
         timeout=round((request.timeout or 0) * SECOND),
         execution_timeout=round((request.execution_timeout or 0) * SECOND),
         version=request.version,
+        code=code_of(request.workflow, request.version),
         tags=_small(request.tags, "option 'tags'") if request.tags else "{}",
         memo=_small(request.memo, "option 'memo'") if request.memo is not None else "null",
         if_exists=request.if_exists,
     )
     start = StartInfo(request.workflow, seed_of(run_id), key_base, version=request.version, timeout=new.timeout)
+    start.execution_timeout = new.execution_timeout
+    if request.retry is not None:
+        start.retry = Raw(json.encode(request.retry))
     return new, Body(value=Raw(request.input), start=start)
 
 
 def _small(value: Any, what: str) -> str:
     """JSON of what stands in a run's row."""
     try:
-        return encode(value, what, _LARGEST_MEMO).decode()
+        return encode(value, what, LARGEST_MEMO).decode()
     except TooLarge as error:
         advice = "it is read with every list of runs; give what is large as an argument of the workflow"
         raise TooLarge(what, error.size, error.limit, advice) from None

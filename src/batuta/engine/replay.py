@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from msgspec import UNSET
 
-from batuta.engine.machine import Machine
+from batuta.engine.kin import PendingChild
+from batuta.engine.machine import Machine, PendingActivity
 from batuta.errors import InvalidInput, Nondeterministic
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, decode_body
 
@@ -66,7 +67,12 @@ class Replay:
             log.debug("replayed activity %s seq %d of run %s", body.name, body.seq, machine.identity.id)
 
     def _compare(self, entry: Entry, recorded: Command, issued: Command) -> None:
-        if recorded.kind is not issued.kind or recorded.name != issued.name or recorded.target != issued.target:
+        if (
+            recorded.kind is not issued.kind
+            or recorded.name != issued.name
+            or recorded.target != issued.target
+            or recorded.to != issued.to
+        ):
             raise Nondeterministic(_where(entry, recorded.seq), _show(recorded), _show(issued))
         if recorded.kind is CommandKind.SIDE_EFFECT or (
             _same_error(recorded, issued) and self._same_value(recorded, issued)
@@ -82,7 +88,10 @@ class Replay:
         """Equal text, or equal when decoded: sets have no order in JSON arrays."""
         if recorded.value == issued.value:
             return True
-        pending = self._machine.activities.get(issued.seq)
+        machine = self._machine
+        pending: PendingActivity | PendingChild | None = machine.activities.get(issued.seq)
+        if pending is None and machine.kin is not None:
+            pending = machine.kin.children.get(issued.seq)
         if pending is None or pending.codec is None or recorded.value is UNSET or issued.value is UNSET:
             return False
         try:
@@ -113,4 +122,5 @@ def _show(command: Command) -> str:
     if command.error is not UNSET:
         value = f"{command.error.kind}: {command.error.message}"[:200]
     target = f" of command {command.target}" if command.target else ""
-    return f"{command.kind} {command.name}{target} {value}".strip()
+    to = f" to {command.to}" if command.to else ""
+    return f"{command.kind} {command.name}{target}{to} {value}".strip()

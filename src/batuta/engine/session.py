@@ -82,6 +82,10 @@ class Session:
         self._strange: dict[RunId, tuple[int, int]] = {}
         self._missing: dict[RunId, int] = {}
         self._hinted: set[RunId] = set()
+        self._lingering: set[RunId] = set()
+        self._told: dict[RunId, list[Message]] = {}
+        self._to_read: set[RunId] = set()
+        self._reading = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._emptied = asyncio.Event()
         self._renewed = asyncio.Event()
@@ -231,10 +235,31 @@ class Session:
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._loop.call_soon(callback, context=self._context)
 
+    def may_linger(self, run: LiveRun) -> bool:
+        if run.run_id not in self._lingering:
+            if len(self._lingering) >= self.settings.max_runs // 2:  # the other half is for those they wait for
+                return False
+            self._lingering.add(run.run_id)
+        return True
+
+    def tell(self, run_id: RunId, message: Message) -> None:
+        if run_id in self.runs:
+            if not self._told:
+                self.call_soon(self._tell_all)
+            self._told.setdefault(run_id, []).append(message)
+
+    def _tell_all(self) -> None:
+        told, self._told = self._told, {}
+        for run_id, messages in told.items():
+            run = self.runs.get(run_id)
+            if run is not None and run.ready and run.durable >= 0:
+                self._receive(run, messages)
+
     def forget(self, run: LiveRun, wake_at: int | None) -> None:
         if self.runs.get(run.run_id) is run:
             del self.runs[run.run_id]
             self._hinted.discard(run.run_id)
+            self._lingering.discard(run.run_id)
             if not self.runs:
                 self._emptied.set()
             self._poller.freed(wake_at)
@@ -255,13 +280,13 @@ class Session:
         """How many more runs may come into memory."""
         return self.settings.max_runs - len(self.runs) - len(self._starts)
 
-    def takes(self, queue: str, name: str) -> bool:
+    def takes(self, queue: str, code: str) -> bool:
         """Whether a new run may begin here at once, instead of waiting in the queue."""
         return (
             not self._over
             and not self.draining
             and queue in self.info.queues
-            and name in self.workflows
+            and code in self.workflows
             and self.free > 0
             and not self._poller.backlog
         )
@@ -271,13 +296,13 @@ class Session:
         future: asyncio.Future[Completion] = self._loop.create_future()
         if not self._starts:
             self._loop.call_soon(self._begin_starts, context=self._context)  # not in the starter's context
-        self._starts.append((new, self.workflows[new.name], body, future))
+        self._starts.append((new, self.workflows[new.code], body, future))
         return future
 
     def _begin_starts(self) -> None:
         for _ in range(min(_SLICE, len(self._starts))):
             new, workflow, body, future = self._starts.popleft()
-            identity = RunIdentity(new.run_id, new.id, new.queue, self.store.namespace)
+            identity = RunIdentity(new.run_id, new.id, new.queue, self.store.namespace, new.chain_id)
             run = LiveRun(self, workflow, identity, epoch=1)
             run.starting = future
             self.runs[new.run_id] = run
@@ -296,9 +321,10 @@ class Session:
             return
         if here is not None and not here.leaving:
             here.drop()
-        identity = RunIdentity(row.run_id, row.id, row.queue, self.store.namespace)
-        run = LiveRun(self, self.workflows[row.name], identity, row.epoch)
+        identity = RunIdentity(row.run_id, row.id, row.queue, self.store.namespace, row.chain_id)
+        run = LiveRun(self, self.workflows[row.code or row.name], identity, row.epoch)
         run.deadline = row.deadline
+        run.parent = None if row.parent_run_id is None else (row.parent_run_id, row.parent_seq)
         self.runs[row.run_id] = run
         if len(tape.entries) != row.head + 1:
             run.head = run.durable = row.head
@@ -335,10 +361,37 @@ class Session:
             run.ready = True
             run.wake(self.clock.now())
         else:
-            run.resume(tape.attempts, tape.messages)
+            self._resume(run, tape)
         if run.run_id in self._hinted:
             self._hinted.discard(run.run_id)
             self._look_for_messages([run.run_id])
+
+    def _resume(self, run: LiveRun, tape: Tape) -> None:
+        try:
+            run.resume(tape.attempts, tape.messages)
+        except Exception:
+            log.exception("run %s is dropped and will be read again", run.identity.id)
+            run.drop()
+
+    def go_back(self, run: LiveRun) -> None:
+        self._spawn(self._load_again(run))
+
+    async def _load_again(self, run: LiveRun) -> None:
+        try:
+            tape = await self.store.load(run.run_id)
+        except BaseException:
+            self._loop.call_soon(run.drop)  # the store says that it is ours: it will be adopted
+            raise
+        self._loop.call_soon(self._replay_again, run, tape)
+
+    def _replay_again(self, run: LiveRun, tape: Tape) -> None:
+        if self._over or self.runs.get(run.run_id) is not run:
+            return
+        if (tape.run.epoch, tape.run.head) != (run.epoch, run.durable):
+            run.drop()
+            return
+        replay = run.go_back(tape.entries)
+        self._replay(run, tape, replay, replay.slices())
 
     # -- news
 
@@ -363,7 +416,19 @@ class Session:
 
     def _look_for_messages(self, run_ids: Sequence[RunId]) -> None:
         if run_ids and not self._over:
-            self._spawn(self._read_messages(run_ids))
+            self._to_read.update(run_ids)
+            if not self._reading:
+                self._reading = True
+                self._spawn(self._read_all())
+
+    async def _read_all(self) -> None:
+        """One read at a time: what is hinted at meanwhile is read together, next."""
+        try:
+            while self._to_read:
+                run_ids, self._to_read = list(self._to_read), set()
+                await self._read_messages(run_ids)
+        finally:
+            self._reading = False
 
     async def _read_messages(self, run_ids: Sequence[RunId]) -> None:
         found = await self.store.unread(run_ids)
@@ -378,8 +443,13 @@ class Session:
                 self._loop.call_soon(self._receive, run, messages)
 
     def _receive(self, run: LiveRun, messages: Sequence[Message]) -> None:
-        if not run.leaving:
+        if run.leaving:
+            return
+        try:
             run.receive(messages)
+        except Exception:
+            log.exception("run %s is dropped and will be read again", run.identity.id)
+            run.drop()
 
     def _reconcile(self, pulse: Pulse) -> None:
         """Compare what the store says is ours with memory. A difference counts when it is there twice.
@@ -412,7 +482,8 @@ class Session:
         """A claim or start whose reply was lost: the store says that we own it."""
         tape = await self.store.load(run_id)
         ours = tape.run.owner == self.info.worker_id and tape.run.epoch == epoch
-        if ours and tape.run.state is RunState.RUNNING and run_id not in self.runs and tape.run.name in self.workflows:
+        known = (tape.run.code or tape.run.name) in self.workflows
+        if ours and tape.run.state is RunState.RUNNING and run_id not in self.runs and known:
             log.info("run %s was claimed by a call whose answer was lost", run_id)
             self._loop.call_soon(self.adopt, tape)
 

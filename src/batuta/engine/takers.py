@@ -19,9 +19,10 @@ def why_nobody_takes(run: Run, workers: Sequence[WorkerView]) -> str:
     live = [worker for worker in workers if worker.live and run.queue in worker.queues]
     if not live:
         return f"no live worker works on queue {run.queue!r}"
-    code = {worker.code[run.name] for worker in live if run.name in worker.code}
+    needed = run.code or run.name
+    code = {worker.code[needed] for worker in live if needed in worker.code}
     if not code:
-        return str(UnknownWorkflow(run.name, {name for worker in live for name in worker.code}))
+        return str(UnknownWorkflow(run.name, {name for worker in live for name in worker.code}, run.version))
     if code.issubset(run.failed_code):
         again = ", or let the same code try again (`batuta runs retry`)" if run.state is RunState.NEEDS_CODE else ""
         return (

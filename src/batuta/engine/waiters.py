@@ -1,15 +1,17 @@
-"""Those in this process who wait for the end of runs that other processes, or a later claim, may bring to it."""
+"""Those in this process who wait for what other processes, or a later claim, may bring about: the end of a run, or its
+answer to an update."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Generic, TypeVar
 
 from batuta.errors import StoreError, WorkerError
 from batuta.ids import RunId
 from batuta.journal.entries import Command
-from batuta.journal.records import Hint
+from batuta.journal.records import Hint, Output
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
 
@@ -18,41 +20,57 @@ log = logging.getLogger("batuta.engine")
 _LOOK_AGAIN = 5.0
 
 Known = tuple[RunState, Command | None]
+Asked = tuple[RunId, str]
+"""An answer, by chain and message id."""
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 
-class Waiters:
-    """One listener for all of them: hints say which runs to look for; now and then all are looked for."""
+class Lookout(Generic[K, V]):
+    """One listener for all who wait: hints say what to look for; now and then all is looked for."""
 
-    def __init__(self, store: Store, runs_here: Callable[[RunId], bool]) -> None:
+    what = ""
+
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._runs_here = runs_here
-        self._waiting: dict[RunId, list[asyncio.Future[Known | None]]] = {}
-        self._dirty: set[RunId] = set()
+        self._waiting: dict[K, list[asyncio.Future[V]]] = {}
+        self._dirty: set[K] = set()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    async def closed(self, run_id: RunId) -> Known | None:
-        """Returns when the run is closed; with its end, when it came to it in this process."""
-        future: asyncio.Future[Known | None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(run_id, []).append(future)
-        self._dirty.add(run_id)
-        self._wake.set()
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._look_forever(), name="batuta-waiters")
+    async def wait(self, key: K) -> V:
+        """Returns when it is there."""
+        future = self.expect(key)
         try:
+            self._dirty.add(key)
+            self._wake.set()
             return await future
         finally:
-            others = self._waiting.get(run_id)
-            if others is not None and future in others:
-                others.remove(future)
-                if not others:
-                    del self._waiting[run_id]
+            self.give_up(key, future)
 
-    def settle(self, run_id: RunId, known: Known | None) -> None:
-        """The run is closed."""
-        for future in self._waiting.pop(run_id, ()):
+    def expect(self, key: K) -> asyncio.Future[V]:
+        """The same for what is not there yet for sure. To be given up in any case."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[V] = loop.create_future()
+        self._waiting.setdefault(key, []).append(future)
+        if self._task is None:
+            self._task = loop.create_task(self._look_forever(self._store.listen(self._on_hint)), name="batuta-waiters")
+        return future
+
+    def give_up(self, key: K, future: asyncio.Future[V]) -> None:
+        others = self._waiting.get(key)
+        if others is not None and future in others:
+            others.remove(future)
+            if not others:
+                del self._waiting[key]
+                self._wake.set()
+
+    def settle(self, key: K, value: V) -> None:
+        """It is there."""
+        for future in self._waiting.pop(key, ()):
             if not future.done():
-                future.set_result(known)
+                future.set_result(value)
 
     def close(self) -> None:
         """The client is closed: whoever still waits is told."""
@@ -61,18 +79,25 @@ class Waiters:
         for futures in self._waiting.values():
             for future in futures:
                 if not future.done():
-                    future.set_exception(WorkerError("the client was closed while a result was waited for"))
+                    future.set_exception(WorkerError(f"the client was closed while {self.what} was waited for"))
         self._waiting.clear()
 
-    def look_for(self, run_id: RunId) -> None:
-        """The run has left this process, by whatever way: it may be closed."""
-        if run_id in self._waiting:
-            self._dirty.add(run_id)
+    def look_for(self, key: K) -> None:
+        """It may be there."""
+        if key in self._waiting:
+            self._dirty.add(key)
             self._wake.set()
 
-    async def _look_forever(self) -> None:
+    async def _find(self, keys: list[K]) -> Mapping[K, V]:
+        """Those that are there."""
+        raise NotImplementedError
+
+    def _hinted(self, hint: Hint) -> Iterable[K]:
+        """Those of the waited for that the hint may be about."""
+        raise NotImplementedError
+
+    async def _look_forever(self, unlisten: Callable[[], None]) -> None:
         """Until nobody waits any more."""
-        unlisten = self._store.listen(self._on_hint)
         try:
             while self._waiting:
                 self._wake.clear()
@@ -84,15 +109,15 @@ class Waiters:
             self._task = None
 
     async def _look(self) -> None:
-        looking = [run_id for run_id in self._dirty if run_id in self._waiting]
+        looking = [key for key in self._dirty if key in self._waiting]
         self._dirty.clear()
         try:
-            for run_id in await self._store.closed_among(looking) if looking else ():
-                self.settle(run_id, None)
+            for key, value in (await self._find(looking)).items() if looking else ():
+                self.settle(key, value)
         except StoreError as error:
-            log.warning("could not look for the end of %d runs: %s", len(looking), error)
+            log.warning("could not look for %s, %d times: %s", self.what, len(looking), error)
         except Exception:
-            log.exception("could not look for the end of %d runs", len(looking))
+            log.exception("could not look for %s, %d times", self.what, len(looking))
 
     async def _pause(self) -> None:
         try:
@@ -102,8 +127,48 @@ class Waiters:
             self._dirty.update(self._waiting)
 
     def _on_hint(self, hint: Hint) -> None:
-        named = self._waiting if hint.closed is None else [one for one in hint.closed if one in self._waiting]
-        # What runs here tells us itself, with its result.
-        self._dirty.update(run_id for run_id in named if not self._runs_here(run_id))
+        self._dirty.update(self._hinted(hint))
         if self._dirty:
             self._wake.set()
+
+
+class Answers(Lookout[Asked, Output]):
+    """Those who wait for answers to updates."""
+
+    what = "an answer"
+
+    async def _find(self, keys: list[Asked]) -> Mapping[Asked, Output]:
+        found = await self._store.answers(keys)
+        return {key: output for key, output in zip(keys, found, strict=True) if output is not None}
+
+    def _hinted(self, hint: Hint) -> Iterable[Asked]:
+        if hint.answered is None:
+            return list(self._waiting)
+        return [key for key in self._waiting if key[0] in hint.answered] if hint.answered else ()
+
+
+class Waiters(Lookout[RunId, Known | None]):
+    """Those who wait for the ends of runs, and for their answers."""
+
+    what = "a result"
+
+    def __init__(self, store: Store, runs_here: Callable[[RunId], bool]) -> None:
+        super().__init__(store)
+        self._runs_here = runs_here
+        self.answers = Answers(store)
+
+    async def closed(self, run_id: RunId) -> Known | None:
+        """Returns when the run is closed; with its end, when it came to it in this process."""
+        return await self.wait(run_id)
+
+    def close(self) -> None:
+        super().close()
+        self.answers.close()
+
+    async def _find(self, keys: list[RunId]) -> Mapping[RunId, Known | None]:
+        return dict.fromkeys(await self._store.closed_among(keys))
+
+    def _hinted(self, hint: Hint) -> Iterable[RunId]:
+        named = self._waiting if hint.closed is None else [one for one in hint.closed if one in self._waiting]
+        # What runs here tells us itself, with its result.
+        return [run_id for run_id in named if not self._runs_here(run_id)]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from batuta.authoring.definitions import Activity, Workflow, activities_of, check_name
+from batuta.authoring.definitions import Activity, Workflow, activities_of, by_code, check_name
 from batuta.clock import Clock
 from batuta.engine.collector import tune_collector
 from batuta.engine.committer import STORE_FAILED
@@ -36,7 +36,7 @@ class Worker:
         crew: list[Worker],
         waiters: Waiters,
     ) -> None:
-        self._workflows = _by_name(workflows)
+        self.code = by_code(workflows)
         self._activities = _activities_by_name(activities)
         if isinstance(queues, str) or not queues:
             raise InvalidInput(f"queues={queues!r} must be a list of queue names, such as ['default']")
@@ -100,7 +100,7 @@ class Worker:
     def _new_session(self) -> Session:
         return Session(
             self._store,
-            self._workflows,
+            self.code,
             self._activities,
             self._queues,
             self._settings,
@@ -136,16 +136,6 @@ class Worker:
             except Exception:
                 log.exception("cannot register")
             await asyncio.sleep(0.5 + jitter())
-
-
-def _by_name(workflows: Sequence[Workflow[..., Any]]) -> dict[str, Workflow[..., Any]]:
-    found: dict[str, Workflow[..., Any]] = {}
-    for workflow in workflows:
-        if not isinstance(workflow, Workflow):
-            raise InvalidInput(f"{workflow!r} is not a workflow: decorate it with @workflow")
-        if found.setdefault(workflow.name, workflow) is not workflow:
-            raise DuplicateDefinition(f"two workflows are named {workflow.name!r}: give one another name=")
-    return found
 
 
 def _activities_by_name(things: Sequence[object]) -> dict[str, Activity[..., Any]]:

@@ -111,6 +111,8 @@ class Body(Struct, omit_defaults=True, gc=False):
     """When the last attempt began. It ended at the entry's time."""
     message_id: str = ""
     reason: str = ""
+    quiet: bool = False
+    """Put before the code, which runs when the next input comes: so it meets several messages at once."""
     start: StartInfo | UnsetType = UNSET
     commands: list[Command] = []
 

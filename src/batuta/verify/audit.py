@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from batuta.authoring.definitions import Workflow
+from batuta.authoring.definitions import Workflow, by_code
 from batuta.errors import UnknownRun
 from batuta.ids import RunId
 from batuta.journal.entries import CommandKind, Entry
@@ -38,7 +38,7 @@ async def verify(store: Store, workflows: Sequence[Workflow[..., Any]] = (), *, 
     Runs that begin meanwhile may be left out. What is read of a run that is being worked on is a moment of it: the
     journal as far as the row said, so that no false alarm comes of the work.
     """
-    audit = _Audit(store, {workflow.name: workflow for workflow in workflows})
+    audit = _Audit(store, by_code(workflows))
     await audit.orphans.begin()
     await audit.takers.begin()
     cursor: str | None = None
@@ -91,7 +91,7 @@ class _Audit:
 
     def _code(self, run: Run, tell: Callable[[str, str], None]) -> CodeCheck | None:
         """A replay, if there is code for the run. One that is parked for want of other code is known not to replay."""
-        workflow = self._workflows.get(run.name)
+        workflow = self._workflows.get(run.code or run.name)
         if workflow is None or run.state is RunState.NEEDS_CODE:
             return None
         self.report.checked["I7"] += 1

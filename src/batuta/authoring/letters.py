@@ -1,0 +1,61 @@
+"""What a client sends to a run, checked and encoded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from batuta.authoring.backend import Letter
+from batuta.authoring.definitions import check_name
+from batuta.authoring.messages import Query, Signal, Update
+from batuta.errors import InvalidInput
+from batuta.ids import new_message_id
+from batuta.serde import Decoder, decode, decoder_for, encode
+
+
+def signal_letter(signal: Any, value: Any, message_id: str | None, limit: int) -> Letter:
+    """A signal. With its definition at hand, a value that does not fit is refused here."""
+    name = _name(signal, Signal)
+    what = f"the value of signal {name!r}"
+    data = encode(value, what, limit)
+    if isinstance(signal, Signal):
+        decode(data, signal.decoder, what)
+    return Letter(name, data, _message_id(message_id))
+
+
+def start_signal(given: Any, limit: int) -> Letter:
+    """The `signal` option of a start: (definition or name, value) or (..., value, message id)."""
+    if not isinstance(given, tuple) or not 2 <= len(given) <= 3:
+        raise InvalidInput(f"signal={given!r} must be (a signal or its name, value) or (..., value, message id)")
+    return signal_letter(given[0], given[1], given[2] if len(given) == 3 else None, limit)
+
+
+def update_letter(update: Any, args: tuple[Any, ...], update_id: str | None, limit: int) -> Letter:
+    """A request for an update."""
+    name = _name(update, Update)
+    return Letter(name, encode(args, f"the input of update {name!r}", limit), _message_id(update_id))
+
+
+def query_input(query: Any, args: tuple[Any, ...], limit: int) -> tuple[str, bytes]:
+    """A query's name and arguments."""
+    name = _name(query, Query)
+    return name, encode(args, f"the input of query {name!r}", limit)
+
+
+def decoder_of(definition: Any) -> Decoder:
+    """For what comes back; plain JSON values when only a name is known."""
+    return definition.decoder if isinstance(definition, Update | Query) else _ANYTHING
+
+
+_ANYTHING = decoder_for(Any, "an answer")
+
+
+def _name(given: Any, kind: type[Signal[Any] | Update[Any] | Query[Any]]) -> str:
+    if isinstance(given, kind):
+        return given.name
+    if isinstance(given, str):
+        return check_name(given, f"{kind.what} name")
+    raise InvalidInput(f"{given!r} is no {kind.what}: give a {kind.__name__}(...) or its name")
+
+
+def _message_id(given: str | None) -> str:
+    return new_message_id() if given is None else check_name(given, "message id")

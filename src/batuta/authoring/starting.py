@@ -1,0 +1,64 @@
+"""How a run may be started: options as a caller gives them, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from batuta.authoring.definitions import Workflow, check_name, check_version, check_workflow_name
+from batuta.authoring.options import check_seconds
+from batuta.authoring.retry import Retry
+from batuta.errors import InvalidInput
+from batuta.serde import encode
+
+LARGEST_MEMO = 16 * 1024
+_LONGEST_ID = 500
+_HIGHEST_PRIORITY = 32_000
+
+
+def check_id(id: object) -> str:
+    """A run's id, as a caller may choose it. Raises InvalidInput."""
+    if not isinstance(id, str) or not id or len(id) > _LONGEST_ID or not id.isprintable():
+        raise InvalidInput(f"run id {id!r} must be 1 to {_LONGEST_ID} printable characters")
+    return id
+
+
+def name_version_input(workflow: Any, args: tuple[Any, ...], version: str | None, limit: int) -> tuple[str, str, bytes]:
+    """Name, version and encoded arguments of a run of that workflow, which may be given by its name."""
+    if isinstance(workflow, Workflow):
+        name, own, data = workflow.name, workflow.version, workflow.codec.encode_args(args, {}, limit)
+    elif isinstance(workflow, str):
+        name, own = check_workflow_name(workflow), ""
+        data = encode(args, f"the input of workflow {workflow!r}", limit)
+    else:
+        raise InvalidInput(f"{workflow!r} is not a workflow: decorate it with @workflow, or give its name")
+    return name, own if version is None else version, data
+
+
+def check_start_options(options: Mapping[str, Any]) -> None:
+    """What `start` and the starts of children have in common. Raises InvalidInput."""
+    for name in ("timeout", "execution_timeout"):
+        check_seconds(name, options.get(name))
+    delay = options.get("delay", 0)
+    if not isinstance(delay, int | float) or not 0 <= delay < float("inf"):
+        raise InvalidInput(f"delay={delay!r} must not be negative: it is a number of seconds")
+    priority = options.get("priority", 0)
+    if not isinstance(priority, int) or abs(priority) > _HIGHEST_PRIORITY:
+        raise InvalidInput(
+            f"priority={priority!r} must be a whole number from -{_HIGHEST_PRIORITY} to {_HIGHEST_PRIORITY}"
+        )
+    if options.get("queue") is not None:
+        check_name(options["queue"], "queue")
+    if options.get("version") is not None:
+        check_version(options["version"])
+    retry = options.get("retry")
+    if retry is not None and not isinstance(retry, Retry):
+        raise InvalidInput(f"retry={retry!r} must be a Retry(...)")
+    check_tags(options.get("tags") or {})
+
+
+def check_tags(tags: object) -> Mapping[str, str]:
+    """Raises InvalidInput."""
+    if not isinstance(tags, Mapping) or not all(isinstance(text, str) for pair in tags.items() for text in pair):
+        raise InvalidInput(f"tags={tags!r} must map strings to strings")
+    return tags

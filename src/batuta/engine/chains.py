@@ -1,0 +1,109 @@
+"""Runs that follow each other under one id: continue-as-new, and another try of a run that failed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import UNSET, Raw, json
+
+from batuta.authoring.definitions import code_of
+from batuta.authoring.retry import Retry
+from batuta.clock import SECOND
+from batuta.ids import derived_run_id, jitter, seed_of
+from batuta.journal.entries import Body, Command, CommandKind, Entry, StartInfo
+from batuta.journal.outcomes import completed_outcome, ended_outcome
+from batuta.journal.records import Effects, Move, Successor
+from batuta.journal.states import RunState
+
+if TYPE_CHECKING:
+    from batuta.engine.live import LiveRun
+    from batuta.engine.machine import Machine
+
+_CLOSES = {
+    CommandKind.COMPLETE: RunState.COMPLETED,
+    CommandKind.FAIL: RunState.FAILED,
+    CommandKind.CANCELLED: RunState.CANCELLED,
+    CommandKind.CONTINUE: RunState.CONTINUED,
+}
+
+
+def add_successor(run: LiveRun, effects: Effects, entry: Entry, command: Command) -> None:
+    """The run continues as new: with the arguments of its last command."""
+    arguments = bytes(command.value) if command.value is not UNSET else b"[]"
+    effects.successor = _successor(run.machine, command.seq, entry.at, arguments, command.name.partition("@")[2])
+
+
+def add_retry(run: LiveRun, effects: Effects, entry: Entry, command: Command) -> None:
+    """The run failed: another one follows, if its policy says so."""
+    machine = run.machine
+    start, failure = machine.start, command.error
+    if start.retry is UNSET or failure is UNSET:
+        return
+    policy = json.decode(start.retry, type=Retry)
+    if not failure.retryable or failure.kind in policy.never:
+        return
+    delay = policy.delay(start.attempt, jitter())
+    if delay is not None:
+        again = _successor(machine, command.seq, entry.at, machine.arguments, start.version, start.attempt + 1)
+        again.delay = round(delay * SECOND)
+        effects.successor = again
+
+
+def _successor(machine: Machine, seq: int, at: int, arguments: bytes, version: str, attempt: int = 1) -> Successor:
+    before = machine.start
+    run_id = derived_run_id(at, before.key_base, seq)
+    start = StartInfo(
+        before.name,
+        seed_of(run_id),
+        str(run_id),
+        version=version,
+        timeout=before.timeout,
+        execution_timeout=before.execution_timeout,
+        attempt=attempt,
+        retry=before.retry,
+        carried=machine.mailbox.unreceived() if machine.mailbox is not None else [],
+    )
+    return Successor(
+        run_id=run_id,
+        name=before.name,
+        code=code_of(before.name, start.version),
+        queue=machine.identity.queue,
+        version=start.version,
+        timeout=before.timeout,
+        execution_timeout=before.execution_timeout,
+        start=json.encode(Body(value=Raw(arguments), start=start)).decode(),
+    )
+
+
+def closing_move(run: LiveRun, outcome: Command) -> Move:
+    """How the command that ends a run's code closes the run."""
+    change = run.change
+    if change is not None and change.effects is not None and change.effects.successor is not None:
+        return Move(RunState.CONTINUED, reason=_why_again(run, outcome), children=had_children(run))
+    state = _CLOSES[outcome.kind]
+    if run.parent is None:
+        return Move(state, children=had_children(run))
+    if outcome.kind is CommandKind.COMPLETE:
+        told = completed_outcome(run.parent[1], outcome.value)
+    else:
+        cause = outcome.error if outcome.error is not UNSET else None
+        told = ended_outcome(run.parent[1], run.identity.id, state, cause=cause)
+    return Move(state, outcome=told, children=had_children(run))
+
+
+def ended_move(run: LiveRun, state: RunState, reason: str) -> Move:
+    """How a run is closed that its code did not end."""
+    told = ended_outcome(run.parent[1], run.identity.id, state, reason) if run.parent is not None else ""
+    return Move(state, reason=reason, outcome=told, children=had_children(run))
+
+
+def had_children(run: LiveRun) -> bool:
+    kin = run.machine.kin
+    return kin is not None and kin.had_children
+
+
+def _why_again(run: LiveRun, outcome: Command) -> str:
+    if outcome.kind is not CommandKind.FAIL or outcome.error is UNSET:
+        return ""
+    error = outcome.error
+    return f"attempt {run.machine.start.attempt} failed with {error.kind}: {error.message}"[:1000]

@@ -1,0 +1,31 @@
+"""From a run that continued to the one that goes on in its place."""
+
+from __future__ import annotations
+
+from batuta.errors import UnknownRun
+from batuta.ids import RunId, derived_run_id
+from batuta.journal.entries import decode_body
+from batuta.journal.records import Run
+from batuta.journal.states import RunState
+from batuta.journal.store import Store
+
+
+async def last_of_chain(store: Store, run_id: RunId) -> Run:
+    """The run itself or, if it continued, the last run of its chain so far."""
+    run = await store.get_run(run_id)
+    while run.state is RunState.CONTINUED:
+        current = await store.get(run.id)
+        if current.chain_id != run.chain_id:  # the id has gone on to another chain: step by step
+            current = await store.get_run(await _successor_id(store, run))
+        run = current
+    return run
+
+
+async def _successor_id(store: Store, run: Run) -> RunId:
+    """A successor's id follows from the command that closed the run before it (`engine.chains`)."""
+    first = await store.journal(run.run_id, limit=1)
+    _, last = await store.outcome(run.run_id)
+    start = decode_body(first[0]).start if first else None
+    if last is None or not start:
+        raise UnknownRun(run.run_id)
+    return derived_run_id(last.at, start.key_base, decode_body(last).commands[-1].seq)

@@ -1,0 +1,57 @@
+"""What a live run needs of its worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from batuta.engine.dbclock import DatabaseClock
+from batuta.engine.waiters import Waiters
+from batuta.ids import RunId
+from batuta.journal.records import Message
+from batuta.settings import Settings
+
+if TYPE_CHECKING:
+    from batuta.engine.executor import Executor
+    from batuta.engine.live import LiveRun
+
+
+class Host(Protocol):
+    """What a live run needs of its worker."""
+
+    settings: Settings
+    clock: DatabaseClock
+    executor: Executor
+    draining: bool
+    turn: LiveRun | None
+    """Whose code is running now, for the watchdog."""
+
+    waiters: Waiters
+
+    def submit(self, run: LiveRun) -> None:
+        """The run's change is to be written."""
+        ...
+
+    def arm(self, run: LiveRun, when: int) -> None:
+        """Call `run.wake` at that database time or soon after, never before."""
+        ...
+
+    def disarm(self, run: LiveRun) -> None: ...
+
+    def may_linger(self, run: LiveRun) -> bool:
+        """Whether there is room to keep the run in memory though nothing of it is going on here."""
+        ...
+
+    def call_soon(self, callback: Callable[[], None]) -> None: ...
+
+    def tell(self, run_id: RunId, message: Message) -> None:
+        """The store has put a message into that run's inbox: if it is here, it need not be read."""
+        ...
+
+    def go_back(self, run: LiveRun) -> None:
+        """Bring the run to what is durable of it, and then `resume` it."""
+        ...
+
+    def forget(self, run: LiveRun, wake_at: int | None) -> None:
+        """The run has left memory; it is due again at `wake_at`."""
+        ...

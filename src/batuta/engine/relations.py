@@ -1,0 +1,80 @@
+"""A live run and the runs around it: what comes of the store's word, and of messages from parent and children."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import UNSET, json
+
+from batuta.engine.kin import parent_mark, refusal_failure
+from batuta.journal.entries import Body, Command, CommandKind, EntryKind
+from batuta.journal.records import Message, MessageKind, Move, Refusal
+
+if TYPE_CHECKING:
+    from batuta.engine.live import LiveRun
+
+_ASKED = (CommandKind.CHILD, CommandKind.SEND)
+
+_RECENT = 1_000
+"""Entries after a command by which its refusal, had there been one, is written: refusals go first, and a run goes no
+further than `undurable_entries` ahead of what is durable."""
+
+Input = tuple[EntryKind, Body]
+
+
+def child_input(run: LiveRun, message: Message) -> Input | None:
+    """A child's end. None when it is about a child of a run before this one, or nobody waits for it."""
+    if message.name and message.name != str(run.run_id):
+        return None
+    body = json.decode(message.body, type=Body)
+    failed = body.error is not UNSET
+    if body.seq in run.machine.activities:  # it was an activity that was sent to another queue
+        return (EntryKind.ACTIVITY_FAILED if failed else EntryKind.ACTIVITY_DONE), body
+    kin = run.machine.kin
+    if kin is None or body.seq not in kin.children:
+        return None
+    return (EntryKind.CHILD_FAILED if failed else EntryKind.CHILD_DONE), body
+
+
+def is_meant_for(run: LiveRun, message: Message) -> bool:
+    """Whether a cancel is for this run: a parent's goes to its child, not to whoever else has the id."""
+    return message.body == "null" or (run.parent is not None and message.body == parent_mark(*run.parent))
+
+
+def store_answers(run: LiveRun, commands: Sequence[Command], refusals: Sequence[Refusal]) -> list[Input]:
+    """Inputs for the code that waits to hear whether the store took what these commands sent; refusals first."""
+    kin = run.machine.kin
+    if kin is None:
+        return []
+    namespace = run.identity.namespace
+    inputs: list[Input] = []
+    for refusal in refusals:
+        kin.unsettled.discard(refusal.seq)
+        if refusal.seq in kin.asked or refusal.seq in kin.children:
+            inputs.append((EntryKind.REFUSED, Body(seq=refusal.seq, error=refusal_failure(refusal, namespace))))
+    refused = {refusal.seq for refusal in refusals}
+    for command in commands:
+        if command.kind in _ASKED and command.seq not in refused:
+            kin.unsettled.discard(command.seq)
+            if command.seq in kin.asked:
+                inputs.append((EntryKind.ACCEPTED, Body(seq=command.seq)))
+    return inputs
+
+
+def send_again(run: LiveRun) -> None:
+    """After a replay: what was sent, and whose sender may not have heard the store's word, is sent once more."""
+    kin = run.machine.kin
+    if kin is None:
+        return
+    again = kin.unanswered(_RECENT)
+    if again is not None:
+        commands = [Command(one.parent_seq, CommandKind.CHILD, one.name) for one in again.children]
+        run.change_beyond(again, [*commands, *kin.sent.values()])
+
+
+def parent_message(run: LiveRun, move: Move) -> Message | None:
+    """What the store has told the parent of a run that closed, for a parent in this process."""
+    if run.parent is None or not move.outcome:
+        return None
+    return Message(message_id=f"child:{run.run_id}", kind=MessageKind.CHILD, name=str(run.parent[0]), body=move.outcome)
