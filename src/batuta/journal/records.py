@@ -266,8 +266,8 @@ class Verdict(StrEnum):
     EXISTS = "exists"
     """A start whose id is taken. Nothing of it was written."""
     UNREAD = "unread"
-    """A move to completed, failed or cancelled found signals or updates in the inbox that the run has not read (and does
-    not consume with this change): they were acknowledged, so it must see them first. Nothing of it was written."""
+    """A move to completed, failed or cancelled found signals or updates in the inbox that the run has not read (and
+    does not consume with this change): they were acknowledged, so it must see them first. Nothing of it was written."""
 
 
 class Refusal(Struct, gc=False):

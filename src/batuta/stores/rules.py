@@ -5,11 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from msgspec import Raw
+from msgspec.json import Encoder
+
+from batuta.errors import AlreadyStarted, RunClosed, RunTerminated, RunTimedOut, UnknownRun
 from batuta.ids import RunId
 from batuta.journal.entries import Body, Entry, EntryKind, encode_entry
-from batuta.journal.records import Change, IfExists, Message, MessageKind, NewRun, Verdict
+from batuta.journal.failures import Failure
+from batuta.journal.records import (
+    Change,
+    IfExists,
+    Message,
+    MessageKind,
+    Move,
+    NewRun,
+    ParentPolicy,
+    Refusal,
+    Run,
+    Send,
+    Successor,
+    Verdict,
+)
+from batuta.journal.states import RunState
 
 T = TypeVar("T")
+
+_encoder = Encoder()
 
 POISON_DEATHS = 5
 """Deaths without progress that park a run."""
@@ -22,6 +43,7 @@ BEAT_LIMIT = 2_000
 
 TIMED_OUT = "the run was over its time"
 POISONED = "its workers died with it, again and again, without progress"
+PARENT_CLOSED = "its parent has closed"
 
 
 def judge(change: Change, epoch: int, head: int, closed: bool) -> Verdict | bool:
@@ -39,8 +61,8 @@ def may_replace(policy: IfExists, closed: bool) -> bool:
 
 
 def deadline_of(run: NewRun, now: int, chain_created_at: int) -> int | None:
-    """When a new run times out: the earlier of its own time and its chain's."""
-    own = now + run.timeout if run.timeout else None
+    """When a new run times out: the earlier of its own time, from when it may begin, and its chain's."""
+    own = now + run.delay + run.timeout if run.timeout else None
     chain = chain_created_at + run.execution_timeout if run.execution_timeout else None
     return min((at for at in (own, chain) if at is not None), default=None)
 
@@ -56,9 +78,9 @@ def timed_out_entry(head: int, last: tuple[int, int] | None, now: int) -> Entry:
     return encode_entry(head + 1, EntryKind.TIMED_OUT, max(now, at), Body(reason=TIMED_OUT), crc)
 
 
-def may_take(code: Mapping[str, str], name: str, failed_code: Sequence[str]) -> bool:
-    """Whether a worker with this code may claim a run, or take it out of needs_code."""
-    fingerprint = code.get(name)
+def may_take(code: Mapping[str, str], needed: str, failed_code: Sequence[str]) -> bool:
+    """Whether a worker with this code may claim a run that needs `needed`, or take it out of needs_code."""
+    fingerprint = code.get(needed)
     return fingerprint is not None and fingerprint not in failed_code
 
 
@@ -82,3 +104,96 @@ def one_suspect(due: Iterable[T], is_suspect: Callable[[T], bool]) -> list[T]:
 def chain_of(run: NewRun) -> RunId:
     """The chain that a new run belongs to: its own, unless it follows another."""
     return run.chain_id or run.run_id
+
+
+def code_of(run: NewRun) -> str:
+    """What a worker must have to run it."""
+    return run.code or run.name
+
+
+# -- closing with unread messages
+
+MUST_READ = frozenset({RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED})
+"""Ends that a run comes to by itself: not before it has read what was accepted for it."""
+
+ACKNOWLEDGED = frozenset({MessageKind.SIGNAL, MessageKind.UPDATE})
+"""Messages whose sender was told that the run will see them. The SQL repeats them."""
+
+
+def must_read(move: Move | None) -> bool:
+    """Whether this move is made only by a run that has read its signals and updates."""
+    return move is not None and move.state in MUST_READ
+
+
+def is_unread(messages: Iterable[Message], consumed: Sequence[str]) -> bool:
+    """Whether there is a signal or update that this change does not consume."""
+    return any(message.kind in ACKNOWLEDGED and message.message_id not in consumed for message in messages)
+
+
+# -- kin
+
+
+def follower(before: Run, policy: ParentPolicy, flow_key: str, successor: Successor) -> NewRun:
+    """The run that follows another in its chain."""
+    return NewRun(
+        run_id=successor.run_id,
+        id=before.id,
+        chain_id=before.chain_id,
+        name=successor.name,
+        code=successor.code,
+        kind=before.kind,
+        queue=successor.queue,
+        priority=before.priority,
+        delay=successor.delay,
+        timeout=successor.timeout,
+        execution_timeout=successor.execution_timeout,
+        version=successor.version,
+        tags=before.tags,
+        memo=before.memo,
+        parent_run_id=before.parent_run_id,
+        parent_seq=before.parent_seq,
+        parent_policy=policy,
+        flow_key=flow_key,
+        start=successor.start,
+    )
+
+
+def child_message(child: RunId, outcome: str) -> Message:
+    """What a parent is told when a child closes."""
+    return Message(message_id=f"child:{child}", kind=MessageKind.CHILD, body=outcome)
+
+
+def parent_message(parent: RunId, policy: ParentPolicy) -> Message | None:
+    """What a child is told when its parent closes; None when it goes on alone."""
+    if policy is ParentPolicy.ABANDON:
+        return None
+    kind = MessageKind.CANCEL if policy is ParentPolicy.CANCEL else MessageKind.TERMINATE
+    return Message(message_id=f"parent:{parent}", kind=kind, name=PARENT_CLOSED)
+
+
+def outcome_from_outside(id: str, parent_seq: int, state: RunState, reason: str) -> str:
+    """What the parent of a run is told that was closed from outside: JSON of a journal `Body`."""
+    error = (RunTimedOut if state is RunState.TIMED_OUT else RunTerminated)(id, state, reason)
+    details = _encoder.encode({"args": list(error.args), "fields": {"id": error.id, "state": error.state}})
+    failure = Failure(
+        type=f"{type(error).__module__}:{type(error).__qualname__}", message=str(error), details=Raw(details)
+    )
+    return _encoder.encode(Body(seq=parent_seq, error=failure)).decode()
+
+
+# -- refusals
+
+
+def id_taken(child: NewRun, state: RunState) -> Refusal:
+    """The id that a child was to have belongs to another run."""
+    return Refusal(child.parent_seq, child.id, AlreadyStarted.__name__, state)
+
+
+def nobody(send: Send) -> Refusal:
+    """No run has the id that a message was sent to."""
+    return Refusal(send.seq, send.id, UnknownRun.__name__)
+
+
+def receiver_closed(send: Send, state: RunState) -> Refusal:
+    """The run that a message was sent to has ended."""
+    return Refusal(send.seq, send.id, RunClosed.__name__, state)

@@ -9,11 +9,7 @@ from batuta.errors import RunClosed, UnknownRun
 from batuta.journal.records import IfExists, Message, MessageKind, Move
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
-from batuta.testing.conformance.kit import MakeStore, Pen, beat, claim_one, live_worker, new_run, start_owned
-
-
-def signal(message_id: str, body: str = "null", name: str = "go") -> Message:
-    return Message(message_id=message_id, kind=MessageKind.SIGNAL, name=name, body=body)
+from batuta.testing.conformance.kit import MakeStore, Pen, beat, claim_one, live_worker, new_run, signal, start_owned
 
 
 class InboxConformance:
@@ -100,7 +96,7 @@ class InboxConformance:
             await store.send(pen.run_id, signal("m1"))
             await store.send(pen.run_id, signal("m2"))
         await pens[0].write(store, worker, consumed=["m1"])
-        await pens[1].write(store, worker, move=Move(RunState.COMPLETED))
+        await pens[1].write(store, worker, move=Move(RunState.TERMINATED))
         found = await store.unread([*(pen.run_id for pen in pens), new_run().run_id])
         assert {run_id: (epoch, [m.message_id for m in messages]) for run_id, (epoch, messages) in found.items()} == {
             pens[0].run_id: (1, ["m2"]),
@@ -137,7 +133,7 @@ class InboxConformance:
         worker = await live_worker(store)
         pen = await start_owned(store, worker)
         await store.send(pen.run_id, signal("before"))
-        await pen.write(store, worker, move=Move(RunState.COMPLETED))
+        await pen.write(store, worker, consumed=["before"], move=Move(RunState.COMPLETED))
         with pytest.raises(RunClosed, match="completed"):
             await store.send(pen.run_id, signal("after"))
         assert not await store.send(pen.run_id, signal("before"))
@@ -146,7 +142,7 @@ class InboxConformance:
         worker = await live_worker(store)
         pen = await start_owned(store, worker, "again")
         await store.send(pen.run_id, signal("old"))
-        await pen.write(store, worker, move=Move(RunState.COMPLETED))
+        await pen.write(store, worker, move=Move(RunState.TERMINATED))
         run, _ = await store.start(new_run("again", if_exists=IfExists.RESTART))
         with pytest.raises(RunClosed):
             await store.send(pen.run_id, signal("new"))

@@ -8,11 +8,27 @@ from typing import Any, Protocol
 from batuta.clock import SECOND
 from batuta.ids import RunId, new_run_id, new_worker_id
 from batuta.journal.entries import Body, Entry, EntryKind, encode_entry
-from batuta.journal.records import Attempt, Change, Move, NewRun, Pulse, Tape, Verdict, WorkerInfo
+from batuta.journal.records import (
+    Attempt,
+    Change,
+    Effects,
+    Message,
+    MessageKind,
+    Move,
+    NewRun,
+    Pulse,
+    Refusal,
+    Tape,
+    Verdict,
+    WorkerInfo,
+)
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
 
 LEASE_SECONDS = 10
+
+Answer = Verdict | list[Refusal]
+"""What a commit says to a change that is not durable as asked."""
 
 
 class MakeStore(Protocol):
@@ -32,6 +48,10 @@ def worker_info(**options: Any) -> WorkerInfo:
     """A worker for "flow" on the default queue, unless `options` say otherwise."""
     settings: dict[str, Any] = {"queues": ["default"], "code": {"flow": "v1"}, "lease": LEASE_SECONDS * SECOND}
     return WorkerInfo(worker_id=new_worker_id(), **(settings | options))
+
+
+def signal(message_id: str, body: str = "null", name: str = "go") -> Message:
+    return Message(message_id=message_id, kind=MessageKind.SIGNAL, name=name, body=body)
 
 
 async def live_worker(store: Store, **options: Any) -> WorkerInfo:
@@ -84,6 +104,7 @@ class Pen:
         move: Move | None = None,
         consumed: Sequence[str] = (),
         attempts: Sequence[Attempt] = (),
+        effects: Effects | None = None,
         text: str = "x",
     ) -> Change:
         """The owner's next change, not yet committed."""
@@ -96,6 +117,7 @@ class Pen:
             consumed=list(consumed),
             attempts=list(attempts),
             move=move,
+            effects=effects,
         )
 
     def wrote(self, change: Change) -> None:
@@ -103,13 +125,13 @@ class Pen:
         self.head = change.new_head
         self.last = change.entries[-1] if change.entries else self.last
 
-    async def write(self, store: Store, worker: WorkerInfo, count: int = 1, **parts: Any) -> Verdict | None:
-        """Commit the next change alone; its verdict, None when it is durable."""
+    async def write(self, store: Store, worker: WorkerInfo, count: int = 1, **parts: Any) -> Answer | None:
+        """Commit the next change alone; what the store says to it, None when it is durable as asked."""
         change = self.change(count, **parts)
-        verdict = (await store.commit(worker.worker_id, [change])).get(0)
-        if verdict is None:
+        answer = (await store.commit(worker.worker_id, [change])).get(0)
+        if not isinstance(answer, Verdict):
             self.wrote(change)
-        return verdict
+        return answer
 
     async def release(self, store: Store, worker: WorkerInfo, wake_at: int | None = None, count: int = 0) -> None:
         """Hand the run back."""

@@ -1,0 +1,122 @@
+"""A commit: changes one after another, each under its run's fence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from batuta.ids import RunId
+from batuta.journal.records import Change, Effects, NewRun, OutputKind, Refusal, Send, Verdict
+from batuta.journal.states import CLOSED
+from batuta.stores import rules
+from batuta.stores.memory.moment import Moment
+from batuta.stores.memory.tables import Row
+
+
+class Commit:
+    """The changes of one batch.
+
+    They have no order between runs. Here they happen one after another: a message to a run that an earlier change of
+    the batch has closed is refused, and a later change that would close its receiver finds it unread.
+    """
+
+    def __init__(self, moment: Moment, worker_id: str) -> None:
+        self._moment = moment
+        self._room = moment.room
+        self._worker_id = worker_id
+
+    def write(self, changes: Sequence[Change]) -> dict[int, Verdict | list[Refusal]]:
+        answers: dict[int, Verdict | list[Refusal]] = {}
+        for index, change in enumerate(changes):
+            verdict = self._judge(change)
+            if isinstance(verdict, Verdict):
+                answers[index] = verdict
+                continue
+            if verdict:
+                self._apply(change)
+            if refusals := self._reach_out(change):
+                answers[index] = refusals
+        return answers
+
+    def _judge(self, change: Change) -> Verdict | bool:
+        row = self._room.rows.get(change.run_id)
+        verdict = self._judge_start(change) if row is None else self._judge_owned(row, change)
+        if verdict is True and rules.must_read(change.move):
+            unread = self._room.unread(self._chain_of(change))
+            return Verdict.UNREAD if rules.is_unread(unread, change.consumed) else True
+        return verdict
+
+    def _chain_of(self, change: Change) -> RunId:
+        row = self._room.rows.get(change.run_id)
+        if row is not None:
+            return row.run.chain_id
+        return change.run_id if change.start is None else rules.chain_of(change.start)
+
+    def _judge_owned(self, row: Row, change: Change) -> Verdict | bool:
+        return rules.judge(change, row.run.epoch, row.run.head, not row.is_open)
+
+    def _judge_start(self, change: Change) -> Verdict | bool:
+        if change.start is None or not self._room.is_live(self._worker_id, self._moment.now):
+            return Verdict.REFUSED
+        taken = self._room.current_row(change.start.id)
+        free = taken is None or rules.may_replace(change.start.if_exists, not taken.is_open)
+        return True if free else Verdict.EXISTS
+
+    def _apply(self, change: Change) -> None:
+        row = self._room.rows.get(change.run_id)
+        was_suspect = row is not None and row.is_suspect
+        if row is None:
+            assert change.start is not None  # noqa: S101 (judged before)
+            row = self._moment.insert(change.start, epoch=change.epoch, owner=self._worker_id)
+        row.write(change.entries, change.epoch)
+        self._room.inbox(row.run.chain_id).read(change.consumed)
+        for attempt in change.attempts:
+            row.attempts[attempt.seq, attempt.number] = attempt
+        if change.move is not None:
+            self._moment.move(row, change.move)
+        if change.effects is not None:
+            self._leave(row, change.effects)
+        if was_suspect and not (row.is_suspect and row.run.owner):
+            self._moment.hint.due = True  # its owner may take another one now
+
+    def _leave(self, row: Row, effects: Effects) -> None:
+        """What the run leaves behind: outputs, and the run that follows it."""
+        for output in effects.outputs:
+            if output.kind is OutputKind.PUBLISHED:
+                row.published[output.name] = output
+                continue
+            self._room.answers[row.run.chain_id, output.name] = output
+            if self._moment.hint.answered is not None:
+                self._moment.hint.answered.append(row.run.chain_id)
+        if effects.successor is not None:
+            self._moment.begin(rules.follower(row.run, row.parent_policy, row.flow_key, effects.successor))
+
+    def _reach_out(self, change: Change) -> list[Refusal]:
+        """Children and sends, also of a change that was written before: those that were taken then are known now."""
+        refusals: list[Refusal] = []
+        if change.effects is not None:
+            refused = [self._start_child(new) for new in change.effects.children]
+            refused += [self._send(send) for send in change.effects.sends]
+            refusals = [refusal for refusal in refused if refusal is not None]
+        if change.move is not None and change.move.children and change.move.state in CLOSED:
+            self._moment.tell_children(self._room.rows[change.run_id])
+        return refusals
+
+    def _start_child(self, new: NewRun) -> Refusal | None:
+        if new.run_id in self._room.rows:
+            return None
+        taken = self._room.current_row(new.id)
+        if taken is not None and not rules.may_replace(new.if_exists, not taken.is_open):
+            return rules.id_taken(new, taken.run.state)
+        self._moment.begin(new)
+        return None
+
+    def _send(self, send: Send) -> Refusal | None:
+        target = self._room.current_row(send.id)
+        if target is None:
+            return rules.nobody(send)
+        if send.message.message_id in self._room.inbox(target.run.chain_id).known:
+            return None
+        if not target.is_open:
+            return rules.receiver_closed(send, target.run.state)
+        self._moment.deliver(target, send.message)
+        return None

@@ -1,0 +1,147 @@
+"""One verb: what it writes, at one moment, and what it tells listeners."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from batuta.errors import UnknownRun
+from batuta.ids import RunId
+from batuta.journal.entries import Entry
+from batuta.journal.records import Hint, Message, Move, NewRun, Run
+from batuta.journal.states import CLAIMABLE, CLOSED, RunState
+from batuta.stores import rules
+from batuta.stores.memory.tables import Room, Row
+
+
+class Moment:
+    """The transaction of one verb. It cannot be undone: whoever may refuse does so before it writes."""
+
+    def __init__(self, room: Room, namespace: str, now: int, numbers: Iterator[int]) -> None:
+        self.room = room
+        self.now = now
+        self.hint = Hint()
+        self._namespace = namespace
+        self._numbers = numbers
+
+    def row(self, run_id: RunId) -> Row:
+        try:
+            return self.room.rows[run_id]
+        except KeyError:
+            raise UnknownRun(run_id, self._namespace) from None
+
+    # -- runs come in
+
+    def begin(self, new: NewRun) -> Row:
+        """Insert an unowned run with its start message."""
+        row = self.insert(new)
+        self.post(row.run.chain_id, rules.start_message(new))
+        self.hint.due = True
+        return row
+
+    def insert(self, new: NewRun, epoch: int = 0, owner: str | None = None) -> Row:
+        chain_id = rules.chain_of(new)
+        first = self.room.rows.get(chain_id)
+        run = Run(
+            run_id=new.run_id,
+            id=new.id,
+            chain_id=chain_id,
+            kind=new.kind,
+            name=new.name,
+            queue=new.queue,
+            priority=new.priority,
+            state=RunState.RUNNING if owner else RunState.PENDING,
+            epoch=epoch,
+            head=-1,
+            owner=owner,
+            wake_at=None if owner else self.now + new.delay,
+            created_at=self.now,
+            closed_at=None,
+            deadline=rules.deadline_of(new, self.now, first.run.created_at if first else self.now),
+            deaths=0,
+            reason="",
+            failed_code=[],
+            version=new.version,
+            tags=new.tags,
+            memo=new.memo,
+            code=rules.code_of(new),
+            parent_run_id=new.parent_run_id,
+            parent_seq=new.parent_seq,
+        )
+        row = Row(run, parent_policy=new.parent_policy, flow_key=new.flow_key)
+        self.room.add(row)
+        return row
+
+    # -- messages
+
+    def post(self, chain_id: RunId, message: Message) -> bool:
+        """Put a message into an inbox. False when its id was there before."""
+        inbox = self.room.inbox(chain_id)
+        if message.message_id in inbox.known:
+            return False
+        inbox.known.add(message.message_id)
+        inbox.unread[message.message_id] = replace(message, at=self.now, number=next(self._numbers))
+        return True
+
+    def deliver(self, row: Row, message: Message) -> bool:
+        """Put a message into the inbox of an open run's chain, and see to it that it is read."""
+        run = row.run
+        if not self.post(run.chain_id, message):
+            return False
+        if run.state in CLAIMABLE:
+            run.wake_at = self.now if run.wake_at is None else min(run.wake_at, self.now)
+            self.hint.due = True
+        elif run.owner is not None:
+            self.hint.messages.append(run.run_id)
+        return True
+
+    # -- runs move and close
+
+    def set_free(self, row: Row) -> None:
+        run = row.run
+        run.epoch += 1
+        run.state = RunState.PENDING if run.head < 0 else RunState.WAITING
+        run.owner, run.wake_at = None, self.now
+
+    def move(self, row: Row, move: Move) -> None:
+        run, now = row.run, self.now
+        run.state, run.owner, run.wake_at, run.reason = move.state, None, None, move.reason
+        if move.state in CLOSED:
+            self._shut(row, move.outcome)
+        elif move.state is RunState.WAITING:
+            run.wake_at = now if self.room.inbox(run.chain_id).unread else move.wake_at
+        elif move.state is RunState.PENDING:
+            run.wake_at = now if move.wake_at is None else move.wake_at
+        elif move.fingerprint and move.fingerprint not in run.failed_code:
+            run.failed_code.append(move.fingerprint)
+        self.hint.due = self.hint.due or (run.wake_at is not None and run.wake_at <= now)
+
+    def close_from_outside(self, row: Row, entry: Entry, state: RunState, reason: str) -> None:
+        run = row.run
+        if run.owner is not None:
+            self.hint.messages.append(run.run_id)
+            self.hint.due = self.hint.due or row.is_suspect
+        run.epoch += 1
+        row.write([entry], run.epoch)
+        outcome = rules.outcome_from_outside(run.id, run.parent_seq, state, reason) if run.parent_run_id else ""
+        self.move(row, Move(state, reason=reason, outcome=outcome))
+        self.tell_children(row)
+
+    def _shut(self, row: Row, outcome: str) -> None:
+        run = row.run
+        self.room.shut(row, self.now)
+        if self.hint.closed is not None:
+            self.hint.closed.append(run.run_id)
+        if run.state is RunState.CONTINUED or not outcome or run.parent_run_id is None:
+            return
+        parent = self.room.open.get(run.parent_run_id)
+        if parent is not None:
+            self.deliver(parent, rules.child_message(run.run_id, outcome))
+
+    def tell_children(self, row: Row) -> None:
+        """The run has closed: its open children are told, by their policy."""
+        for child in self.room.children.get(row.run.run_id, {}).values():
+            message = rules.parent_message(row.run.run_id, child.parent_policy)
+            if message is not None:
+                self.deliver(child, message)

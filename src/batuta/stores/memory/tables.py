@@ -1,0 +1,148 @@
+"""The tables, as dictionaries."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from batuta.clock import Clock, SystemClock
+from batuta.ids import RunId, new_message_id
+from batuta.journal.entries import Entry
+from batuta.journal.records import Attempt, Message, Output, ParentPolicy, Run, WorkerInfo
+from batuta.stores import rules
+from batuta.stores.listeners import Listeners
+
+
+class Row(Struct):
+    """A run with all that belongs to it."""
+
+    run: Run
+    parent_policy: ParentPolicy
+    flow_key: str
+    claimed_head: int = -1
+    journal: list[Entry] = field(default_factory=list)
+    epochs: list[int] = field(default_factory=list)
+    attempts: dict[tuple[int, int], Attempt] = field(default_factory=dict)
+    published: dict[str, Output] = field(default_factory=dict)
+
+    def snapshot(self) -> Run:
+        return replace(self.run, failed_code=list(self.run.failed_code))
+
+    @property
+    def is_open(self) -> bool:
+        return self.run.closed_at is None
+
+    @property
+    def is_suspect(self) -> bool:
+        return rules.is_suspect(self.run.deaths, self.run.head, self.claimed_head)
+
+    def write(self, entries: Sequence[Entry], epoch: int) -> None:
+        for entry in entries:
+            if entry.ord != len(self.journal):
+                raise ValueError(f"entry {entry.ord} of run {self.run.run_id} does not follow {self.run.head}")
+            self.journal.append(entry)
+            self.epochs.append(epoch)
+        self.run.head = len(self.journal) - 1
+
+
+class Inbox(Struct):
+    """The messages of one chain."""
+
+    known: set[str] = field(default_factory=set)
+    """Ids of all messages, read or not."""
+    unread: dict[str, Message] = field(default_factory=dict)
+    """By id, in order of their numbers."""
+
+    def read(self, message_ids: Iterable[str]) -> None:
+        for message_id in message_ids:
+            self.unread.pop(message_id, None)
+
+
+class Registration(Struct):
+    """A worker's row."""
+
+    worker: WorkerInfo
+    lease_until: int
+
+
+class Room(Struct):
+    """The tables of one namespace."""
+
+    rows: dict[RunId, Row] = field(default_factory=dict)
+    open: dict[RunId, Row] = field(default_factory=dict)
+    """Those of `rows` that are not closed: what claims and heartbeats look through."""
+    children: dict[RunId, dict[RunId, Row]] = field(default_factory=dict)
+    """Open children, by parent."""
+    current: dict[str, RunId] = field(default_factory=dict)
+    inboxes: dict[RunId, Inbox] = field(default_factory=dict)
+    """By chain."""
+    answers: dict[tuple[RunId, str], Output] = field(default_factory=dict)
+    """By chain and message id."""
+    workers: dict[str, Registration] = field(default_factory=dict)
+    locks: set[str] = field(default_factory=set)
+    """Workers whose heart is open."""
+
+    def inbox(self, chain_id: RunId) -> Inbox:
+        return self.inboxes.setdefault(chain_id, Inbox())
+
+    def unread(self, chain_id: RunId) -> list[Message]:
+        return list(self.inbox(chain_id).unread.values())
+
+    def current_row(self, id: str) -> Row | None:
+        run_id = self.current.get(id)
+        return None if run_id is None else self.rows[run_id]
+
+    def open_row_of_chain(self, row: Row) -> Row | None:
+        last = self.current_row(row.run.id)
+        return last if last is not None and last.run.chain_id == row.run.chain_id and last.is_open else None
+
+    def add(self, row: Row) -> None:
+        run = row.run
+        self.rows[run.run_id] = self.open[run.run_id] = row
+        self.current[run.id] = run.run_id
+        if run.parent_run_id is not None:
+            self.children.setdefault(run.parent_run_id, {})[run.run_id] = row
+
+    def shut(self, row: Row, now: int) -> None:
+        run = row.run
+        run.closed_at = now
+        del self.open[run.run_id]
+        siblings = self.children.get(run.parent_run_id, {}) if run.parent_run_id is not None else {}
+        siblings.pop(run.run_id, None)
+        if not siblings and run.parent_run_id is not None:
+            self.children.pop(run.parent_run_id, None)
+
+    def is_live(self, worker_id: str, now: int) -> bool:
+        known = self.workers.get(worker_id)
+        return known is not None and known.lease_until > now
+
+    def due(self, worker: WorkerInfo) -> list[tuple[int, Row]]:
+        """What the worker may claim now or later, with the time from which on it may."""
+        has_suspect = any(row.is_suspect and row.run.owner == worker.worker_id for row in self.open.values())
+        return [
+            (row.run.wake_at, row)
+            for row in self.open.values()
+            if row.run.wake_at is not None
+            and row.run.queue in worker.queues
+            and rules.may_take(worker.code, row.run.code, row.run.failed_code)
+            and not (has_suspect and row.is_suspect)
+        ]
+
+    def due_at(self, worker: WorkerInfo) -> int | None:
+        return min((wake_at for wake_at, _ in self.due(worker)), default=None)
+
+
+class MemoryDatabase:
+    """What several stores share, as several processes share a database. Gone with the process."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.clock = clock or SystemClock()
+        self.lock = threading.RLock()
+        self.timeline = new_message_id()
+        self.numbers = itertools.count(1)
+        self.rooms: dict[str, Room] = {}
+        self.listeners: list[tuple[str, Listeners]] = []
