@@ -8,7 +8,7 @@ from typing import TypeVar
 from msgspec import Raw
 from msgspec.json import Encoder
 
-from batuta.errors import AlreadyStarted, RunClosed, RunTerminated, RunTimedOut, UnknownRun
+from batuta.errors import AlreadyStarted, RunCancelled, RunClosed, RunFailed, RunTerminated, RunTimedOut, UnknownRun
 from batuta.ids import RunId
 from batuta.journal.entries import Body, Entry, EntryKind, encode_entry
 from batuta.journal.failures import Failure
@@ -158,9 +158,9 @@ def follower(before: Run, policy: ParentPolicy, flow_key: str, successor: Succes
     )
 
 
-def child_message(child: RunId, outcome: str) -> Message:
-    """What a parent is told when a child closes."""
-    return Message(message_id=f"child:{child}", kind=MessageKind.CHILD, body=outcome)
+def child_message(child: RunId, parent: RunId, outcome: str) -> Message:
+    """What a parent is told when a child closes. The name says which run of the parent's chain it is for."""
+    return Message(message_id=f"child:{child}", kind=MessageKind.CHILD, name=str(parent), body=outcome)
 
 
 def parent_message(parent: RunId, policy: ParentPolicy) -> Message | None:
@@ -171,9 +171,17 @@ def parent_message(parent: RunId, policy: ParentPolicy) -> Message | None:
     return Message(message_id=f"parent:{parent}", kind=kind, name=PARENT_CLOSED)
 
 
+_ENDED = {
+    RunState.FAILED: RunFailed,
+    RunState.CANCELLED: RunCancelled,
+    RunState.TERMINATED: RunTerminated,
+    RunState.TIMED_OUT: RunTimedOut,
+}
+
+
 def outcome_from_outside(id: str, parent_seq: int, state: RunState, reason: str) -> str:
     """What the parent of a run is told that was closed from outside: JSON of a journal `Body`."""
-    error = (RunTimedOut if state is RunState.TIMED_OUT else RunTerminated)(id, state, reason)
+    error = _ENDED[state](id, state, reason)
     details = _encoder.encode({"args": list(error.args), "fields": {"id": error.id, "state": error.state}})
     failure = Failure(
         type=f"{type(error).__module__}:{type(error).__qualname__}", message=str(error), details=Raw(details)

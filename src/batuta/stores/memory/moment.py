@@ -137,7 +137,7 @@ class Moment:
             return
         parent = self.room.open.get(run.parent_run_id)
         if parent is not None:
-            self.deliver(parent, rules.child_message(run.run_id, outcome))
+            self.deliver(parent, rules.child_message(run.run_id, run.parent_run_id, outcome))
 
     def tell_children(self, row: Row) -> None:
         """The run has closed: its open children are told, by their policy."""

@@ -16,35 +16,48 @@ from __future__ import annotations
 
 import pytest
 
-_TOPICS = "attempts claim close commit_fence hints inbox kit lease_reap parking poison races reading start"
+_TOPICS = (
+    "attempts chains claim close commit_fence hints inbox kin kit lease_reap outputs parking poison races reading "
+    "sends start unread"
+)
 pytest.register_assert_rewrite(*(f"{__name__}.{topic}" for topic in _TOPICS.split()))
 
 from batuta.testing.conformance.attempts import AttemptsConformance  # noqa: E402
+from batuta.testing.conformance.chains import ChainsConformance  # noqa: E402
 from batuta.testing.conformance.claim import ClaimConformance  # noqa: E402
 from batuta.testing.conformance.close import CloseConformance  # noqa: E402
 from batuta.testing.conformance.commit_fence import CommitFenceConformance  # noqa: E402
 from batuta.testing.conformance.hints import HintsConformance  # noqa: E402
 from batuta.testing.conformance.inbox import InboxConformance  # noqa: E402
+from batuta.testing.conformance.kin import KinConformance  # noqa: E402
 from batuta.testing.conformance.kit import MakeStore  # noqa: E402
 from batuta.testing.conformance.lease_reap import LeaseReapConformance  # noqa: E402
+from batuta.testing.conformance.outputs import OutputsConformance  # noqa: E402
 from batuta.testing.conformance.parking import ParkingConformance  # noqa: E402
 from batuta.testing.conformance.poison import PoisonConformance  # noqa: E402
 from batuta.testing.conformance.races import RacesConformance  # noqa: E402
 from batuta.testing.conformance.reading import ReadingConformance  # noqa: E402
+from batuta.testing.conformance.sends import SendsConformance  # noqa: E402
 from batuta.testing.conformance.start import StartConformance  # noqa: E402
+from batuta.testing.conformance.unread import UnreadConformance  # noqa: E402
 
 __all__ = [
     "AttemptsConformance",
+    "ChainsConformance",
     "ClaimConformance",
     "CloseConformance",
     "CommitFenceConformance",
     "HintsConformance",
     "InboxConformance",
+    "KinConformance",
     "LeaseReapConformance",
     "MakeStore",
+    "OutputsConformance",
     "ParkingConformance",
     "PoisonConformance",
     "RacesConformance",
     "ReadingConformance",
+    "SendsConformance",
     "StartConformance",
+    "UnreadConformance",
 ]

@@ -45,3 +45,12 @@ class AttemptsConformance:
     async def test_a_run_without_attempts_has_none(self, store: Store) -> None:
         worker = await live_worker(store)
         assert await store.attempts((await start_owned(store, worker)).run_id) == []
+
+    async def test_an_attempt_whose_answer_comes_from_outside_is_known_as_such(self, store: Store) -> None:
+        worker = await live_worker(store)
+        pen = await start_owned(store, worker)
+        begun = Attempt(seq=1, number=1, started_at=10)
+        ended = Attempt(seq=1, number=1, started_at=10, ended_at=20, outside=True)
+        for attempt in (begun, ended):
+            await pen.write(store, worker, 0, attempts=[attempt])
+            assert await store.attempts(pen.run_id) == [attempt] == (await store.load(pen.run_id)).attempts

@@ -9,6 +9,7 @@ from batuta.journal.store import Store
 from batuta.testing.conformance.kit import (
     MakeStore,
     Pen,
+    beat,
     claim_one,
     live_worker,
     new_run,
@@ -156,3 +157,14 @@ class ClaimConformance:
         await store.start(new)
         tape = await store.load(new.run_id)
         assert (tape.run.state, tape.run.owner, tape.run.epoch) == (RunState.PENDING, None, 0)
+
+    async def test_a_run_is_claimed_by_who_has_its_code(self, store: Store) -> None:
+        run, _ = await store.start(new_run(code="flow@2"))
+        for code in ({"flow": "v1"}, {"flow@1": "v1"}, {"activity:flow": "v1"}):
+            other = await live_worker(store, code=code)
+            assert await store.claim(other, 10) == []
+            assert await store.due_at(other) is None
+            assert (await beat(store, other)).due_at is None
+        worker = await live_worker(store, code={"flow": "v1", "flow@2": "v2"})
+        assert await store.due_at(worker) == run.wake_at
+        assert (await claim_one(store, worker)).run.run_id == run.run_id

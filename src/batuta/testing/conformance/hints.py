@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from batuta.journal.records import Hint, Message, MessageKind, Move
+from batuta.journal.records import Effects, Hint, Message, MessageKind, Move
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
+from batuta.testing.conformance.chains import going_on
 from batuta.testing.conformance.close import last_word
 from batuta.testing.conformance.kit import MakeStore, beat, live_worker, new_run, outlive_lease, start_owned
+from batuta.testing.conformance.outputs import ANSWER, output
+from batuta.testing.conformance.sends import sends
 
 WAIT_SECONDS = 20
 
@@ -96,3 +99,51 @@ class HintsConformance:
         await store.start(new_run())
         await ear.hears(lambda hint: hint.due)
         assert deaf.hints == []
+
+    async def test_a_send_to_an_owned_run_is_heard(self, store: Store) -> None:
+        worker = await live_worker(store)
+        sender, target = await start_owned(store, worker), await start_owned(store, worker, "target")
+        ear = Ear(store)
+        await sender.write(store, worker, effects=sends(("target", "m")))
+        await ear.hears(lambda hint: target.run_id in hint.messages)
+
+    async def test_a_send_to_an_unowned_run_is_heard_as_due(self, store: Store) -> None:
+        worker = await live_worker(store)
+        sender, target = await start_owned(store, worker), await start_owned(store, worker, "target")
+        await target.release(store, worker)
+        ear = Ear(store)
+        await sender.write(store, worker, effects=sends(("target", "m")))
+        await ear.hears(lambda hint: hint.due)
+
+    async def test_children_and_successors_are_heard_as_due(self, store: Store, make_store: MakeStore) -> None:
+        worker = await live_worker(store)
+        for effects, move in [(Effects(children=[new_run()]), None), (going_on(), Move(RunState.CONTINUED))]:
+            pen = await start_owned(store, worker)
+            ears = [Ear(store), Ear(await make_store())]
+            await pen.write(store, worker, effects=effects, move=move)
+            for ear in ears:
+                await ear.hears(lambda hint: hint.due)
+
+    async def test_an_answer_is_heard(self, store: Store, make_store: MakeStore) -> None:
+        worker = await live_worker(store)
+        pen = await start_owned(store, worker)
+        ears = [Ear(store), Ear(await make_store())]
+        await pen.write(store, worker, effects=Effects(outputs=[output("u", "1", ANSWER)]))
+        for ear in ears:
+            await ear.hears(lambda hint: hint.answered is None or pen.run_id in hint.answered)
+
+    async def test_the_end_of_a_child_is_heard_by_the_owner_of_its_parent(self, store: Store) -> None:
+        worker = await live_worker(store)
+        parent = await start_owned(store, worker)
+        child = await start_owned(store, worker, parent_run_id=parent.run_id)
+        ear = Ear(store)
+        await child.write(store, worker, move=Move(RunState.COMPLETED, outcome="{}"))
+        await ear.hears(lambda hint: parent.run_id in hint.messages)
+
+    async def test_the_end_of_a_parent_is_heard_by_the_owner_of_its_child(self, store: Store) -> None:
+        worker = await live_worker(store)
+        parent = await start_owned(store, worker)
+        child = await start_owned(store, worker, parent_run_id=parent.run_id)
+        ear = Ear(store)
+        await store.close_run(parent.run_id, parent.head, last_word(parent), RunState.TERMINATED, "enough")
+        await ear.hears(lambda hint: child.run_id in hint.messages)

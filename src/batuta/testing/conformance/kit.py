@@ -151,3 +151,8 @@ async def claim_one(store: Store, worker: WorkerInfo) -> Tape:
     tapes = await store.claim(worker, 10)
     assert len(tapes) == 1
     return tapes[0]
+
+
+async def inbox(store: Store, pen: Pen) -> list[str]:
+    """Ids of the unread messages of a run's chain."""
+    return [message.message_id for message in (await store.load(pen.run_id)).messages]

@@ -127,3 +127,14 @@ class ParkingConformance:
         await pen.write(store, worker, 2, move=Move(RunState.NEEDS_CODE, fingerprint="v1"))
         assert (await store.get_run(pen.run_id)).head == 1
         assert len(await store.journal(pen.run_id)) == 2
+
+    async def test_code_is_compared_for_the_code_that_a_run_needs(self, store: Store) -> None:
+        worker = await live_worker(store, code={"flow": "v1", "flow@2": "v2"})
+        pen = await start_owned(store, worker, code="flow@2")
+        await pen.write(store, worker, 0, move=Move(RunState.NEEDS_CODE, fingerprint="v2"))
+        await beat(store, worker)
+        assert (await store.get_run(pen.run_id)).state is RunState.NEEDS_CODE
+        other = await live_worker(store, code={"flow": "v1", "flow@2": "v3"})
+        await beat(store, other)
+        assert await store.claim(worker, 10) == []
+        assert (await claim_one(store, other)).run.run_id == pen.run_id

@@ -7,11 +7,12 @@ import asyncio
 from batuta.clock import SECOND
 from batuta.errors import RunClosed
 from batuta.journal.entries import EntryKind
-from batuta.journal.records import Message, MessageKind, Move, Verdict
+from batuta.journal.records import Effects, Message, MessageKind, Move, Refusal, Verdict
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
 from batuta.testing.conformance.close import last_word
 from batuta.testing.conformance.kit import MakeStore, Pen, beat, live_worker, new_run, outlive_lease, start_owned
+from batuta.testing.conformance.sends import sends
 
 ROUNDS = 15
 
@@ -141,3 +142,83 @@ class RacesConformance:
                     pen.wrote(change)
         heads = {(await store.get_run(pen.run_id)).head for mine in pens for pen in mine}
         assert heads == {10}
+
+    async def test_runs_of_two_processes_send_to_each_other_and_wait(self, store: Store, make_store: MakeStore) -> None:
+        stores = [store, await make_store()]
+        workers = [await live_worker(each) for each in stores]
+        names = [[f"{side}-{n}" for n in range(5)] for side in ("left", "right")]
+        pens = [[await start_owned(stores[side], workers[side], id) for id in names[side]] for side in (0, 1)]
+        for number in range(ROUNDS):
+            batches = [
+                [
+                    pen.change(1, effects=sends((other, f"m{number}")), move=Move(RunState.WAITING))
+                    for pen, other in zip(pens[side], names[1 - side], strict=True)
+                ]
+                for side in (0, 1)
+            ]
+            commits = [stores[side].commit(workers[side].worker_id, batches[side]) for side in (0, 1)]
+            assert await asyncio.gather(*commits) == [{}, {}]
+            for side in (0, 1):
+                tapes = {tape.run.id: tape for tape in await stores[side].claim(workers[side], 5)}
+                assert len(tapes) == 5, "a message was sent, and its receiver is not due"
+                pens[side] = [Pen.of(tape) for tape in tapes.values()]
+                names[side] = list(tapes)
+                for pen, tape in zip(pens[side], tapes.values(), strict=True):
+                    assert await pen.write(stores[side], workers[side], consumed=[tape.messages[0].message_id]) is None
+
+    async def test_the_end_of_a_child_is_not_missed_by_a_parent_that_is_evicted(
+        self, store: Store, make_store: MakeStore
+    ) -> None:
+        other = await make_store()
+        worker, theirs = await live_worker(store), await live_worker(other)
+        for _ in range(ROUNDS):
+            parent = await start_owned(store, worker)
+            child = await start_owned(other, theirs, parent_run_id=parent.run_id)
+            later = await store.now() + 600 * SECOND
+            await asyncio.gather(
+                parent.release(store, worker, wake_at=later),
+                child.write(other, theirs, move=Move(RunState.COMPLETED, outcome="{}")),
+            )
+            [tape] = await store.claim(worker, 10)
+            assert [m.message_id for m in tape.messages] == [f"child:{child.run_id}"]
+
+    async def test_a_parent_and_a_child_that_end_at_once_both_end(self, store: Store, make_store: MakeStore) -> None:
+        other = await make_store()
+        worker, theirs = await live_worker(store), await live_worker(other)
+        for _ in range(ROUNDS):
+            parent = await start_owned(store, worker)
+            child = await start_owned(other, theirs, parent_run_id=parent.run_id)
+            ended = await asyncio.gather(
+                parent.write(store, worker, move=Move(RunState.COMPLETED, children=True)),
+                child.write(other, theirs, move=Move(RunState.COMPLETED, outcome="{}")),
+            )
+            assert ended == [None, None]
+
+    async def test_a_send_is_taken_or_refused_when_its_receiver_ends(self, store: Store, make_store: MakeStore) -> None:
+        other = await make_store()
+        worker, theirs = await live_worker(store), await live_worker(other)
+        sender = await start_owned(other, theirs)
+        for number in range(ROUNDS):
+            pen = await start_owned(store, worker, f"target-{number}")
+            ended, refused = await asyncio.gather(
+                pen.write(store, worker, move=Move(RunState.COMPLETED)),
+                sender.write(other, theirs, effects=sends((f"target-{number}", "m"))),
+            )
+            if refused is None:
+                assert ended is Verdict.UNREAD
+                assert [m.message_id for m in (await store.load(pen.run_id)).messages] == ["m"]
+            else:
+                assert refused == [Refusal(1, f"target-{number}", "RunClosed", "completed")]
+                assert ended is None
+
+    async def test_one_of_a_child_and_a_start_with_one_id_wins(self, store: Store, make_store: MakeStore) -> None:
+        other = await make_store()
+        worker = await live_worker(store)
+        parent = await start_owned(store, worker)
+        for number in range(ROUNDS):
+            child, plain = new_run(f"same-{number}", parent_run_id=parent.run_id), new_run(f"same-{number}")
+            refused, (run, is_new) = await asyncio.gather(
+                parent.write(store, worker, effects=Effects(children=[child])), other.start(plain)
+            )
+            assert is_new is (refused is not None)
+            assert (await store.get(run.id)).run_id == (plain if is_new else child).run_id == run.run_id

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from batuta.clock import SECOND
-from batuta.errors import AlreadyStarted, UnknownRun
-from batuta.journal.records import IfExists, MessageKind, Move
+from batuta.errors import AlreadyStarted, RunClosed, UnknownRun
+from batuta.journal.records import IfExists, MessageKind, Move, RunFilter
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
-from batuta.testing.conformance.kit import MakeStore, claim_one, live_worker, new_run, start_owned
+from batuta.testing.conformance.kit import MakeStore, claim_one, live_worker, new_run, signal, start_owned
 
 
 class StartConformance:
@@ -100,6 +102,17 @@ class StartConformance:
             run, _ = await store.start(new)
             assert run.deadline == run.created_at + expected * SECOND
 
+    async def test_the_time_of_a_delayed_run_begins_when_it_may(self, store: Store) -> None:
+        run, _ = await store.start(new_run(delay=30 * SECOND, timeout=5 * SECOND))
+        assert run.deadline == run.created_at + 35 * SECOND
+
+    async def test_the_code_that_it_needs_is_its_name_unless_said(self, store: Store) -> None:
+        worker = await live_worker(store)
+        for code, expected in [("", "flow"), ("flow@2", "flow@2")]:
+            run, _ = await store.start(new_run(code=code))
+            pen = await start_owned(store, worker, code=code)
+            assert (run.code, (await store.get_run(pen.run_id)).code) == (expected, expected)
+
     async def test_the_execution_timeout_counts_from_the_chains_begin(self, store: Store) -> None:
         worker = await live_worker(store)
         first = await start_owned(store, worker, "long", execution_timeout=100 * SECOND)
@@ -121,3 +134,57 @@ class StartConformance:
                 await missing
         worker = await live_worker(other)
         assert (await claim_one(other, worker)).run.run_id == theirs.run_id
+
+    # -- with a message
+
+    async def test_a_new_run_starts_with_a_message(self, store: Store) -> None:
+        run, is_new = await store.start(new_run("both"), signal("m", "7"))
+        assert is_new
+        messages = (await store.load(run.run_id)).messages
+        assert [(m.kind, m.body) for m in messages] == [(MessageKind.START, '{"value":["first"]}'), ("signal", "7")]
+        assert run == await store.get("both")
+
+    async def test_the_run_that_has_the_id_gets_the_message(self, store: Store) -> None:
+        worker = await live_worker(store)
+        pen = await start_owned(store, worker, "both")
+        await pen.release(store, worker)
+        run, is_new = await store.start(new_run("both"), signal("m"))
+        assert (run.run_id, is_new) == (pen.run_id, False)
+        tape = await claim_one(store, worker)
+        assert [m.message_id for m in tape.messages] == ["m"]
+        assert (await store.start(new_run("both"), signal("m")))[1] is False
+        assert len((await store.load(pen.run_id)).messages) == 1
+
+    async def test_the_same_start_with_its_message_written_again(self, store: Store) -> None:
+        new = new_run("both")
+        for _ in range(2):
+            run, is_new = await store.start(new, signal("m"))
+            assert (run.run_id, is_new) == (new.run_id, True)
+        assert len((await store.load(new.run_id)).messages) == 2
+        assert await store.count_runs(RunFilter()) == 1
+
+    async def test_a_closed_run_refuses_the_message_and_nothing_is_written(self, store: Store) -> None:
+        worker = await live_worker(store)
+        pen = await start_owned(store, worker, "done")
+        await pen.write(store, worker, move=Move(RunState.COMPLETED))
+        with pytest.raises(RunClosed, match="completed"):
+            await store.start(new_run("done"), signal("m"))
+        assert (await store.load(pen.run_id)).messages == []
+        run, is_new = await store.start(new_run("done", if_exists=IfExists.RESTART), signal("m"))
+        assert is_new
+        assert len((await store.load(run.run_id)).messages) == 2
+
+    async def test_a_refused_start_sends_nothing(self, store: Store) -> None:
+        run, _ = await store.start(new_run("taken"))
+        with pytest.raises(AlreadyStarted):
+            await store.start(new_run("taken", if_exists=IfExists.REJECT), signal("m"))
+        assert len((await store.load(run.run_id)).messages) == 1
+
+    async def test_one_of_many_starts_with_messages_is_new_and_gets_them_all(
+        self, store: Store, make_store: MakeStore
+    ) -> None:
+        stores = [store, await make_store()]
+        results = await asyncio.gather(*(stores[n % 2].start(new_run("same"), signal(f"m{n}")) for n in range(8)))
+        assert sum(is_new for _run, is_new in results) == 1
+        run = await store.get("same")
+        assert {m.message_id for m in (await store.load(run.run_id)).messages[1:]} == {f"m{n}" for n in range(8)}
