@@ -45,8 +45,8 @@ async def test_a_zombie_that_waits_for_a_terminate_is_refused(
         closing = raw.transaction()
         await closing.start()
         entry = last_word(pen)
-        columns = [[value] for value in (pen.run_id, pen.head, entry.kind, entry.at, entry.crc, entry.body)]
-        assert await raw.fetch(store._sql["close_runs"], "default", "terminated", "enough", *columns)
+        columns = [[value] for value in (pen.run_id, pen.head, entry.kind, entry.at, entry.crc, entry.body, "")]
+        assert await raw.fetch(store._sql["close_runs"], "default", "terminated", "enough", "", *columns)
         zombie = asyncio.create_task(store.commit(worker.worker_id, change_in(way, pen, bystander)))
         await until_blocked(watcher)
         await closing.commit()

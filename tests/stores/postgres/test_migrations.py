@@ -11,7 +11,7 @@ from batuta.stores.postgres import PostgresStore
 from batuta.testing.conformance.kit import live_worker, new_run, start_owned
 from tests.stores.postgres.raw import connection
 
-NAMES = ["0001_tables", "0002_functions"]
+NAMES = ["0001_tables", "0002_functions", "0003_kin", "0004_beyond"]
 
 
 async def test_a_plan_changes_nothing(empty_postgres_url: str) -> None:

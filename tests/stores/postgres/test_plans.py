@@ -12,13 +12,13 @@ from batuta.stores.postgres import PostgresStore
 from batuta.testing.conformance.kit import live_worker, start_owned
 from tests.stores.postgres.raw import connection, nodes, plan_of, scans_of
 
-FENCES = ["commit_entry", "commit_last_entry", "commit_entries", "close_runs"]
+FENCES = ["commit_entry", "commit_last_entry", "commit_entries"]
 
 FILL = """
     INSERT INTO batuta.runs (run_id, chain_id, epoch, head, claimed_head, priority, created_at, closed_at, namespace,
-                             id, kind, name, queue, state, owner, wake_at)
+                             id, kind, name, code, queue, state, owner, wake_at)
     SELECT gen_random_uuid(), gen_random_uuid(), 1, 0, -1, 0, n, CASE WHEN n % 10 > 2 THEN n END, 'default', n::text,
-           'workflow', 'flow', 'default',
+           'workflow', 'flow', 'flow', 'default',
            CASE WHEN n % 10 > 2 THEN 'completed' WHEN n % 10 = 0 THEN 'running' ELSE 'waiting' END,
            CASE WHEN n % 10 = 0 THEN 'someone' END,
            CASE WHEN n % 10 IN (1, 2) THEN 9000000000000000 + n END

@@ -9,6 +9,7 @@ from batuta.journal.records import Change, IfExists, Move, NewRun
 from batuta.journal.states import CLOSED, PARKED, RunState
 
 Columns = list[list[Any]]
+Row = tuple[Any, ...]
 
 
 def is_one_entry(change: Change) -> bool:
@@ -44,7 +45,7 @@ def in_order(changes: Iterable[Change]) -> list[Change]:
 
 def entry_columns(changes: Sequence[Change]) -> Columns:
     """For commit_entries: one row an entry; the last one of a run that exists carries head, state and reason."""
-    rows: list[tuple[Any, ...]] = []
+    rows: list[Row] = []
     for change in changes:
         run_id, epoch, entries, move = change.run_id, change.epoch, change.entries, change.move
         rows.extend(
@@ -111,7 +112,7 @@ def start_columns(changes: Iterable[Change]) -> Columns:
     return new_run_columns(sorted(start_rows(changes), key=lambda row: row[1]))
 
 
-def start_rows(changes: Iterable[Change]) -> list[tuple[Any, ...]]:
+def start_rows(changes: Iterable[Change]) -> list[Row]:
     """The new runs of a batch that the worker starts itself, as rows."""
     return [(*_run_row(change.start), *_begun_row(change)) for change in changes if change.start is not None]
 
@@ -121,12 +122,12 @@ def unowned_columns(run: NewRun) -> Columns:
     return new_run_columns([unowned_row(run)])
 
 
-def unowned_row(run: NewRun) -> tuple[Any, ...]:
+def unowned_row(run: NewRun) -> Row:
     """A run that waits for an owner, as a row."""
     return (*_run_row(run), 0, -1, "pending", None, run.delay, "", None)
 
 
-def _run_row(run: NewRun) -> tuple[Any, ...]:
+def _run_row(run: NewRun) -> Row:
     return (
         run.run_id,
         run.id,
@@ -149,7 +150,7 @@ def _run_row(run: NewRun) -> tuple[Any, ...]:
     )
 
 
-def _begun_row(change: Change) -> tuple[Any, ...]:
+def _begun_row(change: Change) -> Row:
     """epoch, head, state (None: running), wake_at, delay, reason, fingerprint."""
     epoch, head = change.epoch, change.new_head
     match change.move:
@@ -186,7 +187,7 @@ _DEFAULTS: dict[int, Any] = {
 """By position in a row for insert_runs. A column of nothing else is left empty: encoding it is what a start costs."""
 
 
-def new_run_columns(rows: Sequence[tuple[Any, ...]]) -> Columns:
+def new_run_columns(rows: Sequence[Row]) -> Columns:
     """Rows for insert_runs as columns."""
     columns = as_columns(rows, 25)
     for position, default in _DEFAULTS.items():
@@ -195,6 +196,6 @@ def new_run_columns(rows: Sequence[tuple[Any, ...]]) -> Columns:
     return columns
 
 
-def as_columns(rows: Sequence[tuple[Any, ...]], width: int) -> Columns:
+def as_columns(rows: Sequence[Row], width: int) -> Columns:
     """Rows turned on their side."""
     return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(width)]

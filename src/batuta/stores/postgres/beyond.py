@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from asyncpg import Record
 
+from batuta.errors import AlreadyStarted
 from batuta.ids import RunId
 from batuta.journal.records import Change, Effects, Hint, IfExists, Refusal, Verdict
 from batuta.journal.states import CLOSED, RunState
 from batuta.stores.postgres import batch
-from batuta.stores.postgres.batch import Columns, as_columns
+from batuta.stores.postgres.batch import Columns, Row, as_columns
 from batuta.stores.postgres.rows import run_ids
 
 
@@ -41,7 +41,7 @@ def columns_of(changes: Sequence[Change]) -> Columns:
 
 def _new_runs(changes: Sequence[Change], effects: Iterable[tuple[RunId, Effects]]) -> Columns:
     """Starts and children together in order of their ids, so that two batches never wait for each other."""
-    rows = [(row, row[0], None) for row in batch.start_rows(changes)]
+    rows: list[tuple[Row, RunId, str | None]] = [(row, row[0], None) for row in batch.start_rows(changes)]
     rows += [(batch.unowned_row(child), run_id, child.start) for run_id, made in effects for child in made.children]
     rows.sort(key=lambda each: each[0][1])
     return batch.new_run_columns([row for row, _, _ in rows]) + as_columns([each[1:] for each in rows], 2)
@@ -110,6 +110,8 @@ def _refusals(row: Record) -> dict[RunId, list[Refusal]]:
     names = ("refused", "refused_seqs", "refused_ids", "refused_errors", "refused_states")
     for run_id, seq, id, error, state in zip(*(row[name] or () for name in names), strict=True):
         found[run_id].append(Refusal(seq, id, error, state or ""))
+    for refusals in found.values():
+        refusals.sort(key=lambda refusal: (refusal.error != AlreadyStarted.__name__, refusal.seq))
     return found
 
 

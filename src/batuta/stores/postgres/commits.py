@@ -11,9 +11,10 @@ from batuta.errors import OutcomeUnknown, StoreUnavailable, UnknownRun
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
 from batuta.journal.entries import Entry
-from batuta.journal.records import Change, Hint, Verdict
+from batuta.journal.records import Change, Hint, Refusal, Verdict
 from batuta.journal.states import CLOSED, RunState
-from batuta.stores.postgres import batch
+from batuta.stores import rules
+from batuta.stores.postgres import batch, beyond
 from batuta.stores.postgres.base import Base
 from batuta.stores.postgres.rows import run_ids
 
@@ -21,23 +22,28 @@ from batuta.stores.postgres.rows import run_ids
 class Commits(Base):
     """Committing and closing."""
 
-    async def commit(self, worker_id: str, changes: Sequence[Change]) -> dict[int, Verdict]:
+    async def commit(self, worker_id: str, changes: Sequence[Change]) -> dict[int, Verdict | list[Refusal]]:
         if not changes:
             return {}
+        answers: dict[int, Verdict | list[Refusal]] = {}
         async with self._committing:
-            lost, due = await self._write(worker_id, changes)
+            if any(map(beyond.reaches_out, changes)):
+                answers, lost, hint = await self._write_beyond(worker_id, changes)
+            else:
+                lost, due = await self._write(worker_id, changes)
+                hint = Hint(due=due)
             try:
-                verdicts = await self._judge(worker_id, changes, lost) if lost else {}
+                if lost:
+                    answers.update(await self._judge(worker_id, changes, lost))
             except StoreUnavailable as error:  # "nothing was written" would be a lie: the others of the batch are
                 raise OutcomeUnknown(str(error)) from error
-        closed = [
+        hint.closed = [
             change.run_id
             for index, change in enumerate(changes)
-            if change.move is not None and change.move.state in CLOSED and index not in verdicts
+            if change.move is not None and change.move.state in CLOSED and not isinstance(answers.get(index), Verdict)
         ]
-        if due or closed:
-            self._announcer.tell(Hint(due=due, closed=closed))
-        return verdicts
+        self._announcer.tell(hint)
+        return answers
 
     async def _write(self, worker_id: str, changes: Sequence[Change]) -> tuple[list[int], bool]:
         """Indexes of the changes whose fence did not hold, and whether a run became due."""
@@ -57,6 +63,14 @@ class Commits(Base):
             return [], due
         durable = set(won or ())
         return [index for index, change in enumerate(changes) if change.run_id not in durable], due
+
+    async def _write_beyond(
+        self, worker_id: str, changes: Sequence[Change]
+    ) -> tuple[dict[int, Verdict | list[Refusal]], list[int], Hint]:
+        """The same for changes that reach beyond their runs, some of which have their answer then."""
+        columns = beyond.columns_of(batch.in_order(changes))
+        rows = await self._send(self._sql["commit_beyond"], self.namespace, worker_id, rules.PARENT_CLOSED, *columns)
+        return *beyond.verdicts_of(changes, rows[0]), beyond.hint_of(rows[0])
 
     def _alone(self, worker_id: str, change: Change) -> tuple[str | None, tuple[Any, ...]]:
         """The statement for a change that is one row, with scalars: less than half the work of arrays."""
@@ -83,6 +97,7 @@ class Commits(Base):
                 start.execution_timeout,
                 change.epoch,
                 *_entry_values(change.entries[0]),
+                rules.code_of(start),
             )
         return None, ()
 
@@ -102,25 +117,34 @@ class Commits(Base):
         return {index: verdict for index, verdict in verdicts if verdict is not None}
 
     async def close_run(self, run_id: RunId, head: int, entry: Entry, state: RunState, reason: str) -> bool:
-        columns = [[value] for value in (run_id, head, entry.kind, entry.at, entry.crc, entry.body)]
-        rows = await self._pool.write(self._sql["close_runs"], self.namespace, state, reason, *columns)
-        if rows:
-            self._announcer.tell(closed_hint(rows))
-            return True
-        if not await self._pool.read(self._sql["run"], self.namespace, run_id):
-            raise UnknownRun(run_id, self.namespace)
-        return False
+        async with self._pool.session() as session:
+            rows = await session.read(self._sql["run"], self.namespace, run_id)
+            if not rows:
+                raise UnknownRun(run_id, self.namespace)
+            columns = [[value] for value in closing_values(rows[0], head, entry, state, reason)]
+            values = (state, reason, rules.PARENT_CLOSED)
+            rows = await session.write(self._sql["close_runs"], self.namespace, *values, *columns)
+        self._announcer.tell(closed_hint(rows[0]))
+        return rows[0]["closed"] is not None
 
 
 def _entry_values(entry: Entry) -> tuple[int, str, int, int, str]:
     return entry.ord, entry.kind._value_, entry.at, entry.crc, entry.body
 
 
-def closed_hint(rows: Sequence[Record]) -> Hint:
-    """What to tell of runs that were closed from outside."""
+def closing_values(run: Record, head: int, entry: Entry, state: RunState, reason: str) -> tuple[Any, ...]:
+    """What close_runs takes for a run, of which `run` tells id and parent."""
+    seq = run["parent_seq"]
+    outcome = "" if run["parent_run_id"] is None else rules.outcome_from_outside(run["id"], seq, state, reason)
+    return run["run_id"], head, entry.kind, entry.at, entry.crc, entry.body, outcome
+
+
+def closed_hint(row: Record) -> Hint:
+    """What to tell after close_runs."""
     return Hint(
-        messages=run_ids(row["run_id"] for row in rows if row["owner"] is not None),
-        closed=run_ids(row["run_id"] for row in rows),
+        due=row["due"],
+        messages=run_ids(row["disowned"]) + run_ids(row["told"]),
+        closed=run_ids(row["closed"]),
     )
 
 
@@ -129,5 +153,7 @@ def _verdict(change: Change, row: Record) -> Verdict | None:
     epoch, head = row["epoch"], row["head"]
     if epoch is None:
         return Verdict.EXISTS if change.start is not None and row["live"] else Verdict.REFUSED
+    if epoch == change.epoch and head == change.head and row["closed_at"] is None and rules.must_read(change.move):
+        return Verdict.UNREAD  # the fence would have held: nothing but messages kept it from closing
     mine = head >= change.new_head if change.start is not None else head == change.new_head
     return None if epoch == change.epoch and mine else Verdict.REFUSED

@@ -11,7 +11,7 @@ from batuta.errors import StoreError
 from batuta.journal.records import Hint, Pulse, WorkerInfo
 from batuta.journal.states import RunState
 from batuta.stores import rules
-from batuta.stores.postgres.commits import closed_hint
+from batuta.stores.postgres.commits import closed_hint, closing_values
 from batuta.stores.postgres.rows import run_ids
 from batuta.stores.postgres.session import Connection, Hook, Session, end
 
@@ -106,17 +106,22 @@ class PostgresHeart:
 
     async def _time_out(self, overdue: Sequence[object], now: int) -> None:
         """Close runs whose deadline has passed. One that moved meanwhile is left for the next beat."""
-        columns: list[list[object]] = [[], [], [], [], [], []]
+        columns: list[list[object]] = [[], [], [], [], [], [], []]
         for row in await self._session.read(self._sql["last_entries"], self._namespace, overdue):
             last = None if row["crc"] is None else (row["at"], row["crc"])
             entry = rules.timed_out_entry(row["head"], last, now)
-            values = (row["run_id"], row["head"], entry.kind, entry.at, entry.crc, entry.body)
+            values = closing_values(row, row["head"], entry, RunState.TIMED_OUT, rules.TIMED_OUT)
             for column, value in zip(columns, values, strict=True):
                 column.append(value)
         closed = await self._session.write(
-            self._sql["close_runs"], self._namespace, RunState.TIMED_OUT, rules.TIMED_OUT, *columns
+            self._sql["close_runs"],
+            self._namespace,
+            RunState.TIMED_OUT,
+            rules.TIMED_OUT,
+            rules.PARENT_CLOSED,
+            *columns,
         )
-        self._tell(closed_hint(closed))
+        self._tell(closed_hint(closed[0]))
 
     # -- the session
 

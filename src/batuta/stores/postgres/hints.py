@@ -23,12 +23,13 @@ LONGEST_WAIT_SECONDS = 5.0
 
 
 class Payload(Struct, omit_defaults=True):
-    """What is sent. `closed` is null when there were many."""
+    """What is sent. `closed` and `answered` are null when there were many."""
 
     sender: str
     due: bool = False
     messages: list[RunId] = []
     closed: list[RunId] | None = []
+    answered: list[RunId] | None = []
 
 
 _encode = json.Encoder().encode
@@ -51,6 +52,7 @@ class Announcer:
         self._due = False
         self._messages: set[RunId] = set()
         self._closed: set[RunId] = set()
+        self._answered: set[RunId] = set()
         self._sending: asyncio.Task[None] | None = None
         self._sent_at = 0.0
 
@@ -65,7 +67,7 @@ class Announcer:
 
     def tell(self, hint: Hint) -> None:
         """From the store's own loop."""
-        if hint.due or hint.messages or hint.closed or hint.closed is None:
+        if hint.due or hint.messages or hint.closed or hint.closed is None or hint.answered or hint.answered is None:
             self._listeners.tell(hint)
             self._queue(hint)
 
@@ -81,6 +83,7 @@ class Announcer:
         self._due = self._due or hint.due
         self._messages.update(hint.messages)
         self._closed.update(hint.closed or ())
+        self._answered.update(hint.answered or ())
         if self._loop is not None and (self._sending is None or self._sending.done()):
             self._sending = self._loop.create_task(self._send(self._loop))
 
@@ -98,24 +101,25 @@ class Announcer:
                 pass  # polling finds it
 
     def _take(self) -> list[str]:
-        due, messages, closed = self._due, list(self._messages), list(self._closed)
+        due, messages, closed, answered = self._due, list(self._messages), list(self._closed), list(self._answered)
         self._due = False
-        self._messages.clear()
-        self._closed.clear()
-        if not (due or messages or closed):
+        for ids in (self._messages, self._closed, self._answered):
+            ids.clear()
+        if not (due or messages or closed or answered):
             return []
-        first = Payload(self.name, due, messages[:MOST_IDS], None if len(closed) > MOST_IDS else closed)
-        payloads = [first] if len(messages) + len(closed) <= MOST_IDS else _apart(first)
-        for start in range(MOST_IDS, len(messages), MOST_IDS):
-            payloads.append(Payload(self.name, messages=messages[start : start + MOST_IDS]))
+        if len(messages) + len(closed) + len(answered) <= MOST_IDS:
+            payloads = [Payload(self.name, due, messages, closed, answered)]
+        else:
+            payloads = [
+                Payload(self.name, due, closed=_few(closed)),
+                Payload(self.name, answered=_few(answered)),
+                *(Payload(self.name, messages=messages[n : n + MOST_IDS]) for n in range(0, len(messages), MOST_IDS)),
+            ]
         return [_encode(payload).decode() for payload in payloads]
 
 
-def _apart(payload: Payload) -> list[Payload]:
-    return [
-        Payload(payload.sender, payload.due, payload.messages),
-        Payload(payload.sender, closed=payload.closed),
-    ]
+def _few(ids: list[RunId]) -> list[RunId] | None:
+    return ids if len(ids) <= MOST_IDS else None
 
 
 class Ear:
@@ -153,7 +157,7 @@ class Ear:
                 connection = await self._session.connect()
                 connection.add_termination_listener(lambda _connection: self._news.set())
                 await connection.add_listener(self._channel, self._hear)
-                self._listeners.tell(Hint(due=True, closed=None))
+                self._listeners.tell(Hint(due=True, closed=None, answered=None))
                 wait = 0.1
                 while not await self._hears_news_within(CHECK_SECONDS):
                     # A connection may die without a word; only a question shows it.
@@ -177,4 +181,5 @@ class Ear:
         except DecodeError:
             return  # not ours
         if said.sender != self._own_name:
-            self._listeners.tell(Hint(due=said.due, messages=said.messages, closed=said.closed))
+            hint = Hint(due=said.due, messages=said.messages, closed=said.closed, answered=said.answered)
+            self._listeners.tell(hint)

@@ -11,10 +11,10 @@ from msgspec import json
 from batuta.errors import InvalidInput, UnknownRun
 from batuta.ids import RunId
 from batuta.journal.entries import Entry
-from batuta.journal.records import Attempt, Page, Run, RunFilter, WorkerView
+from batuta.journal.records import Attempt, Output, Page, Run, RunFilter, WorkerView
 from batuta.journal.states import RunState
 from batuta.stores.postgres.base import Base
-from batuta.stores.postgres.rows import attempt_of, entry_of, run_of, worker_of
+from batuta.stores.postgres.rows import attempt_of, entry_of, output_of, run_of, worker_of
 
 NOTABLE = frozenset(
     {
@@ -54,6 +54,16 @@ class Reading(Base):
 
     async def attempts(self, run_id: RunId) -> list[Attempt]:
         return [attempt_of(row) for row in await self._pool.read(self._sql["attempts"], self.namespace, [run_id])]
+
+    async def outputs(self, run_id: RunId) -> list[Output]:
+        return [output_of(row) for row in await self._pool.read(self._sql["outputs"], self.namespace, run_id)]
+
+    async def answers(self, asked: Sequence[tuple[RunId, str]]) -> list[Output | None]:
+        chains, names = [chain for chain, _ in asked], [name for _, name in asked]
+        found: list[Output | None] = [None] * len(asked)
+        for row in await self._pool.read(self._sql["answers"], self.namespace, chains, names):
+            found[row["n"] - 1] = output_of(row)
+        return found
 
     async def closed_among(self, run_ids: Sequence[RunId]) -> list[RunId]:
         rows = await self._pool.read(self._sql["closed_among"], self.namespace, list(run_ids))

@@ -10,7 +10,7 @@ from msgspec import json
 
 from batuta.ids import RunId
 from batuta.journal.entries import Entry, EntryKind
-from batuta.journal.records import Attempt, Message, MessageKind, NewRun, Run, RunKind, WorkerView
+from batuta.journal.records import Attempt, Message, MessageKind, NewRun, Output, OutputKind, Run, RunKind, WorkerView
 from batuta.journal.states import RunState
 
 _STATES = {state.value: state for state in RunState}
@@ -119,6 +119,18 @@ def attempt_of(row: Record) -> Attempt:
         error=row["error"],
         details=row["details"],
         outside=row["outside"],
+    )
+
+
+def output_of(row: Record) -> Output:
+    """A row of `outputs`."""
+    return Output(
+        kind=OutputKind(row["kind"]),
+        name=row["name"],
+        ord=row["ord"],
+        at=row["at"],
+        value=row["value"],
+        error=row["error"],
     )
 
 

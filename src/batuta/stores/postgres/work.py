@@ -21,15 +21,30 @@ from batuta.stores.postgres.session import Session
 class Work(Base):
     """Starting, sending and claiming."""
 
-    async def start(self, run: NewRun) -> tuple[Run, bool]:
-        message = rules.start_message(run)
-        values = (message.message_id, message.kind, message.name, message.body)
+    async def start(self, run: NewRun, message: Message | None = None) -> tuple[Run, bool]:
+        columns = (*batch.unowned_columns(run), *_message_values(rules.start_message(run)))
         async with self._pool.session() as session:
-            rows = await session.write(self._sql["start_run"], self.namespace, *batch.unowned_columns(run), *values)
+            if message is not None:
+                return await self._start_and_send(session, run, columns, message)
+            rows = await session.write(self._sql["start_run"], self.namespace, *columns)
             if rows:
                 self._announcer.tell(Hint(due=True))
                 return run_of_start(run, rows[0]), True
             return await self._taken(session, run)
+
+    async def _start_and_send(
+        self, session: Session, run: NewRun, columns: tuple[object, ...], message: Message
+    ) -> tuple[Run, bool]:
+        may_join = run.if_exists is IfExists.RETURN
+        values = (self.namespace, may_join, *columns, *_message_values(message))
+        [(outcome, receiver, state, owner)] = await session.write(self._sql["start_and_send"], *values)
+        if outcome == "taken":
+            raise AlreadyStarted(run.id, state)
+        if outcome == "closed":
+            raise RunClosed(run.id, state)
+        self._announce("sent" if outcome == "new" else outcome, receiver, state, owner)
+        rows = await session.read(self._sql["run"], self.namespace, receiver)
+        return run_of(rows[0]), receiver == run.run_id
 
     async def _taken(self, session: Session, run: NewRun) -> tuple[Run, bool]:
         if known := await session.read(self._sql["run"], self.namespace, run.run_id):
@@ -42,26 +57,20 @@ class Work(Base):
         raise AlreadyStarted(run.id, current[0]["state"])
 
     async def send(self, run_id: RunId, message: Message) -> bool:
-        rows = await self._pool.write(
-            self._sql["send_message"],
-            self.namespace,
-            run_id,
-            message.message_id,
-            message.kind,
-            message.name,
-            message.body,
-        )
+        rows = await self._pool.write(self._sql["send_message"], self.namespace, run_id, *_message_values(message))
         outcome, receiver, state, owner = rows[0]
-        match outcome:
-            case "unknown":
-                raise UnknownRun(run_id, self.namespace)
-            case "closed":
-                raise RunClosed(run_id, state)
-            case "sent" if owner is not None:
-                self._announcer.tell(Hint(messages=[standard(receiver)]))
-            case "sent" if state in ("pending", "waiting"):
-                self._announcer.tell(Hint(due=True))
+        if outcome == "unknown":
+            raise UnknownRun(run_id, self.namespace)
+        if outcome == "closed":
+            raise RunClosed(run_id, state)
+        self._announce(outcome, receiver, state, owner)
         return bool(outcome == "sent")
+
+    def _announce(self, outcome: str, receiver: RunId, state: str | None, owner: str | None) -> None:
+        if outcome == "sent" and owner is not None:
+            self._announcer.tell(Hint(messages=[standard(receiver)]))
+        elif outcome == "sent" and state in ("pending", "waiting"):
+            self._announcer.tell(Hint(due=True))
 
     async def register(self, worker: WorkerInfo) -> int:
         rows = await self._pool.write(
@@ -139,3 +148,7 @@ class Work(Base):
             if row["message_id"] is not None:
                 messages.append(message_of(row))
         return found
+
+
+def _message_values(message: Message) -> tuple[str, str, str, str]:
+    return message.message_id, message.kind, message.name, message.body
