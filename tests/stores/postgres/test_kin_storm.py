@@ -57,6 +57,41 @@ async def test_a_storm_of_runs_that_reach_for_each_other_never_deadlocks(
     assert await _deadlocks(postgres_url) == 0
 
 
+async def test_starts_and_children_that_want_the_same_ids_never_deadlock(
+    store: PostgresStore, make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one process starts, the other has a child of, in opposite order."""
+    monkeypatch.setattr("batuta.stores.postgres.session.TRANSIENT", frozenset({"40001"}))
+    other = await make_store()
+    worker = await live_worker(store)
+    for number in range(20):
+        ids = [f"{number}-{n}" for n in range(40)]
+        batches = [_families(ids), _families(ids[::-1])]
+        first, second = await asyncio.gather(
+            store.commit(worker.worker_id, batches[0]), other.commit(worker.worker_id, batches[1])
+        )
+        owners = {(await store.get(id)).run_id for id in ids}
+        started = {
+            change.run_id
+            for answers, changes in ((first, batches[0]), (second, batches[1]))
+            for index, change in enumerate(changes)
+            if not isinstance(answers.get(index), Verdict)
+        }
+        assert len(owners) == len(ids)
+        assert started <= owners
+
+
+def _families(ids: Sequence[str]) -> list[Change]:
+    """Parents with one half of the ids, and a child for each with the other."""
+    half = len(ids) // 2
+    changes = []
+    for id, childs_id in zip(ids[:half], ids[half:], strict=True):
+        new = new_run(id)
+        pen = Pen(new.run_id, epoch=1)
+        changes.append(pen.change(1, start=new, effects=Effects(children=[child_of(pen, childs_id)])))
+    return changes
+
+
 class Storm:
     """One process: in each round all of its runs do something that concerns others, in one batch."""
 
