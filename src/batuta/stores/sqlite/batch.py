@@ -7,14 +7,18 @@ from collections.abc import Sequence
 
 from batuta.errors import BadData
 from batuta.ids import RunId
-from batuta.journal.records import Change, Hint, Move, NewRun, Verdict
+from batuta.journal.records import Change, Hint, Move, NewRun, Refusal, Verdict
 from batuta.journal.states import CLOSED, RunState
 from batuta.stores import rules
 from batuta.stores.sqlite.connection import Q
+from batuta.stores.sqlite.effects import Beyond, deadline_of
 from batuta.stores.sqlite.rows import Row, attempt_row, new_run_row, one
 
-_INSERT_RUN, _INSERT_ENTRY, _ADVANCE, _FINISH = Q["insert_run"], Q["insert_entry"], Q["advance"], Q["finish"]
+_INSERT_RUN, _INSERT_ENTRY, _ADVANCE = Q["insert_run"], Q["insert_entry"], Q["advance"]
+_FINISH, _CLOSE = Q["finish"], Q["close"]
 _EVICT, _EVICT_UNREAD, _HAND_BACK, _PARK = Q["evict"], Q["evict_unread"], Q["hand_back"], Q["park"]
+
+Answers = dict[int, Verdict | list[Refusal]]
 
 
 class Mismatch(Exception):
@@ -23,27 +27,32 @@ class Mismatch(Exception):
 
 def commit_batch(
     cursor: sqlite3.Cursor, namespace: str, worker_id: str, changes: Sequence[Change], now: int
-) -> tuple[dict[int, Verdict], Hint]:
+) -> tuple[Answers, Hint]:
     """Write all changes that their fences let through. Verdicts of the others, by index, and what to tell listeners.
 
     Tries all at once and counts the rows; only when one is missing, looks which.
     """
+    batch = Batch(cursor, namespace, worker_id, now)
     try:
-        return {}, Batch(cursor, namespace, worker_id, now).write(changes)
+        hint = batch.write(changes)
+        return batch.refusals(changes), hint
     except Mismatch:
         cursor.execute("ROLLBACK")
         cursor.execute("BEGIN IMMEDIATE")
     judge = Judge(cursor, namespace, worker_id, now)
-    verdicts: dict[int, Verdict] = {}
+    answers: Answers = {}
     good: list[Change] = []
+    known: list[Change] = []
     for index, change in enumerate(changes):
         verdict = judge.judge(change)
         if isinstance(verdict, Verdict):
-            verdicts[index] = verdict
-        elif verdict:
-            good.append(change)
+            answers[index] = verdict
+        else:
+            (good if verdict else known).append(change)
+    batch = Batch(cursor, namespace, worker_id, now)
     try:
-        return verdicts, Batch(cursor, namespace, worker_id, now).write(good)
+        hint = batch.write(good, known)
+        return answers | batch.refusals(changes), hint
     except Mismatch as error:
         raise BadData("a batch has two changes of one run") from error
 
@@ -60,11 +69,20 @@ class Judge:
     def judge(self, change: Change) -> Verdict | bool:
         row = one(self._cursor.execute(Q["fence_state"], (self._namespace, change.run_id.bytes)))
         if row is not None:
-            epoch, head, closed = row
-            return rules.judge(change, epoch, head, bool(closed))
+            epoch, head, closed, chain_id = row
+            verdict = rules.judge(change, epoch, head, bool(closed))
+            return Verdict.UNREAD if verdict is True and self._has_unread(change, chain_id) else verdict
         if change.start is None or not self._is_live:
             return Verdict.REFUSED
+        if self._has_unread(change, rules.chain_of(change.start).bytes):
+            return Verdict.UNREAD
         return self._judge_start(change.start)
+
+    def _has_unread(self, change: Change, chain_id: bytes) -> bool:
+        if not rules.must_read(change.move):
+            return False
+        unread = {message_id for (message_id,) in self._cursor.execute(Q["unread_kinds"], (chain_id,)).fetchall()}
+        return not unread.issubset(change.consumed)
 
     def _judge_start(self, new: NewRun) -> Verdict | bool:
         if new.id in self._taken:
@@ -90,16 +108,29 @@ class Batch:
         self._entries: list[Row] = []
         self._advances: list[Row] = []
         self._finishes: list[Row] = []
+        self._closes: list[Row] = []
         self._evictions: list[Row] = []
         self._hand_backs: list[Row] = []
         self._parkings: list[Row] = []
         self._consumed: list[Row] = []
         self._attempts: list[Row] = []
         self._closed: list[RunId] = []
+        self._reaching: list[Change] = []
+        self._beyond: Beyond | None = None
         self._due = False
 
-    def write(self, changes: Sequence[Change]) -> Hint:
-        """Write all of them. Raises Mismatch when a fence held; the transaction must be undone then."""
+    def refusals(self, changes: Sequence[Change]) -> Answers:
+        """What was refused of the children and sends of a batch, by the index of the change."""
+        if self._beyond is None or not self._beyond.refusals:
+            return {}
+        found = self._beyond.refusals
+        return {index: found[change.run_id] for index, change in enumerate(changes) if change.run_id in found}
+
+    def write(self, changes: Sequence[Change], known: Sequence[Change] = ()) -> Hint:
+        """Write all of them, and of those `known` what reaches beyond their runs, once more.
+
+        Raises Mismatch when a fence held; the transaction must be undone then.
+        """
         for change in changes:
             self._add(change)
         if self._starts:
@@ -108,12 +139,19 @@ class Batch:
         self._run(Q["consume"], self._consumed)
         self._fenced(_ADVANCE, self._advances)
         self._fenced(_FINISH, self._finishes)
+        self._fenced(_CLOSE, self._closes)
         self._fenced(_HAND_BACK, self._hand_backs)
         self._fenced(_PARK, self._parkings)
+        hint = Hint()
+        if self._reaching or known:
+            self._beyond = Beyond(self._cursor, self._namespace, self._now)
+            self._beyond.write(self._reaching, known)
+            hint = self._beyond.hint
         self._evict()
         self._run(_INSERT_ENTRY, self._entries)
         self._run(Q["upsert_attempt"], self._attempts)
-        return Hint(due=self._due, closed=self._closed)
+        hint.due, hint.closed = self._due or hint.due, self._closed
+        return hint
 
     def _add(self, change: Change) -> None:
         namespace, run_id, epoch, head = self._namespace, change.run_id.bytes, change.epoch, change.head
@@ -128,6 +166,8 @@ class Batch:
             self._add_move(change.run_id, move, (namespace, run_id, epoch, head), new_head)
         elif change.start is None:
             self._advances.append((new_head, namespace, run_id, epoch, head))
+        if change.effects is not None or (move is not None and (move.outcome or move.children)):
+            self._reaching.append(change)
         for message_id in change.consumed:
             self._consumed.append((self._now, namespace, run_id, message_id))
         for attempt in change.attempts:
@@ -142,7 +182,8 @@ class Batch:
     def _add_move(self, run_id: RunId, move: Move, fence: Row, new_head: int) -> None:
         state, wake_at = move.state, move.wake_at
         if state in CLOSED:
-            self._finishes.append((new_head, state._value_, self._now, move.reason, *fence))
+            closes = self._finishes if state in rules.MUST_READ else self._closes
+            closes.append((new_head, state._value_, self._now, move.reason, *fence))
             self._closed.append(run_id)
         elif state is RunState.WAITING:
             self._evictions.append((new_head, wake_at, move.reason, *fence))
@@ -183,12 +224,3 @@ class Batch:
 def is_live(cursor: sqlite3.Cursor, namespace: str, worker_id: str, now: int) -> bool:
     """Whether the worker's lease is not over."""
     return one(cursor.execute(Q["is_live"], (namespace, worker_id, now))) is not None
-
-
-def deadline_of(cursor: sqlite3.Cursor, namespace: str, new: NewRun, now: int) -> int | None:
-    """When a new run times out; looks up when its chain began, if that matters."""
-    began = now
-    if new.chain_id is not None and new.execution_timeout:
-        row = one(cursor.execute(Q["created_at"], (namespace, new.chain_id.bytes)))
-        began = now if row is None else row[0]
-    return rules.deadline_of(new, now, began)

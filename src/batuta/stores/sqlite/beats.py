@@ -8,11 +8,13 @@ from typing import Protocol
 from uuid import UUID
 
 from batuta.journal.records import Hint, Pulse, WorkerInfo
+from batuta.journal.states import RunState
 from batuta.stores import rules
 from batuta.stores.sqlite.batch import is_live
 from batuta.stores.sqlite.claims import due_at, owns_suspect
 from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.place import WorkerLocks
+from batuta.stores.sqlite.post import Post
 from batuta.stores.sqlite.rows import entry_row, to_json
 from batuta.stores.sqlite.writer import Writer
 
@@ -102,7 +104,8 @@ class Beat:
 
     def _time_out(self) -> None:
         overdue = self._cursor.execute(Q["overdue"], (self._namespace, self._now, rules.BEAT_LIMIT)).fetchall()
-        for run_id, head, epoch, owner, at, crc in overdue:
+        post = Post(self._cursor, self._namespace, self._now, self._hint)
+        for run_id, head, epoch, owner, id, parent_seq, at, crc in overdue:
             entry = rules.timed_out_entry(head, None if at is None else (at, crc), self._now)
             self._cursor.execute(
                 Q["close_from_outside"],
@@ -113,6 +116,8 @@ class Beat:
                 self._hint.closed.append(UUID(bytes=run_id))
             if owner is not None:
                 self._hint.messages.append(UUID(bytes=run_id))
+            post.tell_kin(run_id, id, parent_seq, RunState.TIMED_OUT, rules.TIMED_OUT)
+        post.wake()
 
     def _revive(self, worker: WorkerInfo) -> None:
         values = {
@@ -121,8 +126,8 @@ class Beat:
             "queues": to_json(worker.queues),
             "limit": rules.BEAT_LIMIT,
         }
-        for name, fingerprint in worker.code.items():
-            revived = self._cursor.execute(Q["revive"], values | {"name": name, "fingerprint": fingerprint}).rowcount
+        for code, fingerprint in worker.code.items():
+            revived = self._cursor.execute(Q["revive"], values | {"code": code, "fingerprint": fingerprint}).rowcount
             self._hint.due = self._hint.due or revived > 0
 
     def _reap_expired(self) -> int:

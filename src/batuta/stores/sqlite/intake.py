@@ -10,13 +10,24 @@ from batuta.journal.entries import Entry
 from batuta.journal.records import Hint, IfExists, Message, NewRun, Run
 from batuta.journal.states import RunState
 from batuta.stores import rules
-from batuta.stores.sqlite.batch import deadline_of
 from batuta.stores.sqlite.connection import Q
+from batuta.stores.sqlite.effects import deadline_of
+from batuta.stores.sqlite.post import Post
 from batuta.stores.sqlite.rows import entry_row, message_row, new_run_row, one, run_of
 
 
-def start(cursor: sqlite3.Cursor, namespace: str, new: NewRun, now: int) -> tuple[Run, bool]:
-    """Insert an unowned run with its start message, or find the one that has its id."""
+def start(
+    cursor: sqlite3.Cursor, namespace: str, new: NewRun, message: Message | None, now: int
+) -> tuple[Run, bool, Hint]:
+    """Insert an unowned run with its start message, or find the one that has its id; then send it the message."""
+    run, is_new = _find_or_insert(cursor, namespace, new, now)
+    hint = Hint() if message is None else send(cursor, namespace, run.run_id, message, now)
+    hint = Hint() if hint is None else hint
+    hint.due = hint.due or is_new
+    return (run if message is None else find(cursor, namespace, run.run_id)), is_new, hint
+
+
+def _find_or_insert(cursor: sqlite3.Cursor, namespace: str, new: NewRun, now: int) -> tuple[Run, bool]:
     deadline = deadline_of(cursor, namespace, new, now)
     row = new_run_row(namespace, new, now, deadline, epoch=0, head=-1, owner=None)
     if not cursor.execute(Q["insert_run"], row).rowcount:
@@ -90,4 +101,8 @@ def close(
     if not cursor.execute(Q["close_from_outside"], values).rowcount:
         return None
     cursor.execute(Q["insert_entry"], entry_row(namespace, run_id.bytes, run.epoch + 1, entry))
-    return Hint(messages=[run_id] if run.owner is not None else [], closed=[run_id])
+    hint = Hint(messages=[run_id] if run.owner is not None else [], closed=[run_id])
+    post = Post(cursor, namespace, now, hint)
+    post.tell_kin(run_id.bytes, run.id, run.parent_seq, state, reason)
+    post.wake()
+    return hint

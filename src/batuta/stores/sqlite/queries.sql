@@ -18,8 +18,9 @@ SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'migrations';
 -- Does nothing when the run or its id is there already.
 INSERT INTO runs (
     run_id, namespace, id, chain_id, kind, name, queue, priority, state, epoch, head, owner, wake_at, created_at,
-    deadline, version, tags, memo, parent_run_id, parent_seq, parent_policy, flow_key, claimed_head, current
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1) ON CONFLICT DO NOTHING;
+    deadline, version, tags, memo, parent_run_id, parent_seq, parent_policy, flow_key, claimed_head, code,
+    current
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1) ON CONFLICT DO NOTHING;
 
 -- supersede --
 -- The id's closed run is its current one no more.
@@ -32,7 +33,7 @@ SELECT * FROM runs WHERE namespace = ? AND id = ? AND current = 1;
 SELECT * FROM runs WHERE namespace = ? AND run_id = ?;
 
 -- fence_state --
-SELECT epoch, head, closed_at IS NOT NULL FROM runs WHERE namespace = ? AND run_id = ?;
+SELECT epoch, head, closed_at IS NOT NULL, chain_id FROM runs WHERE namespace = ? AND run_id = ?;
 
 -- epoch_and_chain --
 SELECT iif(closed_at IS NULL, epoch, -1), chain_id FROM runs WHERE namespace = ? AND run_id = ?;
@@ -48,6 +49,14 @@ SELECT created_at FROM runs WHERE namespace = ? AND run_id = ?;
 UPDATE runs SET head = ? WHERE namespace = ? AND run_id = ? AND epoch = ? AND head = ? AND closed_at IS NULL;
 
 -- finish --
+-- Comes to its end by itself, if it has read what was accepted for it.
+UPDATE runs SET head = ?, state = ?, closed_at = ?, reason = ?, owner = NULL, wake_at = NULL
+WHERE namespace = ? AND run_id = ? AND epoch = ? AND head = ? AND closed_at IS NULL
+    AND NOT EXISTS (SELECT 1 FROM inbox
+        WHERE inbox.chain_id = runs.chain_id AND consumed_at IS NULL AND inbox.kind IN ('signal', 'update'));
+
+-- close --
+-- Ends in another way: nothing waits to be read.
 UPDATE runs SET head = ?, state = ?, closed_at = ?, reason = ?, owner = NULL, wake_at = NULL
 WHERE namespace = ? AND run_id = ? AND epoch = ? AND head = ? AND closed_at IS NULL;
 
@@ -77,10 +86,10 @@ WHERE namespace = ? AND run_id = ? AND epoch = ? AND head = ? AND closed_at IS N
 INSERT INTO journal (run_id, ord, namespace, kind, at, crc, epoch, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 
 -- upsert_attempt --
-INSERT INTO attempts (run_id, seq, number, namespace, started_at, ended_at, next_at, error, details)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO attempts (run_id, seq, number, namespace, started_at, ended_at, next_at, error, details, outside)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (run_id, seq, number) DO UPDATE SET started_at = excluded.started_at, ended_at = excluded.ended_at,
-    next_at = excluded.next_at, error = excluded.error, details = excluded.details;
+    next_at = excluded.next_at, error = excluded.error, details = excluded.details, outside = excluded.outside;
 
 -- consume --
 UPDATE inbox SET consumed_at = ?
@@ -88,10 +97,41 @@ WHERE chain_id = (SELECT chain_id FROM runs WHERE namespace = ? AND run_id = ?) 
     AND consumed_at IS NULL;
 
 -- insert_message --
-INSERT INTO inbox (namespace, chain_id, message_id, kind, name, body, at) VALUES (?, ?, ?, ?, ?, ?, ?);
+-- Does nothing when the chain has ever had the message.
+INSERT INTO inbox (namespace, chain_id, message_id, kind, name, body, at) VALUES (?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT DO NOTHING;
 
 -- message_known --
 SELECT 1 FROM inbox WHERE chain_id = ? AND message_id = ?;
+
+-- unread_kinds --
+-- What keeps a run from coming to its end. The kinds are repeated in `finish`.
+SELECT message_id FROM inbox WHERE chain_id = ? AND consumed_at IS NULL AND kind IN ('signal', 'update');
+
+-- receiver --
+SELECT run_id, chain_id, state, owner, closed_at FROM runs WHERE namespace = ? AND id = ? AND current = 1;
+
+-- open_parent --
+SELECT parent.run_id, parent.chain_id, parent.state, parent.owner, parent.closed_at
+FROM runs JOIN runs AS parent ON parent.namespace = runs.namespace AND parent.run_id = runs.parent_run_id
+WHERE runs.namespace = ? AND runs.run_id = ? AND parent.closed_at IS NULL;
+
+-- open_children --
+SELECT run_id, chain_id, state, owner, closed_at, parent_policy FROM runs
+WHERE namespace = ? AND parent_run_id = ? AND closed_at IS NULL;
+
+-- upsert_output --
+INSERT INTO outputs (run_id, kind, name, namespace, ord, at, value, error) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (run_id, kind, name) DO UPDATE SET ord = excluded.ord, at = excluded.at, value = excluded.value,
+    error = excluded.error;
+
+-- published --
+SELECT kind, name, ord, at, value, error FROM outputs
+WHERE run_id = ? AND namespace = ? AND kind = 'published' ORDER BY name;
+
+-- answer --
+SELECT kind, name, ord, at, value, error FROM outputs
+WHERE run_id = ? AND kind = 'answer' AND name = ? AND namespace = ?;
 
 -- wake --
 -- Only what nobody owns, and what is not parked or paused, becomes due.
@@ -142,20 +182,20 @@ SELECT max(priority) FROM runs WHERE namespace = ? AND queue = ? AND wake_at IS 
 SELECT * FROM runs
 WHERE namespace = :namespace AND queue = :queue AND priority = :priority AND wake_at <= :now
     AND (deaths < 2 OR head <> claimed_head)
-    AND name IN (SELECT key FROM json_each(:code))
+    AND code IN (SELECT key FROM json_each(:code))
     AND (failed_code = '[]' OR NOT EXISTS (
         SELECT 1 FROM json_each(:code) AS mine JOIN json_each(runs.failed_code) AS failed ON failed.value = mine.value
-        WHERE mine.key = runs.name))
+        WHERE mine.key = runs.code))
 ORDER BY wake_at LIMIT :limit;
 
 -- due_suspect --
 SELECT * FROM runs
 WHERE namespace = :namespace AND queue = :queue AND wake_at <= :now AND wake_at IS NOT NULL
     AND deaths >= 2 AND head = claimed_head
-    AND name IN (SELECT key FROM json_each(:code))
+    AND code IN (SELECT key FROM json_each(:code))
     AND (failed_code = '[]' OR NOT EXISTS (
         SELECT 1 FROM json_each(:code) AS mine JOIN json_each(runs.failed_code) AS failed ON failed.value = mine.value
-        WHERE mine.key = runs.name))
+        WHERE mine.key = runs.code))
 ORDER BY priority DESC, wake_at LIMIT 1;
 
 -- owned_suspect --
@@ -165,10 +205,10 @@ SELECT run_id FROM runs WHERE namespace = ? AND owner = ? AND deaths >= 2 AND he
 SELECT wake_at FROM runs
 WHERE namespace = :namespace AND queue = :queue AND priority = :priority AND wake_at IS NOT NULL
     AND (:suspects OR deaths < 2 OR head <> claimed_head)
-    AND name IN (SELECT key FROM json_each(:code))
+    AND code IN (SELECT key FROM json_each(:code))
     AND (failed_code = '[]' OR NOT EXISTS (
         SELECT 1 FROM json_each(:code) AS mine JOIN json_each(runs.failed_code) AS failed ON failed.value = mine.value
-        WHERE mine.key = runs.name))
+        WHERE mine.key = runs.code))
 ORDER BY wake_at LIMIT 1;
 
 -- own --
@@ -186,7 +226,7 @@ SELECT run_id FROM runs WHERE namespace = ? AND owner = ?
 
 -- overdue --
 -- Runs over their deadline, with time and crc of their last entry.
-SELECT r.run_id, r.head, r.epoch, r.owner, j.at, j.crc
+SELECT r.run_id, r.head, r.epoch, r.owner, r.id, r.parent_seq, j.at, j.crc
 FROM runs AS r LEFT JOIN journal AS j ON j.run_id = r.run_id AND j.ord = r.head
 WHERE r.namespace = ? AND r.deadline <= ? AND r.deadline IS NOT NULL AND r.closed_at IS NULL
 ORDER BY r.deadline LIMIT ?;
@@ -196,7 +236,7 @@ ORDER BY r.deadline LIMIT ?;
 UPDATE runs SET state = 'waiting', wake_at = :now
 WHERE namespace = :namespace AND run_id IN (
     SELECT run_id FROM runs
-    WHERE namespace = :namespace AND name = :name AND state = 'needs_code'
+    WHERE namespace = :namespace AND code = :code AND state = 'needs_code'
         AND queue IN (SELECT value FROM json_each(:queues))
         AND NOT EXISTS (SELECT 1 FROM json_each(runs.failed_code) WHERE value = :fingerprint)
     LIMIT :limit);
@@ -243,7 +283,7 @@ SELECT message_id, kind, name, body, at, number FROM inbox
 WHERE chain_id = ? AND consumed_at IS NULL ORDER BY number;
 
 -- attempts --
-SELECT seq, number, started_at, ended_at, next_at, error, details FROM attempts
+SELECT seq, number, started_at, ended_at, next_at, error, details, outside FROM attempts
 WHERE run_id = ? AND namespace = ? ORDER BY seq, number;
 
 -- list_runs --

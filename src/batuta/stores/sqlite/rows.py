@@ -11,7 +11,18 @@ from msgspec import json
 
 from batuta.ids import RunId
 from batuta.journal.entries import Entry, EntryKind
-from batuta.journal.records import Attempt, Message, MessageKind, NewRun, Run, RunKind, WorkerInfo, WorkerView
+from batuta.journal.records import (
+    Attempt,
+    Message,
+    MessageKind,
+    NewRun,
+    Output,
+    OutputKind,
+    Run,
+    RunKind,
+    WorkerInfo,
+    WorkerView,
+)
 from batuta.journal.states import RunState
 from batuta.stores import rules
 
@@ -55,6 +66,7 @@ def run_of(row: Row) -> Run:
         memo=row[21],
         parent_run_id=None if row[22] is None else UUID(bytes=row[22]),
         parent_seq=row[23],
+        code=row[28],
     )
 
 
@@ -98,6 +110,7 @@ def new_run_row(
         new.parent_policy._value_,
         new.flow_key,
         -1,
+        new.code or new.name,
     )
 
 
@@ -143,6 +156,7 @@ def attempt_row(namespace: str, run_id: bytes, attempt: Attempt) -> Row:
         attempt.next_at,
         attempt.error,
         attempt.details,
+        attempt.outside,
     )
 
 
@@ -156,8 +170,22 @@ def attempts_of(rows: Iterable[Row]) -> list[Attempt]:
             next_at=next_at,
             error=error,
             details=details,
+            outside=bool(outside),
         )
-        for seq, number, started_at, ended_at, next_at, error, details in rows
+        for seq, number, started_at, ended_at, next_at, error, details, outside in rows
+    ]
+
+
+def output_row(namespace: str, run_id: bytes, output: Output) -> Row:
+    """What `upsert_output` takes."""
+    kind = output.kind.value
+    return run_id, kind, output.name, namespace, output.ord, output.at, output.value, output.error
+
+
+def outputs_of(rows: Iterable[Row]) -> list[Output]:
+    return [
+        Output(kind=OutputKind(kind), name=name, ord=place, at=at, value=value, error=error)
+        for kind, name, place, at, value, error in rows
     ]
 
 

@@ -19,7 +19,9 @@ from batuta.journal.records import (
     Hint,
     Message,
     NewRun,
+    Output,
     Page,
+    Refusal,
     Run,
     RunFilter,
     Tape,
@@ -31,9 +33,10 @@ from batuta.journal.states import RunState
 from batuta.journal.store import Heart
 from batuta.stores.listeners import Listeners
 from batuta.stores.sqlite import claims, intake, lists, schema
-from batuta.stores.sqlite.batch import commit_batch
+from batuta.stores.sqlite.batch import Answers, commit_batch
 from batuta.stores.sqlite.beats import SqliteHeart
 from batuta.stores.sqlite.connection import Faults, Q
+from batuta.stores.sqlite.effects import are_small
 from batuta.stores.sqlite.place import WorkerLocks, prepare
 from batuta.stores.sqlite.readers import Readers
 from batuta.stores.sqlite.rows import worker_row, workers_of
@@ -134,7 +137,7 @@ class SqliteStore:
 
     def tell(self, hint: Hint) -> None:
         """Pass a hint on to this store's listeners, from any thread."""
-        if hint.due or hint.messages or hint.closed:
+        if hint.due or hint.messages or hint.closed or hint.answered:
             self._listeners.tell(hint)
 
     def timeline(self) -> str:
@@ -143,11 +146,13 @@ class SqliteStore:
 
     # -- runs come in
 
-    async def start(self, run: NewRun) -> tuple[Run, bool]:
+    async def start(self, run: NewRun, message: Message | None = None) -> tuple[Run, bool]:
         now = self.clock_now()
-        result = await self._writer.write(lambda cursor: intake.start(cursor, self.namespace, run, now), small=True)
-        self.tell(Hint(due=result[1]))
-        return result
+        found, is_new, hint = await self._writer.write(
+            lambda cursor: intake.start(cursor, self.namespace, run, message, now), small=True
+        )
+        self.tell(hint)
+        return found, is_new
 
     async def send(self, run_id: RunId, message: Message) -> bool:
         now = self.clock_now()
@@ -205,20 +210,23 @@ class SqliteStore:
     async def load(self, run_id: RunId) -> Tape:
         return await self._tapes.load(run_id)
 
-    async def commit(self, worker_id: str, changes: Sequence[Change]) -> dict[int, Verdict]:
+    async def commit(self, worker_id: str, changes: Sequence[Change]) -> dict[int, Verdict | list[Refusal]]:
         if not changes:
             return {}
         now = self.clock_now()
 
-        def work(cursor: sqlite3.Cursor) -> tuple[dict[int, Verdict], Hint]:
+        def work(cursor: sqlite3.Cursor) -> tuple[Answers, Hint]:
             result = commit_batch(cursor, self.namespace, worker_id, changes, now)
             failpoint("commit.inside")
             return result
 
-        verdicts, hint = await self._writer.write(work, small=len(changes) <= SMALL_CHANGES)
+        small = len(changes) <= SMALL_CHANGES and all(
+            change.effects is None or are_small(change.effects) for change in changes
+        )
+        answers, hint = await self._writer.write(work, small=small)
         failpoint("commit.after")
         self.tell(hint)
-        return verdicts
+        return answers
 
     async def close_run(self, run_id: RunId, head: int, entry: Entry, state: RunState, reason: str) -> bool:
         now = self.clock_now()
@@ -244,6 +252,12 @@ class SqliteStore:
 
     async def attempts(self, run_id: RunId) -> list[Attempt]:
         return self._tapes.attempts(run_id)
+
+    async def outputs(self, run_id: RunId) -> list[Output]:
+        return self._tapes.outputs(run_id)
+
+    async def answers(self, asked: Sequence[tuple[RunId, str]]) -> list[Output | None]:
+        return self._tapes.answers(asked)
 
     async def closed_among(self, run_ids: Sequence[RunId]) -> list[RunId]:
         return self._tapes.closed_among(run_ids)

@@ -10,10 +10,10 @@ from functools import partial
 from batuta.errors import UnknownRun
 from batuta.ids import RunId
 from batuta.journal.entries import Entry
-from batuta.journal.records import Attempt, Message, Run, Tape
+from batuta.journal.records import Attempt, Message, Output, Run, Tape
 from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.readers import Readers
-from batuta.stores.sqlite.rows import attempts_of, entries_of, messages_of, one, run_of
+from batuta.stores.sqlite.rows import attempts_of, entries_of, messages_of, one, outputs_of, run_of
 
 SLICE = 1_000
 """Entries that are read before others get their turn on the event loop."""
@@ -65,6 +65,21 @@ class Tapes:
 
     def attempts(self, run_id: RunId) -> list[Attempt]:
         return self._readers.read(lambda connection: self._attempts(connection, run_id))
+
+    def outputs(self, run_id: RunId) -> list[Output]:
+        """What the run has published."""
+        values = (run_id.bytes, self._namespace)
+        return outputs_of(self._readers.read(lambda connection: connection.execute(Q["published"], values).fetchall()))
+
+    def answers(self, asked: Sequence[tuple[RunId, str]]) -> list[Output | None]:
+        """The answers to updates, by chain and message id."""
+
+        def work(connection: sqlite3.Connection) -> list[Output | None]:
+            keys = ((chain_id.bytes, message_id, self._namespace) for chain_id, message_id in asked)
+            found = (outputs_of(connection.execute(Q["answer"], key).fetchall()) for key in keys)
+            return [each[0] if each else None for each in found]
+
+        return self._readers.read(work)
 
     def unread(self, run_ids: Sequence[RunId]) -> dict[RunId, tuple[int, list[Message]]]:
         """Epoch (-1 when closed) and unread messages of each run that there is."""

@@ -50,7 +50,7 @@ class Watcher:
         version = self._version()
         if version is not None:
             if self._seen is not None and version != self._seen:
-                self._listeners.tell(Hint(due=True, closed=None))
+                self._listeners.tell(Hint(due=True, closed=None, answered=None))
                 self._pause = SHORTEST_SECONDS
             self._seen = version
         self._pause = min(self._pause * 1.2, LONGEST_SECONDS)

@@ -32,21 +32,23 @@ CREATE TABLE runs (
     flow_key      TEXT    NOT NULL,
     claimed_head  INTEGER NOT NULL,
     current       INTEGER NOT NULL,
+    -- What a worker must have to run it.
+    code          TEXT    NOT NULL,
     PRIMARY KEY (namespace, run_id)
 ) STRICT;
 
 -- An id has one current run, open or closed.
 CREATE UNIQUE INDEX runs_current ON runs (namespace, id) WHERE current = 1;
 -- What can be claimed now or later: wake_at is set only while nobody owns the run.
-CREATE INDEX runs_due ON runs (namespace, queue, priority, wake_at, name) WHERE wake_at IS NOT NULL;
+CREATE INDEX runs_due ON runs (namespace, queue, priority, wake_at, code) WHERE wake_at IS NOT NULL;
 CREATE INDEX runs_owned ON runs (namespace, owner) WHERE owner IS NOT NULL;
 -- Runs that workers died with: few, and each to be run alone.
 CREATE INDEX runs_suspect_due ON runs (namespace, queue, priority DESC, wake_at)
     WHERE deaths >= 2 AND wake_at IS NOT NULL;
 CREATE INDEX runs_suspect_owned ON runs (namespace, owner) WHERE deaths >= 2 AND owner IS NOT NULL;
 CREATE INDEX runs_deadline ON runs (namespace, deadline) WHERE deadline IS NOT NULL AND closed_at IS NULL;
-CREATE INDEX runs_parked ON runs (namespace, name) WHERE state = 'needs_code';
-CREATE INDEX runs_children ON runs (namespace, parent_run_id) WHERE parent_run_id IS NOT NULL;
+CREATE INDEX runs_parked ON runs (namespace, code) WHERE state = 'needs_code';
+CREATE INDEX runs_children ON runs (namespace, parent_run_id, closed_at) WHERE parent_run_id IS NOT NULL;
 -- The few that a person looks for among the many that went well. The list is repeated in queries.sql.
 CREATE INDEX runs_unhappy ON runs (namespace, run_id, state)
     WHERE state IN ('failed', 'timed_out', 'cancelled', 'terminated', 'needs_code', 'poisoned', 'paused');
@@ -78,7 +80,8 @@ CREATE TABLE inbox (
 ) STRICT;
 CREATE INDEX inbox_unread ON inbox (chain_id, number) WHERE consumed_at IS NULL;
 
--- Published values and answers to updates, written over by the turn that makes a newer one.
+-- Published values and answers to updates, written over by the turn that makes a newer one. Answers belong to the
+-- chain: run_id is its first run's.
 CREATE TABLE outputs (
     run_id    BLOB    NOT NULL,
     kind      TEXT    NOT NULL,
@@ -101,6 +104,7 @@ CREATE TABLE attempts (
     next_at    INTEGER,
     error      TEXT,
     details    TEXT,
+    outside    INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (run_id, seq, number)
 ) STRICT, WITHOUT ROWID;
 

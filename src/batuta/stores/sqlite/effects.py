@@ -1,0 +1,140 @@
+"""What changes do beyond their own runs, in the same transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from uuid import UUID
+
+from batuta.ids import RunId
+from batuta.journal.records import Change, Effects, Hint, NewRun, OutputKind, ParentPolicy, Refusal, Send, Successor
+from batuta.journal.states import CLOSED, RunState
+from batuta.stores import rules
+from batuta.stores.sqlite.connection import Q
+from batuta.stores.sqlite.post import Post
+from batuta.stores.sqlite.rows import Row, new_run_row, one, output_row, run_of
+
+SMALL = 20
+"""Effects of a change that is written as fast as one without."""
+
+
+def are_small(effects: Effects) -> bool:
+    """Whether they take no time worth a thread."""
+    return len(effects.children) + len(effects.sends) + len(effects.outputs) <= SMALL
+
+
+class Beyond:
+    """The effects of a batch.
+
+    Written when the runs of the batch have closed and before any of them goes to sleep: a message finds its receiver
+    closed and is refused, or it lies in the inbox when the receiver looks whether it may sleep. So the order of the
+    changes does not matter.
+    """
+
+    def __init__(self, cursor: sqlite3.Cursor, namespace: str, now: int) -> None:
+        self.hint = Hint()
+        self.refusals: dict[RunId, list[Refusal]] = {}
+        self._cursor = cursor
+        self._namespace = namespace
+        self._now = now
+        self._post = Post(cursor, namespace, now, self.hint)
+
+    def write(self, changes: Sequence[Change], repeated: Sequence[Change] = ()) -> None:
+        """Those of `changes`, and of changes that were written before what a store can have refused."""
+        for change in changes:
+            if change.effects is not None:
+                self._leave(change.run_id, change.effects)
+        reaching = [*changes, *repeated]
+        for change in reaching:
+            if change.effects is not None:
+                self._note(change.run_id, map(self._start_child, change.effects.children))
+        for change in reaching:
+            if change.effects is not None:
+                self._note(change.run_id, map(self._send, change.effects.sends))
+        for change in changes:
+            move = change.move
+            if move is not None and move.outcome and move.state in CLOSED and move.state is not RunState.CONTINUED:
+                self._post.tell_parent(change.run_id.bytes, move.outcome)
+        for change in reaching:
+            if change.move is not None and change.move.children and change.move.state in CLOSED:
+                self._post.tell_children(change.run_id.bytes)
+        self._post.wake()
+
+    def _note(self, run_id: RunId, answers: Iterable[Refusal | None]) -> None:
+        refused = [answer for answer in answers if answer is not None]
+        if refused:
+            self.refusals.setdefault(run_id, []).extend(refused)
+
+    # -- what a run leaves behind
+
+    def _leave(self, run_id: RunId, effects: Effects) -> None:
+        if effects.outputs:
+            self._write_outputs(run_id, effects)
+        if effects.successor is not None:
+            self._follow(run_id, effects.successor)
+
+    def _write_outputs(self, run_id: RunId, effects: Effects) -> None:
+        chain_id = run_id.bytes
+        if any(output.kind is OutputKind.ANSWER for output in effects.outputs):
+            chain_id = self._row(run_id)[3]
+            if self.hint.answered is not None:
+                self.hint.answered.append(UUID(bytes=chain_id))
+        rows = [
+            output_row(self._namespace, chain_id if output.kind is OutputKind.ANSWER else run_id.bytes, output)
+            for output in effects.outputs
+        ]
+        self._cursor.executemany(Q["upsert_output"], rows)
+
+    def _follow(self, run_id: RunId, successor: Successor) -> None:
+        row = self._row(run_id)
+        new = rules.follower(run_of(row), ParentPolicy(row[24]), row[25], successor)
+        self._cursor.execute(Q["supersede"], (self._namespace, new.id))
+        self._insert(new)
+
+    def _row(self, run_id: RunId) -> Row:
+        row = one(self._cursor.execute(Q["run_by_run_id"], (self._namespace, run_id.bytes)))
+        assert row is not None  # noqa: S101 - its fence has let the change through
+        return row
+
+    # -- runs that come in
+
+    def _start_child(self, new: NewRun) -> Refusal | None:
+        if self._insert(new) or one(self._cursor.execute(Q["created_at"], (self._namespace, new.run_id.bytes))):
+            return None
+        taken = self._post.receiver(new.id)
+        if taken is not None and not rules.may_replace(new.if_exists, taken.closed_at is not None):
+            return rules.id_taken(new, RunState(taken.state))
+        self._cursor.execute(Q["supersede"], (self._namespace, new.id))
+        self._insert(new)
+        return None
+
+    def _insert(self, new: NewRun) -> bool:
+        """Insert an unowned run with its start message. False when the run or its id is there already."""
+        deadline = deadline_of(self._cursor, self._namespace, new, self._now)
+        row = new_run_row(self._namespace, new, self._now, deadline, epoch=0, head=-1, owner=None)
+        if not self._cursor.execute(Q["insert_run"], row).rowcount:
+            return False
+        self._post.put(rules.chain_of(new).bytes, rules.start_message(new))
+        self.hint.due = True
+        return True
+
+    # -- messages
+
+    def _send(self, send: Send) -> Refusal | None:
+        target = self._post.receiver(send.id)
+        if target is None:
+            return rules.nobody(send)
+        if target.closed_at is None:
+            self._post.deliver(target, send.message)
+        elif not self._post.is_known(target, send.message):
+            return rules.receiver_closed(send, RunState(target.state))
+        return None
+
+
+def deadline_of(cursor: sqlite3.Cursor, namespace: str, new: NewRun, now: int) -> int | None:
+    """When a new run times out; looks up when its chain began, if that matters."""
+    began = now
+    if new.chain_id is not None and new.execution_timeout:
+        row = one(cursor.execute(Q["created_at"], (namespace, new.chain_id.bytes)))
+        began = now if row is None else row[0]
+    return rules.deadline_of(new, now, began)

@@ -1,0 +1,90 @@
+"""Messages that one run's change puts into the inboxes of others."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import NamedTuple
+from uuid import UUID
+
+from batuta.journal.records import Hint, Message, ParentPolicy
+from batuta.journal.states import RunState
+from batuta.stores import rules
+from batuta.stores.sqlite.connection import Q
+from batuta.stores.sqlite.rows import Row, one
+
+
+class Target(NamedTuple):
+    """A run that a message goes to."""
+
+    run_id: bytes
+    chain_id: bytes
+    state: str
+    owner: str | None
+    closed_at: int | None
+
+
+class Post:
+    """Delivers messages in one transaction. `wake`, at its end, makes due those who sleep."""
+
+    def __init__(self, cursor: sqlite3.Cursor, namespace: str, now: int, hint: Hint) -> None:
+        self._cursor = cursor
+        self._namespace = namespace
+        self._now = now
+        self._hint = hint
+        self._woken: dict[bytes, None] = {}
+
+    def receiver(self, id: str) -> Target | None:
+        """The current run of an id."""
+        row = one(self._cursor.execute(Q["receiver"], (self._namespace, id)))
+        return None if row is None else Target(*row)
+
+    def is_known(self, target: Target, message: Message) -> bool:
+        """Whether the chain has ever had the message."""
+        return one(self._cursor.execute(Q["message_known"], (target.chain_id, message.message_id))) is not None
+
+    def deliver(self, target: Target, message: Message) -> bool:
+        """Put a message into the inbox of an open run's chain. False when it was there before."""
+        if not self.put(target.chain_id, message):
+            return False
+        if target.owner is None:
+            self._woken[target.run_id] = None
+        else:
+            self._hint.messages.append(UUID(bytes=target.run_id))
+        return True
+
+    def put(self, chain_id: bytes, message: Message) -> bool:
+        """Put a message into an inbox and wake nobody. False when it was there before."""
+        kind, at = message.kind.value, self._now
+        row = (self._namespace, chain_id, message.message_id, kind, message.name, message.body, at)
+        return self._cursor.execute(Q["insert_message"], row).rowcount > 0
+
+    def tell_parent(self, run_id: bytes, outcome: str) -> None:
+        """A run has closed: its parent, if it is open, gets the outcome."""
+        row = one(self._cursor.execute(Q["open_parent"], (self._namespace, run_id)))
+        if row is not None:
+            parent = Target(*row)
+            message = rules.child_message(UUID(bytes=run_id), UUID(bytes=parent.run_id), outcome)
+            self.deliver(parent, message)
+
+    def tell_children(self, run_id: bytes) -> None:
+        """A run has closed: its open children are told, by their policy."""
+        rows: list[Row] = self._cursor.execute(Q["open_children"], (self._namespace, run_id)).fetchall()
+        told = {policy: rules.parent_message(UUID(bytes=run_id), policy) for policy in ParentPolicy} if rows else {}
+        for *target, policy in rows:
+            message = told[ParentPolicy(policy)]
+            if message is not None:
+                self.deliver(Target(*target), message)
+
+    def tell_kin(self, run_id: bytes, id: str, parent_seq: int, state: RunState, reason: str) -> None:
+        """A run was closed from outside."""
+        self.tell_parent(run_id, rules.outcome_from_outside(id, parent_seq, state, reason))
+        self.tell_children(run_id)
+
+    def wake(self) -> None:
+        """Make due what got a message and nobody owns. What is parked or paused stays so."""
+        now, namespace = self._now, self._namespace
+        if self._woken:
+            rows = [(now, now, namespace, run_id) for run_id in self._woken]
+            woken = self._cursor.executemany(Q["wake"], rows).rowcount
+            self._hint.due = self._hint.due or woken > 0
+            self._woken.clear()
