@@ -53,6 +53,32 @@ def test_a_good_journal_is_good() -> None:
     assert findings(GOOD) == []
 
 
+KIDS = started(Command(1, CommandKind.CHILD, "w", to="x"), Command(2, CommandKind.CHILD, "w", to="y"))
+
+
+@pytest.mark.parametrize(
+    "turns",
+    [
+        [turn(EntryKind.CHILD_DONE, 9, 2), turn(EntryKind.CHILD_FAILED, 9, 1)],
+        [turn(EntryKind.CHILD_DONE, 9, 2, Command(3, C, target=1, to="x")), turn(EntryKind.CHILD_FAILED, 9, 1)],
+        [turn(EntryKind.ACCEPTED, 9, 1), turn(EntryKind.REFUSED, 9, 2), turn(EntryKind.CHILD_DONE, 9, 1)],
+        [turn(EntryKind.CHILD_DONE, 9, 1, Command(3, CommandKind.CONTINUE))],
+    ],
+)
+def test_children_answer_once_or_never(turns: list[Turn]) -> None:
+    assert findings(tape(KIDS, *turns)) == []
+
+
+def test_a_child_that_was_refused_does_not_answer() -> None:
+    assert findings(tape(KIDS, turn(EntryKind.REFUSED, 9, 2), turn(EntryKind.CHILD_DONE, 9, 2))) == ["I3"]
+
+
+def test_a_message_that_is_read_twice_is_found() -> None:
+    reads = (EntryKind.SIGNAL, 9, Body(message_id="m"))
+    assert findings(tape(started(), reads)) == []
+    assert findings(tape(started(), reads, reads)) == ["I10"]
+
+
 @pytest.mark.parametrize(
     ("turns", "invariant"),
     [

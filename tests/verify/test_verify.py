@@ -94,6 +94,10 @@ async def test_a_healthy_postgres_database_holds(postgres_url: str) -> None:
 DONE = "(SELECT run_id FROM runs WHERE id = 'done')"
 COLUMNS = "run_id, namespace, kind, at, crc, epoch, body"
 ASLEEP = "(SELECT run_id FROM runs WHERE id = 'asleep')"
+UNREAD = (
+    "INSERT INTO inbox (namespace, chain_id, message_id, kind, name, body, at) "
+    "SELECT namespace, chain_id, 'm', 'signal', '', 'null', 1 FROM runs WHERE id = 'done'"
+)
 
 
 @pytest.mark.parametrize(
@@ -120,6 +124,12 @@ ASLEEP = "(SELECT run_id FROM runs WHERE id = 'asleep')"
             f"UPDATE journal SET at = (SELECT min(at) FROM journal WHERE run_id = {ASLEEP}) WHERE run_id = {ASLEEP}",
             "I9",
         ),
+        ("UPDATE runs SET parent_run_id = zeroblob(16) WHERE id = 'done'", "I1"),
+        ("UPDATE runs SET chain_id = zeroblob(16) WHERE id = 'done'", "I1"),
+        (f"UPDATE runs SET chain_id = {DONE} WHERE id = 'asleep'", "I1"),
+        ("UPDATE runs SET state = 'continued' WHERE id = 'done'", "I2"),
+        ("UPDATE inbox SET consumed_at = NULL WHERE kind = 'start'", "I10"),
+        (UNREAD, "I10"),
         ("UPDATE runs SET wake_at = NULL WHERE id = 'new'", "I12"),
         ("UPDATE runs SET wake_at = NULL WHERE id = 'asleep'", "I12"),
         ("UPDATE runs SET state = 'running' WHERE id = 'asleep'", "I12"),

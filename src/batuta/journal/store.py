@@ -98,7 +98,8 @@ class Store(Protocol):
         ...
 
     async def send(self, run_id: RunId, message: Message) -> bool:
-        """Put a message into the inbox of the run's chain; an unowned (not parked, not paused) run becomes due.
+        """Put a message into the inbox of the run's chain; a waiting run becomes due. A pending one keeps its
+        time, but for a CANCEL or TERMINATE.
 
         False when the id was sent before (nothing changes). Raises RunClosed, UnknownRun.
         """

@@ -125,6 +125,15 @@ def must_read(move: Move | None) -> bool:
     return move is not None and move.state in MUST_READ
 
 
+BEGINS = frozenset({MessageKind.CANCEL, MessageKind.TERMINATE})
+"""Messages that make due what has not begun, however long it was to wait: the others wait with it."""
+
+
+def wakes(kind: MessageKind, state: str) -> bool:
+    """Whether a message makes an unowned run of this state due. What is parked or paused stays so."""
+    return state == RunState.WAITING or (state == RunState.PENDING and kind in BEGINS)
+
+
 def is_unread(messages: Iterable[Message], consumed: Sequence[str]) -> bool:
     """Whether there is a signal or update that this change does not consume."""
     return any(message.kind in ACKNOWLEDGED and message.message_id not in consumed for message in messages)

@@ -8,6 +8,7 @@ from typing import Any
 
 from batuta.authoring.definitions import Workflow
 from batuta.errors import UnknownRun
+from batuta.ids import RunId
 from batuta.journal.entries import CommandKind, Entry
 from batuta.journal.records import MessageKind, Run, RunFilter
 from batuta.journal.states import CLOSED, RunState
@@ -24,6 +25,9 @@ PATIENCE = 30.0
 _RUNS = 100
 _ENTRIES = 1_000
 _AT_ONCE = 8
+
+_READS_ALL = frozenset({RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED})
+_ACKNOWLEDGED = frozenset({MessageKind.SIGNAL, MessageKind.UPDATE})
 
 
 async def verify(store: Store, workflows: Sequence[Workflow[..., Any]] = (), *, patience: float = PATIENCE) -> Report:
@@ -57,7 +61,7 @@ class _Audit:
         """All invariants of one run."""
         tell = self._teller(run)
         self.report.runs += 1
-        for name in ("I1", "I2", "I3", "I4", "I5", "I6", "I12"):
+        for name in ("I1", "I2", "I3", "I4", "I5", "I6", "I10", "I12"):
             self.report.checked[name] += 1
         tape, code = TapeCheck(tell), self._code(run, tell)
         try:
@@ -66,6 +70,8 @@ class _Audit:
             check_epochs(run, await self._store.epochs(run.run_id), tell)
             self.report.checked["I9"] += tape.fired
             await self._check_current(run, tell)
+            await self._check_kin(run, tell)
+            await self._check_messages(run, tape, tell)
             await self._check_open(run, tape, code, tell)
             self.orphans.see(run)
         finally:
@@ -106,18 +112,49 @@ class _Audit:
             tell("I2", "its id has no current run")
             return
         if current.run_id == run.run_id:
+            if run.state is RunState.CONTINUED:
+                tell("I2", "another run was to follow it, and none did")
             return
         if run.state not in CLOSED and await self._unmoved(run):
             tell("I2", f"it is open, and run {current.run_id} is current under its id")
         elif current.created_at < run.created_at:
             tell("I2", f"the older run {current.run_id} is current under its id")
 
+    async def _check_kin(self, run: Run, tell: Callable[[str, str], None]) -> None:
+        """I1: the run that began its chain is there, and the one that started it."""
+        if run.chain_id != run.run_id:
+            first = await self._find(run.chain_id)
+            if first is None:
+                tell("I1", f"run {run.chain_id}, which began its chain, is not there")
+            elif (first.id, first.chain_id) != (run.id, run.chain_id) or first.created_at > run.created_at:
+                tell("I1", f"run {run.chain_id} ({first.id}) did not begin its chain")
+        if run.parent_run_id is not None and await self._find(run.parent_run_id) is None:
+            tell("I1", f"its parent, run {run.parent_run_id}, is not there")
+
+    async def _check_messages(self, run: Run, tape: TapeCheck, tell: Callable[[str, str], None]) -> None:
+        """I10. What a run has read is marked in the same transaction, so that the next owner does not read it again."""
+        if run.state in CLOSED and run.state not in _READS_ALL and not tape.taken:
+            return
+        unread = (await self._store.unread([run.run_id])).get(run.run_id, (0, []))[1]
+        found = [
+            f"entry {tape.taken[m.message_id]} has read message {m.message_id}, and it is still unread"
+            for m in unread
+            if m.message_id in tape.taken
+        ]
+        left = [m.message_id for m in unread if m.kind in _ACKNOWLEDGED]
+        if run.state in _READS_ALL and left:
+            found.append(
+                f"it ended, and did not read message {left[0]}" + (f" and {len(left) - 1} more" if left[1:] else "")
+            )
+        for what in found:
+            tell("I10", what)
+
     async def _check_open(
         self, run: Run, tape: TapeCheck, code: CodeCheck | None, tell: Callable[[str, str], None]
     ) -> None:
         """I12, and I1 for a run that nobody has begun: its start must lie in its inbox."""
         found: list[tuple[str, str]] = []
-        waits_for_activity = CommandKind.ACTIVITY in tape.waiting.values()
+        waits_for_activity = await self._waits_for_activity(run, tape)
         unread = [] if run.state in CLOSED else (await self._store.unread([run.run_id])).get(run.run_id, (0, []))[1]
         check_liveness(run, waits_for_activity, len(unread), lambda *finding: found.append(finding))
         if run.head < 0 and run.state not in CLOSED and not any(m.kind is MessageKind.START for m in unread):
@@ -129,10 +166,26 @@ class _Audit:
             for finding in found:
                 tell(*finding)
 
+    async def _waits_for_activity(self, run: Run, tape: TapeCheck) -> bool:
+        """Whether it waits for an activity that its owner has to execute: not another queue, and nobody outside."""
+        waiting = {seq for seq, kind in tape.waiting.items() if kind is CommandKind.ACTIVITY} - tape.routed
+        if waiting and run.state is RunState.WAITING and run.wake_at is None:
+            attempts = await self._store.attempts(run.run_id)
+            waiting -= {attempt.seq for attempt in attempts if attempt.outside}
+        return bool(waiting)
+
+    async def _find(self, run_id: RunId) -> Run | None:
+        try:
+            return await self._store.get_run(run_id)
+        except UnknownRun:
+            return None
+
     async def _unmoved(self, run: Run) -> bool:
         """Whether the row still says what it said."""
-        try:
-            now = await self._store.get_run(run.run_id)
-        except UnknownRun:
-            return False
-        return (now.state, now.epoch, now.head, now.wake_at) == (run.state, run.epoch, run.head, run.wake_at)
+        now = await self._find(run.run_id)
+        return now is not None and (now.state, now.epoch, now.head, now.wake_at) == (
+            run.state,
+            run.epoch,
+            run.head,
+            run.wake_at,
+        )

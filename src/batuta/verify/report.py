@@ -15,6 +15,7 @@ INVARIANTS = {
     "I6": "epochs never fall, and none is above the run's",
     "I7": "today's code replays the journal",
     "I9": "timers fire once, and never early",
+    "I10": "a message that was accepted is read once, and before its run comes to its end",
     "I12": "every open run has an owner, is due at some time, waits for a message, or is parked with a reason",
 }
 """What is promised of every run. The numbers are those of the failure-mode catalogue."""

@@ -16,10 +16,12 @@ _END_OF = {
     RunState.COMPLETED: CommandKind.COMPLETE,
     RunState.FAILED: CommandKind.FAIL,
     RunState.CANCELLED: CommandKind.CANCELLED,
-    RunState.CONTINUED: CommandKind.CONTINUE,
     RunState.TERMINATED: EntryKind.TERMINATED,
     RunState.TIMED_OUT: EntryKind.TIMED_OUT,
 }
+
+_FOLLOWED = (CommandKind.CONTINUE, CommandKind.FAIL)
+"""Ends after which another run of the chain goes on: it asked for it, or it failed and is tried again."""
 
 
 def check_end(run: Run, tape: TapeCheck, tell: Tell) -> None:
@@ -28,7 +30,8 @@ def check_end(run: Run, tape: TapeCheck, tell: Tell) -> None:
         tell("I4", f"the journal has {tape.entries} entries, the run's head is {run.head}")
     if tape.name is not None and tape.name != run.name:
         tell("I1", f"the journal is one of workflow {tape.name!r}, the run one of {run.name!r}")
-    if tape.end is not _END_OF.get(run.state):
+    follows = run.state is RunState.CONTINUED and tape.end in _FOLLOWED
+    if tape.end is not _END_OF.get(run.state) and not follows:
         tell("I1", f"the run is {run.state}, and its journal ends with {tape.end or 'nothing that closes a run'}")
     if (run.closed_at is not None) is not (run.state in CLOSED):
         tell("I1", f"the run is {run.state}, and closed_at is {run.closed_at}")

@@ -1,4 +1,4 @@
-"""What a journal alone can tell: I3, I4, I5 and I9, in one pass."""
+"""What a journal alone can tell: I3, I4, I5, I9 and I10, in one pass."""
 
 from __future__ import annotations
 
@@ -31,6 +31,10 @@ class TapeCheck:
         """What closed the run."""
         self.waiting: dict[int, CommandKind] = {}
         """Activities and children that were called and have not answered, by seq."""
+        self.routed: set[int] = set()
+        """Activities that another queue executes."""
+        self.taken: dict[str, int] = {}
+        """Messages that were read, with the entries that did."""
         self.fired = 0
         self._deadlines: dict[int, int] = {}
         self._crc = self._at = self._seq = 0
@@ -65,6 +69,10 @@ class TapeCheck:
             self._tell("I1", f"entry {entry.ord} is {entry.kind}: entry 0 alone is a start")
 
     def _check_input(self, entry: Entry, body: Body) -> None:
+        if body.message_id:
+            before = self.taken.setdefault(body.message_id, entry.ord)
+            if before != entry.ord:
+                self._tell("I10", f"entry {entry.ord} reads message {body.message_id}, as entry {before} did")
         if entry.kind is EntryKind.STARTED and body.start is not UNSET:
             self.name = body.start.name
         elif entry.kind in _ANSWERS:
@@ -72,6 +80,8 @@ class TapeCheck:
                 self._tell(
                     "I3", f"entry {entry.ord} ({entry.kind}) answers command {body.seq}, which waits for no answer"
                 )
+        elif entry.kind is EntryKind.REFUSED:
+            self.waiting.pop(body.seq, None)
         elif entry.kind is EntryKind.TIMER_FIRED:
             self._check_timer(entry, body.seq)
 
@@ -92,9 +102,13 @@ class TapeCheck:
         match command.kind:
             case CommandKind.ACTIVITY | CommandKind.CHILD:
                 self.waiting[command.seq] = command.kind
+                if command.to:
+                    self.routed.add(command.seq)
             case CommandKind.TIMER:
                 delay = 0 if command.value is UNSET else int(json.decode(command.value))
                 self._deadlines[command.seq] = entry.at + delay
+            case CommandKind.CANCEL if self.waiting.get(command.target) is CommandKind.CHILD:
+                pass  # whoever cancels a child may wait for its end, or not
             case CommandKind.CANCEL:
                 self.waiting.pop(command.target, None)
                 self._deadlines.pop(command.target, None)

@@ -10,7 +10,7 @@ from batuta.errors import UnknownRun
 from batuta.ids import RunId
 from batuta.journal.entries import Entry
 from batuta.journal.records import Hint, Message, Move, NewRun, Run
-from batuta.journal.states import CLAIMABLE, CLOSED, RunState
+from batuta.journal.states import CLOSED, RunState
 from batuta.stores import rules
 from batuta.stores.memory.tables import Room, Row
 
@@ -89,7 +89,7 @@ class Moment:
         run = row.run
         if not self.post(run.chain_id, message):
             return False
-        if run.state in CLAIMABLE:
+        if rules.wakes(message.kind, run.state):
             run.wake_at = self.now if run.wake_at is None else min(run.wake_at, self.now)
             self.hint.due = True
         elif run.owner is not None:

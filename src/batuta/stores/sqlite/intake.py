@@ -12,7 +12,7 @@ from batuta.journal.states import RunState
 from batuta.stores import rules
 from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.effects import deadline_of
-from batuta.stores.sqlite.post import Post
+from batuta.stores.sqlite.post import Post, Target
 from batuta.stores.sqlite.rows import entry_row, message_row, new_run_row, one, run_of
 
 
@@ -70,10 +70,12 @@ def send(cursor: sqlite3.Cursor, namespace: str, run_id: RunId, message: Message
     run = find(cursor, namespace, run_id)
     if one(cursor.execute(Q["message_known"], (run.chain_id.bytes, message.message_id))) is not None:
         return None
-    target = run if run.closed_at is None else _successor(cursor, namespace, run)
-    cursor.execute(Q["insert_message"], message_row(namespace, run.chain_id, message, now))
-    woken = cursor.execute(Q["wake"], (now, now, namespace, target.run_id.bytes)).rowcount
-    return Hint(due=bool(woken), messages=[target.run_id] if target.owner is not None else [])
+    last = run if run.closed_at is None else _successor(cursor, namespace, run)
+    hint = Hint()
+    post = Post(cursor, namespace, now, hint)
+    post.deliver(Target(last.run_id.bytes, last.chain_id.bytes, last.state, last.owner, last.closed_at), message)
+    post.wake()
+    return hint
 
 
 def _successor(cursor: sqlite3.Cursor, namespace: str, run: Run) -> Run:

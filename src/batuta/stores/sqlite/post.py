@@ -46,9 +46,9 @@ class Post:
         """Put a message into the inbox of an open run's chain. False when it was there before."""
         if not self.put(target.chain_id, message):
             return False
-        if target.owner is None:
+        if rules.wakes(message.kind, target.state):
             self._woken[target.run_id] = None
-        else:
+        elif target.owner is not None:
             self._hint.messages.append(UUID(bytes=target.run_id))
         return True
 
@@ -81,7 +81,7 @@ class Post:
         self.tell_children(run_id)
 
     def wake(self) -> None:
-        """Make due what got a message and nobody owns. What is parked or paused stays so."""
+        """Make due what is to read a message."""
         now, namespace = self._now, self._namespace
         if self._woken:
             rows = [(now, now, namespace, run_id) for run_id in self._woken]

@@ -134,7 +134,7 @@ SELECT kind, name, ord, at, value, error FROM outputs
 WHERE run_id = ? AND kind = 'answer' AND name = ? AND namespace = ?;
 
 -- wake --
--- Only what nobody owns, and what is not parked or paused, becomes due.
+-- Only what nobody owns becomes due. Which messages wake whom is a rule.
 UPDATE runs SET wake_at = min(coalesce(wake_at, ?), ?)
 WHERE namespace = ? AND run_id = ? AND state IN ('pending', 'waiting');
 

@@ -71,6 +71,20 @@ class InboxConformance:
         await store.send(pen.run_id, signal("m"))
         assert (await store.get_run(pen.run_id)).wake_at == 77
 
+    async def test_a_message_does_not_begin_a_run_before_its_time(self, store: Store) -> None:
+        worker = await live_worker(store)
+        run, _ = await store.start(new_run(delay=60 * SECOND))
+        await store.send(run.run_id, signal("m"))
+        assert (await store.get_run(run.run_id)).wake_at == run.wake_at
+        assert await store.claim(worker, 10) == []
+
+    @pytest.mark.parametrize("kind", [MessageKind.CANCEL, MessageKind.TERMINATE])
+    async def test_what_ends_a_run_need_not_wait_for_its_time(self, store: Store, kind: MessageKind) -> None:
+        worker = await live_worker(store)
+        run, _ = await store.start(new_run(delay=60 * SECOND))
+        await store.send(run.run_id, Message(message_id="m", kind=kind))
+        assert (await claim_one(store, worker)).run.run_id == run.run_id
+
     async def test_a_duplicate_wakes_nobody(self, store: Store) -> None:
         worker = await live_worker(store)
         pen = await start_owned(store, worker)

@@ -192,7 +192,7 @@ class RacesConformance:
                 parent.write(store, worker, move=Move(RunState.COMPLETED, children=True)),
                 child.write(other, theirs, move=Move(RunState.COMPLETED, outcome="{}")),
             )
-            assert ended == [None, None]
+            assert [*ended] == [None, None]
 
     async def test_a_send_is_taken_or_refused_when_its_receiver_ends(self, store: Store, make_store: MakeStore) -> None:
         other = await make_store()

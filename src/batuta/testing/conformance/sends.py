@@ -60,6 +60,13 @@ class SendsConformance:
         assert (run.state, run.owner, run.wake_at, run.epoch) == (RunState.RUNNING, worker.worker_id, None, 1)
         assert (await beat(store, worker)).unread == [target.run_id]
 
+    async def test_a_receiver_does_not_begin_before_its_time(self, store: Store) -> None:
+        worker = await live_worker(store)
+        sender = await start_owned(store, worker)
+        run, _ = await store.start(new_run("later", delay=60 * SECOND))
+        assert await sender.write(store, worker, effects=sends(("later", "m"))) is None
+        assert (await store.get("later")).wake_at == run.wake_at
+
     async def test_a_parked_receiver_stays_parked(self, store: Store) -> None:
         worker = await live_worker(store)
         sender, target = await start_owned(store, worker), await start_owned(store, worker, "target")
