@@ -23,8 +23,8 @@ COMMENT ON FUNCTION batuta.worker_lock IS 'The key of the advisory lock that a w
 CREATE FUNCTION batuta.insert_runs(
     ns text, starter text, run_ids uuid[], ids text[], restarts boolean[], chain_ids uuid[], kinds text[], names text[],
     codes text[], queues text[], priorities integer[], versions text[], tag_sets text[], memos text[],
-    timeouts bigint[], execution_timeouts bigint[], parents uuid[], parent_seqs integer[], policies text[], flow_keys text[],
-    epochs integer[], heads integer[], states text[], wakes bigint[], delays bigint[], reasons text[],
+    timeouts bigint[], execution_timeouts bigint[], parents uuid[], parent_seqs integer[], policies text[],
+    flow_keys text[], epochs integer[], heads integer[], states text[], wakes bigint[], delays bigint[], reasons text[],
     fingerprints text[], makers uuid[] DEFAULT NULL, allowed uuid[] DEFAULT NULL
 ) RETURNS TABLE (started uuid, started_at bigint, ends_at bigint, due_at bigint) LANGUAGE plpgsql AS $$
 DECLARE
@@ -56,7 +56,8 @@ BEGIN
         created_at, closed_at, deadline, reason, failed_code)
     SELECT s.run_id, ns, s.id, coalesce(s.chain_id, s.run_id), s.chain_id IS NOT NULL, s.kind, s.name,
            coalesce(nullif(s.code, ''), s.name), s.queue, coalesce(s.priority, 0), coalesce(s.version, ''),
-           coalesce(s.tags, '{}'), coalesce(s.memo, 'null'), s.parent, coalesce(s.parent_seq, 0), coalesce(s.policy, 'cancel'), coalesce(s.flow_key, ''), s.epoch, s.head, -1,
+           coalesce(s.tags, '{}'), coalesce(s.memo, 'null'), s.parent, coalesce(s.parent_seq, 0),
+           coalesce(s.policy, 'cancel'), coalesce(s.flow_key, ''), s.epoch, s.head, -1,
            coalesce(s.state, 'running'),
            CASE WHEN s.state IS NULL THEN starter END,
            CASE WHEN s.state = 'waiting' AND EXISTS (
@@ -239,6 +240,11 @@ BEGIN
 END
 $$;
 
+-- Whether a message makes an unowned run of this state due. What has not begun waits for its time, unless it ends.
+CREATE FUNCTION batuta.wakes(kind text, state text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT state = 'waiting' OR (state = 'pending' AND kind IN ('cancel', 'terminate'))
+$$;
+
 -- Put a message into the inbox of a run's chain, and make the run that goes on there due if nobody owns it.
 -- outcome: sent, again (its id is there already), unknown, or closed; state and owner are those of the receiver.
 CREATE FUNCTION batuta.send_message(
@@ -275,11 +281,10 @@ BEGIN
         INSERT INTO batuta.inbox (namespace, chain_id, message_id, kind, name, body, at)
         VALUES (ns, asked.chain_id, message, message_kind, message_name, content, moment);
         -- A signal always makes a new version of the row: see has_unread.
-        IF message_kind IN ('signal', 'update')
-           OR (last.state IN ('pending', 'waiting') AND coalesce(last.wake_at > moment, true)) THEN
+        IF message_kind IN ('signal', 'update') OR batuta.wakes(message_kind, last.state) THEN
             UPDATE batuta.runs r
             SET signalled = r.signalled OR message_kind IN ('signal', 'update'),
-                wake_at = CASE WHEN r.state IN ('pending', 'waiting') THEN least(r.wake_at, moment) END
+                wake_at = CASE WHEN batuta.wakes(message_kind, r.state) THEN least(r.wake_at, moment) ELSE r.wake_at END
             WHERE r.run_id = last.run_id;
         END IF;
     END IF;

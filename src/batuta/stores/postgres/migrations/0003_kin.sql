@@ -66,6 +66,7 @@ DECLARE
     moment bigint := batuta.batuta_now();
     told uuid[];
     signals uuid[];
+    ends uuid[];
 BEGIN
     WITH letter AS MATERIALIZED (
         SELECT m.*, r.chain_id
@@ -80,22 +81,25 @@ BEGIN
         ON CONFLICT DO NOTHING
     )
     SELECT array_agg(DISTINCT l.receiver),
-           array_agg(DISTINCT l.receiver) FILTER (WHERE l.kind IN ('signal', 'update'))
-    INTO told, signals FROM letter l;
+           array_agg(DISTINCT l.receiver) FILTER (WHERE l.kind IN ('signal', 'update')),
+           array_agg(DISTINCT l.receiver) FILTER (WHERE l.kind IN ('cancel', 'terminate'))
+    INTO told, signals, ends FROM letter l;
 
     UPDATE batuta.runs r
-    SET signalled = r.signalled OR (t.run_id IN (SELECT unnest(signals))) IS TRUE,
-        wake_at = CASE WHEN r.state IN ('pending', 'waiting') THEN least(r.wake_at, moment) END
-    FROM unnest(told) AS t(run_id)
-    WHERE r.run_id = t.run_id
-      AND ((t.run_id IN (SELECT unnest(signals))) IS TRUE
-           OR (r.state IN ('pending', 'waiting') AND coalesce(r.wake_at > moment, true)));
+    SET signalled = r.signalled OR t.signalled,
+        wake_at = CASE WHEN batuta.wakes(t.kind, r.state) THEN least(r.wake_at, moment) ELSE r.wake_at END
+    FROM (
+        SELECT a.run_id, (a.run_id IN (SELECT unnest(signals))) IS TRUE AS signalled,
+               CASE WHEN (a.run_id IN (SELECT unnest(ends))) IS TRUE THEN 'cancel' END AS kind
+        FROM unnest(told) AS a(run_id)
+    ) t
+    WHERE r.run_id = t.run_id AND (t.signalled OR batuta.wakes(t.kind, r.state));
 
     SELECT array_agg(t.run_id) FILTER (WHERE r.owner IS NOT NULL),
-           coalesce(bool_or(r.state IN ('pending', 'waiting')), false)
+           coalesce(bool_or(r.wake_at <= moment), false)
     INTO owned, due
     FROM unnest(told) AS t(run_id)
-    CROSS JOIN LATERAL (SELECT r.owner, r.state FROM batuta.runs r WHERE r.run_id = t.run_id LIMIT 1) r;
+    CROSS JOIN LATERAL (SELECT r.owner, r.wake_at FROM batuta.runs r WHERE r.run_id = t.run_id LIMIT 1) r;
 END
 $$;
 
@@ -251,8 +255,8 @@ BEGIN
             parent_run_id, parent_seq, parent_policy, flow_key, epoch, head, claimed_head, state, wake_at, created_at,
             deadline)
         SELECT n.run_id, ns, n.id, n.chain_id, n.signalled, n.kind, n.name, coalesce(nullif(n.code, ''), n.name),
-               n.queue, n.priority, n.version, n.tags, n.memo, n.parent_run_id, n.parent_seq, n.parent_policy, n.flow_key, 0, -1,
-               -1, 'pending', moment + n.delay, moment,
+               n.queue, n.priority, n.version, n.tags, n.memo, n.parent_run_id, n.parent_seq, n.parent_policy, n.flow_key, 0,
+               -1, -1, 'pending', moment + n.delay, moment,
                least(moment + n.delay + nullif(n.timeout, 0), n.begun_at + nullif(n.execution_timeout, 0))
         FROM next n
     )
