@@ -169,7 +169,10 @@ async def test_a_run_that_ends_in_its_first_turn_takes_what_came_with_its_start(
 @modes
 async def test_late_updates_are_validated_and_answered(always_replay: bool) -> None:
     async with racy(always_replay) as env:
-        env.store.late = [late(MessageKind.UPDATE, "ask", "[3]", "[-1]"), late(MessageKind.UPDATE, "ask", "[4]", "[-2]")]
+        env.store.late = [
+            late(MessageKind.UPDATE, "ask", "[3]", "[-1]"),
+            late(MessageKind.UPDATE, "ask", "[4]", "[-2]"),
+        ]
         handle = await env.start(takes_notes)
         assert await ended(env, handle) == [3, 4]
         found = await env.store.answers([(handle.run_id, f"update:ask[{n}]") for n in (3, -1, 4, -2)])

@@ -128,7 +128,7 @@ def assert_executed_once(node: Node) -> None:
 @settings(
     derandomize=True,
     deadline=None,
-    max_examples=300,
+    max_examples=200,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.generate],  # a failing example is short enough to read, and shrinking takes minutes
 )
