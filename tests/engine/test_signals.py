@@ -232,7 +232,7 @@ async def test_a_value_that_does_not_fit_is_passed_over_and_counted(caplog: pyte
         handle = await env.start(waits_for_approval)
         await handle.signal("approve", "certainly")
         await handle.signal("approve", 2)
-        await env.settle()
+        await env.advance(10)
         assert (await handle.describe()).state is RunState.WAITING
         assert await handle.published("batuta.misfits", dict[str, int]) == {"approve": 2}
         assert "passes over a signal: the value of signal 'approve' does not fit" in caplog.text

@@ -272,6 +272,7 @@ async def test_an_answer_that_does_not_fit_its_type_is_a_failure() -> None:
             await handle.update(add_item)
         with pytest.raises(UpdateFailed, match="no JSON form"):
             await handle.update(reset)
+        await env.advance(10)
         assert (await handle.describe()).state is RunState.WAITING
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from batuta import Handle, Retry, RunNotCompleted
 from batuta.testing import Environment, run
+from tests.replay import talkers
 from tests.replay import workflows as w
 from tests.replay.journals import FOLDER, Journal, portable, save
 
@@ -81,11 +82,13 @@ SCENARIOS: dict[str, Scenario] = {
     "changed": plain(w.changed),
     "named_timers": plain(w.named_timers),
     "in_order_of_completion": plain(w.in_order_of_completion),
+    **talkers.SCENARIOS,
 }
 
 
 async def record(name: str) -> Journal:
-    async with Environment(workflows=w.ALL, activities=w.ACTIVITIES) as env:
+    activities = [*w.ACTIVITIES, *talkers.ACTIVITIES]
+    async with Environment(workflows=[*w.ALL, *talkers.ALL], activities=activities) as env:
         handle = await SCENARIOS[name](env)
         try:
             await handle.result()

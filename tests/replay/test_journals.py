@@ -11,12 +11,12 @@ from batuta.engine.machine import Machine, RunIdentity
 from batuta.engine.replay import Replay
 from batuta.errors import Nondeterministic
 from batuta.journal.entries import EntryKind, crc_holds, decode_body
-from tests.replay import workflows
+from tests.replay import talkers, workflows
 from tests.replay.journals import Journal, load_all
 from tests.replay.record import PYTHON, SCENARIOS
 
 JOURNALS = load_all()
-WORKFLOWS = {workflow.name: workflow for workflow in workflows.ALL}
+WORKFLOWS = {workflow.name: workflow for workflow in [*workflows.ALL, *talkers.ALL]}
 DIFFER_BY_PYTHON = {"waits_for_several", "waits_for"}
 """Workflows whose commands come in another order on another Python: equal or refused, never something else."""
 

@@ -19,7 +19,7 @@ COMMANDS = {
     "demo": ("batuta.cli.demo.command:demo", "Kill a worker in the middle of an order and watch another finish it."),
     "migrate": ("batuta.cli.migrate:migrate", "Create the tables, or bring them up to date."),
     "replay": ("batuta.cli.replay:replay", "Check that recorded journals still fit the code."),
-    "runs": ("batuta.cli.runs:runs", "Start, list, show, cancel and terminate runs."),
+    "runs": ("batuta.cli.runs:runs", "Start, list, show, talk to, cancel and terminate runs."),
     "verify": ("batuta.cli.verify:verify", "Check that the database keeps its promises."),
     "worker": ("batuta.cli.worker:worker", "Run the workflows and activities of a module."),
 }
