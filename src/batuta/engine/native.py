@@ -20,6 +20,7 @@ from batuta.authoring.backend import (
     as_datetime,
 )
 from batuta.authoring.definitions import Workflow, code_of
+from batuta.authoring.starting import LARGEST_MEMO
 from batuta.clock import SECOND, Clock, SystemClock
 from batuta.engine.completion import Completion
 from batuta.engine.following import last_of_chain
