@@ -8,16 +8,20 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, overload
 
+from msgspec import Raw
+
 from batuta.authoring.backend import Backend, RunPage, RunRef, StartRequest
 from batuta.authoring.definitions import Workflow
+from batuta.authoring.failures import to_failure
 from batuta.authoring.handle import Handle
 from batuta.authoring.letters import start_signal
 from batuta.authoring.starting import check_id, check_start_options, check_tags, name_version_input
+from batuta.authoring.tokens import parse_token
 from batuta.clock import SECOND
-from batuta.errors import InvalidInput
-from batuta.journal.records import IfExists, RunFilter
+from batuta.errors import ActivityFailed, InvalidInput
+from batuta.journal.records import IfExists, RunFilter, RunKind
 from batuta.journal.states import RunState
-from batuta.serde import MAX_PAYLOAD, decoder_for
+from batuta.serde import MAX_PAYLOAD, decoder_for, encode
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -86,6 +90,25 @@ class Batuta:
         """How many runs match. Filters as in `list`."""
         return await self._backend.count_runs(run_filter(**where))
 
+    async def complete(self, token: str, value: Any = None) -> None:
+        """Give an activity its result from outside. `token` is its `activity_info().token`; it serves once.
+
+        Raises InvalidToken, UnknownRun, RunClosed, LostAttempt (that attempt is over) and TokenUsed. A value that does
+        not fit the activity's annotation is found by the worker, and is the activity's failure.
+        """
+        data = encode(value, "the result of an activity", self._max_payload)
+        await self._backend.answer_activity(parse_token(token), Raw(data))
+
+    async def fail(self, token: str, error: BaseException | str) -> None:
+        """Have an activity's attempt fail from outside; it is tried again as its policy says. Raises as `complete`."""
+        failure = to_failure(ActivityFailed(error) if isinstance(error, str) else error)
+        await self._backend.answer_activity(parse_token(token), failure)
+
+    async def heartbeat(self, token: str, details: Any = None) -> None:
+        """A heartbeat of an activity that is to be completed from outside. Raises as `complete`."""
+        data = encode(details, "the details of a heartbeat", self._max_payload)
+        await self._backend.beat_activity(parse_token(token), Raw(data))
+
     def worker(
         self,
         *,
@@ -129,7 +152,7 @@ def _check_options(options: dict[str, Any]) -> None:
             raise InvalidInput(f"if_exists={options['if_exists']!r} must be one of {', '.join(IfExists)}") from None
 
 
-_FILTERS = ("state", "states", "workflow", "queue", "id_prefix", "tags", "created_after", "created_before")
+_FILTERS = ("state", "states", "workflow", "queue", "id_prefix", "kind", "tags", "created_after", "created_before")
 
 
 def run_filter(**where: Any) -> RunFilter:
@@ -141,6 +164,7 @@ def run_filter(**where: Any) -> RunFilter:
         states=_states(where.get("states", ()), where.get("state")),
         name=workflow.name if isinstance(workflow, Workflow) else _text("workflow", workflow),
         queue=_text("queue", where.get("queue")),
+        kind=_kind(where.get("kind", RunKind.WORKFLOW)),
         id_prefix=_text("id_prefix", where.get("id_prefix")),
         tags=tuple(sorted(check_tags(where.get("tags") or {}).items())),
         created_after=_micros("created_after", where.get("created_after")),
@@ -168,6 +192,13 @@ def _micros(name: str, moment: object) -> int | None:
     if not isinstance(moment, datetime):
         raise InvalidInput(f"{name}={moment!r} must be a datetime, such as datetime(2020, 1, 1, tzinfo=UTC)")
     return round(moment.timestamp() * SECOND)
+
+
+def _kind(kind: Any) -> RunKind | None:
+    try:
+        return None if kind == "any" else RunKind(kind)
+    except ValueError:
+        raise InvalidInput(f"kind={kind!r} must be one of {', '.join(RunKind)}, any") from None
 
 
 def _result_decoder(workflow: Any) -> Any:

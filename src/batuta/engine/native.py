@@ -21,7 +21,10 @@ from batuta.authoring.backend import (
 )
 from batuta.authoring.definitions import Workflow, code_of
 from batuta.authoring.starting import LARGEST_MEMO
+from batuta.authoring.tokens import AttemptRef
 from batuta.clock import SECOND, Clock, SystemClock
+from batuta.engine import outside
+from batuta.engine.closing import close_from_outside
 from batuta.engine.completion import Completion
 from batuta.engine.following import last_of_chain
 from batuta.engine.session import Session
@@ -32,7 +35,8 @@ from batuta.engine.waiters import Waiters
 from batuta.engine.worker import Worker
 from batuta.errors import AlreadyStarted, NotParked, RunClosed, StoreUnavailable, TooLarge, WorkflowBroken
 from batuta.ids import RunId, new_run_id, seed_of
-from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, decode_body, encode_entry
+from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, decode_body
+from batuta.journal.failures import Failure
 from batuta.journal.records import Attempt, IfExists, Message, MessageKind, NewRun, Run, RunFilter
 from batuta.journal.states import CLOSED, RunState
 from batuta.journal.store import Store
@@ -167,12 +171,7 @@ class NativeBackend:
                 continue
             if run.state in CLOSED:
                 raise RunClosed(run.id, str(run.state))
-            now = await self._store.now()
-            at = max(now, last.at if last is not None else 0)
-            entry = encode_entry(
-                run.head + 1, EntryKind.TERMINATED, at, Body(reason=reason), last.crc if last is not None else 0
-            )
-            if await self._store.close_run(run.run_id, run.head, entry, RunState.TERMINATED, reason):
+            if await close_from_outside(self._store, run, last, EntryKind.TERMINATED, reason):
                 return
         raise StoreUnavailable(f"run {ref.id!r} moved on a hundred times while it was to be terminated: try again")
 
@@ -180,6 +179,15 @@ class NativeBackend:
         if not await self._store.unpark(ref.run_id):
             run = await self._store.get_run(ref.run_id)
             raise (RunClosed if run.state in CLOSED else NotParked)(run.id, str(run.state))
+
+    # -- activities completed from outside
+
+    async def answer_activity(self, ref: AttemptRef, answer: Raw | Failure) -> None:
+        body = Body(error=answer) if isinstance(answer, Failure) else Body(value=answer)
+        await outside.answer(self._store, ref, body)
+
+    async def beat_activity(self, ref: AttemptRef, details: Raw) -> None:
+        await outside.beat(self._store, ref, Body(value=details))
 
     # -- reading
 
@@ -261,6 +269,7 @@ def _description(run: Run, attempts: Sequence[Attempt]) -> Description:
         id=run.id,
         run_id=run.run_id,
         workflow=run.name,
+        kind=run.kind,
         state=run.state,
         reason=run.reason,
         queue=run.queue,
@@ -283,6 +292,8 @@ def _description(run: Run, attempts: Sequence[Attempt]) -> Description:
                 ended_at=as_datetime(attempt.ended_at),
                 next_at=as_datetime(attempt.next_at),
                 error=attempt.error,
+                details=attempt.details,
+                outside=attempt.outside and attempt.ended_at is None,
             )
             for attempt in attempts
         ],

@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from batuta.authoring.context import current_activity
+from batuta.authoring.attempt import current_activity
 
 if TYPE_CHECKING:
-    from batuta.engine.executor import Call
+    from batuta.engine.calls import Call
 
 
 class Runner:
@@ -57,7 +57,7 @@ class Runner:
                 self._standing_by = True
                 asyncio.Task(self._run(), loop=self._loop, name=_NAME, context=self._context.copy())
             call.task = task
-            current_activity.set(call.info)
+            current_activity.set(call)
             before = contextvars.copy_context()
             try:
                 if call.over:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from batuta.errors import UnknownWorkflow
-from batuta.journal.records import Run, WorkerView
+from batuta.errors import UnknownActivity, UnknownWorkflow
+from batuta.journal.records import Run, RunKind, WorkerView
 from batuta.journal.states import CLAIMABLE, RunState
 
 
@@ -22,7 +22,7 @@ def why_nobody_takes(run: Run, workers: Sequence[WorkerView]) -> str:
     needed = run.code or run.name
     code = {worker.code[needed] for worker in live if needed in worker.code}
     if not code:
-        return str(UnknownWorkflow(run.name, {name for worker in live for name in worker.code}, run.version))
+        return _nobody_has(run, {name for worker in live for name in worker.code})
     if code.issubset(run.failed_code):
         again = ", or let the same code try again (`batuta runs retry`)" if run.state is RunState.NEEDS_CODE else ""
         return (
@@ -30,3 +30,10 @@ def why_nobody_takes(run: Run, workers: Sequence[WorkerView]) -> str:
             f"deploy code that does{again}"
         )
     return ""
+
+
+def _nobody_has(run: Run, code: set[str]) -> str:
+    if run.kind is RunKind.ACTIVITY:
+        known = {name.removeprefix("activity:") for name in code if name.startswith("activity:")}
+        return str(UnknownActivity(run.name, known))
+    return str(UnknownWorkflow(run.name, {name for name in code if ":" not in name}, run.version))

@@ -1,0 +1,49 @@
+"""What a run that does nothing waits for, and how long it should stay in memory for that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from batuta.engine.relations import lingers_until
+from batuta.engine.routes import next_check
+from batuta.journal.entries import EntryKind
+from batuta.journal.records import Attempt
+
+if TYPE_CHECKING:
+    from batuta.engine.host import Host
+    from batuta.engine.live import LiveRun
+
+
+def only_waits(run: LiveRun) -> bool:
+    """Whether every activity waits for its next try, or for an answer from outside: none needs memory for that."""
+    return run.calls.keys() == run.machine.activities.keys() and all(call.idle for call in run.calls.values())
+
+
+def next_wake(run: LiveRun) -> int | None:
+    """When something is due in a run that only waits."""
+    times = [call.next_at for call in run.calls.values() if call.next_at is not None]
+    times += [timer[0]] if (timer := run.machine.next_timer()) is not None else []
+    times += [run.deadline] if run.deadline is not None else []
+    if run.machine.kin is not None and (check := next_check(run.machine.kin)) is not None:
+        times.append(check)
+    return min(times, default=None)
+
+
+def stays_until(run: LiveRun, host: Host, last: EntryKind | None, keep: int) -> int:
+    """A run that hears from others is kept for a while: it would be read again for each word. 0: it is not."""
+    kin = run.machine.kin
+    if kin is not None and kin.unsettled:
+        return host.clock.latest() + keep
+    if kin is not None and kin.routed:
+        return run.machine.at + keep
+    until = lingers_until(run.machine, last, keep)
+    return until if until and host.may_linger(run) else 0
+
+
+def pick_up(run: LiveRun, pending: set[int], attempts: Sequence[Attempt], answered: set[int]) -> None:
+    """Go on with calls that stood still, or were not begun, because the run was closing."""
+    for seq in sorted(pending & run.machine.activities.keys() - run.lacking.keys() - answered):
+        if seq not in run.calls:
+            run.executor.resume(run, seq, [a for a in attempts if a.seq == seq])
+    run.executor.remind(run)
