@@ -101,6 +101,8 @@ def _rebuild(failure: Failure) -> Exception:
             # Not called: an __init__ with other parameters than `args` would refuse or wrap the message twice.
             rebuilt: Exception = found.__new__(found, *(details.args if details else [failure.message]))
             rebuilt.__dict__.update(details.fields if details else {})
+            if not str(rebuilt) and details:  # an OSError with an __init__ of its own leaves its arguments to that
+                rebuilt.args = tuple(details.args)
             if str(rebuilt) or not failure.message:  # some classes are empty without their __init__
                 return rebuilt
         except Exception as error:  # noqa: BLE001 - a class that cannot be made without its own __init__
