@@ -20,7 +20,7 @@ from batuta.engine.effects import add_effects
 from batuta.engine.host import Host
 from batuta.engine.machine import Machine, RunIdentity
 from batuta.engine.reading import Redo, accepts, as_input, redo, tell_answers
-from batuta.engine.relations import parent_message, send_again, store_answers
+from batuta.engine.relations import lingers_until, parent_message, send_again, store_answers
 from batuta.engine.replay import Replay
 from batuta.errors import InvalidInput, OutcomeUnknown, WorkflowBroken
 from batuta.failpoints import failpoint
@@ -43,8 +43,6 @@ _UNKNOWN_START = "the run may or may not have been started: start it again with 
 _ANSWERS = (_DONE, _FAILED)
 _KIN_ANSWERS = (EntryKind.CHILD_DONE, EntryKind.CHILD_FAILED, EntryKind.ACCEPTED, EntryKind.REFUSED)
 _FAILS = {_DONE: _FAILED, EntryKind.CHILD_DONE: EntryKind.CHILD_FAILED}
-_TALK = (EntryKind.SIGNAL, EntryKind.UPDATE, EntryKind.ACCEPTED, EntryKind.CHILD_DONE, EntryKind.CHILD_FAILED)
-_TALK_SECONDS = 2
 
 Effect = Command | Callable[[], None]
 """What waits for a change to be durable."""
@@ -295,11 +293,13 @@ class LiveRun:
 
     def _rebuilt(self) -> Machine:
         """Always-replay mode: another machine, fed with the whole journal."""
-        logs = self.machine.logs
-        self.machine.tear_down()
+        before = self.machine
+        before.tear_down()
         self.machine = Machine(self.workflow, self.identity)
         Replay(self.machine, self._kept).run()
-        self.machine.logs = logs
+        self.machine.logs = before.logs
+        if before.kin is not None:
+            self.machine.kinship().unsettled = before.kin.unsettled
         return self.machine
 
     def _after_turn(self) -> None:
@@ -337,13 +337,8 @@ class LiveRun:
         kin = self.machine.kin
         if kin is not None and kin.unsettled:
             return self._host.clock.latest() + keep
-        if kin is not None and kin.children:
-            until = self.machine.at + keep
-        elif self._last in _TALK:
-            until = self.machine.at + min(keep, _TALK_SECONDS * SECOND)
-        else:
-            return 0
-        return until if self._host.may_linger(self) else 0
+        until = lingers_until(self.machine, self._last, keep)
+        return until if until and self._host.may_linger(self) else 0
 
     def wake(self, now: int) -> None:
         """A timer or the deadline is due."""
@@ -464,7 +459,7 @@ class LiveRun:
         self.durable = change.new_head
         machine = self.machine
         if machine.logs:
-            self._emit_logs()
+            machine.emit_logs()
         if change.effects is not None:
             tell_answers(self._host.waiters.answers, self.identity.chain_id, change.effects)
         if self.starting is not None:
@@ -574,14 +569,6 @@ class LiveRun:
         self._host.forget(self, move.wake_at if move.state not in CLOSED else None)
         self._host.waiters.look_for(self.run_id)
         failpoint("evict.after")
-
-    def _emit_logs(self) -> None:
-        logs, self.machine.logs = self.machine.logs, []
-        for emit in logs:
-            try:
-                emit()
-            except Exception as error:  # noqa: BLE001 - somebody's log handler must not harm the run
-                log.warning("a log line of run %s was lost: %r", self.identity.id, error)
 
     def drop(self, error: BaseException | None = None) -> None:
         """It is not ours any more: forget it without a word to the store. Whoever waits for it looks there."""

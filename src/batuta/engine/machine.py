@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import sys
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
@@ -34,6 +35,8 @@ from batuta.errors import BatutaError, Forbidden, Nondeterministic, WaitsForNoth
 from batuta.ids import RunId
 from batuta.journal.entries import Body, Command, CommandKind, EntryKind, StartInfo
 from batuta.serde import MAX_PAYLOAD, Codec, Decoder, decode, encode
+
+log = logging.getLogger("batuta.engine")
 
 _set_running_loop = asyncio._set_running_loop
 _get_running_loop = asyncio._get_running_loop
@@ -98,6 +101,7 @@ class Machine:
         """The command that closes the run, once its code has come to an end."""
         self.recorded: list[Command] | None = None
         """In replay: the commands that this turn issued when it was live."""
+        self.cancel_requested = False
         self.kin: Kin | None = None
         """Other runs that this one deals with, if any."""
         self._timers: dict[int, RunTimerHandle] = {}
@@ -195,6 +199,7 @@ class Machine:
         self.loop.fire(handle)
 
     def _deliver_cancel(self, body: Body) -> None:
+        self.cancel_requested = True
         if self._main is not None:
             self._main.cancel(body.reason or None)
 
@@ -470,6 +475,15 @@ class Machine:
     def log(self, emit: Callable[[], None]) -> None:
         if self.recorded is None and not self._gone:
             self.logs.append(emit)
+
+    def emit_logs(self) -> None:
+        """The turns of these lines are durable."""
+        logs, self.logs = self.logs, []
+        for emit in logs:
+            try:
+                emit()
+            except Exception as error:  # noqa: BLE001 - somebody's log handler must not harm the run
+                log.warning("a log line of run %s was lost: %r", self.identity.id, error)
 
     def key(self, seq: int, name: str) -> str:
         """An activity call's stable key."""

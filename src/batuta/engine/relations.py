@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET, json
 
+from batuta.clock import SECOND
 from batuta.engine.kin import parent_mark, refusal_failure
 from batuta.journal.entries import Body, Command, CommandKind, EntryKind
 from batuta.journal.records import Message, MessageKind, Move, Refusal
 
 if TYPE_CHECKING:
     from batuta.engine.live import LiveRun
+    from batuta.engine.machine import Machine
 
+_TALK = (EntryKind.SIGNAL, EntryKind.UPDATE, EntryKind.ACCEPTED, EntryKind.CHILD_DONE, EntryKind.CHILD_FAILED)
+_TALK_SECONDS = 2
 _ASKED = (CommandKind.CHILD, CommandKind.SEND)
 
 _RECENT = 1_000
@@ -37,9 +41,15 @@ def child_input(run: LiveRun, message: Message) -> Input | None:
     return (EntryKind.CHILD_FAILED if failed else EntryKind.CHILD_DONE), body
 
 
-def is_meant_for(run: LiveRun, message: Message) -> bool:
-    """Whether a cancel is for this run: a parent's goes to its child, not to whoever else has the id."""
-    return message.body == "null" or (run.parent is not None and message.body == parent_mark(*run.parent))
+def cancel_input(run: LiveRun, message: Message) -> Input | None:
+    """A cancel. None when it is a parent's and not for this run, which only has the id of its child; or when it is a
+    parent's second word, that it has closed: it must not cancel the clean-up."""
+    from_parent = message.body != "null" or message.message_id.startswith("parent:")
+    if from_parent and run.machine.cancel_requested:
+        return None
+    if message.body != "null" and (run.parent is None or message.body != parent_mark(*run.parent)):
+        return None
+    return EntryKind.CANCEL_REQUESTED, Body(reason=message.name)
 
 
 def store_answers(run: LiveRun, commands: Sequence[Command], refusals: Sequence[Refusal]) -> list[Input]:
@@ -73,8 +83,16 @@ def send_again(run: LiveRun) -> None:
         run.change_beyond(again, [*commands, *kin.sent.values()])
 
 
+def lingers_until(machine: Machine, last: EntryKind | None, keep: int) -> int:
+    """Until when a run that nothing goes on in is worth keeping in memory, after the last input; 0: it is not."""
+    if machine.kin is not None and machine.kin.children:
+        return machine.at + keep
+    return machine.at + min(keep, _TALK_SECONDS * SECOND) if last in _TALK else 0
+
+
 def parent_message(run: LiveRun, move: Move) -> Message | None:
     """What the store has told the parent of a run that closed, for a parent in this process."""
-    if run.parent is None or not move.outcome:
-        return None
+    kin = run.machine.kin
+    if run.parent is None or not move.outcome or (kin is not None and kin.has_sent):
+        return None  # what it sent before must come first: the parent reads its inbox
     return Message(message_id=f"child:{run.run_id}", kind=MessageKind.CHILD, name=str(run.parent[0]), body=move.outcome)

@@ -182,7 +182,7 @@ SELECT substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8) AS timeline;
 SELECT system_identifier::text AS cluster FROM pg_control_system();
 
 -- current_run --
-SELECT * FROM batuta.runs r WHERE r.namespace = $1 AND r.id = $2 AND r.current;
+SELECT * FROM batuta.runs r WHERE r.id = $2 AND r.namespace || '' = $1 AND r.current;
 
 -- run --
 SELECT * FROM batuta.runs r WHERE r.run_id = $2 AND r.namespace || '' = $1;
