@@ -292,7 +292,11 @@ def _draws() -> None:
 
 
 def _starts_a_task() -> None:
-    asyncio.create_task(asyncio.sleep(1))  # noqa: RUF006 - it must not even begin
+    nap = asyncio.sleep(1)
+    try:
+        asyncio.create_task(nap)  # noqa: RUF006 - it must not even begin
+    finally:
+        nap.close()
 
 
 def _waits() -> Any:
