@@ -16,6 +16,7 @@ from batuta.journal.states import CLOSED, RunState
 from batuta.stores.postgres import batch
 from batuta.stores.postgres.base import Base
 from batuta.stores.postgres.rows import run_ids
+from batuta.stores.postgres.texts import entry_texts
 
 
 class Commits(Base):
@@ -48,7 +49,7 @@ class Commits(Base):
         ordered = batch.in_order(changes)
         starts = batch.start_columns(changes)
         if batch.is_entries_only(changes):
-            query, columns = self._sql["commit_entries"], batch.entry_columns(ordered)
+            query, columns = self._sql["commit_entries"], entry_texts(batch.entry_columns(ordered))
         else:
             query, columns = self._sql["commit_changes"], batch.change_columns(ordered)
         rows = await self._send(query, self.namespace, worker_id, *columns, *starts)
