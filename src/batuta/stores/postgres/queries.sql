@@ -314,8 +314,10 @@ WHERE r.namespace = $1
   AND ($9::bigint IS NULL OR r.created_at < $9);
 
 -- notify --
--- Hints, outside of every write transaction: NOTIFY takes a lock that all commits would queue for.
-SELECT pg_notify($1, p.payload) FROM unnest($2::text[]) AS p(payload);
+-- Hints, outside of every write transaction: NOTIFY takes a lock that all commits would queue for. Not synced: a hint may
+-- get lost, and a sync of its own would hold up those of the commits.
+SELECT pg_notify($1, p.payload)
+FROM (SELECT set_config('synchronous_commit', 'off', true)) AS hint, unnest($2::text[]) AS p(payload);
 
 -- create_migrations --
 CREATE SCHEMA IF NOT EXISTS batuta;

@@ -1,7 +1,7 @@
 """Columns of a batch as texts, which the database takes apart: the driver takes several times as long for arrays.
 
-It asks of every element of an array whether it is an array itself, which costs more than all the rest of a step's way to
-the database.
+It asks of every element of an array whether it is an array itself, which costs more than all the rest of a step's way
+to the database.
 """
 
 from __future__ import annotations
