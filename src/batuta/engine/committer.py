@@ -108,7 +108,8 @@ class Committer:
         """What waits, up to the limits of a batch."""
         batch: list[Item] = []
         rows, size, waiting = 0, 0, self._waiting
-        while waiting and rows < self._settings.batch_rows and size < self._settings.batch_bytes:
+        most_rows, most_bytes = self._settings.batch_rows, self._settings.batch_bytes
+        while waiting and rows < most_rows and size < most_bytes:
             run = waiting.popleft()
             change = run.change
             if change is None:  # dropped meanwhile

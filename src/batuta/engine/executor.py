@@ -114,6 +114,7 @@ class Executor:
         self._loop: asyncio.AbstractEventLoop
         self._ticking: asyncio.TimerHandle | None = None
         self._may_act = may_act
+        self._tells = False
         self._runner = Runner(may_act, permission, self._end_well, self._end)
 
     def open(self, loop: asyncio.AbstractEventLoop, context: contextvars.Context) -> None:
@@ -366,6 +367,7 @@ class Executor:
 
     def _deliver_answers(self) -> None:
         answers = self._answers
+        self._tells = log.isEnabledFor(logging.DEBUG)
         with turns():
             for _ in range(min(_SLICE, len(answers))):
                 call, answer = answers.popleft()
@@ -388,7 +390,7 @@ class Executor:
             run.deliver(_DONE, Body(seq, name, Raw(answer), attempts=call.attempt, started_at=call.started_at))
         else:
             run.deliver(_FAILED, Body(seq, name, error=answer, attempts=call.attempt, started_at=call.started_at))
-        if log.isEnabledFor(logging.DEBUG):
+        if self._tells:
             log.debug("executed activity %s seq %d of run %s", name, seq, run.identity.id)
 
     def _forgotten(self, call: Call) -> None:

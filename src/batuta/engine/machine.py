@@ -35,7 +35,8 @@ _set_running_loop = asyncio._set_running_loop
 _get_running_loop = asyncio._get_running_loop
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-_ACTIVITY, _TIMER = CommandKind.ACTIVITY, CommandKind.TIMER
+# Named here because a member of an enum is looked up slowly, and these are asked for in every turn.
+_ACTIVITY, _TIMER, _STARTED = CommandKind.ACTIVITY, CommandKind.TIMER, EntryKind.STARTED
 
 
 class _Thread(threading.local):
@@ -130,7 +131,7 @@ class Machine:
         self.at = at
         self.entries += 1
         self.commands = []
-        if kind is EntryKind.STARTED:
+        if kind is _STARTED:
             self._prepare(at, body)
         loop = self.loop
         host = _get_running_loop()
