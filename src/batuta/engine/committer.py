@@ -27,6 +27,7 @@ log = logging.getLogger("batuta.engine")
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.02, 2.0
 _PATIENCE = 5.0
+_ROUNDS = 2
 
 STORE_FAILED = "the store failed"
 """Why everything was dropped, when it was an fsync: the store must be opened anew."""
@@ -89,7 +90,7 @@ class Committer:
                     sending = asyncio.get_running_loop().create_task(self._write(following))
                     await asyncio.sleep(0)
                 self._settle(batch, verdicts)
-                batch = following or self._take()
+                batch = following or self._take() or await self._linger()
         except asyncio.CancelledError:
             pass
         except StoreFailed as error:
@@ -103,6 +104,14 @@ class Committer:
             if self._waiting and not self._stopped:
                 run = self._waiting.popleft()
                 self.submit(run)
+
+    async def _linger(self) -> list[Item]:
+        """Quick answers come within two rounds of the loop: being there saves the round that a new task takes."""
+        for _ in range(_ROUNDS):
+            await asyncio.sleep(0)
+            if self._waiting:
+                break
+        return self._take()
 
     def _take(self) -> list[Item]:
         """What waits, up to the limits of a batch."""
