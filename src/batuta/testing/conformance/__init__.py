@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import pytest
 
-_TOPICS = "attempts claim close commit_fence hints inbox kit lease_reap parking poison races reading start"
+_TOPICS = "attempts claim close commit_fence hints inbox kit large_batches lease_reap parking poison races reading start"
 pytest.register_assert_rewrite(*(f"{__name__}.{topic}" for topic in _TOPICS.split()))
 
 from batuta.testing.conformance.attempts import AttemptsConformance  # noqa: E402
@@ -26,6 +26,7 @@ from batuta.testing.conformance.commit_fence import CommitFenceConformance  # no
 from batuta.testing.conformance.hints import HintsConformance  # noqa: E402
 from batuta.testing.conformance.inbox import InboxConformance  # noqa: E402
 from batuta.testing.conformance.kit import MakeStore  # noqa: E402
+from batuta.testing.conformance.large_batches import LargeBatchConformance  # noqa: E402
 from batuta.testing.conformance.lease_reap import LeaseReapConformance  # noqa: E402
 from batuta.testing.conformance.parking import ParkingConformance  # noqa: E402
 from batuta.testing.conformance.poison import PoisonConformance  # noqa: E402
@@ -40,6 +41,7 @@ __all__ = [
     "CommitFenceConformance",
     "HintsConformance",
     "InboxConformance",
+    "LargeBatchConformance",
     "LeaseReapConformance",
     "MakeStore",
     "ParkingConformance",
