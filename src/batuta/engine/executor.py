@@ -68,6 +68,7 @@ class Executor:
         self.outside = Outside(self)
         self._deadlines = Deadlines(clock, self._in_flight, self.beats, self._overdue)
         self._may_act = may_act
+        self._tells = False
         self._runner = Runner(may_act, permission, self._end_well, self._end)
 
     def open(self, loop: asyncio.AbstractEventLoop, context: contextvars.Context) -> None:
@@ -377,6 +378,7 @@ class Executor:
 
     def _deliver_answers(self) -> None:
         answers = self._answers
+        self._tells = log.isEnabledFor(logging.DEBUG)
         with turns():
             for _ in range(min(_SLICE, len(answers))):
                 call, answer = answers.popleft()
@@ -399,7 +401,7 @@ class Executor:
             run.deliver(_DONE, Body(seq, name, Raw(answer), attempts=call.attempt, started_at=call.started_at))
         else:
             run.deliver(_FAILED, Body(seq, name, error=answer, attempts=call.attempt, started_at=call.started_at))
-        if log.isEnabledFor(logging.DEBUG):
+        if self._tells:
             log.debug("executed activity %s seq %d of run %s", name, seq, run.identity.id)
 
     def deliver(self, call: Call, answer: Raw | UnsetType | Failure, message_id: str) -> None:

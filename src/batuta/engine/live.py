@@ -41,6 +41,7 @@ log = logging.getLogger("batuta.engine")
 
 _PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 _DONE, _FAILED = EntryKind.ACTIVITY_DONE, EntryKind.ACTIVITY_FAILED
+_ACTIVITY = CommandKind.ACTIVITY
 
 _LACK_SECONDS = 5
 _UNKNOWN_START = "the run may or may not have been started: start it again with the same id"
@@ -509,7 +510,7 @@ class LiveRun:
         for effect in effects:
             if not isinstance(effect, Command):
                 effect()
-            elif effect.kind is CommandKind.ACTIVITY:
+            elif effect.kind is _ACTIVITY:
                 pending = activities.get(effect.seq) if stays else None
                 if pending is not None:
                     executor.start(self, effect.seq, pending)

@@ -45,7 +45,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY = 24 * 3600 * SECOND
 T = TypeVar("T")
 
-_ACTIVITY, _TIMER = CommandKind.ACTIVITY, CommandKind.TIMER
+# Named here because a member of an enum is looked up slowly, and these are asked for in every turn.
+_ACTIVITY, _TIMER, _STARTED = CommandKind.ACTIVITY, CommandKind.TIMER, EntryKind.STARTED
 
 
 class Gone(BaseException):
@@ -126,7 +127,7 @@ class Machine:
         self.entries += 1
         self.commands = []
         self.beyond = False
-        if kind is EntryKind.STARTED:
+        if kind is _STARTED:
             self._prepare(at, body)
         loop = self.loop
         host = _get_running_loop()

@@ -56,17 +56,19 @@ RETURNING ord;
 -- Entries of many runs, which may be new or close; rows come in order of run_id, and so do the locks. The last entry of
 -- each run that exists carries the expected head and, perhaps, the state to close in. Returns the runs whose fence
 -- held. Epoch and head only rise and a closed run stays closed, so that a fence which is false on an old version of the
--- row is false for good, and need not wait for the lock.
+-- row is false for good, and need not wait for the lock. Most columns come as texts: see texts.py.
 WITH entry AS MATERIALIZED (
     SELECT *
-    FROM unnest($3::uuid[], $4::integer[], $5::integer[], $6::integer[], $7::text[], $8::bigint[], $9::bigint[],
-                $10::text[], $11::text[], $12::text[])
+    FROM unnest(string_to_array($3, ',')::uuid[], string_to_array($4, ',')::integer[],
+                string_to_array($5, ',', '')::integer[], string_to_array($6, ',')::integer[],
+                string_to_array($7, ','), string_to_array($8, ',')::bigint[], string_to_array($9, ',')::bigint[],
+                string_to_array($10, E'\x1f'), string_to_array($11, ',', ''), $12::text[])
          AS e(run_id, epoch, expected, ord, kind, at, crc, body, state, reason)
 ), moved AS (
     UPDATE batuta.runs r
     SET head = e.ord,
         state = coalesce(e.state, r.state),
-        reason = CASE WHEN e.state IS NULL THEN r.reason ELSE e.reason END,
+        reason = CASE WHEN e.state IS NULL THEN r.reason ELSE coalesce(e.reason, '') END,
         owner = CASE WHEN e.state IS NULL THEN r.owner END,
         wake_at = CASE WHEN e.state IS NULL THEN r.wake_at END,
         closed_at = CASE WHEN e.state IS NOT NULL THEN batuta.batuta_now() END
@@ -306,8 +308,10 @@ WHERE r.namespace = $1
   AND ($9::bigint IS NULL OR r.created_at < $9);
 
 -- notify --
--- Hints, outside of every write transaction: NOTIFY takes a lock that all commits would queue for.
-SELECT pg_notify($1, p.payload) FROM unnest($2::text[]) AS p(payload);
+-- Hints, outside of every write transaction: NOTIFY takes a lock that all commits would queue for. Not synced: a hint may
+-- get lost, and a sync of its own would hold up those of the commits.
+SELECT pg_notify($1, p.payload)
+FROM (SELECT set_config('synchronous_commit', 'off', true)) AS hint, unnest($2::text[]) AS p(payload);
 
 -- create_migrations --
 CREATE SCHEMA IF NOT EXISTS batuta;
