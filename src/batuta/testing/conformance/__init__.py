@@ -17,8 +17,8 @@ from __future__ import annotations
 import pytest
 
 _TOPICS = (
-    "attempts chains claim close commit_fence hints inbox kin kit large_batches lease_reap outputs parking poison races "
-    "reading sends start unread"
+    "attempts chains claim close commit_fence hints inbox kin kit large_batches lease_reap outputs parking poison "
+    "races reading sends start unread"
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{topic}" for topic in _TOPICS.split()))
 
