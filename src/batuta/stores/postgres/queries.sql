@@ -145,10 +145,10 @@ SELECT EXISTS (SELECT FROM known) AS known, EXISTS (SELECT FROM moved) AS unpark
 -- register --
 -- Make a worker live for one lease.
 INSERT INTO batuta.workers AS w (
-    namespace, worker_id, queues, code, host, pid, registered_at, beat_at, lease_until)
-SELECT $1, $2, $3, $4, $5, $6, c.now, c.now, c.now + $7 FROM (SELECT batuta.batuta_now() AS now) c
+    namespace, worker_id, queues, code, host, pid, registered_at, beat_at, lease_until, locked)
+SELECT $1, $2, $3, $4, $5, $6, c.now, c.now, c.now + $7, $8 FROM (SELECT batuta.batuta_now() AS now) c
 ON CONFLICT (namespace, worker_id) DO UPDATE
-SET queues = excluded.queues, code = excluded.code, host = excluded.host, pid = excluded.pid,
+SET queues = excluded.queues, code = excluded.code, host = excluded.host, pid = excluded.pid, locked = excluded.locked,
     registered_at = excluded.registered_at, beat_at = excluded.beat_at, lease_until = excluded.lease_until
 RETURNING w.beat_at AS now;
 

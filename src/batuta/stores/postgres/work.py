@@ -111,6 +111,7 @@ class Work(Base):
             worker.host,
             worker.pid,
             worker.lease,
+            self.address.for_sessions is not None,
         )
         now: int = rows[0]["now"]
         return now

@@ -12,7 +12,7 @@ $$;
 COMMENT ON FUNCTION batuta.batuta_now IS 'The only clock of the store, in microseconds; tests shift it per session';
 
 CREATE FUNCTION batuta.worker_lock(ns text, worker text) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
-    SELECT hashtextextended(ns || '/' || worker, 7)
+    SELECT hashtextextended('batuta.workers/' || ns || '/' || worker, 7)
 $$;
 
 COMMENT ON FUNCTION batuta.worker_lock IS 'The key of the advisory lock that a worker''s heartbeat session holds';
@@ -525,7 +525,7 @@ BEGIN
     FROM batuta.runs r WHERE r.namespace = ns AND r.owner = worker;
     peers := ARRAY(
         SELECT w.worker_id FROM batuta.workers w
-        WHERE w.namespace = ns AND w.worker_id <> worker
+        WHERE w.namespace = ns AND w.worker_id <> worker AND w.locked
           AND batuta.up_since() + (w.lease_until - w.beat_at) < moment
           AND NOT EXISTS (
             SELECT FROM pg_locks l

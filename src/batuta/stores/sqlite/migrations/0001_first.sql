@@ -120,6 +120,7 @@ CREATE TABLE workers (
     registered_at INTEGER NOT NULL,
     beat_at       INTEGER NOT NULL,
     lease_until   INTEGER NOT NULL,
+    locked        INTEGER NOT NULL DEFAULT 1, -- always; behind a pooler PostgreSQL has others
     PRIMARY KEY (namespace, worker_id)
 ) STRICT, WITHOUT ROWID;
 
