@@ -132,8 +132,10 @@ def test_runs_of_a_worker_that_has_just_died_do_not_count_against_the_copy(
     first.kill()
     first.wait()
     raw = sqlite3.connect(tmp_path / "batuta.db", isolation_level=None)
-    soon = "(unixepoch() + 3600) * 1000000"
-    raw.execute(f"INSERT INTO workers SELECT namespace, 'alive', host, pid, queues, code, 0, 0, {soon} FROM workers")
+    raw.execute(
+        "INSERT INTO workers (namespace, worker_id, host, pid, queues, code, registered_at, beat_at, lease_until) "
+        "SELECT namespace, 'alive', host, pid, queues, code, 0, 0, (unixepoch() + 3600) * 1000000 FROM workers"
+    )
     raw.execute("UPDATE workers SET lease_until = 0 WHERE worker_id <> 'alive'")
     raw.close()
     result = cli("backup", sqlite_url, str(tmp_path / "copy.db"))
