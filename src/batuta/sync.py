@@ -16,11 +16,12 @@ from concurrent.futures.thread import ThreadPoolExecutor  # which registers befo
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial, wraps
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast, overload
 
 from batuta import client as aio
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.handle import Handle as AsyncHandle
+from batuta.authoring.messages import Query, Signal, Update
 from batuta.connect import connect as connect_async
 from batuta.errors import ClientError
 from batuta.ids import RunId
@@ -103,6 +104,9 @@ class Client:
 
     list = blocking(aio.Batuta.list)
     count = blocking(aio.Batuta.count)
+    complete = blocking(aio.Batuta.complete)
+    fail = blocking(aio.Batuta.fail)
+    heartbeat = blocking(aio.Batuta.heartbeat)
 
     def worker(
         self,
@@ -168,7 +172,36 @@ class Handle(Generic[R]):
         RunCancelled, RunTerminated or RunTimedOut; TimeoutError after `timeout` seconds (the run goes on)."""
         return self._ask(lambda handle: handle.result(timeout))
 
+    def signal(self, signal: Signal[Any] | str, value: Any = None, *, message_id: str | None = None) -> None:
+        """Send a signal; it is durable when this returns."""
+        return self._ask(lambda handle: handle.signal(cast(str, signal), value, message_id=message_id))
+
+    @overload
+    def update(
+        self, update: Update[T], *args: Any, update_id: str | None = None, timeout: float | None = None
+    ) -> T: ...
+    @overload
+    def update(self, update: str, *args: Any, update_id: str | None = None, timeout: float | None = None) -> Any: ...
+    def update(self, update: Any, *args: Any, update_id: str | None = None, timeout: float | None = None) -> Any:
+        """Ask the run to do something, and wait for its answer."""
+        return self._ask(lambda handle: handle.update(update, *args, update_id=update_id, timeout=timeout))
+
+    @overload
+    def query(self, query: Query[T], *args: Any) -> T: ...
+    @overload
+    def query(self, query: str, *args: Any) -> Any: ...
+    def query(self, query: Any, *args: Any) -> Any:
+        """Ask about the run's state; its code must be in this process."""
+        return self._ask(lambda handle: handle.query(query, *args))
+
+    def published(self, name: str | None = None, type: Any = Any, default: Any = ...) -> Any:  # noqa: A002 - as there
+        """What the run has published: the value of that name, or all of them by name."""
+        if name is None:
+            return self._ask(lambda handle: handle.published())
+        return self._ask(lambda handle: handle.published(name, type, default))
+
     cancel = blocking(AsyncHandle.cancel)
+    retry = blocking(AsyncHandle.retry)
     terminate = blocking(AsyncHandle.terminate)
     describe = blocking(AsyncHandle.describe)
     journal = blocking(AsyncHandle.journal)

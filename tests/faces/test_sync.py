@@ -21,14 +21,18 @@ from batuta import (
     AlreadyStarted,
     ClientError,
     InvalidInput,
+    Query,
     Retry,
     RunCancelled,
     RunClosed,
     RunFailed,
     RunState,
     RunTerminated,
+    Signal,
     UnknownRun,
+    Update,
     activity,
+    publish,
     workflow,
 )
 from batuta.errors import InvalidURL, StoreUnavailable
@@ -53,6 +57,26 @@ async def sleeps() -> None:
     await asyncio.sleep(3600)
 
 
+done: Signal[None] = Signal("done", None)
+put = Update("put", int)
+size = Query("size", int)
+
+
+@workflow
+async def basket() -> list[str]:
+    items: list[str] = []
+    size.handle(lambda: len(items))
+
+    @put.handle
+    def append(item: str) -> int:
+        items.append(item)
+        publish("last", item)
+        return len(items)
+
+    await done.wait()
+    return items
+
+
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 def url(request: pytest.FixtureRequest) -> str:
     if request.param == "memory":
@@ -64,7 +88,7 @@ def url(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def client(url: str) -> Iterator[batuta.sync.Client]:
     """A client with a worker in its thread."""
-    with batuta.sync.connect(url) as made, made.worker(workflows=[doubles, sleeps], activities=[double]):
+    with batuta.sync.connect(url) as made, made.worker(workflows=[doubles, sleeps, basket], activities=[double]):
         yield made
 
 
@@ -101,6 +125,17 @@ def test_runs_are_cancelled_terminated_listed_and_counted(client: batuta.sync.Cl
         two.cancel()
     assert [run.id for run in client.list(id_prefix="s-", limit=1).runs] == ["s-2"]
     assert client.count(state="cancelled") == 1
+
+
+def test_runs_are_talked_to(client: batuta.sync.Client) -> None:
+    handle = client.start(basket, id="basket")
+    assert handle.update(put, "apple") == 1
+    assert handle.update("put", "pear") == 2
+    assert handle.query(size) == 2
+    assert handle.published("last", str) == "pear"
+    assert handle.published() == {"last": "pear"}
+    handle.signal(done)
+    assert handle.result(timeout=PATIENCE) == ["apple", "pear"]
 
 
 def test_a_result_that_does_not_come_in_time_is_a_timeout_and_the_run_goes_on(client: batuta.sync.Client) -> None:
