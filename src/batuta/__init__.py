@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from batuta.app import App
+from batuta.authoring.attempt import CompleteLater, activity_info, heartbeat
 from batuta.authoring.chains import continue_as_new, safe_point
 from batuta.authoring.children import Child, run_child, send, start_child
 from batuta.authoring.completed import as_completed
-from batuta.authoring.context import activity_info, call, info, logger, now, random, side_effect, uuid
+from batuta.authoring.context import call, info, logger, now, random, side_effect, uuid
 from batuta.authoring.definitions import Activity, Workflow, activity, workflow
 from batuta.authoring.handle import Handle
 from batuta.authoring.messages import Query, Signal, Update, publish
@@ -17,6 +18,7 @@ from batuta.authoring.timers import cancel_timer, wait_for_timer
 from batuta.client import Batuta
 from batuta.connect import connect
 from batuta.errors import (
+    ActivityCancelled,
     ActivityError,
     ActivityFailed,
     ActivityTimeout,
@@ -25,6 +27,8 @@ from batuta.errors import (
     DuplicateTimer,
     Interrupted,
     InvalidInput,
+    InvalidToken,
+    LostAttempt,
     NonRetryable,
     NotPublished,
     QueryFailed,
@@ -34,6 +38,7 @@ from batuta.errors import (
     RunNotCompleted,
     RunTerminated,
     RunTimedOut,
+    TokenUsed,
     UnknownQuery,
     UnknownRun,
     UpdateFailed,
@@ -45,6 +50,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Activity",
+    "ActivityCancelled",
     "ActivityError",
     "ActivityFailed",
     "ActivityOptions",
@@ -54,10 +60,13 @@ __all__ = [
     "Batuta",
     "BatutaError",
     "Child",
+    "CompleteLater",
     "DuplicateTimer",
     "Handle",
     "Interrupted",
     "InvalidInput",
+    "InvalidToken",
+    "LostAttempt",
     "NonRetryable",
     "NotPublished",
     "Query",
@@ -71,6 +80,7 @@ __all__ = [
     "RunTerminated",
     "RunTimedOut",
     "Signal",
+    "TokenUsed",
     "UnknownQuery",
     "UnknownRun",
     "Update",
@@ -85,6 +95,7 @@ __all__ = [
     "connect",
     "continue_as_new",
     "deprecate_patch",
+    "heartbeat",
     "info",
     "logger",
     "now",

@@ -8,16 +8,20 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar, overload
 
+from msgspec import Raw
+
 from batuta.authoring.backend import Backend, RunPage, RunRef, StartRequest
 from batuta.authoring.definitions import Workflow
+from batuta.authoring.failures import to_failure
 from batuta.authoring.handle import Handle
 from batuta.authoring.letters import start_signal
 from batuta.authoring.starting import check_id, check_start_options, name_version_input
+from batuta.authoring.tokens import parse_token
 from batuta.clock import SECOND
-from batuta.errors import InvalidInput
-from batuta.journal.records import IfExists, RunFilter
+from batuta.errors import ActivityFailed, InvalidInput
+from batuta.journal.records import IfExists, RunFilter, RunKind
 from batuta.journal.states import RunState
-from batuta.serde import MAX_PAYLOAD, decoder_for
+from batuta.serde import MAX_PAYLOAD, decoder_for, encode
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -86,6 +90,25 @@ class Batuta:
         """How many runs match. Filters as in `list`."""
         return await self._backend.count_runs(run_filter(**where))
 
+    async def complete(self, token: str, value: Any = None) -> None:
+        """Give an activity its result from outside. `token` is its `activity_info().token`; it serves once.
+
+        Raises InvalidToken, UnknownRun, RunClosed, LostAttempt (that attempt is over) and TokenUsed. A value that does
+        not fit the activity's annotation is found by the worker, and is the activity's failure.
+        """
+        data = encode(value, "the result of an activity", self._max_payload)
+        await self._backend.answer_activity(parse_token(token), Raw(data))
+
+    async def fail(self, token: str, error: BaseException | str) -> None:
+        """Have an activity's attempt fail from outside; it is tried again as its policy says. Raises as `complete`."""
+        failure = to_failure(ActivityFailed(error) if isinstance(error, str) else error)
+        await self._backend.answer_activity(parse_token(token), failure)
+
+    async def heartbeat(self, token: str, details: Any = None) -> None:
+        """A heartbeat of an activity that is to be completed from outside. Raises as `complete`."""
+        data = encode(details, "the details of a heartbeat", self._max_payload)
+        await self._backend.beat_activity(parse_token(token), Raw(data))
+
     def worker(
         self,
         *,
@@ -136,6 +159,7 @@ def run_filter(
     workflow: str | Workflow[..., Any] | None = None,
     queue: str | None = None,
     id_prefix: str | None = None,
+    kind: str = RunKind.WORKFLOW,
     tags: Mapping[str, str] | None = None,
     created_after: datetime | None = None,
     created_before: datetime | None = None,
@@ -150,11 +174,19 @@ def run_filter(
         states=chosen,
         name=workflow.name if isinstance(workflow, Workflow) else workflow,
         queue=queue,
+        kind=_kind(kind),
         id_prefix=id_prefix,
         tags=tuple(sorted((tags or {}).items())),
         created_after=_micros(created_after),
         created_before=_micros(created_before),
     )
+
+
+def _kind(kind: str) -> RunKind | None:
+    try:
+        return None if kind == "any" else RunKind(kind)
+    except ValueError:
+        raise InvalidInput(f"kind={kind!r} must be one of {', '.join(RunKind)}, any") from None
 
 
 def _micros(moment: datetime | None) -> int | None:

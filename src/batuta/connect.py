@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from urllib.parse import unquote, urlsplit
 
-from batuta.authoring.definitions import check_name
+from batuta.authoring.names import check_name
 from batuta.client import Batuta
 from batuta.errors import InvalidURL
 from batuta.journal.store import Store

@@ -5,6 +5,7 @@ BatutaError
 │   ├── NotSerialisable         a value has no JSON form, or does not come back the same
 │   ├── TooLarge                a payload over the limit
 │   ├── InvalidURL              a store address that names no store
+│   ├── InvalidToken            a text that names no attempt of an activity of this namespace
 │   ├── MissingExtra            an optional dependency is not installed
 │   ├── DuplicateDefinition     two definitions of one name in one worker
 │   └── DuplicateTimer          a timer id used twice in one run
@@ -16,7 +17,11 @@ BatutaError
 ├── ActivityError               raised into workflow code
 │   ├── ActivityFailed          the activity raised an error whose class is not known here
 │   ├── ActivityTimeout
+│   ├── ProcessDied             the process of an activity ended before it answered
 │   └── Interrupted             a `once` activity was cut off and may or may not have happened
+├── LostAttempt                 raised into an activity: nobody waits for this attempt any more
+│   ├── ActivityCancelled       because its call or its run was cancelled
+│   └── TokenUsed               because it was completed from outside before
 ├── UpdateRejected              the run's validator, or the lack of a handler, said no; it left no trace in the run
 ├── UpdateFailed                the handler of an accepted update raised
 ├── UnknownQuery                the run answers no such query
@@ -64,6 +69,10 @@ class TooLarge(InvalidInput):
 
 class InvalidURL(InvalidInput):
     """A store address that names no store."""
+
+
+class InvalidToken(InvalidInput):
+    """A text that names no attempt of an activity, or one of another namespace."""
 
 
 class MissingExtra(InvalidInput):
@@ -228,7 +237,15 @@ class ActivityFailed(ActivityError):
 
 
 class ActivityTimeout(ActivityError):
-    """An attempt, or all of them together, took too long."""
+    """An attempt, or all of them together, took too long. `kind` says what: attempt, start, total or heartbeat."""
+
+    def __init__(self, message: str, kind: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class ProcessDied(ActivityError):
+    """The process of an activity ended before it answered: it crashed, or something killed it."""
 
 
 class Interrupted(ActivityError):
@@ -237,6 +254,21 @@ class Interrupted(ActivityError):
 
 class NonRetryable(BatutaError):
     """Raised by an activity to say: do not try again."""
+
+
+class LostAttempt(BatutaError):
+    """Nobody waits for this attempt any more: it is over its time, its run has ended or runs elsewhere.
+
+    Raised by `heartbeat()` in the activity, which should stop, and to whoever would complete the attempt from outside.
+    """
+
+
+class ActivityCancelled(LostAttempt):
+    """Nobody waits for this attempt any more: its call or its run was cancelled."""
+
+
+class TokenUsed(LostAttempt):
+    """This attempt was completed, or failed, from outside before: a token serves once."""
 
 
 # -- a run that is parked

@@ -31,6 +31,8 @@ SITES: dict[str, str] = {
     "activity.after": "an activity has returned, nothing is recorded",
     "activity.failed": "an attempt has failed, nothing is recorded",
     "activity.retry": "a retry is due",
+    "outside.begin": "an activity has ended without an answer, nothing is recorded",
+    "outside.answer": "an answer from outside is in memory, nothing is recorded",
     "timer.fired": "a timer is due, its turn has not run",
     "evict.before": "a run is about to leave memory",
     "evict.after": "a run has left memory",

@@ -27,6 +27,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Async activities that a worker executes at once."""
     threads: int = 32
     """Sync activities that a worker executes at once."""
+    processes: int = 4
+    """Activities with `process=True` that a worker executes at once."""
     lease: float = 10.0
     """How long a worker counts as alive after a heartbeat."""
     heartbeat: float = 3.0

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from batuta import App, Query, Retry, Signal, Update, activity, activity_info, publish, workflow
+from batuta import App, CompleteLater, Query, Retry, Signal, Update, activity, activity_info, publish, workflow
 
 LEDGER = "SHOP_LEDGER"
 
@@ -98,6 +98,17 @@ async def basket() -> list[str]:
         return len(items) + more
 
     return items[: await limit.wait()]
+
+
+@activity(retry=Retry(attempts=2, first=0.01))
+async def ask(question: str) -> int:
+    note(f"token={activity_info().token}")
+    raise CompleteLater
+
+
+@workflow
+async def survey(question: str) -> int:
+    return await ask(question)
 
 
 app = App(workflows=[total], activities=[add])

@@ -12,8 +12,8 @@ import pytest
 from batuta import Batuta, Retry, RunFailed, RunState, activity, workflow
 from batuta.clock import SystemClock
 from batuta.engine import timers
+from batuta.engine.calls import Call
 from batuta.engine.completion import Completion
-from batuta.engine.executor import Call
 from batuta.engine.live import LiveRun
 from batuta.engine.machine import Machine
 from batuta.engine.native import NativeBackend
@@ -24,7 +24,7 @@ from tests.engine.arena import until
 from tests.engine.kit import world
 
 HOUR, MONTH = 3_600, 30 * 86_400
-FEW = 8
+FEW = 12
 """More than any of the engine's containers holds when nothing goes on."""
 
 

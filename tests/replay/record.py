@@ -6,7 +6,7 @@ from typing import Any
 
 from batuta import Handle, Retry, RunNotCompleted
 from batuta.testing import Environment, run
-from tests.replay import talkers
+from tests.replay import activity_workflows, talkers
 from tests.replay import workflows as w
 from tests.replay.journals import FOLDER, Journal, portable, save
 
@@ -83,12 +83,14 @@ SCENARIOS: dict[str, Scenario] = {
     "named_timers": plain(w.named_timers),
     "in_order_of_completion": plain(w.in_order_of_completion),
     **talkers.SCENARIOS,
+    **activity_workflows.SCENARIOS,
 }
 
 
 async def record(name: str) -> Journal:
-    activities = [*w.ACTIVITIES, *talkers.ACTIVITIES]
-    async with Environment(workflows=[*w.ALL, *talkers.ALL], activities=activities) as env:
+    workflows = [*w.ALL, *talkers.ALL, *activity_workflows.ALL]
+    activities = [*w.ACTIVITIES, *talkers.ACTIVITIES, *activity_workflows.ACTIVITIES]
+    async with Environment(workflows=workflows, activities=activities, queues=activity_workflows.QUEUES) as env:
         handle = await SCENARIOS[name](env)
         try:
             await handle.result()

@@ -11,10 +11,11 @@ from msgspec import Raw, Struct
 
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.retry import Retry
+from batuta.authoring.tokens import AttemptRef
 from batuta.ids import RunId
 from batuta.journal.entries import Body, EntryKind
 from batuta.journal.failures import Failure
-from batuta.journal.records import IfExists, RunFilter
+from batuta.journal.records import IfExists, RunFilter, RunKind
 from batuta.journal.states import RunState
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -97,6 +98,10 @@ class AttemptView(Struct, kw_only=True):
     ended_at: datetime | None
     next_at: datetime | None
     error: str | None
+    details: str | None
+    """JSON of the last heartbeat's details."""
+    outside: bool
+    """It waits for an answer from outside."""
 
 
 class Description(Struct, kw_only=True):
@@ -105,6 +110,8 @@ class Description(Struct, kw_only=True):
     id: str
     run_id: RunId
     workflow: str
+    """Of a run of an activity: the activity."""
+    kind: RunKind
     state: RunState
     reason: str
     """Why it is parked, was handed back or was ended."""
@@ -182,6 +189,14 @@ class Backend(Protocol):
     async def journal(self, ref: RunRef) -> list[JournalLine]: ...
     async def list_runs(self, where: RunFilter, cursor: str | None, limit: int) -> RunPage: ...
     async def count_runs(self, where: RunFilter) -> int: ...
+
+    async def answer_activity(self, ref: AttemptRef, answer: Raw | Failure) -> None:
+        """Complete an attempt, or have it fail. Raises InvalidToken, UnknownRun, RunClosed, LostAttempt, TokenUsed."""
+        ...
+
+    async def beat_activity(self, ref: AttemptRef, details: Raw) -> None:
+        """A heartbeat of an attempt. Raises as `answer_activity`."""
+        ...
 
     def worker(
         self,

@@ -8,7 +8,8 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar, overload
 from msgspec import Struct
 
 from batuta.authoring.context import kinship
-from batuta.authoring.definitions import Workflow, check_name
+from batuta.authoring.definitions import Workflow
+from batuta.authoring.names import check_name
 from batuta.authoring.retry import Retry
 from batuta.authoring.starting import LARGEST_MEMO, check_id, check_start_options
 from batuta.errors import InvalidInput

@@ -188,28 +188,3 @@ class WorkflowLogger(logging.LoggerAdapter[logging.Logger]):
 
 logger = WorkflowLogger(logging.getLogger("batuta.workflow"), None)
 """For workflow code."""
-
-
-class ActivityInfo(Struct, frozen=True):
-    """Which call of which activity this is."""
-
-    key: str
-    """The same over retries, crashes and a retry from the failed step: pass it on as the idempotency key."""
-    name: str
-    attempt: int
-    run_id: RunId
-    id: str
-    seq: int
-    started_at: datetime
-
-
-current_activity: ContextVar[Callable[[], ActivityInfo] | None] = ContextVar("batuta_activity", default=None)
-"""Set in the context of every attempt; the info is only made when it is asked for."""
-
-
-def activity_info() -> ActivityInfo:
-    """Inside an activity: which call this is, and its stable key."""
-    found = current_activity.get()
-    if found is None:
-        raise WorkerError("activity_info() was called outside an activity that a worker runs")
-    return found()

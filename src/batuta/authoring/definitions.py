@@ -8,10 +8,12 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from enum import IntEnum
 from types import ModuleType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 from batuta.authoring.context import current_runtime
+from batuta.authoring.names import check_name
 from batuta.authoring.options import ActivityOptions
 from batuta.errors import DuplicateDefinition, InvalidInput
 from batuta.serde import Codec
@@ -23,15 +25,7 @@ R = TypeVar("R")
 CONTINUE_AFTER = 10_000
 """Journal entries after which a run should continue as new, unless its workflow says otherwise."""
 
-_LONGEST_NAME = 200
 _LONGEST_VERSION = 100
-
-
-def check_name(name: object, what: str) -> str:
-    """A name that every store, URL and log can carry. Raises InvalidInput."""
-    if not isinstance(name, str) or not name or len(name) > _LONGEST_NAME or not name.isprintable():
-        raise InvalidInput(f"{what} {name!r} must be 1 to {_LONGEST_NAME} printable characters")
-    return name
 
 
 def check_workflow_name(name: object) -> str:
@@ -147,19 +141,42 @@ def _read(file: str) -> bytes:
         return b""
 
 
+class Place(IntEnum):
+    """Where a worker executes an activity."""
+
+    LOOP = 0
+    THREAD = 1
+    PROCESS = 2
+
+
 class Activity(Generic[P, R]):
     """A step that touches the world. Awaited in a workflow it is durable; elsewhere it is a plain call.
 
-    Sync functions run in threads. Decorated methods are activities of their instance: give the instance to the
-    worker, and call it in workflows through the class: `await Gateway.reserve(sku)`.
+    Sync functions run in threads, or on request in processes. Decorated methods are activities of their instance: give
+    the instance to the worker, and call it in workflows through the class: `await Gateway.reserve(sku)`.
     """
 
-    def __init__(self, fn: Callable[P, Any], name: str | None, options: ActivityOptions) -> None:
+    def __init__(
+        self,
+        fn: Callable[P, Any],
+        name: str | None,
+        options: ActivityOptions,
+        *,
+        process: bool = False,
+        limit: int | None = None,
+    ) -> None:
         functools.update_wrapper(self, fn)
         self.fn = fn
         self.name = check_name(name or fn.__name__, "activity name")
         self.options = options
         self.is_async = inspect.iscoroutinefunction(fn)
+        self.place = Place.LOOP if self.is_async else Place.THREAD
+        if process:
+            self.place = Place.PROCESS
+            _check_for_process(fn)
+        self.limit = limit
+        if limit is not None and (type(limit) is not int or limit < 1):
+            raise InvalidInput(f"limit={limit!r} of activity {self.name!r} must be a whole number from 1 on")
         self._method = next(iter(inspect.signature(fn).parameters), "") == "self"
         if not self._method:
             _ = self.codec  # a bad annotation is found here
@@ -199,6 +216,18 @@ class Activity(Generic[P, R]):
         return f"<activity {self.name}>"
 
 
+def _check_for_process(fn: Callable[..., Any]) -> None:
+    """Another process finds the function by its name, and has no event loop for it. Raises InvalidInput."""
+    name = getattr(fn, "__qualname__", repr(fn))
+    if inspect.iscoroutinefunction(fn):
+        raise InvalidInput(f"activity {name!r} has process=True and is `async def`: define it with `def`")
+    if not inspect.isfunction(fn) or "." in name or name == "<lambda>":
+        raise InvalidInput(
+            f"activity {name!r} has process=True and is not a function at the top of its module: another process could "
+            f"not find it"
+        )
+
+
 @overload
 def workflow(fn: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
 @overload
@@ -223,15 +252,15 @@ def workflow(
 class _Decorator:
     """The type of `@activity(...)`: async and sync functions alike become awaitable activities."""
 
-    def __init__(self, name: str | None, options: ActivityOptions) -> None:
-        self._name, self._options = name, options
+    def __init__(self, name: str | None, options: ActivityOptions, process: bool, limit: int | None) -> None:
+        self._name, self._options, self._process, self._limit = name, options, process, limit
 
     @overload
     def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Activity[P, R]: ...
     @overload
     def __call__(self, fn: Callable[P, R], /) -> Activity[P, R]: ...
     def __call__(self, fn: Any, /) -> Any:
-        return Activity(fn, self._name, self._options)
+        return Activity(fn, self._name, self._options, process=self._process, limit=self._limit)
 
 
 @overload
@@ -239,10 +268,24 @@ def activity(fn: Callable[P, Coroutine[Any, Any, R]], /) -> Activity[P, R]: ...
 @overload
 def activity(fn: Callable[P, R], /) -> Activity[P, R]: ...
 @overload
-def activity(*, name: str | None = None, **options: Any) -> _Decorator: ...
-def activity(fn: Any = None, /, *, name: str | None = None, **options: Any) -> Any:
-    """Make a function an activity. Options are those of ActivityOptions: retry, timeout, once, ..."""
-    decorate = _Decorator(name, ActivityOptions().merged(options))
+def activity(
+    *, name: str | None = None, process: bool = False, limit: int | None = None, **options: Any
+) -> _Decorator: ...
+def activity(
+    fn: Any = None,
+    /,
+    *,
+    name: str | None = None,
+    process: bool = False,
+    limit: int | None = None,
+    **options: Any,
+) -> Any:
+    """Make a function an activity. Options are those of ActivityOptions: retry, timeout, heartbeat, once, ...
+
+    `process`: execute it in a process of its own, for a sync function that computes for long. `limit`: how many of it
+    a worker executes at once.
+    """
+    decorate = _Decorator(name, ActivityOptions().merged(options), process, limit)
     return decorate if fn is None else decorate(fn)
 
 

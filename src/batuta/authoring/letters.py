@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from batuta.authoring.backend import Letter
-from batuta.authoring.definitions import check_name
 from batuta.authoring.messages import Query, Signal, Update
+from batuta.authoring.names import check_name
 from batuta.errors import InvalidInput
 from batuta.ids import new_message_id
 from batuta.serde import Decoder, decode, decoder_for, encode

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar, cast, overload
 
 from batuta.authoring.context import Messages, runtime_for
-from batuta.authoring.definitions import check_name
+from batuta.authoring.names import check_name
 from batuta.authoring.options import check_seconds
 from batuta.errors import InvalidInput
 from batuta.serde import decoder_for

@@ -6,6 +6,7 @@ from typing import Any
 
 from msgspec import Struct, structs
 
+from batuta.authoring.names import check_name
 from batuta.authoring.retry import Retry
 from batuta.errors import InvalidInput
 
@@ -31,12 +32,18 @@ class ActivityOptions(Struct, frozen=True, kw_only=True):
     """From the call until the first attempt begins."""
     total_timeout: float | None = None
     """For all attempts together, with the waits between them."""
+    heartbeat: float | None = None
+    """How long an attempt may be silent: one that calls `heartbeat()` too seldom fails, and is tried again."""
+    queue: str | None = None
+    """Execute it on this queue, by a worker that has it: for what needs other machines. None: where the run is."""
     once: bool = False
     """Make the start durable first, and never start it again: raises Interrupted when its worker died."""
 
     def __post_init__(self) -> None:
-        for name in ("timeout", "start_timeout", "total_timeout"):
+        for name in ("timeout", "start_timeout", "total_timeout", "heartbeat"):
             check_seconds(name, getattr(self, name))
+        if self.queue is not None:
+            check_name(self.queue, "queue")
         if not isinstance(self.retry, Retry):
             raise InvalidInput(f"retry={self.retry!r} must be a Retry(...)")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from batuta.authoring.context import runtime_for
-from batuta.authoring.definitions import check_name
+from batuta.authoring.names import check_name
 
 
 def patched(id: str) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from batuta.authoring.definitions import Workflow, check_name, check_version, check_workflow_name
+from batuta.authoring.definitions import Workflow, check_version, check_workflow_name
+from batuta.authoring.names import check_name
 from batuta.authoring.options import check_seconds
 from batuta.authoring.retry import Retry
 from batuta.errors import InvalidInput

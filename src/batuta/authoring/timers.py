@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from batuta.authoring.context import runtime_for
-from batuta.authoring.definitions import check_name
+from batuta.authoring.names import check_name
 from batuta.errors import InvalidInput
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

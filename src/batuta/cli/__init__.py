@@ -16,6 +16,7 @@ Exit codes:
   4  the database cannot be used (away, full, or of another version)"""
 
 COMMANDS = {
+    "activities": ("batuta.cli.activities:activities", "Complete and fail activities from outside, by token."),
     "demo": ("batuta.cli.demo.command:demo", "Kill a worker in the middle of an order and watch another finish it."),
     "migrate": ("batuta.cli.migrate:migrate", "Create the tables, or bring them up to date."),
     "replay": ("batuta.cli.replay:replay", "Check that recorded journals still fit the code."),

@@ -75,6 +75,11 @@ class Committer:
         if self._task is not None:
             self._task.cancel()
 
+    async def written(self, seconds: float) -> None:
+        """Wait until nothing waits to be written, for so long at most."""
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=seconds)
+
     # -- the loop
 
     async def _write_all(self) -> None:
@@ -114,6 +119,8 @@ class Committer:
             change = run.change
             if change is None:  # dropped meanwhile
                 continue
+            if len(change.attempts) > 1:  # the last word on each counts, and a statement may touch a row once
+                change.attempts = list({(one.seq, one.number): one for one in change.attempts}.values())
             batch.append((run, change, run.effects))
             run.change = None
             run.effects = []

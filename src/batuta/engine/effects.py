@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET, json
 
 from batuta.engine.chains import add_retry, add_successor
+from batuta.engine.routes import routed_run
 from batuta.journal.entries import Command, CommandKind, Entry
 from batuta.journal.records import Change, Effects, Output, OutputKind
 
@@ -23,6 +24,15 @@ def add_effects(run: LiveRun, change: Change, entry: Entry, commands: Sequence[C
         add = _ADD.get(command.kind)
         if add is not None:
             add(run, change.effects, entry, command)
+
+
+def _add_activity(run: LiveRun, effects: Effects, _entry: Entry, command: Command) -> None:
+    if command.to:  # it was sent to another queue
+        kin = run.machine.kinship()
+        route = kin.routed.get(command.seq)
+        if route is not None:  # otherwise it was cancelled in the turn that called it
+            effects.children.append(routed_run(run.machine, route))
+            kin.unsettled.add(command.seq)
 
 
 def _add_child(run: LiveRun, effects: Effects, _entry: Entry, command: Command) -> None:
@@ -72,6 +82,7 @@ def _text(command: Command) -> str:
 
 
 _ADD: dict[CommandKind, Callable[[LiveRun, Effects, Entry, Command], None]] = {
+    CommandKind.ACTIVITY: _add_activity,
     CommandKind.CHILD: _add_child,
     CommandKind.SEND: _add_send,
     CommandKind.CANCEL: _add_cancel,

@@ -6,22 +6,27 @@ import asyncio
 import contextvars
 import logging
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from msgspec import Raw, json
+from msgspec import Raw, UnsetType, json
 
-from batuta.authoring.context import ActivityInfo, current_activity
-from batuta.authoring.definitions import Activity
+from batuta.authoring.attempt import CompleteLater, current_activity
+from batuta.authoring.definitions import Activity, Place
 from batuta.authoring.failures import to_failure
 from batuta.clock import SECOND
+from batuta.engine.calls import CANCELLED, OVERDUE, STOPPED, Call, fatal, last_beats, timeout
 from batuta.engine.dbclock import DatabaseClock
+from batuta.engine.deadlines import Deadlines
+from batuta.engine.heartbeats import Heartbeats
 from batuta.engine.machine import PendingActivity
-from batuta.errors import ActivityTimeout, Interrupted, InvalidInput, UnknownActivity
+from batuta.engine.outside import Outside
+from batuta.engine.places import Places
+from batuta.engine.processes import Processes, Raised
+from batuta.engine.threads import in_thread
+from batuta.errors import Interrupted, InvalidInput, LostAttempt, UnknownActivity
 from batuta.failpoints import failpoint
 from batuta.ids import jitter
 from batuta.journal.entries import Body, EntryKind
@@ -34,62 +39,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("batuta.engine")
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SLICE = 128
-_TICK = 1.0
 _DONE, _FAILED = EntryKind.ACTIVITY_DONE, EntryKind.ACTIVITY_FAILED
-
-
-class Call:
-    """One activity call of one run, over all its attempts."""
-
-    __slots__ = (
-        "activity",
-        "attempt",
-        "begun",
-        "deadline",
-        "next_at",
-        "noted",
-        "over",
-        "pending",
-        "run",
-        "seq",
-        "started_at",
-        "task",
-        "waking",
-    )
-
-    def __init__(
-        self, run: LiveRun, seq: int, pending: PendingActivity, activity: Activity[..., Any], attempt: int
-    ) -> None:
-        self.run, self.seq, self.pending, self.activity, self.attempt = run, seq, pending, activity, attempt
-        self.task: asyncio.Future[Any] | None = None
-        self.waking: asyncio.TimerHandle | None = None
-        self.started_at = 0
-        self.deadline: int | None = None
-        self.next_at: int | None = None
-        """When the next attempt is due, while the call waits for it."""
-        self.begun = attempt > 1
-        """An attempt has been begun before, here or elsewhere: it did start in time."""
-        self.over = False
-        """Its answer is given, or nobody wants it."""
-        self.noted = False
-        """Its start is in the attempts table."""
-
-    def info(self) -> ActivityInfo:
-        run = self.run
-        return ActivityInfo(
-            key=run.machine.key(self.seq, self.pending.name),
-            name=self.pending.name,
-            attempt=self.attempt,
-            run_id=run.run_id,
-            id=run.identity.id,
-            seq=self.seq,
-            started_at=_EPOCH + timedelta(microseconds=self.started_at),
-        )
-
-    def row(self, **more: Any) -> Attempt:
-        return Attempt(seq=self.seq, number=self.attempt, started_at=self.started_at, **more)
 
 
 class Executor:
@@ -104,44 +55,48 @@ class Executor:
         permission: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
         self._activities = activities
-        self._clock = clock
+        self.clock = clock
         self._settings = settings
         self._threads: ThreadPoolExecutor | None = None
-        self._free = {True: settings.max_activities, False: settings.threads}
-        self._queued: dict[bool, deque[Call]] = {True: deque(), False: deque()}
+        self._processes: Processes | None = None
+        self._places = Places(settings, self._admitted)
         self._in_flight: dict[Call, None] = {}
         self._answers: deque[tuple[Call, bytes | Failure]] = deque()
         self._loop: asyncio.AbstractEventLoop
-        self._ticking: asyncio.TimerHandle | None = None
+        self.beats = Heartbeats(clock, may_act, settings.max_payload)
+        self.outside = Outside(self)
+        self._deadlines = Deadlines(clock, self._in_flight, self.beats, self._overdue)
         self._may_act = may_act
         self._permission = permission
 
     def open(self, loop: asyncio.AbstractEventLoop, context: contextvars.Context) -> None:
         """Every attempt gets a copy of the context: what one sets, no other sees."""
         self._loop, self._context = loop, context
+        self._deadlines.open(loop)
 
     def close(self) -> None:
         """Forget all. Threads cannot be stopped; they end when their activity does."""
         for call in list(self._in_flight):
-            call.over = True
-            self._interrupt(call)
-        if self._ticking is not None:
-            self._ticking.cancel()
+            self._lose(call, STOPPED)
+        self._deadlines.close()
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._processes is not None:
+            self._processes.close()
 
     # -- starting
 
-    def start(self, run: LiveRun, seq: int, pending: PendingActivity, attempt: int = 1, *, begun: bool = False) -> None:
-        """Begin a call, or have it wait for a free place. `begun`: an attempt of it has been begun before."""
-        call = self._call(run, seq, pending, attempt)
-        if call is None:
-            return
-        call.begun = begun
-        if pending.options.once:
-            call.started_at = self._clock.now()
+    def start(self, run: LiveRun, seq: int, pending: PendingActivity) -> None:
+        """Begin a call, or have it wait for a free place."""
+        call = self._call(run, seq, pending, 1)
+        if call is not None:
+            self._begin(call)
+
+    def _begin(self, call: Call) -> None:
+        if call.pending.options.once:
+            call.started_at = self.clock.now()
             call.noted = True
-            run.record_attempt(call.row(), lambda: self._begin_once(call))
+            call.run.record_attempt(call.row(), lambda: self._begin_once(call))
         else:
             self._admit(call)
 
@@ -152,11 +107,14 @@ class Executor:
         elif call.seq in call.run.machine.activities:
             self._admit(call)
 
-    def resume(self, run: LiveRun, seq: int, attempts: Sequence[Attempt]) -> None:
-        """Go on with a call that was pending at the end of the tape."""
+    def resume(self, run: LiveRun, seq: int, attempts: Sequence[Attempt], *, answered: bool = False) -> None:
+        """Go on with a call that was pending at the end of the tape. `answered`: its answer is in the inbox."""
         pending = run.machine.activities[seq]
         failures = [a for a in attempts if a.ended_at is not None]
         begun = [a for a in attempts if a.ended_at is None and a.number > len(failures)]
+        if answered or (begun and begun[-1].outside):
+            self._resume_outside(run, seq, attempts, len(failures) + 1)
+            return
         if pending.options.once and begun:
             error = Interrupted(
                 f"activity {pending.name!r} was begun once and its worker died: it may or may not have happened; "
@@ -167,35 +125,59 @@ class Executor:
             )
             return
         due = max((a.next_at or 0 for a in failures), default=0)
-        wait = (due - self._clock.now()) / SECOND
-        attempt = len(failures) + 1
-        if wait <= 0:
-            self.start(run, seq, pending, attempt, begun=bool(attempts))
+        wait = (due - self.clock.now()) / SECOND
+        call = self._call(run, seq, pending, len(failures) + 1)
+        if call is None:
             return
-        call = self._call(run, seq, pending, attempt)
-        if call is not None:
+        call.begun = bool(attempts)
+        call.beats = last_beats(attempts)
+        if wait <= 0:
+            self._begin(call)
+        else:
             call.next_at = due
             self._try_again_in(wait, call)
+            run.patient = True
+
+    def _resume_outside(self, run: LiveRun, seq: int, attempts: Sequence[Attempt], number: int) -> None:
+        """Its answer comes, or came, from outside: it is not executed again, and needs no code."""
+        pending = run.machine.activities[seq]
+        call = run.calls[seq] = Call(run, seq, pending, cast(Any, self.activity(pending.name)), number)
+        call.beats = last_beats(attempts)
+        last = attempts[-1] if attempts else None
+        open_row = last if last is not None and last.ended_at is None else None
+        self.outside.resume(call, open_row or Attempt(seq=seq, number=number, started_at=pending.issued_at))
+        run.patient = True
+
+    def activity(self, name: str) -> Activity[..., Any] | None:
+        return self._activities.get(name)
 
     def _call(self, run: LiveRun, seq: int, pending: PendingActivity, attempt: int) -> Call | None:
         """A call of the run; None when this worker does not have the activity."""
         activity = self._activities.get(pending.name)
         if activity is None:
-            error = UnknownActivity(pending.name, self._activities)
-            log.warning("run %s will be handed back: %s", run.identity.id, error)
-            run.lack(seq, str(error))
+            self._lack(run, seq, pending.name)
             return None
         call = run.calls[seq] = Call(run, seq, pending, activity, attempt)
         return call
 
+    def _lack(self, run: LiveRun, seq: int, name: str) -> None:
+        error = UnknownActivity(name, self._activities)
+        log.warning("run %s will be handed back: %s", run.identity.id, error)
+        run.lack(seq, str(error))
+
+    def later(self, wait: float, work: Callable[[Call], None], call: Call) -> asyncio.TimerHandle:
+        return self._loop.call_later(wait, work, call, context=self._context)
+
     def _try_again_in(self, wait: float, call: Call) -> None:
-        call.waking = self._loop.call_later(wait, self._again, call, context=self._context)
+        call.waking = self.later(wait, self._again, call)
 
     def remind(self, run: LiveRun) -> None:
         """The run stays after all: retries that came due while it was leaving are due now."""
-        now = self._clock.now()
+        now = self.clock.now()
         for call in run.calls.values():
-            if call.next_at is not None and not call.over:
+            if call.outside:
+                self.outside.watch(call)
+            elif call.next_at is not None and not call.over:
                 if call.waking is not None:
                     call.waking.cancel()
                 self._try_again_in(max(0.0, (call.next_at - now) / SECOND), call)
@@ -203,13 +185,14 @@ class Executor:
     def _admit(self, call: Call) -> None:
         if call.over:
             return
-        kind = call.activity.is_async
-        if self._free[kind] > 0:
-            self._free[kind] -= 1
+        if self._places.enter(call):
             self._launch(call)
         else:
-            self._queued[kind].append(call)
             self._limit_waiting(call)
+
+    def _admitted(self, call: Call) -> None:
+        # Not here and now: this may be inside another activity's task, and in its context.
+        self._loop.call_soon(self._launch, call, context=self._context)
 
     def _limit_waiting(self, call: Call) -> None:
         """A call that finds no place in time fails then, not when a place becomes free."""
@@ -219,7 +202,7 @@ class Executor:
             limits.append(options.start_timeout)
         if limits:
             ends = call.pending.issued_at + int(min(limits) * SECOND)
-            wait = (ends - self._clock.now()) / SECOND
+            wait = (ends - self.clock.now()) / SECOND
             call.waking = self._loop.call_later(
                 wait, self._waited_too_long, call, ends, min(limits), context=self._context
             )
@@ -227,12 +210,12 @@ class Executor:
     def _waited_too_long(self, call: Call, ends: int, limit: float) -> None:
         if call.over or call in self._in_flight or call.run.leaving:
             return
-        now = self._clock.now()
+        now = self.clock.now()
         if now < ends:
             wait = (ends - now) / SECOND + 0.001
             call.waking = self._loop.call_later(wait, self._waited_too_long, call, ends, limit, context=self._context)
             return
-        self._answer(call, _fatal(_timeout(call, "did not start within", limit)))
+        self._answer(call, fatal(timeout(call, "start", "did not start within", limit)))
 
     def _launch(self, call: Call) -> None:
         """One attempt begins. It holds its place until it has really come to an end."""
@@ -240,51 +223,47 @@ class Executor:
             call.waking.cancel()
             call.waking = None
         if call.over:
-            self._leave_place(call)
+            self._places.leave(call)
             return
-        now = call.started_at = self._clock.now()
+        now = call.started_at = self.clock.now()
         options = call.pending.options
         waited = now - call.pending.issued_at
         if options.start_timeout is not None and not call.begun and waited > options.start_timeout * SECOND:
-            self._leave_place(call)
-            self._answer(call, _fatal(_timeout(call, "did not start within", options.start_timeout)))
+            self._places.leave(call)
+            self._answer(call, fatal(timeout(call, "start", "did not start within", options.start_timeout)))
             return
         self._in_flight[call] = None
-        self._set_deadline(call, now)
+        if options.timeout is not None or options.total_timeout is not None or options.heartbeat is not None:
+            self._deadlines.watch(call, now)
         failpoint("activity.before")
         try:
             args, kwargs = call.activity.codec.decode_args(call.pending.data)
         except InvalidInput as error:
             self._end(call, error)
             return
-        if call.activity.is_async:
+        place = call.activity.place
+        if place is Place.LOOP:
             task = _task(self._loop, self._perform(call, args, kwargs), self._context.copy())
             if not task.done():
                 call.task = task
-        else:
-            call.task = self._loop.run_in_executor(self._pool(), _in_thread, call, self._may_act, args, kwargs)
+        elif place is Place.THREAD:
+            call.task = self._loop.run_in_executor(self._pool(), in_thread, call, self._may_act, args, kwargs)
             call.task.add_done_callback(lambda done: self._thread_ended(call, done))
-        if self._ticking is None:
-            self._ticking = self._loop.call_later(_TICK, self._tick)
-
-    def _set_deadline(self, call: Call, now: int) -> None:
-        options = call.pending.options
-        if options.timeout is None and options.total_timeout is None:
-            return
-        ends = []
-        if options.timeout is not None:
-            ends.append(now + int(options.timeout * SECOND))
-        if options.total_timeout is not None:
-            ends.append(call.pending.issued_at + int(options.total_timeout * SECOND))
-        call.deadline = min(ends)
-        wait = (call.deadline - now) / SECOND
-        if wait < _TICK:  # the tick is too coarse for it
-            self._loop.call_later(max(wait, 0.0), self._check_deadline, call, call.attempt)
+        else:
+            call.task = self._process_pool().start(self._loop, call, self._settings.max_payload)
+            call.task.add_done_callback(lambda done: self._thread_ended(call, done))
+        if self._deadlines.ticking is None:
+            self._deadlines.begin()
 
     def _pool(self) -> ThreadPoolExecutor:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._settings.threads, thread_name_prefix="batuta-activity")
         return self._threads
+
+    def _process_pool(self) -> Processes:
+        if self._processes is None:
+            self._processes = Processes(self._settings.processes, self.beats.note, self._may_act)
+        return self._processes
 
     # -- ending
 
@@ -292,7 +271,7 @@ class Executor:
         try:
             if not self._may_act():  # asked where the effect begins: this process may have stood still until now
                 await self._permission()
-            current_activity.set(call.info)
+            current_activity.set(call)
             value = await call.activity.fn(*args, **kwargs)
         except KeyboardInterrupt:
             raise
@@ -306,6 +285,8 @@ class Executor:
             self._end(call, asyncio.CancelledError())
         elif (error := done.exception()) is not None:
             self._end(call, error)
+        elif call.activity.place is Place.PROCESS:
+            self._end_with(call, done.result())
         else:
             self._end_well(call, done.result())
 
@@ -315,30 +296,45 @@ class Executor:
             data = call.activity.codec.encode_result(value, self._settings.max_payload)
         except InvalidInput as error:
             self._end(call, error)
-            return
+        else:
+            self._end_with(call, data)
+
+    def _end_with(self, call: Call, data: bytes) -> None:
+        """An attempt ended with a result."""
         del self._in_flight[call]
         call.task = None  # task, context and call refer to each other: leave nothing for the collector
-        self._leave_place(call)
+        self._places.leave(call)
         self._answer(call, data)
 
     def _end(self, call: Call, error: BaseException) -> None:
         """An attempt ended with an error. Decide: again, or give up."""
         self._in_flight.pop(call, None)
         call.task = None
-        self._leave_place(call)
+        self._places.leave(call)
         if call.over:
             self._forgotten(call)
             return
-        failpoint("activity.failed")
-        self._conclude(call, _fatal(to_failure(error)) if isinstance(error, InvalidInput) else to_failure(error))
-
-    def _conclude(self, call: Call, failure: Failure) -> None:
-        """An attempt failed for good or for now."""
-        delay = self._delay(call, failure)
-        now = self._clock.now()
-        if delay is None:
-            self._answer(call, failure)
+        if isinstance(error, CompleteLater):
+            self.outside.begin(call)
             return
+        failpoint("activity.failed")
+        if call.lost and isinstance(error, LostAttempt) and not call.pending.options.once:
+            self._begin_anew(call, call.attempt)  # the lease was in doubt, and is renewed: nothing has failed
+            return
+        self.conclude(call, _failure(error))
+
+    def conclude(self, call: Call, failure: Failure, message_id: str = "") -> None:
+        """An attempt failed for good or for now. `message_id`: a message said so; it is consumed with what follows."""
+        delay = self._delay(call, failure)
+        now = self.clock.now()
+        if delay is None:
+            if message_id:
+                self.deliver(call, failure, message_id)
+            else:
+                self._answer(call, failure)
+            return
+        if message_id:
+            call.run.consume(message_id)
         call.next_at = now + int(delay * SECOND)
         text = json.encode(failure).decode()
         call.run.record_attempt(call.row(ended_at=now, next_at=call.next_at, error=text))
@@ -352,7 +348,7 @@ class Executor:
         )
         self._try_again_in(delay, call)
         if delay > self._settings.keep_in_memory:
-            call.run.wait_for_retry(call.next_at)
+            call.run.call_waits()
         call.run.hand_back_when_draining()
 
     def _delay(self, call: Call, failure: Failure) -> float | None:
@@ -362,7 +358,7 @@ class Executor:
         delay = options.retry.delay(call.attempt, jitter())
         if delay is not None and options.total_timeout is not None:
             end = call.pending.issued_at + options.total_timeout * SECOND
-            if self._clock.now() + delay * SECOND >= end:
+            if self.clock.now() + delay * SECOND >= end:
                 return None
         return delay
 
@@ -370,18 +366,21 @@ class Executor:
         """A retry is due."""
         if call.over or call.next_at is None or call.run.leaving:
             return
-        now = self._clock.now()
+        now = self.clock.now()
         if now < call.next_at:
             self._try_again_in((call.next_at - now) / SECOND + 0.001, call)
             return
         failpoint("activity.retry")
-        fresh = Call(
-            call.run, call.seq, call.pending, call.activity, call.attempt + 1 if call.started_at else call.attempt
-        )
+        self._begin_anew(call, call.attempt + 1 if call.started_at else call.attempt)
+
+    def _begin_anew(self, call: Call, attempt: int) -> None:
         call.over = True
-        fresh.begun = True
-        call.run.calls[call.seq] = fresh
-        self._admit(fresh)
+        fresh = call.run.calls[call.seq] = call.successor(attempt)
+        if call.pending.name in self._activities:
+            self._admit(fresh)
+        else:  # it was completed from outside, which needs no code
+            self._lack(call.run, call.seq, call.pending.name)
+            self._forgotten(fresh)
 
     def _answer(self, call: Call, answer: bytes | Failure) -> None:
         """Hand the answer to the run, from a callback of its own: a turn must not run inside a task."""
@@ -415,21 +414,24 @@ class Executor:
         if log.isEnabledFor(logging.DEBUG):
             log.debug("executed activity %s seq %d of run %s", name, seq, run.identity.id)
 
+    def deliver(self, call: Call, answer: Raw | UnsetType | Failure, message_id: str) -> None:
+        """The answer came by a message, which its entry consumes."""
+        call.over = True
+        if call.waking is not None:
+            call.waking.cancel()
+        call.run.calls.pop(call.seq, None)
+        body = Body(call.seq, call.pending.name, attempts=call.attempt, started_at=call.started_at)
+        body.message_id = message_id
+        if isinstance(answer, Failure):
+            body.error = answer
+        else:
+            body.value = answer
+        call.run.deliver(_FAILED if isinstance(answer, Failure) else _DONE, body)
+
     def _forgotten(self, call: Call) -> None:
         if call.run.calls.get(call.seq) is call:
             del call.run.calls[call.seq]
             call.run.call_over()
-
-    def _leave_place(self, call: Call) -> None:
-        kind = call.activity.is_async
-        queued = self._queued[kind]
-        while queued:
-            following = queued.popleft()
-            if not following.over:
-                # Not here and now: this may be inside another activity's task, and in its context.
-                self._loop.call_soon(self._launch, following, context=self._context)
-                return
-        self._free[kind] += 1
 
     # -- cancelling
 
@@ -438,59 +440,53 @@ class Executor:
         call = run.calls.get(seq)
         if call is None:
             return
-        call.over = True
-        self._interrupt(call)
+        self._lose(call, CANCELLED)
         if call not in self._in_flight:
             self._forgotten(call)
 
-    def cancel_all(self, run: LiveRun) -> None:
+    def cancel_all(self, run: LiveRun, why: str) -> None:
         """The run is gone."""
         for call in run.calls.values():
-            call.over = True
-            self._interrupt(call)
+            self._lose(call, why)
         run.calls.clear()
+
+    def _overdue(self, call: Call, failure: Failure) -> None:
+        """The attempt is over for its run now; its place stays taken until its code has really ended."""
+        self.conclude(self.supersede(call, OVERDUE), failure)
+
+    def supersede(self, call: Call, why: str) -> Call:
+        """Go on without the attempt's code, whatever it is doing."""
+        twin = call.run.calls[call.seq] = call.successor(call.attempt)
+        twin.started_at = call.started_at
+        self._lose(call, why)
+        return twin
+
+    def flush(self) -> None:
+        """Have the last details of every heartbeat written."""
+        for call in list(self._in_flight):
+            self.beats.write(call)
+
+    def _lose(self, call: Call, why: str) -> None:
+        call.lost = why
+        call.over = True
+        self._interrupt(call)
 
     def _interrupt(self, call: Call) -> None:
         if call.waking is not None:
             call.waking.cancel()
-        if call.task is not None and call.activity.is_async and not call.task.done():
+        if call.task is None or call.task.done():
+            return
+        if call.activity.place is Place.LOOP:
             call.task.cancel()
+        elif call.activity.place is Place.PROCESS and self._processes is not None:
+            self._processes.kill(call)
 
-    # -- time
 
-    def _tick(self) -> None:
-        """Once a second while anything is in flight: timeouts, and a note of what takes long."""
-        self._ticking = self._loop.call_later(_TICK, self._tick) if self._in_flight else None
-        now = self._clock.now()
-        for call in list(self._in_flight):
-            if call.deadline is not None and now >= call.deadline:
-                self._check_deadline(call, call.attempt)
-            elif call.deadline is not None and call.deadline - now < _TICK * SECOND:
-                self._loop.call_later((call.deadline - now) / SECOND, self._check_deadline, call, call.attempt)
-            if not call.noted and not call.over and now - call.started_at >= _TICK * SECOND:
-                call.noted = True
-                call.run.record_attempt(call.row())
-
-    def _check_deadline(self, call: Call, attempt: int) -> None:
-        if call.over or call.attempt != attempt or call not in self._in_flight or call.deadline is None:
-            return
-        now = self._clock.now()
-        if now < call.deadline:
-            self._loop.call_later((call.deadline - now) / SECOND + 0.001, self._check_deadline, call, attempt)
-            return
-        # The attempt is over for its run now; its place stays taken until its code has really ended.
-        run = call.run
-        twin = Call(run, call.seq, call.pending, call.activity, call.attempt)
-        twin.started_at = call.started_at
-        run.calls[call.seq] = twin
-        call.over = True
-        self._interrupt(call)
-        options = call.pending.options
-        total = options.total_timeout is not None and now >= call.pending.issued_at + options.total_timeout * SECOND
-        limit = options.total_timeout if total else options.timeout
-        failure = _timeout(twin, "took longer than its", limit or 0)
-        failure.retryable = not total
-        self._conclude(twin, failure)
+def _failure(error: BaseException) -> Failure:
+    """What remains of what an attempt ended with."""
+    if isinstance(error, Raised):
+        return error.failure
+    return fatal(to_failure(error)) if isinstance(error, InvalidInput) else to_failure(error)
 
 
 if sys.version_info >= (3, 12):
@@ -506,23 +502,3 @@ else:
         loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None], context: contextvars.Context
     ) -> asyncio.Task[None]:
         return loop.create_task(work, context=context)
-
-
-def _in_thread(call: Call, may_act: Callable[[], bool], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    while not may_act():
-        if call.over:
-            raise asyncio.CancelledError
-        time.sleep(0.05)
-    context = contextvars.Context()
-    context.run(current_activity.set, call.info)
-    return context.run(call.activity.fn, *args, **kwargs)
-
-
-def _timeout(call: Call, what: str, seconds: float) -> Failure:
-    return to_failure(ActivityTimeout(f"activity {call.pending.name!r} {what} {seconds:g} s (attempt {call.attempt})"))
-
-
-def _fatal(failure: Failure) -> Failure:
-    """After which no other attempt is made."""
-    failure.retryable = False
-    return failure

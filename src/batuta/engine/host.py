@@ -14,6 +14,7 @@ from batuta.settings import Settings
 if TYPE_CHECKING:
     from batuta.engine.executor import Executor
     from batuta.engine.live import LiveRun
+    from batuta.engine.routes import Route
 
 
 class Host(Protocol):
@@ -50,6 +51,10 @@ class Host(Protocol):
 
     def go_back(self, run: LiveRun) -> None:
         """Bring the run to what is durable of it, and then `resume` it."""
+        ...
+
+    def look_after(self, run: LiveRun, route: Route) -> None:
+        """An activity of the run that is elsewhere may be over its time."""
         ...
 
     def forget(self, run: LiveRun, wake_at: int | None) -> None:

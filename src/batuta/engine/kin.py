@@ -18,6 +18,7 @@ from batuta.authoring.failures import to_exception, to_failure
 from batuta.authoring.starting import LARGEST_MEMO, name_version_input
 from batuta.clock import SECOND
 from batuta.engine.loop import RunFuture
+from batuta.engine.routes import Route, routed_run
 from batuta.errors import AlreadyStarted, BatutaError, InvalidInput, Nondeterministic, RunClosed, UnknownRun
 from batuta.ids import RunId, derived_run_id, seed_of
 from batuta.journal.entries import Body, Command, CommandKind, StartInfo
@@ -62,12 +63,14 @@ class AcceptedChild:
 class Kin:
     """The other runs that one run deals with. Made when its code first asks for one."""
 
-    __slots__ = ("_machine", "asked", "children", "had_children", "has_sent", "sent", "unsettled")
+    __slots__ = ("_machine", "asked", "children", "had_children", "has_sent", "routed", "sent", "unsettled")
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self.children: dict[int, PendingChild] = {}
         """By the command that started them; those that have not answered."""
+        self.routed: dict[int, Route] = {}
+        """Activities that other queues execute, and that have not answered."""
         self.asked: dict[int, RunFuture] = {}
         """Commands whose issuer waits for the store's word."""
         self.sent: dict[int, Command] = {}
@@ -77,11 +80,12 @@ class Kin:
         """Live: commands given to the store, whose word is not here yet. The run must not leave memory before it is."""
 
     def waits(self) -> bool:
-        return bool(self.children or self.asked)
+        return bool(self.children or self.asked or self.routed)
 
     def clear(self) -> None:
         """The run leaves memory."""
         self.children.clear()
+        self.routed.clear()
         self.asked.clear()
         self.sent.clear()
 
@@ -268,12 +272,13 @@ class Kin:
         """
         oldest = self._machine.entries - recent
         children = [one for one in self.children.values() if one.entry >= oldest or one.seq in self.asked]
-        if not children and not self.sent:
+        routed = [one for one in self.routed.values() if one.entry >= oldest]
+        if not children and not routed and not self.sent:
             return None
-        self.unsettled.update(one.seq for one in children)
+        self.unsettled.update([one.seq for one in children] + [one.seq for one in routed])
         self.unsettled.update(self.sent)
         return Effects(
-            children=[self.child_run(one) for one in children],
+            children=[self.child_run(one) for one in children] + [routed_run(self._machine, one) for one in routed],
             sends=[self.signal(command) for command in self.sent.values()],
         )
 

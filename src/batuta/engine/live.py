@@ -14,23 +14,28 @@ from msgspec import UNSET
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.failures import to_failure
 from batuta.clock import SECOND
+from batuta.engine.calls import DROPPED, ENDED, Call
 from batuta.engine.chains import closing_move, ended_move
 from batuta.engine.completion import Completion
 from batuta.engine.effects import add_effects
 from batuta.engine.host import Host
+from batuta.engine.logs import emit_all
 from batuta.engine.machine import Machine, RunIdentity
+from batuta.engine.outside import answered_early
 from batuta.engine.reading import Redo, accepts, as_input, redo, tell_answers
-from batuta.engine.relations import lingers_until, parent_message, send_again, store_answers
+from batuta.engine.relations import parent_message, send_again, store_answers
 from batuta.engine.replay import Replay
+from batuta.engine.routes import due_checks
+from batuta.engine.waiting import next_wake, only_waits, pick_up, stays_until
 from batuta.errors import InvalidInput, OutcomeUnknown, WorkflowBroken
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, encode_entry
-from batuta.journal.records import Attempt, Change, Effects, Message, MessageKind, Move, NewRun, Refusal
+from batuta.journal.records import Attempt, Change, Message, MessageKind, Move, NewRun, Refusal
 from batuta.journal.states import CLOSED, RunState
 
 if TYPE_CHECKING:
-    from batuta.engine.executor import Call
+    from batuta.engine.executor import Executor
     from batuta.engine.timers import Alarm
 
 log = logging.getLogger("batuta.engine")
@@ -58,7 +63,6 @@ class LiveRun:
         "_held_up",
         "_host",
         "_kept",
-        "_last",
         "alarm",
         "calls",
         "change",
@@ -70,9 +74,11 @@ class LiveRun:
         "head",
         "identity",
         "lacking",
+        "last",
         "leaving",
         "machine",
         "parent",
+        "patient",
         "reading",
         "ready",
         "seen",
@@ -100,6 +106,8 @@ class LiveRun:
         """At the end of its tape: inputs may be delivered."""
         self.lacking: dict[int, str] = {}
         """Calls of activities that this worker does not have, with what to do about it."""
+        self.patient = False
+        """A call waits long, or for an answer from outside: it need not hold the run in memory."""
         self.leaving = False
         self.seen: set[str] = set()
         self.reading = False
@@ -109,11 +117,15 @@ class LiveRun:
         self._held_up = False
         self._backlog: deque[tuple[EntryKind, Body]] = deque()
         self._kept: list[Entry] = []
-        self._last: EntryKind | None = None
+        self.last: EntryKind | None = None
 
     @property
     def run_id(self) -> RunId:
         return self.identity.run_id
+
+    @property
+    def executor(self) -> Executor:
+        return self._host.executor
 
     # -- coming into memory
 
@@ -161,9 +173,11 @@ class LiveRun:
         if self._host.draining:
             self.hand_back()
             return
+        answered = answered_early(self, messages, attempts)
         for seq in list(self.machine.activities):
             if seq in self.machine.activities:  # resuming another one may have caused a turn
-                self._host.executor.resume(self, seq, [a for a in attempts if a.seq == seq])
+                tries = [a for a in attempts if a.seq == seq]
+                self._host.executor.resume(self, seq, tries, answered=seq in answered)
         send_again(self)
         self.receive(messages)
         if self.head >= 0:
@@ -188,6 +202,9 @@ class LiveRun:
     def _read(self, message: Message) -> None:
         if message.kind is MessageKind.TERMINATE:
             self._end(EntryKind.TERMINATED, RunState.TERMINATED, message.name, message.message_id)
+            return
+        if message.kind is MessageKind.ACTIVITY:
+            self._host.executor.outside.take(self, message)
             return
         found = as_input(self, message)
         if found is None:
@@ -217,7 +234,7 @@ class LiveRun:
         """False for an answer that no code waits for: it is no input. A message with one is read all the same."""
         machine = self.machine
         if kind in _ANSWERS:
-            awaited = body.seq in machine.activities
+            awaited = body.seq in machine.activities or (machine.kin is not None and body.seq in machine.kin.routed)
         elif kind in _KIN_ANSWERS:
             awaited = machine.kin is not None and machine.kin.is_awaited(body)
         else:
@@ -287,7 +304,7 @@ class LiveRun:
             add_effects(self, change, entry, body.commands)
         self.effects.extend(body.commands)
         self.head = entry.ord
-        self._last = kind
+        self.last = kind
         if self._host.settings.always_replay:
             self._kept.append(entry)
 
@@ -315,6 +332,8 @@ class LiveRun:
         when = timer[0] if timer is not None else None
         if self.deadline is not None and (when is None or self.deadline < when):
             when = self.deadline
+        if machine.kin is not None and machine.kin.routed:
+            when = next_wake(self)
         if self.lacking and not self.calls and self.head == self.durable:
             lacks = [why for seq, why in self.lacking.items() if seq in machine.activities]
             if lacks:
@@ -323,30 +342,27 @@ class LiveRun:
                 return
         if not machine.activities and not self.calls:
             now, keep = self._host.clock.now(), int(self._host.settings.keep_in_memory * SECOND)
-            stays = self._stays_until(keep) if not self._host.draining else 0
+            stays = 0 if self._host.draining else stays_until(self, self._host, keep)
             if stays > now:
                 when = stays if when is None else min(when, stays)
             elif when is None or when > now + keep or self._host.draining:
                 self.leave(when)
                 return
+        elif self.patient and self._leave_if_all_wait():
+            return
         if when is not None:
             self._host.arm(self, when)
-
-    def _stays_until(self, keep: int) -> int:
-        """A run that hears from others is kept for a while: it would be read again for each word."""
-        kin = self.machine.kin
-        if kin is not None and kin.unsettled:
-            return self._host.clock.latest() + keep
-        until = lingers_until(self.machine, self._last, keep)
-        return until if until and self._host.may_linger(self) else 0
 
     def wake(self, now: int) -> None:
         """A timer or the deadline is due."""
         if self.leaving or not self.ready:
             return
         if self.deadline is not None and now >= self.deadline:
-            self._time_out()
+            self._end(EntryKind.TIMED_OUT, RunState.TIMED_OUT, "the run was over its time")
             return
+        if self.machine.kin is not None:
+            for route in due_checks(self.machine.kin, now):
+                self._host.look_after(self, route)
         self._fire_timers(now)
 
     def _fire_timers(self, now: int) -> None:
@@ -359,9 +375,6 @@ class LiveRun:
             self.deliver(EntryKind.TIMER_FIRED, Body(seq=timer[1]))
         if not self.leaving:
             self._after_turn()
-
-    def _time_out(self) -> None:
-        self._end(EntryKind.TIMED_OUT, RunState.TIMED_OUT, "the run was over its time")
 
     def _end(self, kind: EntryKind, state: RunState, reason: str, message_id: str = "") -> None:
         """Close the run without a word to its code."""
@@ -383,18 +396,29 @@ class LiveRun:
         if then is not None:
             self.effects.append(then)
 
-    def wait_for_retry(self, next_at: int) -> None:
-        """An activity waits long for its next try: leave memory if nothing else is going on."""
-        horizon = self._host.clock.now() + int(self._host.settings.keep_in_memory * SECOND)
-        waits = [call.next_at for call in self.calls.values()]
-        if len(waits) != len(self.machine.activities) or any(wait is None or wait <= horizon for wait in waits):
-            return
-        timer = self.machine.next_timer()
-        times = [next_at, *(wait for wait in waits if wait is not None)]
-        times += [timer[0]] if timer is not None else []
-        times += [self.deadline] if self.deadline is not None else []
-        if min(times) > horizon:
-            self.leave(min(times))
+    def call_waits(self) -> None:
+        """A call waits long for its next try, or for an answer from outside: leave memory if nothing else goes on."""
+        self.patient = True
+        if self._host.draining:
+            self.hand_back_when_draining()
+        elif not self.leaving and self.ready:
+            self._leave_if_all_wait()
+
+    def _leave_if_all_wait(self) -> bool:
+        if self.reading or not only_waits(self):
+            return False
+        clock, keep = self._host.clock, int(self._host.settings.keep_in_memory * SECOND)
+        when, stays = next_wake(self), stays_until(self, self._host, keep)
+        if stays > clock.now():
+            self._host.arm(self, stays)
+        elif when is None or when > clock.now() + keep:
+            self.leave(when)
+        return self.leaving
+
+    def consume(self, message_id: str) -> None:
+        """A message was read that causes no turn of its own."""
+        if not self.leaving:
+            self.open_change().consumed.append(message_id)
 
     def call_over(self) -> None:
         """An activity whose answer nobody waits for has come to an end."""
@@ -417,13 +441,9 @@ class LiveRun:
         now = self._host.clock.now()
         if not self.ready:
             self.leave(now)
-        elif self.head == self.durable and all(call.next_at is not None for call in self.calls.values()):
-            machine = self.machine
-            times = [call.next_at or now for call in self.calls.values()]
-            times += [timer[0]] if (timer := machine.next_timer()) is not None else []
-            times += [self.deadline] if self.deadline is not None else []
-            begun = machine.activities.keys() <= self.calls.keys() and self.head >= 0
-            self.leave(min(times, default=None) if begun else now)
+        elif self.head == self.durable and all(call.idle for call in self.calls.values()):
+            begun = self.machine.activities.keys() <= self.calls.keys() and self.head >= 0
+            self.leave(next_wake(self) if begun else now)
 
     def open_change(self) -> Change:
         """What goes to the store next."""
@@ -431,11 +451,6 @@ class LiveRun:
             self.change = Change(run_id=self.identity.run_id, epoch=self.epoch, head=self.head)
             self._host.submit(self)
         return self.change
-
-    def change_beyond(self, effects: Effects, commands: Sequence[Command]) -> None:
-        """Ask the store for what these commands of earlier turns asked it."""
-        self.open_change().effects = effects
-        self.effects.extend(commands)
 
     def move(self, move: Move) -> None:
         """The next change is this run's last here."""
@@ -459,7 +474,8 @@ class LiveRun:
         self.durable = change.new_head
         machine = self.machine
         if machine.logs:
-            machine.emit_logs()
+            logs, machine.logs = machine.logs, []
+            emit_all(logs, self.identity.id)
         if change.effects is not None:
             tell_answers(self._host.waiters.answers, self.identity.chain_id, change.effects)
         if self.starting is not None:
@@ -537,20 +553,12 @@ class LiveRun:
         try:
             pending = set(self.machine.activities)
             redo(self, again, messages)
-            self._pick_up(pending, attempts)
+            answered = {body.seq for kind, body in self._backlog if kind in _ANSWERS}
+            pick_up(self, pending, attempts, answered | answered_early(self, messages, attempts))
             self.receive(messages)
         finally:
             self.reading = False
         self.wake(self._host.clock.now())
-
-    def _pick_up(self, pending: set[int], attempts: Sequence[Attempt]) -> None:
-        """Go on with calls that stood still, or were not begun, because the run was closing."""
-        executor = self._host.executor
-        answered = {body.seq for kind, body in self._backlog if kind in _ANSWERS}
-        for seq in sorted(pending & self.machine.activities.keys() - self.lacking.keys() - answered):
-            if seq not in self.calls:
-                executor.resume(self, seq, [a for a in attempts if a.seq == seq])
-        executor.remind(self)
 
     def _gone(self, move: Move) -> None:
         if move.state in CLOSED:
@@ -564,7 +572,7 @@ class LiveRun:
             self.completion.lose()
         self.leaving = True
         self._host.disarm(self)
-        self._host.executor.cancel_all(self)
+        self._host.executor.cancel_all(self, ENDED)
         self.machine.tear_down()
         self._host.forget(self, move.wake_at if move.state not in CLOSED else None)
         self._host.waiters.look_for(self.run_id)
@@ -580,7 +588,7 @@ class LiveRun:
         self.starting = None
         self.completion.lose()
         self._host.disarm(self)
-        self._host.executor.cancel_all(self)
+        self._host.executor.cancel_all(self, DROPPED)
         self.machine.tear_down()
         self._host.forget(self, None)
         self._host.waiters.look_for(self.run_id)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import logging
 import sys
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
@@ -31,12 +30,11 @@ from batuta.engine.loop import RunFuture, RunLoop, RunTask, RunTimerHandle
 from batuta.engine.mailbox import Mailbox
 from batuta.engine.named import NamedTimers
 from batuta.engine.patches import Patches
+from batuta.engine.routes import call_routed, routed_to
 from batuta.errors import BatutaError, Forbidden, Nondeterministic, WaitsForNothing, WorkflowBroken
 from batuta.ids import RunId
 from batuta.journal.entries import Body, Command, CommandKind, EntryKind, StartInfo
 from batuta.serde import MAX_PAYLOAD, Codec, Decoder, decode, encode
-
-log = logging.getLogger("batuta.engine")
 
 _set_running_loop = asyncio._set_running_loop
 _get_running_loop = asyncio._get_running_loop
@@ -172,7 +170,7 @@ class Machine:
     def _deliver_result(self, body: Body) -> None:
         pending = self._answered(body)
         value = pending.decode_result(body.value if body.value is not UNSET else Raw(b"null"))
-        del self.activities[body.seq]
+        self._forget(body.seq)
         if not pending.future.done():
             pending.future.set_result(value)
 
@@ -180,17 +178,23 @@ class Machine:
         pending = self._answered(body)
         if body.error is UNSET:
             raise Nondeterministic(f"entry {self.entries - 1}", "an error", "an entry without one")
-        del self.activities[body.seq]
+        self._forget(body.seq)
         if not pending.future.done():
             pending.future.set_exception(to_exception(body.error))
 
     def _answered(self, body: Body) -> PendingActivity:
         pending = self.activities.get(body.seq)
+        if pending is None and self.kin is not None and body.seq in self.kin.routed:
+            pending = self.kin.routed[body.seq].pending
         if pending is None:
             raise Nondeterministic(
                 f"entry {self.entries - 1}", f"an answer to command {body.seq} ({body.name})", "no such command waits"
             )
         return pending
+
+    def _forget(self, seq: int) -> None:
+        if self.activities.pop(seq, None) is None and self.kin is not None:
+            del self.kin.routed[seq]
 
     def _deliver_timer(self, body: Body) -> None:
         handle = self._timers.pop(body.seq, None)
@@ -286,24 +290,39 @@ class Machine:
         self._seq += 1
         return self._seq
 
+    @property
+    def last_seq(self) -> int:
+        return self._seq
+
     def kinship(self) -> Kin:
         if self.kin is None:
             self.kin = Kin(self)
         return self.kin
 
     async def call_activity(
-        self, name: str, codec: Codec | None, result: Decoder | None, arguments: Any, options: ActivityOptions
+        self,
+        name: str,
+        codec: Codec | None,
+        result: Decoder | None,
+        arguments: Any,
+        options: ActivityOptions,
+        issued_at: int = 0,
     ) -> Any:
-        """Issue the activity and wait for its answer. Cancelled while it waits: asks for the activity's end, too."""
+        """Issue the activity and wait for its answer. Cancelled while it waits: asks for the activity's end, too.
+
+        `issued_at`: when it was issued in the run that sent it here.
+        """
         self._alive()
         if codec is not None:
             args, kwargs = arguments
             data = codec.encode_args(args, kwargs, self.limit)
         else:
             data = encode(arguments, f"the input of activity {name!r}", self.limit)
+        pending = PendingActivity(name, codec, result, data, options, issued_at or self.at)
+        if (options.queue is not None or self.recorded is not None) and (to := routed_to(self, options)) is not None:
+            return await call_routed(self, pending, to)
         self._seq = seq = self._seq + 1
         self.commands.append(Command(seq, _ACTIVITY, name, Raw(data)))
-        pending = PendingActivity(name, codec, result, data, options, self.at)
         pending.future = RunFuture(loop=self.loop)
         self.activities[seq] = pending
         try:
@@ -476,17 +495,10 @@ class Machine:
         if self.recorded is None and not self._gone:
             self.logs.append(emit)
 
-    def emit_logs(self) -> None:
-        """The turns of these lines are durable."""
-        logs, self.logs = self.logs, []
-        for emit in logs:
-            try:
-                emit()
-            except Exception as error:  # noqa: BLE001 - somebody's log handler must not harm the run
-                log.warning("a log line of run %s was lost: %r", self.identity.id, error)
-
     def key(self, seq: int, name: str) -> str:
         """An activity call's stable key."""
+        if self.start.options is not UNSET:  # a call that was sent here has the key that it had there
+            return self.start.key_base
         return f"{self.start.key_base}:{seq}:{name}"
 
     # -- the end

@@ -21,17 +21,21 @@ from batuta.authoring.backend import (
 )
 from batuta.authoring.definitions import Workflow, code_of
 from batuta.authoring.starting import LARGEST_MEMO
+from batuta.authoring.tokens import AttemptRef
 from batuta.clock import SECOND, Clock, SystemClock
+from batuta.engine import outside
+from batuta.engine.closing import close_from_outside
 from batuta.engine.completion import Completion
 from batuta.engine.following import last_of_chain
 from batuta.engine.session import Session
 from batuta.engine.talking import Messenger, as_message
 from batuta.engine.waiters import Waiters
 from batuta.engine.worker import Worker
-from batuta.errors import AlreadyStarted, RunClosed, StoreUnavailable, UnknownWorkflow, WorkflowBroken
+from batuta.errors import AlreadyStarted, RunClosed, StoreUnavailable, UnknownActivity, UnknownWorkflow, WorkflowBroken
 from batuta.ids import RunId, new_run_id, seed_of
-from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, decode_body, encode_entry
-from batuta.journal.records import Attempt, IfExists, Message, MessageKind, NewRun, Run, RunFilter
+from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, decode_body
+from batuta.journal.failures import Failure
+from batuta.journal.records import Attempt, IfExists, Message, MessageKind, NewRun, Run, RunFilter, RunKind
 from batuta.journal.states import CLAIMABLE, CLOSED, RunState
 from batuta.journal.store import Store
 from batuta.serde import encode
@@ -162,14 +166,18 @@ class NativeBackend:
                 continue
             if run.state in CLOSED:
                 raise RunClosed(run.id, str(run.state))
-            now = await self._store.now()
-            at = max(now, last.at if last is not None else 0)
-            entry = encode_entry(
-                run.head + 1, EntryKind.TERMINATED, at, Body(reason=reason), last.crc if last is not None else 0
-            )
-            if await self._store.close_run(run.run_id, run.head, entry, RunState.TERMINATED, reason):
+            if await close_from_outside(self._store, run, last, EntryKind.TERMINATED, reason):
                 return
         raise StoreUnavailable(f"run {ref.id!r} moved on a hundred times while it was to be terminated: try again")
+
+    # -- activities completed from outside
+
+    async def answer_activity(self, ref: AttemptRef, answer: Raw | Failure) -> None:
+        body = Body(error=answer) if isinstance(answer, Failure) else Body(value=answer)
+        await outside.answer(self._store, ref, body)
+
+    async def beat_activity(self, ref: AttemptRef, details: Raw) -> None:
+        await outside.beat(self._store, ref, Body(value=details))
 
     # -- reading
 
@@ -187,7 +195,11 @@ class NativeBackend:
         if not live:
             return f"no live worker works on queue {run.queue!r}"
         if not any((run.code or run.name) in worker.code for worker in live):
-            return str(UnknownWorkflow(run.name, {name for worker in live for name in worker.code}, run.version))
+            code = {name for worker in live for name in worker.code}
+            if run.kind is RunKind.ACTIVITY:
+                known = {name.removeprefix("activity:") for name in code if name.startswith("activity:")}
+                return str(UnknownActivity(run.name, known))
+            return str(UnknownWorkflow(run.name, {name for name in code if ":" not in name}, run.version))
         return ""
 
     async def journal(self, ref: RunRef) -> list[JournalLine]:
@@ -250,6 +262,7 @@ def _description(run: Run, attempts: Sequence[Attempt]) -> Description:
         id=run.id,
         run_id=run.run_id,
         workflow=run.name,
+        kind=run.kind,
         state=run.state,
         reason=run.reason,
         queue=run.queue,
@@ -272,6 +285,8 @@ def _description(run: Run, attempts: Sequence[Attempt]) -> Description:
                 ended_at=as_datetime(attempt.ended_at),
                 next_at=as_datetime(attempt.next_at),
                 error=attempt.error,
+                details=attempt.details,
+                outside=attempt.outside and attempt.ended_at is None,
             )
             for attempt in attempts
         ],

@@ -7,17 +7,14 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET, json
 
-from batuta.clock import SECOND
 from batuta.engine.kin import parent_mark, refusal_failure
+from batuta.engine.routes import routed_answer
 from batuta.journal.entries import Body, Command, CommandKind, EntryKind
 from batuta.journal.records import Message, MessageKind, Move, Refusal
 
 if TYPE_CHECKING:
     from batuta.engine.live import LiveRun
-    from batuta.engine.machine import Machine
 
-_TALK = (EntryKind.SIGNAL, EntryKind.UPDATE, EntryKind.ACCEPTED, EntryKind.CHILD_DONE, EntryKind.CHILD_FAILED)
-_TALK_SECONDS = 2
 _ASKED = (CommandKind.CHILD, CommandKind.SEND)
 
 _RECENT = 1_000
@@ -32,13 +29,12 @@ def child_input(run: LiveRun, message: Message) -> Input | None:
     if message.name and message.name != str(run.run_id):
         return None
     body = json.decode(message.body, type=Body)
-    failed = body.error is not UNSET
-    if body.seq in run.machine.activities:  # it was an activity that was sent to another queue
-        return (EntryKind.ACTIVITY_FAILED if failed else EntryKind.ACTIVITY_DONE), body
     kin = run.machine.kin
+    if kin is not None and body.seq in kin.routed:
+        return routed_answer(kin.routed[body.seq], body)
     if kin is None or body.seq not in kin.children:
         return None
-    return (EntryKind.CHILD_FAILED if failed else EntryKind.CHILD_DONE), body
+    return (EntryKind.CHILD_FAILED if body.error is not UNSET else EntryKind.CHILD_DONE), body
 
 
 def cancel_input(run: LiveRun, message: Message) -> Input | None:
@@ -63,9 +59,15 @@ def store_answers(run: LiveRun, commands: Sequence[Command], refusals: Sequence[
         kin.unsettled.discard(refusal.seq)
         if refusal.seq in kin.asked or refusal.seq in kin.children:
             inputs.append((EntryKind.REFUSED, Body(seq=refusal.seq, error=refusal_failure(refusal, namespace))))
+        elif refusal.seq in kin.routed:
+            failure = refusal_failure(refusal, namespace)
+            inputs.append(
+                (EntryKind.ACTIVITY_FAILED, Body(refusal.seq, kin.routed[refusal.seq].pending.name, error=failure))
+            )
     refused = {refusal.seq for refusal in refusals}
     for command in commands:
-        if command.kind in _ASKED and command.seq not in refused:
+        asked = command.kind in _ASKED or (command.kind is CommandKind.ACTIVITY and command.to)
+        if asked and command.seq not in refused:
             kin.unsettled.discard(command.seq)
             if command.seq in kin.asked:
                 inputs.append((EntryKind.ACCEPTED, Body(seq=command.seq)))
@@ -80,14 +82,8 @@ def send_again(run: LiveRun) -> None:
     again = kin.unanswered(_RECENT)
     if again is not None:
         commands = [Command(one.parent_seq, CommandKind.CHILD, one.name) for one in again.children]
-        run.change_beyond(again, [*commands, *kin.sent.values()])
-
-
-def lingers_until(machine: Machine, last: EntryKind | None, keep: int) -> int:
-    """Until when a run that nothing goes on in is worth keeping in memory, after the last input; 0: it is not."""
-    if machine.kin is not None and machine.kin.children:
-        return machine.at + keep
-    return machine.at + min(keep, _TALK_SECONDS * SECOND) if last in _TALK else 0
+        run.open_change().effects = again
+        run.effects += [*commands, *kin.sent.values()]
 
 
 def parent_message(run: LiveRun, move: Move) -> Message | None:

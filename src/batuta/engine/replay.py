@@ -10,6 +10,7 @@ from msgspec import UNSET
 
 from batuta.engine.kin import PendingChild
 from batuta.engine.machine import Machine, PendingActivity
+from batuta.engine.routes import Route
 from batuta.errors import InvalidInput, Nondeterministic
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, decode_body
 
@@ -89,9 +90,9 @@ class Replay:
         if recorded.value == issued.value:
             return True
         machine = self._machine
-        pending: PendingActivity | PendingChild | None = machine.activities.get(issued.seq)
+        pending: PendingActivity | PendingChild | Route | None = machine.activities.get(issued.seq)
         if pending is None and machine.kin is not None:
-            pending = machine.kin.children.get(issued.seq)
+            pending = machine.kin.children.get(issued.seq) or machine.kin.routed.get(issued.seq)
         if pending is None or pending.codec is None or recorded.value is UNSET or issued.value is UNSET:
             return False
         try:

@@ -23,6 +23,7 @@ from batuta.engine.live import LiveRun
 from batuta.engine.machine import RunIdentity
 from batuta.engine.poller import Poller
 from batuta.engine.replay import Replay
+from batuta.engine.routes import Route, end_overdue, routed_run_id
 from batuta.engine.timers import Timers
 from batuta.engine.waiters import Waiters
 from batuta.engine.watchdog import Watchdog
@@ -39,6 +40,8 @@ log = logging.getLogger("batuta.engine")
 
 _SLICE = 128
 _TICK = 0.5
+_LAST_WORDS = 2.0
+"""Seconds that a stop waits for the last details of heartbeats to be durable."""
 _FOR_EVER = 100 * 365 * 86_400.0
 
 
@@ -138,6 +141,8 @@ class Session:
             run.hand_back_when_draining()
         failpoint("stop.released")
         await self._empty_within(grace)
+        self.executor.flush()
+        await self._committer.written(_LAST_WORDS)
         await self._end()
         try:
             await self.store.retire(self.info.worker_id)
@@ -392,6 +397,17 @@ class Session:
             return
         replay = run.go_back(tape.entries)
         self._replay(run, tape, replay, replay.slices())
+
+    def look_after(self, run: LiveRun, route: Route) -> None:
+        self._spawn(self._look_after(run, route))
+
+    async def _look_after(self, run: LiveRun, route: Route) -> None:
+        try:
+            await end_overdue(self.store, route, routed_run_id(run.machine, route), self.clock.now())
+        except StoreError:
+            route.check_at = self.clock.now() + SECOND
+            self._loop.call_soon(run.call_over)
+            raise
 
     # -- news
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from batuta.authoring.definitions import Activity, Workflow, activities_of, by_code, check_name
+from batuta.authoring.definitions import Activity, Place, Workflow, activities_of, by_code
+from batuta.authoring.names import check_name
 from batuta.clock import Clock
 from batuta.engine.collector import tune_collector
 from batuta.engine.committer import STORE_FAILED
+from batuta.engine.routes import routed_calls
 from batuta.engine.session import Session
 from batuta.engine.waiters import Waiters
 from batuta.errors import DuplicateDefinition, InvalidInput, StoreError, WorkerError
@@ -36,8 +39,8 @@ class Worker:
         crew: list[Worker],
         waiters: Waiters,
     ) -> None:
-        self.code = by_code(workflows)
         self._activities = _activities_by_name(activities)
+        self.code = by_code(workflows) | routed_calls(self._activities)
         if isinstance(queues, str) or not queues:
             raise InvalidInput(f"queues={queues!r} must be a list of queue names, such as ['default']")
         self._queues = [check_name(queue, "queue") for queue in queues]
@@ -145,4 +148,16 @@ def _activities_by_name(things: Sequence[object]) -> dict[str, Activity[..., Any
             if found.setdefault(activity.name, activity) is not activity:
                 raise DuplicateDefinition(f"two activities are named {activity.name!r}: give one another name=")
             _ = activity.codec  # a bad annotation of a method is found here
+            if activity.place is Place.PROCESS:
+                _check_can_be_found(activity)
     return found
+
+
+def _check_can_be_found(activity: Activity[..., Any]) -> None:
+    fn = activity.fn
+    found = getattr(sys.modules.get(fn.__module__), fn.__qualname__, None)
+    if found is not fn and getattr(found, "fn", None) is not fn:
+        raise InvalidInput(
+            f"activity {activity.name!r} has process=True, and module {fn.__module__!r} has something else as "
+            f"{fn.__qualname__!r}: another process could not find it"
+        )

@@ -144,7 +144,7 @@ class Attempt(Struct, kw_only=True):
     started_at: int
     ended_at: int | None = None
     next_at: int | None = None
-    """When the next try is due, after a failure."""
+    """When the next try is due, after a failure. Of one whose answer comes from outside: when it is over its time."""
     error: str | None = None
     """JSON of a Failure."""
     details: str | None = None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from batuta.app import App
-from batuta.authoring.context import activity_info
+from batuta.authoring.attempt import activity_info
 from batuta.authoring.definitions import activity, workflow
 from batuta.authoring.retry import Retry
 from batuta.cli.demo.ledger import Ledger

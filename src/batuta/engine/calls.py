@@ -1,0 +1,159 @@
+"""A call of an activity, as it is known while it is under way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from batuta.authoring.attempt import ActivityInfo
+from batuta.authoring.definitions import Activity
+from batuta.authoring.failures import to_failure
+from batuta.engine.machine import PendingActivity
+from batuta.errors import ActivityCancelled, ActivityTimeout, LostAttempt
+from batuta.journal.failures import Failure
+from batuta.journal.records import Attempt
+
+if TYPE_CHECKING:
+    from batuta.engine.live import LiveRun
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+CANCELLED = "its call or its run was cancelled"
+ENDED = "its run has ended"
+DROPPED = "its run is not this worker's any more"
+ANSWERED = "it was completed from outside"
+OVERDUE = "it is over its time"
+STOPPED = "its worker has stopped"
+LEASE_OVER = "the worker's lease is over, and another one may have its run"
+"""Why an attempt is lost."""
+
+
+class Beats:
+    """What the heartbeats of a call have brought, over its attempts."""
+
+    __slots__ = ("at", "details", "unwritten")
+
+    def __init__(self, details: str | None = None) -> None:
+        self.at = 0
+        """When the last one came; 0 when none came in this process."""
+        self.details = details
+        self.unwritten = False
+
+
+class Call:
+    """One activity call of one run, over all its attempts."""
+
+    __slots__ = (
+        "activity",
+        "attempt",
+        "beats",
+        "begun",
+        "deadline",
+        "lost",
+        "next_at",
+        "noted",
+        "outside",
+        "over",
+        "pending",
+        "run",
+        "seq",
+        "started_at",
+        "task",
+        "waking",
+    )
+
+    def __init__(
+        self, run: LiveRun, seq: int, pending: PendingActivity, activity: Activity[..., Any], attempt: int
+    ) -> None:
+        self.run, self.seq, self.pending, self.activity, self.attempt = run, seq, pending, activity, attempt
+        self.task: asyncio.Future[Any] | None = None
+        self.waking: asyncio.TimerHandle | None = None
+        self.started_at = 0
+        self.deadline: int | None = None
+        self.next_at: int | None = None
+        """When the next attempt is due, while the call waits for it. Outside: when this one is over its time."""
+        self.begun = attempt > 1
+        """An attempt has been begun before, here or elsewhere: it did start in time."""
+        self.over = False
+        """Its answer is given, or nobody wants it."""
+        self.noted = False
+        """Its start is in the attempts table."""
+        self.outside = False
+        """Its code has ended, and its answer is to come from outside."""
+        self.beats: Beats | None = None
+        self.lost = ""
+        """Why nobody wants its answer."""
+
+    def successor(self, attempt: int) -> Call:
+        """The same call, to be tried again."""
+        fresh = Call(self.run, self.seq, self.pending, self.activity, attempt)
+        fresh.begun = True
+        fresh.beats = self.beats
+        return fresh
+
+    @property
+    def idle(self) -> bool:
+        """Whether it only waits, and needs no memory for that."""
+        return self.outside or self.next_at is not None
+
+    # -- what its code asks, in whatever thread
+
+    def info(self) -> ActivityInfo:
+        run = self.run
+        return ActivityInfo(
+            key=run.machine.key(self.seq, self.pending.name),
+            name=self.pending.name,
+            attempt=self.attempt,
+            run_id=run.run_id,
+            id=run.identity.id,
+            seq=self.seq,
+            started_at=_EPOCH + timedelta(microseconds=self.started_at),
+            namespace=run.identity.namespace,
+            last_details=self.details,
+            is_lost=self.is_lost,
+        )
+
+    def heartbeat(self, details: Any) -> None:
+        self.run.executor.beats.take(self, details)
+
+    def is_lost(self) -> bool:
+        return self.over
+
+    def complain(self) -> None:
+        """Raise what tells the attempt's code that nobody waits for it."""
+        kind = ActivityCancelled if self.lost in (CANCELLED, ENDED) else LostAttempt
+        why = self.lost or "it has ended"
+        raise kind(
+            f"nobody waits for attempt {self.attempt} of activity {self.pending.name!r} of run "
+            f"{self.run.identity.id!r} any more ({why}): stop"
+        )
+
+    # -- what is written of it
+
+    @property
+    def details(self) -> str | None:
+        """JSON of the last heartbeat's details."""
+        return None if self.beats is None else self.beats.details
+
+    def row(self, **more: Any) -> Attempt:
+        return Attempt(seq=self.seq, number=self.attempt, started_at=self.started_at, details=self.details, **more)
+
+
+def last_beats(attempts: Sequence[Attempt]) -> Beats | None:
+    """What heartbeats brought before, here or elsewhere. The attempts are in order."""
+    details = next((a.details for a in reversed(attempts) if a.details is not None), None)
+    return None if details is None else Beats(details)
+
+
+def timeout(call: Call, kind: str, what: str, seconds: float) -> Failure:
+    """The failure of a call that took too long."""
+    message = f"activity {call.pending.name!r} {what} {seconds:g} s (attempt {call.attempt})"
+    return to_failure(ActivityTimeout(message, kind))
+
+
+def fatal(failure: Failure) -> Failure:
+    """After which no other attempt is made."""
+    failure.retryable = False
+    return failure

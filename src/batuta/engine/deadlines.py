@@ -1,0 +1,105 @@
+"""Attempts in flight and time: who takes too long, who is silent for too long, and what is to be noted of the rest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from batuta.clock import SECOND
+from batuta.engine.calls import Call, fatal, timeout
+from batuta.engine.dbclock import DatabaseClock
+from batuta.engine.heartbeats import Heartbeats
+from batuta.journal.failures import Failure
+
+_TICK = 1.0
+
+
+class Deadlines:
+    """Looks at what is in flight once a second, and when a limit is due."""
+
+    def __init__(
+        self,
+        clock: DatabaseClock,
+        in_flight: Mapping[Call, None],
+        beats: Heartbeats,
+        overdue: Callable[[Call, Failure], None],
+    ) -> None:
+        self._clock, self._in_flight, self._beats, self._overdue = clock, in_flight, beats, overdue
+        self._loop: asyncio.AbstractEventLoop
+        self.ticking: asyncio.TimerHandle | None = None
+
+    def open(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def close(self) -> None:
+        if self.ticking is not None:
+            self.ticking.cancel()
+
+    def watch(self, call: Call, now: int) -> None:
+        """An attempt with a limit begins."""
+        if call.pending.options.heartbeat is not None:
+            self._loop.call_later(call.pending.options.heartbeat, self._check_beat, call)
+        call.deadline = ends_at(call)
+        if call.deadline is None:
+            return
+        wait = (call.deadline - now) / SECOND
+        if wait < _TICK:  # the tick is too coarse for it
+            self._loop.call_later(max(wait, 0.0), self._check, call)
+
+    def begin(self) -> None:
+        """Something is in flight."""
+        self.ticking = self._loop.call_later(_TICK, self._tick)
+
+    def _tick(self) -> None:
+        """Once a second while anything is in flight: timeouts, and a note of what takes long or has news."""
+        self.ticking = self._loop.call_later(_TICK, self._tick) if self._in_flight else None
+        now = self._clock.now()
+        for call in list(self._in_flight):
+            if call.deadline is not None and now >= call.deadline:
+                self._check(call)
+            elif call.deadline is not None and call.deadline - now < _TICK * SECOND:
+                self._loop.call_later((call.deadline - now) / SECOND, self._check, call)
+            if call.beats is not None and self._beats.write(call):
+                continue
+            if not call.noted and not call.over and now - call.started_at >= _TICK * SECOND:
+                call.noted = True
+                call.run.record_attempt(call.row())
+
+    def _check(self, call: Call) -> None:
+        if call.over or call not in self._in_flight or call.deadline is None:
+            return
+        now = self._clock.now()
+        if now < call.deadline:
+            self._loop.call_later((call.deadline - now) / SECOND + 0.001, self._check, call)
+        else:
+            self._overdue(call, too_long(call, now))
+
+    def _check_beat(self, call: Call) -> None:
+        silence = call.pending.options.heartbeat
+        if call.over or call not in self._in_flight or silence is None:
+            return
+        last = max(call.started_at, call.beats.at if call.beats is not None else 0)
+        wait = last + int(silence * SECOND) - self._clock.now()
+        if wait > 0:
+            self._loop.call_later(wait / SECOND + 0.001, self._check_beat, call)
+        else:
+            self._overdue(call, timeout(call, "heartbeat", "sent no heartbeat for", silence))
+
+
+def ends_at(call: Call) -> int | None:
+    """When the attempt, begun at its `started_at`, is over its time."""
+    options = call.pending.options
+    ends = []
+    if options.timeout is not None:
+        ends.append(call.started_at + int(options.timeout * SECOND))
+    if options.total_timeout is not None:
+        ends.append(call.pending.issued_at + int(options.total_timeout * SECOND))
+    return min(ends, default=None)
+
+
+def too_long(call: Call, now: int) -> Failure:
+    """What an attempt over its time fails with."""
+    options = call.pending.options
+    if options.total_timeout is not None and now >= call.pending.issued_at + options.total_timeout * SECOND:
+        return fatal(timeout(call, "total", "took longer than its", options.total_timeout))
+    return timeout(call, "attempt", "took longer than its", options.timeout or 0)

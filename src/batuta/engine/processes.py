@@ -1,0 +1,169 @@
+"""CPU-bound activities: each attempt has a process to itself while it runs.
+
+A process that takes too long, or is not wanted any more, is killed; the others do not notice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from msgspec import Raw, json
+
+from batuta.authoring.attempt import CompleteLater
+from batuta.engine.calls import Call
+from batuta.engine.child import BEAT, DONE, LATER, Request, serve
+from batuta.errors import ProcessDied
+from batuta.journal.failures import Failure
+
+_spawn = multiprocessing.get_context("spawn")  # fork would copy the locks and sockets of a process full of threads
+
+
+class Raised(Exception):
+    """The activity raised in its process. `failure` is what remains of that."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class Child:
+    """A process that executes one attempt at a time."""
+
+    def __init__(self) -> None:
+        self.pipe, theirs = _spawn.Pipe()
+        self._process = _spawn.Process(target=serve, args=(theirs,), name="batuta-activity")
+        self._process.start()
+        theirs.close()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def buried(self) -> int | None:
+        """It is killed, or about to end: wait for that. Its exit code, negative for a signal."""
+        self._process.join(5)
+        self.pipe.close()
+        return self._process.exitcode
+
+
+class Processes:
+    """The processes of one worker, made when they are needed and kept for the next attempt."""
+
+    def __init__(self, most: int, beat: Callable[[Call, str | None], None], may_act: Callable[[], bool]) -> None:
+        self._beat, self._may_act = beat, may_act
+        self._threads = ThreadPoolExecutor(most, thread_name_prefix="batuta-process")
+        self._lock = threading.Lock()
+        self._idle: list[Child] = []
+        self._busy: dict[Call, Child] = {}
+        self._closed = False
+        atexit.register(self.close)
+
+    def start(self, loop: asyncio.AbstractEventLoop, call: Call, limit: int) -> asyncio.Future[bytes]:
+        """Execute an attempt. The future has the JSON of its result, or what it raised."""
+        return loop.run_in_executor(self._threads, self._execute, call, limit)
+
+    def kill(self, call: Call) -> None:
+        """Nobody wants the attempt any more (`call.over` says so already)."""
+        with self._lock:
+            if call in self._busy:
+                self._busy[call].kill()
+
+    def close(self) -> None:
+        """Kill all of them. What they were at is lost."""
+        atexit.unregister(self.close)
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+            for child in (*idle, *self._busy.values()):
+                child.kill()
+        for child in idle:
+            child.buried()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # -- in a thread
+
+    def _execute(self, call: Call, limit: int) -> bytes:
+        while not self._may_act():
+            if call.over:
+                raise asyncio.CancelledError
+            time.sleep(0.05)
+        child = self._take(call)
+        try:
+            child.pipe.send_bytes(json.encode(_request(call, limit)))
+            answer = self._listen(call, child)
+        except (EOFError, OSError):
+            self._forget(call)
+            code = child.buried()
+            if call.over:
+                raise asyncio.CancelledError from None
+            raise ProcessDied(
+                f"the process of activity {call.pending.name!r} ended before it answered "
+                f"({f'killed by signal {-code}' if code is not None and code < 0 else f'exit code {code}'}): "
+                f"it crashed, or something killed it, as the system does when memory runs out"
+            ) from None
+        self._give_back(call, child)
+        return _read(answer)
+
+    def _take(self, call: Call) -> Child:
+        with self._lock:
+            child = self._idle.pop() if self._idle else None
+        child = child or Child()
+        with self._lock:
+            if not call.over and not self._closed:
+                self._busy[call] = child
+                return child
+        child.kill()
+        child.buried()
+        raise asyncio.CancelledError
+
+    def _listen(self, call: Call, child: Child) -> bytes:
+        while True:
+            frame = child.pipe.recv_bytes()
+            if frame[:1] != BEAT:
+                return frame
+            self._beat(call, frame[1:].decode() or None)
+
+    def _forget(self, call: Call) -> None:
+        with self._lock:
+            self._busy.pop(call, None)
+
+    def _give_back(self, call: Call, child: Child) -> None:
+        with self._lock:
+            self._busy.pop(call, None)
+            if not call.over and not self._closed:  # else it was, or is being, killed
+                self._idle.append(child)
+                return
+        child.kill()
+        child.buried()
+
+
+def _request(call: Call, limit: int) -> Request:
+    info, fn = call.info(), call.activity.fn
+    return Request(
+        module=fn.__module__,
+        function=fn.__qualname__,
+        name=info.name,
+        arguments=Raw(call.pending.data),
+        limit=limit,
+        key=info.key,
+        attempt=info.attempt,
+        run_id=info.run_id,
+        id=info.id,
+        seq=info.seq,
+        started_at=info.started_at,
+        namespace=info.namespace,
+        last_details=info.last_details,
+    )
+
+
+def _read(answer: bytes) -> bytes:
+    if answer[:1] == DONE:
+        return answer[1:]
+    if answer[:1] == LATER:
+        raise CompleteLater
+    raise Raised(json.decode(answer[1:], type=Failure))

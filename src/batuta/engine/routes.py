@@ -1,0 +1,235 @@
+"""Activities sent to another queue: each is a child run of its own, executed by a worker of that queue.
+
+The child is a run of an internal workflow that calls the one activity, so that retries, timeouts, heartbeats and tokens
+are those of any activity. Its end answers the call, as if the activity had been executed here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any, cast
+
+from msgspec import UNSET, Raw, Struct, json
+from msgspec.structs import replace
+
+from batuta.authoring.context import current_runtime
+from batuta.authoring.definitions import Activity, Workflow
+from batuta.authoring.failures import to_failure
+from batuta.authoring.options import ActivityOptions
+from batuta.clock import SECOND
+from batuta.engine.closing import close_from_outside
+from batuta.engine.loop import RunFuture
+from batuta.errors import ActivityFailed, ActivityTimeout, UnknownRun
+from batuta.ids import RunId, derived_run_id, seed_of
+from batuta.journal.entries import Body, Command, CommandKind, EntryKind, StartInfo
+from batuta.journal.failures import Failure
+from batuta.journal.records import IfExists, NewRun, ParentPolicy, RunKind
+from batuta.journal.states import CLOSED
+from batuta.journal.store import Store
+from batuta.serde import MAX_PAYLOAD
+
+if TYPE_CHECKING:
+    from batuta.engine.kin import Kin
+    from batuta.engine.machine import Machine, PendingActivity
+
+log = logging.getLogger("batuta.engine")
+
+_LONGEST_ID = 500
+_START = "did not start within"
+_TOTAL = "took longer than its"
+_ENDINGS = ("RunTimedOut", "RunTerminated", "RunCancelled")
+
+
+# -- the side of the workflow that calls it
+
+
+class Route:
+    """A call of an activity that another queue executes."""
+
+    __slots__ = ("check_at", "entry", "id", "pending", "seq")
+
+    def __init__(self, pending: PendingActivity, seq: int, id: str, entry: int) -> None:
+        self.pending, self.seq, self.id, self.entry = pending, seq, id, entry
+        options = pending.options
+        limits = [one for one in (options.start_timeout, options.total_timeout) if one is not None]
+        self.check_at = pending.issued_at + int(min(limits) * SECOND) if limits else None
+        """When to look whether it is over its time: while nobody has it, nobody else does."""
+
+    @property
+    def codec(self) -> Any:
+        return self.pending.codec
+
+
+def routed_to(machine: Machine, options: ActivityOptions) -> str | None:
+    """The id of the run that executes the call that is being issued; None: it stays here. In replay, as it was."""
+    if machine.recorded is None:
+        stays = options.queue is None or options.queue == machine.identity.queue
+        return None if stays else _default_id(machine, machine.last_seq + 1)
+    place = len(machine.commands)
+    found = machine.recorded[place] if place < len(machine.recorded) else None
+    return found.to or None if found is not None and found.kind is CommandKind.ACTIVITY else None
+
+
+async def call_routed(machine: Machine, pending: PendingActivity, id: str) -> Any:
+    """Issue the call and wait for its answer. Cancelled while it waits: asks for the activity's end, too."""
+    kin = machine.kinship()
+    seq = machine.next_seq()
+    machine.commands.append(Command(seq, CommandKind.ACTIVITY, pending.name, Raw(pending.data), to=id))
+    machine.beyond = kin.had_children = True
+    pending.future = RunFuture(loop=machine.loop)
+    kin.routed[seq] = Route(pending, seq, id, machine.entries)
+    try:
+        return await pending.future
+    except asyncio.CancelledError:
+        if not machine.gone and kin.routed.pop(seq, None) is not None:
+            why = Raw(json.encode("its caller does not wait for it any more"))
+            command = Command(machine.next_seq(), CommandKind.CANCEL, pending.name, why, target=seq, to=id)
+            machine.commands.append(command)
+            machine.beyond = True
+        raise
+
+
+class Sent(Struct, kw_only=True):
+    """What goes with an activity to another queue."""
+
+    options: ActivityOptions
+    issued_at: int
+    """Its times count from here."""
+
+
+def routed_run_id(machine: Machine, route: Route) -> RunId:
+    return derived_run_id(route.pending.issued_at, machine.start.key_base, route.seq)
+
+
+def routed_run(machine: Machine, route: Route) -> NewRun:
+    """The child, as the store is to insert it. The same every time it is asked for."""
+    pending, run_id = route.pending, routed_run_id(machine, route)
+    sent = Sent(options=replace(pending.options, queue=None), issued_at=pending.issued_at)
+    start = StartInfo(
+        pending.name,
+        seed_of(run_id),
+        machine.key(route.seq, pending.name),  # the call's key is the same wherever it is executed
+        options=Raw(json.encode(sent)),
+    )
+    return NewRun(
+        run_id=run_id,
+        id=route.id,
+        name=pending.name,
+        kind=RunKind.ACTIVITY,
+        queue=pending.options.queue or machine.identity.queue,
+        parent_run_id=machine.identity.run_id,
+        parent_seq=route.seq,
+        parent_policy=ParentPolicy.CANCEL,
+        code=activity_code(pending.name),
+        if_exists=IfExists.RESTART,
+        start=json.encode(Body(value=Raw(pending.data), start=start)).decode(),
+    )
+
+
+def routed_answer(route: Route, body: Body) -> tuple[EntryKind, Body]:
+    """The end of the child as the answer to the call, with the errors that it would have had here."""
+    body.name = route.pending.name
+    if body.error is UNSET:
+        return EntryKind.ACTIVITY_DONE, body
+    failure = body.error
+    if failure.kind == "RunFailed" and failure.cause is not None:
+        body.error = failure.cause
+    elif failure.kind in _ENDINGS:
+        body.error = _ended(failure)
+    return EntryKind.ACTIVITY_FAILED, body
+
+
+def _ended(failure: Failure) -> Failure:
+    """Its run was ended by somebody else than its code."""
+    said = failure.message.partition(" timed out: ")[2]
+    if failure.kind != "RunTimedOut":
+        return to_failure(ActivityFailed(failure.message, failure.type))
+    return to_failure(ActivityTimeout(said or failure.message, "start" if _START in said else "total"))
+
+
+def _default_id(machine: Machine, seq: int) -> str:
+    id = f"{machine.identity.id}/{seq}-{machine.start.key_base[-6:]}"
+    return id if len(id) <= _LONGEST_ID else f"{machine.start.key_base}/{seq}"
+
+
+# -- time
+
+
+def next_check(kin: Kin) -> int | None:
+    """When to look after an activity that is elsewhere."""
+    return min((route.check_at for route in kin.routed.values() if route.check_at is not None), default=None)
+
+
+def due_checks(kin: Kin, now: int) -> list[Route]:
+    """Those to look after now. Each is given once."""
+    due = [route for route in kin.routed.values() if route.check_at is not None and route.check_at <= now]
+    for route in due:
+        total = route.pending.options.total_timeout
+        ends = None if total is None else route.pending.issued_at + int(total * SECOND)
+        route.check_at = ends if ends is not None and ends > now else None
+    return due
+
+
+async def end_overdue(store: Store, route: Route, run_id: RunId, now: int) -> None:
+    """Close the child if nobody has begun it in time, or if all of its time is over."""
+    options, issued_at = route.pending.options, route.pending.issued_at
+    start, total = options.start_timeout, options.total_timeout
+    while True:
+        try:
+            run, last = await store.outcome(run_id)
+        except UnknownRun:
+            return
+        over = total is not None and now >= issued_at + total * SECOND
+        late = start is not None and now >= issued_at + start * SECOND and run.head < 0
+        if run.state in CLOSED or not (over or late):
+            return
+        what, seconds = (_START, start) if late else (_TOTAL, total)
+        reason = f"activity {route.pending.name!r} {what} {seconds:g} s (queue {run.queue!r})"
+        if await close_from_outside(store, run, last, EntryKind.TIMED_OUT, reason):
+            return
+
+
+# -- the side of the worker that executes it
+
+
+def activity_code(name: str) -> str:
+    """What a worker must have to execute an activity that was sent to its queue."""
+    return f"activity:{name}"
+
+
+class _Through:
+    """Arguments and results of a routed call pass as they are: the activity's own codec reads them."""
+
+    result_decoder = json.Decoder(Raw)
+
+    def decode_args(self, data: bytes | Raw) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return (Raw(bytes(data)),), {}
+
+    def encode_result(self, value: Raw, limit: int = MAX_PAYLOAD) -> bytes:
+        return bytes(value)
+
+    def decode_result(self, data: bytes | Raw) -> Any:
+        return data
+
+
+class RoutedCall(Workflow[..., Any]):
+    """The workflow of a run that is one call of one activity."""
+
+    def __init__(self, activity: Activity[..., Any]) -> None:
+        async def perform(arguments: Raw) -> Any:
+            machine = cast("Machine", current_runtime.get())
+            sent = json.decode(machine.start.options if machine.start.options is not UNSET else b"{}", type=Sent)
+            return await machine.call_activity(
+                activity.name, None, _Through.result_decoder, arguments, sent.options, sent.issued_at
+            )
+
+        super().__init__(perform, name="routed")
+        self.name = activity.name
+        self.codec = cast(Any, _Through())
+        self.fingerprint = "routed"  # the activity's code is not replayed
+
+
+def routed_calls(activities: dict[str, Activity[..., Any]]) -> dict[str, Workflow[..., Any]]:
+    """What a worker can execute for others, by what their runs ask for."""
+    return {activity_code(name): RoutedCall(activity) for name, activity in activities.items()}

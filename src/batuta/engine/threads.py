@@ -1,0 +1,23 @@
+"""Sync activities: each attempt has a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import time
+from collections.abc import Callable
+from typing import Any
+
+from batuta.authoring.attempt import current_activity
+from batuta.engine.calls import Call
+
+
+def in_thread(call: Call, may_act: Callable[[], bool], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an attempt, in the thread that calls this. It waits until effects may go out."""
+    while not may_act():
+        if call.over:
+            raise asyncio.CancelledError
+        time.sleep(0.05)
+    context = contextvars.Context()
+    context.run(current_activity.set, call)
+    return context.run(call.activity.fn, *args, **kwargs)

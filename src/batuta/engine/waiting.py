@@ -1,0 +1,55 @@
+"""What a run that does nothing waits for, and how long it should stay in memory for that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from batuta.clock import SECOND
+from batuta.engine.routes import next_check
+from batuta.journal.entries import EntryKind
+from batuta.journal.records import Attempt
+
+if TYPE_CHECKING:
+    from batuta.engine.host import Host
+    from batuta.engine.live import LiveRun
+
+_TALK = (EntryKind.SIGNAL, EntryKind.UPDATE, EntryKind.ACCEPTED, EntryKind.CHILD_DONE, EntryKind.CHILD_FAILED)
+_TALK_SECONDS = 2
+
+
+def only_waits(run: LiveRun) -> bool:
+    """Whether every activity waits for its next try, or for an answer from outside: none needs memory for that."""
+    return run.calls.keys() == run.machine.activities.keys() and all(call.idle for call in run.calls.values())
+
+
+def next_wake(run: LiveRun) -> int | None:
+    """When something is due in a run that only waits."""
+    times = [call.next_at for call in run.calls.values() if call.next_at is not None]
+    times += [timer[0]] if (timer := run.machine.next_timer()) is not None else []
+    times += [run.deadline] if run.deadline is not None else []
+    if run.machine.kin is not None and (check := next_check(run.machine.kin)) is not None:
+        times.append(check)
+    return min(times, default=None)
+
+
+def stays_until(run: LiveRun, host: Host, keep: int) -> int:
+    """A run that hears from others is kept for a while after each turn: it would be read again for each word."""
+    kin, at = run.machine.kin, run.machine.at
+    if kin is not None and kin.unsettled:  # the store's word is on its way
+        return host.clock.latest() + keep
+    if kin is not None and (kin.children or kin.routed):
+        until = at + keep
+    elif run.last in _TALK:
+        until = at + min(keep, _TALK_SECONDS * SECOND)
+    else:
+        return 0
+    return until if host.may_linger(run) else 0
+
+
+def pick_up(run: LiveRun, pending: set[int], attempts: Sequence[Attempt], answered: set[int]) -> None:
+    """Go on with calls that stood still, or were not begun, because the run was closing."""
+    for seq in sorted(pending & run.machine.activities.keys() - run.lacking.keys() - answered):
+        if seq not in run.calls:
+            run.executor.resume(run, seq, [a for a in attempts if a.seq == seq])
+    run.executor.remind(run)

@@ -1,0 +1,92 @@
+"""Activities for processes: another process imports this module by its name."""
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from batuta import CompleteLater, NonRetryable, Retry, activity, activity_info, heartbeat, workflow
+
+
+@dataclass
+class Numbers:
+    """Typed arguments cross the pipe as JSON."""
+
+    values: list[int]
+
+
+class Refused(Exception):
+    """An error of the module's own."""
+
+
+def note(folder: str, what: str) -> None:
+    """Leave a mark that other processes see."""
+    (Path(folder) / f"{what}.{time.monotonic_ns()}").write_text(str(os.getpid()))
+
+
+@activity(process=True, retry=Retry(attempts=1))
+def crunch(numbers: Numbers) -> Numbers:
+    info = activity_info()
+    assert info.name == "crunch"
+    return Numbers([number * number for number in numbers.values] + [info.attempt, int(info.key.split(":")[1])])
+
+
+@activity(process=True, retry=Retry(attempts=1))
+def whoami() -> int:
+    return os.getpid()
+
+
+@activity(process=True, retry=Retry(attempts=1))
+def refuses(kind: str) -> None:
+    if kind == "never":
+        raise NonRetryable("never")
+    if kind == "exits":
+        raise SystemExit(3)
+    raise Refused(kind)
+
+
+@activity(process=True, retry=Retry(attempts=2, first=0.01))
+def dies(folder: str, how: str) -> str:
+    note(folder, "died")
+    if activity_info().attempt == 1:
+        if how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        os._exit(7)
+    return "alive"
+
+
+@activity(process=True, retry=Retry(attempts=2, first=0.01))
+def copies(folder: str) -> list[int]:
+    done = activity_info().details or 0
+    for page in range(done, 3):
+        heartbeat(page + 1)
+        if activity_info().attempt == 1 and page == 1:
+            raise ConnectionError("reset")
+    return [done, activity_info().details]
+
+
+@activity(process=True, retry=Retry(attempts=1))
+def spins(folder: str, name: str) -> str:
+    """Busy until a file says that it may end."""
+    note(folder, name)
+    until = Path(folder) / f"{name}-may-end"
+    while not until.exists():
+        time.sleep(0.005)
+    return name
+
+
+@activity(process=True, retry=Retry(attempts=1))
+def asks(folder: str) -> str:
+    (Path(folder) / "token").write_text(activity_info().token)
+    raise CompleteLater
+
+
+@activity(process=True, retry=Retry(attempts=1))
+def lies() -> int:
+    return object()  # type: ignore[return-value]  # that is the point
+
+
+@workflow
+async def crunching(numbers: Numbers) -> Numbers:
+    return await crunch(numbers)

@@ -1,0 +1,245 @@
+"""Activities in processes: they compute beside the worker, are killed when they must end, and harm nobody."""
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batuta import ActivityTimeout, InvalidInput, Retry, activity, connect, workflow
+from batuta.errors import NotSerialisable, ProcessDied
+from tests.engine import crunch as c
+from tests.engine.arena import PATIENCE, until
+
+ALL = [c.crunch, c.whoami, c.refuses, c.dies, c.copies, c.spins, c.asks, c.lies]
+
+
+def calling(call: Any) -> Any:
+    """A workflow that makes this call."""
+
+    @workflow(name="calling")
+    async def calls(*arguments: Any) -> Any:
+        try:
+            return await call(*arguments)
+        except Exception as error:  # noqa: BLE001 - the tests look at it
+            return f"{type(error).__name__}: {error}"
+
+    return calls
+
+
+async def result_of(call: Any, *arguments: Any) -> Any:
+    calls = calling(call)
+    async with connect("memory://") as client, client.worker(workflows=[calls], activities=ALL, processes=2):
+        return await (await client.start(calls, *arguments)).result(PATIENCE)
+
+
+def marks(folder: Path, what: str) -> list[int]:
+    """The processes that left such a mark."""
+    found = [path.read_text() for path in folder.glob(f"{what}.*")]
+    return [int(text) for text in found if text]
+
+
+async def until_marked(folder: Path, what: str, count: int = 1) -> list[int]:
+    async def there() -> bool:
+        return len(marks(folder, what)) >= count
+
+    await until(there)
+    return marks(folder, what)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def until_gone(pid: int) -> None:
+    async def gone() -> bool:
+        return not is_alive(pid)
+
+    await until(gone)
+
+
+# -- computing
+
+
+async def test_typed_values_cross_as_json(real_time: None) -> None:
+    assert await result_of(c.crunch, c.Numbers([2, 3])) == {"values": [4, 9, 1, 1]}
+
+
+async def test_a_process_is_another_one_and_is_used_again(real_time: None) -> None:
+    @workflow
+    async def thrice() -> list[int]:
+        return [await c.whoami() for _ in range(3)]
+
+    async with connect("memory://") as client, client.worker(workflows=[thrice], activities=ALL):
+        pids = await (await client.start(thrice)).result(PATIENCE)
+    assert len(set(pids)) == 1
+    assert pids[0] != os.getpid()
+    await until_gone(pids[0])
+
+
+async def test_what_is_raised_there_is_raised_here(real_time: None) -> None:
+    assert await result_of(c.refuses, "no") == "Refused: no"
+    assert await result_of(c.refuses, "never") == "NonRetryable: never"
+    assert (await result_of(c.refuses, "exits")).startswith("ActivityFailed: 3")
+
+
+async def test_a_result_without_a_json_form_is_named(real_time: None) -> None:
+    assert NotSerialisable.__name__ in await result_of(c.lies)
+
+
+async def test_heartbeats_and_details_cross_too(real_time: None, tmp_path: Path) -> None:
+    assert await result_of(c.copies, str(tmp_path)) == [2, 3]
+
+
+async def test_it_may_be_completed_from_outside(real_time: None, tmp_path: Path) -> None:
+    calls = calling(c.asks)
+    async with connect("memory://") as client, client.worker(workflows=[calls], activities=ALL):
+        handle = await client.start(calls, str(tmp_path))
+
+        async def waits() -> bool:
+            return any(attempt.outside for attempt in (await handle.describe()).attempts)
+
+        await until(waits)
+        await client.complete((tmp_path / "token").read_text(), "answered")
+        assert await handle.result(PATIENCE) == "answered"
+
+
+# -- ending
+
+
+@pytest.mark.parametrize(("how", "code"), [("kill", "signal 9"), ("exit", "exit code 7")])
+async def test_a_process_that_dies_is_a_failed_attempt(real_time: None, tmp_path: Path, how: str, code: str) -> None:
+    assert await result_of(c.dies, str(tmp_path), how) == "alive"
+    assert len(marks(tmp_path, "died")) == 2
+    once = c.dies.with_options(retry=Retry(attempts=1))
+    said = await result_of(once, str(tmp_path), how)
+    assert said.startswith(ProcessDied.__name__)
+    assert code in said
+
+
+async def test_a_process_over_its_time_is_killed_and_the_others_go_on(real_time: None, tmp_path: Path) -> None:
+    folder = str(tmp_path)
+
+    @workflow
+    async def both() -> list[str]:
+        other = asyncio.create_task(c.spins(folder, "other"))
+        try:
+            await c.spins.with_options(timeout=4)(folder, "endless")
+        except ActivityTimeout as error:
+            return [error.kind, await other, await c.spins(folder, "later")]
+        return []
+
+    async with connect("memory://") as client, client.worker(workflows=[both], activities=ALL, processes=2):
+        handle = await client.start(both)
+        (endless,) = await until_marked(tmp_path, "endless")
+        await until_marked(tmp_path, "other")
+        await until_gone(endless)
+        (tmp_path / "other-may-end").touch()
+        (tmp_path / "later-may-end").touch()
+        assert await handle.result(PATIENCE) == ["attempt", "other", "later"]
+        assert len(marks(tmp_path, "other")) == 1
+
+
+async def test_a_cancelled_run_kills_its_process(real_time: None, tmp_path: Path) -> None:
+    calls = calling(c.spins)
+    async with connect("memory://") as client, client.worker(workflows=[calls], activities=ALL):
+        handle = await client.start(calls, str(tmp_path), "endless")
+        (pid,) = await until_marked(tmp_path, "endless")
+        await handle.cancel()
+        await until_gone(pid)
+
+
+async def test_a_graceful_stop_waits_for_a_process(real_time: None, tmp_path: Path) -> None:
+    calls = calling(c.spins)
+    async with connect("memory://") as client:
+        async with client.worker(workflows=[calls], activities=ALL) as worker:
+            handle = await client.start(calls, str(tmp_path), "a")
+            (pid,) = await until_marked(tmp_path, "a")
+            os.kill(pid, signal.SIGTERM)  # as from a supervisor that signals the whole group
+            os.kill(pid, signal.SIGINT)
+            stopping = asyncio.create_task(worker.stop(PATIENCE))
+            (tmp_path / "a-may-end").touch()
+            await stopping
+        await until_gone(pid)
+        assert len(marks(tmp_path, "a")) == 1
+        async with client.worker(workflows=[calls], activities=ALL):
+            assert await handle.result(PATIENCE) == "a"
+        assert len(marks(tmp_path, "a")) == 1
+
+
+async def test_after_the_grace_its_process_is_killed(real_time: None, tmp_path: Path) -> None:
+    calls = calling(c.spins)
+    async with connect("memory://") as client:
+        async with client.worker(workflows=[calls], activities=ALL) as worker:
+            await client.start(calls, str(tmp_path), "a")
+            (pid,) = await until_marked(tmp_path, "a")
+            await worker.stop(0.01)
+        await until_gone(pid)
+
+
+async def test_more_than_there_is_room_for_wait(real_time: None, tmp_path: Path) -> None:
+    @workflow
+    async def three() -> list[str]:
+        return list(await asyncio.gather(*(c.spins(str(tmp_path), name) for name in "abc")))
+
+    async with connect("memory://") as client, client.worker(workflows=[three], activities=ALL, processes=2):
+        handle = await client.start(three)
+        await until_marked(tmp_path, "a")
+        await until_marked(tmp_path, "b")
+        assert not marks(tmp_path, "c")
+        (tmp_path / "a-may-end").touch()
+        await until_marked(tmp_path, "c")
+        for name in "bc":
+            (tmp_path / f"{name}-may-end").touch()
+        assert await handle.result(PATIENCE) == ["a", "b", "c"]
+
+
+# -- bad input
+
+
+def test_an_async_function_cannot_have_a_process() -> None:
+    with pytest.raises(InvalidInput, match="async def"):
+
+        @activity(process=True)
+        async def waits() -> None: ...
+
+
+def test_what_another_process_could_not_find_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="top of its module"):
+
+        @activity(process=True)
+        def closure() -> None: ...
+
+    with pytest.raises(InvalidInput, match="top of its module"):
+        activity(process=True)(lambda: None)
+    with pytest.raises(InvalidInput, match="top of its module"):
+
+        class Gateway:
+            @activity(process=True)
+            def method(self) -> None: ...
+
+
+async def test_a_function_that_its_module_has_under_another_name_is_refused_by_the_worker() -> None:
+    def hidden() -> None: ...
+
+    hidden.__qualname__ = "nowhere"
+    async with connect("memory://") as client:
+        with pytest.raises(InvalidInput, match="could not find it"):
+            client.worker(activities=[activity(process=True)(hidden)])
+
+
+def test_process_is_no_option_of_a_call() -> None:
+    with pytest.raises(InvalidInput, match="unknown activity options process"):
+        c.crunch.with_options(process=False)
+
+
+@pytest.mark.parametrize("bad", [0, -1, 1.5, "5", True])
+def test_a_limit_that_cannot_be_is_refused(bad: Any) -> None:
+    with pytest.raises(InvalidInput, match="limit="):
+        activity(limit=bad)(c.note)
