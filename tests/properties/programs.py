@@ -65,9 +65,11 @@ async def execute(node: Node) -> Any:
             return "nap"
         case ["seq", *nodes]:
             return [await execute(each) for each in nodes]
-        case ["child", inner]:
+        case ["child", inner, *wait]:
+            await asyncio.sleep(sum(wait))
             return await run_child(program, inner)
-        case ["begin", inner, meanwhile]:
+        case ["begin", inner, meanwhile, *wait]:
+            await asyncio.sleep(sum(wait))
             child = await start_child(program, inner)
             said = await execute(meanwhile)
             return [said, await child.result()]
@@ -169,6 +171,9 @@ def _distinct(node: Any, used: list[int]) -> Node:
             used.append(1)
         else:
             made.append(_distinct(part, used) if isinstance(part, list | tuple) else part)
+    if kind in ("child", "begin"):  # runs that begin together end in any order
+        made.append(0.01 * 2 ** len(used))
+        used.append(1)
     return made
 
 

@@ -19,6 +19,7 @@ from batuta.engine.chains import closing_move, ended_move
 from batuta.engine.completion import Completion
 from batuta.engine.effects import add_effects
 from batuta.engine.host import Host
+from batuta.engine.logs import emit_all
 from batuta.engine.machine import Machine, RunIdentity
 from batuta.engine.outside import answered_early
 from batuta.engine.reading import Redo, accepts, as_input, redo, tell_answers
@@ -30,7 +31,7 @@ from batuta.errors import InvalidInput, OutcomeUnknown, WorkflowBroken
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, encode_entry
-from batuta.journal.records import Attempt, Change, Effects, Message, MessageKind, Move, NewRun, Refusal
+from batuta.journal.records import Attempt, Change, Message, MessageKind, Move, NewRun, Refusal
 from batuta.journal.states import CLOSED, RunState
 
 if TYPE_CHECKING:
@@ -63,7 +64,6 @@ class LiveRun:
         "_held_up",
         "_host",
         "_kept",
-        "_last",
         "alarm",
         "calls",
         "change",
@@ -75,6 +75,7 @@ class LiveRun:
         "head",
         "identity",
         "lacking",
+        "last",
         "leaving",
         "machine",
         "parent",
@@ -117,7 +118,7 @@ class LiveRun:
         self._held_up = False
         self._backlog: deque[tuple[EntryKind, Body]] = deque()
         self._kept: list[Entry] = []
-        self._last: EntryKind | None = None
+        self.last: EntryKind | None = None
 
     @property
     def run_id(self) -> RunId:
@@ -304,7 +305,7 @@ class LiveRun:
             add_effects(self, change, entry, body.commands)
         self.effects.extend(body.commands)
         self.head = entry.ord
-        self._last = kind
+        self.last = kind
         if self._host.settings.always_replay:
             self._kept.append(entry)
 
@@ -342,7 +343,7 @@ class LiveRun:
                 return
         if not machine.activities and not self.calls:
             now, keep = self._host.clock.now(), int(self._host.settings.keep_in_memory * SECOND)
-            stays = 0 if self._host.draining else stays_until(self, self._host, self._last, keep)
+            stays = 0 if self._host.draining else stays_until(self, self._host, keep)
             if stays > now:
                 when = stays if when is None else min(when, stays)
             elif when is None or when > now + keep or self._host.draining:
@@ -358,7 +359,7 @@ class LiveRun:
         if self.leaving or not self.ready:
             return
         if self.deadline is not None and now >= self.deadline:
-            self._time_out()
+            self._end(EntryKind.TIMED_OUT, RunState.TIMED_OUT, "the run was over its time")
             return
         if self.machine.kin is not None:
             for route in due_checks(self.machine.kin, now):
@@ -375,9 +376,6 @@ class LiveRun:
             self.deliver(EntryKind.TIMER_FIRED, Body(seq=timer[1]))
         if not self.leaving:
             self._after_turn()
-
-    def _time_out(self) -> None:
-        self._end(EntryKind.TIMED_OUT, RunState.TIMED_OUT, "the run was over its time")
 
     def _end(self, kind: EntryKind, state: RunState, reason: str, message_id: str = "") -> None:
         """Close the run without a word to its code."""
@@ -411,7 +409,7 @@ class LiveRun:
         if self.reading or not only_waits(self):
             return False
         clock, keep = self._host.clock, int(self._host.settings.keep_in_memory * SECOND)
-        when, stays = next_wake(self), stays_until(self, self._host, self._last, keep)
+        when, stays = next_wake(self), stays_until(self, self._host, keep)
         if stays > clock.now():
             self._host.arm(self, stays)
         elif when is None or when > clock.now() + keep:
@@ -455,11 +453,6 @@ class LiveRun:
             self._host.submit(self)
         return self.change
 
-    def change_beyond(self, effects: Effects, commands: Sequence[Command]) -> None:
-        """Ask the store for what these commands of earlier turns asked it."""
-        self.open_change().effects = effects
-        self.effects.extend(commands)
-
     def move(self, move: Move) -> None:
         """The next change is this run's last here."""
         self.open_change().move = move
@@ -482,7 +475,8 @@ class LiveRun:
         self.durable = change.new_head
         machine = self.machine
         if machine.logs:
-            machine.emit_logs()
+            logs, machine.logs = machine.logs, []
+            emit_all(logs, self.identity.id)
         if change.effects is not None:
             tell_answers(self._host.waiters.answers, self.identity.chain_id, change.effects)
         if self.starting is not None:

@@ -27,7 +27,6 @@ from batuta.authoring.options import ActivityOptions
 from batuta.clock import SECOND
 from batuta.engine.generators import hook_generators, thread
 from batuta.engine.kin import Kin
-from batuta.engine.logs import emit_all
 from batuta.engine.loop import RunFuture, RunLoop, RunTask, RunTimerHandle
 from batuta.engine.mailbox import Mailbox
 from batuta.engine.named import NamedTimers
@@ -497,11 +496,6 @@ class Machine:
     def log(self, emit: Callable[[], None]) -> None:
         if self.recorded is None and not self._gone:
             self.logs.append(emit)
-
-    def emit_logs(self) -> None:
-        """The turns of these lines are durable."""
-        logs, self.logs = self.logs, []
-        emit_all(logs, self.identity.id)
 
     def key(self, seq: int, name: str) -> str:
         """An activity call's stable key."""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET, json
 
-from batuta.clock import SECOND
 from batuta.engine.kin import parent_mark, refusal_failure
 from batuta.engine.routes import routed_answer
 from batuta.journal.entries import Body, Command, CommandKind, EntryKind
@@ -15,10 +14,7 @@ from batuta.journal.records import Message, MessageKind, Move, Refusal
 
 if TYPE_CHECKING:
     from batuta.engine.live import LiveRun
-    from batuta.engine.machine import Machine
 
-_TALK = (EntryKind.SIGNAL, EntryKind.UPDATE, EntryKind.ACCEPTED, EntryKind.CHILD_DONE, EntryKind.CHILD_FAILED)
-_TALK_SECONDS = 2
 _ASKED = (CommandKind.CHILD, CommandKind.SEND)
 
 _RECENT = 1_000
@@ -86,14 +82,8 @@ def send_again(run: LiveRun) -> None:
     again = kin.unanswered(_RECENT)
     if again is not None:
         commands = [Command(one.parent_seq, CommandKind.CHILD, one.name) for one in again.children]
-        run.change_beyond(again, [*commands, *kin.sent.values()])
-
-
-def lingers_until(machine: Machine, last: EntryKind | None, keep: int) -> int:
-    """Until when a run that nothing goes on in is worth keeping in memory, after the last input; 0: it is not."""
-    if machine.kin is not None and machine.kin.children:
-        return machine.at + keep
-    return machine.at + min(keep, _TALK_SECONDS * SECOND) if last in _TALK else 0
+        run.open_change().effects = again
+        run.effects += [*commands, *kin.sent.values()]
 
 
 def parent_message(run: LiveRun, move: Move) -> Message | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from batuta.engine.relations import lingers_until
+from batuta.clock import SECOND
 from batuta.engine.routes import next_check
 from batuta.journal.entries import EntryKind
 from batuta.journal.records import Attempt
@@ -13,6 +13,9 @@ from batuta.journal.records import Attempt
 if TYPE_CHECKING:
     from batuta.engine.host import Host
     from batuta.engine.live import LiveRun
+
+_TALK = (EntryKind.SIGNAL, EntryKind.UPDATE, EntryKind.ACCEPTED, EntryKind.CHILD_DONE, EntryKind.CHILD_FAILED)
+_TALK_SECONDS = 2
 
 
 def only_waits(run: LiveRun) -> bool:
@@ -30,15 +33,18 @@ def next_wake(run: LiveRun) -> int | None:
     return min(times, default=None)
 
 
-def stays_until(run: LiveRun, host: Host, last: EntryKind | None, keep: int) -> int:
-    """A run that hears from others is kept for a while: it would be read again for each word. 0: it is not."""
-    kin = run.machine.kin
-    if kin is not None and kin.unsettled:
+def stays_until(run: LiveRun, host: Host, keep: int) -> int:
+    """A run that hears from others is kept for a while after each turn: it would be read again for each word."""
+    kin, at = run.machine.kin, run.machine.at
+    if kin is not None and kin.unsettled:  # the store's word is on its way
         return host.clock.latest() + keep
-    if kin is not None and kin.routed:
-        return run.machine.at + keep
-    until = lingers_until(run.machine, last, keep)
-    return until if until and host.may_linger(run) else 0
+    if kin is not None and (kin.children or kin.routed):
+        until = at + keep
+    elif run.last in _TALK:
+        until = at + min(keep, _TALK_SECONDS * SECOND)
+    else:
+        return 0
+    return until if host.may_linger(run) else 0
 
 
 def pick_up(run: LiveRun, pending: set[int], attempts: Sequence[Attempt], answered: set[int]) -> None:
