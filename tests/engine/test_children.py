@@ -163,7 +163,7 @@ async def has_begun(gate: str) -> None:
     await until(is_there)
 
 
-async def test_results_of_children_come_in_the_order_they_were_asked_for(arena: Arena) -> None:
+async def test_results_of_children_come_in_the_order_they_were_asked_for(arena: Arena) -> None:  # covers B-15
     client = await arena.client()
     await arena.worker(client, *EVERYTHING)
     handle = await client.start(family, 30, id="p")
