@@ -72,7 +72,7 @@ async def children(env: Environment) -> list[Any]:
 # -- results
 
 
-async def test_a_worker_of_the_other_queue_executes_it() -> None:
+async def test_a_worker_of_the_other_queue_executes_it() -> None:  # covers B-04
     async with world(film) as env, gpu(env, render) as worker:
         handle = await env.start(film, "dawn", id="film-1")
         assert await handle.result() == "dawn.png"
