@@ -133,6 +133,7 @@ async def fill(task: Task) -> Figures:
 
 if __name__ == "__main__":
     from bench.asleep import asleep
+    from bench.kin import family, pairs
     from bench.several import shared
 
     answer(
@@ -144,6 +145,8 @@ if __name__ == "__main__":
             "long": long_run,
             "fill": fill,
             "W5": asleep,
+            "W12": family,
+            "W13": pairs,
             "W8-1": shared,
             "W8-2": shared,
             "W8-4": shared,

@@ -44,6 +44,7 @@ def plan(full: bool) -> list[Group]:
         _finished(full),
         _long(),
         *_big(),
+        *_kin(),
     ]
 
 
@@ -96,6 +97,13 @@ def _big() -> list[Group]:
     asleep = Part("W5", "batuta", runs=100_000, rounds=1)
     shared = [Part(f"W8-{count}", "batuta", runs=3_000, steps=5, rounds=1, stores=("pg",)) for count in (1, 2, 4)]
     return [(asleep,), tuple(shared)]
+
+
+def _kin() -> list[Group]:
+    return [
+        (Part("W12", "batuta", runs=10_000, rounds=3),),
+        (Part("W13", "batuta", runs=1_000, steps=10, rounds=3),),
+    ]
 
 
 def _long() -> Group:

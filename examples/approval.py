@@ -1,43 +1,66 @@
-"""An activity that a person answers. While it waits, its run takes no memory and its worker may be gone.
+"""A run that people talk to: it is asked, told, updated and watched while it waits.
 
 Prints:
-    asked for o-7
-    the worker is gone, the question is not
-    o-7 was approved by Ada
+    status: waiting for approval, 0 lines
+    lines: 1
+    lines: 2
+    rejected: at least one, please
+    published: {'lines': 2}
+    result: 2 lines approved
 """
 
 import asyncio
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from batuta import CompleteLater, RunState, activity, activity_info, connect, workflow
+from batuta import Query, Signal, Update, UpdateRejected, activity, connect, publish, workflow
 
-inbox: asyncio.Queue[str] = asyncio.Queue()
+approve = Signal("approve", bool)
+add_line = Update("add_line", int)
+status = Query("status", str)
 
 
-@activity(timeout=7 * 86_400)
-async def ask_manager(order: str) -> str:
-    print(f"asked for {order}")
-    await inbox.put(activity_info().token)  # a mail with a link, say
-    raise CompleteLater
+@activity
+async def reserve(sku: str, count: int) -> str:
+    return f"{count} x {sku}"
 
 
 @workflow
-async def purchase(order: str) -> str:
-    manager = await ask_manager(order)
-    return f"{order} was approved by {manager}"
+async def order() -> str:
+    lines: list[str] = []
+
+    def some(sku: str, count: int) -> None:
+        if count < 1:
+            raise ValueError("at least one, please")
+
+    @add_line.handle(validator=some)
+    async def add(sku: str, count: int) -> int:
+        lines.append(await reserve(sku, count))
+        publish("lines", len(lines))
+        return len(lines)
+
+    status.handle(lambda: f"waiting for approval, {len(lines)} lines")
+    try:
+        approved = await approve.wait(timeout=7 * 24 * 3600)
+    except TimeoutError:
+        approved = False
+    return f"{len(lines)} lines {'approved' if approved else 'declined'}"
 
 
 async def main(folder: Path) -> None:
-    async with connect(f"sqlite:///{folder / 'approval.db'}") as batuta:
-        async with batuta.worker(workflows=[purchase], activities=[ask_manager]):
-            handle = await batuta.start(purchase, "o-7")
-            token = await inbox.get()
-        assert (await handle.describe()).state is RunState.WAITING
-        print("the worker is gone, the question is not")
-        await batuta.complete(token, "Ada")  # what the page behind the link does
-        async with batuta.worker(workflows=[purchase], activities=[ask_manager]):
-            print(await handle.result())
+    async with connect(f"sqlite:///{folder / 'orders.db'}") as batuta:
+        async with batuta.worker(workflows=[order], activities=[reserve]):
+            handle = await batuta.start(order, id="order-1")
+            print("status:", await handle.query(status))
+            for sku in ("tea", "cup"):
+                print("lines:", await handle.update(add_line, sku, 1))
+            try:
+                await handle.update(add_line, "spoon", 0)
+            except UpdateRejected as error:
+                print("rejected:", error.__cause__)
+            print("published:", await handle.published())
+            await handle.signal(approve, True, message_id="the boss said so")
+            print("result:", await handle.result())
 
 
 if __name__ == "__main__":

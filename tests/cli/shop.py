@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from batuta import App, CompleteLater, Retry, activity, activity_info, workflow
+from batuta import App, CompleteLater, Query, Retry, Signal, Update, activity, activity_info, publish, workflow
 
 LEDGER = "SHOP_LEDGER"
 
@@ -72,6 +72,32 @@ async def walk(steps: int, seconds: float) -> list[int]:
 @workflow
 async def blocked(seconds: float) -> None:
     await block(seconds)
+
+
+limit = Signal("limit", int)
+put = Update("put", int)
+size = Query("size", int)
+
+
+@workflow
+async def basket() -> list[str]:
+    items: list[str] = []
+
+    def short(item: str) -> None:
+        if len(item) > 10:
+            raise ValueError("too long a name")
+
+    @put.handle(validator=short)
+    def append(item: str) -> int:
+        items.append(item)
+        publish("last", item)
+        return len(items)
+
+    @size.handle
+    def count(more: int = 0) -> int:
+        return len(items) + more
+
+    return items[: await limit.wait()]
 
 
 @activity(retry=Retry(attempts=2, first=0.01))

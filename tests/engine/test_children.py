@@ -17,6 +17,7 @@ from batuta import (
     RunState,
     RunTerminated,
     RunTimedOut,
+    Signal,
     UnknownRun,
     Workflow,
     activity,
@@ -26,8 +27,9 @@ from batuta import (
     start_child,
     workflow,
 )
+from batuta.verify import verify
 from tests.engine.arena import PATIENCE, Arena, until, until_state
-from tests.engine.kit import replay_all
+from tests.engine.kit import replay_all, world
 
 begun: list[str] = []
 gates: dict[str, asyncio.Event] = {}
@@ -161,7 +163,7 @@ async def has_begun(gate: str) -> None:
     await until(is_there)
 
 
-async def test_results_of_children_come_in_the_order_they_were_asked_for(arena: Arena) -> None:
+async def test_results_of_children_come_in_the_order_they_were_asked_for(arena: Arena) -> None:  # covers B-15
     client = await arena.client()
     await arena.worker(client, *EVERYTHING)
     handle = await client.start(family, 30, id="p")
@@ -312,6 +314,27 @@ async def test_a_parent_that_has_left_memory_hears_of_its_children(arena: Arena)
     assert await handle.result(PATIENCE) == "slept"
 
 
+async def test_a_graceful_stop_hands_parent_and_children_to_another_worker(arena: Arena) -> None:
+    client = await arena.client()
+    first = await arena.worker(client, *EVERYTHING)
+    handle = await client.start(watches, 0.2, id="p")
+    await until(lambda: _exists(client, "kid"))
+    await first.stop()
+    await arena.worker(client, *EVERYTHING)
+    assert await handle.result(PATIENCE) == "slept"
+
+
+async def test_the_database_keeps_its_promises_about_families(arena: Arena) -> None:
+    client = await arena.client()
+    await arena.worker(client, *EVERYTHING)
+    await (await client.start(family, 5)).result(PATIENCE)
+    await (await client.start(names_its_children, id="p")).result(PATIENCE)
+    await (await client.start(asks_once, "gate", id="q")).result(PATIENCE)
+    await until_state(await client.get("kid"), RunState.CANCELLED)
+    report = await verify(arena.store(client), list(WORKFLOWS.values()))
+    assert report.violations == []
+
+
 async def test_a_signal_to_nobody_or_to_a_closed_run_is_refused(arena: Arena) -> None:
     client = await arena.client()
     await arena.worker(client, *EVERYTHING)
@@ -351,8 +374,6 @@ async def test_a_child_is_retried_by_its_own_policy(arena: Arena) -> None:
     ],
 )
 async def test_bad_options_of_a_child_are_errors_in_the_code(options: dict[str, Any], says: str) -> None:
-    from tests.engine.kit import world
-
     @workflow
     async def careless() -> str:
         try:
@@ -365,9 +386,89 @@ async def test_bad_options_of_a_child_are_errors_in_the_code(options: dict[str, 
         assert says in await env.run(careless)
 
 
-async def test_arguments_that_do_not_fit_are_an_error_in_the_code() -> None:
-    from tests.engine.kit import world
+@pytest.mark.parametrize("always_replay", [False, True])
+async def test_a_parent_that_is_cancelled_cancels_its_child_once(always_replay: bool) -> None:
+    cleaned: list[str] = []
 
+    @activity
+    async def clean(word: str) -> None:
+        await asyncio.sleep(5)
+        cleaned.append(word)
+
+    @workflow
+    async def tidy() -> None:
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            await clean("child")
+
+    @workflow
+    async def waits_for_it(policy: str) -> None:
+        await run_child(tidy, id="kid", policy=policy)
+
+    async with world(tidy, waits_for_it, clean, always_replay=always_replay) as env:
+        for policy, state in (("cancel", RunState.CANCELLED), ("abandon", RunState.COMPLETED)):
+            handle = await env.start(waits_for_it, policy)
+            await env.advance(10)
+            await handle.cancel("enough")
+            with pytest.raises(RunCancelled):
+                await handle.result()
+            await env.advance(2000)
+            assert (await (await env.client.get("kid")).describe()).state is state
+        assert cleaned == ["child", "child"]
+
+
+@pytest.mark.parametrize("always_replay", [False, True])
+async def test_what_a_child_sends_comes_before_word_of_its_end(always_replay: bool) -> None:
+    news = Signal("news", int)
+
+    @workflow
+    async def reports(id: str) -> None:
+        for number in range(3):
+            await send(id, news, number)
+
+    @workflow
+    async def reads() -> list[Any]:
+        said: list[Any] = []
+
+        @news.handle
+        def take(number: int) -> None:
+            said.append(number)
+
+        await run_child(reports, info().id)
+        return [*said, "ended"]
+
+    async with world(reports, reads, always_replay=always_replay) as env:
+        assert await env.run(reads) == [0, 1, 2, "ended"]
+
+
+async def test_thousands_of_parents_leave_room_for_their_children() -> None:
+    @workflow
+    async def one() -> int:
+        return await run_child(adds, 1)
+
+    async with world(one, adds, add, max_runs=20, keep_in_memory=3600.0) as env:
+        began = env.now
+        handles = [await env.start(one) for _ in range(100)]
+        assert [await handle.result() for handle in handles] == [2] * 100
+        assert (env.now - began).total_seconds() < 60
+
+
+async def test_a_run_leaves_memory_when_its_children_take_long() -> None:
+    @workflow
+    async def patient() -> str:
+        return await run_child(sleeps, 3600.0)
+
+    async with world(patient, sleeps, keep_in_memory=30.0) as env:
+        handle = await env.start(patient)
+        await env.advance(10)
+        assert (await handle.describe()).state is RunState.RUNNING
+        await env.advance(60)
+        assert (await handle.describe()).state is RunState.WAITING
+        assert await handle.result() == "slept"
+
+
+async def test_arguments_that_do_not_fit_are_an_error_in_the_code() -> None:
     @workflow
     async def careless() -> str:
         try:

@@ -27,7 +27,7 @@ async def after(seconds: float) -> float:
     return seconds
 
 
-async def test_a_timer_fires_at_its_time(always_replay: bool) -> None:
+async def test_a_timer_fires_at_its_time(always_replay: bool) -> None:  # covers B-07
     @workflow
     async def waits() -> list[Any]:
         due = now() + timedelta(days=3)

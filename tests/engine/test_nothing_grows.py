@@ -25,7 +25,7 @@ from tests.engine.arena import until
 from tests.engine.kit import world
 
 HOUR, MONTH = 3_600, 30 * 86_400
-FEW = 8
+FEW = 12
 """More than any of the engine's containers holds when nothing goes on."""
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from batuta import Retry, activity, activity_info, workflow
+from batuta import Retry, activity, activity_info, continue_as_new, run_child, start_child, workflow
 
 Node = list[Any]
 
@@ -42,6 +42,10 @@ async def fail(number: int) -> None:
 
 @workflow
 async def program(node: Node) -> Any:
+    if node[0] == "then":
+        _, first, rest = node
+        await execute(["try", first, ["nap", 1]])
+        continue_as_new(rest)
     return await execute(node)
 
 
@@ -61,6 +65,14 @@ async def execute(node: Node) -> Any:
             return "nap"
         case ["seq", *nodes]:
             return [await execute(each) for each in nodes]
+        case ["child", inner, *wait]:
+            await asyncio.sleep(sum(wait))
+            return await run_child(program, inner)
+        case ["begin", inner, meanwhile, *wait]:
+            await asyncio.sleep(sum(wait))
+            child = await start_child(program, inner)
+            said = await execute(meanwhile)
+            return [said, await child.result()]
         case [("gather" | "group" | "race"), *_]:
             return await together(node)
         case _:
@@ -144,7 +156,8 @@ def _wider(children: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.one_of(
         st.builds(lambda kind, nodes: [kind, *nodes], st.sampled_from(["seq", "gather", "group", "race"]), several),
         st.tuples(st.just("timeout"), _seconds, children),
-        st.tuples(st.sampled_from(["try", "clean", "finally"]), children, children),
+        st.tuples(st.sampled_from(["try", "clean", "finally", "begin"]), children, children),
+        st.tuples(st.just("child"), children),
     )
 
 
@@ -158,9 +171,14 @@ def _distinct(node: Any, used: list[int]) -> Node:
             used.append(1)
         else:
             made.append(_distinct(part, used) if isinstance(part, list | tuple) else part)
+    if kind in ("child", "begin"):  # runs that begin together end in any order
+        made.append(0.01 * 2 ** len(used))
+        used.append(1)
     return made
 
 
 _ALL_SECONDS = (1, 5, 20, 40, 100, 3600)
 
-programs = st.recursive(_leaves, _wider, max_leaves=8).map(lambda node: _distinct(node, []))
+_plain = st.recursive(_leaves, _wider, max_leaves=8)
+_chains = st.tuples(st.just("then"), _plain, _plain)
+programs = st.one_of(_plain, _plain, _chains).map(lambda node: _distinct(node, []))

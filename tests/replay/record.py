@@ -4,9 +4,9 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from batuta import Handle, RunNotCompleted
+from batuta import Handle, Retry, RunNotCompleted
 from batuta.testing import Environment, run
-from tests.replay import activity_workflows
+from tests.replay import activity_workflows, talkers
 from tests.replay import workflows as w
 from tests.replay.journals import FOLDER, Journal, portable, save
 
@@ -19,11 +19,11 @@ def plain(workflow: Any, *args: Any, **options: Any) -> Scenario:
     return lambda env: env.start(workflow, *args, **options)
 
 
-def crashing(workflow: Any, *args: Any) -> Scenario:
+def crashing(workflow: Any, *args: Any, **options: Any) -> Scenario:
     """Its worker dies every now and then."""
 
     async def happen(env: Environment) -> Handle[Any]:
-        handle = await env.start(workflow, *args)
+        handle = await env.start(workflow, *args, **options)
         for _ in range(3):
             await env.advance(7)
             await env.crash()
@@ -72,20 +72,33 @@ SCENARIOS: dict[str, Scenario] = {
     "gives_up": plain(w.gives_up),
     "catches": plain(w.catches),
     "generators": plain(w.generators),
-} | activity_workflows.SCENARIOS
+    "parent": plain(w.parent, id="id"),
+    "parent_with_crashes": crashing(w.parent, id="id"),
+    "parent_that_leaves": plain(w.parent_that_leaves, id="id"),
+    "sends": plain(w.sends, id="id"),
+    "goes_on": plain(w.goes_on, 2, []),
+    "goes_on_by_itself": plain(w.goes_on_by_itself, 0),
+    "tries_again": plain(w.tries_again, retry=Retry(attempts=3, jitter=0)),
+    "changed": plain(w.changed),
+    "named_timers": plain(w.named_timers),
+    "in_order_of_completion": plain(w.in_order_of_completion),
+    **talkers.SCENARIOS,
+    **activity_workflows.SCENARIOS,
+}
 
 
 async def record(name: str) -> Journal:
-    workflows, activities = w.ALL + activity_workflows.ALL, w.ACTIVITIES + activity_workflows.ACTIVITIES
+    workflows = [*w.ALL, *talkers.ALL, *activity_workflows.ALL]
+    activities = [*w.ACTIVITIES, *talkers.ACTIVITIES, *activity_workflows.ACTIVITIES]
     async with Environment(workflows=workflows, activities=activities, queues=activity_workflows.QUEUES) as env:
         handle = await SCENARIOS[name](env)
         try:
             await handle.result()
         except RunNotCompleted:
             pass
-        found = await handle.describe()
+        found = await env.store.get_run(handle.run_id)  # of a chain, the first run
         entries = await env.store.journal(handle.run_id)
-        return Journal(name, found.workflow, PYTHON, str(found.state), portable(entries))
+        return Journal(name, found.name, PYTHON, str(found.state), portable(entries))
 
 
 def main() -> None:

@@ -3,13 +3,41 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Any
 from uuid import UUID
 
-from batuta import Retry, Workflow, activity, activity_info, call, info, now, random, side_effect, uuid, workflow
+from batuta import (
+    AlreadyStarted,
+    DuplicateTimer,
+    Retry,
+    RunCancelled,
+    RunClosed,
+    RunFailed,
+    UnknownRun,
+    Workflow,
+    activity,
+    activity_info,
+    as_completed,
+    call,
+    cancel_timer,
+    continue_as_new,
+    deprecate_patch,
+    info,
+    now,
+    patched,
+    random,
+    run_child,
+    safe_point,
+    send,
+    side_effect,
+    start_child,
+    uuid,
+    wait_for_timer,
+    workflow,
+)
 
 
 class Size(Enum):
@@ -260,6 +288,118 @@ async def generators() -> list[str]:
     return said
 
 
+@workflow
+async def child(number: int) -> int:
+    if number < 0:
+        raise OutOfStock(f"number {number}")
+    await asyncio.sleep(number)
+    return number * 2
+
+
+@workflow
+async def parent() -> list[Any]:
+    said: list[Any] = list(await asyncio.gather(*(run_child(child, number) for number in (3, 1, 2))))
+    named = await start_child(child, 5, id="a child", policy="terminate")
+    for refused in (start_child, run_child):
+        try:
+            await refused(child, 1, id="a child")
+        except AlreadyStarted as error:
+            said.append(error.id)
+    try:
+        async with asyncio.timeout(2):
+            await run_child(child, 60)
+    except TimeoutError:
+        said.append("too slow")
+    try:
+        await run_child("child", -1, result=int)
+    except RunFailed as error:
+        said += [str(error), repr(error.__cause__)]
+    said.append(await named.result())
+    return said
+
+
+@workflow
+async def parent_that_leaves() -> str:
+    kept = await start_child(child, 50, policy="abandon")
+    left = await start_child(child, 60)
+    await left.cancel("not needed")
+    try:
+        await left.result()
+    except RunCancelled:
+        pass
+    return kept.id
+
+
+@workflow
+async def sends() -> list[str]:
+    said = []
+    other = await start_child(child, 5, id="other")
+    await send("other", "news", {"n": 1})
+    await other.signal("news", 2)
+    await other.result()
+    for id in ("other", "nobody"):
+        try:
+            await send(id, "news")
+        except (RunClosed, UnknownRun) as error:
+            said.append(type(error).__name__)
+    return said
+
+
+@workflow
+async def goes_on(left: int, said: list[str]) -> list[str]:
+    said = [*said, await echo(f"{left} left")]
+    if left:
+        continue_as_new(left - 1, said)
+    return said
+
+
+@workflow(continue_after=4)
+async def goes_on_by_itself(number: int) -> int:
+    while number < 9:
+        number += len(await echo("x"))
+        await safe_point(number)
+    return number
+
+
+@workflow
+async def tries_again() -> int:
+    if info().attempt < 3:
+        raise OutOfStock(await echo(f"attempt {info().attempt}"))
+    return info().attempt
+
+
+@workflow
+async def changed() -> list[str]:
+    said = [await (echo("new") if patched("a change") else echo("old"))]
+    await asyncio.sleep(10)
+    deprecate_patch("an old change")
+    if patched("a change") and patched("another"):
+        said.append(await in_thread("both"))
+    return said
+
+
+@workflow(version="2")
+async def named_timers() -> list[Any]:
+    waiting = asyncio.create_task(wait_for_timer("long", now() + timedelta(days=1)))
+    fired = await wait_for_timer("short", now() + timedelta(seconds=5))
+    cancelled = cancel_timer("long")
+    try:
+        await wait_for_timer("short", now())
+    except DuplicateTimer as error:
+        return [fired, cancelled, await waiting, error.timer_id, info().version]
+    return []
+
+
+@workflow
+async def in_order_of_completion() -> list[str]:
+    said = [await one for one in as_completed([after(3, "c"), after(1, "a"), after(2, "b")])]
+    try:
+        said += [await one for one in as_completed([after(1, "d"), after(9, "e")], timeout=4)]
+    except TimeoutError:
+        said.append("timeout")
+    return said
+
+
 ALL: list[Workflow[..., Any]] = [
     order,
     fan_out,
@@ -276,6 +416,16 @@ ALL: list[Workflow[..., Any]] = [
     gives_up,
     catches,
     generators,
+    child,
+    parent,
+    parent_that_leaves,
+    sends,
+    goes_on,
+    goes_on_by_itself,
+    tries_again,
+    changed,
+    named_timers,
+    in_order_of_completion,
 ]
 ACTIVITIES = [echo, after, price, in_thread, flaky, refuses]
 

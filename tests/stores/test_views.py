@@ -66,6 +66,10 @@ def _text(value: object) -> object:
     return str(value) if isinstance(value, UUID) else value
 
 
+SHORTCUTS = {"signalled"}
+"""Columns that one database alone needs to be fast."""
+
+
 def moment(second: int) -> str:
     return f"2023-11-14 22:13:{20 + second}.000"
 
@@ -81,7 +85,8 @@ async def test_both_databases_have_the_same_tables_and_views(sqlite_url: str, po
         for (name,) in found:
             columns = [(await read(each, f"SELECT * FROM {name}"))[0] for each in (sqlite_url, postgres_url)]
             # The order in a table is each store's own; in a view it is what people see.
-            assert columns[0] == columns[1] or (ours == "table" and sorted(columns[0]) == sorted(columns[1])), name
+            same = set(columns[0]) - SHORTCUTS == set(columns[1]) - SHORTCUTS
+            assert columns[0] == columns[1] or (ours == "table" and same), name
 
 
 @pytest.mark.parametrize("view", ["batuta_runs", "batuta_activities"])

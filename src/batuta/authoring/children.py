@@ -122,7 +122,12 @@ async def send(id: str, signal: Any, value: Any = None) -> None:
     await kinship("send()").send(check_id(id), name, value)
 
 
+_NO_OPTIONS = ChildOptions()
+
+
 def _options(given: dict[str, Any]) -> ChildOptions:
+    if not given:
+        return _NO_OPTIONS
     if unknown := given.keys() - set(ChildOptions.__struct_fields__):
         raise InvalidInput(
             f"unknown options of a child {', '.join(sorted(unknown))}: there are "

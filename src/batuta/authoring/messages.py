@@ -17,6 +17,7 @@ from batuta.errors import InvalidInput
 from batuta.serde import decoder_for
 
 T = TypeVar("T")
+A_co = TypeVar("A_co", covariant=True)
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -24,7 +25,7 @@ def _messages(asked: str) -> Messages:
     return runtime_for(asked).messages()
 
 
-class _Definition(Generic[T]):
+class _Definition:
     """A name and a type."""
 
     what = ""
@@ -38,7 +39,7 @@ class _Definition(Generic[T]):
         return f"<{self.what} {self.name}>"
 
 
-class Signal(_Definition[T]):
+class Signal(_Definition, Generic[T]):
     """A message to a run that nobody answers. Without a type it carries no value.
 
     Signals wait in the run, in order, until its code receives them. One whose value does not fit the type is passed
@@ -76,7 +77,7 @@ class Signal(_Definition[T]):
         return fn
 
 
-class Update(_Definition[T]):
+class Update(_Definition, Generic[A_co]):
     """A request to a run, and its answer, whose type is given. Without a type the answer is None."""
 
     what = "update"
@@ -84,7 +85,7 @@ class Update(_Definition[T]):
     @overload
     def __init__(self: Update[None], name: str) -> None: ...
     @overload
-    def __init__(self, name: str, type: type[T]) -> None: ...
+    def __init__(self, name: str, type: type[A_co]) -> None: ...
     @overload
     def __init__(self: Update[Any], name: str, type: Any) -> None: ...
     def __init__(self, name: str, type: Any = None) -> None:  # noqa: A002 - its own word
@@ -112,7 +113,7 @@ class Update(_Definition[T]):
         return fn
 
 
-class Query(_Definition[T]):
+class Query(_Definition, Generic[A_co]):
     """A question about a run's state. It is answered from the journal, and the run does not notice."""
 
     what = "query"
@@ -120,7 +121,7 @@ class Query(_Definition[T]):
     @overload
     def __init__(self: Query[None], name: str) -> None: ...
     @overload
-    def __init__(self, name: str, type: type[T]) -> None: ...
+    def __init__(self, name: str, type: type[A_co]) -> None: ...
     @overload
     def __init__(self: Query[Any], name: str, type: Any) -> None: ...
     def __init__(self, name: str, type: Any = None) -> None:  # noqa: A002 - its own word
@@ -139,7 +140,7 @@ def publish(name: str, value: Any) -> None:
     runtime_for("publish()").publish(check_name(name, "published name"), value)
 
 
-def _check_callable(fn: object, definition: _Definition[Any]) -> None:
+def _check_callable(fn: object, definition: _Definition) -> None:
     if not callable(fn):
         raise InvalidInput(f"{definition.what} {definition.name!r} cannot be handled by {fn!r}: give a function")
 

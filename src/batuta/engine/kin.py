@@ -23,7 +23,7 @@ from batuta.errors import AlreadyStarted, BatutaError, InvalidInput, Nondetermin
 from batuta.ids import RunId, derived_run_id, seed_of
 from batuta.journal.entries import Body, Command, CommandKind, StartInfo
 from batuta.journal.failures import Failure
-from batuta.journal.records import Effects, IfExists, Message, MessageKind, NewRun, Refusal, RunKind, Send
+from batuta.journal.records import Effects, IfExists, Message, MessageKind, NewRun, ParentPolicy, Refusal, RunKind, Send
 from batuta.serde import Codec, Decoder, decode, encode
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class AcceptedChild:
 class Kin:
     """The other runs that one run deals with. Made when its code first asks for one."""
 
-    __slots__ = ("_machine", "asked", "children", "had_children", "routed", "sent", "unsettled")
+    __slots__ = ("_machine", "asked", "children", "had_children", "has_sent", "routed", "sent", "unsettled")
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -75,7 +75,7 @@ class Kin:
         """Commands whose issuer waits for the store's word."""
         self.sent: dict[int, Command] = {}
         """The messages among them."""
-        self.had_children = False
+        self.had_children = self.has_sent = False
         self.unsettled: set[int] = set()
         """Live: commands given to the store, whose word is not here yet. The run must not leave memory before it is."""
 
@@ -129,12 +129,14 @@ class Kin:
         return pending
 
     def cancel_child(self, pending: PendingChild, reason: str, *, forget: bool = False) -> None:
-        """Ask a child to end, if it has not yet. `forget`: nobody wants its answer."""
+        """Ask a child to end, if it has not yet. `forget`: nobody wants its answer, and one to be abandoned goes on."""
         machine = self._machine
         if machine.gone or pending.seq not in self.children:
             return
         if forget:
             del self.children[pending.seq]
+            if pending.options.policy is ParentPolicy.ABANDON:
+                return
         seq = machine.next_seq()
         value = Raw(json.encode(reason))
         machine.commands.append(
@@ -149,7 +151,7 @@ class Kin:
         seq = machine.next_seq()
         command = self.sent[seq] = Command(seq, CommandKind.SEND, name, Raw(data), to=id)
         machine.commands.append(command)
-        machine.beyond = True
+        machine.beyond = self.has_sent = True
         accepted = self.asked[seq] = RunFuture(loop=machine.loop)
         try:
             await accepted

@@ -31,7 +31,7 @@ from batuta.errors import InvalidInput, OutcomeUnknown, WorkflowBroken
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, encode_entry
-from batuta.journal.records import Attempt, Change, Effects, Message, MessageKind, Move, NewRun, Refusal
+from batuta.journal.records import Attempt, Change, Message, MessageKind, Move, NewRun, Refusal
 from batuta.journal.states import CLOSED, RunState
 
 if TYPE_CHECKING:
@@ -42,13 +42,13 @@ log = logging.getLogger("batuta.engine")
 
 _PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 _DONE, _FAILED = EntryKind.ACTIVITY_DONE, EntryKind.ACTIVITY_FAILED
+_ACTIVITY = CommandKind.ACTIVITY
 
 _LACK_SECONDS = 5
 _UNKNOWN_START = "the run may or may not have been started: start it again with the same id"
 _ANSWERS = (_DONE, _FAILED)
 _KIN_ANSWERS = (EntryKind.CHILD_DONE, EntryKind.CHILD_FAILED, EntryKind.ACCEPTED, EntryKind.REFUSED)
 _FAILS = {_DONE: _FAILED, EntryKind.CHILD_DONE: EntryKind.CHILD_FAILED}
-_BEYOND = (CommandKind.CHILD, CommandKind.SEND)
 
 Effect = Command | Callable[[], None]
 """What waits for a change to be durable."""
@@ -75,6 +75,7 @@ class LiveRun:
         "head",
         "identity",
         "lacking",
+        "last",
         "leaving",
         "machine",
         "parent",
@@ -117,6 +118,7 @@ class LiveRun:
         self._held_up = False
         self._backlog: deque[tuple[EntryKind, Body]] = deque()
         self._kept: list[Entry] = []
+        self.last: EntryKind | None = None
 
     @property
     def run_id(self) -> RunId:
@@ -224,7 +226,7 @@ class LiveRun:
         if not self._is_awaited(kind, body):
             self._after_turn()  # it was cancelled by a turn that was not durable yet when it answered
             return
-        if self._backlog or self._too_far_ahead():
+        if self._backlog or self.head - self.durable >= self._host.settings.undurable_entries:
             self._backlog.append((kind, body))
             return
         self._take_turn(kind, body)
@@ -303,16 +305,19 @@ class LiveRun:
             add_effects(self, change, entry, body.commands)
         self.effects.extend(body.commands)
         self.head = entry.ord
+        self.last = kind
         if self._host.settings.always_replay:
             self._kept.append(entry)
 
     def _rebuilt(self) -> Machine:
         """Always-replay mode: another machine, fed with the whole journal."""
-        logs = self.machine.logs
-        self.machine.tear_down()
+        before = self.machine
+        before.tear_down()
         self.machine = Machine(self.workflow, self.identity)
         Replay(self.machine, self._kept).run()
-        self.machine.logs = logs
+        self.machine.logs = before.logs
+        if before.kin is not None:
+            self.machine.kinship().unsettled = before.kin.unsettled
         return self.machine
 
     def _after_turn(self) -> None:
@@ -338,9 +343,7 @@ class LiveRun:
                 return
         if not machine.activities and not self.calls:
             now, keep = self._host.clock.now(), int(self._host.settings.keep_in_memory * SECOND)
-            stays = (
-                0 if machine.kin is None or self._host.draining else stays_until(self, self._host.clock.latest(), keep)
-            )
+            stays = 0 if self._host.draining else stays_until(self, self._host, keep)
             if stays > now:
                 when = stays if when is None else min(when, stays)
             elif when is None or when > now + keep or self._host.draining:
@@ -356,7 +359,7 @@ class LiveRun:
         if self.leaving or not self.ready:
             return
         if self.deadline is not None and now >= self.deadline:
-            self._time_out()
+            self._end(EntryKind.TIMED_OUT, RunState.TIMED_OUT, "the run was over its time")
             return
         if self.machine.kin is not None:
             for route in due_checks(self.machine.kin, now):
@@ -373,9 +376,6 @@ class LiveRun:
             self.deliver(EntryKind.TIMER_FIRED, Body(seq=timer[1]))
         if not self.leaving:
             self._after_turn()
-
-    def _time_out(self) -> None:
-        self._end(EntryKind.TIMED_OUT, RunState.TIMED_OUT, "the run was over its time")
 
     def _end(self, kind: EntryKind, state: RunState, reason: str, message_id: str = "") -> None:
         """Close the run without a word to its code."""
@@ -409,7 +409,7 @@ class LiveRun:
         if self.reading or not only_waits(self):
             return False
         clock, keep = self._host.clock, int(self._host.settings.keep_in_memory * SECOND)
-        when, stays = next_wake(self), stays_until(self, clock.latest(), keep)
+        when, stays = next_wake(self), stays_until(self, self._host, keep)
         if stays > clock.now():
             self._host.arm(self, stays)
         elif when is None or when > clock.now() + keep:
@@ -452,11 +452,6 @@ class LiveRun:
             self.change = Change(run_id=self.identity.run_id, epoch=self.epoch, head=self.head)
             self._host.submit(self)
         return self.change
-
-    def change_beyond(self, effects: Effects, commands: Sequence[Command]) -> None:
-        """Ask the store for what these commands of earlier turns asked it."""
-        self.open_change().effects = effects
-        self.effects.extend(commands)
 
     def move(self, move: Move) -> None:
         """The next change is this run's last here."""
@@ -509,7 +504,7 @@ class LiveRun:
         for effect in effects:
             if not isinstance(effect, Command):
                 effect()
-            elif effect.kind is CommandKind.ACTIVITY:
+            elif effect.kind is _ACTIVITY:
                 pending = activities.get(effect.seq) if stays else None
                 if pending is not None:
                     executor.start(self, effect.seq, pending)

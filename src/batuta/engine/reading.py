@@ -12,7 +12,7 @@ from msgspec import UNSET, Raw, json
 from batuta.authoring.failures import to_failure
 from batuta.engine.effects import put_output
 from batuta.engine.machine import Machine
-from batuta.engine.relations import child_input, is_meant_for
+from batuta.engine.relations import cancel_input, child_input
 from batuta.engine.waiters import Answers
 from batuta.errors import UpdateRejected, WorkflowBroken
 from batuta.ids import RunId
@@ -36,7 +36,7 @@ def as_input(run: LiveRun, message: Message) -> Input | None:
         case MessageKind.START:
             found: Input | None = EntryKind.STARTED, json.decode(message.body, type=Body)
         case MessageKind.CANCEL:
-            found = (EntryKind.CANCEL_REQUESTED, Body(reason=message.name)) if is_meant_for(run, message) else None
+            found = cancel_input(run, message)
         case MessageKind.CHILD:
             found = child_input(run, message)
         case _:
@@ -71,14 +71,15 @@ def _reject(run: LiveRun, body: Body, error: Exception) -> None:
     """No entry: the message is consumed and answered, and the run never knew."""
     rejected = UpdateRejected(body.name, run.identity.id, str(error) or type(error).__name__)
     rejected.__cause__ = error
-    failure = json.encode(to_failure(rejected)).decode()
+    failure = to_failure(rejected)
+    failure.traceback = ""
     change = run.open_change()
     change.consumed.append(body.message_id)
     if change.effects is None:
         change.effects = Effects()
-    at = run.machine.at
+    at, text = run.machine.at, json.encode(failure).decode()
     put_output(
-        change.effects, Output(kind=OutputKind.ANSWER, name=body.message_id, ord=max(run.head, 0), at=at, error=failure)
+        change.effects, Output(kind=OutputKind.ANSWER, name=body.message_id, ord=max(run.head, 0), at=at, error=text)
     )
 
 

@@ -37,9 +37,15 @@ def child_input(run: LiveRun, message: Message) -> Input | None:
     return (EntryKind.CHILD_FAILED if body.error is not UNSET else EntryKind.CHILD_DONE), body
 
 
-def is_meant_for(run: LiveRun, message: Message) -> bool:
-    """Whether a cancel is for this run: a parent's goes to its child, not to whoever else has the id."""
-    return message.body == "null" or (run.parent is not None and message.body == parent_mark(*run.parent))
+def cancel_input(run: LiveRun, message: Message) -> Input | None:
+    """A cancel. None when it is a parent's and not for this run, which only has the id of its child; or when it is a
+    parent's second word, that it has closed: it must not cancel the clean-up."""
+    from_parent = message.body != "null" or message.message_id.startswith("parent:")
+    if from_parent and run.machine.cancel_requested:
+        return None
+    if message.body != "null" and (run.parent is None or message.body != parent_mark(*run.parent)):
+        return None
+    return EntryKind.CANCEL_REQUESTED, Body(reason=message.name)
 
 
 def store_answers(run: LiveRun, commands: Sequence[Command], refusals: Sequence[Refusal]) -> list[Input]:
@@ -76,11 +82,13 @@ def send_again(run: LiveRun) -> None:
     again = kin.unanswered(_RECENT)
     if again is not None:
         commands = [Command(one.parent_seq, CommandKind.CHILD, one.name) for one in again.children]
-        run.change_beyond(again, [*commands, *kin.sent.values()])
+        run.open_change().effects = again
+        run.effects += [*commands, *kin.sent.values()]
 
 
 def parent_message(run: LiveRun, move: Move) -> Message | None:
     """What the store has told the parent of a run that closed, for a parent in this process."""
-    if run.parent is None or not move.outcome:
-        return None
+    kin = run.machine.kin
+    if run.parent is None or not move.outcome or (kin is not None and kin.has_sent):
+        return None  # what it sent before must come first: the parent reads its inbox
     return Message(message_id=f"child:{run.run_id}", kind=MessageKind.CHILD, name=str(run.parent[0]), body=move.outcome)

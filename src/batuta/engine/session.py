@@ -82,9 +82,10 @@ class Session:
         self._poller = Poller(self)
         self._watchdog = Watchdog(settings.stuck_turn, self._holding_up, clock)
         self.turn: LiveRun | None = None
-        self._strange: dict[RunId, int] = {}
+        self._strange: dict[RunId, tuple[int, int]] = {}
         self._missing: dict[RunId, int] = {}
         self._hinted: set[RunId] = set()
+        self._lingering: set[RunId] = set()
         self._told: dict[RunId, list[Message]] = {}
         self._to_read: set[RunId] = set()
         self._reading = False
@@ -239,6 +240,13 @@ class Session:
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._loop.call_soon(callback, context=self._context)
 
+    def may_linger(self, run: LiveRun) -> bool:
+        if run.run_id not in self._lingering:
+            if len(self._lingering) >= self.settings.max_runs // 2:  # the other half is for those they wait for
+                return False
+            self._lingering.add(run.run_id)
+        return True
+
     def tell(self, run_id: RunId, message: Message) -> None:
         if run_id in self.runs:
             if not self._told:
@@ -256,6 +264,7 @@ class Session:
         if self.runs.get(run.run_id) is run:
             del self.runs[run.run_id]
             self._hinted.discard(run.run_id)
+            self._lingering.discard(run.run_id)
             if not self.runs:
                 self._emptied.set()
             self._poller.freed(wake_at)
@@ -357,10 +366,17 @@ class Session:
             run.ready = True
             run.wake(self.clock.now())
         else:
-            run.resume(tape.attempts, tape.messages)
+            self._resume(run, tape)
         if run.run_id in self._hinted:
             self._hinted.discard(run.run_id)
             self._look_for_messages([run.run_id])
+
+    def _resume(self, run: LiveRun, tape: Tape) -> None:
+        try:
+            run.resume(tape.attempts, tape.messages)
+        except Exception:
+            log.exception("run %s is dropped and will be read again", run.identity.id)
+            run.drop()
 
     def go_back(self, run: LiveRun) -> None:
         self._spawn(self._load_again(run))
@@ -398,7 +414,10 @@ class Session:
     def _on_hint(self, hint: Hint) -> None:
         if hint.due:
             self._poller.wake()
-        self._look_for_messages([run_id for run_id in hint.messages if run_id in self.runs])
+        named = hint.messages
+        if hint.closed is None and len(self._lingering) <= _SLICE:  # it cannot say what happened: ask for the talkative
+            named = [*named, *self._lingering]
+        self._look_for_messages([run_id for run_id in named if run_id in self.runs])
 
     def _on_pulse(self, pulse: Pulse, sent: float, received: float) -> None:
         if self._over:
@@ -406,6 +425,7 @@ class Session:
         if pulse.now:
             self.clock.learn(pulse.now, sent, received)
             self._reconcile(pulse)
+            self._timers.look()
             self._renewed.set()
             self._renewed.clear()
             self._committer.release()
@@ -442,16 +462,30 @@ class Session:
                 self._loop.call_soon(self._receive, run, messages)
 
     def _receive(self, run: LiveRun, messages: Sequence[Message]) -> None:
-        if not run.leaving:
+        if run.leaving:
+            return
+        try:
             run.receive(messages)
+        except Exception:
+            log.exception("run %s is dropped and will be read again", run.identity.id)
+            run.drop()
 
     def _reconcile(self, pulse: Pulse) -> None:
-        """Compare what the store says is ours with memory. A difference counts when it is there twice."""
-        owned = {} if self._poller.claiming else pulse.owned
-        strange = {run_id: epoch for run_id, epoch in owned.items() if run_id not in self.runs}
-        for run_id, epoch in strange.items():
-            if self._strange.get(run_id) == epoch:
+        """Compare what the store says is ours with memory. A difference counts when it is there twice.
+
+        For a run that we do not have, the claims that were under way when it was first seen must have ended in between:
+        it may be in the answer of one of them.
+        """
+        strange: dict[RunId, tuple[int, int]] = {}
+        for run_id, epoch in pulse.owned.items():
+            if run_id in self.runs:
+                continue
+            first_seen = self._strange.get(run_id)
+            if first_seen is None or first_seen[0] != epoch:
+                first_seen = (epoch, self._poller.claims_begun)
+            elif first_seen[1] <= self._poller.claims_ended:
                 self._spawn(self._adopt_stray(run_id, epoch))
+            strange[run_id] = first_seen
         missing = {
             run_id: run.epoch
             for run_id, run in self.runs.items()

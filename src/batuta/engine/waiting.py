@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from batuta.clock import SECOND
 from batuta.engine.routes import next_check
+from batuta.journal.entries import EntryKind
 from batuta.journal.records import Attempt
 
 if TYPE_CHECKING:
+    from batuta.engine.host import Host
     from batuta.engine.live import LiveRun
+
+_TALK = (EntryKind.SIGNAL, EntryKind.UPDATE, EntryKind.ACCEPTED, EntryKind.CHILD_DONE, EntryKind.CHILD_FAILED)
+_TALK_SECONDS = 2
 
 
 def only_waits(run: LiveRun) -> bool:
@@ -27,12 +33,18 @@ def next_wake(run: LiveRun) -> int | None:
     return min(times, default=None)
 
 
-def stays_until(run: LiveRun, latest: int, keep: int) -> int:
-    """A run with children is kept for a while after each turn: it would be read again for each that ends."""
-    kin = run.machine.kin
-    if kin is None or not (kin.unsettled or kin.children or kin.routed):
+def stays_until(run: LiveRun, host: Host, keep: int) -> int:
+    """A run that hears from others is kept for a while after each turn: it would be read again for each word."""
+    kin, at = run.machine.kin, run.machine.at
+    if kin is not None and kin.unsettled:  # the store's word is on its way
+        return host.clock.latest() + keep
+    if kin is not None and (kin.children or kin.routed):
+        until = at + keep
+    elif run.last in _TALK:
+        until = at + min(keep, _TALK_SECONDS * SECOND)
+    else:
         return 0
-    return latest + keep if kin.unsettled else run.machine.at + keep
+    return until if host.may_linger(run) else 0
 
 
 def pick_up(run: LiveRun, pending: set[int], attempts: Sequence[Attempt], answered: set[int]) -> None:

@@ -56,35 +56,48 @@ async def test_runs_are_found_by_their_keys(store: PostgresStore, filled: str) -
     await check_that_sleepers_cost_a_claim_nothing(store, session)
 
 
-async def test_what_reaches_beyond_a_run_finds_others_by_their_keys(store: PostgresStore, filled: str) -> None:
-    """Statements in functions show no plan: what they have read does."""
-    worker = await live_worker(store)
+async def test_what_reaches_beyond_a_run_finds_others_by_their_keys(store: PostgresStore, postgres_url: str) -> None:
+    """Statements in functions show no plan; what they have read does. Plans are made on an empty table and kept."""
     session = await store._commit_session.connect()
-    pens = [await start_owned(store, worker, f"run-{n}") for n in range(5)]
+    await _reach_out(store, "early")
+    scanned = await _whole_tables_read(session)
+    async with connection(postgres_url) as raw:
+        await raw.execute(FILL)
+    read = await _blocks_read(session)
+    await _reach_out(store, "late")
+    for each in store._pool._idle:
+        await (await each.connect()).fetch("SELECT pg_stat_force_next_flush()")
+    assert await _blocks_read(session) - read < 1_000
+    assert await _whole_tables_read(session) == scanned
+
+
+async def _reach_out(store: PostgresStore, prefix: str) -> None:
+    """Everything that concerns more than one run."""
+    worker = await live_worker(store)
+    pens = [await start_owned(store, worker, f"{prefix}-{n}") for n in range(5)]
     effects = Effects(
         outputs=[Output(kind=kind, name="x", ord=1, at=1, value="1") for kind in OutputKind],
-        children=[child_of(pens[0]), child_of(pens[0], "again", if_exists=IfExists.RESTART)],
-        sends=[Send(seq=1, id="run-1", message=signal("m")), Send(seq=2, id="run-3", message=signal("m"))],
+        children=[child_of(pens[0]), child_of(pens[0], prefix, if_exists=IfExists.RESTART)],
+        sends=[Send(seq=n, id=f"{prefix}-{n}", message=signal("m")) for n in (1, 3)],
     )
-    successor = Effects(successor=Successor(run_id=new_run_id(), name="flow"))
     changes = [
         pens[0].change(1, effects=effects),
         pens[1].change(1, move=Move(RunState.WAITING)),
-        pens[2].change(1, effects=successor, move=Move(RunState.CONTINUED)),
-        pens[3].change(1, consumed=["m"], move=Move(RunState.COMPLETED, outcome="{}", children=True)),
+        pens[2].change(
+            1, effects=Effects(successor=Successor(run_id=new_run_id(), name="flow")), move=Move(RunState.CONTINUED)
+        ),
+        pens[3].change(1, move=Move(RunState.COMPLETED, outcome="{}", children=True)),
     ]
-    read, scanned = await _blocks_read(session), await _whole_tables_read(session)
     assert await store.commit(worker.worker_id, changes) == {3: Verdict.UNREAD}
     pens[0].wrote(changes[0])
     assert await store.close_run(pens[0].run_id, 1, last_word(pens[0]), RunState.TERMINATED, "enough")
-    await store.start(new_run("run-4"), signal("m"))
+    await store.start(new_run(f"{prefix}-4"), signal("m"))
+    await store.send(pens[4].run_id, signal("n"))
+    await store.get(prefix)
     await store.outputs(pens[0].run_id)
     await store.answers([(pens[0].run_id, "x")])
     assert await pens[4].write(store, worker, move=Move(RunState.FAILED)) is Verdict.UNREAD
-    for pool_session in store._pool._idle:
-        await (await pool_session.connect()).fetch("SELECT pg_stat_force_next_flush()")
-    assert await _blocks_read(session) - read < 600
-    assert await _whole_tables_read(session) == scanned
+    assert await pens[4].write(store, worker, consumed=["m"], move=Move(RunState.FAILED)) is Verdict.UNREAD
 
 
 async def _whole_tables_read(session: Any) -> dict[str, int]:

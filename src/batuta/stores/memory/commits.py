@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from batuta.ids import RunId
-from batuta.journal.records import Change, Effects, NewRun, OutputKind, Refusal, Send, Verdict
-from batuta.journal.states import CLOSED
+from batuta.journal.records import Change, Effects, Move, NewRun, OutputKind, Refusal, Send, Verdict
+from batuta.journal.states import CLOSED, RunState
 from batuta.stores import rules
 from batuta.stores.memory.moment import Moment
 from batuta.stores.memory.tables import Row
@@ -35,6 +35,8 @@ class Commit:
                 self._apply(change)
             if refusals := self._reach_out(change):
                 answers[index] = refusals
+            if change.move is not None and change.move.state in CLOSED:
+                self._tell_kin(self._room.rows[change.run_id], change.move)
         return answers
 
     def _judge(self, change: Change) -> Verdict | bool:
@@ -92,14 +94,18 @@ class Commit:
 
     def _reach_out(self, change: Change) -> list[Refusal]:
         """Children and sends, also of a change that was written before: those that were taken then are known now."""
-        refusals: list[Refusal] = []
-        if change.effects is not None:
-            refused = [self._start_child(new) for new in change.effects.children]
-            refused += [self._send(send) for send in change.effects.sends]
-            refusals = [refusal for refusal in refused if refusal is not None]
-        if change.move is not None and change.move.children and change.move.state in CLOSED:
-            self._moment.tell_children(self._room.rows[change.run_id])
-        return refusals
+        if change.effects is None:
+            return []
+        refused = [self._start_child(new) for new in change.effects.children]
+        refused += [self._send(send) for send in change.effects.sends]
+        return [refusal for refusal in refused if refusal is not None]
+
+    def _tell_kin(self, row: Row, move: Move) -> None:
+        """After its last sends: a parent reads what its child sent before it reads of the child's end."""
+        if move.outcome and move.state is not RunState.CONTINUED:
+            self._moment.tell_parent(row, move.outcome)
+        if move.children:
+            self._moment.tell_children(row)
 
     def _start_child(self, new: NewRun) -> Refusal | None:
         if new.run_id in self._room.rows:

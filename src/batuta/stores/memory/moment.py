@@ -108,7 +108,7 @@ class Moment:
         run, now = row.run, self.now
         run.state, run.owner, run.wake_at, run.reason = move.state, None, None, move.reason
         if move.state in CLOSED:
-            self._shut(row, move.outcome)
+            self._shut(row)
         elif move.state is RunState.WAITING:
             run.wake_at = now if self.room.inbox(run.chain_id).unread else move.wake_at
         elif move.state is RunState.PENDING:
@@ -124,16 +124,19 @@ class Moment:
             self.hint.due = self.hint.due or row.is_suspect
         run.epoch += 1
         row.write([entry], run.epoch)
-        outcome = rules.outcome_from_outside(run.id, run.parent_seq, state, reason) if run.parent_run_id else ""
-        self.move(row, Move(state, reason=reason, outcome=outcome))
+        self.move(row, Move(state, reason=reason))
+        self.tell_parent(row, rules.outcome_from_outside(run.id, run.parent_seq, state, reason))
         self.tell_children(row)
 
-    def _shut(self, row: Row, outcome: str) -> None:
-        run = row.run
+    def _shut(self, row: Row) -> None:
         self.room.shut(row, self.now)
         if self.hint.closed is not None:
-            self.hint.closed.append(run.run_id)
-        if run.state is RunState.CONTINUED or not outcome or run.parent_run_id is None:
+            self.hint.closed.append(row.run.run_id)
+
+    def tell_parent(self, row: Row, outcome: str) -> None:
+        """The run has closed: its parent, if it is open, gets the outcome."""
+        run = row.run
+        if run.parent_run_id is None:
             return
         parent = self.room.open.get(run.parent_run_id)
         if parent is not None:

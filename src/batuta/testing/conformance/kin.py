@@ -38,6 +38,7 @@ from batuta.testing.conformance.kit import (
     signal,
     start_owned,
 )
+from batuta.testing.conformance.sends import sends
 
 MANY = 10_000
 OUTCOME = '{"seq":3,"value":"fish"}'
@@ -187,6 +188,13 @@ class KinConformance:
         await child.write(store, worker, move=end())
         tape = await claim_one(store, worker)
         assert (tape.run.run_id, len(tape.messages)) == (parent.run_id, 1)
+
+    async def test_what_a_child_sends_comes_before_its_end(self, store: Store) -> None:
+        worker = await live_worker(store)
+        parent = await start_owned(store, worker, "parent")
+        child = await start_owned(store, worker, parent_run_id=parent.run_id)
+        assert await child.write(store, worker, effects=sends(("parent", "m")), move=end()) is None
+        assert await inbox(store, parent) == ["m", f"child:{child.run_id}"]
 
     @pytest.mark.parametrize("first", ["parent", "child"])
     async def test_a_parent_evicted_in_the_same_batch_is_due_at_once(self, store: Store, first: str) -> None:

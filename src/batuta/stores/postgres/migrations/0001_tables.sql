@@ -51,12 +51,13 @@ COMMENT ON TABLE batuta.runs IS 'One row per run, without payloads. `head` is th
 COMMENT ON COLUMN batuta.runs.epoch IS 'Rises at every claim, reap and close from outside: the fence';
 COMMENT ON COLUMN batuta.runs.claimed_head IS 'head at the last claim: a death at the same head counts';
 COMMENT ON COLUMN batuta.runs.current IS 'The last run begun under its id, open or closed';
-COMMENT ON COLUMN batuta.runs.signalled IS 'A signal or update came to its chain: whoever closes it looks for unread ones';
+COMMENT ON COLUMN batuta.runs.signalled IS 'Signals or updates came to its chain: who closes it looks for unread ones';
 COMMENT ON COLUMN batuta.runs.code IS 'What a worker must have to run it';
 COMMENT ON COLUMN batuta.runs.wake_at IS 'When it may be claimed; null when owned, parked, closed or waiting for a message';
 
 -- `head` is in none of these, nor in their conditions.
-CREATE UNIQUE INDEX runs_current ON batuta.runs (namespace, id) WHERE current;
+-- By id first: the others begin with the namespace, and an empty table tempts the planner to take any of them.
+CREATE UNIQUE INDEX runs_current ON batuta.runs (id, namespace) WHERE current;
 CREATE INDEX runs_due ON batuta.runs (namespace, queue, priority DESC, wake_at) WHERE wake_at IS NOT NULL;
 CREATE INDEX runs_owned ON batuta.runs (namespace, owner) WHERE owner IS NOT NULL;
 CREATE INDEX runs_suspect ON batuta.runs (namespace, owner) WHERE deaths >= 2 AND closed_at IS NULL;
@@ -114,7 +115,7 @@ CREATE TABLE batuta.outputs (
 );
 
 COMMENT ON TABLE batuta.outputs IS 'Published values and answers to updates, upserted with the turn that made them.';
-COMMENT ON COLUMN batuta.outputs.run_id IS 'Of an answer: the chain, since who waits for it need not know which run answers';
+COMMENT ON COLUMN batuta.outputs.run_id IS 'Of an answer: the chain. Who waits for it need not know which run answers';
 
 CREATE TABLE batuta.attempts (
     run_id     uuid    NOT NULL,
@@ -140,6 +141,7 @@ CREATE TABLE batuta.workers (
     beat_at       bigint  NOT NULL,
     lease_until   bigint  NOT NULL,
     pid           bigint  NOT NULL,
+    locked        boolean NOT NULL,
     host          text    NOT NULL,
     queues        text[]  NOT NULL,
     code          text    NOT NULL,
@@ -147,6 +149,7 @@ CREATE TABLE batuta.workers (
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 
 COMMENT ON COLUMN batuta.workers.lease_until IS 'The worker is live until then; a missing row is not live';
+COMMENT ON COLUMN batuta.workers.locked IS 'It holds a lock while it lives; behind a pooler it may not, and its lease must tell';
 COMMENT ON COLUMN batuta.workers.code IS 'JSON: the workflows and jobs it can run, with their fingerprints';
 
 CREATE TABLE batuta.schedules (

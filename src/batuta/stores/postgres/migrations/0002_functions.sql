@@ -12,7 +12,7 @@ $$;
 COMMENT ON FUNCTION batuta.batuta_now IS 'The only clock of the store, in microseconds; tests shift it per session';
 
 CREATE FUNCTION batuta.worker_lock(ns text, worker text) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
-    SELECT hashtextextended(ns || '/' || worker, 7)
+    SELECT hashtextextended('batuta.workers/' || ns || '/' || worker, 7)
 $$;
 
 COMMENT ON FUNCTION batuta.worker_lock IS 'The key of the advisory lock that a worker''s heartbeat session holds';
@@ -22,9 +22,9 @@ COMMENT ON FUNCTION batuta.worker_lock IS 'The key of the advisory lock that a w
 -- fills them with nulls. With `allowed`, only runs whose maker is in there, and the caller has seen to the starter.
 CREATE FUNCTION batuta.insert_runs(
     ns text, starter text, run_ids uuid[], ids text[], restarts boolean[], chain_ids uuid[], kinds text[], names text[],
-    codes text[], queues text[], priorities integer[], versions text[], tag_sets text[], memos text[], timeouts bigint[],
-    execution_timeouts bigint[], parents uuid[], parent_seqs integer[], policies text[], flow_keys text[],
-    epochs integer[], heads integer[], states text[], wakes bigint[], delays bigint[], reasons text[],
+    codes text[], queues text[], priorities integer[], versions text[], tag_sets text[], memos text[],
+    timeouts bigint[], execution_timeouts bigint[], parents uuid[], parent_seqs integer[], policies text[],
+    flow_keys text[], epochs integer[], heads integer[], states text[], wakes bigint[], delays bigint[], reasons text[],
     fingerprints text[], makers uuid[] DEFAULT NULL, allowed uuid[] DEFAULT NULL
 ) RETURNS TABLE (started uuid, started_at bigint, ends_at bigint, due_at bigint) LANGUAGE plpgsql AS $$
 DECLARE
@@ -39,10 +39,15 @@ BEGIN
     IF true = ANY (restarts) THEN
         -- Not when the start itself is there already: it is being written again, and may have closed since.
         UPDATE batuta.runs r SET current = false
-        FROM unnest(run_ids, ids, restarts, makers) AS s(run_id, id, restart, maker)
-        WHERE (allowed IS NULL OR (s.maker IN (SELECT unnest(allowed))) IS TRUE)
-          AND s.restart AND r.namespace = ns AND r.id = s.id AND r.current AND r.closed_at IS NOT NULL
-          AND NOT EXISTS (SELECT FROM batuta.runs known WHERE known.run_id = s.run_id);
+        FROM (
+            SELECT s.run_id, (
+                SELECT c.run_id FROM batuta.runs c
+                WHERE c.id = s.id AND c.namespace || '' = ns AND c.current LIMIT 1) AS old_id
+            FROM unnest(run_ids, ids, restarts, makers) AS s(run_id, id, restart, maker)
+            WHERE s.restart AND (allowed IS NULL OR (s.maker IN (SELECT unnest(allowed))) IS TRUE)
+        ) s
+        WHERE r.run_id = s.old_id AND r.current AND r.closed_at IS NOT NULL
+          AND NOT EXISTS (SELECT FROM batuta.runs known WHERE known.run_id = s.run_id OFFSET 0);
     END IF;
     RETURN QUERY
     INSERT INTO batuta.runs AS r (
@@ -50,8 +55,9 @@ BEGIN
         parent_run_id, parent_seq, parent_policy, flow_key, epoch, head, claimed_head, state, owner, wake_at,
         created_at, closed_at, deadline, reason, failed_code)
     SELECT s.run_id, ns, s.id, coalesce(s.chain_id, s.run_id), s.chain_id IS NOT NULL, s.kind, s.name,
-           coalesce(nullif(s.code, ''), s.name), s.queue, coalesce(s.priority, 0), coalesce(s.version, ''), coalesce(s.tags, '{}'), coalesce(s.memo, 'null'), s.parent,
-           coalesce(s.parent_seq, 0), coalesce(s.policy, 'cancel'), coalesce(s.flow_key, ''), s.epoch, s.head, -1,
+           coalesce(nullif(s.code, ''), s.name), s.queue, coalesce(s.priority, 0), coalesce(s.version, ''),
+           coalesce(s.tags, '{}'), coalesce(s.memo, 'null'), s.parent, coalesce(s.parent_seq, 0),
+           coalesce(s.policy, 'cancel'), coalesce(s.flow_key, ''), s.epoch, s.head, -1,
            coalesce(s.state, 'running'),
            CASE WHEN s.state IS NULL THEN starter END,
            CASE WHEN s.state = 'waiting' AND EXISTS (
@@ -81,8 +87,8 @@ END
 $$;
 
 -- Whether a chain has a signal or update that nobody has read: nothing may be lost that was acknowledged. Sending one
--- makes a new version of the run's row, so that a statement which waited for the row tests again; and a volatile function
--- looks with fresh eyes each time, where the statement itself would still see the inbox of before the wait.
+-- makes a new version of the run's row, so that a statement which waited for the row tests again; and a volatile
+-- function looks with fresh eyes each time, where the statement itself would still see the inbox of before the wait.
 CREATE FUNCTION batuta.has_unread(chain uuid) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     RETURN EXISTS (
@@ -100,13 +106,14 @@ BEGIN
         SELECT c.run_id
         FROM unnest(run_ids, states) AS c(run_id, state)
         CROSS JOIN LATERAL (
-            SELECT r.chain_id FROM batuta.runs r WHERE r.run_id = c.run_id AND r.signalled
+            SELECT r.chain_id FROM batuta.runs r WHERE r.run_id = c.run_id AND r.signalled LIMIT 1
         ) r
         WHERE c.state IN ('completed', 'failed', 'cancelled') AND (c.run_id IN (SELECT unnest(won))) IS TRUE
           AND EXISTS (
             SELECT FROM batuta.inbox i
             WHERE i.chain_id = r.chain_id AND i.consumed_at IS NULL AND i.kind IN ('signal', 'update')
-              AND ((c.run_id, i.message_id) IN (SELECT * FROM unnest(message_runs, message_ids))) IS NOT TRUE));
+              AND ((c.run_id, i.message_id) IN (SELECT * FROM unnest(message_runs, message_ids))) IS NOT TRUE
+            OFFSET 0));
 END
 $$;
 
@@ -233,6 +240,11 @@ BEGIN
 END
 $$;
 
+-- Whether a message makes an unowned run of this state due. What has not begun waits for its time, unless it ends.
+CREATE FUNCTION batuta.wakes(kind text, state text) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT state = 'waiting' OR (state = 'pending' AND kind IN ('cancel', 'terminate'))
+$$;
+
 -- Put a message into the inbox of a run's chain, and make the run that goes on there due if nobody owns it.
 -- outcome: sent, again (its id is there already), unknown, or closed; state and owner are those of the receiver.
 CREATE FUNCTION batuta.send_message(
@@ -250,7 +262,8 @@ BEGIN
         RETURN;
     END IF;
     LOOP
-        SELECT * INTO last FROM batuta.runs r WHERE r.namespace = ns AND r.id = asked.id AND r.current FOR NO KEY UPDATE;
+        SELECT * INTO last FROM batuta.runs r
+        WHERE r.id = asked.id AND r.namespace || '' = ns AND r.current FOR NO KEY UPDATE;
         EXIT WHEN FOUND;  -- not found: another run took the id over while we waited for the lock
     END LOOP;
     receiver := last.run_id;
@@ -268,11 +281,10 @@ BEGIN
         INSERT INTO batuta.inbox (namespace, chain_id, message_id, kind, name, body, at)
         VALUES (ns, asked.chain_id, message, message_kind, message_name, content, moment);
         -- A signal always makes a new version of the row: see has_unread.
-        IF message_kind IN ('signal', 'update')
-           OR (last.state IN ('pending', 'waiting') AND coalesce(last.wake_at > moment, true)) THEN
+        IF message_kind IN ('signal', 'update') OR batuta.wakes(message_kind, last.state) THEN
             UPDATE batuta.runs r
             SET signalled = r.signalled OR message_kind IN ('signal', 'update'),
-                wake_at = CASE WHEN r.state IN ('pending', 'waiting') THEN least(r.wake_at, moment) END
+                wake_at = CASE WHEN batuta.wakes(message_kind, r.state) THEN least(r.wake_at, moment) ELSE r.wake_at END
             WHERE r.run_id = last.run_id;
         END IF;
     END IF;
@@ -347,7 +359,7 @@ BEGIN
         left_over := left_over - cardinality(found_ids);
         RETURN QUERY
         UPDATE batuta.runs r
-        SET epoch = r.epoch + 1, state = 'running', owner = worker, wake_at = NULL, claimed_head = r.head,
+        SET epoch = r.epoch + 1, state = 'running', owner = worker, wake_at = NULL, reason = '', claimed_head = r.head,
             deaths = CASE WHEN r.head = r.claimed_head THEN r.deaths ELSE 0 END
         FROM unnest(found_ids) AS f(run_id)
         WHERE r.run_id = f.run_id
@@ -461,7 +473,7 @@ BEGIN
         ) p
         LIMIT most
     )
-    UPDATE batuta.runs r SET state = 'waiting', wake_at = moment
+    UPDATE batuta.runs r SET state = 'waiting', wake_at = moment, reason = ''
     FROM curable c WHERE r.run_id = c.run_id;
     GET DIAGNOSTICS several = ROW_COUNT;
     RETURN several;
@@ -513,7 +525,7 @@ BEGIN
     FROM batuta.runs r WHERE r.namespace = ns AND r.owner = worker;
     peers := ARRAY(
         SELECT w.worker_id FROM batuta.workers w
-        WHERE w.namespace = ns AND w.worker_id <> worker
+        WHERE w.namespace = ns AND w.worker_id <> worker AND w.locked
           AND batuta.up_since() + (w.lease_until - w.beat_at) < moment
           AND NOT EXISTS (
             SELECT FROM pg_locks l

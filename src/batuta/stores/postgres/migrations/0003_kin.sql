@@ -1,8 +1,11 @@
 -- What reaches beyond a run: messages to others, children, parents, and the next run of a chain.
 --
--- Every function here first locks all rows that it will touch, in order of run_id, then tests and writes; ids of new runs
--- are taken after that, in order too. So two of them never wait for each other. Whatever moved on between the look at
--- who is concerned and the locks is a serialisation failure: the caller asks again.
+-- Every function here first locks all rows that it will touch, in order of run_id, then tests and writes; ids of new
+-- runs are taken after that, in order too. So two of them never wait for each other. Whatever moved on between the look
+-- at who is concerned and the locks is a serialisation failure: the caller asks again.
+--
+-- Every look-up says LIMIT 1 or OFFSET 0: that keeps it one, by key and per row. The planner would like to make it a
+-- join that reads a whole namespace, once, on a table that was empty when it made the plan.
 
 CREATE FUNCTION batuta.lock_runs(wanted uuid[]) RETURNS uuid[] LANGUAGE plpgsql AS $$
 BEGIN
@@ -12,6 +15,15 @@ BEGIN
         CROSS JOIN LATERAL (
             SELECT r.run_id FROM batuta.runs r WHERE r.run_id = w.run_id FOR NO KEY UPDATE
         ) r);
+END
+$$;
+
+-- The current run of each id, null where there is none.
+CREATE FUNCTION batuta.current_runs(ns text, ids text[]) RETURNS uuid[] LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN ARRAY(
+        SELECT (SELECT r.run_id FROM batuta.runs r WHERE r.id = a.id AND r.namespace || '' = ns AND r.current LIMIT 1)
+        FROM unnest(ids) WITH ORDINALITY AS a(id, n) ORDER BY a.n);
 END
 $$;
 
@@ -31,14 +43,14 @@ BEGIN
     RETURN ARRAY(
         SELECT r.parent_run_id
         FROM unnest(closers) AS c(run_id)
-        CROSS JOIN LATERAL (SELECT r.parent_run_id FROM batuta.runs r WHERE r.run_id = c.run_id) r
+        CROSS JOIN LATERAL (SELECT r.parent_run_id FROM batuta.runs r WHERE r.run_id = c.run_id LIMIT 1) r
         WHERE r.parent_run_id IS NOT NULL
         UNION ALL
         SELECT k.run_id
         FROM unnest(closers, tells) AS c(run_id, tell)
         CROSS JOIN LATERAL (
             SELECT k.run_id FROM batuta.runs k
-            WHERE k.parent_run_id = c.run_id AND k.closed_at IS NULL AND k.parent_policy <> 'abandon'
+            WHERE k.parent_run_id = c.run_id AND k.closed_at IS NULL AND k.parent_policy <> 'abandon' OFFSET 0
         ) k
         WHERE c.tell);
 END
@@ -54,40 +66,45 @@ DECLARE
     moment bigint := batuta.batuta_now();
     told uuid[];
     signals uuid[];
+    ends uuid[];
 BEGIN
     WITH letter AS MATERIALIZED (
         SELECT m.*, r.chain_id
         FROM unnest(receivers, message_ids, message_kinds, message_names, contents)
              AS m(receiver, message_id, kind, name, body)
-        CROSS JOIN LATERAL (SELECT r.chain_id FROM batuta.runs r WHERE r.run_id = m.receiver) r
+        CROSS JOIN LATERAL (SELECT r.chain_id FROM batuta.runs r WHERE r.run_id = m.receiver LIMIT 1) r
         WHERE NOT EXISTS (
-            SELECT FROM batuta.inbox i WHERE i.chain_id = r.chain_id AND i.message_id = m.message_id)
+            SELECT FROM batuta.inbox i WHERE i.chain_id = r.chain_id AND i.message_id = m.message_id OFFSET 0)
     ), posted AS (
         INSERT INTO batuta.inbox (namespace, chain_id, message_id, kind, name, body, at)
         SELECT ns, l.chain_id, l.message_id, l.kind, l.name, l.body, moment FROM letter l
         ON CONFLICT DO NOTHING
     )
     SELECT array_agg(DISTINCT l.receiver),
-           array_agg(DISTINCT l.receiver) FILTER (WHERE l.kind IN ('signal', 'update'))
-    INTO told, signals FROM letter l;
+           array_agg(DISTINCT l.receiver) FILTER (WHERE l.kind IN ('signal', 'update')),
+           array_agg(DISTINCT l.receiver) FILTER (WHERE l.kind IN ('cancel', 'terminate'))
+    INTO told, signals, ends FROM letter l;
 
     UPDATE batuta.runs r
-    SET signalled = r.signalled OR (t.run_id IN (SELECT unnest(signals))) IS TRUE,
-        wake_at = CASE WHEN r.state IN ('pending', 'waiting') THEN least(r.wake_at, moment) END
-    FROM unnest(told) AS t(run_id)
-    WHERE r.run_id = t.run_id
-      AND ((t.run_id IN (SELECT unnest(signals))) IS TRUE
-           OR (r.state IN ('pending', 'waiting') AND coalesce(r.wake_at > moment, true)));
+    SET signalled = r.signalled OR t.signalled,
+        wake_at = CASE WHEN batuta.wakes(t.kind, r.state) THEN least(r.wake_at, moment) ELSE r.wake_at END
+    FROM (
+        SELECT a.run_id, (a.run_id IN (SELECT unnest(signals))) IS TRUE AS signalled,
+               CASE WHEN (a.run_id IN (SELECT unnest(ends))) IS TRUE THEN 'cancel' END AS kind
+        FROM unnest(told) AS a(run_id)
+    ) t
+    WHERE r.run_id = t.run_id AND (t.signalled OR batuta.wakes(t.kind, r.state));
 
-    SELECT array_agg(t.run_id) FILTER (WHERE r.owner IS NOT NULL), coalesce(bool_or(r.state IN ('pending', 'waiting')), false)
+    SELECT array_agg(t.run_id) FILTER (WHERE r.owner IS NOT NULL),
+           coalesce(bool_or(r.wake_at <= moment), false)
     INTO owned, due
     FROM unnest(told) AS t(run_id)
-    CROSS JOIN LATERAL (SELECT r.owner, r.state FROM batuta.runs r WHERE r.run_id = t.run_id) r;
+    CROSS JOIN LATERAL (SELECT r.owner, r.wake_at FROM batuta.runs r WHERE r.run_id = t.run_id LIMIT 1) r;
 END
 $$;
 
--- Tell the open kin of runs that are about to close (`leaving` has all of those): a parent by the child's outcome, unless
--- that is empty, children by their policy, whose words are kinds of messages.
+-- Tell the open kin of runs that are about to close (`leaving` has all of those): a parent by the child's outcome,
+-- unless that is empty, children by their policy, whose words are kinds of messages.
 CREATE FUNCTION batuta.tell_kin(
     ns text, why text, closers uuid[], outcomes text[], tells boolean[], leaving uuid[], locked uuid[],
     OUT owned uuid[], OUT due boolean
@@ -99,10 +116,10 @@ BEGIN
         SELECT p.run_id AS receiver, 'child:' || c.run_id AS message_id, 'child' AS kind, p.run_id::text AS name,
                c.outcome AS body
         FROM unnest(closers, outcomes) AS c(run_id, outcome)
-        CROSS JOIN LATERAL (SELECT r.parent_run_id FROM batuta.runs r WHERE r.run_id = c.run_id) r
+        CROSS JOIN LATERAL (SELECT r.parent_run_id FROM batuta.runs r WHERE r.run_id = c.run_id LIMIT 1) r
         CROSS JOIN LATERAL (
             SELECT p.run_id FROM batuta.runs p
-            WHERE p.run_id = r.parent_run_id AND p.namespace || '' = ns AND p.closed_at IS NULL
+            WHERE p.run_id = r.parent_run_id AND p.namespace || '' = ns AND p.closed_at IS NULL LIMIT 1
         ) p
         WHERE c.outcome <> ''
         UNION ALL
@@ -110,7 +127,7 @@ BEGIN
         FROM unnest(closers, tells) AS c(run_id, tell)
         CROSS JOIN LATERAL (
             SELECT k.run_id, k.parent_policy FROM batuta.runs k
-            WHERE k.parent_run_id = c.run_id AND k.closed_at IS NULL AND k.parent_policy <> 'abandon'
+            WHERE k.parent_run_id = c.run_id AND k.closed_at IS NULL AND k.parent_policy <> 'abandon' OFFSET 0
         ) k
         WHERE c.tell
     )
@@ -139,7 +156,7 @@ BEGIN
     FROM unnest(run_ids, heads, outcomes) AS c(run_id, head, outcome)
     CROSS JOIN LATERAL (
         SELECT r.owner FROM batuta.runs r
-        WHERE r.run_id = c.run_id AND r.namespace || '' = ns AND r.head = c.head AND r.closed_at IS NULL
+        WHERE r.run_id = c.run_id AND r.namespace || '' = ns AND r.head = c.head AND r.closed_at IS NULL LIMIT 1
     ) r;
     due := false;
     IF closed IS NULL THEN
@@ -157,7 +174,7 @@ BEGIN
     INSERT INTO batuta.journal (namespace, run_id, ord, epoch, kind, at, crc, body)
     SELECT ns, e.run_id, r.head, r.epoch, e.kind, e.at, e.crc, e.body
     FROM unnest(run_ids, kinds, ats, crcs, bodies) AS e(run_id, kind, at, crc, body)
-    CROSS JOIN LATERAL (SELECT r.head, r.epoch FROM batuta.runs r WHERE r.run_id = e.run_id) r
+    CROSS JOIN LATERAL (SELECT r.head, r.epoch FROM batuta.runs r WHERE r.run_id = e.run_id LIMIT 1) r
     WHERE (e.run_id IN (SELECT unnest(closed))) IS TRUE;
 END
 $$;
@@ -181,8 +198,8 @@ BEGIN
     LOOP
         SELECT s.started INTO receiver FROM batuta.insert_runs(
             ns, NULL, run_ids, ids, restarts, chain_ids, kinds, names, codes, queues, priorities, versions, tag_sets,
-            memos, timeouts, execution_timeouts, parents, parent_seqs, policies, flow_keys, epochs, heads, states, wakes,
-            delays, reasons, fingerprints) s;
+            memos, timeouts, execution_timeouts, parents, parent_seqs, policies, flow_keys, epochs, heads, states,
+            wakes, delays, reasons, fingerprints) s;
         IF FOUND THEN
             INSERT INTO batuta.inbox (namespace, chain_id, message_id, kind, name, body, at)
             VALUES (ns, coalesce(chain_ids[1], receiver), start_id, start_kind, start_name, start_body,
@@ -196,7 +213,7 @@ BEGIN
         SELECT r.run_id INTO receiver FROM batuta.runs r WHERE r.run_id = run_ids[1] AND r.namespace || '' = ns;
         EXIT WHEN FOUND;
         SELECT r.run_id, r.state INTO receiver, receiver_state
-        FROM batuta.runs r WHERE r.namespace = ns AND r.id = ids[1] AND r.current;
+        FROM batuta.runs r WHERE r.id = ids[1] AND r.namespace || '' = ns AND r.current;
         IF FOUND AND NOT may_join THEN
             outcome := 'taken';
             RETURN;
@@ -230,16 +247,16 @@ BEGIN
         FROM unnest(before_ids, run_ids, names, codes, queues, versions, delays, timeouts, execution_timeouts,
                     start_bodies)
              AS s(before_id, run_id, name, code, queue, version, delay, timeout, execution_timeout, start_body)
-        CROSS JOIN LATERAL (SELECT * FROM batuta.runs r WHERE r.run_id = s.before_id) r
+        CROSS JOIN LATERAL (SELECT * FROM batuta.runs r WHERE r.run_id = s.before_id LIMIT 1) r
         WHERE (s.before_id IN (SELECT unnest(won))) IS TRUE
     ), followed AS (
         INSERT INTO batuta.runs (
             run_id, namespace, id, chain_id, signalled, kind, name, code, queue, priority, version, tags, memo,
             parent_run_id, parent_seq, parent_policy, flow_key, epoch, head, claimed_head, state, wake_at, created_at,
             deadline)
-        SELECT n.run_id, ns, n.id, n.chain_id, n.signalled, n.kind, n.name, coalesce(nullif(n.code, ''), n.name), n.queue,
-               n.priority, n.version, n.tags, n.memo, n.parent_run_id, n.parent_seq, n.parent_policy, n.flow_key, 0, -1,
-               -1, 'pending', moment + n.delay, moment,
+        SELECT n.run_id, ns, n.id, n.chain_id, n.signalled, n.kind, n.name, coalesce(nullif(n.code, ''), n.name),
+               n.queue, n.priority, n.version, n.tags, n.memo, n.parent_run_id, n.parent_seq, n.parent_policy, n.flow_key, 0,
+               -1, -1, 'pending', moment + n.delay, moment,
                least(moment + n.delay + nullif(n.timeout, 0), n.begun_at + nullif(n.execution_timeout, 0))
         FROM next n
     )

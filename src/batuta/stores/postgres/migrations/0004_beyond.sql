@@ -1,5 +1,140 @@
--- Write the changes of a batch of which some reach beyond their runs. A run occurs once; new runs, those that are started
--- by the worker itself (their maker is themselves) and children, come in order of their ids.
+-- A commit whose changes reach beyond their runs, in parts. As in what it builds on, rows are locked first, and
+-- look-ups stay look-ups.
+
+-- Runs that would come to their own end while another change of the batch sends them a signal or update: those are not
+-- written. `targets` are the current runs of the ids that the messages go to.
+CREATE FUNCTION batuta.hold_back(
+    won uuid[], durable uuid[], run_ids uuid[], states text[], senders uuid[], targets uuid[], sent_ids text[],
+    send_kinds text[]
+) RETURNS uuid[] LANGUAGE plpgsql AS $$
+DECLARE
+    pair record;
+    held uuid[] := '{}';
+BEGIN
+    FOR pair IN
+        SELECT DISTINCT s.target, s.sender
+        FROM unnest(senders, targets, sent_ids, send_kinds) AS s(sender, target, message_id, kind)
+        CROSS JOIN LATERAL (SELECT r.chain_id FROM batuta.runs r WHERE r.run_id = s.target LIMIT 1) t
+        WHERE s.kind IN ('signal', 'update') AND s.sender <> s.target
+          AND (s.target IN (SELECT unnest(won))) IS TRUE AND (s.sender IN (SELECT unnest(durable))) IS TRUE
+          AND (s.target IN (
+              SELECT c.run_id FROM unnest(run_ids, states) AS c(run_id, state)
+              WHERE c.state IN ('completed', 'failed', 'cancelled'))) IS TRUE
+          AND NOT EXISTS (
+              SELECT FROM batuta.inbox i WHERE i.chain_id = t.chain_id AND i.message_id = s.message_id OFFSET 0)
+        ORDER BY s.target
+    LOOP
+        -- One by one: what a change sends that is itself not written keeps nobody from closing.
+        IF pair.target <> ALL (held) AND pair.sender <> ALL (held) THEN
+            held := held || pair.target;
+        END IF;
+    END LOOP;
+    RETURN held;
+END
+$$;
+
+-- Children whose id is taken, and messages whose receiver is not there or closed, `ending` ones included: parallel
+-- arrays. A child or message that is there already was taken before.
+CREATE FUNCTION batuta.find_refused(
+    durable uuid[], ending uuid[], run_ids uuid[], states text[],
+    new_ids uuid[], makers uuid[], parent_seqs integer[], ids text[], holders uuid[],
+    senders uuid[], send_seqs integer[], send_ids text[], sent_ids text[], targets uuid[],
+    OUT refused uuid[], OUT seqs integer[], OUT refused_ids text[], OUT errors text[], OUT refused_states text[]
+) LANGUAGE plpgsql AS $$
+BEGIN
+    SELECT array_agg(f.maker), array_agg(f.seq), array_agg(f.id), array_agg(f.error), array_agg(f.state)
+    INTO refused, seqs, refused_ids, errors, refused_states
+    FROM (
+        SELECT s.maker, coalesce(s.seq, 0) AS seq, s.id, 'AlreadyStarted' AS error, t.state
+        FROM unnest(new_ids, makers, parent_seqs, ids, holders) AS s(run_id, maker, seq, id, holder)
+        LEFT JOIN LATERAL (SELECT r.state FROM batuta.runs r WHERE r.run_id = s.holder LIMIT 1) t ON true
+        WHERE s.run_id <> s.maker AND s.holder IS DISTINCT FROM s.run_id
+          AND (s.maker IN (SELECT unnest(durable))) IS TRUE
+          AND NOT EXISTS (SELECT FROM batuta.runs r WHERE r.run_id = s.run_id OFFSET 0)
+        UNION ALL
+        SELECT s.sender, s.seq, s.id, CASE WHEN s.target IS NULL THEN 'UnknownRun' ELSE 'RunClosed' END,
+               CASE WHEN t.closed_at IS NOT NULL THEN t.state ELSE (
+                   SELECT c.state FROM unnest(run_ids, states) AS c(run_id, state) WHERE c.run_id = s.target) END
+        FROM unnest(senders, send_seqs, send_ids, sent_ids, targets) AS s(sender, seq, id, message_id, target)
+        LEFT JOIN LATERAL (
+            SELECT r.chain_id, r.state, r.closed_at FROM batuta.runs r WHERE r.run_id = s.target LIMIT 1
+        ) t ON true
+        WHERE (s.sender IN (SELECT unnest(durable))) IS TRUE
+          AND (s.target IS NULL OR t.closed_at IS NOT NULL OR (s.target IN (SELECT unnest(ending))) IS TRUE)
+          AND NOT EXISTS (
+              SELECT FROM batuta.inbox i WHERE i.chain_id = t.chain_id AND i.message_id = s.message_id OFFSET 0)
+    ) f;
+END
+$$;
+
+-- Upsert the outputs of runs that are written. Returns the chains that were answered.
+CREATE FUNCTION batuta.write_outputs(
+    ns text, won uuid[], run_ids uuid[], kinds text[], names text[], ords integer[], ats bigint[], results text[],
+    errors text[], OUT answered uuid[]
+) LANGUAGE plpgsql AS $$
+BEGIN
+    WITH made AS MATERIALIZED (
+        SELECT o.*, r.chain_id
+        FROM unnest(run_ids, kinds, names, ords, ats, results, errors) AS o(run_id, kind, name, ord, at, value, error)
+        CROSS JOIN LATERAL (SELECT r.chain_id FROM batuta.runs r WHERE r.run_id = o.run_id LIMIT 1) r
+        WHERE (o.run_id IN (SELECT unnest(won))) IS TRUE
+    ), written AS (
+        INSERT INTO batuta.outputs (namespace, run_id, kind, name, ord, at, value, error)
+        SELECT ns, CASE WHEN m.kind = 'answer' THEN m.chain_id ELSE m.run_id END, m.kind, m.name, m.ord, m.at, m.value,
+               m.error
+        FROM made m
+        ON CONFLICT (run_id, kind, name) DO UPDATE
+        SET ord = excluded.ord, at = excluded.at, value = excluded.value, error = excluded.error
+    )
+    SELECT array_agg(DISTINCT m.chain_id) INTO answered FROM made m WHERE m.kind = 'answer';
+END
+$$;
+
+-- Put the messages that go to open runs into their inboxes; see post.
+CREATE FUNCTION batuta.deliver(
+    ns text, durable uuid[], ending uuid[], locked uuid[], senders uuid[], targets uuid[], sent_ids text[],
+    send_kinds text[], send_names text[], send_bodies text[], OUT owned uuid[], OUT due boolean
+) LANGUAGE plpgsql AS $$
+DECLARE
+    mail record;
+BEGIN
+    SELECT array_agg(s.target ORDER BY s.n) AS receivers, array_agg(s.message_id ORDER BY s.n) AS message_ids,
+           array_agg(s.kind ORDER BY s.n) AS kinds, array_agg(s.name ORDER BY s.n) AS names,
+           array_agg(s.body ORDER BY s.n) AS bodies
+    INTO mail
+    FROM unnest(senders, targets, sent_ids, send_kinds, send_names, send_bodies) WITH ORDINALITY
+         AS s(sender, target, message_id, kind, name, body, n)
+    WHERE (s.sender IN (SELECT unnest(durable))) IS TRUE AND (s.target IN (SELECT unnest(ending))) IS NOT TRUE
+      AND EXISTS (SELECT FROM batuta.runs r WHERE r.run_id = s.target AND r.closed_at IS NULL OFFSET 0);
+    PERFORM batuta.must_be_locked(mail.receivers, locked);
+    SELECT p.owned, p.due INTO owned, due
+    FROM batuta.post(ns, mail.receivers, mail.message_ids, mail.kinds, mail.names, mail.bodies) p;
+END
+$$;
+
+-- Starts of a batch that may be written: by a live worker, and the id seems to be free. The first of two that want one.
+CREATE FUNCTION batuta.find_starts(
+    ns text, worker text, new_ids uuid[], makers uuid[], ids text[], restarts boolean[], holders uuid[]
+) RETURNS uuid[] LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM 1 FROM batuta.workers w
+    WHERE w.namespace = ns AND w.worker_id = worker AND w.lease_until > batuta.batuta_now();
+    IF NOT FOUND THEN
+        RETURN '{}';
+    END IF;
+    RETURN ARRAY(
+        SELECT DISTINCT ON (s.id) s.run_id
+        FROM unnest(new_ids, makers, ids, restarts, holders) AS s(run_id, maker, id, restart, holder)
+        WHERE s.run_id = s.maker
+          AND (s.holder IS NULL OR (s.restart AND EXISTS (
+              SELECT FROM batuta.runs r WHERE r.run_id = s.holder AND r.closed_at IS NOT NULL OFFSET 0)))
+          AND NOT EXISTS (SELECT FROM batuta.runs r WHERE r.run_id = s.run_id OFFSET 0)
+        ORDER BY s.id);
+END
+$$;
+
+-- Write the changes of a batch of which some reach beyond their runs. A run occurs once; new runs, those that are
+-- started by the worker itself (their maker is themselves) and children, come in order of their ids.
 --
 -- Changes of one batch have no order between them: starts and children come first, then messages, which see who closes
 -- here, then everything that a run does to itself. A run that would come to its own end does not while another change
@@ -47,49 +182,30 @@ DECLARE
     durable uuid[];
     leaving uuid[];
     ending uuid[];
-    pair record;
-    refusals record;
-    mail record;
+    targets uuid[] := batuta.current_runs(ns, send_ids);
+    holders uuid[];
     got record;
 BEGIN
-    locked := batuta.lock_runs(run_ids || parents || batuta.find_kin(closers, tells) || ARRAY(
-        SELECT t.run_id
-        FROM (SELECT unnest(send_ids) UNION SELECT n.id FROM unnest(ids, restarts) AS n(id, restart) WHERE n.restart)
-             AS s(id)
-        CROSS JOIN LATERAL (
-            SELECT r.run_id FROM batuta.runs r WHERE r.namespace = ns AND r.id = s.id AND r.current
-        ) t));
+    locked := batuta.lock_runs(
+        run_ids || parents || targets || batuta.find_kin(closers, tells) || batuta.current_runs(ns, ARRAY(
+            SELECT n.id FROM unnest(ids, restarts) AS n(id, restart) WHERE n.restart)));
 
-    -- Whose fence holds: runs that exist,
+    -- Whose fence holds: changes of runs that exist, starts that were written before, and new ones.
     SELECT coalesce(array_agg(c.run_id) FILTER (WHERE r.mine), '{}'),
            coalesce(array_agg(c.run_id) FILTER (WHERE NOT r.mine AND r.head = c.new_head), '{}')
     INTO won, again
     FROM unnest(run_ids, epochs, heads, new_heads) AS c(run_id, epoch, head, new_head)
     CROSS JOIN LATERAL (
         SELECT r.head, r.head = c.head AND r.closed_at IS NULL AS mine FROM batuta.runs r
-        WHERE r.run_id = c.run_id AND r.namespace || '' = ns AND r.epoch = c.epoch
+        WHERE r.run_id = c.run_id AND r.namespace || '' = ns AND r.epoch = c.epoch LIMIT 1
     ) r;
-    -- starts that were written before,
     again := again || ARRAY(
         SELECT s.run_id
         FROM unnest(new_ids, makers, new_epochs, first_heads) AS s(run_id, maker, epoch, head)
-        CROSS JOIN LATERAL (
+        WHERE s.run_id = s.maker AND EXISTS (
             SELECT FROM batuta.runs r
-            WHERE r.run_id = s.run_id AND r.namespace || '' = ns AND r.epoch = s.epoch AND r.head >= s.head
-        ) r
-        WHERE s.run_id = s.maker);
-    -- and starts whose id seems to be free, of a live worker.
-    begun := ARRAY(
-        SELECT DISTINCT ON (s.id) s.run_id
-        FROM unnest(new_ids, makers, ids, restarts) AS s(run_id, maker, id, restart)
-        LEFT JOIN LATERAL (
-            SELECT r.run_id, r.closed_at FROM batuta.runs r WHERE r.namespace = ns AND r.id = s.id AND r.current
-        ) t ON true
-        WHERE s.run_id = s.maker AND (t.run_id IS NULL OR (s.restart AND t.closed_at IS NOT NULL))
-          AND NOT EXISTS (SELECT FROM batuta.runs r WHERE r.run_id = s.run_id)
-          AND EXISTS (SELECT FROM batuta.workers w
-                      WHERE w.namespace = ns AND w.worker_id = worker AND w.lease_until > batuta.batuta_now())
-        ORDER BY s.id);
+            WHERE r.run_id = s.run_id AND r.namespace || '' = ns AND r.epoch = s.epoch AND r.head >= s.head OFFSET 0));
+    begun := batuta.find_starts(ns, worker, new_ids, makers, ids, restarts, batuta.current_runs(ns, ids));
 
     -- Who may not close yet.
     unread := batuta.find_unread(won, run_ids, states, message_runs, message_ids) || ARRAY(
@@ -99,37 +215,17 @@ BEGIN
           AND s.chain_id IS NOT NULL AND batuta.has_unread(s.chain_id));
     won := batuta.except_for(won, unread);
     begun := batuta.except_for(begun, unread);
-    durable := won || again || begun;
-    FOR pair IN
-        SELECT DISTINCT t.run_id AS closer, s.sender
-        FROM unnest(senders, send_ids, sent_ids, send_kinds) AS s(sender, id, message_id, kind)
-        CROSS JOIN LATERAL (
-            SELECT r.run_id, r.chain_id FROM batuta.runs r WHERE r.namespace = ns AND r.id = s.id AND r.current
-        ) t
-        WHERE s.kind IN ('signal', 'update') AND s.sender <> t.run_id
-          AND (t.run_id IN (SELECT unnest(won))) IS TRUE AND (s.sender IN (SELECT unnest(durable))) IS TRUE
-          AND (t.run_id IN (
-              SELECT c.run_id FROM unnest(run_ids, states) AS c(run_id, state)
-              WHERE c.state IN ('completed', 'failed', 'cancelled'))) IS TRUE
-          AND NOT EXISTS (
-              SELECT FROM batuta.inbox i WHERE i.chain_id = t.chain_id AND i.message_id = s.message_id)
-        ORDER BY t.run_id
-    LOOP
-        -- One by one: what a change sends that is itself not written keeps nobody from closing.
-        IF pair.closer <> ALL (unread) AND pair.sender <> ALL (unread) THEN
-            unread := unread || pair.closer;
-        END IF;
-    END LOOP;
+    unread := unread || batuta.hold_back(
+        won, won || again || begun, run_ids, states, senders, batuta.current_runs(ns, send_ids), sent_ids, send_kinds);
     won := batuta.except_for(won, unread);
-    durable := batuta.except_for(durable, unread);
+    durable := won || again || begun;
 
     -- Starts and children.
     fresh := ARRAY(
         SELECT s.started FROM batuta.insert_runs(
             ns, worker, new_ids, ids, restarts, chain_ids, kinds, names, codes, queues, priorities, versions, tag_sets,
             memos, timeouts, execution_timeouts, parents, parent_seqs, policies, flow_keys, new_epochs, first_heads,
-            new_states, new_wakes, delays, new_reasons, new_fingerprints, makers, durable) s
-        WHERE cardinality(new_ids) > 0);
+            new_states, new_wakes, delays, new_reasons, new_fingerprints, makers, durable) s);
     PERFORM batuta.must_be_locked(begun, fresh);  -- an id was taken while we looked
     won := won || begun;
     locked := locked || fresh;
@@ -139,91 +235,40 @@ BEGIN
     FROM unnest(new_ids, makers, chain_ids, names, start_bodies) AS s(run_id, maker, chain_id, name, body)
     WHERE s.run_id <> s.maker AND (s.run_id IN (SELECT unnest(fresh))) IS TRUE;
 
-    -- Who closes: gone for their kin and, but for those that another run follows, for messages too.
+    -- Who closes is gone for its kin and, unless another run follows, for messages.
     leaving := ARRAY(
         SELECT c.run_id FROM unnest(run_ids, states) AS c(run_id, state)
         WHERE c.state = ANY (closed_states) AND (c.run_id IN (SELECT unnest(won))) IS TRUE);
     ending := batuta.except_for(leaving, before_ids);
-
-    SELECT array_agg(f.maker) AS makers, array_agg(f.seq) AS seqs, array_agg(f.id) AS ids, array_agg(f.error) AS errors,
-           array_agg(f.state) AS states
-    INTO refusals
-    FROM (
-        SELECT s.maker, coalesce(s.seq, 0) AS seq, s.id, 'AlreadyStarted' AS error, t.state
-        FROM unnest(new_ids, makers, parent_seqs, ids) AS s(run_id, maker, seq, id)
-        LEFT JOIN LATERAL (
-            SELECT r.state FROM batuta.runs r WHERE r.namespace = ns AND r.id = s.id AND r.current
-        ) t ON true
-        WHERE s.run_id <> s.maker AND (s.maker IN (SELECT unnest(durable))) IS TRUE
-          AND (s.run_id IN (SELECT unnest(fresh))) IS NOT TRUE
-          AND NOT EXISTS (SELECT FROM batuta.runs r WHERE r.run_id = s.run_id)
-        UNION ALL
-        SELECT s.sender, s.seq, s.id, CASE WHEN t.run_id IS NULL THEN 'UnknownRun' ELSE 'RunClosed' END,
-               CASE WHEN t.closed_at IS NOT NULL THEN t.state ELSE (
-                   SELECT c.state FROM unnest(run_ids, states) AS c(run_id, state) WHERE c.run_id = t.run_id) END
-        FROM unnest(senders, send_seqs, send_ids, sent_ids) AS s(sender, seq, id, message_id)
-        LEFT JOIN LATERAL (
-            SELECT r.run_id, r.chain_id, r.state, r.closed_at FROM batuta.runs r
-            WHERE r.namespace = ns AND r.id = s.id AND r.current
-        ) t ON true
-        WHERE (s.sender IN (SELECT unnest(durable))) IS TRUE
-          AND (t.run_id IS NULL OR t.closed_at IS NOT NULL OR (t.run_id IN (SELECT unnest(ending))) IS TRUE)
-          AND NOT EXISTS (
-              SELECT FROM batuta.inbox i WHERE i.chain_id = t.chain_id AND i.message_id = s.message_id)
-    ) f;
-    refused := refusals.makers;
-    refused_seqs := refusals.seqs;
-    refused_ids := refusals.ids;
-    refused_errors := refusals.errors;
-    refused_states := refusals.states;
+    targets := batuta.current_runs(ns, send_ids);
+    holders := batuta.current_runs(ns, ids);
+    SELECT f.refused, f.seqs, f.refused_ids, f.errors, f.refused_states
+    INTO refused, refused_seqs, refused_ids, refused_errors, refused_states
+    FROM batuta.find_refused(
+        durable, ending, run_ids, states, new_ids, makers, parent_seqs, ids, holders, senders, send_seqs, send_ids,
+        sent_ids, targets) f;
 
     -- Messages go into inboxes before anybody is evicted: an eviction looks into its inbox last.
     IF cardinality(senders) > 0 THEN
-        SELECT array_agg(t.run_id ORDER BY s.n) AS receivers, array_agg(s.message_id ORDER BY s.n) AS message_ids,
-               array_agg(s.kind ORDER BY s.n) AS kinds, array_agg(s.name ORDER BY s.n) AS names,
-               array_agg(s.body ORDER BY s.n) AS bodies
-        INTO mail
-        FROM unnest(senders, send_ids, sent_ids, send_kinds, send_names, send_bodies) WITH ORDINALITY
-             AS s(sender, id, message_id, kind, name, body, n)
-        CROSS JOIN LATERAL (
-            SELECT r.run_id FROM batuta.runs r
-            WHERE r.namespace = ns AND r.id = s.id AND r.current AND r.closed_at IS NULL
-        ) t
-        WHERE (s.sender IN (SELECT unnest(durable))) IS TRUE AND (t.run_id IN (SELECT unnest(ending))) IS NOT TRUE;
-        PERFORM batuta.must_be_locked(mail.receivers, locked);
-        SELECT * INTO got FROM batuta.post(ns, mail.receivers, mail.message_ids, mail.kinds, mail.names, mail.bodies);
+        SELECT * INTO got FROM batuta.deliver(
+            ns, durable, ending, locked, senders, targets, sent_ids, send_kinds, send_names, send_bodies);
         told := got.owned;
         due := due OR got.due;
     END IF;
     IF cardinality(closers) > 0 THEN
-        SELECT array_agg(c.run_id) AS closers, array_agg(c.outcome) AS outcomes, array_agg(c.tell) AS tells
-        INTO mail
-        FROM unnest(closers, outcomes, tells) AS c(run_id, outcome, tell)
-        WHERE (c.run_id IN (SELECT unnest(durable))) IS TRUE;
-        SELECT * INTO got
-        FROM batuta.tell_kin(ns, why_children, mail.closers, mail.outcomes, mail.tells, leaving, locked);
+        SELECT k.owned, k.due INTO got
+        FROM (
+            SELECT array_agg(c.run_id) AS closers, array_agg(c.outcome) AS outcomes, array_agg(c.tell) AS tells
+            FROM unnest(closers, outcomes, tells) AS c(run_id, outcome, tell)
+            WHERE (c.run_id IN (SELECT unnest(durable))) IS TRUE
+        ) c, batuta.tell_kin(ns, why_children, c.closers, c.outcomes, c.tells, leaving, locked) k;
         told := told || got.owned;
         due := due OR got.due;
     END IF;
-
     IF cardinality(output_runs) > 0 THEN
-        WITH made AS MATERIALIZED (
-            SELECT o.*, r.chain_id
-            FROM unnest(output_runs, output_kinds, output_names, output_ords, output_ats, output_values, output_errors)
-                 AS o(run_id, kind, name, ord, at, value, error)
-            CROSS JOIN LATERAL (SELECT r.chain_id FROM batuta.runs r WHERE r.run_id = o.run_id) r
-            WHERE (o.run_id IN (SELECT unnest(won))) IS TRUE
-        ), written AS (
-            INSERT INTO batuta.outputs (namespace, run_id, kind, name, ord, at, value, error)
-            SELECT ns, CASE WHEN m.kind = 'answer' THEN m.chain_id ELSE m.run_id END, m.kind, m.name, m.ord, m.at,
-                   m.value, m.error
-            FROM made m
-            ON CONFLICT (run_id, kind, name) DO UPDATE
-            SET ord = excluded.ord, at = excluded.at, value = excluded.value, error = excluded.error
-        )
-        SELECT array_agg(DISTINCT m.chain_id) INTO answered FROM made m WHERE m.kind = 'answer';
+        answered := batuta.write_outputs(
+            ns, won, output_runs, output_kinds, output_names, output_ords, output_ats, output_values, output_errors);
     END IF;
-
     due := batuta.write_changes(
         ns, won, run_ids, new_heads, states, wakes, reasons, fingerprints, entry_runs, entry_epochs, ords, entry_kinds,
         ats, crcs, bodies, message_runs, message_ids, attempt_runs, seqs, numbers, starts, ends, nexts, errors, details,

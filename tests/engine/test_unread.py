@@ -1,0 +1,222 @@
+"""A message that comes just as its run is about to close: the run sees it first."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from batuta import Handle, RunFailed, Signal, Update, Workflow, activity, workflow
+from batuta.journal.records import Change, Message, MessageKind, Refusal, Verdict
+from batuta.journal.states import CLOSED
+from batuta.stores.memory import MemoryDatabase, MemoryStore
+from batuta.testing import Environment
+from tests.engine.kit import replay_all
+
+note = Signal("note", int)
+stop = Signal("stop", int)
+ask = Update("ask", int)
+
+executed: list[int] = []
+
+
+@pytest.fixture(autouse=True)
+def _afresh() -> None:
+    executed.clear()
+
+
+@activity
+async def act(number: int) -> int:
+    executed.append(number)
+    await asyncio.sleep(1)
+    return number
+
+
+def _positive(number: int) -> None:
+    if number < 0:
+        raise ValueError("too low")
+
+
+@workflow
+async def takes_notes() -> list[int]:
+    notes: list[int] = []
+    note.handle(notes.append)
+
+    @ask.handle(validator=_positive)
+    def answer(number: int) -> int:
+        notes.append(number)
+        return number + 1
+
+    await act(1)
+    await act(2)
+    return notes
+
+
+@workflow
+async def stops() -> int:
+    return await stop.wait()
+
+
+@workflow
+async def handles_slowly() -> list[int]:
+    notes: list[int] = []
+
+    @note.handle
+    async def take(number: int) -> None:
+        notes.append(await act(number))
+
+    await act(1)
+    return notes
+
+
+@workflow
+async def at_once() -> str:
+    return "done"
+
+
+@workflow
+async def busy_at_its_end() -> str:
+    """Ends while an activity is in flight, unless it is told to stay."""
+    stay = asyncio.Event()
+    note.handle(lambda _: stay.set())
+    other = asyncio.create_task(act(9))
+    await asyncio.sleep(0.5)
+    await asyncio.sleep(0)
+    return f"stayed for {await other}" if stay.is_set() else "left"
+
+
+@workflow
+async def fails() -> None:
+    note.handle(lambda _: None)
+    await act(1)
+    raise ValueError("as planned")
+
+
+class Racy(MemoryStore):
+    """Sends messages at the last moment before a run would close."""
+
+    def __init__(self, database: MemoryDatabase) -> None:
+        super().__init__(database)
+        self.late: list[list[Message]] = []
+        self.refused = 0
+
+    async def commit(self, worker_id: str, changes: Sequence[Change]) -> dict[int, Verdict | list[Refusal]]:
+        for change in changes:
+            if change.move is not None and change.move.state in CLOSED and self.late:
+                for message in self.late.pop(0):
+                    await self.send(change.run_id, message)
+        verdicts = await super().commit(worker_id, changes)
+        self.refused += sum(verdict is Verdict.UNREAD for verdict in verdicts.values())
+        return verdicts
+
+
+class RacyEnvironment(Environment):
+    store: Racy
+
+    def make_store(self, database: MemoryDatabase) -> MemoryStore:
+        return Racy(database)
+
+
+def late(kind: MessageKind, name: str, *bodies: str) -> list[Message]:
+    return [Message(message_id=f"{kind}:{name}{body}", kind=kind, name=name, body=body) for body in bodies]
+
+
+ALL: list[Workflow[..., Any]] = [takes_notes, stops, handles_slowly, at_once, busy_at_its_end, fails]
+modes = pytest.mark.parametrize("always_replay", [False, True])
+
+
+def racy(always_replay: bool) -> RacyEnvironment:
+    return RacyEnvironment(workflows=ALL, activities=[act], always_replay=always_replay)
+
+
+async def ended(env: RacyEnvironment, handle: Handle[Any]) -> Any:
+    result = await handle.result()
+    assert (await env.store.load(handle.run_id)).messages == [], "all was read"
+    await replay_all(env.store, {one.name: one for one in ALL})
+    return result
+
+
+@modes
+@pytest.mark.parametrize("times", [1, 2, 5])
+async def test_the_run_sees_late_signals_and_executes_nothing_again(always_replay: bool, times: int) -> None:
+    async with racy(always_replay) as env:
+        env.store.late = [late(MessageKind.SIGNAL, "note", f"{n}1", f"{n}2") for n in range(1, times + 1)]
+        handle = await env.start(takes_notes)
+        assert await ended(env, handle) == [int(f"{n}{m}") for n in range(1, times + 1) for m in (1, 2)]
+        assert executed == [1, 2]
+        assert env.store.refused == times
+
+
+@modes
+async def test_the_order_of_signals_is_kept_when_one_of_them_ends_the_run(always_replay: bool) -> None:
+    async with racy(always_replay) as env:
+        env.store.late = [late(MessageKind.SIGNAL, "stop", "2", "3")]
+        handle = await env.start(stops)
+        await handle.signal(stop, 1)
+        assert await ended(env, handle) == 1
+        assert [line.body.value for line in (await handle.journal())[1:]] == [Raw(b"1"), Raw(b"2"), Raw(b"3")]
+
+
+@modes
+async def test_a_run_that_ends_in_its_first_turn_takes_what_came_with_its_start(always_replay: bool) -> None:
+    async with racy(always_replay) as env:
+        env.store.late = [late(MessageKind.SIGNAL, "note", "5")]
+        handle = await env.start(at_once, signal=(note, 4))
+        assert await ended(env, handle) == "done"
+        assert [str(line.kind) for line in await handle.journal()] == ["started", "signal", "signal"]
+
+
+@modes
+async def test_late_updates_are_validated_and_answered(always_replay: bool) -> None:
+    async with racy(always_replay) as env:
+        env.store.late = [late(MessageKind.UPDATE, "ask", f"[{n}]", f"[{m}]") for n, m in ((3, -1), (4, -2))]
+        handle = await env.start(takes_notes)
+        assert await ended(env, handle) == [3, 4]
+        found = await env.store.answers([(handle.run_id, f"update:ask[{n}]") for n in (3, -1, 4, -2)])
+        assert [one.value if one is not None else "" for one in found] == ["4", None, "5", None]
+        assert all("too low" in (one.error or "") for one in found[1::2] if one is not None)
+
+
+@modes
+async def test_a_late_signal_whose_handler_is_not_done_changes_nothing_about_the_end(always_replay: bool) -> None:
+    async with racy(always_replay) as env:
+        env.store.late = [late(MessageKind.SIGNAL, "note", "7")]
+        assert await ended(env, await env.start(handles_slowly)) == []
+        assert executed == [1]
+
+
+@modes
+async def test_an_activity_in_flight_is_neither_lost_nor_executed_again_when_the_run_stays(always_replay: bool) -> None:
+    async with racy(always_replay) as env:
+        env.store.late = [late(MessageKind.SIGNAL, "note", "1")]
+        assert await ended(env, await env.start(busy_at_its_end)) == "stayed for 9"
+        assert executed == [9]
+
+
+async def test_an_error_that_ends_the_run_still_does() -> None:
+    async with racy(always_replay=False) as env:
+        env.store.late = [late(MessageKind.SIGNAL, "note", "1")]
+        with pytest.raises(RunFailed, match="as planned"):
+            await (await env.start(fails)).result()
+        assert executed == [1]
+
+
+async def test_a_worker_that_dies_while_it_goes_back_loses_nothing() -> None:
+    async with racy(always_replay=False) as env:
+        env.store.late = [late(MessageKind.SIGNAL, "note", "1")]
+        handle = await env.start(takes_notes)
+        while not env.store.refused:
+            await env.advance(0.1)
+        await env.crash()
+        assert await ended(env, handle) == [1]
+
+
+async def test_a_run_that_goes_back_while_its_worker_stops_keeps_what_it_did() -> None:
+    async with racy(always_replay=False) as env:
+        env.store.late = [late(MessageKind.SIGNAL, "note", "1")]
+        handle = await env.start(takes_notes)
+        await env.advance(1.5)
+        await env.deploy()
+        assert await ended(env, handle) == [1]
+        assert executed == [1, 2]

@@ -1,0 +1,409 @@
+"""Updates: a request into a run, and its answer, on every store."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from batuta import (
+    Batuta,
+    Handle,
+    InvalidInput,
+    RunClosed,
+    RunFailed,
+    RunState,
+    Signal,
+    UnknownRun,
+    Update,
+    UpdateFailed,
+    UpdateRejected,
+    activity,
+    info,
+    now,
+    random,
+    workflow,
+)
+from batuta.engine import waiters
+from batuta.errors import NotSerialisable, TooLarge
+from tests.engine.arena import PATIENCE, Arena, until_state
+from tests.engine.kit import parked, replay_all, world
+
+executed: list[str] = []
+
+
+@dataclass
+class Item:
+    sku: str
+    count: int = 1
+
+
+add_item = Update("add_item", int)
+reset = Update("reset")
+slowly = Update("slowly", str)
+done = Signal("done")
+
+
+class SoldOut(Exception):
+    def __init__(self, sku: str) -> None:
+        super().__init__(f"no {sku} left")
+        self.sku = sku
+
+
+@activity
+async def reserve(sku: str) -> str:
+    executed.append(sku)
+    return f"reserved {sku}"
+
+
+@workflow
+async def basket() -> list[str]:
+    items: list[str] = []
+
+    def enough(item: Item) -> None:
+        if item.count < 1:
+            raise ValueError("at least one")
+        if len(items) >= 3:
+            raise ValueError(f"the basket is full, on {now():%A}, of {info().id}")
+
+    @add_item.handle(validator=enough)
+    async def add(item: Item) -> int:
+        if item.sku == "rare":
+            raise SoldOut(item.sku)
+        items.append(await reserve(item.sku))
+        return len(items)
+
+    @reset.handle
+    def forget() -> None:
+        items.clear()
+
+    await done.wait()
+    return items
+
+
+@pytest.fixture(autouse=True)
+def _afresh() -> None:
+    executed.clear()
+
+
+# -- on every store
+
+
+async def test_an_update_is_answered_by_the_run_wherever_it_is_asked(arena: Arena) -> None:
+    client, other = await arena.client(), await arena.client()
+    await arena.worker(client, basket, reserve)
+    handle = await client.start(basket, id="b")
+    for count, asking in enumerate((handle, await other.get("b", basket)), start=1):
+        assert await asking.update(add_item, Item(f"sku-{count}"), timeout=PATIENCE) == count
+    assert await (await other.get("b")).update("add_item", {"sku": "sku-3"}) == 3
+    await handle.signal(done)
+    assert await handle.result(PATIENCE) == ["reserved sku-1", "reserved sku-2", "reserved sku-3"]
+    await replay_all(arena.store(client), {"basket": basket})
+
+
+async def test_an_answer_wakes_whoever_waits_in_another_process(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiters, "_LOOK_AGAIN", 86_400.0)
+    client, other = await arena.client(), await arena.client()
+    await other.start(basket, id="b")
+    await arena.worker(client, basket, reserve)
+    handle: Handle[Any] = await other.get("b")
+    for count in range(1, 4):
+        assert await handle.update(add_item, Item("x"), timeout=PATIENCE) == count
+
+
+async def test_a_rejected_update_leaves_no_trace_in_the_run(arena: Arena) -> None:
+    client, other = await arena.client(), await arena.client()
+    await arena.worker(client, basket, reserve)
+    handle = await client.start(basket, id="b")
+    for asking in (handle, await other.get("b")):
+        with pytest.raises(UpdateRejected, match="at least one") as caught:
+            await asking.update(add_item, Item("x", 0), timeout=PATIENCE)
+        assert isinstance(caught.value.__cause__, ValueError)
+        assert (caught.value.name, caught.value.id) == ("add_item", "b")
+    await until_state(handle, RunState.WAITING)
+    assert [str(line.kind) for line in await handle.journal()] == ["started"]
+    assert (await arena.store(client).load(handle.run_id)).messages == []
+
+
+async def test_an_error_of_the_handler_reaches_the_caller_and_the_run_goes_on(arena: Arena) -> None:
+    client, other = await arena.client(), await arena.client()
+    await arena.worker(client, basket, reserve)
+    handle = await other.start(basket)
+    with pytest.raises(UpdateFailed, match="SoldOut: no rare left") as caught:
+        await handle.update(add_item, Item("rare"), timeout=PATIENCE)
+    assert isinstance(caught.value.__cause__, SoldOut)
+    assert caught.value.__cause__.sku == "rare"
+    await handle.signal(done)
+    assert await handle.result(PATIENCE) == []
+
+
+async def test_the_same_update_is_done_once_and_answered_whenever_it_is_asked(arena: Arena) -> None:
+    client, other = await arena.client(), await arena.client()
+    await arena.worker(client, basket, reserve)
+    handle = await client.start(basket, id="b")
+    asking = [handle, await other.get("b"), handle]
+    asked = [one.update(add_item, Item("x"), update_id="u1", timeout=PATIENCE) for one in asking]
+    assert await asyncio.gather(*asked) == [1, 1, 1]
+    assert executed == ["x"]
+    await handle.signal(done)
+    await handle.result(PATIENCE)
+    assert await handle.update(add_item, Item("x"), update_id="u1") == 1, "also when the run is closed"
+    with pytest.raises(RunClosed):
+        await handle.update(add_item, Item("x"), update_id="u2")
+
+
+async def test_updates_wait_for_a_worker(arena: Arena) -> None:
+    client, other = await arena.client(), await arena.client()
+    handle = await other.start(basket)
+    with pytest.raises(TimeoutError):
+        await handle.update(add_item, Item("x"), update_id="u1", timeout=0.05)
+    asking = asyncio.create_task(handle.update(add_item, Item("x"), update_id="u1", timeout=PATIENCE))
+    await arena.worker(client, basket, reserve)
+    assert await asking == 1
+    assert executed == ["x"]
+
+
+async def test_a_run_that_ends_without_an_answer_says_so(arena: Arena) -> None:
+    @workflow
+    async def never_answers() -> None:
+        @slowly.handle
+        async def wait() -> str:
+            await asyncio.sleep(3600)
+            return "at last"
+
+        await done.wait()
+
+    client, other = await arena.client(), await arena.client()
+    await arena.worker(client, never_answers)
+    for end in (_complete, _terminate):
+        handle = await client.start(never_answers)
+        asking = [
+            asyncio.create_task(one.update(slowly, timeout=PATIENCE)) for one in (handle, await other.get(handle.id))
+        ]
+        while len(await handle.journal()) < 3:
+            await asyncio.sleep(0.01)
+        await end(handle)
+        for one in asking:
+            with pytest.raises(RunClosed, match="ended before it answered update 'slowly'"):
+                await one
+
+
+async def _complete(handle: Handle[Any]) -> None:
+    await handle.signal(done)
+
+
+async def _terminate(handle: Handle[Any]) -> None:
+    await handle.terminate()
+
+
+async def test_a_closed_or_unknown_run_takes_no_updates(arena: Arena) -> None:
+    client = await arena.client()
+    await arena.worker(client, basket, reserve)
+    handle = await client.start(basket)
+    await handle.signal(done)
+    await handle.result(PATIENCE)
+    with pytest.raises(RunClosed):
+        await handle.update(reset, timeout=PATIENCE)
+    with pytest.raises(UnknownRun):
+        await (await client.get("nobody")).update(reset)
+
+
+async def test_many_updates_at_once_are_each_answered(arena: Arena) -> None:
+    @workflow
+    async def counts() -> int:
+        total = 0
+
+        @add_item.handle
+        def add(number: int) -> int:
+            nonlocal total
+            total += number
+            return total
+
+        await done.wait()
+        return total
+
+    client, other = await arena.client(), await arena.client()
+    await arena.worker(client, counts)
+    handle = await client.start(counts, id="c")
+    elsewhere = await other.get("c", counts)
+    asked = [one.update(add_item, 1, timeout=PATIENCE) for one in (handle, elsewhere) for _ in range(20)]
+    assert sorted(await asyncio.gather(*asked)) == list(range(1, 41))
+    await handle.signal(done)
+    assert await handle.result(PATIENCE) == 40
+
+
+# -- in virtual time
+
+
+async def test_an_update_that_nobody_handles_is_rejected_with_the_names_of_those_that_are() -> None:
+    async with world(basket, reserve) as env:
+        handle = await env.start(basket)
+        with pytest.raises(UpdateRejected, match=r"it takes: add_item, reset"):
+            await handle.update("no such thing")
+
+
+async def test_arguments_that_do_not_fit_are_rejected() -> None:
+    async with world(basket, reserve) as env:
+        handle = await env.start(basket)
+        for args in ((), ("x",), (Item("x"), 2), ({"sku": 3},), (None,)):
+            with pytest.raises(UpdateRejected):
+                await handle.update(add_item, *args)
+        with pytest.raises(NotSerialisable):
+            await handle.update(add_item, object())
+        with pytest.raises(TooLarge):
+            await handle.update(add_item, "x" * 3_000_000)
+        odd: Any
+        for odd in (Signal("add_item", int), None, ""):
+            with pytest.raises(InvalidInput):
+                await handle.update(odd)
+        assert [str(line.kind) for line in await handle.journal()] == ["started"]
+
+
+async def test_an_answer_that_does_not_fit_its_type_is_a_failure() -> None:
+    @workflow
+    async def mistaken() -> None:
+        add_item.handle(lambda: "many")
+        reset.handle(object)
+        await done.wait()
+
+    async with world(mistaken) as env:
+        handle = await env.start(mistaken)
+        with pytest.raises(UpdateFailed, match="does not fit"):
+            await handle.update(add_item)
+        with pytest.raises(UpdateFailed, match="no JSON form"):
+            await handle.update(reset)
+        await env.advance(10)
+        assert (await handle.describe()).state is RunState.WAITING
+
+
+async def test_the_validator_sees_what_the_turns_before_did() -> None:
+    async with world(basket, reserve) as env:
+        handle = await env.start(basket, id="b")
+        asked = [handle.update(add_item, Item(f"{n}")) for n in range(3)]
+        assert await asyncio.gather(*asked) == [1, 2, 3]
+        with pytest.raises(UpdateRejected, match="the basket is full, on Tuesday, of b"):
+            await handle.update(add_item, Item("4"))
+        await handle.update(reset)
+        assert await handle.update(add_item, Item("4")) == 1
+
+
+def _draws() -> None:
+    random().random()
+
+
+def _starts_a_task() -> None:
+    nap = asyncio.sleep(1)
+    try:
+        asyncio.create_task(nap)  # noqa: RUF006 - it must not even begin
+    finally:
+        nap.close()
+
+
+def _waits() -> Any:
+    return asyncio.sleep(1)
+
+
+@pytest.mark.parametrize("validator", [_draws, _starts_a_task, _waits])
+async def test_a_validator_that_does_more_than_look_parks_the_run(validator: Any) -> None:
+    @workflow(name="validated")
+    async def careless() -> None:
+        reset.handle(lambda: None, validator=validator)
+        await done.wait()
+
+    @workflow(name="validated")
+    async def careful() -> None:
+        reset.handle(lambda: None, validator=lambda: None)
+        await done.wait()
+
+    async with world(careless) as env:
+        handle = await env.start(careless)
+        asking = asyncio.create_task(handle.update(reset))
+        assert "the validator of update 'reset' may only look" in await parked(env, handle)
+        await env.deploy([careful])
+        await asking  # it was not lost
+        await handle.signal(done)
+        await handle.result()
+
+
+async def test_a_validator_cannot_be_async() -> None:
+    @workflow
+    async def odd() -> None:
+        async def check() -> None: ...
+
+        reset.handle(lambda: None, validator=check)
+
+    async with world(odd) as env:
+        with pytest.raises(RunFailed, match="must be a plain function"):
+            await (await env.start(odd)).result()
+
+
+async def test_an_update_survives_a_crash_at_any_moment_of_its_handler() -> None:
+    @activity
+    async def slow(number: int) -> int:
+        await asyncio.sleep(10)
+        return number
+
+    @workflow
+    async def two_steps() -> str:
+        @add_item.handle
+        async def add(number: int) -> int:
+            return await slow(number) + await slow(number)
+
+        await done.wait()
+        return "done"
+
+    for moment in (0, 5, 15, 25):
+        for always_replay in (False, True):
+            async with world(two_steps, slow, always_replay=always_replay) as env:
+                handle = await env.start(two_steps)
+                asking = asyncio.create_task(handle.update(add_item, 4))
+                await env.advance(moment)
+                await env.crash()
+                assert await asking == 8
+                await handle.signal(done)
+                assert await handle.result() == "done"
+
+
+async def test_a_run_that_ends_in_the_turn_of_its_answer_gives_both() -> None:
+    @workflow
+    async def ends_when_told() -> str:
+        told = asyncio.Event()
+
+        @slowly.handle
+        def tell() -> str:
+            told.set()
+            return "told"
+
+        await told.wait()
+        return "ended"
+
+    async with world(ends_when_told) as env:
+        handle = await env.start(ends_when_told)
+        assert await handle.update(slowly) == "told"
+        assert await handle.result() == "ended"
+
+
+async def test_waiting_for_answers_in_vain_leaves_nothing_behind() -> None:
+    async with world(basket, reserve) as env:
+        handle = await env.start(basket)
+        await env.settle()
+        await env.worker.stop()
+        for number in range(10):
+            with pytest.raises(TimeoutError):
+                await handle.update(add_item, Item("x"), update_id=str(number), timeout=1)
+        backend: Any = env.client._backend
+        assert backend._waiters.answers._waiting == {}
+        await env.deploy()
+
+
+async def test_the_client_tells_who_waits_when_it_is_closed() -> None:
+    from batuta import connect
+    from batuta.errors import WorkerError
+
+    client: Batuta = connect("memory://")
+    async with client:
+        handle = await client.start(basket)
+        asking = asyncio.create_task(handle.update(reset))
+        await asyncio.sleep(0.01)
+    with pytest.raises(WorkerError, match="closed while"):
+        await asking
