@@ -414,7 +414,10 @@ class Session:
     def _on_hint(self, hint: Hint) -> None:
         if hint.due:
             self._poller.wake()
-        self._look_for_messages([run_id for run_id in hint.messages if run_id in self.runs])
+        named = hint.messages
+        if hint.closed is None and len(self._lingering) <= _SLICE:  # it cannot say what happened: ask for the talkative
+            named = [*named, *self._lingering]
+        self._look_for_messages([run_id for run_id in named if run_id in self.runs])
 
     def _on_pulse(self, pulse: Pulse, sent: float, received: float) -> None:
         if self._over:
