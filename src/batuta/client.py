@@ -80,7 +80,7 @@ class Batuta:
         return Handle(self._backend, ref, _result_decoder(workflow), code, self._max_payload)
 
     async def list(self, *, cursor: str | None = None, limit: int = 50, **where: Any) -> RunPage:
-        """Runs, newest first. Filters: state or states, workflow, queue, id_prefix, tags, created_after,
+        """Runs, newest first. Filters: state or states, workflow, queue, id_prefix, kind, tags, created_after,
         created_before (datetimes)."""
         if not 1 <= limit <= 1000:
             raise InvalidInput(f"limit={limit} must be from 1 to 1000: use the cursor for more")

@@ -146,6 +146,13 @@ async def test_a_process_over_its_time_is_killed_and_the_others_go_on(real_time:
         assert len(marks(tmp_path, "other")) == 1
 
 
+async def test_a_process_that_is_silent_for_too_long_is_killed(real_time: None, tmp_path: Path) -> None:
+    silent = c.spins.with_options(heartbeat=3)
+    assert "sent no heartbeat for 3 s" in await result_of(silent, str(tmp_path), "silent")
+    for pid in marks(tmp_path, "silent"):
+        await until_gone(pid)
+
+
 async def test_a_cancelled_run_kills_its_process(real_time: None, tmp_path: Path) -> None:
     calls = calling(c.spins)
     async with connect("memory://") as client, client.worker(workflows=[calls], activities=ALL):

@@ -72,7 +72,7 @@ async def children(env: Environment) -> list[Any]:
 # -- results
 
 
-async def test_a_worker_of_the_other_queue_executes_it() -> None:
+async def test_a_worker_of_the_other_queue_executes_it() -> None:  # covers B-04
     async with world(film) as env, gpu(env, render) as worker:
         handle = await env.start(film, "dawn", id="film-1")
         assert await handle.result() == "dawn.png"
@@ -99,8 +99,12 @@ async def test_its_key_is_what_it_would_be_at_home() -> None:
 async def test_retries_are_those_of_any_activity() -> None:
     async with world(film) as env, gpu(env, render):
         before = env.now
-        assert await env.run(film, "dawn", 2) == "dawn.png"
+        handle = await env.start(film, "dawn", 2)
+        assert await handle.result() == "dawn.png"
         assert timedelta(seconds=20) <= env.now - before < timedelta(seconds=21)
+        answer = (await handle.journal())[-1].body
+        assert (answer.attempts, answer.name) == (3, "render")
+        assert answer.started_at / 1_000_000 == seen[-1].started_at.timestamp()
         seen.clear()
         assert await env.run(film, "dusk", 99) == "refused: dusk 3"
 

@@ -10,6 +10,7 @@ import click
 from batuta.cli import inputs
 from batuta.cli.place import Place, placed, print_json
 from batuta.errors import RunNotCompleted
+from batuta.journal.records import RunKind
 from batuta.journal.states import CLOSED, RunState
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 @click.option("--workflow", metavar="NAME")
 @click.option("--queue", "-q", metavar="NAME")
 @click.option("--id-prefix", metavar="TEXT")
+@click.option(
+    "--kind", type=click.Choice([*map(str, RunKind), "any"]), default=str(RunKind.WORKFLOW), show_default=True
+)
 @click.option("--tag", "tags", multiple=True, metavar="KEY=VALUE", help="Repeatable.")
 @click.option("--created-after", metavar="TIME", help="ISO 8601.")
 @click.option("--created-before", metavar="TIME", help="ISO 8601.")

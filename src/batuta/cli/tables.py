@@ -84,10 +84,11 @@ def run_table(run: Description, ending: dict[str, Any]) -> Table:
 
 
 def attempts_table(attempts: Iterable[AttemptView]) -> Table:
-    made = table("command", "attempt", "began (UTC)", "ended (UTC)", "next (UTC)", "error", title="attempts")
+    made = table("command", "attempt", "began (UTC)", "ended (UTC)", "next (UTC)", "details", "error", title="attempts")
     for one in attempts:
         times = (when(one.started_at), when(one.ended_at), when(one.next_at))
-        made.add_row(str(one.seq), str(one.number), *times, _failure_text(one.error))
+        said = "waits for an answer from outside" if one.outside else _failure_text(one.error)
+        made.add_row(str(one.seq), str(one.number), *times, one.details or "", said)
     return made
 
 

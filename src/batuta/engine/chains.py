@@ -9,6 +9,7 @@ from msgspec import UNSET, Raw, json
 from batuta.authoring.definitions import code_of
 from batuta.authoring.retry import Retry
 from batuta.clock import SECOND
+from batuta.engine.routes import with_attempts
 from batuta.ids import derived_run_id, jitter, seed_of
 from batuta.journal.entries import Body, Command, CommandKind, Entry, StartInfo
 from batuta.journal.outcomes import completed_outcome, ended_outcome
@@ -88,6 +89,8 @@ def closing_move(run: LiveRun, outcome: Command) -> Move:
     else:
         cause = outcome.error if outcome.error is not UNSET else None
         told = ended_outcome(run.parent[1], run.identity.id, state, cause=cause)
+    if run.machine.start.options is not UNSET and change is not None and change.entries:
+        told = with_attempts(told, change.entries[-1])
     return Move(state, outcome=told, children=had_children(run))
 
 

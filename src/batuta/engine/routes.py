@@ -22,7 +22,7 @@ from batuta.engine.closing import close_from_outside
 from batuta.engine.loop import RunFuture
 from batuta.errors import ActivityFailed, ActivityTimeout, UnknownRun
 from batuta.ids import RunId, derived_run_id, seed_of
-from batuta.journal.entries import Body, Command, CommandKind, EntryKind, StartInfo
+from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, decode_body
 from batuta.journal.failures import Failure
 from batuta.journal.records import IfExists, NewRun, ParentPolicy, RunKind
 from batuta.journal.states import CLOSED
@@ -228,6 +228,13 @@ class RoutedCall(Workflow[..., Any]):
         self.name = activity.name
         self.codec = cast(Any, _Through())
         self.fingerprint = "routed"  # the activity's code is not replayed
+
+
+def with_attempts(told: str, last: Entry) -> str:
+    """What the caller is told of the end, with how often it was tried and when, as its journal has of every call."""
+    body, answer = json.decode(told, type=Body), decode_body(last)
+    body.attempts, body.started_at = answer.attempts, answer.started_at
+    return json.encode(body).decode()
 
 
 def routed_calls(activities: dict[str, Activity[..., Any]]) -> dict[str, Workflow[..., Any]]:
