@@ -11,15 +11,10 @@ from batuta.engine.machine import Machine, RunIdentity
 from batuta.engine.replay import Replay
 from batuta.errors import Nondeterministic
 from batuta.journal.entries import EntryKind, crc_holds, decode_body
-from tests.replay import activity_workflows, talkers, workflows
 from tests.replay.journals import Journal, load_all
-from tests.replay.record import PYTHON, SCENARIOS
+from tests.replay.record import PYTHON, SCENARIOS, WORKFLOWS
 
 JOURNALS = load_all()
-WORKFLOWS = {
-    workflow.name: workflow
-    for workflow in (*workflows.ALL, *talkers.ALL, *activity_workflows.ALL, *activity_workflows.ROUTED)
-}
 DIFFER_BY_PYTHON = {"waits_for_several", "waits_for"}
 """Workflows whose commands come in another order on another Python: equal or refused, never something else."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
 
 import pytest
 
@@ -17,12 +16,10 @@ from batuta.journal.states import RunState
 from batuta.journal.store import Store
 from batuta.testing.conformance.kit import live_worker, new_run
 from batuta.verify.code import outside_task
-from tests.replay import workflows
 from tests.replay.journals import Journal, load_all
-from tests.replay.record import PYTHON
+from tests.replay.record import PYTHON, WORKFLOWS
 
 JOURNALS = [journal for journal in load_all() if journal.python == PYTHON]
-WORKFLOWS: dict[str, Any] = {workflow.name: workflow for workflow in workflows.ALL}
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])

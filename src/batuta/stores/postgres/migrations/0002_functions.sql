@@ -192,10 +192,11 @@ BEGIN
     WHERE (e.run_id IN (SELECT unnest(won))) IS TRUE;
 
     IF cardinality(message_ids) > 0 THEN
-        UPDATE batuta.inbox i SET consumed_at = moment
+        -- By the primary key: "consumed_at IS NULL" would tempt the planner to look through all that is unread.
+        UPDATE batuta.inbox i SET consumed_at = coalesce(i.consumed_at, moment)
         FROM unnest(message_runs, message_ids) AS m(run_id, message_id)
         JOIN batuta.runs r ON r.run_id = m.run_id
-        WHERE i.chain_id = r.chain_id AND i.message_id = m.message_id AND i.consumed_at IS NULL
+        WHERE i.chain_id = r.chain_id AND i.message_id = m.message_id
           AND (m.run_id IN (SELECT unnest(won))) IS TRUE;
     END IF;
 
