@@ -11,7 +11,7 @@ from chaos.process import Crew
 from chaos.report import Tally
 from chaos.stage import Stage
 
-JOBS = 4
+JOBS = 6
 SEED = 20
 
 
