@@ -20,8 +20,9 @@ DEV_LOCKS := requirements/dev.lock requirements/build.lock
 MATRIX := 3.11 3.12 3.13
 MATRIX_TESTS ?= tests/engine tests/replay tests/properties tests/unit
 
-# What must also hold when every run is rebuilt from its journal before every turn.
-REPLAY_TESTS ?= tests/engine tests/replay tests/properties
+# What must also hold when every run is rebuilt from its journal before every turn: all that runs workflows, on each of
+# the stores. The rest of the store suite runs none; its part of this is tests/stores/test_replay.py.
+REPLAY_TESTS ?= tests/engine tests/replay tests/properties tests/stores/test_replay.py tests/verify
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

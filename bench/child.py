@@ -44,10 +44,20 @@ def answer(measures: Mapping[str, Measure]) -> NoReturn:
     task = Task.from_json(sys.argv[1])
     if task.deadline:
         faulthandler.dump_traceback_later(task.deadline)
-    figures = asyncio.run(measures[task.workload](task))
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        figures = runner.run(measures[task.workload](task))
     sys.stdout.write(json.dumps(figures) + "\n")
     sys.stdout.flush()
     os._exit(0)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop where it is installed, as `batuta worker` does; so the bare limit has it, too."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
 
 
 async def repeat(seconds: float, once: Callable[[], Awaitable[None]]) -> tuple[int, float]:

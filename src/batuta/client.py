@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from types import TracebackType
@@ -15,7 +15,7 @@ from batuta.authoring.definitions import Workflow
 from batuta.authoring.failures import to_failure
 from batuta.authoring.handle import Handle
 from batuta.authoring.letters import start_signal
-from batuta.authoring.starting import check_id, check_start_options, name_version_input
+from batuta.authoring.starting import check_id, check_start_options, check_tags, name_version_input
 from batuta.authoring.tokens import parse_token
 from batuta.clock import SECOND
 from batuta.errors import ActivityFailed, InvalidInput
@@ -79,14 +79,14 @@ class Batuta:
         code = workflow if isinstance(workflow, Workflow) else None
         return Handle(self._backend, ref, _result_decoder(workflow), code, self._max_payload)
 
-    async def list(self, *, cursor: str | None = None, limit: int = 50, **where: Any) -> RunPage:
+    async def list(self, /, *, cursor: str | None = None, limit: int = 50, **where: Any) -> RunPage:
         """Runs, newest first. Filters: state or states, workflow, queue, id_prefix, kind, tags, created_after,
         created_before (datetimes)."""
-        if not 1 <= limit <= 1000:
-            raise InvalidInput(f"limit={limit} must be from 1 to 1000: use the cursor for more")
+        if type(limit) is not int or not 1 <= limit <= 1000:
+            raise InvalidInput(f"limit={limit!r} must be a whole number from 1 to 1000: use the cursor for more")
         return await self._backend.list_runs(run_filter(**where), cursor, limit)
 
-    async def count(self, **where: Any) -> int:
+    async def count(self, /, **where: Any) -> int:
         """How many runs match. Filters as in `list`."""
         return await self._backend.count_runs(run_filter(**where))
 
@@ -152,45 +152,53 @@ def _check_options(options: dict[str, Any]) -> None:
             raise InvalidInput(f"if_exists={options['if_exists']!r} must be one of {', '.join(IfExists)}") from None
 
 
-def run_filter(
-    *,
-    state: str | None = None,
-    states: Iterable[str] = (),
-    workflow: str | Workflow[..., Any] | None = None,
-    queue: str | None = None,
-    id_prefix: str | None = None,
-    kind: str = RunKind.WORKFLOW,
-    tags: Mapping[str, str] | None = None,
-    created_after: datetime | None = None,
-    created_before: datetime | None = None,
-) -> RunFilter:
-    """Which runs, in the words of `list`. Raises InvalidInput for a state that does not exist."""
-    wanted = [*([states] if isinstance(states, str) else states), *([state] if state is not None else [])]
-    try:
-        chosen = tuple(RunState(one) for one in wanted)
-    except ValueError as error:
-        raise InvalidInput(f"{error}: the states are {', '.join(RunState)}") from None
+_FILTERS = ("state", "states", "workflow", "queue", "id_prefix", "kind", "tags", "created_after", "created_before")
+
+
+def run_filter(**where: Any) -> RunFilter:
+    """Which runs, in the words of `list`. Raises InvalidInput for what is no filter, or cannot be one's value."""
+    if unknown := where.keys() - set(_FILTERS):
+        raise InvalidInput(f"{', '.join(sorted(unknown))} is no filter of runs: there are {', '.join(_FILTERS)}")
+    workflow = where.get("workflow")
     return RunFilter(
-        states=chosen,
-        name=workflow.name if isinstance(workflow, Workflow) else workflow,
-        queue=queue,
-        kind=_kind(kind),
-        id_prefix=id_prefix,
-        tags=tuple(sorted((tags or {}).items())),
-        created_after=_micros(created_after),
-        created_before=_micros(created_before),
+        states=_states(where.get("states", ()), where.get("state")),
+        name=workflow.name if isinstance(workflow, Workflow) else _text("workflow", workflow),
+        queue=_text("queue", where.get("queue")),
+        kind=_kind(where.get("kind", RunKind.WORKFLOW)),
+        id_prefix=_text("id_prefix", where.get("id_prefix")),
+        tags=tuple(sorted(check_tags(where.get("tags") or {}).items())),
+        created_after=_micros("created_after", where.get("created_after")),
+        created_before=_micros("created_before", where.get("created_before")),
     )
 
 
-def _kind(kind: str) -> RunKind | None:
+def _states(several: Iterable[str], one: str | None) -> tuple[RunState, ...]:
+    try:
+        wanted = [*([several] if isinstance(several, str) else several), *([one] if one is not None else [])]
+        return tuple(RunState(each) for each in wanted)
+    except (ValueError, TypeError) as error:
+        raise InvalidInput(f"{error}: the states are {', '.join(RunState)}") from None
+
+
+def _text(name: str, value: object) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    raise InvalidInput(f"{name}={value!r} must be a string")
+
+
+def _micros(name: str, moment: object) -> int | None:
+    if moment is None:
+        return None
+    if not isinstance(moment, datetime):
+        raise InvalidInput(f"{name}={moment!r} must be a datetime, such as datetime(2020, 1, 1, tzinfo=UTC)")
+    return round(moment.timestamp() * SECOND)
+
+
+def _kind(kind: Any) -> RunKind | None:
     try:
         return None if kind == "any" else RunKind(kind)
     except ValueError:
         raise InvalidInput(f"kind={kind!r} must be one of {', '.join(RunKind)}, any") from None
-
-
-def _micros(moment: datetime | None) -> int | None:
-    return None if moment is None else round(moment.timestamp() * SECOND)
 
 
 def _result_decoder(workflow: Any) -> Any:

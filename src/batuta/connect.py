@@ -11,6 +11,8 @@ from batuta.errors import InvalidURL
 from batuta.journal.store import Store
 from batuta.settings import Settings
 
+_FROM_ENVIRONMENT = ("schema", "direct_url", "statement_timeout", "lock_timeout")
+
 
 def connect(url: str | None = None, *, namespace: str | None = None, migrate: bool = True) -> Batuta:
     """A client for the database at `url`: `sqlite:///file.db`, `postgresql://...` or `memory://`.
@@ -48,7 +50,7 @@ def store_for(url: str | None = None, *, namespace: str | None = None) -> Store:
         case "postgresql" | "postgres":
             from batuta.stores.postgres import PostgresStore
 
-            return PostgresStore(url, namespace=namespace)
+            return PostgresStore(url, namespace=namespace, defaults=_database_options())
         case "memory":
             from batuta.stores.memory import MemoryStore
 
@@ -58,6 +60,12 @@ def store_for(url: str | None = None, *, namespace: str | None = None) -> Store:
                 f"{scheme + '://' if scheme else url!r} names no store: use sqlite:///path/to/file.db, "
                 f"postgresql://user@host/database or memory://"
             )
+
+
+def _database_options() -> dict[str, str]:
+    """What the environment says for options that a PostgreSQL URL does not have."""
+    found = {name: os.environ.get(f"BATUTA_DATABASE_{name.upper()}", "") for name in _FROM_ENVIRONMENT}
+    return {name: value for name, value in found.items() if value}
 
 
 def _sqlite_path(url: str) -> str:

@@ -12,6 +12,7 @@ BatutaError
 ├── UnknownRun / UnknownWorkflow / UnknownActivity
 ├── AlreadyStarted              the id is taken
 ├── RunClosed                   the run has ended; the message was refused
+├── NotParked                   the run goes on by itself; there is nothing to try again
 ├── RunNotCompleted             awaiting a result that will not come
 │   ├── RunFailed · RunCancelled · RunTerminated · RunTimedOut
 ├── ActivityError               raised into workflow code
@@ -32,6 +33,7 @@ BatutaError
 │   ├── Nondeterministic · Forbidden · Spins · WaitsForNothing
 ├── StoreError
 │   ├── StoreUnavailable (StoreFull) · OutcomeUnknown · BadData · StoreFailed · SchemaMismatch
+├── ClientError                 a client was used in a way it cannot be
 └── WorkerError                 a worker was used in a way it cannot be
 """
 
@@ -59,11 +61,14 @@ class NotSerialisable(InvalidInput):
 class TooLarge(InvalidInput):
     """A payload over the limit."""
 
-    def __init__(self, what: str, size: int, limit: int) -> None:
-        super().__init__(
-            f"{what} is {size:,} bytes of JSON, over the limit of {limit:,}: pass a reference to where the data lies, "
-            f"or raise BATUTA_MAX_PAYLOAD"
-        )
+    def __init__(
+        self,
+        what: str,
+        size: int,
+        limit: int,
+        advice: str = "pass a reference to where the data lies, or raise BATUTA_MAX_PAYLOAD",
+    ) -> None:
+        super().__init__(f"{what} is {size:,} bytes of JSON, over the limit of {limit:,}: {advice}")
         self.what, self.size, self.limit = what, size, limit
 
 
@@ -144,6 +149,14 @@ class RunClosed(BatutaError):
 
     def __init__(self, id: object, state: str, why: str = "it takes no more messages") -> None:
         super().__init__(f"run {str(id)!r} is {state}: {why}")
+        self.id, self.state = id, state
+
+
+class NotParked(BatutaError):
+    """Only a run that is parked can be tried again; this one is open and goes on by itself."""
+
+    def __init__(self, id: object, state: str) -> None:
+        super().__init__(f"run {str(id)!r} is {state}: only a parked run (needs_code, poisoned) can be tried again")
         self.id, self.state = id, state
 
 
@@ -236,7 +249,7 @@ class ActivityFailed(ActivityError):
         self.type, self.message, self.details = type, message, details
 
 
-class ActivityTimeout(ActivityError):
+class ActivityTimeout(ActivityError, TimeoutError):
     """An attempt, or all of them together, took too long. `kind` says what: attempt, start, total or heartbeat."""
 
     def __init__(self, message: str, kind: str = "") -> None:
@@ -330,6 +343,10 @@ class StoreFailed(StoreError):
 
 class SchemaMismatch(StoreError):
     """The database has another schema than this code: migrate it, or upgrade Batuta."""
+
+
+class ClientError(BatutaError):
+    """A client was used in a way it cannot be: closed, of another process, or blocking inside an event loop."""
 
 
 class WorkerError(BatutaError):

@@ -6,6 +6,7 @@ changes the same way every time.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import types
@@ -23,28 +24,61 @@ MAX_PAYLOAD = 2 * 1024 * 1024
 
 def _to_builtins(value: Any) -> Any:
     """msgspec's hook for what it does not know: pydantic models (and whoever else dumps itself like them)."""
+    kind: type = type(value)
     dump = getattr(value, "model_dump", None)
-    if dump is not None:
-        return dump(mode="json")
-    raise NotImplementedError(f"objects of type {type(value).__qualname__} are not supported")
+    if dump is None:
+        raise NotImplementedError(f"objects of type {kind.__qualname__} are not supported")
+    dumped = dump(mode="json") if _reads_names(kind) else dump(mode="json", by_alias=True)
+    return _with_sorted_sets(value, dumped) if _needs_sorting(value) else dumped
 
 
 def _from_builtins(kind: type, value: Any) -> Any:
-    validate = getattr(kind, "model_validate", None)
-    if validate is not None:
-        return validate(value)
+    validate = getattr(kind, "model_validate_json", None)
+    if validate is not None:  # as JSON, for which a strict model lets a string be a datetime
+        data = _encoder.encode(value)
+        return validate(data, by_alias=True, by_name=True) if _reads_names(kind) else validate(data)
     if isinstance(value, kind):
         return value
     raise NotImplementedError
 
 
+@functools.cache
+def _reads_names(kind: type) -> bool:
+    """Whether a model with aliases can be told to read its fields by their own names (pydantic 2.11 and later)."""
+    validate = getattr(kind, "model_validate_json", None)
+    return validate is None or "by_name" in inspect.signature(validate).parameters
+
+
+def _with_sorted_sets(value: Any, dumped: Any) -> Any:
+    """What a model has dumped, with the lists that were sets in an order that is the same in every process."""
+    if isinstance(value, set | frozenset) and isinstance(dumped, list):
+        return sorted(dumped, key=_encoder.encode)
+    if isinstance(value, list | tuple) and isinstance(dumped, list) and len(value) == len(dumped):
+        return [_with_sorted_sets(one, its) for one, its in zip(value, dumped, strict=True)]
+    if isinstance(dumped, dict):
+        parts = dict(zip(dumped, value.values(), strict=False)) if isinstance(value, dict) else _fields(value)
+        return {key: _with_sorted_sets(parts.get(key), its) for key, its in dumped.items()}
+    return dumped
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """The fields of a struct, a dataclass or a model, by name."""
+    names: Iterable[str] = getattr(value, "__struct_fields__", getattr(value, "__dataclass_fields__", ()))
+    if hasattr(value, "model_dump"):
+        names = getattr(value, "__dict__", ())
+    return {name: getattr(value, name, None) for name in names}
+
+
 _encoder = msgspec.json.Encoder(enc_hook=_to_builtins)
 _sorting_encoder = msgspec.json.Encoder(enc_hook=_to_builtins, order="deterministic")
-_PLAIN = (int, str, float, bool, bytes, type(None))
+_PLAIN = frozenset((int, str, float, bool, bytes, type(None)))
 
 
 def _needs_sorting(value: Any) -> bool:
     """Whether a set is in it: its order is another in every process, so it must be sorted to be compared."""
+    kind = type(value)
+    if kind in _PLAIN or (kind is tuple and _PLAIN.issuperset(map(type, value))):  # what most calls pass
+        return False
     try:
         return _holds_set(value)
     except RecursionError:  # a circle: the encoder says so, in the same words every time
@@ -61,8 +95,7 @@ def _holds_set(value: Any) -> bool:
         return any(map(_holds_set, value.values()))
     if kind is set or kind is frozenset:
         return True
-    fields: Iterable[str] = getattr(kind, "__struct_fields__", getattr(kind, "__dataclass_fields__", ()))
-    return any(_holds_set(getattr(value, name, None)) for name in fields)
+    return any(map(_holds_set, _fields(value).values()))
 
 
 def encode(value: Any, what: str = "a value", limit: int = MAX_PAYLOAD) -> bytes:
@@ -76,7 +109,8 @@ def encode(value: Any, what: str = "a value", limit: int = MAX_PAYLOAD) -> bytes
         ) from error
     if len(data) > limit:
         raise TooLarge(what, len(data), limit)
-    if b"null" in data and _has_nan(value):  # msgspec writes NaN and infinity as null: the value would be lost
+    # msgspec writes NaN and infinity as null: the value would be lost. (`in` makes and drops an exception first.)
+    if data.find(b"null") >= 0 and _has_nan(value):
         raise NotSerialisable(f"{what} holds NaN or infinity, which JSON does not have: send None or a string")
     return data
 
@@ -89,8 +123,7 @@ def _has_nan(value: Any) -> bool:
             return any(_has_nan(item) for pair in value.items() for item in pair)
         case list() | tuple() | set() | frozenset():
             return any(map(_has_nan, value))
-    fields: Iterable[str] = getattr(value, "__struct_fields__", getattr(value, "__dataclass_fields__", ()))
-    return any(_has_nan(getattr(value, name, None)) for name in fields)
+    return any(map(_has_nan, _fields(value).values()))
 
 
 class Decoder(Protocol):
@@ -124,6 +157,22 @@ class _UnionDecoder:
         raise msgspec.ValidationError("fits no member of the union: " + "; ".join(errors))
 
 
+class _ModelDecoder:
+    """For annotations with pydantic models that msgspec cannot take apart, such as a list of either of two."""
+
+    def __init__(self, annotation: Any) -> None:
+        from pydantic import TypeAdapter
+
+        self._adapter: Any = TypeAdapter(annotation)
+
+    def decode(self, data: bytes | str | msgspec.Raw) -> Any:
+        return self._adapter.validate_json(data if isinstance(data, str) else bytes(data))
+
+
+def _holds_model(annotation: Any) -> bool:
+    return hasattr(annotation, "__pydantic_validator__") or any(map(_holds_model, typing.get_args(annotation)))
+
+
 def decoder_for(annotation: Any, what: str) -> Decoder:
     """A decoder for an annotation. Raises NotSerialisable when no JSON can be read as it."""
     try:
@@ -132,6 +181,8 @@ def decoder_for(annotation: Any, what: str) -> Decoder:
     except TypeError as error:
         if typing.get_origin(annotation) in (typing.Union, types.UnionType):
             return _UnionDecoder([decoder_for(member, what) for member in typing.get_args(annotation)])
+        if _holds_model(annotation):
+            return _ModelDecoder(annotation)
         raise NotSerialisable(f"{what} is annotated {annotation!r}, which has no JSON form: {error}") from error
 
 
@@ -156,6 +207,7 @@ def decode(data: bytes | str | msgspec.Raw, decoder: Decoder, what: str) -> Any:
         raise InvalidInput(f"{what} does not fit its annotation: {error}") from error
 
 
+_NO_KEYWORDS: dict[str, Any] = {}  # never changed: it is only ever unpacked
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -206,7 +258,7 @@ class Codec:
     def decode_args(self, data: bytes | msgspec.Raw) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """JSON to arguments of the annotated types. Raises InvalidInput."""
         if self._plain is not None:
-            return decode(data, self._plain, self._input), {}
+            return decode(data, self._plain, self._input), _NO_KEYWORDS
         if bytes(data)[:1] == b"{":
             args, kwargs = self._decode_object(data, self._input)
         else:

@@ -12,7 +12,17 @@ from msgspec import Struct
 
 from batuta.errors import InvalidInput
 
-_OWN_WORDS = {"DATABASE_URL", "NAMESPACE", "FAILPOINT", "FAILPOINT_COUNTS", "LOG_LEVEL"}
+_OWN_WORDS = {
+    "DATABASE_URL",
+    "DATABASE_SCHEMA",
+    "DATABASE_DIRECT_URL",
+    "DATABASE_STATEMENT_TIMEOUT",
+    "DATABASE_LOCK_TIMEOUT",
+    "NAMESPACE",
+    "FAILPOINT",
+    "FAILPOINT_COUNTS",
+    "LOG_LEVEL",
+}
 """Variables with our prefix that are read elsewhere."""
 
 

@@ -114,6 +114,20 @@ def test_a_run_is_cancelled_by_its_own_code(cli: Cli, spawn: Spawn) -> None:
     assert "is cancelled" in again.stderr
 
 
+def test_a_parked_run_is_tried_again(cli: Cli, spawn: Spawn) -> None:
+    worker = spawn("worker", SHOP)
+    cli("runs", "start", "stuck", "--id", "s-1", "--wait")
+    worker.kill()
+    worker.wait(30)
+    assert cli("runs", "retry", "s-1").stdout == "run s-1 will be tried again\n"
+    shown = document(cli, "runs", "show", "s-1")
+    assert shown["state"] == "waiting"
+    again = cli("runs", "retry", "s-1")
+    assert again.exit_code == FAILED
+    assert "only a parked run" in again.stderr
+    assert cli("runs", "retry", "nobody").exit_code == 3
+
+
 def test_a_run_is_terminated_without_a_worker(cli: Cli) -> None:
     cli("runs", "start", "total", "--id", "t-1")
     assert document(cli, "runs", "terminate", "t-1", "--reason", "wrong")["state"] == "terminated"

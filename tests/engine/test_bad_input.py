@@ -226,7 +226,7 @@ def test_a_bad_name_is_refused_at_definition(name: str) -> None:
         ({"queue": "a\0"}, "queue"),
         ({"if_exists": "maybe"}, "must be one of return, reject, restart"),
         ({"tags": {"a": 1}}, "must map strings to strings"),
-        ({"memo": Opaque()}, "memo has no JSON form"),
+        ({"memo": Opaque()}, "option 'memo' has no JSON form"),
         ({"tiemout": 5}, "unknown start options tiemout"),
         ({"input": b""}, "unknown start options input"),
     ],
@@ -486,3 +486,41 @@ async def test_unknown_settings_are_refused_with_the_nearest_name() -> None:
 def test_settings_that_cannot_work_are_refused(setting: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         Settings(**setting)
+
+
+@pytest.mark.parametrize(
+    ("where", "says"),
+    [
+        ({"stat": "failed"}, "stat is no filter of runs: there are state, states, workflow"),
+        ({"created_after": "2020"}, "created_after='2020' must be a datetime"),
+        ({"created_before": 2020}, "created_before=2020 must be a datetime"),
+        ({"state": "lost"}, "the states are pending, running"),
+        ({"states": 5}, "the states are pending, running"),
+        ({"workflow": len}, "workflow=<built-in function len> must be a string"),
+        ({"queue": 5}, "queue=5 must be a string"),
+        ({"id_prefix": b"a"}, "id_prefix=b'a' must be a string"),
+        ({"tags": ["a"]}, r"tags=\['a'\] must map strings to strings"),
+        ({"tags": {"a": 1}}, "must map strings to strings"),
+    ],
+)
+async def test_a_filter_that_cannot_be_is_refused_by_name(where: dict[str, Any], says: str) -> None:
+    async with connect("memory://") as client:
+        for verb in (client.list, client.count):
+            with pytest.raises(InvalidInput, match=says):
+                await verb(**where)
+
+
+@pytest.mark.parametrize("limit", [0, 1001, "5", 2.5, True])
+async def test_a_limit_that_cannot_be_is_refused(limit: Any) -> None:
+    async with connect("memory://") as client:
+        with pytest.raises(InvalidInput, match="must be a whole number from 1 to 1000"):
+            await client.list(limit=limit)
+
+
+async def test_advice_on_tags_and_memo_that_are_too_large_is_of_use() -> None:
+    async with connect("memory://") as client:
+        options: list[tuple[str, Any]] = [("memo", "x" * 20_000), ("tags", {"a": "x" * 20_000})]
+        for option, value in options:
+            with pytest.raises(TooLarge, match=f"option '{option}' is 20,0.*16,384: .*as an argument") as caught:
+                await client.start(relays, 1, **{option: value})
+            assert "MAX_PAYLOAD" not in str(caught.value)

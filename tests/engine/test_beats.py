@@ -77,6 +77,17 @@ class SlowStore(BeatingStore):
         return tapes
 
 
+class BusyStore(BeatingStore):
+    """Loses the answer of the claim that finds something; after that a claim is under way at nearly every heartbeat."""
+
+    poll_seconds = 0.001
+
+    async def claim(self, worker: WorkerInfo, limit: int) -> list[Tape]:
+        if not await super().claim(worker, limit):
+            await self.after_beats(2)
+        return []
+
+
 def client_of(store: MemoryStore) -> Batuta:
     return Batuta(NativeBackend(store, SystemClock()), store.open, store.close)
 
@@ -175,4 +186,19 @@ async def test_a_claim_whose_answer_is_lost_is_found_by_the_heartbeat(real_time:
         async with client.worker(workflows=[greets], activities=[echo, waits], **BEATS):
             handle = await other.start("greets")
             assert await handle.result(20) == "hello done"
+    assert executed == ["hello", "waits"]
+
+
+async def test_a_lost_answer_is_found_also_while_the_worker_never_stops_claiming(
+    real_time: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("batuta.engine.poller._LONGEST_PAUSE", 0.001)
+    executed.clear()
+    database = MemoryDatabase()
+    async with client_of(BusyStore(database)) as client, client_of(MemoryStore(database)) as other:
+        gates[:] = [asyncio.Event()]
+        gates[0].set()
+        async with client.worker(workflows=[greets], activities=[echo, waits], **BEATS):
+            handle = await other.start("greets")
+            assert await handle.result(10) == "hello done"
     assert executed == ["hello", "waits"]

@@ -73,7 +73,8 @@ def raises_in_thread(kind: str) -> None:
 
 def show(error: BaseException) -> list[str]:
     fields = {name: value for name, value in vars(error).items() if not name.startswith("_")}
-    return [type(error).__name__, str(error), repr(sorted(fields.items()))]
+    members = [line for one in error.exceptions for line in show(one)] if isinstance(error, ExceptionGroup) else []
+    return [type(error).__name__, str(error), repr(sorted(fields.items())), *members]
 
 
 @workflow
@@ -87,7 +88,7 @@ async def catches(kind: str, in_thread: bool = False) -> list[str]:
 
 
 @pytest.mark.parametrize("in_thread", [False, True], ids=["async", "thread"])
-@pytest.mark.parametrize("kind", ["fields", "builtin", "key", "os", "refused", "keyword", "empty"])
+@pytest.mark.parametrize("kind", ["fields", "builtin", "key", "os", "refused", "keyword", "empty", "group"])
 async def test_an_error_is_raised_again_as_itself(kind: str, in_thread: bool) -> None:  # covers B-03
     async with world(catches, raises, raises_in_thread) as env:
         handle = await env.start(catches, kind, in_thread)
@@ -96,13 +97,58 @@ async def test_an_error_is_raised_again_as_itself(kind: str, in_thread: bool) ->
         assert machine.outcome is not None
 
 
-@pytest.mark.parametrize("kind", ["unicode", "unserialisable", "exit", "group"])
+@pytest.mark.parametrize("kind", ["unicode", "unserialisable", "exit"])
 async def test_an_error_that_cannot_be_made_again_keeps_its_name_and_words(kind: str) -> None:
     async with world(catches, raises, raises_in_thread) as env:
         name, message, fields = await env.run(catches, kind)
         original = make(kind)
         assert message == str(original) or str(original) in message
         assert name == type(original).__name__ or type(original).__name__ in fields
+
+
+@workflow
+async def fails_in_a_group() -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(raises("fields"))
+        group.create_task(raises("group"))
+
+
+async def test_a_run_that_fails_with_a_group_gives_its_members_to_whoever_waits() -> None:
+    async with world(fails_in_a_group, raises) as env:
+        handle = await env.start(fails_in_a_group)
+        with pytest.raises(RunFailed) as caught:
+            await handle.result()
+        cause = caught.value.__cause__
+        assert isinstance(cause, ExceptionGroup)
+        assert show(cause.exceptions[0]) == show(make("fields"))
+
+
+@activity(retry=Retry(attempts=5, never=["OutOfStock"]))
+async def fails_in_a_group_inside() -> None:
+    tries.append("tried")
+    raise ExceptionGroup("two", [ValueError("a"), OutOfStock("tea", 1)])
+
+
+tries: list[str] = []
+
+
+@workflow
+async def tells_members_apart() -> list[str]:
+    found = []
+    try:
+        await fails_in_a_group_inside()
+    except* OutOfStock as group:
+        found += [str(one) for one in group.exceptions]
+    except* ValueError as group:
+        found += [repr(one) for one in group.exceptions]
+    return sorted(found)
+
+
+async def test_members_of_a_group_are_told_apart_and_named_in_never() -> None:
+    tries.clear()
+    async with world(tells_members_apart, fails_in_a_group_inside) as env:
+        assert await env.run(tells_members_apart) == sorted([str(OutOfStock("tea", 1)), "ValueError('a')"])
+    assert tries == ["tried"]
 
 
 @activity(retry=ONE)

@@ -336,8 +336,8 @@ async def test_an_activity_that_is_cancelled_while_it_waits_for_permission_gives
         session = env.worker.session
         assert session is not None
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(session.executor, "_may_act", lambda: False)  # the lease is in doubt
-            patch.setattr(session.executor, "_permission", asyncio.Event().wait)
+            patch.setattr(session.executor._runner, "_may_act", lambda: False)  # the lease is in doubt
+            patch.setattr(session.executor._runner, "_permission", asyncio.Event().wait)
             handles = [await env.start(gives_up, str(n)) for n in range(5)]
             assert [await handle.result() for handle in handles] == ["gave up"] * 5
         assert not executed

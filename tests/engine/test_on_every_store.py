@@ -355,3 +355,21 @@ async def test_lists_and_counts(arena: Arena) -> None:
     following = await client.list(limit=10, id_prefix="s-", cursor=page.cursor)
     assert [run.id for run in following.runs] == ["s-2", "s-1", "s-0"]
     assert following.cursor is None
+
+
+async def test_a_cancel_and_a_terminate_are_noticed_long_before_the_next_heartbeat(arena: Arena) -> None:
+    client, other = await arena.client(), await arena.client()
+    worker = await arena.worker(client, *EVERYTHING, heartbeat=500.0, lease=1000.0)
+    cancelled, terminated = await client.start(waits, "one", id="one"), await client.start(waits, "two", id="two")
+    await begun("one")
+    await begun("two")
+    await (await other.get("one")).cancel("enough")
+    await (await other.get("two")).terminate("enough")
+    with pytest.raises(RunCancelled):
+        await cancelled.result(PATIENCE)
+
+    async def gone() -> bool:
+        assert worker.session is not None
+        return terminated.run_id not in worker.session.runs
+
+    await until(gone)

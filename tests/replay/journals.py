@@ -54,7 +54,11 @@ def portable(entries: list[Entry]) -> list[dict[str, Any]]:
 
 def _strip(body: Body) -> None:
     for error in (body.error, *(command.error for command in body.commands)):
-        failure: Failure | None = None if error is UNSET else error
-        while failure is not None:
-            failure.traceback = ""
-            failure = failure.cause
+        if error is not UNSET:
+            _strip_failure(error)
+
+
+def _strip_failure(failure: Failure) -> None:
+    failure.traceback = ""
+    for inner in (*failure.members, *([failure.cause] if failure.cause is not None else [])):
+        _strip_failure(inner)

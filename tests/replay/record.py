@@ -87,6 +87,12 @@ SCENARIOS: dict[str, Scenario] = {
 }
 
 
+WORKFLOWS: dict[str, Any] = {
+    workflow.name: workflow for workflow in (*w.ALL, *talkers.ALL, *activity_workflows.ALL, *activity_workflows.ROUTED)
+}
+"""What the recorded journals are of, those of routed activities included."""
+
+
 async def record(name: str) -> Journal:
     workflows = [*w.ALL, *talkers.ALL, *activity_workflows.ALL]
     activities = [*w.ACTIVITIES, *talkers.ACTIVITIES, *activity_workflows.ACTIVITIES]

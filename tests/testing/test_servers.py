@@ -55,9 +55,9 @@ def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
 def alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except (ProcessLookupError, FileNotFoundError):  # it may end between the two looks
         return False
-    return "Z" not in Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
 
 
 async def test_a_server_answers_on_its_port_and_on_its_socket(own_server: PostgresServer) -> None:

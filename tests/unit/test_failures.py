@@ -1,10 +1,17 @@
 """Exceptions to values and back."""
 
+import asyncio
+from typing import Any
+
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from batuta import ActivityFailed, NonRetryable
 from batuta.authoring.failures import to_exception, to_failure
 from batuta.errors import ActivityTimeout, NotSerialisable, TooLarge
+from batuta.journal.failures import Failure
 
 
 class Rejected(Exception):
@@ -13,8 +20,45 @@ class Rejected(Exception):
         self.code, self.hint = code, hint
 
 
+class Refusals(ExceptionGroup[Exception]):
+    pass
+
+
 def there_and_back(error: BaseException) -> Exception:
-    return to_exception(to_failure(error))
+    """Through JSON, as the journal holds it."""
+    return to_exception(msgspec.json.decode(msgspec.json.encode(to_failure(error)), type=Failure))
+
+
+def shape(error: BaseException) -> Any:
+    """All that must survive."""
+    inner = [shape(one) for one in error.exceptions] if isinstance(error, BaseExceptionGroup) else []
+    words = error.message if isinstance(error, BaseExceptionGroup) else error.args
+    return type(error), words, vars(error), inner, error.__cause__ and shape(error.__cause__)
+
+
+def caused_by(error: Exception, cause: Exception | None) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+single_errors = st.one_of(
+    st.builds(ValueError, st.text(max_size=5)),
+    st.builds(KeyError, st.integers()),
+    st.builds(Rejected, st.integers(), hint=st.text(max_size=3)),
+)
+errors = st.recursive(
+    single_errors,
+    lambda inner: st.builds(
+        caused_by,
+        st.one_of(
+            single_errors,
+            st.builds(ExceptionGroup, st.text(max_size=5), st.lists(inner, min_size=1, max_size=3)),
+            st.builds(Refusals, st.text(max_size=5), st.lists(inner, min_size=1, max_size=2)),
+        ),
+        st.none() | inner,
+    ),
+    max_leaves=8,
+)
 
 
 @pytest.mark.parametrize(
@@ -95,3 +139,66 @@ def test_a_journal_cannot_name_anything_but_an_exception(name: str) -> None:
 def test_huge_details_are_left_out_and_the_words_are_kept() -> None:
     again = there_and_back(ValueError("x" * 100_000))
     assert str(again).startswith("xxx")
+
+
+def depth(error: BaseException) -> int:
+    inner = list(error.exceptions) if isinstance(error, BaseExceptionGroup) else []
+    inner += [error.__cause__] if error.__cause__ is not None else []
+    return 1 + max(map(depth, inner), default=-1)
+
+
+@given(error=errors.filter(lambda error: depth(error) <= 5))
+def test_groups_keep_their_members_and_causes_however_they_are_nested(error: Exception) -> None:
+    assert shape(there_and_back(error)) == shape(error)
+
+
+def test_members_whose_class_is_not_known_are_what_they_would_be_alone() -> None:
+    class Local(Exception):
+        pass
+
+    again = there_and_back(BaseExceptionGroup("three", [Local("a"), SystemExit(3), asyncio.CancelledError()]))
+    assert type(again) is ExceptionGroup
+    assert again.message == "three"
+    assert [type(one) for one in again.exceptions] == [ActivityFailed] * 3
+    assert [one.type.rpartition(".")[2] for one in again.exceptions if isinstance(one, ActivityFailed)] == [
+        "Local",
+        "SystemExit",
+        "exceptions:CancelledError",
+    ]
+
+
+def test_a_group_whose_class_is_not_known_is_a_plain_group() -> None:
+    class Mishaps(ExceptionGroup[Exception]):
+        pass
+
+    again = there_and_back(Mishaps("two", [ValueError("a"), KeyError("b")]))
+    assert shape(again) == shape(ExceptionGroup("two", [ValueError("a"), KeyError("b")]))
+
+
+def test_a_group_in_an_old_journal_is_one_error_with_its_words() -> None:
+    old = b'{"type":"ExceptionGroup","message":"two (2 sub-exceptions)","details":{"args":["two (2 sub-exceptions)"]}}'
+    again = to_exception(msgspec.json.decode(old, type=Failure))
+    assert isinstance(again, ActivityFailed)
+    assert (again.type, str(again)) == ("ExceptionGroup", "two (2 sub-exceptions)")
+
+
+def test_of_a_group_of_thousands_only_the_first_are_kept_and_the_rest_is_counted() -> None:
+    again = there_and_back(ExceptionGroup("many", [ValueError(str(number)) for number in range(5_000)]))
+    assert isinstance(again, ExceptionGroup)
+    assert [str(one) for one in again.exceptions[:3]] == ["0", "1", "2"]
+    assert str(again.exceptions[-1]) == f"{5_001 - len(again.exceptions)} more errors of the group were left out"
+    assert len(again.exceptions) < 200
+
+
+def test_a_group_is_not_tried_again_when_one_of_its_members_must_not_be() -> None:
+    assert to_failure(ExceptionGroup("x", [ValueError()])).retryable
+    nested = ExceptionGroup("x", [ValueError(), ExceptionGroup("y", [NonRetryable("no")])])
+    assert not to_failure(nested).retryable
+    assert to_failure(nested).kinds == {"ExceptionGroup", "ValueError", "NonRetryable"}
+
+
+def test_an_activity_that_takes_too_long_is_a_timeout_for_all_who_know_only_that() -> None:
+    again = there_and_back(ActivityTimeout("activity 'charge' did not end within 3 s"))
+    assert isinstance(again, TimeoutError)
+    assert type(again) is ActivityTimeout
+    assert str(again) == "activity 'charge' did not end within 3 s"

@@ -94,6 +94,12 @@ def test_unions_of_dataclasses_take_the_first_member_that_fits() -> None:
         decode(b'{"other":1}', decoder, "a value")
 
 
+@pytest.mark.parametrize("annotation", [list[Line | Box], dict[str, Line | Box], tuple[Line | Box, int] | None])
+def test_a_union_that_json_cannot_tell_apart_is_refused_inside_of_something_else(annotation: Any) -> None:
+    with pytest.raises(NotSerialisable, match="more than one dataclass"):
+        decoder_for(annotation, "a value")
+
+
 def test_an_annotation_that_cannot_be_looked_up_says_so() -> None:
     def fn(a: "Missing") -> None: ...  # type: ignore[name-defined]  # noqa: F821 - this is the point
 

@@ -91,6 +91,17 @@ async def test_a_healthy_postgres_database_holds(postgres_url: str) -> None:
     assert report.runs == 7
 
 
+async def test_runs_that_no_live_worker_may_take_are_named(shop: str) -> None:
+    assert (await check(shop)).stranded == []  # without a worker all of them wait
+    async with connect(shop) as batuta, batuta.worker(workflows=[nap, stuck]):
+        report = await check(shop)
+    assert report.holds, report.violations
+    assert {one.id: one.why.partition(":")[0] for one in report.stranded} == {
+        "new": "no live worker of this queue has workflow 'total' (they have",
+        "parked": "needs code",
+    }
+
+
 DONE = "(SELECT run_id FROM runs WHERE id = 'done')"
 COLUMNS = "run_id, namespace, kind, at, crc, epoch, body"
 ASLEEP = "(SELECT run_id FROM runs WHERE id = 'asleep')"

@@ -114,7 +114,7 @@ class Description(Struct, kw_only=True):
     kind: RunKind
     state: RunState
     reason: str
-    """Why it is parked, was handed back or was ended."""
+    """Why it is parked, was handed back or was ended, or why nobody takes it."""
     queue: str
     priority: int
     entries: int
@@ -167,6 +167,10 @@ class Backend(Protocol):
 
     async def terminate(self, ref: RunRef, reason: str) -> None:
         """End the run without a word to its code. Raises RunClosed."""
+        ...
+
+    async def retry(self, ref: RunRef) -> None:
+        """Let a parked run be tried again. Raises NotParked, RunClosed."""
         ...
 
     async def signal(self, ref: RunRef, letter: Letter) -> None:

@@ -18,6 +18,8 @@ from batuta.serde import encode
 log = logging.getLogger("batuta.engine")
 
 _DEEPEST_CAUSE = 5
+_MOST_MEMBERS = 100
+"""Errors that are kept of a group, those in groups inside it included."""
 _LONGEST_TRACEBACK = 4_000
 _LARGEST_DETAILS = 64 * 1024
 
@@ -27,25 +29,68 @@ class _Details(Struct):
     fields: dict[str, Any] = {}
 
 
-def to_failure(error: BaseException, depth: int = 0) -> Failure:
-    """What of an exception is kept: class, message, arguments and attributes that have a JSON form, and its cause."""
+def to_failure(error: BaseException) -> Failure:
+    """What of an exception is kept: class, message, arguments and attributes that have a JSON form, its cause, and the
+    members of a group."""
+    return _to_failure(error, 0, _Room(_MOST_MEMBERS))
+
+
+class _Room:
+    """How many more members may be kept: a group of thousands would be an entry of megabytes."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+
+def _to_failure(error: BaseException, depth: int, room: _Room) -> Failure:
     cause = error.__cause__
+    members = _members(error, depth, room) if isinstance(error, BaseExceptionGroup) else []
     return Failure(
         type=_type_name(type(error)),
         message=_text(error),
         details=_details(error),
-        retryable=not isinstance(error, NonRetryable),
+        retryable=not isinstance(error, NonRetryable) and all(member.retryable for member in members),
         traceback=_traceback(error),
-        cause=to_failure(cause, depth + 1) if cause is not None and depth < _DEEPEST_CAUSE else None,
+        cause=_to_failure(cause, depth + 1, room) if cause is not None and depth < _DEEPEST_CAUSE else None,
+        members=members,
     )
 
 
+def _members(group: BaseExceptionGroup[Any], depth: int, room: _Room) -> list[Failure]:
+    kept: list[Failure] = []
+    for error in group.exceptions:
+        if room.left <= 0 or depth >= _DEEPEST_CAUSE:
+            left_out = ActivityFailed(f"{len(group.exceptions) - len(kept)} more errors of the group were left out")
+            return [*kept, _to_failure(left_out, depth, room)]
+        room.left -= 1
+        kept.append(_to_failure(error, depth + 1, room))
+    return kept
+
+
 def to_exception(failure: Failure) -> Exception:
-    """The same error again, when its class is loaded here; otherwise ActivityFailed with the original's words."""
-    error = _rebuild(failure)
+    """The same error again, when its class is loaded here; otherwise ActivityFailed with the original's words.
+
+    A group is a group again, of its own class or else a plain ExceptionGroup; its members are made in the same way.
+    """
+    error = _rebuild_group(failure) if failure.members else _rebuild(failure)
     if failure.cause is not None:
         error.__cause__ = to_exception(failure.cause)
     return error
+
+
+def _rebuild_group(failure: Failure) -> Exception:
+    details = None if failure.details is UNSET else msgspec.json.decode(failure.details, type=_Details)
+    message = str(details.args[0]) if details and details.args else failure.message
+    members = [to_exception(member) for member in failure.members]
+    found = _find_class(failure.type)
+    if found is not None and issubclass(found, ExceptionGroup):
+        try:
+            rebuilt = found.__new__(found, message, members)
+            rebuilt.__dict__.update(details.fields if details else {})
+            return rebuilt
+        except Exception as error:  # noqa: BLE001 - as in _rebuild
+            log.debug("cannot rebuild %s: %r", failure.type, error)
+    return ExceptionGroup(message, members)
 
 
 def _rebuild(failure: Failure) -> Exception:
@@ -56,6 +101,8 @@ def _rebuild(failure: Failure) -> Exception:
             # Not called: an __init__ with other parameters than `args` would refuse or wrap the message twice.
             rebuilt: Exception = found.__new__(found, *(details.args if details else [failure.message]))
             rebuilt.__dict__.update(details.fields if details else {})
+            if not str(rebuilt) and details:  # an OSError with an __init__ of its own leaves its arguments to that
+                rebuilt.args = tuple(details.args)
             if str(rebuilt) or not failure.message:  # some classes are empty without their __init__
                 return rebuilt
         except Exception as error:  # noqa: BLE001 - a class that cannot be made without its own __init__
@@ -97,6 +144,8 @@ def _traceback(error: BaseException) -> str:
 def _args(error: BaseException) -> list[Any]:
     if isinstance(error, OSError) and error.filename is not None:  # its `args` leave the file out
         return [error.errno, error.strerror, error.filename]
+    if isinstance(error, BaseExceptionGroup):
+        return [error.message]
     return list(error.args)
 
 

@@ -159,6 +159,13 @@ class Handle(Generic[R]):
         """End the run at once. Its code is not told."""
         await self._backend.terminate(self._ref, reason)
 
+    async def retry(self) -> None:
+        """Let a parked run be tried again, by the same code, too: the cause was outside of it, and is mended.
+
+        Raises NotParked when it goes on by itself, RunClosed when it has ended.
+        """
+        await self._backend.retry(self._ref)
+
     async def describe(self) -> Description:
         return await self._backend.describe(self._ref)
 

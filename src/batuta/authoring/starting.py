@@ -55,6 +55,11 @@ def check_start_options(options: Mapping[str, Any]) -> None:
     retry = options.get("retry")
     if retry is not None and not isinstance(retry, Retry):
         raise InvalidInput(f"retry={retry!r} must be a Retry(...)")
-    tags = options.get("tags") or {}
-    if not isinstance(tags, Mapping) or not all(isinstance(t, str) for pair in tags.items() for t in pair):
+    check_tags(options.get("tags") or {})
+
+
+def check_tags(tags: object) -> Mapping[str, str]:
+    """Raises InvalidInput."""
+    if not isinstance(tags, Mapping) or not all(isinstance(text, str) for pair in tags.items() for text in pair):
         raise InvalidInput(f"tags={tags!r} must map strings to strings")
+    return tags

@@ -10,13 +10,14 @@ from batuta.cli.lazy import LazyGroup
 EXIT_CODES = """\b
 Exit codes:
   0  it went well
-  1  the run did not complete, or verify or replay found something
+  1  the run did not complete, or verify, replay or backup found something
   2  the command or its input is wrong
   3  there is no such run
   4  the database cannot be used (away, full, or of another version)"""
 
 COMMANDS = {
     "activities": ("batuta.cli.activities:activities", "Complete and fail activities from outside, by token."),
+    "backup": ("batuta.cli.backup:backup", "Copy a SQLite database while workers write to it."),
     "demo": ("batuta.cli.demo.command:demo", "Kill a worker in the middle of an order and watch another finish it."),
     "migrate": ("batuta.cli.migrate:migrate", "Create the tables, or bring them up to date."),
     "replay": ("batuta.cli.replay:replay", "Check that recorded journals still fit the code."),

@@ -1,4 +1,4 @@
-"""`batuta runs cancel` and `terminate`."""
+"""`batuta runs cancel`, `terminate` and `retry`."""
 
 from __future__ import annotations
 
@@ -33,6 +33,23 @@ def terminate(place: Place, id: str, reason: str) -> None:
     run_id = asyncio.run(_end(place, id, reason, now=True))
     document = {"id": id, "run_id": run_id, "state": "terminated"}
     place.answer(document, lambda _: click.echo(f"terminated run {id}"))
+
+
+@click.command()
+@click.argument("id")
+@placed
+def retry(place: Place, id: str) -> None:
+    """Let the parked run ID (needs_code, poisoned) be tried again, by the same code, too."""
+    run_id = asyncio.run(_retry(place, id))
+    document = {"id": id, "run_id": run_id, "requested": "retry"}
+    place.answer(document, lambda _: click.echo(f"run {id} will be tried again"))
+
+
+async def _retry(place: Place, id: str) -> str:
+    async with place.client() as client:
+        handle: Handle[Any] = await client.get(id)
+        await handle.retry()
+        return str(handle.run_id)
 
 
 async def _end(place: Place, id: str, reason: str, *, now: bool) -> str:

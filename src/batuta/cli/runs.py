@@ -13,11 +13,12 @@ runs = LazyGroup(
         "publish": ("batuta.cli.talking:published", "The same as published."),
         "published": ("batuta.cli.talking:published", "What a run has published."),
         "query": ("batuta.cli.talking:query", "Ask about a run's state, with its code."),
+        "retry": ("batuta.cli.ending:retry", "Let a parked run be tried again."),
         "show": ("batuta.cli.looking:show", "One run: state, attempts, result."),
         "signal": ("batuta.cli.talking:signal", "Send a signal to a run."),
         "start": ("batuta.cli.starting:start", "Start a run of a workflow, by its name."),
         "terminate": ("batuta.cli.ending:terminate", "End a run at once; its code is not told."),
         "update": ("batuta.cli.talking:update", "Ask a run to do something, and print its answer."),
     },
-    help="Start, list, show, talk to, cancel and terminate runs.",
+    help="Start, list, show, talk to, cancel, terminate and retry runs.",
 )

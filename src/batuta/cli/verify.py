@@ -41,6 +41,7 @@ def verify(place: Place, target: str | None, patience: float) -> None:
         "checked": report.checked,
         "found": report.found,
         "violations": report.violations,
+        "stranded": report.stranded,
     }
     place.answer(document, lambda console: show_report(console, report))
     raise SystemExit(OK if report.holds else FAILED)
@@ -72,3 +73,7 @@ def show_report(console: Any, report: Report) -> None:
     total = sum(report.found.values())
     if total > _SHOWN:
         console.print(f"... and {total - _SHOWN} more; --json lists a thousand")
+    for run in report.stranded[:_SHOWN]:
+        console.print(f"nobody takes run {run.id} ({run.run_id}): {run.why}")
+    if len(report.stranded) > _SHOWN:
+        console.print(f"... nor {len(report.stranded) - _SHOWN} more")

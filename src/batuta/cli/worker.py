@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from batuta.cli.fastloop import run
 from batuta.cli.loading import load_app
 from batuta.cli.logs import LEVELS, log_to_stderr
 from batuta.cli.place import Place, placed, print_json
@@ -40,7 +41,7 @@ def worker(
     flight runs elsewhere. Settings come from BATUTA_ variables.
     """
     log_to_stderr(log_level)
-    document = asyncio.run(_work(place, target, queues, grace, migrate=not no_migrate))
+    document = run(_work(place, target, queues, grace, migrate=not no_migrate))
     if place.as_json:
         print_json(document)
     _leave_threads_behind()

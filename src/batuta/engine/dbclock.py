@@ -35,7 +35,9 @@ class DatabaseClock:
     def now(self) -> int:
         """Not ahead of the database. Never less than before."""
         if self._low is not None:
-            self._last = max(self._last, self._low[0] + int((self.monotonic() - self._low[1]) * SECOND))
+            estimate = self._low[0] + int((self.monotonic() - self._low[1]) * SECOND)
+            if estimate > self._last:
+                self._last = estimate
         return self._last
 
     def latest(self) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-import sys
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,18 +12,20 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Raw, UnsetType, json
 
-from batuta.authoring.attempt import CompleteLater, current_activity
+from batuta.authoring.attempt import CompleteLater
 from batuta.authoring.definitions import Activity, Place
 from batuta.authoring.failures import to_failure
 from batuta.clock import SECOND
 from batuta.engine.calls import CANCELLED, OVERDUE, STOPPED, Call, fatal, last_beats, timeout
 from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.deadlines import Deadlines
+from batuta.engine.generators import turns
 from batuta.engine.heartbeats import Heartbeats
 from batuta.engine.machine import PendingActivity
 from batuta.engine.outside import Outside
 from batuta.engine.places import Places
 from batuta.engine.processes import Processes, Raised
+from batuta.engine.runner import Runner
 from batuta.engine.threads import in_thread
 from batuta.errors import Interrupted, InvalidInput, LostAttempt, UnknownActivity
 from batuta.failpoints import failpoint
@@ -67,11 +68,13 @@ class Executor:
         self.outside = Outside(self)
         self._deadlines = Deadlines(clock, self._in_flight, self.beats, self._overdue)
         self._may_act = may_act
-        self._permission = permission
+        self._tells = False
+        self._runner = Runner(may_act, permission, self._end_well, self._end)
 
     def open(self, loop: asyncio.AbstractEventLoop, context: contextvars.Context) -> None:
         """Every attempt gets a copy of the context: what one sets, no other sees."""
         self._loop, self._context = loop, context
+        self._runner.open(loop, context)
         self._deadlines.open(loop)
 
     def close(self) -> None:
@@ -243,9 +246,7 @@ class Executor:
             return
         place = call.activity.place
         if place is Place.LOOP:
-            task = _task(self._loop, self._perform(call, args, kwargs), self._context.copy())
-            if not task.done():
-                call.task = task
+            self._runner.begin(call, args, kwargs)
         elif place is Place.THREAD:
             call.task = self._loop.run_in_executor(self._pool(), in_thread, call, self._may_act, args, kwargs)
             call.task.add_done_callback(lambda done: self._thread_ended(call, done))
@@ -266,19 +267,6 @@ class Executor:
         return self._processes
 
     # -- ending
-
-    async def _perform(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        try:
-            if not self._may_act():  # asked where the effect begins: this process may have stood still until now
-                await self._permission()
-            current_activity.set(call)
-            value = await call.activity.fn(*args, **kwargs)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # noqa: BLE001 - whatever an activity raises is its answer
-            self._end(call, error)
-        else:
-            self._end_well(call, value)
 
     def _thread_ended(self, call: Call, done: asyncio.Future[Any]) -> None:
         if done.cancelled():
@@ -353,7 +341,7 @@ class Executor:
 
     def _delay(self, call: Call, failure: Failure) -> float | None:
         options = call.pending.options
-        if options.once or not failure.retryable or failure.kind in options.retry.never:
+        if options.once or not failure.retryable or not failure.kinds.isdisjoint(options.retry.never):
             return None
         delay = options.retry.delay(call.attempt, jitter())
         if delay is not None and options.total_timeout is not None:
@@ -390,13 +378,15 @@ class Executor:
 
     def _deliver_answers(self) -> None:
         answers = self._answers
-        for _ in range(min(_SLICE, len(answers))):
-            call, answer = answers.popleft()
-            try:
-                self._deliver_answer(call, answer)
-            except Exception:
-                log.exception("run %s is dropped and will be read again", call.run.identity.id)
-                call.run.drop()
+        self._tells = log.isEnabledFor(logging.DEBUG)
+        with turns():
+            for _ in range(min(_SLICE, len(answers))):
+                call, answer = answers.popleft()
+                try:
+                    self._deliver_answer(call, answer)
+                except Exception:
+                    log.exception("run %s is dropped and will be read again", call.run.identity.id)
+                    call.run.drop()
         if answers:
             self._loop.call_soon(self._deliver_answers)
 
@@ -411,7 +401,7 @@ class Executor:
             run.deliver(_DONE, Body(seq, name, Raw(answer), attempts=call.attempt, started_at=call.started_at))
         else:
             run.deliver(_FAILED, Body(seq, name, error=answer, attempts=call.attempt, started_at=call.started_at))
-        if log.isEnabledFor(logging.DEBUG):
+        if self._tells:
             log.debug("executed activity %s seq %d of run %s", name, seq, run.identity.id)
 
     def deliver(self, call: Call, answer: Raw | UnsetType | Failure, message_id: str) -> None:
@@ -487,18 +477,3 @@ def _failure(error: BaseException) -> Failure:
     if isinstance(error, Raised):
         return error.failure
     return fatal(to_failure(error)) if isinstance(error, InvalidInput) else to_failure(error)
-
-
-if sys.version_info >= (3, 12):
-
-    def _task(
-        loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None], context: contextvars.Context
-    ) -> asyncio.Task[None]:
-        """Begun at once: an activity that never waits costs no round of the loop."""
-        return asyncio.Task(work, loop=loop, eager_start=True, context=context)
-else:
-
-    def _task(
-        loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None], context: contextvars.Context
-    ) -> asyncio.Task[None]:
-        return loop.create_task(work, context=context)

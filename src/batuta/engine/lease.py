@@ -19,6 +19,7 @@ from batuta.settings import Settings
 log = logging.getLogger("batuta.lease")
 
 _FIRST_RETRY, _RETRY = 0.01, 0.5
+_SECOND_LOOKS = 10
 
 
 class Lease:
@@ -118,7 +119,9 @@ class Lease:
 
     async def _beat_forever(self, heart: Heart, woken: asyncio.Event) -> None:
         while not self._stopping.is_set():
-            self._end_if_stuck()
+            if self._stands_still():
+                await self._end_if_stuck(woken)
+                continue
             failpoint("lease.before_beat")
             sent = self._clock.monotonic()
             if self._gapless_since is None:
@@ -162,13 +165,28 @@ class Lease:
             now = Pulse(now=0, alive=True, due_at=0)
             self._tell(self._on_pulse, now, 0.0, 0.0)
 
-    def _end_if_stuck(self) -> None:
-        """A loop that stands still cannot notice that it lost its runs: better no process than a zombie."""
+    def _stands_still(self) -> bool:
+        return self._clock.monotonic() - self._tick > self._settings.stuck_loop
+
+    async def _end_if_stuck(self, woken: asyncio.Event) -> None:
+        """A loop that stands still cannot notice that it lost its runs: better no process than a zombie.
+
+        At first a machine that was suspended, or a process that was stopped, looks the same: the loop gets a tenth of
+        the limit, in which this thread runs, to answer.
+        """
+        self._tell(self._answer)
+        for _ in range(_SECOND_LOOKS):
+            await _wait(woken, self._settings.stuck_loop / 10 / _SECOND_LOOKS)
+            if self._stopping.is_set() or not self._stands_still():
+                return
         still = self._clock.monotonic() - self._tick
-        if still > self._settings.stuck_loop:
-            log.critical("the event loop has stood still for %.0f s: this process ends", still)
-            logging.shutdown()
-            os._exit(70)
+        log.critical("the event loop has stood still for %.0f s: this process ends", still)
+        logging.shutdown()
+        os._exit(70)
+
+    def _answer(self) -> None:
+        self.tick()
+        self._wake()
 
     def _tell(self, callback: Callable[..., None], *args: object) -> None:
         try:

@@ -42,6 +42,7 @@ log = logging.getLogger("batuta.engine")
 
 _PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 _DONE, _FAILED = EntryKind.ACTIVITY_DONE, EntryKind.ACTIVITY_FAILED
+_ACTIVITY = CommandKind.ACTIVITY
 
 _LACK_SECONDS = 5
 _UNKNOWN_START = "the run may or may not have been started: start it again with the same id"
@@ -225,7 +226,7 @@ class LiveRun:
         if not self._is_awaited(kind, body):
             self._after_turn()  # it was cancelled by a turn that was not durable yet when it answered
             return
-        if self._backlog or self._too_far_ahead():
+        if self._backlog or self.head - self.durable >= self._host.settings.undurable_entries:
             self._backlog.append((kind, body))
             return
         self._take_turn(kind, body)
@@ -501,7 +502,7 @@ class LiveRun:
         for effect in effects:
             if not isinstance(effect, Command):
                 effect()
-            elif effect.kind is CommandKind.ACTIVITY:
+            elif effect.kind is _ACTIVITY:
                 pending = activities.get(effect.seq) if stays else None
                 if pending is not None:
                     executor.start(self, effect.seq, pending)

@@ -236,6 +236,7 @@ class RunLoop(asyncio.AbstractEventLoop):
             for task in tasks.values():
                 if not task.done():
                     task._log_destroy_pending = False  # type: ignore[attr-defined]  # we know
+                    _unwind_generator(task.get_coro())
                     _close(task.get_coro())
         self._ready.clear()
 
@@ -247,8 +248,7 @@ class RunLoop(asyncio.AbstractEventLoop):
     def is_closed(self) -> bool:
         return False
 
-    def get_debug(self) -> bool:
-        return False
+    get_debug = bool  # False: asked for every future, so without a frame of its own
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         error = context.get("exception")
@@ -289,6 +289,24 @@ def _drive(closing: Any) -> None:
     _close(closing)
 
 
+def _unwind_generator(awaited: Any) -> None:
+    """Before Python 3.13, closing a coroutine leaves the async generator that it waits in suspended. The innermost
+    first: closing one leaves those that it waits in, too."""
+    while awaited is not None and type(awaited).__name__ not in _STEPS_OF_GENERATORS:
+        awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None)
+    if awaited is None:
+        return
+    for part in gc.get_referents(awaited):  # the step does not tell its generator otherwise
+        _unwind_generator(getattr(part, "ag_await", None))
+    for _ in range(_MOST_CLOSES):
+        try:
+            awaited.throw(GeneratorExit)
+        except BaseException as error:  # noqa: BLE001 - as in _close
+            log.debug("while closing a workflow's generator: %r", error)
+            return
+
+
+_STEPS_OF_GENERATORS = ("async_generator_asend", "async_generator_athrow")
 _MOST_CLOSES = 100
 """How many `finally` blocks, one within the other, may each wait once more while they are closed."""
 

@@ -25,6 +25,7 @@ from batuta.authoring.definitions import Workflow, code_of
 from batuta.authoring.failures import to_exception, to_failure
 from batuta.authoring.options import ActivityOptions
 from batuta.clock import SECOND
+from batuta.engine.generators import hook_generators, thread
 from batuta.engine.kin import Kin
 from batuta.engine.loop import RunFuture, RunLoop, RunTask, RunTimerHandle
 from batuta.engine.mailbox import Mailbox
@@ -43,7 +44,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY = 24 * 3600 * SECOND
 T = TypeVar("T")
 
-_ACTIVITY, _TIMER = CommandKind.ACTIVITY, CommandKind.TIMER
+# Named here because a member of an enum is looked up slowly, and these are asked for in every turn.
+_ACTIVITY, _TIMER, _STARTED = CommandKind.ACTIVITY, CommandKind.TIMER, EntryKind.STARTED
 
 
 class Gone(BaseException):
@@ -124,13 +126,12 @@ class Machine:
         self.entries += 1
         self.commands = []
         self.beyond = False
-        if kind is EntryKind.STARTED:
+        if kind is _STARTED:
             self._prepare(at, body)
         loop = self.loop
         host = _get_running_loop()
-        hooks = sys.get_asyncgen_hooks()
+        hooks = None if thread.hooked else hook_generators()
         _set_running_loop(loop)
-        sys.set_asyncgen_hooks(loop.hold_generator, None)
         loop.in_turn = True
         try:
             _DELIVER[kind](self, body)
@@ -140,7 +141,8 @@ class Machine:
                     self._finish(self._main)
         finally:
             loop.in_turn = False
-            sys.set_asyncgen_hooks(*hooks)
+            if hooks is not None:
+                sys.set_asyncgen_hooks(*hooks)
             _set_running_loop(host)
         if loop.broken is not None:
             raise loop.broken
@@ -534,9 +536,8 @@ class Machine:
         self._shut = "gone"
         if hasattr(self, "loop"):
             host = _get_running_loop()
-            hooks = sys.get_asyncgen_hooks()
+            hooks = hook_generators()
             _set_running_loop(self.loop)
-            sys.set_asyncgen_hooks(self.loop.hold_generator, None)
             try:
                 self._context.run(self.loop.tear_down)  # in the run's context: its batuta calls must find this machine
             finally:

@@ -28,15 +28,17 @@ from batuta.engine.closing import close_from_outside
 from batuta.engine.completion import Completion
 from batuta.engine.following import last_of_chain
 from batuta.engine.session import Session
+from batuta.engine.starter import Starter
+from batuta.engine.takers import needs_taker, why_nobody_takes
 from batuta.engine.talking import Messenger, as_message
 from batuta.engine.waiters import Waiters
 from batuta.engine.worker import Worker
-from batuta.errors import AlreadyStarted, RunClosed, StoreUnavailable, UnknownActivity, UnknownWorkflow, WorkflowBroken
+from batuta.errors import AlreadyStarted, NotParked, RunClosed, StoreUnavailable, TooLarge, WorkflowBroken
 from batuta.ids import RunId, new_run_id, seed_of
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, decode_body
 from batuta.journal.failures import Failure
-from batuta.journal.records import Attempt, IfExists, Message, MessageKind, NewRun, Run, RunFilter, RunKind
-from batuta.journal.states import CLAIMABLE, CLOSED, RunState
+from batuta.journal.records import Attempt, IfExists, Message, MessageKind, NewRun, Run, RunFilter
+from batuta.journal.states import CLOSED, RunState
 from batuta.journal.store import Store
 from batuta.serde import encode
 from batuta.settings import Settings
@@ -50,6 +52,7 @@ class NativeBackend:
         self._clock = clock or SystemClock()
         self._workers: list[Worker] = []
         self._waiters = Waiters(store, self._runs_here)
+        self._starter = Starter(store)
         self._messenger = Messenger(store, self._waiters, self._code_here)
 
     # -- starting
@@ -68,8 +71,10 @@ class NativeBackend:
                     return await self.find(new.id)
                 raise AlreadyStarted(new.id, str((await self._store.get(new.id)).state)) from None
         new.start = json.encode(body).decode()
-        message = None if request.signal is None else as_message(MessageKind.SIGNAL, request.signal)
-        run, _ = await self._store.start(new, message)
+        if request.signal is None:
+            run = await self._starter.start(new)
+        else:
+            run, _ = await self._store.start(new, as_message(MessageKind.SIGNAL, request.signal))
         return RunRef(run.id, run.run_id, chain_id=run.chain_id)
 
     def _session_for(self, new: NewRun) -> Session | None:
@@ -170,6 +175,11 @@ class NativeBackend:
                 return
         raise StoreUnavailable(f"run {ref.id!r} moved on a hundred times while it was to be terminated: try again")
 
+    async def retry(self, ref: RunRef) -> None:
+        if not await self._store.unpark(ref.run_id):
+            run = await self._store.get_run(ref.run_id)
+            raise (RunClosed if run.state in CLOSED else NotParked)(run.id, str(run.state))
+
     # -- activities completed from outside
 
     async def answer_activity(self, ref: AttemptRef, answer: Raw | Failure) -> None:
@@ -185,22 +195,10 @@ class NativeBackend:
         run = await last_of_chain(self._store, ref.run_id)
         attempts = await self._store.attempts(run.run_id)
         described = _description(run, attempts)
-        if run.state in CLAIMABLE and not run.reason:
-            described.reason = await self._why_unclaimed(run)
+        if needs_taker(run):
+            why = why_nobody_takes(run, await self._store.workers())
+            described.reason = "; ".join(filter(None, (run.reason, why)))
         return described
-
-    async def _why_unclaimed(self, run: Run) -> str:
-        """Says so when no worker will take the run, however long it waits."""
-        live = [worker for worker in await self._store.workers() if worker.live and run.queue in worker.queues]
-        if not live:
-            return f"no live worker works on queue {run.queue!r}"
-        if not any((run.code or run.name) in worker.code for worker in live):
-            code = {name for worker in live for name in worker.code}
-            if run.kind is RunKind.ACTIVITY:
-                known = {name.removeprefix("activity:") for name in code if name.startswith("activity:")}
-                return str(UnknownActivity(run.name, known))
-            return str(UnknownWorkflow(run.name, {name for name in code if ":" not in name}, run.version))
-        return ""
 
     async def journal(self, ref: RunRef) -> list[JournalLine]:
         lines: list[JournalLine] = []
@@ -230,8 +228,8 @@ def _new_run(request: StartRequest) -> tuple[NewRun, Body]:
         execution_timeout=round((request.execution_timeout or 0) * SECOND),
         version=request.version,
         code=code_of(request.workflow, request.version),
-        tags=encode(request.tags, "tags", LARGEST_MEMO).decode() if request.tags else "{}",
-        memo=encode(request.memo, "memo", LARGEST_MEMO).decode() if request.memo is not None else "null",
+        tags=_small(request.tags, "option 'tags'") if request.tags else "{}",
+        memo=_small(request.memo, "option 'memo'") if request.memo is not None else "null",
         if_exists=request.if_exists,
     )
     start = StartInfo(request.workflow, seed_of(run_id), key_base, version=request.version, timeout=new.timeout)
@@ -239,6 +237,15 @@ def _new_run(request: StartRequest) -> tuple[NewRun, Body]:
     if request.retry is not None:
         start.retry = Raw(json.encode(request.retry))
     return new, Body(value=Raw(request.input), start=start)
+
+
+def _small(value: Any, what: str) -> str:
+    """JSON of what stands in a run's row."""
+    try:
+        return encode(value, what, LARGEST_MEMO).decode()
+    except TooLarge as error:
+        advice = "it is read with every list of runs; give what is large as an argument of the workflow"
+        raise TooLarge(what, error.size, error.limit, advice) from None
 
 
 def _closing_command(last: Entry | None) -> Command | None:

@@ -28,8 +28,8 @@ class Poller:
         self._session = session
         self.backlog = True
         """Whether the last look found more than could be taken, or no look was made yet."""
-        self.claiming = False
-        """Whether a claim is under way: the store may know of runs that we do not have yet."""
+        self.claims_begun = self.claims_ended = 0
+        """While one is under way the store may know of runs that we do not have yet."""
         self._wake = asyncio.Event()
         self._due: list[int] = []
         self._idle = 0
@@ -104,11 +104,11 @@ class Poller:
             self.backlog = True
             return None if session.store.poll_seconds is None else session.store.poll_seconds
         failpoint("claim.before")
-        self.claiming = True
+        self.claims_begun += 1
         try:
             tapes = await session.store.claim(session.info, limit)
         finally:
-            self.claiming = False
+            self.claims_ended += 1
         if tapes:
             failpoint("claim.after")
         self.backlog = len(tapes) == limit

@@ -82,7 +82,7 @@ class Session:
         self._poller = Poller(self)
         self._watchdog = Watchdog(settings.stuck_turn, self._holding_up, clock)
         self.turn: LiveRun | None = None
-        self._strange: dict[RunId, int] = {}
+        self._strange: dict[RunId, tuple[int, int]] = {}
         self._missing: dict[RunId, int] = {}
         self._hinted: set[RunId] = set()
         self._lingering: set[RunId] = set()
@@ -427,6 +427,7 @@ class Session:
         if pulse.now:
             self.clock.learn(pulse.now, sent, received)
             self._reconcile(pulse)
+            self._timers.look()
             self._renewed.set()
             self._renewed.clear()
             self._committer.release()
@@ -480,12 +481,21 @@ class Session:
             run.drop()
 
     def _reconcile(self, pulse: Pulse) -> None:
-        """Compare what the store says is ours with memory. A difference counts when it is there twice."""
-        owned = {} if self._poller.claiming else pulse.owned
-        strange = {run_id: epoch for run_id, epoch in owned.items() if run_id not in self.runs}
-        for run_id, epoch in strange.items():
-            if self._strange.get(run_id) == epoch:
+        """Compare what the store says is ours with memory. A difference counts when it is there twice.
+
+        For a run that we do not have, the claims that were under way when it was first seen must have ended in between:
+        it may be in the answer of one of them.
+        """
+        strange: dict[RunId, tuple[int, int]] = {}
+        for run_id, epoch in pulse.owned.items():
+            if run_id in self.runs:
+                continue
+            first_seen = self._strange.get(run_id)
+            if first_seen is None or first_seen[0] != epoch:
+                first_seen = (epoch, self._poller.claims_begun)
+            elif first_seen[1] <= self._poller.claims_ended:
                 self._spawn(self._adopt_stray(run_id, epoch))
+            strange[run_id] = first_seen
         missing = {
             run_id: run.epoch
             for run_id, run in self.runs.items()

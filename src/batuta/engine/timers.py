@@ -67,6 +67,11 @@ class Timers:
                 heapify(self._heap)
                 self._dead = 0
 
+    def look(self) -> None:
+        """See what is due by now. The loop's clock, which calls us otherwise, stood still while the machine slept."""
+        if self._heap:
+            self._schedule()
+
     def stop(self) -> None:
         if self._handle is not None:
             self._handle.cancel()

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
+from batuta.errors import AlreadyStarted, StoreError
 from batuta.ids import RunId
 from batuta.journal.entries import Entry
 from batuta.journal.states import RunState
@@ -97,7 +98,7 @@ class Run(Struct, kw_only=True):
     deaths: int
     """Workers that died with it since it last made progress."""
     reason: str
-    """Why it is parked, or was terminated."""
+    """Why it is parked, was handed back or was ended; empty again once it is taken up."""
     failed_code: list[str]
     """Fingerprints whose replay failed: only other code may take it out of needs_code."""
     version: str
@@ -106,6 +107,10 @@ class Run(Struct, kw_only=True):
     code: str = ""
     parent_run_id: RunId | None = None
     parent_seq: int = 0
+
+
+StartOutcome = tuple[Run, bool] | AlreadyStarted | StoreError
+"""What became of one of many starts: its run and whether it is new, or why there is none."""
 
 
 class MessageKind(StrEnum):

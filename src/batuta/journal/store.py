@@ -30,6 +30,7 @@ from batuta.journal.records import (
     Refusal,
     Run,
     RunFilter,
+    StartOutcome,
     Tape,
     Verdict,
     WorkerInfo,
@@ -47,7 +48,7 @@ class Heart(Protocol):
         Renews the lease while the worker's row is there, also when it was over: the row goes when, and only when, its
         runs are taken from it, so a worker that merely could not reach the store (as all of them during an outage)
         goes on. Times out open runs whose deadline has passed. Takes needs_code runs out of parking (state waiting, due
-        now) when `worker.code` has another fingerprint for their name than all in their `failed_code`.
+        now, no reason) when `worker.code` has another fingerprint for their name than all in their `failed_code`.
 
         With `reap`, unless this worker's own lease was over just now (then all of them stood still together), rows of
         workers whose lease is over are deleted, and runs whose owner has no row are set free: epoch + 1, owner none,
@@ -97,11 +98,25 @@ class Store(Protocol):
         """
         ...
 
+    async def start_many(self, runs: Sequence[NewRun]) -> list[StartOutcome]:
+        """The same for many in one transaction: what `start` would give or raise, for each in the order given.
+
+        One whose id is taken (also by one before it) or whose data is refused does not harm the others.
+        """
+        ...
+
     async def send(self, run_id: RunId, message: Message) -> bool:
         """Put a message into the inbox of the run's chain; a waiting run becomes due. A pending one keeps its
         time, but for a CANCEL or TERMINATE.
 
         False when the id was sent before (nothing changes). Raises RunClosed, UnknownRun.
+        """
+        ...
+
+    async def unpark(self, run_id: RunId) -> bool:
+        """Let a parked run be tried again by whatever code: waiting, due now, no deaths, no failed code, no reason.
+
+        False when it is not parked; nothing changes then. Raises UnknownRun.
         """
         ...
 
@@ -122,8 +137,8 @@ class Store(Protocol):
     async def claim(self, worker: WorkerInfo, limit: int) -> list[Tape]:
         """Own up to `limit` due runs of the worker's queues and names; by priority (high first), then wake_at.
 
-        epoch + 1, state running, wake_at none, the head at the claim remembered. Nothing when the worker is not live.
-        Never a run whose `failed_code` holds the worker's fingerprint for its name: this code cannot replay it.
+        epoch + 1, state running, no wake_at or reason, the head at the claim remembered. Nothing when the worker is not
+        live. Never a run whose `failed_code` holds the worker's fingerprint for its name: this code cannot replay it.
         A run whose deadline is over is claimed too (the owner closes it).
         Suspects (2 deaths or more) are claimed one at a time: only when the worker owns none, and one at most.
         """

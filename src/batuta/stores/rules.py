@@ -23,6 +23,7 @@ from batuta.journal.records import (
     Refusal,
     Run,
     Send,
+    StartOutcome,
     Successor,
     Verdict,
 )
@@ -65,6 +66,13 @@ def deadline_of(run: NewRun, now: int, chain_created_at: int) -> int | None:
     own = now + run.delay + run.timeout if run.timeout else None
     chain = chain_created_at + run.execution_timeout if run.execution_timeout else None
     return min((at for at in (own, chain) if at is not None), default=None)
+
+
+def started(outcome: StartOutcome) -> tuple[Run, bool]:
+    """Of a start that was alone: its run and whether it is new. Raises what kept it from being written."""
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
 
 
 def start_message(run: NewRun) -> Message:

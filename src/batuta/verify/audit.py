@@ -17,6 +17,7 @@ from batuta.verify.code import CodeCheck
 from batuta.verify.orphans import Orphans
 from batuta.verify.report import Report, Violation
 from batuta.verify.row import check_end, check_epochs, check_liveness
+from batuta.verify.takers import Takers
 from batuta.verify.tape import TapeCheck
 
 PATIENCE = 30.0
@@ -39,6 +40,7 @@ async def verify(store: Store, workflows: Sequence[Workflow[..., Any]] = (), *, 
     """
     audit = _Audit(store, by_code(workflows))
     await audit.orphans.begin()
+    await audit.takers.begin()
     cursor: str | None = None
     while True:
         page = await store.list_runs(RunFilter(), cursor, _RUNS)
@@ -48,6 +50,7 @@ async def verify(store: Store, workflows: Sequence[Workflow[..., Any]] = (), *, 
         if cursor is None:
             break
     await audit.orphans.settle(patience, audit.tell_orphan)
+    audit.report.stranded = await audit.takers.settle()
     return audit.report
 
 
@@ -56,6 +59,7 @@ class _Audit:
         self._store, self._workflows = store, workflows
         self.report = Report()
         self.orphans = Orphans(store)
+        self.takers = Takers(store)
 
     async def check(self, run: Run) -> None:
         """All invariants of one run."""
@@ -74,6 +78,7 @@ class _Audit:
             await self._check_messages(run, tape, tell)
             await self._check_open(run, tape, code, tell)
             self.orphans.see(run)
+            self.takers.see(run)
         finally:
             if code is not None:
                 await code.close()

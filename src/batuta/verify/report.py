@@ -32,6 +32,14 @@ class Violation(Struct, frozen=True):
     what: str
 
 
+class Stranded(Struct, frozen=True):
+    """An open run that no live worker may take. No promise is broken: it goes on when one that may is there."""
+
+    id: str
+    run_id: RunId
+    why: str
+
+
 class Report(Struct):
     """The outcome of a verification."""
 
@@ -42,6 +50,8 @@ class Report(Struct):
     """How many violations of each."""
     violations: list[Violation] = field(default_factory=list)
     """The first thousand."""
+    stranded: list[Stranded] = field(default_factory=list)
+    """At most a thousand. Empty when no worker is alive at all: then every open run waits for one."""
 
     @property
     def holds(self) -> bool:

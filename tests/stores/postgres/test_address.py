@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from urllib.parse import quote
 
 import pytest
 
+from batuta.connect import store_for
 from batuta.errors import InvalidURL
+from batuta.settings import Settings
 from batuta.stores.postgres import PostgresStore
 from batuta.stores.postgres.address import parse_address
 from batuta.testing.conformance.kit import live_worker, start_owned
@@ -44,12 +47,49 @@ def test_the_place_is_named_without_user_and_password(url: str, place: str) -> N
         "postgresql://u:hush@db/shop?schema=",
         "postgresql://u:hush@db/shop?pool_size=0",
         "postgresql://u:hush@db/shop?statement_cache_size=many",
+        "postgresql://u:hush@db/shop?lock_timeout=soon",
+        "postgresql://u:hush@db/shop?statement_timeout=0",
+        "postgresql://u:hush@db/shop?lock_timeout=nan",
+        "postgresql://u@pooler/shop?direct_url=mysql%3A%2F%2Fu%3Ahush%40db%2Fshop",
+        "postgresql://u@pooler/shop?direct_url=postgresql%3A%2F%2Fu%3Ahush%40db%2Fshop%3Fstatement_cache_size%3D0",
     ],
 )
 def test_an_address_that_cannot_be_used_is_refused_without_the_password(url: str) -> None:
     with pytest.raises(InvalidURL) as caught:
         PostgresStore(url)
     assert "hush" not in str(caught.value)
+
+
+def test_timeouts_are_seconds_and_have_defaults() -> None:
+    plain = parse_address("postgresql://db/shop")
+    assert (plain.statement_timeout, plain.lock_timeout) == (30.0, 10.0)
+    chosen = parse_address("postgresql://db/shop?statement_timeout=2.5&lock_timeout=0.5")
+    assert (chosen.statement_timeout, chosen.lock_timeout) == (2.5, 0.5)
+
+
+def test_a_direct_address_makes_the_url_a_poolers() -> None:
+    direct = "postgresql://owner:p@db:5432/shop"
+    address = parse_address(f"postgresql://u@pooler:6432/shop?schema=work&lock_timeout=1&direct_url={quote(direct)}")
+    assert address.is_pooled
+    assert address.for_sessions is address.direct
+    assert address.direct is not None
+    assert (address.direct.dsn, address.direct.schema, address.direct.lock_timeout) == (direct, "work", 1.0)
+    alone = parse_address("postgresql://u@pooler:6432/shop?statement_cache_size=0")
+    assert (alone.is_pooled, alone.for_sessions) == (True, None)
+    plain = parse_address("postgresql://u@db/shop")
+    assert plain.for_sessions is plain
+
+
+def test_the_environment_fills_in_what_the_url_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATUTA_DATABASE_SCHEMA", "work")
+    monkeypatch.setenv("BATUTA_DATABASE_LOCK_TIMEOUT", "3")
+    monkeypatch.setenv("BATUTA_DATABASE_STATEMENT_TIMEOUT", "9")
+    monkeypatch.setenv("BATUTA_DATABASE_DIRECT_URL", "postgresql://db/shop")
+    store = store_for("postgresql://pooler/shop?statement_timeout=5")
+    assert isinstance(store, PostgresStore)
+    assert (store.address.schema, store.address.lock_timeout, store.address.statement_timeout) == ("work", 3.0, 5.0)
+    assert store.address.direct is not None
+    assert Settings.strange_variables() == []
 
 
 def test_the_schema_stands_in_every_statement() -> None:

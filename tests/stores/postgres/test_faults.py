@@ -17,7 +17,7 @@ from batuta.errors import (
     StoreFull,
     StoreUnavailable,
 )
-from batuta.journal.records import Message, MessageKind
+from batuta.journal.records import Message, MessageKind, RunFilter
 from batuta.stores.postgres import PostgresStore
 from batuta.stores.postgres.faults import translate
 from batuta.testing.conformance.kit import Pen, beat, claim_one, live_worker, new_run, start_owned, worker_info
@@ -152,6 +152,31 @@ async def test_a_value_that_the_database_refuses_is_bad_data(store: PostgresStor
         await store.start(new_run("nul\x00"))
     with pytest.raises(BadData):
         await store.send(pen.run_id, Message(message_id=secrets.token_hex(8_000), kind=MessageKind.SIGNAL))
+
+
+async def test_a_start_with_a_value_that_is_refused_does_not_harm_those_it_came_with(store: PostgresStore) -> None:
+    news = [new_run(f"run-{number}") for number in range(9)]
+    news[3].id = "nul\x00"
+    news[7].start = "\ud800"
+    outcomes = await store.start_many(news)
+    assert [index for index, outcome in enumerate(outcomes) if isinstance(outcome, BadData)] == [3, 7]
+    assert await store.count_runs(RunFilter()) == 7
+    assert [isinstance(outcome, tuple) and outcome[1] for outcome in outcomes].count(True) == 7
+
+
+async def test_when_some_of_many_starts_may_be_written_the_outcome_is_unknown(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: object) -> None:
+        raise StoreUnavailable("away")
+
+    await store.start(new_run("taken"))
+    monkeypatch.setattr(store, "_taken", away)
+    with pytest.raises(StoreUnavailable):
+        await store.start_many([new_run("taken")])
+    with pytest.raises(OutcomeUnknown):
+        await store.start_many([new_run("taken"), new_run("new")])
+    assert (await store.get("new")).head == -1
 
 
 async def test_a_database_that_is_read_only_is_unavailable(store: PostgresStore) -> None:

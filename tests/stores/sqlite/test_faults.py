@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from batuta.errors import BadData, StoreError, StoreFailed, StoreFull, StoreUnavailable
+from batuta.errors import BadData, StoreError, StoreFailed, StoreFull, StoreUnavailable, UnknownRun
 from batuta.failpoints import InjectedFault, arm
 from batuta.journal.entries import Body, Entry, EntryKind, encode_entry
 from batuta.journal.records import Attempt, Change, Message, MessageKind, Move, RunFilter, WorkerInfo
@@ -190,6 +190,19 @@ async def test_a_value_that_cannot_be_held_is_bad_data_and_nothing_is_written(wo
         await world.store.commit(world.worker.worker_id, [*world.starts(), bad])
     assert await world.picture() == before
     assert await world.verbs["commit"]() == {}
+
+
+async def test_a_start_that_cannot_be_held_does_not_harm_those_it_came_with(world: World) -> None:
+    before = await world.store.count_runs(RunFilter())
+    news = [new_run(f"new-{number}") for number in range(6)]
+    news[1].priority = 2**70
+    news[2].start = "\ud800"  # refused when its row is in already
+    news[4].id = None  # type: ignore[assignment]  # what must never come
+    outcomes = await world.store.start_many(news)
+    assert [index for index, outcome in enumerate(outcomes) if isinstance(outcome, BadData)] == [1, 2, 4]
+    assert await world.store.count_runs(RunFilter()) == before + 3
+    with pytest.raises(UnknownRun):
+        await world.store.get("new-2")
 
 
 async def test_two_changes_of_one_run_in_a_batch_are_bad_data(world: World) -> None:

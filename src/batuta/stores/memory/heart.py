@@ -75,7 +75,7 @@ def _revive(moment: Moment, worker: WorkerInfo) -> None:
         if run.state is not RunState.NEEDS_CODE or run.queue not in worker.queues:
             continue
         if rules.may_take(worker.code, run.code, run.failed_code):
-            run.state, run.wake_at, moment.hint.due = RunState.WAITING, moment.now, True
+            run.state, run.wake_at, run.reason, moment.hint.due = RunState.WAITING, moment.now, "", True
 
 
 def _reap_expired(moment: Moment) -> int:

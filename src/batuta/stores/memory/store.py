@@ -25,12 +25,13 @@ from batuta.journal.records import (
     Refusal,
     Run,
     RunFilter,
+    StartOutcome,
     Tape,
     Verdict,
     WorkerInfo,
     WorkerView,
 )
-from batuta.journal.states import CLOSED, RunState
+from batuta.journal.states import CLOSED, PARKED, RunState
 from batuta.journal.store import Heart
 from batuta.stores import rules
 from batuta.stores.listeners import Listeners
@@ -97,6 +98,17 @@ class MemoryStore:
 
     # -- runs come in
 
+    async def start_many(self, runs: Sequence[NewRun]) -> list[StartOutcome]:
+        with self.transaction() as moment:
+            return [self._outcome(moment, run) for run in runs]
+
+    def _outcome(self, moment: Moment, run: NewRun) -> StartOutcome:
+        try:
+            row, is_new = self._find_or_begin(moment, run)
+        except AlreadyStarted as error:
+            return error
+        return row.snapshot(), is_new
+
     async def start(self, run: NewRun, message: Message | None = None) -> tuple[Run, bool]:
         with self.transaction() as moment:
             row, is_new = self._find_or_begin(moment, run)
@@ -126,6 +138,15 @@ class MemoryStore:
         if target is None:
             raise RunClosed(row.run.id, row.run.state)
         return moment.deliver(target, message)
+
+    async def unpark(self, run_id: RunId) -> bool:
+        with self.transaction() as moment:
+            run = moment.row(run_id).run
+            if run.state not in PARKED:
+                return False
+            run.state, run.wake_at, run.deaths, run.reason, run.failed_code = RunState.WAITING, moment.now, 0, "", []
+            moment.hint.due = True
+            return True
 
     # -- runs are worked on
 
@@ -264,7 +285,7 @@ class MemoryStore:
 def _own(row: Row, worker_id: str) -> None:
     run = row.run
     run.epoch += 1
-    run.state, run.owner, run.wake_at = RunState.RUNNING, worker_id, None
+    run.state, run.owner, run.wake_at, run.reason = RunState.RUNNING, worker_id, None, ""
     if run.head != row.claimed_head:
         run.deaths = 0
     row.claimed_head = run.head

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from urllib.parse import SplitResult, parse_qsl, urlencode, urlsplit, urlunsplit
 
 from msgspec import Struct
@@ -21,6 +22,20 @@ class Address(Struct, frozen=True, kw_only=True):
     statement_cache_size: int = 256
     """0 for a pooler that gives each transaction another session; nothing is kept in the session then."""
     pool_size: int = 4
+    statement_timeout: float = 30.0
+    lock_timeout: float = 10.0
+    direct: Address | None = None
+    """The same database without the pooler, for what needs a session."""
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether the next transaction may be in another session."""
+        return self.statement_cache_size == 0
+
+    @property
+    def for_sessions(self) -> Address | None:
+        """Where a session can be had that keeps locks and listens; None when there is only a pooler."""
+        return self.direct if self.is_pooled else self
 
     def qualify(self, sql: str) -> str:
         """The SQL of our files, in this schema."""
@@ -30,27 +45,46 @@ class Address(Struct, frozen=True, kw_only=True):
 _SCHEMA_NAME = re.compile(r"\bbatuta(?=\.[a-z]|;)")
 
 
-def parse_address(url: str, schema: str | None = None) -> Address:
+OPTIONS = ("schema", "direct_url", "pool_size", "statement_cache_size", "statement_timeout", "lock_timeout")
+"""Options of the URL that are ours and not the driver's."""
+
+
+def parse_address(url: str, schema: str | None = None, defaults: Mapping[str, str] | None = None) -> Address:
     """Read a `postgresql://` URL. Our own options are taken out of it; the others are the driver's.
 
-    Raises InvalidURL, which never shows the password.
+    `defaults` are for options that the URL does not have. Raises InvalidURL, which never shows the password.
     """
     parts = _split(url)
     if parts.scheme not in ("postgresql", "postgres"):
         raise InvalidURL(f"{parts.scheme or 'no scheme'!r} is not PostgreSQL: use postgresql://user@host:port/database")
     theirs = parse_qsl(parts.query, keep_blank_values=True)
-    ours = {name: value for name, value in theirs if name in ("schema", "statement_cache_size", "pool_size")}
-    rest = [(name, value) for name, value in theirs if name not in ours]
+    ours = {**(defaults or {}), **{name: value for name, value in theirs if name in OPTIONS}}
+    rest = [(name, value) for name, value in theirs if name not in OPTIONS]
     chosen = schema or ours.get("schema", "batuta")
     if not _SCHEMA.fullmatch(chosen):
         raise InvalidURL(f"schema {chosen!r} cannot be used: letters, digits and underscores, at most 63")
+    direct = _direct(ours, chosen)
     return Address(
         dsn=urlunsplit(parts._replace(scheme="postgresql", query=urlencode(rest))),
         place=_place(parts.netloc, parts.path, dict(rest)),
         schema=chosen,
-        statement_cache_size=_number(ours, "statement_cache_size", 256, 0),
+        statement_cache_size=_number(ours, "statement_cache_size", 0 if direct else 256, 0),
         pool_size=_number(ours, "pool_size", 4, 1),
+        statement_timeout=_seconds(ours, "statement_timeout", 30.0),
+        lock_timeout=_seconds(ours, "lock_timeout", 10.0),
+        direct=direct,
     )
+
+
+def _direct(options: Mapping[str, str], schema: str) -> Address | None:
+    """The address behind a pooler. Its timeouts are those of the pooler's URL."""
+    if not options.get("direct_url"):
+        return None
+    shared = {name: options[name] for name in ("statement_timeout", "lock_timeout") if name in options}
+    direct = parse_address(options["direct_url"], schema, shared)
+    if direct.is_pooled:
+        raise InvalidURL("direct_url is for a connection without a pooler: it cannot have statement_cache_size=0")
+    return direct
 
 
 def _split(url: str) -> SplitResult:
@@ -69,7 +103,17 @@ def _place(netloc: str, path: str, options: dict[str, str]) -> str:
     return f"{host}{path}"
 
 
-def _number(options: dict[str, str], name: str, default: int, least: int) -> int:
+def _seconds(options: Mapping[str, str], name: str, default: float) -> float:
+    try:
+        value = float(options.get(name, default))
+    except ValueError:
+        value = 0.0
+    if not 0.001 <= value <= 86_400:
+        raise InvalidURL(f"{name}={options.get(name)!r} must be a number of seconds, from 0.001 to 86400")
+    return value
+
+
+def _number(options: Mapping[str, str], name: str, default: int, least: int) -> int:
     text = options.get(name, str(default))
     if not text.isdecimal() or int(text) < least:
         raise InvalidURL(f"{name}={text!r} in the database URL must be a number of at least {least}")

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from batuta.clock import SECOND
 from batuta.journal.records import Hint
 from batuta.stores.listeners import Listeners
 from batuta.stores.postgres import schema
-from batuta.stores.postgres.address import parse_address
-from batuta.stores.postgres.hints import Announcer, Ear, channel_of
+from batuta.stores.postgres.address import Address, parse_address
+from batuta.stores.postgres.hints import Announcer, Ear, Ticker, channel_of
 from batuta.stores.postgres.session import Hook, Pool, Session, Shift
 from batuta.stores.queries import load_queries
+
+log = logging.getLogger("batuta.postgres")
+
+_POOLED = (
+    "%s is a pooler (statement_cache_size=0) and there is no direct_url: news of other processes are looked for every "
+    "second, and a worker that died is noticed when its lease is over"
+)
 
 HEART_PATIENCE_SECONDS = 6.0
 """Much less than a lease: a heartbeat that hangs must be tried again in time."""
@@ -24,9 +32,16 @@ class Base:
 
     poll_seconds: float | None = 1.0
 
-    def __init__(self, url: str, *, namespace: str = "default", schema: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        namespace: str = "default",
+        schema: str | None = None,
+        defaults: Mapping[str, str] | None = None,
+    ) -> None:
         self.namespace = namespace
-        self.address = parse_address(url, schema)
+        self.address = parse_address(url, schema, defaults)
         self.faults: Callable[[str], None] | None = None
         """Testing only: called with "commit" or "claim" when a reply has come; an OSError from it loses the reply."""
         self._sql = {
@@ -35,12 +50,15 @@ class Base:
         }
         self._shift = Shift()
         self._pool = Pool(self._new_session, self.address.pool_size)
-        self._commit_session = self._new_session()
+        self._commit_session = self._new_session(self.address.for_sessions)
         self._committing = asyncio.Lock()
         self._listeners = Listeners()
         self._channel = channel_of(self.address.schema, namespace)
         self._announcer = Announcer(self._listeners, partial(self._pool.write, self._sql["notify"], self._channel))
-        self._ear = Ear(self._new_session(), self._channel, self._announcer.name, self._listeners)
+        self._ear: Ear | Ticker = Ticker(self._listeners, self.poll_seconds or 1.0)
+        if self.address.for_sessions is not None:
+            session = self._new_session(self.address.for_sessions)
+            self._ear = Ear(session, self._channel, self._announcer.name, self._listeners)
         self._is_open = False
 
     async def open(self) -> None:
@@ -48,6 +66,8 @@ class Base:
         async with self._pool.session() as session:
             await schema.check(session, self.address, self._sql)
         self._is_open = True
+        if self.address.for_sessions is None:
+            log.warning(_POOLED, self.address.place)
         self._listeners.bind()
         self._announcer.open()
         if self._listeners:
@@ -79,8 +99,12 @@ class Base:
     def shift_clock(self, seconds: float) -> None:
         self._shift.micros += round(seconds * SECOND)
 
-    def _new_session(self, *, patience: float = 40.0, hook: Hook | None = None) -> Session:
-        return Session(self.address, self._shift, self._sql["shift"], patience=patience, hook=hook)
+    def _new_session(
+        self, address: Address | None = None, *, patience: float | None = None, hook: Hook | None = None
+    ) -> Session:
+        address = address or self.address
+        patience = patience or address.statement_timeout + 10.0  # the server's word comes first
+        return Session(address, self._shift, self._sql["shift"], patience=patience, hook=hook)
 
     def _lose_reply(self, verb: str) -> None:
         if self.faults is not None:

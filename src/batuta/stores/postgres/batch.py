@@ -7,6 +7,7 @@ from typing import Any
 
 from batuta.journal.records import Change, IfExists, Move, NewRun
 from batuta.journal.states import CLOSED, PARKED, RunState
+from batuta.stores import rules
 
 Columns = list[list[Any]]
 Row = tuple[Any, ...]
@@ -117,9 +118,13 @@ def start_rows(changes: Iterable[Change]) -> list[Row]:
     return [(*_run_row(change.start), *_begun_row(change)) for change in changes if change.start is not None]
 
 
-def unowned_columns(run: NewRun) -> Columns:
-    """For insert_runs: one run that waits for an owner."""
-    return new_run_columns([unowned_row(run)])
+def unowned_columns(runs: Sequence[NewRun]) -> Columns:
+    """For start_runs: runs that wait for an owner, and their start messages. In order of their ids, as above."""
+    runs = sorted(runs, key=lambda run: run.id)
+    messages = [rules.start_message(run) for run in runs]
+    return new_run_columns([unowned_row(run) for run in runs]) + as_columns(
+        [(message.message_id, message.kind._value_, message.name, message.body) for message in messages], 4
+    )
 
 
 def unowned_row(run: NewRun) -> Row:

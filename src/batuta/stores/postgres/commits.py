@@ -17,6 +17,7 @@ from batuta.stores import rules
 from batuta.stores.postgres import batch, beyond
 from batuta.stores.postgres.base import Base
 from batuta.stores.postgres.rows import run_ids
+from batuta.stores.postgres.texts import entry_texts
 
 
 class Commits(Base):
@@ -54,7 +55,7 @@ class Commits(Base):
         ordered = batch.in_order(changes)
         starts = batch.start_columns(changes)
         if batch.is_entries_only(changes):
-            query, columns = self._sql["commit_entries"], batch.entry_columns(ordered)
+            query, columns = self._sql["commit_entries"], entry_texts(batch.entry_columns(ordered))
         else:
             query, columns = self._sql["commit_changes"], batch.change_columns(ordered)
         rows = await self._send(query, self.namespace, worker_id, *columns, *starts)

@@ -30,6 +30,8 @@ def translate(error: BaseException, place: str, *, writing: bool) -> StoreError:
     if answer is not None:
         return answer
     what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    if isinstance(error, asyncpg.QueryCanceledError):  # statement_timeout, or a person
+        what = f"the statement was cancelled: {error}"
     if writing:
         return OutcomeUnknown(f"the connection to PostgreSQL at {place} broke during a write ({what}): write it again")
     return StoreUnavailable(f"the connection to PostgreSQL at {place} broke ({what}): try again")
@@ -61,6 +63,11 @@ def unreachable(error: BaseException, place: str) -> StoreError:
     if isinstance(answer, StoreUnavailable | SchemaMismatch):
         return answer
     what = str(error) or type(error).__name__
+    if "unsupported startup parameter" in what:
+        return StoreUnavailable(
+            f"{place} is a pooler ({what}): add ?statement_cache_size=0 to the URL, and direct_url=... "
+            f"for what needs a session of its own"
+        )
     return StoreUnavailable(
         f"cannot reach PostgreSQL at {place} ({what}): check that it runs there and lets this machine in"
     )

@@ -17,7 +17,10 @@ from batuta.stores.postgres.session import Connection, Hook, Session, end
 
 
 class PostgresHeart:
-    """Lives in the event loop that made it. `make_session` gives it its connection."""
+    """Lives in the event loop that made it. `make_session` gives it its connection.
+
+    Behind a pooler it `locks` nothing: a lock would belong to a session that others get next.
+    """
 
     def __init__(
         self,
@@ -26,12 +29,15 @@ class PostgresHeart:
         sql: Mapping[str, str],
         make_session: Callable[[Hook], Session],
         tell: Callable[[Hint], None],
+        *,
+        locks: bool = True,
     ) -> None:
         self._namespace = namespace
         self._worker_id = worker_id
         self._sql = sql
         self._session = make_session(self._settle)
         self._tell = tell
+        self._locks = locks
         self._holds_lock = False
         self._timeline = ""
         self._closed = False
@@ -87,7 +93,7 @@ class PostgresHeart:
         return rows[0]["freed"], rows[0]["due"]
 
     async def _beat(self, worker: WorkerInfo, reap: bool) -> asyncpg.Record:
-        if not self._holds_lock:
+        if self._locks and not self._holds_lock:
             held = await self._session.read(self._sql["hold_lock"], self._namespace, self._worker_id)
             self._holds_lock = held[0][0]
         rows = await self._session.write(
@@ -128,7 +134,8 @@ class PostgresHeart:
     async def _settle(self, connection: Connection) -> None:
         """On each new connection: take the lock, learn which history the server is on, and notice its end."""
         self._holds_lock = False
-        await self._take_lock(connection)
+        if self._locks:
+            await self._take_lock(connection)
         self._timeline = f"{await self._cluster(connection)}/{await connection.fetchval(self._sql['timeline'])}"
         connection.add_termination_listener(self._lost)
 

@@ -183,3 +183,27 @@ class Ear:
         if said.sender != self._own_name:
             hint = Hint(due=said.due, messages=said.messages, closed=said.closed, answered=said.answered)
             self._listeners.tell(hint)
+
+
+class Ticker:
+    """Hears nothing, and says now and then that something may have happened. For where nobody can listen."""
+
+    def __init__(self, listeners: Listeners, seconds: float) -> None:
+        self._listeners = listeners
+        self._seconds = seconds
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._tick())
+
+    async def close(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _tick(self) -> None:
+        while True:
+            self._listeners.tell(Hint(due=True, closed=None, answered=None))
+            await asyncio.sleep(self._seconds * (0.9 + 0.2 * jitter()))

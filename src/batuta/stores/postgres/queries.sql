@@ -56,17 +56,19 @@ RETURNING ord;
 -- Entries of many runs, which may be new or close; rows come in order of run_id, and so do the locks. The last entry of
 -- each run that exists carries the expected head and, perhaps, the state to close in. Returns the runs whose fence
 -- held. Epoch and head only rise and a closed run stays closed, so that a fence which is false on an old version of the
--- row is false for good, and need not wait for the lock.
+-- row is false for good, and need not wait for the lock. Most columns come as texts: see texts.py.
 WITH entry AS MATERIALIZED (
     SELECT *
-    FROM unnest($3::uuid[], $4::integer[], $5::integer[], $6::integer[], $7::text[], $8::bigint[], $9::bigint[],
-                $10::text[], $11::text[], $12::text[])
+    FROM unnest(string_to_array($3, ',')::uuid[], string_to_array($4, ',')::integer[],
+                string_to_array($5, ',', '')::integer[], string_to_array($6, ',')::integer[],
+                string_to_array($7, ','), string_to_array($8, ',')::bigint[], string_to_array($9, ',')::bigint[],
+                string_to_array($10, E'\x1f'), string_to_array($11, ',', ''), $12::text[])
          AS e(run_id, epoch, expected, ord, kind, at, crc, body, state, reason)
 ), moved AS (
     UPDATE batuta.runs r
     SET head = e.ord,
         state = coalesce(e.state, r.state),
-        reason = CASE WHEN e.state IS NULL THEN r.reason ELSE e.reason END,
+        reason = CASE WHEN e.state IS NULL THEN r.reason ELSE coalesce(e.reason, '') END,
         owner = CASE WHEN e.state IS NULL THEN r.owner END,
         wake_at = CASE WHEN e.state IS NULL THEN r.wake_at END,
         closed_at = CASE WHEN e.state IS NOT NULL THEN batuta.batuta_now() END
@@ -109,8 +111,8 @@ LEFT JOIN LATERAL (
     SELECT r.epoch, r.head, r.closed_at FROM batuta.runs r WHERE r.run_id = a.run_id AND r.namespace || '' = $1
 ) r ON true;
 
--- start_run --
--- An unowned run with its start message; no row when its id is taken.
+-- start_runs --
+-- Insert unowned runs, each with its start message. Rows come in order of the ids; no row for one whose id is taken.
 WITH fresh AS MATERIALIZED (
     SELECT *
     FROM batuta.insert_runs(
@@ -118,20 +120,35 @@ WITH fresh AS MATERIALIZED (
         $24, $25, $26)
 ), posted AS (
     INSERT INTO batuta.inbox (namespace, chain_id, message_id, kind, name, body, at)
-    SELECT $1, coalesce(($5::uuid[])[1], f.started), $27, $28, $29, $30, f.started_at FROM fresh f
+    SELECT $1, coalesce(m.chain_id, m.run_id), m.message_id, m.kind, m.name, m.body, (SELECT max(started_at) FROM fresh)
+    FROM unnest($2::uuid[], $5::uuid[], $27::text[], $28::text[], $29::text[], $30::text[])
+         AS m(run_id, chain_id, message_id, kind, name, body)
+    WHERE (m.run_id IN (SELECT f.started FROM fresh f)) IS TRUE
 )
 SELECT * FROM fresh;
 
 -- send_message --
 SELECT * FROM batuta.send_message($1, $2, $3, $4, $5, $6);
 
+-- unpark --
+-- Make a parked run due, with a clean slate. Whether it is known, and whether it was parked.
+WITH known AS MATERIALIZED (
+    SELECT r.run_id, r.state FROM batuta.runs r WHERE r.run_id = $2 AND r.namespace || '' = $1 FOR NO KEY UPDATE
+), moved AS (
+    UPDATE batuta.runs r
+    SET state = 'waiting', wake_at = batuta.batuta_now(), deaths = 0, failed_code = '{}', reason = ''
+    FROM known k WHERE r.run_id = k.run_id AND k.state IN ('needs_code', 'poisoned')
+    RETURNING r.run_id
+)
+SELECT EXISTS (SELECT FROM known) AS known, EXISTS (SELECT FROM moved) AS unparked;
+
 -- register --
 -- Make a worker live for one lease.
 INSERT INTO batuta.workers AS w (
-    namespace, worker_id, queues, code, host, pid, registered_at, beat_at, lease_until)
-SELECT $1, $2, $3, $4, $5, $6, c.now, c.now, c.now + $7 FROM (SELECT batuta.batuta_now() AS now) c
+    namespace, worker_id, queues, code, host, pid, registered_at, beat_at, lease_until, locked)
+SELECT $1, $2, $3, $4, $5, $6, c.now, c.now, c.now + $7, $8 FROM (SELECT batuta.batuta_now() AS now) c
 ON CONFLICT (namespace, worker_id) DO UPDATE
-SET queues = excluded.queues, code = excluded.code, host = excluded.host, pid = excluded.pid,
+SET queues = excluded.queues, code = excluded.code, host = excluded.host, pid = excluded.pid, locked = excluded.locked,
     registered_at = excluded.registered_at, beat_at = excluded.beat_at, lease_until = excluded.lease_until
 RETURNING w.beat_at AS now;
 
@@ -291,8 +308,10 @@ WHERE r.namespace = $1
   AND ($9::bigint IS NULL OR r.created_at < $9);
 
 -- notify --
--- Hints, outside of every write transaction: NOTIFY takes a lock that all commits would queue for.
-SELECT pg_notify($1, p.payload) FROM unnest($2::text[]) AS p(payload);
+-- Hints, outside of every write transaction: NOTIFY takes a lock that all commits would queue for. Not synced: a hint may
+-- get lost, and a sync of its own would hold up those of the commits.
+SELECT pg_notify($1, p.payload)
+FROM (SELECT set_config('synchronous_commit', 'off', true)) AS hint, unnest($2::text[]) AS p(payload);
 
 -- create_migrations --
 CREATE SCHEMA IF NOT EXISTS batuta;

@@ -35,7 +35,6 @@ TRIES = 8
 """How often a deadlock or serialisation failure is tried, before it is reported."""
 
 SETTINGS = {
-    "application_name": "batuta",
     "timezone": "UTC",
     # One generic plan per statement, and none but key look-ups: see queries.sql.
     "plan_cache_mode": "force_generic_plan",
@@ -44,10 +43,13 @@ SETTINGS = {
     "enable_mergejoin": "off",
     "enable_bitmapscan": "off",
     "jit": "off",
-    "statement_timeout": "30s",
-    "lock_timeout": "10s",
     "idle_in_transaction_session_timeout": "15s",
 }
+
+
+def _settings(address: Address) -> dict[str, str]:
+    timeouts = {"statement_timeout": address.statement_timeout, "lock_timeout": address.lock_timeout}
+    return SETTINGS | {name: f"{round(seconds * 1000)}ms" for name, seconds in timeouts.items()}
 
 
 class Shift:
@@ -66,7 +68,7 @@ class Session:
         shift: Shift,
         shift_query: str,
         *,
-        patience: float = 40.0,
+        patience: float,
         hook: Hook | None = None,
     ) -> None:
         self._address = address
@@ -82,7 +84,7 @@ class Session:
     async def connect(self) -> Connection:
         """The connection, made if there is none. Raises StoreUnavailable: nothing was sent then."""
         connection = self._connection
-        if connection is None or connection.is_closed() or self._shifted != self._shift.micros:
+        if connection is None or connection.is_closed() or self._is_behind:
             async with self._making:
                 return await self._settle()
         return connection
@@ -118,6 +120,11 @@ class Session:
         raise AssertionError("the last try returns or raises")
 
     @property
+    def _is_behind(self) -> bool:
+        """Whether the session's clock is not the one that the tests want. One that is shared has none of its own."""
+        return self._shifted != self._shift.micros and not self._address.is_pooled
+
+    @property
     def _broken(self) -> bool:
         return self._connection is None or self._connection.is_closed()
 
@@ -139,6 +146,8 @@ class Session:
     async def _once(self, query: str, args: tuple[Any, ...]) -> list[asyncpg.Record]:
         connection = await self.connect()
         try:
+            if self._address.is_pooled:
+                return await self._once_pooled(connection, query, args)
             statement = self._statements.get(query) or await self._prepared(connection, query)
             return await statement.fetch(*args)
         except BaseException as error:
@@ -147,11 +156,24 @@ class Session:
                 self.drop()
             raise
 
+    async def _once_pooled(self, connection: Connection, query: str, args: tuple[Any, ...]) -> list[asyncpg.Record]:
+        """In a transaction that brings its own settings: the session is another each time, and others have it next."""
+        local = _settings(self._address)
+        if self._shift.micros:
+            local["testing.batuta_shift"] = str(self._shift.micros)
+        await connection.execute("BEGIN;" + "".join(f"SET LOCAL {name} = '{value}';" for name, value in local.items()))
+        try:
+            rows = await connection.fetch(query, *args)
+        except asyncpg.PostgresError as error:
+            if answered(error, self._address.place) is not None:
+                await connection.execute("ROLLBACK")
+            raise
+        await connection.execute("COMMIT")
+        return rows
+
     async def _prepared(self, connection: Connection, query: str) -> Statement:
         """The statement, kept for the life of the connection: looking it up in the driver's own cache costs more."""
-        statement = await connection.prepare(query)
-        if self._address.statement_cache_size > 0:
-            self._statements[query] = statement
+        statement = self._statements[query] = await connection.prepare(query)
         return statement
 
     async def _settle(self) -> Connection:
@@ -160,7 +182,7 @@ class Session:
                 self._statements.clear()
                 self._connection = await self._make()
                 self._shifted = 0
-            if self._shifted != self._shift.micros:
+            if self._is_behind:
                 wanted = self._shift.micros
                 await self._connection.fetch(self._shift_query, str(wanted))
                 self._shifted = wanted
@@ -171,15 +193,14 @@ class Session:
 
     async def _make(self) -> Connection:
         address = self._address
-        # A pooler refuses session settings, and would hand them to others: plans are made anew each time there.
-        direct = address.statement_cache_size > 0
+        named = {"application_name": "batuta"}
         connection: Connection = await asyncpg.connect(
             address.dsn,
             timeout=CONNECT_SECONDS,
             command_timeout=self._patience,
             statement_cache_size=address.statement_cache_size,
             max_cached_statement_lifetime=0,
-            server_settings=SETTINGS if direct else {"application_name": "batuta"},
+            server_settings=named if address.is_pooled else named | _settings(address),  # a pooler refuses settings
         )
         if self._hook is not None:
             try:

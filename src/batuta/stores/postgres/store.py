@@ -17,9 +17,8 @@ from batuta.stores.postgres.work import Work
 class PostgresStore(Commits, Work, Reading):
     """A `Store` on a PostgreSQL database.
 
-    `url` is `postgresql://...`; of its options `schema`, `pool_size` and `statement_cache_size` are ours (0 for a
-    pooler in transaction mode), all others are the driver's. A commit has a connection to itself, so has each
-    heartbeat, and so has listening.
+    `url` is `postgresql://...`; its options in `address.OPTIONS` are ours, all others are the driver's. A commit has a
+    connection to itself, so has each heartbeat, and so has listening.
     """
 
     def heart(self, worker_id: str) -> AbstractAsyncContextManager[Heart]:
@@ -28,7 +27,12 @@ class PostgresStore(Commits, Work, Reading):
     @asynccontextmanager
     async def _beating(self, worker_id: str) -> AsyncIterator[Heart]:
         heart = PostgresHeart(
-            self.namespace, worker_id, self._sql, self._heart_session, self._announcer.tell_from_thread
+            self.namespace,
+            worker_id,
+            self._sql,
+            self._heart_session,
+            self._announcer.tell_from_thread,
+            locks=self.address.for_sessions is not None,
         )
         await heart.open()
         try:
@@ -37,4 +41,4 @@ class PostgresStore(Commits, Work, Reading):
             await heart.close()
 
     def _heart_session(self, hook: Hook) -> Session:
-        return self._new_session(patience=HEART_PATIENCE_SECONDS, hook=hook)
+        return self._new_session(self.address.for_sessions, patience=HEART_PATIENCE_SECONDS, hook=hook)

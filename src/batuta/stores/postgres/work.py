@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from msgspec import json
 
-from batuta.errors import AlreadyStarted, RunClosed, StoreUnavailable, UnknownRun
+from batuta.errors import AlreadyStarted, BadData, OutcomeUnknown, RunClosed, StoreUnavailable, UnknownRun
 from batuta.ids import RunId
 from batuta.journal.entries import Entry
-from batuta.journal.records import Attempt, Hint, IfExists, Message, NewRun, Run, Tape, WorkerInfo
+from batuta.journal.records import Attempt, Hint, IfExists, Message, NewRun, Run, StartOutcome, Tape, WorkerInfo
 from batuta.stores import rules
 from batuta.stores.postgres import batch
 from batuta.stores.postgres.base import Base
@@ -22,39 +22,61 @@ class Work(Base):
     """Starting, sending and claiming."""
 
     async def start(self, run: NewRun, message: Message | None = None) -> tuple[Run, bool]:
-        columns = (*batch.unowned_columns(run), *_message_values(rules.start_message(run)))
-        async with self._pool.session() as session:
-            if message is not None:
-                return await self._start_and_send(session, run, columns, message)
-            rows = await session.write(self._sql["start_run"], self.namespace, *columns)
-            if rows:
-                self._announcer.tell(Hint(due=True))
-                return run_of_start(run, rows[0]), True
-            return await self._taken(session, run)
-
-    async def _start_and_send(
-        self, session: Session, run: NewRun, columns: tuple[object, ...], message: Message
-    ) -> tuple[Run, bool]:
+        if message is None:
+            return rules.started((await self.start_many([run]))[0])
         may_join = run.if_exists is IfExists.RETURN
+        columns = (*batch.new_run_columns([batch.unowned_row(run)]), *_message_values(rules.start_message(run)))
         values = (self.namespace, may_join, *columns, *_message_values(message))
-        [(outcome, receiver, state, owner)] = await session.write(self._sql["start_and_send"], *values)
-        if outcome == "taken":
-            raise AlreadyStarted(run.id, state)
-        if outcome == "closed":
-            raise RunClosed(run.id, state)
-        self._announce("sent" if outcome == "new" else outcome, receiver, state, owner)
-        rows = await session.read(self._sql["run"], self.namespace, receiver)
+        async with self._pool.session() as session:
+            [(outcome, receiver, state, owner)] = await session.write(self._sql["start_and_send"], *values)
+            if outcome == "taken":
+                raise AlreadyStarted(run.id, state)
+            if outcome == "closed":
+                raise RunClosed(run.id, state)
+            self._announce("sent" if outcome == "new" else outcome, receiver, state, owner)
+            rows = await session.read(self._sql["run"], self.namespace, receiver)
         return run_of(rows[0]), receiver == run.run_id
 
-    async def _taken(self, session: Session, run: NewRun) -> tuple[Run, bool]:
+    async def start_many(self, runs: Sequence[NewRun]) -> list[StartOutcome]:
+        outcomes: dict[RunId, StartOutcome] = {}
+        async with self._pool.session() as session:
+            try:
+                await self._start_many(session, runs, outcomes)
+            except StoreUnavailable as error:
+                if not outcomes:
+                    raise
+                # "Nothing was written" would be a lie: some of them are.
+                raise OutcomeUnknown(str(error)) from error
+        return [outcomes[run.run_id] for run in runs]
+
+    async def _start_many(self, session: Session, runs: Sequence[NewRun], outcomes: dict[RunId, StartOutcome]) -> None:
+        try:
+            rows = await session.write(self._sql["start_runs"], self.namespace, *batch.unowned_columns(runs))
+        except BadData as error:
+            middle = len(runs) // 2
+            if middle == 0:
+                outcomes[runs[0].run_id] = error
+                return
+            for some in (runs[:middle], runs[middle:]):  # a value was refused: find out whose
+                await self._start_many(session, some, outcomes)
+            return
+        new = {row["started"]: row for row in rows}
+        if new:
+            self._announcer.tell(Hint(due=True))
+        outcomes.update({run.run_id: (run_of_start(run, new[run.run_id]), True) for run in runs if run.run_id in new})
+        for run in runs:
+            if run.run_id not in new:
+                outcomes[run.run_id] = await self._taken(session, run)
+
+    async def _taken(self, session: Session, run: NewRun) -> StartOutcome:
         if known := await session.read(self._sql["run"], self.namespace, run.run_id):
             return run_of(known[0]), True  # the same start, written again because its first answer was lost
         current = await session.read(self._sql["current_run"], self.namespace, run.id)
         if not current:
-            raise StoreUnavailable(f"the run with id {run.id!r} vanished while another was started: try again")
+            return StoreUnavailable(f"the run with id {run.id!r} vanished while another was started: try again")
         if run.if_exists is IfExists.RETURN:
             return run_of(current[0]), False
-        raise AlreadyStarted(run.id, current[0]["state"])
+        return AlreadyStarted(run.id, current[0]["state"])
 
     async def send(self, run_id: RunId, message: Message) -> bool:
         rows = await self._pool.write(self._sql["send_message"], self.namespace, run_id, *_message_values(message))
@@ -65,6 +87,13 @@ class Work(Base):
             raise RunClosed(run_id, state)
         self._announce(outcome, receiver, state, owner)
         return bool(outcome == "sent")
+
+    async def unpark(self, run_id: RunId) -> bool:
+        known, unparked = (await self._pool.write(self._sql["unpark"], self.namespace, run_id))[0]
+        if not known:
+            raise UnknownRun(run_id, self.namespace)
+        self._announcer.tell(Hint(due=unparked))
+        return bool(unparked)
 
     def _announce(self, outcome: str, receiver: RunId, state: str | None, owner: str | None) -> None:
         if outcome == "sent" and owner is not None:
@@ -82,6 +111,7 @@ class Work(Base):
             worker.host,
             worker.pid,
             worker.lease,
+            self.address.for_sessions is not None,
         )
         now: int = rows[0]["now"]
         return now

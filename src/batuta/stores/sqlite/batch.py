@@ -12,6 +12,7 @@ from batuta.journal.states import CLOSED, RunState
 from batuta.stores import rules
 from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.effects import Beyond, deadline_of
+from batuta.stores.sqlite.many import execute_many
 from batuta.stores.sqlite.rows import Row, attempt_row, new_run_row, one
 
 _INSERT_RUN, _INSERT_ENTRY, _ADVANCE = Q["insert_run"], Q["insert_entry"], Q["advance"]
@@ -141,14 +142,14 @@ class Batch:
         self._fenced(_FINISH, self._finishes)
         self._fenced(_CLOSE, self._closes)
         self._fenced(_HAND_BACK, self._hand_backs)
-        self._fenced(_PARK, self._parkings)
+        self._park()
         hint = Hint()
         if self._reaching or known:
             self._beyond = Beyond(self._cursor, self._namespace, self._now)
             self._beyond.write(self._reaching, known)
             hint = self._beyond.hint
         self._evict()
-        self._run(_INSERT_ENTRY, self._entries)
+        execute_many(self._cursor, _INSERT_ENTRY, self._entries)
         self._run(Q["upsert_attempt"], self._attempts)
         hint.due, hint.closed = self._due or hint.due, self._closed
         return hint
@@ -202,7 +203,12 @@ class Batch:
         self._fenced(_INSERT_RUN, self._starts)
 
     def _fenced(self, statement: str, rows: list[Row]) -> None:
-        if rows and self._cursor.executemany(statement, rows).rowcount != len(rows):
+        if rows and execute_many(self._cursor, statement, rows) != len(rows):
+            raise Mismatch
+
+    def _park(self) -> None:
+        rows = self._parkings
+        if rows and self._cursor.executemany(_PARK, rows).rowcount != len(rows):
             raise Mismatch
 
     def _run(self, statement: str, rows: list[Row]) -> None:

@@ -3,31 +3,50 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 
 from batuta.errors import AlreadyStarted, BadData, RunClosed, UnknownRun
 from batuta.ids import RunId
 from batuta.journal.entries import Entry
-from batuta.journal.records import Hint, IfExists, Message, NewRun, Run
+from batuta.journal.records import Hint, IfExists, Message, NewRun, Run, StartOutcome
 from batuta.journal.states import RunState
 from batuta.stores import rules
 from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.effects import deadline_of
+from batuta.stores.sqlite.errors import translate
 from batuta.stores.sqlite.post import Post, Target
 from batuta.stores.sqlite.rows import entry_row, message_row, new_run_row, one, run_of
 
 
-def start(
-    cursor: sqlite3.Cursor, namespace: str, new: NewRun, message: Message | None, now: int
+def start_many(cursor: sqlite3.Cursor, namespace: str, runs: Sequence[NewRun], now: int) -> list[StartOutcome]:
+    """Start each by itself: of one that is refused nothing is left, and the others stay."""
+    outcomes: list[StartOutcome] = []
+    for new in runs:
+        cursor.execute("SAVEPOINT one")
+        try:
+            outcomes.append(start(cursor, namespace, new, now))
+        except Exception as error:
+            meant = error if isinstance(error, AlreadyStarted) else translate(error)
+            if not isinstance(meant, AlreadyStarted | BadData):
+                raise
+            cursor.execute("ROLLBACK TO one")
+            outcomes.append(meant)
+        cursor.execute("RELEASE one")
+    return outcomes
+
+
+def start_and_send(
+    cursor: sqlite3.Cursor, namespace: str, new: NewRun, message: Message, now: int
 ) -> tuple[Run, bool, Hint]:
-    """Insert an unowned run with its start message, or find the one that has its id; then send it the message."""
-    run, is_new = _find_or_insert(cursor, namespace, new, now)
-    hint = Hint() if message is None else send(cursor, namespace, run.run_id, message, now)
-    hint = Hint() if hint is None else hint
+    """Start it or find the one that has its id; then send that one the message."""
+    run, is_new = start(cursor, namespace, new, now)
+    hint = send(cursor, namespace, run.run_id, message, now) or Hint()
     hint.due = hint.due or is_new
-    return (run if message is None else find(cursor, namespace, run.run_id)), is_new, hint
+    return find(cursor, namespace, run.run_id), is_new, hint
 
 
-def _find_or_insert(cursor: sqlite3.Cursor, namespace: str, new: NewRun, now: int) -> tuple[Run, bool]:
+def start(cursor: sqlite3.Cursor, namespace: str, new: NewRun, now: int) -> tuple[Run, bool]:
+    """Insert an unowned run with its start message, or find the one that has its id."""
     deadline = deadline_of(cursor, namespace, new, now)
     row = new_run_row(namespace, new, now, deadline, epoch=0, head=-1, owner=None)
     if not cursor.execute(Q["insert_run"], row).rowcount:
@@ -76,6 +95,12 @@ def send(cursor: sqlite3.Cursor, namespace: str, run_id: RunId, message: Message
     post.deliver(Target(last.run_id.bytes, last.chain_id.bytes, last.state, last.owner, last.closed_at), message)
     post.wake()
     return hint
+
+
+def unpark(cursor: sqlite3.Cursor, namespace: str, run_id: RunId, now: int) -> bool:
+    """Make a parked run due, with a clean slate. False when it is not parked."""
+    find(cursor, namespace, run_id)
+    return cursor.execute(Q["unpark"], (now, namespace, run_id.bytes)).rowcount > 0
 
 
 def _successor(cursor: sqlite3.Cursor, namespace: str, run: Run) -> Run:

@@ -138,6 +138,10 @@ WHERE run_id = ? AND kind = 'answer' AND name = ? AND namespace = ?;
 UPDATE runs SET wake_at = min(coalesce(wake_at, ?), ?)
 WHERE namespace = ? AND run_id = ? AND state IN ('pending', 'waiting');
 
+-- unpark --
+UPDATE runs SET state = 'waiting', wake_at = ?, deaths = 0, failed_code = '[]', reason = ''
+WHERE namespace = ? AND run_id = ? AND state IN ('needs_code', 'poisoned');
+
 -- close_from_outside --
 UPDATE runs SET head = head + 1, epoch = epoch + 1, state = ?, closed_at = ?, reason = ?, owner = NULL, wake_at = NULL
 WHERE namespace = ? AND run_id = ? AND head = ? AND closed_at IS NULL;
@@ -213,7 +217,7 @@ ORDER BY wake_at LIMIT 1;
 
 -- own --
 -- Progress since the claim before takes the deaths back.
-UPDATE runs SET epoch = epoch + 1, state = 'running', owner = ?, wake_at = NULL,
+UPDATE runs SET epoch = epoch + 1, state = 'running', owner = ?, wake_at = NULL, reason = '',
     deaths = iif(head = claimed_head, deaths, 0), claimed_head = head
 WHERE namespace = ? AND run_id = ?;
 
@@ -233,7 +237,7 @@ ORDER BY r.deadline LIMIT ?;
 
 -- revive --
 -- Out of needs_code with what failed only with other code: up to a number of runs.
-UPDATE runs SET state = 'waiting', wake_at = :now
+UPDATE runs SET state = 'waiting', wake_at = :now, reason = ''
 WHERE namespace = :namespace AND run_id IN (
     SELECT run_id FROM runs
     WHERE namespace = :namespace AND code = :code AND state = 'needs_code'
@@ -317,7 +321,8 @@ ORDER BY run_id DESC LIMIT :limit;
 -- The same, through the index of what went wrong (its predicate must be repeated here word by word).
 SELECT * FROM runs INDEXED BY runs_unhappy
 WHERE namespace = :namespace AND run_id < :before
-    AND state IN ('failed', 'timed_out', 'cancelled', 'terminated', 'needs_code', 'poisoned', 'paused')
+    AND state <> 'completed' AND state <> 'running' AND state <> 'waiting' AND state <> 'pending'
+    AND state <> 'continued'
     AND state IN (SELECT value FROM json_each(:states))
     AND (:name IS NULL OR name = :name)
     AND (:kind IS NULL OR kind = :kind)
@@ -345,3 +350,29 @@ WHERE namespace = :namespace
         SELECT 1 FROM json_each(:tags) AS wanted WHERE NOT EXISTS (
             SELECT 1 FROM json_each(runs.tags) AS tag
             WHERE tag.key = json_extract(wanted.value, '$[0]') AND tag.value = json_extract(wanted.value, '$[1]'))))
+
+-- namespaces --
+-- From one to the next by the index: there are few of them, and many runs.
+WITH RECURSIVE known(name) AS (
+    SELECT min(namespace) FROM runs
+    UNION ALL
+    SELECT (SELECT min(namespace) FROM runs WHERE namespace > known.name) FROM known WHERE known.name IS NOT NULL
+)
+SELECT name FROM known WHERE name IS NOT NULL;
+
+-- ends --
+-- The last message and the last entry. Numbers of both only grow.
+SELECT (SELECT coalesce(max(number), 0) FROM inbox), (SELECT coalesce(max(rowid), 0) FROM journal);
+
+-- messages_after --
+-- Owned runs that have got messages since. From a chain to its run as for a message to a closed one.
+SELECT last.run_id
+FROM inbox AS sent
+CROSS JOIN runs AS begun ON begun.namespace = sent.namespace AND begun.run_id = sent.chain_id
+CROSS JOIN runs AS last ON last.namespace = begun.namespace AND last.id = begun.id AND last.current = 1
+WHERE sent.number > ? AND sent.namespace = ? AND sent.consumed_at IS NULL AND last.owner IS NOT NULL
+ORDER BY sent.number DESC LIMIT ?;
+
+-- entries_after --
+-- The newest entries since, and what each is. The kind is not asked for here: the limit bounds what is gone through.
+SELECT run_id, namespace, kind FROM journal WHERE rowid > ? ORDER BY rowid DESC LIMIT ?;

@@ -79,7 +79,7 @@ def claimed_run_of(row: Row, worker_id: str) -> Run:
     """A row of `SELECT * FROM runs`, as statement `own` leaves it."""
     epoch, head, deaths, claimed_head = row[9], row[10], row[16], row[26]
     now_owned = ("running", epoch + 1, head, worker_id, None)
-    return run_of((*row[:8], *now_owned, *row[13:16], deaths if head == claimed_head else 0, *row[17:]))
+    return run_of((*row[:8], *now_owned, *row[13:16], deaths if head == claimed_head else 0, "", *row[18:]))
 
 
 def new_run_row(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from pathlib import Path
 
 from batuta.clock import SECOND, Clock, SystemClock
@@ -24,6 +24,7 @@ from batuta.journal.records import (
     Refusal,
     Run,
     RunFilter,
+    StartOutcome,
     Tape,
     Verdict,
     WorkerInfo,
@@ -31,8 +32,10 @@ from batuta.journal.records import (
 )
 from batuta.journal.states import RunState
 from batuta.journal.store import Heart
+from batuta.stores import rules
 from batuta.stores.listeners import Listeners
 from batuta.stores.sqlite import claims, intake, lists, schema
+from batuta.stores.sqlite.backup import copied
 from batuta.stores.sqlite.batch import Answers, commit_batch
 from batuta.stores.sqlite.beats import SqliteHeart
 from batuta.stores.sqlite.connection import Faults, Q
@@ -63,7 +66,7 @@ class SqliteStore:
         self._tapes = Tapes(self._readers, namespace)
         self._locks = WorkerLocks(self._path)
         self._listeners = Listeners()
-        self._watcher = Watcher(self._writer, self._listeners)
+        self._watcher = Watcher(self._writer, self._listeners, namespace)
 
     @property
     def faults(self) -> Faults | None:
@@ -120,6 +123,14 @@ class SqliteStore:
         finally:
             writer.close()
 
+    def copied_to(self, target: Path) -> AbstractContextManager[Path]:
+        """Copy the file while others write to it: a draft to look at, which becomes `target` at the block's end."""
+        return copied(self._path, target)
+
+    def namespaces(self) -> list[str]:
+        """All that have runs."""
+        return self._readers.read(lambda connection: [name for (name,) in connection.execute(Q["namespaces"])])
+
     # -- time and hints
 
     async def now(self) -> int:
@@ -147,12 +158,22 @@ class SqliteStore:
     # -- runs come in
 
     async def start(self, run: NewRun, message: Message | None = None) -> tuple[Run, bool]:
+        if message is None:
+            return rules.started((await self.start_many([run]))[0])
         now = self.clock_now()
         found, is_new, hint = await self._writer.write(
-            lambda cursor: intake.start(cursor, self.namespace, run, message, now), small=True
+            lambda cursor: intake.start_and_send(cursor, self.namespace, run, message, now), small=True
         )
         self.tell(hint)
         return found, is_new
+
+    async def start_many(self, runs: Sequence[NewRun]) -> list[StartOutcome]:
+        now = self.clock_now()
+        outcomes = await self._writer.write(
+            lambda cursor: intake.start_many(cursor, self.namespace, runs, now), small=len(runs) <= SMALL_CHANGES
+        )
+        self.tell(Hint(due=any(isinstance(outcome, tuple) and outcome[1] for outcome in outcomes)))
+        return outcomes
 
     async def send(self, run_id: RunId, message: Message) -> bool:
         now = self.clock_now()
@@ -161,6 +182,14 @@ class SqliteStore:
         )
         self.tell(hint or Hint())
         return hint is not None
+
+    async def unpark(self, run_id: RunId) -> bool:
+        now = self.clock_now()
+        unparked = await self._writer.write(
+            lambda cursor: intake.unpark(cursor, self.namespace, run_id, now), small=True
+        )
+        self.tell(Hint(due=unparked))
+        return unparked
 
     # -- runs are worked on
 

@@ -5,29 +5,41 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable
+from uuid import UUID
 
+from batuta.ids import RunId
+from batuta.journal.entries import EntryKind
 from batuta.journal.records import Hint
 from batuta.stores.listeners import Callback, Listeners
+from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.rows import one
 from batuta.stores.sqlite.writer import Writer
 
 SHORTEST_SECONDS = 0.01
 LONGEST_SECONDS = 0.05
+MOST_NEWS = 1_000
+"""Rows that one look goes through. What it leaves out is found by the owner's next heartbeat."""
+_FROM_OUTSIDE = frozenset({EntryKind.TERMINATED, EntryKind.TIMED_OUT})
 
 
 class Watcher:
     """Looks at the file's version while anybody listens: often after news, less often when there are none."""
 
-    def __init__(self, writer: Writer, listeners: Listeners) -> None:
+    def __init__(self, writer: Writer, listeners: Listeners, namespace: str) -> None:
         self._writer = writer
         self._listeners = listeners
+        self._namespace = namespace
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._pause = SHORTEST_SECONDS
-        self._seen: int | None = None
+        self._version: int | None = None
+        self._ends = (0, 0)
+        """The last message and the last entry of the look before."""
 
     def open(self) -> None:
+        """From here on nothing is missed: who listens later is told of what came before."""
         self._loop = asyncio.get_running_loop()
+        self._news()
 
     def close(self) -> None:
         self._loop = None
@@ -45,26 +57,35 @@ class Watcher:
     def _look(self) -> None:
         self._timer = None
         if self._loop is None or not self._listeners:
-            self._seen = None
             return
-        version = self._version()
-        if version is not None:
-            if self._seen is not None and version != self._seen:
-                self._listeners.tell(Hint(due=True, closed=None, answered=None))
-                self._pause = SHORTEST_SECONDS
-            self._seen = version
+        news = self._news()
+        if news is not None:
+            self._listeners.tell(Hint(due=True, messages=news, closed=None, answered=None))
+            self._pause = SHORTEST_SECONDS
         self._pause = min(self._pause * 1.2, LONGEST_SECONDS)
         self._timer = self._loop.call_later(self._pause, self._look)
 
-    def _version(self) -> int | None:
-        # On the writing connection, whose own commits do not count.
+    def _news(self) -> list[RunId] | None:
+        """Runs that others sent messages to or closed; None when nobody else has committed."""
         try:
-            row = self._writer.look(_data_version)
+            return self._writer.look(self._compare)
         except sqlite3.Error:
             return None  # whoever uses the store will be told
-        return None if row is None else row[0]
 
+    def _compare(self, cursor: sqlite3.Cursor) -> list[RunId] | None:
+        # On the writing connection, whose own commits do not count. The ends first: what comes in between is then
+        # either below a version that is still the old one, and ours, or above the ends, and looked at.
+        row = one(cursor.execute(Q["ends"]))
+        ends = (0, 0) if row is None else (row[0], row[1])
+        found = one(cursor.execute("PRAGMA data_version"))
+        version = None if found is None else found[0]
+        is_new = self._version is not None and version != self._version
+        news = self._since(cursor, *self._ends) if is_new else None
+        self._version, self._ends = version, ends
+        return news
 
-def _data_version(cursor: sqlite3.Cursor) -> tuple[int] | None:
-    row = one(cursor.execute("PRAGMA data_version"))
-    return None if row is None else (row[0],)
+    def _since(self, cursor: sqlite3.Cursor, message: int, entry: int) -> list[RunId]:
+        sent = cursor.execute(Q["messages_after"], (message, self._namespace, MOST_NEWS)).fetchall()
+        written = cursor.execute(Q["entries_after"], (entry, MOST_NEWS)).fetchall()
+        closed = [row[0] for row in written if row[1] == self._namespace and row[2] in _FROM_OUTSIDE]
+        return [UUID(bytes=run_id) for run_id in {row[0] for row in sent}.union(closed)]

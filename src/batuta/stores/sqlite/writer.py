@@ -59,6 +59,8 @@ class Writer:
     def open(self) -> None:
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="batuta-sqlite-write")
         self._syncing = ThreadPoolExecutor(1, thread_name_prefix="batuta-sqlite-sync")
+        for thread in (self._writing, self._syncing):
+            thread.submit(int).result()  # begun now: where none can be begun later, a transaction would stay open
         self._file_lock = open_lock(self._path.with_name(self._path.name + "-lock"))
         self.write_blocking(lambda _cursor: None)
         log.debug("opened %s with SQLite %s", self._path, sqlite3.sqlite_version)

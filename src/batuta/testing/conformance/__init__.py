@@ -17,8 +17,8 @@ from __future__ import annotations
 import pytest
 
 _TOPICS = (
-    "attempts chains claim close commit_fence hints inbox kin kit lease_reap outputs parking poison races reading "
-    "sends start unread"
+    "attempts chains claim close commit_fence hints inbox kin kit large_batches lease_reap outputs parking poison "
+    "races reading sends start unread"
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{topic}" for topic in _TOPICS.split()))
 
@@ -31,6 +31,7 @@ from batuta.testing.conformance.hints import HintsConformance  # noqa: E402
 from batuta.testing.conformance.inbox import InboxConformance  # noqa: E402
 from batuta.testing.conformance.kin import KinConformance  # noqa: E402
 from batuta.testing.conformance.kit import MakeStore  # noqa: E402
+from batuta.testing.conformance.large_batches import LargeBatchConformance  # noqa: E402
 from batuta.testing.conformance.lease_reap import LeaseReapConformance  # noqa: E402
 from batuta.testing.conformance.outputs import OutputsConformance  # noqa: E402
 from batuta.testing.conformance.parking import ParkingConformance  # noqa: E402
@@ -50,6 +51,7 @@ __all__ = [
     "HintsConformance",
     "InboxConformance",
     "KinConformance",
+    "LargeBatchConformance",
     "LeaseReapConformance",
     "MakeStore",
     "OutputsConformance",

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import pytest
+
 from batuta.clock import SECOND
+from batuta.errors import UnknownRun
 from batuta.journal.records import Move, RunFilter
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
-from batuta.stores.rules import BEAT_LIMIT
-from batuta.testing.conformance.kit import Pen, beat, claim_one, live_worker, new_run, start_owned
+from batuta.stores.rules import BEAT_LIMIT, POISON_DEATHS
+from batuta.testing.conformance.kit import (
+    MakeStore,
+    Pen,
+    beat,
+    claim_one,
+    live_worker,
+    new_run,
+    outlive_lease,
+    start_owned,
+)
 
 
 class ParkingConformance:
@@ -119,6 +131,72 @@ class ParkingConformance:
         await pen.write(store, worker, 0, move=Move(RunState.POISONED, reason="kills"))
         await beat(store, await live_worker(store, code={"flow": "v2"}))
         assert (await store.get_run(pen.run_id)).state is RunState.POISONED
+
+    @pytest.mark.parametrize("state", [RunState.NEEDS_CODE, RunState.POISONED])
+    async def test_a_parked_run_can_be_tried_again_by_the_same_code(self, store: Store, state: RunState) -> None:
+        worker = await live_worker(store)
+        pen = await start_owned(store, worker)
+        await pen.write(store, worker, 0, move=Move(state, reason="differs", fingerprint="v1"))
+        parked = await store.get_run(pen.run_id)
+        assert await store.unpark(pen.run_id)
+        run = await store.get_run(pen.run_id)
+        assert run.wake_at is not None
+        assert run.wake_at <= await store.now()
+        parked.state, parked.wake_at, parked.reason, parked.failed_code = RunState.WAITING, run.wake_at, "", []
+        assert run == parked
+        tape = await claim_one(store, worker)
+        assert (tape.run.run_id, tape.run.head) == (pen.run_id, pen.head)
+        assert await Pen.of(tape).write(store, worker) is None
+
+    async def test_a_poisoned_run_that_is_tried_again_has_its_deaths_forgiven(self, store: Store) -> None:
+        await store.start(new_run("killer"))
+        for _ in range(POISON_DEATHS):
+            victim = await live_worker(store)
+            await claim_one(store, victim)
+            await outlive_lease(store)
+            await beat(store, await live_worker(store), reap=True)
+        run = await store.get("killer")
+        assert (run.state, run.deaths) == (RunState.POISONED, POISON_DEATHS)
+        assert await store.unpark(run.run_id)
+        assert (await store.get("killer")).deaths == 0
+        worker = await live_worker(store)
+        other, _ = await store.start(new_run())
+        claimed = {tape.run.run_id: tape.run.deaths for tape in await store.claim(worker, 10)}
+        assert claimed == {run.run_id: 0, other.run_id: 0}
+
+    async def test_what_is_not_parked_is_not_unparked(self, store: Store) -> None:
+        worker = await live_worker(store)
+        pen = await start_owned(store, worker)
+        pending, _ = await store.start(new_run(delay=9 * SECOND))
+        closed = await start_owned(store, worker)
+        await closed.write(store, worker, move=Move(RunState.FAILED))
+        for run_id in (pen.run_id, pending.run_id, closed.run_id):
+            before = await store.get_run(run_id)
+            assert not await store.unpark(run_id)
+            assert await store.get_run(run_id) == before
+        with pytest.raises(UnknownRun):
+            await store.unpark(new_run().run_id)
+
+    async def test_a_run_is_unparked_in_its_own_namespace_alone(self, store: Store, make_store: MakeStore) -> None:
+        worker = await live_worker(store)
+        pen = await start_owned(store, worker)
+        await pen.write(store, worker, 0, move=Move(RunState.NEEDS_CODE, fingerprint="v1"))
+        with pytest.raises(UnknownRun):
+            await (await make_store(namespace="other")).unpark(pen.run_id)
+        assert (await store.get_run(pen.run_id)).state is RunState.NEEDS_CODE
+
+    async def test_a_run_that_is_taken_up_again_has_no_old_reason(self, store: Store) -> None:
+        worker = await live_worker(store)
+        pen = await start_owned(store, worker)
+        await pen.write(store, worker, 0, move=Move(RunState.WAITING, await store.now(), "an activity is lacking"))
+        assert (await store.get_run(pen.run_id)).reason == "an activity is lacking"
+        tape = await claim_one(store, worker)
+        assert tape.run == await store.get_run(pen.run_id)
+        assert tape.run.reason == ""
+        await Pen.of(tape).write(store, worker, 0, move=Move(RunState.NEEDS_CODE, reason="differs", fingerprint="v1"))
+        await beat(store, await live_worker(store, code={"flow": "v2"}))
+        revived = await store.get_run(pen.run_id)
+        assert (revived.state, revived.reason) == (RunState.WAITING, "")
 
     async def test_a_run_can_be_parked_with_its_entries(self, store: Store) -> None:
         worker = await live_worker(store)

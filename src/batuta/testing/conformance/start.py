@@ -8,10 +8,14 @@ import pytest
 
 from batuta.clock import SECOND
 from batuta.errors import AlreadyStarted, RunClosed, UnknownRun
-from batuta.journal.records import IfExists, MessageKind, Move, RunFilter
+from batuta.journal.records import IfExists, MessageKind, Move, Run, RunFilter, StartOutcome
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
 from batuta.testing.conformance.kit import MakeStore, claim_one, live_worker, new_run, signal, start_owned
+
+
+def _tuples(outcomes: list[StartOutcome]) -> list[tuple[Run, bool]]:
+    return [outcome for outcome in outcomes if isinstance(outcome, tuple)]
 
 
 class StartConformance:
@@ -95,6 +99,51 @@ class StartConformance:
         first, _ = await store.start(new)
         assert await store.start(new) == (first, True)
         assert len((await store.load(new.run_id)).messages) == 1
+
+    async def test_many_starts_are_what_each_would_be_alone(self, store: Store) -> None:
+        worker = await live_worker(store)
+        pen = await start_owned(store, worker, "again")
+        await pen.write(store, worker, move=Move(RunState.COMPLETED))
+        taken, _ = await store.start(new_run("taken"))
+        news = [
+            new_run("z", queue="pix", delay=SECOND, timeout=5 * SECOND, start='{"value":["z"]}'),
+            new_run("taken"),
+            new_run("taken", if_exists=IfExists.REJECT),
+            new_run("again", if_exists=IfExists.RESTART),
+            new_run("a", parent_run_id=taken.run_id, parent_seq=4, priority=3, start='{"value":["a"]}'),
+        ]
+        outcomes = await store.start_many(news)
+        assert [isinstance(outcome, tuple) and outcome[1] for outcome in outcomes] == [True, False, False, True, True]
+        assert outcomes[1] == (taken, False)
+        assert isinstance(outcomes[2], AlreadyStarted)
+        for index in (0, 3, 4):
+            run = await store.get(news[index].id)
+            assert outcomes[index] == (run, True)
+            assert run.run_id == news[index].run_id
+            assert [(m.kind, m.body) for m in (await store.load(run.run_id)).messages] == [
+                (MessageKind.START, news[index].start)
+            ]
+        assert await store.start_many([]) == []
+
+    async def test_of_many_starts_of_one_id_the_first_has_it(self, store: Store) -> None:
+        news = [new_run("one"), new_run("one"), new_run("one", if_exists=IfExists.REJECT)]
+        first, second, third = await store.start_many(news)
+        run = await store.get("one")
+        assert (first, second) == ((run, True), (run, False))
+        assert isinstance(third, AlreadyStarted)
+        assert len((await store.load(news[0].run_id)).messages) == 1
+
+    async def test_many_starts_written_again_are_the_same_runs(self, store: Store) -> None:
+        news = [new_run("a"), new_run("b", if_exists=IfExists.REJECT), new_run("c", if_exists=IfExists.RESTART)]
+        once = await store.start_many(news)
+        assert await store.start_many([*news, new_run("d")]) == [*once, (await store.get("d"), True)]
+        assert len((await store.load(news[0].run_id)).messages) == 1
+
+    async def test_many_starts_are_due_at_once(self, store: Store) -> None:
+        worker = await live_worker(store)
+        news = [new_run() for _ in range(300)]
+        assert len({run.run_id for run, _ in _tuples(await store.start_many(news))}) == 300
+        assert len(await store.claim(worker, 1_000)) == 300
 
     async def test_the_deadline_is_the_earlier_timeout(self, store: Store) -> None:
         for timeout, execution, expected in [(5, 0, 5), (0, 9, 9), (5, 9, 5), (9, 5, 5)]:

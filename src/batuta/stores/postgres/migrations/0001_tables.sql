@@ -141,6 +141,7 @@ CREATE TABLE batuta.workers (
     beat_at       bigint  NOT NULL,
     lease_until   bigint  NOT NULL,
     pid           bigint  NOT NULL,
+    locked        boolean NOT NULL,
     host          text    NOT NULL,
     queues        text[]  NOT NULL,
     code          text    NOT NULL,
@@ -148,6 +149,7 @@ CREATE TABLE batuta.workers (
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500);
 
 COMMENT ON COLUMN batuta.workers.lease_until IS 'The worker is live until then; a missing row is not live';
+COMMENT ON COLUMN batuta.workers.locked IS 'It holds a lock while it lives; behind a pooler it may not, and its lease must tell';
 COMMENT ON COLUMN batuta.workers.code IS 'JSON: the workflows and jobs it can run, with their fingerprints';
 
 CREATE TABLE batuta.schedules (

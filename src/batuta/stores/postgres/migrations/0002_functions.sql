@@ -12,7 +12,7 @@ $$;
 COMMENT ON FUNCTION batuta.batuta_now IS 'The only clock of the store, in microseconds; tests shift it per session';
 
 CREATE FUNCTION batuta.worker_lock(ns text, worker text) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
-    SELECT hashtextextended(ns || '/' || worker, 7)
+    SELECT hashtextextended('batuta.workers/' || ns || '/' || worker, 7)
 $$;
 
 COMMENT ON FUNCTION batuta.worker_lock IS 'The key of the advisory lock that a worker''s heartbeat session holds';
@@ -365,7 +365,7 @@ BEGIN
         left_over := left_over - cardinality(found_ids);
         RETURN QUERY
         UPDATE batuta.runs r
-        SET epoch = r.epoch + 1, state = 'running', owner = worker, wake_at = NULL, claimed_head = r.head,
+        SET epoch = r.epoch + 1, state = 'running', owner = worker, wake_at = NULL, reason = '', claimed_head = r.head,
             deaths = CASE WHEN r.head = r.claimed_head THEN r.deaths ELSE 0 END
         FROM unnest(found_ids) AS f(run_id)
         WHERE r.run_id = f.run_id
@@ -479,7 +479,7 @@ BEGIN
         ) p
         LIMIT most
     )
-    UPDATE batuta.runs r SET state = 'waiting', wake_at = moment
+    UPDATE batuta.runs r SET state = 'waiting', wake_at = moment, reason = ''
     FROM curable c WHERE r.run_id = c.run_id;
     GET DIAGNOSTICS several = ROW_COUNT;
     RETURN several;
@@ -531,7 +531,7 @@ BEGIN
     FROM batuta.runs r WHERE r.namespace = ns AND r.owner = worker;
     peers := ARRAY(
         SELECT w.worker_id FROM batuta.workers w
-        WHERE w.namespace = ns AND w.worker_id <> worker
+        WHERE w.namespace = ns AND w.worker_id <> worker AND w.locked
           AND batuta.up_since() + (w.lease_until - w.beat_at) < moment
           AND NOT EXISTS (
             SELECT FROM pg_locks l

@@ -49,9 +49,11 @@ CREATE INDEX runs_suspect_owned ON runs (namespace, owner) WHERE deaths >= 2 AND
 CREATE INDEX runs_deadline ON runs (namespace, deadline) WHERE deadline IS NOT NULL AND closed_at IS NULL;
 CREATE INDEX runs_parked ON runs (namespace, code) WHERE state = 'needs_code';
 CREATE INDEX runs_children ON runs (namespace, parent_run_id, closed_at) WHERE parent_run_id IS NOT NULL;
--- The few that a person looks for among the many that went well. The list is repeated in queries.sql.
+-- The few that a person looks for among the many that went well. The tests are repeated in queries.sql. One by one and
+-- the likely ones first: a list would be built anew for each run that begins or ends, which costs as much as the rest.
 CREATE INDEX runs_unhappy ON runs (namespace, run_id, state)
-    WHERE state IN ('failed', 'timed_out', 'cancelled', 'terminated', 'needs_code', 'poisoned', 'paused');
+    WHERE state <> 'completed' AND state <> 'running' AND state <> 'waiting' AND state <> 'pending'
+        AND state <> 'continued';
 
 CREATE TABLE journal (
     run_id    BLOB    NOT NULL,
@@ -118,6 +120,7 @@ CREATE TABLE workers (
     registered_at INTEGER NOT NULL,
     beat_at       INTEGER NOT NULL,
     lease_until   INTEGER NOT NULL,
+    locked        INTEGER NOT NULL DEFAULT 1, -- always; behind a pooler PostgreSQL has others
     PRIMARY KEY (namespace, worker_id)
 ) STRICT, WITHOUT ROWID;
 

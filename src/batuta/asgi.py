@@ -1,0 +1,155 @@
+"""A client, and if you like a worker, that live as long as an ASGI application.
+
+    app = FastAPI(lifespan=batuta.asgi.lifespan(url, worker=App(...)))     # Starlette, FastAPI
+    app = batuta.asgi.wrap(app, url)                                       # any other ASGI application
+
+Both give the client to requests as `request.state.batuta`, which is `scope["state"]["batuta"]`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+from batuta.app import App
+from batuta.client import Batuta
+from batuta.connect import connect
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+Opening = Callable[[], AbstractAsyncContextManager[Batuta]]
+
+log = logging.getLogger("batuta.asgi")
+
+STATE = "batuta"
+"""The name of the client in the application's state."""
+
+
+def lifespan(
+    url: str | None = None,
+    *,
+    namespace: str | None = None,
+    migrate: bool = True,
+    worker: App | None = None,
+    **settings: Any,
+) -> Callable[[Any], AbstractAsyncContextManager[dict[str, Any]]]:
+    """What Starlette and FastAPI take as `lifespan=`: the client is open from startup to shutdown.
+
+    With `worker`, its workflows and activities run in the application's process, too, with these `settings`; shutdown
+    waits for what is in flight, within the setting `grace`. A database that is away fails the startup.
+    """
+    opening = _opening(url, namespace, migrate, worker, settings)
+
+    @asynccontextmanager
+    async def life(_app: Any) -> AsyncIterator[dict[str, Any]]:
+        async with opening() as client:
+            yield {STATE: client}
+
+    return life
+
+
+def wrap(
+    app: Application,
+    url: str | None = None,
+    *,
+    namespace: str | None = None,
+    migrate: bool = True,
+    worker: App | None = None,
+    **settings: Any,
+) -> Application:
+    """The same around any ASGI application, whether or not it knows the lifespan protocol."""
+    return _Wrapped(app, _opening(url, namespace, migrate, worker, settings))
+
+
+def _opening(
+    url: str | None, namespace: str | None, migrate: bool, worker: App | None, settings: dict[str, Any]
+) -> Opening:
+    connect(url, namespace=namespace, migrate=migrate)  # a URL that cannot be used is found here
+
+    @asynccontextmanager
+    async def opening() -> AsyncIterator[Batuta]:
+        async with connect(url, namespace=namespace, migrate=migrate) as client:
+            if worker is None:
+                yield client
+                return
+            async with client.worker(
+                workflows=worker.workflows, activities=worker.activities, queues=worker.queues, **settings
+            ):
+                yield client
+
+    return opening
+
+
+class _Wrapped:
+    def __init__(self, app: Application, opening: Opening) -> None:
+        self._app, self._opening = app, opening
+        self._client: Batuta | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._live(scope, receive, send)
+            return
+        state = {STATE: self._client} if self._client is not None else {}
+        await self._app({**scope, "state": {**scope.get("state", {}), **state}}, receive, send)
+
+    async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Ours opens before the application's own startup and closes after its shutdown."""
+        await receive()  # the startup; it is all that can come first
+        told = "startup"
+        try:
+            async with self._opening() as self._client:
+                inner = _Inner(self._app, scope)
+                failure = await inner.tell("startup")
+                if failure is None:
+                    await send({"type": "lifespan.startup.complete"})
+                    told = "shutdown"
+                    await receive()  # the shutdown
+                    failure = await inner.tell("shutdown")
+                await inner.end()
+        except Exception as error:
+            log.exception("the application's %s failed", told)
+            failure = f"{type(error).__name__}: {error}"
+        finally:
+            self._client = None
+        if failure is not None:
+            await send({"type": f"lifespan.{told}.failed", "message": failure})
+        elif told == "shutdown":
+            await send({"type": "lifespan.shutdown.complete"})
+
+
+class _Inner:
+    """The wrapped application's own lifespan, if it has one."""
+
+    def __init__(self, app: Application, scope: Scope) -> None:
+        self._messages: asyncio.Queue[Message] = asyncio.Queue()
+        self._answers: asyncio.Queue[Message] = asyncio.Queue()
+        self._task = asyncio.ensure_future(app(scope, self._messages.get, self._answers.put))
+
+    async def tell(self, event: str) -> str | None:
+        """Tell the application and wait for its answer: why it failed, or None.
+
+        One that ends or raises instead of answering knows nothing of the protocol; the specification lets it be.
+        """
+        if self._task.done():
+            return None
+        self._messages.put_nowait({"type": f"lifespan.{event}"})
+        answer = asyncio.ensure_future(self._answers.get())
+        await asyncio.wait([answer, self._task], return_when=asyncio.FIRST_COMPLETED)
+        if not answer.done():
+            answer.cancel()
+            if self._answers.empty():
+                return None
+            said = self._answers.get_nowait()
+        else:
+            said = answer.result()
+        return str(said.get("message", "")) if said["type"] == f"lifespan.{event}.failed" else None
+
+    async def end(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)

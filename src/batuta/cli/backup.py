@@ -1,0 +1,112 @@
+"""`batuta backup`: a copy of a SQLite database while workers write to it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import click
+
+from batuta.cli.lazy import FAILED, OK
+from batuta.cli.place import console, json_option, print_json
+from batuta.cli.verify import show_report
+from batuta.clock import SECOND, Clock, SystemClock
+from batuta.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from batuta.stores.sqlite import SqliteStore
+    from batuta.verify import Report
+
+_FAR = 365 * 24 * 3600 * SECOND
+
+
+@click.command()
+@click.argument("source_url", metavar="SOURCE_URL")
+@click.argument("dest_file", metavar="DEST_FILE", type=click.Path(path_type=Path))
+@json_option
+def backup(source_url: str, dest_file: Path, as_json: bool) -> None:
+    """Copy the SQLite database at SOURCE_URL to DEST_FILE, of one moment, while workers go on writing.
+
+    The copy is verified before it gets its name. Exits 1 when something does not hold in it: then it doesn't in the
+    source either. Never writes over a file. PostgreSQL has its own: pg_dump, and base backups.
+    """
+    target = dest_file.absolute()
+    reports = asyncio.run(_backup(_source(source_url), target))
+    holds = all(report.holds for report in reports.values())
+    document = {
+        "file": str(dest_file),
+        "bytes": target.stat().st_size,
+        "runs": sum(report.runs for report in reports.values()),
+        "holds": holds,
+        "namespaces": {
+            name: {"runs": report.runs, "found": report.found, "violations": report.violations}
+            for name, report in reports.items()
+        },
+    }
+    if as_json:
+        print_json(document)
+    else:
+        _show(document, reports)
+    raise SystemExit(OK if holds else FAILED)
+
+
+def _source(url: str) -> SqliteStore:
+    from batuta.connect import store_for
+    from batuta.stores.sqlite import SqliteStore
+
+    if urlsplit(url).scheme in ("postgresql", "postgres"):
+        raise InvalidInput(
+            "PostgreSQL makes its own backups: use pg_dump for a copy of one moment, or base backups with archived WAL "
+            "to restore any moment"
+        )
+    store = store_for(url)
+    if not isinstance(store, SqliteStore):
+        raise InvalidInput(f"{url!r} is not a file: there is nothing to copy")
+    return store
+
+
+async def _backup(source: SqliteStore, target: Path) -> dict[str, Report]:
+    await source.open()  # says what is wrong with it
+    await source.close()
+    with source.copied_to(target) as draft:
+        return {name: await _verify(draft, name) for name in await _namespaces(draft)}
+
+
+class _Later(SystemClock):
+    """A year from now: in a copy no worker is alive, whatever its lease says."""
+
+    def now(self) -> int:
+        return super().now() + _FAR
+
+
+async def _verify(draft: Path, namespace: str) -> Report:
+    from batuta.verify import verify
+
+    async with AsyncExitStack() as stack:
+        store = await _opened(draft, namespace, stack, _Later())
+        return await verify(store, patience=0)
+
+
+async def _namespaces(draft: Path) -> list[str]:
+    async with AsyncExitStack() as stack:
+        return (await _opened(draft, "default", stack, None)).namespaces()
+
+
+async def _opened(draft: Path, namespace: str, stack: AsyncExitStack, clock: Clock | None) -> SqliteStore:
+    from batuta.stores.sqlite import SqliteStore
+
+    store = SqliteStore(draft, namespace, clock)
+    await store.open()
+    stack.push_async_callback(store.close)
+    return store
+
+
+def _show(document: dict[str, Any], reports: dict[str, Report]) -> None:
+    click.echo(f"copied {document['runs']} runs ({document['bytes']:,} bytes) to {document['file']}")
+    for name, report in reports.items():
+        if not report.holds:
+            click.echo(f"namespace {name}:")
+            show_report(console(), report)

@@ -1,0 +1,45 @@
+"""Async generators of workflow code are held by their run's loop, not by the worker's."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+from batuta.engine.loop import RunLoop
+
+_get_running_loop = asyncio._get_running_loop
+
+
+class _Thread(threading.local):
+    hooked = False
+    """Async generators that begin now are held by their run's loop."""
+
+
+thread = _Thread()
+
+
+def hook_generators() -> Any:
+    """Have them held; returns the hooks of before."""
+    hooks = sys.get_asyncgen_hooks()
+    sys.set_asyncgen_hooks(_hold_generator, None)
+    return hooks
+
+
+def _hold_generator(generator: AsyncGenerator[Any, Any]) -> None:
+    cast(RunLoop, _get_running_loop()).hold_generator(generator)
+
+
+@contextmanager
+def turns() -> Iterator[None]:
+    """Many turns, one after the other: what they all need is set once. No async generator may begin between them."""
+    hooks, before = hook_generators(), thread.hooked
+    thread.hooked = True
+    try:
+        yield
+    finally:
+        thread.hooked = before
+        sys.set_asyncgen_hooks(*hooks)

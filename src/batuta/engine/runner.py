@@ -1,0 +1,93 @@
+"""The tasks in which async activities run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import sys
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from batuta.authoring.attempt import current_activity
+
+if TYPE_CHECKING:
+    from batuta.engine.calls import Call
+
+
+class Runner:
+    """Calls async activities, one after the other in one task for as long as none of them waits.
+
+    One that waits has the task to itself from then on, and another task goes on with the rest. So each has a real task,
+    a context that no other one has changed, and its cancellation; but those that never wait do not cost a task each.
+    """
+
+    def __init__(
+        self,
+        may_act: Callable[[], bool],
+        permission: Callable[[], Coroutine[Any, Any, None]],
+        done: Callable[[Call, Any], None],
+        failed: Callable[[Call, BaseException], None],
+    ) -> None:
+        self._may_act, self._permission, self._done, self._failed = may_act, permission, done, failed
+        self._begun: deque[tuple[Call, tuple[Any, ...], dict[str, Any]]] = deque()
+        self._standing_by = False
+        """A task will look for calls in the next round of the loop."""
+        self._passes = 0
+        """Rises when anything but the task that runs now has looked for calls, or brought one."""
+
+    def open(self, loop: asyncio.AbstractEventLoop, context: contextvars.Context) -> None:
+        self._loop, self._context = loop, context
+
+    def begin(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Call the activity soon; its end goes to `done` or `failed`."""
+        self._begun.append((call, args, kwargs))
+        if not self._standing_by:
+            self._passes += 1
+            self._standing_by = True
+            _task(self._loop, self._run(), self._context.copy())
+
+    async def _run(self) -> None:
+        self._standing_by = False
+        self._passes = passes = self._passes + 1
+        begun, task = self._begun, asyncio.current_task()
+        while begun:
+            call, args, kwargs = begun.popleft()
+            if begun and not self._standing_by:
+                self._standing_by = True
+                asyncio.Task(self._run(), loop=self._loop, name=_NAME, context=self._context.copy())
+            call.task = task
+            current_activity.set(call)
+            before = contextvars.copy_context()
+            try:
+                if call.over:
+                    raise asyncio.CancelledError
+                if not self._may_act():  # asked where the effect begins: this process may have stood still until now
+                    await self._permission()
+                value = await call.activity.fn(*args, **kwargs)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001 - whatever an activity raises is its answer
+                self._failed(call, error)
+            else:
+                self._done(call, value)
+            waited = self._passes != passes
+            if waited or contextvars.copy_context() != before or (task is not None and task.cancelling()):
+                return
+
+
+_NAME = "batuta-activity"
+
+if sys.version_info >= (3, 12):
+
+    def _task(
+        loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None], context: contextvars.Context
+    ) -> asyncio.Task[None]:
+        """Begun at once: an activity that never waits costs no round of the loop."""
+        return asyncio.Task(work, loop=loop, name=_NAME, context=context, eager_start=True)
+else:
+
+    def _task(
+        loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None], context: contextvars.Context
+    ) -> asyncio.Task[None]:
+        return asyncio.Task(work, loop=loop, name=_NAME, context=context)

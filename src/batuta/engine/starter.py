@@ -1,0 +1,79 @@
+"""Writes starts that no worker of this process takes at once. Those that come together share a transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections import deque
+from collections.abc import Sequence
+
+from batuta.errors import StoreError
+from batuta.journal.records import NewRun, Run, StartOutcome
+from batuta.journal.store import Store
+
+_ROWS = 500
+_BYTES = 4 * 1024 * 1024
+
+Batch = list[tuple[NewRun, asyncio.Future[StartOutcome]]]
+
+
+class Starter:
+    """One transaction at a time, with all that wait for it. No timers: the first to come is written at once."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._waiting: deque[tuple[NewRun, asyncio.Future[StartOutcome]]] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self, new: NewRun) -> Run:
+        """The run that has the id, durable. Raises AlreadyStarted and StoreErrors."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[StartOutcome] = loop.create_future()
+        self._waiting.append((new, future))
+        if self._task is None:
+            # Not in the starter's context, nor ended with the starter's task: it writes for others, too.
+            self._task = loop.create_task(self._write_all(), name="batuta-starter", context=contextvars.Context())
+        outcome = await future
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome[0]
+
+    async def _write_all(self) -> None:
+        try:
+            while self._waiting:
+                if batch := self._next_batch():
+                    await self._write(batch)
+        finally:
+            self._task = None
+
+    def _next_batch(self) -> Batch:
+        batch: Batch = []
+        size = 0
+        while self._waiting and len(batch) < _ROWS and size < _BYTES:
+            new, future = self._waiting.popleft()
+            if not future.done():  # else its starter was cancelled, and nothing was written
+                batch.append((new, future))
+                size += len(new.start)
+        return batch
+
+    async def _write(self, batch: Batch) -> None:
+        outcomes: Sequence[StartOutcome]
+        try:
+            outcomes = await self._store.start_many([new for new, _ in batch])
+        except StoreError as error:
+            outcomes = [_another(error) for _ in batch]
+        except BaseException as error:  # whatever it is, nobody may wait for ever
+            for _, future in batch:
+                if not future.done():
+                    future.set_exception(error)
+            raise
+        for (_, future), outcome in zip(batch, outcomes, strict=True):
+            if not future.done():
+                future.set_result(outcome)
+
+
+def _another(error: StoreError) -> StoreError:
+    """One for each who is told: a raised exception collects the tracebacks of all who raise it."""
+    twin = type(error)(*error.args)
+    twin.__cause__ = error
+    return twin

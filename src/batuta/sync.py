@@ -1,0 +1,364 @@
+"""The client for code that is not async, such as Django and Flask: the same verbs, which block.
+
+An event loop in a thread of its own does the work, one for each client. A client may be used from any thread, and a
+process that was forked from one that used it gets an event loop and connections of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import CancelledError, Future
+from concurrent.futures.thread import ThreadPoolExecutor  # which registers before us: last in, first out
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from functools import partial, wraps
+from types import TracebackType
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast, overload
+
+from batuta import client as aio
+from batuta.authoring.definitions import Workflow
+from batuta.authoring.handle import Handle as AsyncHandle
+from batuta.authoring.messages import Query, Signal, Update
+from batuta.connect import connect as connect_async
+from batuta.errors import ClientError
+from batuta.ids import RunId
+
+A = TypeVar("A")
+A_co = TypeVar("A_co", covariant=True)
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+def connect(url: str | None = None, *, namespace: str | None = None, migrate: bool = True) -> Client:
+    """A blocking client for the database at `url`, which is read as `batuta.connect` reads it.
+
+    It connects when it is first used, or when its context is entered, and closes at the end of its context or of the
+    interpreter. Raises InvalidURL, MissingExtra.
+    """
+    make = partial(connect_async, url, namespace=namespace, migrate=migrate)
+    make()  # a URL that cannot be used is found here
+    place = url or os.environ.get("BATUTA_DATABASE_URL") or ""
+    return Client(make, survives_fork=not place.startswith("memory:"))
+
+
+class _Face(Protocol[A_co]):
+    """Blocking verbs, in place of an async object."""
+
+    def _ask(self, work: Callable[[A_co], Coroutine[Any, Any, T]]) -> T: ...
+
+
+def blocking(verb: Callable[Concatenate[A, P], Coroutine[Any, Any, T]]) -> Callable[Concatenate[_Face[A], P], T]:
+    """The same verb, but it returns when it is done. A new verb of the async side is one line with this."""
+
+    @wraps(verb)
+    def call(self: _Face[A], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._ask(lambda real: verb(real, *args, **kwargs))
+
+    return call
+
+
+class Client:
+    """A blocking connection to one namespace. Made by `connect`; a context manager. For any number of threads."""
+
+    def __init__(self, make: Callable[[], aio.Batuta], *, survives_fork: bool = True) -> None:
+        self._make = make
+        self._survives_fork = survives_fork
+        self._lock = threading.Lock()
+        self._home: _Home | None = None
+        self._why_not = ""
+        """Set when it cannot be used any more."""
+        _clients.add(self)
+
+    def __enter__(self) -> Self:
+        self._opened()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections and end the thread. Calls under way end with ClientError."""
+        with self._lock:
+            home, self._home = self._home, None
+            self._why_not = "this client was closed: make another with batuta.sync.connect"
+        if home is not None:
+            home.close()
+
+    @overload
+    def start(self, workflow: Workflow[..., R], /, *args: Any, id: str | None = None, **options: Any) -> Handle[R]: ...
+    @overload
+    def start(self, workflow: str, /, *args: Any, id: str | None = None, **options: Any) -> Handle[Any]: ...
+    def start(self, workflow: Any, /, *args: Any, id: str | None = None, **options: Any) -> Handle[Any]:
+        """Start a run; it is durable when this returns. Arguments and options as of `Batuta.start`."""
+        return self._handle(lambda client: client.start(workflow, *args, id=id, **options))
+
+    def get(self, id: str, workflow: Workflow[..., R] | None = None) -> Handle[R]:
+        """The run of that id: the last one begun under it. With `workflow`, its result is of that type."""
+        return self._handle(lambda client: client.get(id, workflow))
+
+    list = blocking(aio.Batuta.list)
+    count = blocking(aio.Batuta.count)
+    complete = blocking(aio.Batuta.complete)
+    fail = blocking(aio.Batuta.fail)
+    heartbeat = blocking(aio.Batuta.heartbeat)
+
+    def worker(
+        self,
+        *,
+        workflows: Sequence[Workflow[..., Any]] = (),
+        activities: Sequence[object] = (),
+        queues: Sequence[str] = ("default",),
+        **settings: Any,
+    ) -> AbstractContextManager[None]:
+        """A worker in the client's thread, while the context is open. For development and small programs."""
+        home = self._opened()
+        worker = home.client.worker(workflows=workflows, activities=activities, queues=queues, **settings)
+        return _Working(home, worker)
+
+    def _handle(self, work: Callable[[aio.Batuta], Coroutine[Any, Any, AsyncHandle[R]]]) -> Handle[R]:
+        home = self._opened()
+        return Handle(home, home.call(lambda: work(home.client)))
+
+    def _ask(self, work: Callable[[aio.Batuta], Coroutine[Any, Any, T]]) -> T:
+        home = self._opened()
+        return home.call(lambda: work(home.client))
+
+    def _opened(self) -> _Home:
+        _refuse_in_event_loop()
+        with self._lock:
+            if self._why_not:
+                raise ClientError(self._why_not)
+            if self._home is None:
+                self._home = _Home(self._make)
+                try:
+                    self._home.open()
+                except BaseException:
+                    self._home = None
+                    raise
+            return self._home
+
+    def _forked(self) -> None:
+        """In the child: thread, loop and connections are the parent's, and the lock may be held for ever."""
+        self._lock = threading.Lock()
+        if self._home is not None:
+            _of_parents.append(self._home)  # never touched again: closing it would disturb the parent
+            self._home = None
+            if not self._survives_fork:
+                self._why_not = "memory:// belongs to the process that made it: a forked one cannot use it"
+
+
+class Handle(Generic[R]):
+    """One run, for blocking code. Made by `start` and `get`."""
+
+    def __init__(self, home: _Home, handle: AsyncHandle[R]) -> None:
+        self._home, self._real = home, handle
+
+    @property
+    def id(self) -> str:
+        return self._real.id
+
+    @property
+    def run_id(self) -> RunId:
+        return self._real.run_id
+
+    def result(self, timeout: float | None = None) -> R:
+        """The workflow's result, when it is there. Raises RunFailed (with the workflow's error as its cause),
+        RunCancelled, RunTerminated or RunTimedOut; TimeoutError after `timeout` seconds (the run goes on)."""
+        return self._ask(lambda handle: handle.result(timeout))
+
+    def signal(self, signal: Signal[Any] | str, value: Any = None, *, message_id: str | None = None) -> None:
+        """Send a signal; it is durable when this returns."""
+        return self._ask(lambda handle: handle.signal(cast(str, signal), value, message_id=message_id))
+
+    @overload
+    def update(
+        self, update: Update[T], *args: Any, update_id: str | None = None, timeout: float | None = None
+    ) -> T: ...
+    @overload
+    def update(self, update: str, *args: Any, update_id: str | None = None, timeout: float | None = None) -> Any: ...
+    def update(self, update: Any, *args: Any, update_id: str | None = None, timeout: float | None = None) -> Any:
+        """Ask the run to do something, and wait for its answer."""
+        return self._ask(lambda handle: handle.update(update, *args, update_id=update_id, timeout=timeout))
+
+    @overload
+    def query(self, query: Query[T], *args: Any) -> T: ...
+    @overload
+    def query(self, query: str, *args: Any) -> Any: ...
+    def query(self, query: Any, *args: Any) -> Any:
+        """Ask about the run's state; its code must be in this process."""
+        return self._ask(lambda handle: handle.query(query, *args))
+
+    def published(self, name: str | None = None, type: Any = Any, default: Any = ...) -> Any:  # noqa: A002 - as there
+        """What the run has published: the value of that name, or all of them by name."""
+        if name is None:
+            return self._ask(lambda handle: handle.published())
+        return self._ask(lambda handle: handle.published(name, type, default))
+
+    cancel = blocking(AsyncHandle.cancel)
+    retry = blocking(AsyncHandle.retry)
+    terminate = blocking(AsyncHandle.terminate)
+    describe = blocking(AsyncHandle.describe)
+    journal = blocking(AsyncHandle.journal)
+
+    def _ask(self, work: Callable[[AsyncHandle[R]], Coroutine[Any, Any, T]]) -> T:
+        _refuse_in_event_loop()
+        return self._home.call(lambda: work(self._real))
+
+    def __repr__(self) -> str:
+        return f"<run {self.id}>"
+
+
+class _Working(AbstractContextManager[None]):
+    """A worker in the thread of a client. It ends with its context, or with the client."""
+
+    def __init__(self, home: _Home, worker: AbstractAsyncContextManager[Any]) -> None:
+        self._home, self._worker = home, worker
+
+    def __enter__(self) -> None:
+        self._home.call(lambda: self._home.enter(self._worker))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._home.closing:
+            self._home.call(lambda: self._home.leave(self._worker))
+
+
+class _Home:
+    """An event loop in a thread, and the async client that lives there."""
+
+    def __init__(self, make: Callable[[], aio.Batuta]) -> None:
+        self._make = make
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self.closing = False
+        self._calls: set[Future[Any]] = set()
+        self._workers: list[AbstractAsyncContextManager[Any]] = []
+        self._up: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, name="batuta-sync", daemon=True)
+        self._loop: asyncio.AbstractEventLoop
+        self._stop: asyncio.Event
+        self.client: aio.Batuta
+
+    def open(self) -> None:
+        """Connect. Raises what the async client raises."""
+        self._thread.start()
+        self._up.result()
+
+    def call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run `work` in the loop and wait for its end. Whoever gives up waiting (KeyboardInterrupt) cancels it."""
+        if self._pid != os.getpid():
+            raise ClientError("this handle is of another process: in a forked one, ask the client for it with get(id)")
+        future = self._begin(work)
+        try:
+            return future.result()
+        except CancelledError:
+            raise ClientError("the client was closed during the call: whether it took effect is not known") from None
+        except BaseException:
+            future.cancel()
+            raise
+        finally:
+            self._calls.discard(future)
+
+    def _begin(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
+        with self._lock:  # nothing gets in behind the word to stop, where it would never be run
+            if self.closing:
+                raise ClientError("the client was closed: make another with batuta.sync.connect")
+            future = asyncio.run_coroutine_threadsafe(_made_there(work), self._loop)
+            self._calls.add(future)
+            return future
+
+    def close(self) -> None:
+        with self._lock:
+            if self.closing or self._pid != os.getpid():
+                return
+            self.closing = True
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    # -- in the thread
+
+    def _run(self) -> None:
+        # Not asyncio.run: it needs a new thread to end its thread pool, which some Pythons refuse at their own end.
+        loop = asyncio.new_event_loop()
+        threads = ThreadPoolExecutor(thread_name_prefix="batuta-sync-io")
+        loop.set_default_executor(threads)
+        try:
+            loop.run_until_complete(self._main())
+        except BaseException as error:
+            if self._up.done():
+                raise
+            self._up.set_exception(error)
+        finally:
+            loop.run_until_complete(_end_tasks())
+            threads.shutdown()
+            loop.close()
+
+    async def _main(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self.client = self._make()
+        async with self.client:
+            self._up.set_result(None)
+            await self._stop.wait()
+            for call in list(self._calls):
+                call.cancel()
+            for worker in list(self._workers):
+                await self.leave(worker)
+
+    async def enter(self, worker: AbstractAsyncContextManager[Any]) -> None:
+        await worker.__aenter__()
+        self._workers.append(worker)
+
+    async def leave(self, worker: AbstractAsyncContextManager[Any]) -> None:
+        """Stop a worker, once."""
+        if worker in self._workers:
+            self._workers.remove(worker)
+            await worker.__aexit__(None, None, None)
+
+
+async def _end_tasks() -> None:
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+
+
+async def _made_there(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Make the coroutine in the loop: one that is never begun would warn."""
+    return await work()
+
+
+def _refuse_in_event_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise ClientError(
+        "a blocking call inside an event loop would stop everything in it: use batuta.connect and await there, "
+        "or asyncio.to_thread"
+    )
+
+
+_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+_of_parents: list[_Home] = []
+
+
+def _close_all() -> None:
+    for client in list(_clients):
+        client.close()
+
+
+def _fork_all() -> None:
+    for client in list(_clients):
+        client._forked()
+
+
+# Before the interpreter ends its thread pools, which closing needs; an `atexit` function would come too late.
+threading._register_atexit(_close_all)  # type: ignore[attr-defined]  # as concurrent.futures does
+os.register_at_fork(after_in_child=_fork_all)

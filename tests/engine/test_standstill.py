@@ -1,0 +1,203 @@
+"""A worker whose time, loop or database is not what it was: it goes on, ends itself or begins anew, as it must."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from batuta import Batuta, RunState, activity, workflow
+from batuta.clock import ManualClock, SystemClock
+from batuta.engine.native import NativeBackend
+from batuta.engine.worker import Worker
+from batuta.errors import StoreUnavailable
+from batuta.journal.records import Pulse, WorkerInfo
+from batuta.journal.store import Heart
+from batuta.stores.memory import MemoryDatabase, MemoryStore
+from tests.engine.arena import until
+
+begun: list[str] = []
+gates: list[asyncio.Event] = []
+
+
+class WatchedHeart:
+    """Counts beats, and fails while its store is away."""
+
+    def __init__(self, heart: Heart, store: "BeatingStore") -> None:
+        self._heart, self._store = heart, store
+
+    async def beat(self, worker: WorkerInfo, *, reap: bool) -> Pulse:
+        if self._store.away:
+            raise StoreUnavailable("the network is still asleep")
+        pulse = await self._heart.beat(worker, reap=reap)
+        self._store.beats += 1
+        return pulse
+
+    async def bury(self, worker_ids: Sequence[str]) -> int:
+        return await self._heart.bury(worker_ids)
+
+
+class BeatingStore(MemoryStore):
+    """A store in memory whose workers have heartbeats, as those of real databases."""
+
+    poll_seconds: float | None = 0.02
+
+    def __init__(self, database: MemoryDatabase) -> None:
+        super().__init__(database)
+        self.database = database
+        self.beats = 0
+        self.away = False
+
+    @asynccontextmanager
+    async def _beating(self, worker_id: str) -> AsyncIterator[Heart]:
+        async with super()._beating(worker_id) as heart:
+            yield WatchedHeart(heart, self)
+
+    async def after_beats(self, count: int) -> None:
+        wanted = self.beats + count
+
+        async def reached() -> bool:
+            return self.beats >= wanted
+
+        await until(reached)
+
+
+@activity
+async def waits(text: str) -> str:
+    begun.append(text)
+    await gates[0].wait()
+    return text
+
+
+@workflow
+async def greets(text: str) -> str:
+    return await waits(text)
+
+
+@workflow
+async def naps() -> str:
+    await asyncio.sleep(20)
+    return "awake"
+
+
+@asynccontextmanager
+async def working(
+    clock: ManualClock | None = None, stuck_loop: float = 30.0
+) -> AsyncIterator[tuple[BeatingStore, Batuta, Worker]]:
+    begun.clear()
+    gates[:] = [asyncio.Event()]
+    store = BeatingStore(MemoryDatabase(clock))
+    async with Batuta(NativeBackend(store, clock or SystemClock()), store.open, store.close) as client:
+        settings: dict[str, Any] = {"heartbeat": 0.02, "stuck_loop": stuck_loop}
+        async with client.worker(workflows=[greets, naps], activities=[waits], **settings) as worker:
+            yield store, client, worker
+
+
+def worker_id(worker: Worker) -> str:
+    return "" if worker.session is None or worker.session.over else worker.session.info.worker_id
+
+
+async def test_on_another_timeline_a_worker_drops_everything_and_registers_anew(real_time: None) -> None:
+    async with working() as (store, client, worker):
+        before = worker_id(worker)
+        handle = await client.start(greets, "hello")
+        await store.after_beats(2)
+        assert begun == ["hello"]
+        store.database.timeline = "restored from a backup"
+
+        async def is_another() -> bool:
+            return worker_id(worker) not in ("", before)
+
+        await until(is_another)
+        gates[0].set()
+        assert await handle.result(20) == "hello"
+        assert begun == ["hello", "hello"]
+        assert [one.worker_id for one in await store.workers()] == [worker_id(worker)]
+        await store.after_beats(3)  # the new timeline is the right one now
+        assert await (await client.start(greets, "again")).result(20) == "again"
+
+
+async def test_a_machine_that_was_suspended_ends_nothing_but_the_lease(real_time: None) -> None:
+    clock = ManualClock()
+    async with working(clock) as (store, client, worker):
+        before = worker_id(worker)
+        handle = await client.start(greets, "hello")
+        await store.after_beats(2)
+        session = worker.session
+        assert session is not None
+        assert session.may_act()
+        store.away = True
+        clock.advance(3_600)
+        assert not session.may_act()
+        store.away = False
+        await store.after_beats(2)
+        assert worker_id(worker) == before
+        assert session.may_act()
+        gates[0].set()
+        assert await handle.result(20) == "hello"
+        assert begun == ["hello"]
+
+
+async def test_a_timer_that_was_due_while_the_machine_slept_fires_at_the_next_heartbeat(real_time: None) -> None:
+    clock = ManualClock()
+    async with working(clock) as (store, client, _):
+        handle = await client.start(naps)
+        await store.after_beats(2)
+        clock.advance(21)
+        assert await handle.result(10) == "awake"
+        assert (await handle.describe()).state is RunState.COMPLETED
+
+
+def test_the_monotonic_clock_counts_the_time_in_which_the_machine_sleeps() -> None:
+    boot = getattr(time, "CLOCK_BOOTTIME", None)
+    if boot is None:
+        pytest.skip("this platform has no such clock")
+    early = time.clock_gettime(boot)
+    assert early <= SystemClock().monotonic() <= time.clock_gettime(boot)
+
+
+STUCK = """
+import asyncio, logging, threading
+from batuta.clock import ManualClock
+from tests.engine.test_standstill import working
+logging.basicConfig()
+
+async def main():
+    clock = ManualClock()
+    async with working(clock, {limit}) as (store, client, worker):
+        await store.after_beats(2)
+        clock.advance(31)
+        {then}
+
+asyncio.run(main())
+print("went on")
+"""
+
+
+def outcome_of(limit: float, then: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run(
+        [sys.executable, "-c", STUCK.format(limit=limit, then=then)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+
+
+def test_a_process_whose_loop_stands_still_for_long_ends() -> None:
+    done = outcome_of(2, "threading.Event().wait(40)")
+    assert done.returncode == 70, done.stderr
+    assert "the event loop has stood still for 31 s: this process ends" in done.stderr
+
+
+def test_a_process_whose_loop_answers_the_second_look_goes_on() -> None:
+    done = outcome_of(30, "await store.after_beats(3)")
+    assert done.returncode == 0, done.stderr
+    assert "went on" in done.stdout

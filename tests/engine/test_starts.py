@@ -1,0 +1,118 @@
+"""Starts that no worker of this process takes at once: those that come together share a transaction."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from batuta import AlreadyStarted, Batuta, Handle, RunState, workflow
+from batuta.clock import SystemClock
+from batuta.engine.native import NativeBackend
+from batuta.errors import BadData, OutcomeUnknown, StoreUnavailable
+from batuta.journal.records import NewRun, StartOutcome
+from batuta.stores.memory import MemoryStore
+from tests.engine.kit import world
+
+
+class CountingStore(MemoryStore):
+    """Remembers what was written together; takes its time, or fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[list[str]] = []
+        self.fails: list[Exception] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def start_many(self, runs: Sequence[NewRun]) -> list[StartOutcome]:
+        self.batches.append([run.id for run in runs])
+        await self.gate.wait()
+        if self.fails:
+            raise self.fails.pop(0)
+        bad: dict[str, StartOutcome] = {run.id: BadData("no") for run in runs if run.id.startswith("bad")}
+        written = iter(await super().start_many([run for run in runs if run.id not in bad]))
+        return [bad[run.id] if run.id in bad else next(written) for run in runs]
+
+
+@asynccontextmanager
+async def client() -> AsyncIterator[tuple[CountingStore, Batuta]]:
+    store = CountingStore()
+    async with Batuta(NativeBackend(store, SystemClock()), store.open, store.close) as batuta:
+        yield store, batuta
+
+
+@workflow
+async def nothing() -> None:
+    pass
+
+
+async def test_concurrent_starts_share_a_transaction() -> None:
+    async with client() as (store, batuta):
+        handles = await asyncio.gather(*(batuta.start("flow", id=f"run {number}") for number in range(50)))
+        assert [handle.id for handle in handles] == [f"run {number}" for number in range(50)]
+        assert await batuta.count() == 50
+        assert len(store.batches) <= 2
+
+
+async def test_what_comes_while_one_is_written_is_written_together_next() -> None:
+    async with client() as (store, batuta):
+        store.gate.clear()
+        first = asyncio.ensure_future(batuta.start("flow", id="first"))
+        await asyncio.sleep(1)
+        rest = [asyncio.ensure_future(batuta.start("flow", id=f"{number}")) for number in range(600)]
+        await asyncio.sleep(1)
+        store.gate.set()
+        await asyncio.gather(first, *rest)
+        assert [len(batch) for batch in store.batches] == [1, 500, 100]
+
+
+async def test_each_start_has_an_outcome_of_its_own() -> None:
+    async with client() as (_, batuta):
+        await batuta.start("flow", id="taken")
+        starts = [
+            batuta.start("flow", id="new"),
+            batuta.start("flow", id="taken"),
+            batuta.start("flow", id="taken", if_exists="reject"),
+            batuta.start("flow", id="bad one"),
+        ]
+        found = await asyncio.gather(*starts, return_exceptions=True)
+        assert [one.id for one in found if isinstance(one, Handle)] == ["new", "taken"]
+        assert [type(one) for one in found[2:]] == [AlreadyStarted, BadData]
+
+
+async def test_an_error_of_the_store_is_told_to_each_and_the_next_start_works() -> None:
+    async with client() as (store, batuta):
+        for error in (StoreUnavailable("away"), OutcomeUnknown("who knows")):
+            store.fails.append(error)
+            store.gate.clear()
+            starts = [asyncio.ensure_future(batuta.start("flow", id=f"{error} {n}")) for n in range(3)]
+            await asyncio.sleep(1)
+            store.gate.set()
+            found = await asyncio.gather(*starts, return_exceptions=True)
+            assert [type(one) for one in found] == [type(error)] * 3
+            assert len(set(map(id, found))) == 3
+        assert (await batuta.start("flow", id="next")).id == "next"
+
+
+async def test_a_start_that_is_cancelled_while_it_waits_is_not_written() -> None:
+    async with client() as (store, batuta):
+        store.gate.clear()
+        first = asyncio.ensure_future(batuta.start("flow", id="first"))
+        await asyncio.sleep(1)
+        second, third = (asyncio.ensure_future(batuta.start("flow", id=name)) for name in ("second", "third"))
+        await asyncio.sleep(1)
+        second.cancel()
+        store.gate.set()
+        await asyncio.gather(first, third)
+        assert store.batches == [["first"], ["third"]]
+        with pytest.raises(asyncio.CancelledError):
+            await second
+
+
+async def test_a_worker_without_room_has_its_starts_written_together() -> None:
+    async with world(nothing, max_runs=1) as env:
+        handles = await asyncio.gather(*(env.start(nothing) for _ in range(20)))
+        for handle in handles:
+            await handle.result()
+        assert await env.client.count(state=RunState.COMPLETED) == 20

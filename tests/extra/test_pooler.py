@@ -1,0 +1,231 @@
+"""Through a pooler that gives each transaction another session: with a direct address for the heart, and without."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import pytest
+
+from batuta import Batuta, RunCancelled, activity, connect, workflow
+from batuta.clock import SECOND
+from batuta.errors import StoreError, StoreUnavailable
+from batuta.stores.postgres import PostgresStore
+from batuta.testing import conformance
+from batuta.testing.conformance import MakeStore
+from batuta.testing.conformance.kit import beat, live_worker, outlive_lease, start_owned
+from batuta.testing.databases import DatabaseMaker
+from tests.extra.pooler import Pooler
+
+pytestmark = pytest.mark.extra
+
+PATIENCE = 30.0
+UPTIME_SECONDS = 3_600
+
+
+@pytest.fixture(scope="module")
+def pooler(postgres_server: DatabaseMaker) -> Iterator[Pooler]:
+    with Pooler(postgres_server.url) as started:
+        yield started
+
+
+@pytest.fixture
+def pooled_url(pooler: Pooler, postgres_url: str) -> str:
+    """Only the pooler."""
+    return pooler.url(postgres_url, statement_cache_size="0")
+
+
+@pytest.fixture
+def both_url(pooler: Pooler, postgres_url: str) -> str:
+    """The pooler, and the server for what needs a session."""
+    return pooler.url(postgres_url, direct_url=postgres_url)
+
+
+async def _stores(url: str) -> AsyncIterator[MakeStore]:
+    opened: list[PostgresStore] = []
+
+    async def make(namespace: str = "default") -> PostgresStore:
+        new = PostgresStore(url, namespace=namespace)
+        new.shift_clock(UPTIME_SECONDS)
+        await new.open()
+        opened.append(new)
+        return new
+
+    yield make
+    for each in opened:
+        await each.close()
+
+
+class _WithDirect:
+    @pytest.fixture
+    async def make_store(self, both_url: str) -> AsyncIterator[MakeStore]:
+        async for make in _stores(both_url):
+            yield make
+
+    @pytest.fixture
+    async def store(self, make_store: MakeStore) -> PostgresStore:
+        new = await make_store()
+        assert isinstance(new, PostgresStore)
+        return new
+
+
+class _Alone:
+    @pytest.fixture
+    async def make_store(self, pooled_url: str) -> AsyncIterator[MakeStore]:
+        async for make in _stores(pooled_url):
+            yield make
+
+    @pytest.fixture
+    async def store(self, make_store: MakeStore) -> PostgresStore:
+        new = await make_store()
+        assert isinstance(new, PostgresStore)
+        return new
+
+
+class TestStart(_WithDirect, conformance.StartConformance): ...
+
+
+class TestClaim(_WithDirect, conformance.ClaimConformance): ...
+
+
+class TestCommitFence(_WithDirect, conformance.CommitFenceConformance): ...
+
+
+class TestClose(_WithDirect, conformance.CloseConformance): ...
+
+
+class TestInbox(_WithDirect, conformance.InboxConformance): ...
+
+
+class TestLeaseReap(_WithDirect, conformance.LeaseReapConformance): ...
+
+
+class TestParking(_WithDirect, conformance.ParkingConformance): ...
+
+
+class TestPoison(_WithDirect, conformance.PoisonConformance): ...
+
+
+class TestReading(_WithDirect, conformance.ReadingConformance): ...
+
+
+class TestAttempts(_WithDirect, conformance.AttemptsConformance): ...
+
+
+class TestHints(_WithDirect, conformance.HintsConformance): ...
+
+
+class TestRaces(_WithDirect, conformance.RacesConformance): ...
+
+
+# Without a session nobody holds a lock; all else is the same.
+
+
+class TestClaimAlone(_Alone, conformance.ClaimConformance): ...
+
+
+class TestCommitFenceAlone(_Alone, conformance.CommitFenceConformance): ...
+
+
+class TestHintsAlone(_Alone, conformance.HintsConformance): ...
+
+
+@activity
+async def add(a: int, b: int) -> int:
+    return a + b
+
+
+@activity
+async def block() -> None:
+    await asyncio.Event().wait()
+
+
+@workflow
+async def total(numbers: list[int]) -> int:
+    result = 0
+    for number in numbers:
+        result = await add(result, number)
+    await asyncio.sleep(0.01)
+    return result
+
+
+@workflow
+async def waits() -> None:
+    await block()
+
+
+@pytest.mark.parametrize("address", ["pooled_url", "both_url"])
+async def test_runs_go_from_start_to_result(address: str, request: pytest.FixtureRequest) -> None:
+    url = request.getfixturevalue(address)
+    async with connect(url) as client, connect(url) as other, _worker(client), _worker(other):
+        handles = await asyncio.gather(*(client.start(total, [n, 1, 2], id=str(n)) for n in range(100)))
+        results = await asyncio.gather(*(handle.result(PATIENCE) for handle in handles))
+        assert results == [n + 3 for n in range(100)]
+        assert await (await other.get("7", total)).result(PATIENCE) == 10
+        waiting = await client.start(waits, id="w")
+        await (await other.get("w")).cancel("enough")
+        with pytest.raises(RunCancelled):
+            await waiting.result(PATIENCE)
+
+
+def _worker(client: Batuta) -> AbstractAsyncContextManager[Any]:
+    return client.worker(workflows=[total, waits], activities=[add, block], heartbeat=0.2, grace=1.0)
+
+
+async def test_the_tables_can_be_made_through_the_pooler(pooler: Pooler, empty_postgres_url: str) -> None:
+    async with connect(pooler.url(empty_postgres_url, statement_cache_size="0")) as client:
+        assert await client.count() == 0
+
+
+async def test_without_a_direct_address_nobody_is_taken_for_dead_before_the_lease_is_over(
+    pooled_url: str, postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        async for make in _stores(pooled_url):
+            behind = await make()
+            async for make_direct in _stores(postgres_url):
+                direct = await make_direct()
+                hidden, seen = await live_worker(behind), await live_worker(direct)
+                pen = await start_owned(behind, hidden)
+                assert hidden.worker_id not in (await beat(direct, seen)).peers
+                assert (await beat(behind, hidden)).alive
+                await outlive_lease(behind, direct)
+                await direct.register(seen)
+                assert (await beat(direct, seen, reap=True)).reaped == 1
+                assert (await direct.get_run(pen.run_id)).owner is None
+    assert "is a pooler (statement_cache_size=0) and there is no direct_url" in caplog.text
+
+
+async def test_with_a_direct_address_a_worker_that_is_gone_is_seen_at_once(both_url: str) -> None:
+    async for make in _stores(both_url):
+        one, two = await make(), await make()
+        dead, seen = await live_worker(one, lease=1_000 * SECOND), await live_worker(two)
+        async with one.heart(dead.worker_id):
+            assert dead.worker_id not in (await beat(two, seen)).peers
+        assert dead.worker_id in (await beat(two, seen)).peers
+
+
+async def test_a_url_that_does_not_say_that_it_is_a_pooler_gets_advice(pooler: Pooler, postgres_url: str) -> None:
+    store = PostgresStore(pooler.url(postgres_url))
+    with pytest.raises(StoreUnavailable, match=r"is a pooler.*statement_cache_size=0.*direct_url"):
+        await store.open()
+    await store.close()
+
+
+async def test_a_pooler_that_restarts_is_found_again(postgres_server: DatabaseMaker, postgres_url: str) -> None:
+    with Pooler(postgres_server.url) as first:
+        url = first.url(postgres_url, statement_cache_size="0")
+        async with connect(url) as client, _worker(client):
+            assert await (await client.start(total, [1])).result(PATIENCE) == 1
+            first.restart()
+            handle = None
+            async with asyncio.timeout(PATIENCE):
+                while handle is None:
+                    try:
+                        handle = await client.start(total, [2], id="again")
+                    except StoreError:
+                        await asyncio.sleep(0.05)
+            assert await handle.result(PATIENCE) == 2

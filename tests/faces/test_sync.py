@@ -1,0 +1,350 @@
+"""The blocking client: the same verbs, from any thread, in any process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import assert_type
+
+import pytest
+
+import batuta.sync
+from batuta import (
+    AlreadyStarted,
+    ClientError,
+    InvalidInput,
+    Query,
+    Retry,
+    RunCancelled,
+    RunClosed,
+    RunFailed,
+    RunState,
+    RunTerminated,
+    Signal,
+    UnknownRun,
+    Update,
+    activity,
+    publish,
+    workflow,
+)
+from batuta.errors import InvalidURL, StoreUnavailable
+
+PATIENCE = 20.0
+
+
+@activity
+def double(n: int) -> int:
+    if n < 0:
+        raise ValueError("too small")
+    return 2 * n
+
+
+@workflow
+async def doubles(n: int) -> int:
+    return await double.with_options(retry=Retry(attempts=1))(n)
+
+
+@workflow
+async def sleeps() -> None:
+    await asyncio.sleep(3600)
+
+
+done: Signal[None] = Signal("done", None)
+put = Update("put", int)
+size = Query("size", int)
+
+
+@workflow
+async def basket() -> list[str]:
+    items: list[str] = []
+    size.handle(lambda: len(items))
+
+    @put.handle
+    def append(item: str) -> int:
+        items.append(item)
+        publish("last", item)
+        return len(items)
+
+    await done.wait()
+    return items
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def url(request: pytest.FixtureRequest) -> str:
+    if request.param == "memory":
+        return "memory://"
+    found: str = request.getfixturevalue(f"{request.param}_url")
+    return found
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[batuta.sync.Client]:
+    """A client with a worker in its thread."""
+    with batuta.sync.connect(url) as made, made.worker(workflows=[doubles, sleeps, basket], activities=[double]):
+        yield made
+
+
+def test_a_run_goes_from_start_to_result(client: batuta.sync.Client) -> None:
+    handle = client.start(doubles, 21, id="a")
+    assert assert_type(handle.result(timeout=PATIENCE), int) == 42
+    assert (handle.id, handle.describe().state) == ("a", RunState.COMPLETED)
+    assert [str(line.kind) for line in handle.journal()] == ["started", "activity_done"]
+    assert client.get("a", doubles).result() == 42
+    assert repr(handle) == "<run a>"
+
+
+def test_errors_are_those_of_the_async_client(client: batuta.sync.Client) -> None:
+    with pytest.raises(RunFailed) as caught:
+        client.start(doubles, -1, id="a").result(PATIENCE)
+    assert isinstance(caught.value.__cause__, ValueError)
+    with pytest.raises(AlreadyStarted):
+        client.start(doubles, 1, id="a", if_exists="reject")
+    with pytest.raises(UnknownRun):
+        client.get("nobody")
+    with pytest.raises(InvalidInput, match="limit"):
+        client.list(limit=0)
+
+
+def test_runs_are_cancelled_terminated_listed_and_counted(client: batuta.sync.Client) -> None:
+    one, two = client.start(sleeps, id="s-1"), client.start(sleeps, id="s-2")
+    one.cancel("enough")
+    two.terminate("now")
+    with pytest.raises(RunCancelled):
+        one.result(PATIENCE)
+    with pytest.raises(RunTerminated, match="now"):
+        two.result(PATIENCE)
+    with pytest.raises(RunClosed):
+        two.cancel()
+    assert [run.id for run in client.list(id_prefix="s-", limit=1).runs] == ["s-2"]
+    assert client.count(state="cancelled") == 1
+
+
+def test_runs_are_talked_to(client: batuta.sync.Client) -> None:
+    handle = client.start(basket, id="basket")
+    assert handle.update(put, "apple") == 1
+    assert handle.update("put", "pear") == 2
+    assert handle.query(size) == 2
+    assert handle.published("last", str) == "pear"
+    assert handle.published() == {"last": "pear"}
+    handle.signal(done)
+    assert handle.result(timeout=PATIENCE) == ["apple", "pear"]
+
+
+def test_a_result_that_does_not_come_in_time_is_a_timeout_and_the_run_goes_on(client: batuta.sync.Client) -> None:
+    handle = client.start(sleeps)
+    with pytest.raises(TimeoutError):
+        handle.result(timeout=0.01)
+    assert handle.describe().state is not RunState.FAILED
+
+
+def test_many_threads_share_one_client(client: batuta.sync.Client) -> None:
+    def one(n: int) -> int:
+        return client.start(doubles, n, id=str(n)).result(PATIENCE)
+
+    with ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(one, range(200))) == [2 * n for n in range(200)]
+    names = [thread.name for thread in threading.enumerate()]
+    assert names.count("batuta-sync") == 1
+
+
+def test_threads_that_use_it_first_at_the_same_moment_connect_once(sqlite_url: str) -> None:
+    client = batuta.sync.connect(sqlite_url)
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda _: client.count(), range(8))) == [0] * 8
+    assert [thread.name for thread in threading.enumerate()].count("batuta-sync") == 1
+    client.close()
+
+
+def test_it_connects_at_first_use_and_says_at_once_that_a_url_is_wrong(tmp_path: Path) -> None:
+    client = batuta.sync.connect(f"sqlite:///{tmp_path / 'later.db'}")
+    assert not (tmp_path / "later.db").exists()
+    assert client.count() == 0
+    client.close()
+    with pytest.raises(InvalidURL):
+        batuta.sync.connect("mysql://shop")
+
+
+def test_a_database_that_is_away_is_tried_again_by_the_next_call(tmp_path: Path) -> None:
+    client = batuta.sync.connect("postgresql://nobody@127.0.0.1:9/shop?connect_timeout=1")
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:9"):
+            client.count()
+    client.close()
+
+
+async def test_it_refuses_to_stop_an_event_loop(sqlite_url: str) -> None:
+    client = batuta.sync.connect(sqlite_url)
+    with pytest.raises(ClientError, match="inside an event loop"):
+        client.count()
+    with pytest.raises(ClientError, match="to_thread"), client:
+        pass
+    handle = await asyncio.to_thread(client.start, doubles, 1)
+    with pytest.raises(ClientError, match="inside an event loop"):
+        handle.describe()
+    await asyncio.to_thread(client.close)
+
+
+def test_a_closed_client_says_so(sqlite_url: str) -> None:
+    with batuta.sync.connect(sqlite_url) as client:
+        handle = client.start(doubles, 1)
+    client.close()
+    for call in (client.count, handle.describe, client.__enter__):
+        with pytest.raises(ClientError, match="closed"):
+            call()
+
+
+def test_a_worker_ends_with_its_client(sqlite_url: str) -> None:
+    with batuta.sync.connect(sqlite_url) as client, client.worker(workflows=[doubles], activities=[double]):
+        assert client.start(doubles, 2).result(PATIENCE) == 4
+        client.close()
+    assert "batuta-lease" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_closing_tells_threads_that_wait(sqlite_url: str) -> None:
+    client = batuta.sync.connect(sqlite_url)
+    handle = client.start(sleeps)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(handle.result)
+        _until(lambda: bool(handle._home._calls))
+        client.close()
+        with pytest.raises(ClientError, match="closed"):
+            waiting.result(PATIENCE)
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    deadline = threading.Event()
+    for _ in range(2_000):
+        if condition():
+            return
+        deadline.wait(0.005)
+    raise AssertionError("it never came true")
+
+
+# -- processes
+
+PRELUDE = """
+import asyncio, os, sys, threading
+import batuta.sync
+from batuta import ClientError, activity, workflow
+
+@activity
+def double(n: int) -> int:
+    return 2 * n
+
+@workflow
+async def doubles(n: int) -> int:
+    return await double(n)
+
+@workflow
+async def sleeps() -> None:
+    await asyncio.sleep(3600)
+
+client = batuta.sync.connect("sqlite:///shop.db")
+"""
+
+
+def run(program: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    text = PRELUDE + textwrap.dedent(program)
+    return subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", text],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=45,
+        check=False,
+    )
+
+
+def test_a_program_that_never_closes_its_client_ends_quietly(tmp_path: Path) -> None:
+    outcome = run(
+        """
+        worker = client.worker(workflows=[doubles], activities=[double], grace=1.0)
+        worker.__enter__()
+        print(client.start(doubles, 4).result(20))
+        """,
+        tmp_path,
+    )
+    assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, "8\n", "")
+
+
+def test_a_thread_that_waits_for_a_result_does_not_keep_the_program_alive(tmp_path: Path) -> None:
+    outcome = run(
+        """
+        handle = client.start(sleeps)
+        def wait():
+            try:
+                handle.result()
+            except ClientError as error:
+                print("told:", "closed" in str(error))
+        threading.Thread(target=wait).start()
+        """,
+        tmp_path,
+    )
+    assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, "told: True\n", "")
+
+
+def test_a_forked_process_gets_connections_of_its_own(tmp_path: Path) -> None:
+    outcome = run(
+        """
+        handle = client.start(doubles, 1, id="a")
+        pid = os.fork()
+        if pid == 0:
+            assert client.get("a").id == "a"
+            client.start(doubles, 2, id="b")
+            try:
+                handle.describe()
+            except ClientError as error:
+                assert "get(id)" in str(error), error
+            else:
+                os._exit(1)
+            client.close()
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        print(client.count(), client.get("b").id, handle.describe().id)
+        client.close()
+        """,
+        tmp_path,
+    )
+    assert (outcome.returncode, outcome.stdout) == (0, "2 b a\n"), outcome.stderr
+
+
+def test_a_fork_cannot_take_memory_along(tmp_path: Path) -> None:
+    outcome = run(
+        """
+        client = batuta.sync.connect("memory://")
+        client.count()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                client.count()
+            except ClientError as error:
+                os._exit("memory" not in str(error))
+            os._exit(2)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        client.close()
+        """,
+        tmp_path,
+    )
+    assert (outcome.returncode, outcome.stdout) == (0, "0\n"), outcome.stderr
+
+
+def test_ctrl_c_ends_the_wait_and_the_program(tmp_path: Path) -> None:
+    program = PRELUDE + "handle = client.start(sleeps)\nprint('waits', flush=True)\nhandle.result()\n"
+    with subprocess.Popen(
+        [sys.executable, "-c", program], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "waits\n"
+        os.kill(process.pid, signal.SIGINT)
+        errors = process.stderr.read()
+        assert process.wait(PATIENCE) == -signal.SIGINT
+    assert "KeyboardInterrupt" in errors

@@ -1,0 +1,73 @@
+"""What a store object hears of what another process, which is another store object, has written."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from batuta.journal.records import Message, MessageKind
+from batuta.journal.states import RunState
+from batuta.stores.sqlite.store import SqliteStore
+from batuta.testing.conformance.close import last_word
+from batuta.testing.conformance.hints import Ear
+from batuta.testing.conformance.kit import live_worker, new_run, start_owned
+
+
+@pytest.fixture
+async def stores(tmp_path: Path) -> AsyncIterator[list[SqliteStore]]:
+    made = [SqliteStore(tmp_path / "batuta.db") for _ in range(2)]
+    for store in made:
+        await store.migrate()
+        await store.open()
+    yield made
+    for store in made:
+        await store.close()
+
+
+async def test_a_message_to_a_run_that_is_owned_here_is_heard_by_its_name(stores: list[SqliteStore]) -> None:
+    here, far = stores
+    pen = await start_owned(here, await live_worker(here))
+    ear = Ear(here)
+    await far.send(pen.run_id, Message(message_id="m", kind=MessageKind.CANCEL))
+    await ear.hears(lambda hint: pen.run_id in hint.messages)
+
+
+async def test_a_close_from_outside_is_heard_by_its_name(stores: list[SqliteStore]) -> None:
+    here, far = stores
+    pen = await start_owned(here, await live_worker(here))
+    ear = Ear(here)
+    await far.close_run(pen.run_id, pen.head, last_word(pen), RunState.TERMINATED, "enough")
+    await ear.hears(lambda hint: pen.run_id in hint.messages and hint.closed is None)
+
+
+async def test_what_was_there_before_is_not_told_again(stores: list[SqliteStore]) -> None:
+    here, far = stores
+    pen = await start_owned(here, await live_worker(here))
+    ear = Ear(here)
+    await far.send(pen.run_id, Message(message_id="m", kind=MessageKind.SIGNAL))
+    await ear.hears(lambda hint: pen.run_id in hint.messages)
+    ear.hints.clear()
+    await far.start(new_run())
+    await ear.hears(lambda hint: hint.due and not hint.messages)
+
+
+async def test_who_begins_to_listen_is_told_of_what_came_before(stores: list[SqliteStore]) -> None:
+    here, far = stores
+    pen = await start_owned(here, await live_worker(here))
+    await far.send(pen.run_id, Message(message_id="m", kind=MessageKind.SIGNAL))
+    ear = Ear(here)
+    await ear.hears(lambda hint: pen.run_id in hint.messages)
+
+
+async def test_own_writes_are_no_news_from_others(stores: list[SqliteStore]) -> None:
+    here, far = stores
+    worker = await live_worker(here)
+    pen = await start_owned(here, worker)
+    ear = Ear(here)
+    for _ in range(20):
+        assert await pen.write(here, worker) is None
+    await far.start(new_run())
+    await ear.hears(lambda hint: hint.due and hint.closed is None)
+    assert all(hint.messages == [] for hint in ear.hints)
