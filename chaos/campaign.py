@@ -15,7 +15,7 @@ from chaos.stage import Stage, each
 
 Scenario = Callable[[Stage, Tally], Awaitable[None]]
 
-KILLS_A_SITE, STOPS_A_SITE = 3, 1
+KILLS_A_SITE, STOPS_A_SITE = 2, 1
 SENDS_A_MOMENT, SENDS_ELSEWHERE = 2, 1
 
 

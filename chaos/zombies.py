@@ -31,8 +31,8 @@ async def stop_at(stage: Stage, kind: StoreKind, point: Point, tally: Tally) -> 
     if site in EXEMPT[kind]:
         tally.note(f"exempt, since a process stopped there holds the file: {site}")
         return
-    for nth in range(first, first + HELD_TRIES):
-        if await _stop_at(stage, kind, (site, nth), tally):
+    for number in range(HELD_TRIES):  # each passage twice: what is passed once may not be held the next time
+        if await _stop_at(stage, kind, (site, first + number // 2), tally):
             return
     tally.note(f"{HELD_TRIES} times stopped at {site}, another thread was inside a write and held the file")
 
