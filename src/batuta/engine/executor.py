@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Raw, UnsetType, json
 
+from batuta import failpoints
 from batuta.authoring.attempt import CompleteLater
 from batuta.authoring.definitions import Activity, Place
 from batuta.authoring.failures import to_failure
@@ -91,9 +92,17 @@ class Executor:
 
     def start(self, run: LiveRun, seq: int, pending: PendingActivity) -> None:
         """Begin a call, or have it wait for a free place."""
-        call = self._call(run, seq, pending, 1)
-        if call is not None:
+        activity = self._activities.get(pending.name)
+        if activity is None:
+            self._lack(run, seq, pending.name)
+            return
+        call = run.calls[seq] = Call(run, seq, pending, activity, 1)
+        if not pending.options.once and self._places.enter(call):  # as `_begin` does, with fewer calls
+            self._launch(call)
+        elif pending.options.once:
             self._begin(call)
+        else:
+            self._limit_waiting(call)
 
     def _begin(self, call: Call) -> None:
         if call.pending.options.once:
@@ -144,7 +153,7 @@ class Executor:
     def _resume_outside(self, run: LiveRun, seq: int, attempts: Sequence[Attempt], number: int) -> None:
         """Its answer comes, or came, from outside: it is not executed again, and needs no code."""
         pending = run.machine.activities[seq]
-        call = run.calls[seq] = Call(run, seq, pending, cast(Any, self.activity(pending.name)), number)
+        call = run.calls[seq] = Call(run, seq, pending, cast(Any, self.activity(pending.name)), number, number > 1)
         call.beats = last_beats(attempts)
         last = attempts[-1] if attempts else None
         open_row = last if last is not None and last.ended_at is None else None
@@ -160,7 +169,7 @@ class Executor:
         if activity is None:
             self._lack(run, seq, pending.name)
             return None
-        call = run.calls[seq] = Call(run, seq, pending, activity, attempt)
+        call = run.calls[seq] = Call(run, seq, pending, activity, attempt, attempt > 1)
         return call
 
     def _lack(self, run: LiveRun, seq: int, name: str) -> None:
@@ -229,22 +238,21 @@ class Executor:
             self._places.leave(call)
             return
         now = call.started_at = self.clock.now()
-        options = call.pending.options
-        waited = now - call.pending.issued_at
-        if options.start_timeout is not None and not call.begun and waited > options.start_timeout * SECOND:
-            self._places.leave(call)
-            self._answer(call, fatal(timeout(call, "start", "did not start within", options.start_timeout)))
+        activity, pending = call.activity, call.pending
+        options = pending.options
+        if options.start_timeout is not None and self._started_too_late(call, options.start_timeout):
             return
         self._in_flight[call] = None
         if options.timeout is not None or options.total_timeout is not None or options.heartbeat is not None:
             self._deadlines.watch(call, now)
-        failpoint("activity.before")
+        if failpoints.armed is not None:
+            failpoint("activity.before")
         try:
-            args, kwargs = call.activity.codec.decode_args(call.pending.data)
+            args, kwargs = activity.codec.decode_args(pending.data)
         except InvalidInput as error:
             self._end(call, error)
             return
-        place = call.activity.place
+        place = activity.place
         if place is Place.LOOP:
             self._runner.begin(call, args, kwargs)
         elif place is Place.THREAD:
@@ -255,6 +263,13 @@ class Executor:
             call.task.add_done_callback(lambda done: self._thread_ended(call, done))
         if self._deadlines.ticking is None:
             self._deadlines.begin()
+
+    def _started_too_late(self, call: Call, limit: float) -> bool:
+        if call.begun or call.started_at - call.pending.issued_at <= limit * SECOND:
+            return False
+        self._places.leave(call)
+        self._answer(call, fatal(timeout(call, "start", "did not start within", limit)))
+        return True
 
     def _pool(self) -> ThreadPoolExecutor:
         if self._threads is None:
@@ -279,13 +294,14 @@ class Executor:
             self._end_well(call, done.result())
 
     def _end_well(self, call: Call, value: Any) -> None:
-        failpoint("activity.after")
+        if failpoints.armed is not None:
+            failpoint("activity.after")
         try:
             data = call.activity.codec.encode_result(value, self._settings.max_payload)
         except InvalidInput as error:
             self._end(call, error)
-        else:
-            self._end_with(call, data)
+            return
+        self._end_with(call, data)
 
     def _end_with(self, call: Call, data: bytes) -> None:
         """An attempt ended with a result."""

@@ -17,7 +17,7 @@ from random import Random
 from typing import Any, NoReturn, TypeVar, cast
 from uuid import UUID
 
-from msgspec import UNSET, Raw, json, structs
+from msgspec import UNSET, Raw, Struct, json, structs
 
 from batuta.authoring.chains import ContinueAsNew
 from batuta.authoring.context import RunInfo, current_runtime
@@ -52,17 +52,17 @@ class Gone(BaseException):
     """Raised by every batuta call in a run that has left memory: only its `finally` blocks are running."""
 
 
-class PendingActivity:
+class PendingActivity(Struct, eq=False):
     """An activity that was called and has not answered."""
 
-    __slots__ = ("codec", "data", "decoder", "future", "issued_at", "name", "options")
-
-    def __init__(
-        self, name: str, codec: Codec | None, decoder: Decoder | None, data: bytes, options: ActivityOptions, at: int
-    ) -> None:
-        self.name, self.codec, self.decoder, self.data, self.options = name, codec, decoder, data, options
-        self.issued_at = at
-        self.future: RunFuture
+    name: str
+    codec: Codec | None
+    decoder: Decoder | None
+    data: bytes
+    options: ActivityOptions
+    issued_at: int
+    future: RunFuture = cast(RunFuture, None)
+    """Set when it is known where it is executed."""
 
     def decode_result(self, value: Raw) -> Any:
         if self.codec is not None:
