@@ -235,7 +235,7 @@ class Codec:
 
     def __init__(self, fn: Callable[..., Any], what: str, *, bound: bool = False) -> None:
         self.what = what
-        self._input, self._output = f"the input of {what}", f"the result of {what}"
+        self._input, self.output = f"the input of {what}", f"the result of {what}"
         self.signature = inspect.signature(fn)
         hints = _type_hints(fn, what)
         parameters = list(self.signature.parameters.values())[1 if bound else 0 :]
@@ -247,7 +247,7 @@ class Codec:
         self._keywords = {p.name: hints.get(p.name, Any) for p in parameters if p.kind is p.KEYWORD_ONLY}
         self._any_keyword = any(p.kind is p.VAR_KEYWORD for p in parameters)
         self._by_arity: dict[int, Decoder] = {}
-        self.result_decoder = decoder_for(hints.get("return", Any), self._output)
+        self.result_decoder = decoder_for(hints.get("return", Any), self.output)
         self._keyword_decoders = {
             name: decoder_for(kind, f"argument {name!r} of {what}") for name, kind in self._keywords.items()
         }
@@ -302,14 +302,14 @@ class Codec:
         return args, kwargs
 
     def encode_result(self, value: Any, limit: int = MAX_PAYLOAD) -> bytes:
-        return encode(value, self._output, limit)
+        return encode(value, self.output, limit)
 
     def decode_result(self, data: bytes | msgspec.Raw) -> Any:
         """JSON to the annotated result. Raises InvalidInput."""
         try:
             return self.result_decoder.decode(data)
         except (msgspec.DecodeError, ValueError, TypeError, NotImplementedError) as error:
-            raise _unfit(self._output, error) from error
+            raise _unfit(self.output, error) from error
 
     def _arity(self, count: int) -> Decoder:
         found = self._by_arity.get(count)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
 
-from msgspec import Raw, UnsetType, json
+from msgspec import UNSET, Raw, UnsetType, json
 
 from batuta import failpoints
 from batuta.authoring.attempt import CompleteLater
@@ -34,6 +34,7 @@ from batuta.ids import jitter
 from batuta.journal.entries import Body, EntryKind
 from batuta.journal.failures import Failure
 from batuta.journal.records import Attempt
+from batuta.serde import encode
 from batuta.settings import Settings
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Executor:
         self._activities = activities
         self.clock = clock
         self._settings = settings
+        self._max_payload = settings.max_payload
         self._threads: ThreadPoolExecutor | None = None
         self._processes: Processes | None = None
         self._places = Places(settings, self._admitted)
@@ -69,7 +71,6 @@ class Executor:
         self.outside = Outside(self)
         self._deadlines = Deadlines(clock, self._in_flight, self.beats, self._overdue)
         self._may_act = may_act
-        self._tells = False
         self._runner = Runner(may_act, permission, self._end_well, self._end)
 
     def open(self, loop: asyncio.AbstractEventLoop, context: contextvars.Context) -> None:
@@ -297,7 +298,7 @@ class Executor:
         if failpoints.armed is not None:
             failpoint("activity.after")
         try:
-            data = call.activity.codec.encode_result(value, self._settings.max_payload)
+            data = encode(value, call.activity.codec.output, self._max_payload)
         except InvalidInput as error:
             self._end(call, error)
             return
@@ -308,7 +309,10 @@ class Executor:
         del self._in_flight[call]
         call.task = None  # task, context and call refer to each other: leave nothing for the collector
         self._places.leave(call)
-        self._answer(call, data)
+        if self._answers:
+            self._answers.append((call, data))
+        else:
+            self._answer(call, data)
 
     def _end(self, call: Call, error: BaseException) -> None:
         """An attempt ended with an error. Decide: again, or give up."""
@@ -394,31 +398,30 @@ class Executor:
 
     def _deliver_answers(self) -> None:
         answers = self._answers
-        self._tells = log.isEnabledFor(logging.DEBUG)
+        tells = log.isEnabledFor(logging.DEBUG)
         with turns():
             for _ in range(min(_SLICE, len(answers))):
                 call, answer = answers.popleft()
+                run = call.run
                 try:
-                    self._deliver_answer(call, answer)
+                    if call.over:
+                        self._forgotten(call)
+                        continue
+                    call.over = True
+                    seq, name = call.seq, call.pending.name
+                    run.calls.pop(seq, None)
+                    if type(answer) is bytes:
+                        run.deliver(_DONE, Body(seq, name, Raw(answer), UNSET, call.attempt, call.started_at))
+                    else:
+                        failure = cast(Failure, answer)
+                        run.deliver(_FAILED, Body(seq, name, UNSET, failure, call.attempt, call.started_at))
+                    if tells:
+                        log.debug("executed activity %s seq %d of run %s", name, seq, run.identity.id)
                 except Exception:
-                    log.exception("run %s is dropped and will be read again", call.run.identity.id)
-                    call.run.drop()
+                    log.exception("run %s is dropped and will be read again", run.identity.id)
+                    run.drop()
         if answers:
             self._loop.call_soon(self._deliver_answers)
-
-    def _deliver_answer(self, call: Call, answer: bytes | Failure) -> None:
-        if call.over:
-            self._forgotten(call)
-            return
-        call.over = True
-        run, seq, name = call.run, call.seq, call.pending.name
-        run.calls.pop(seq, None)
-        if isinstance(answer, bytes):
-            run.deliver(_DONE, Body(seq, name, Raw(answer), attempts=call.attempt, started_at=call.started_at))
-        else:
-            run.deliver(_FAILED, Body(seq, name, error=answer, attempts=call.attempt, started_at=call.started_at))
-        if self._tells:
-            log.debug("executed activity %s seq %d of run %s", name, seq, run.identity.id)
 
     def deliver(self, call: Call, answer: Raw | UnsetType | Failure, message_id: str) -> None:
         """The answer came by a message, which its entry consumes."""

@@ -78,6 +78,7 @@ class Session:
         self._timers = Timers(self.clock)
         self.executor = Executor(activities, self.clock, settings, self.may_act, self.permission)
         self._committer = Committer(store, self.info.worker_id, settings, self.may_act, self._lost)
+        self.submit = self._committer.submit
         self._lease = Lease(store, self.info, settings, clock, self._on_pulse, self._lost)
         self._poller = Poller(self)
         self._watchdog = Watchdog(settings.stuck_turn, self._holding_up, clock)
@@ -228,9 +229,6 @@ class Session:
         self._ticking = self._loop.call_later(_TICK, self._tick)
 
     # -- what live runs need
-
-    def submit(self, run: LiveRun) -> None:
-        self._committer.submit(run)
 
     def arm(self, run: LiveRun, when: int) -> None:
         self._timers.arm(run, when)
