@@ -83,6 +83,7 @@ class LiveRun:
         "patient",
         "reading",
         "ready",
+        "run_id",
         "seen",
         "starting",
         "workflow",
@@ -92,6 +93,7 @@ class LiveRun:
         self._host = host
         self.workflow = workflow
         self.identity = identity
+        self.run_id = identity.run_id
         self.epoch = epoch
         self.head = self.durable = -1
         self.deadline: int | None = None
@@ -122,10 +124,6 @@ class LiveRun:
         self.last: EntryKind | None = None
 
     @property
-    def run_id(self) -> RunId:
-        return self.identity.run_id
-
-    @property
     def executor(self) -> Executor:
         return self._host.executor
 
@@ -142,7 +140,7 @@ class LiveRun:
             body.commands = self.machine.turn(at, EntryKind.STARTED, body)
         finally:
             host.turn = None
-        self.change = Change(self.identity.run_id, self.epoch, -1, start=new)
+        self.change = Change(self.run_id, self.epoch, -1, start=new)
         if new.timeout or new.execution_timeout:
             self.deadline = at + min(filter(None, (new.timeout, new.execution_timeout)))
         self._record(EntryKind.STARTED, at, body)
@@ -294,7 +292,7 @@ class LiveRun:
         self._crc = entry.crc
         change = self.change
         if change is None:
-            change = self.change = Change(self.identity.run_id, self.epoch, head)
+            change = self.change = Change(self.run_id, self.epoch, head)
         change.entries.append(entry)
         if body.message_id:
             change.consumed.append(body.message_id)
@@ -445,7 +443,7 @@ class LiveRun:
     def open_change(self) -> Change:
         """What goes to the store next."""
         if self.change is None:
-            self.change = Change(self.identity.run_id, self.epoch, self.head)
+            self.change = Change(self.run_id, self.epoch, self.head)
             self._host.submit(self)
         return self.change
 

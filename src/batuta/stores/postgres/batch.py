@@ -63,11 +63,8 @@ def entry_columns(changes: Sequence[Change]) -> Columns:
         if len(entries) > 1:
             rows += [(run_id, epoch, None, e.ord, e.kind, e.at, e.crc, e.body, None, None) for e in entries[:-1]]
         last = entries[-1]
-        expected, state, reason = change.head, None, None
-        if change.start is not None:
-            expected = None
-        elif move is not None:
-            state, reason = move.state, move.reason
+        expected = change.head if change.start is None else None
+        state, reason = (None, None) if move is None or expected is None else (move.state, move.reason)
         rows.append((run_id, epoch, expected, last.ord, last.kind, last.at, last.crc, last.body, state, reason))
     columns = as_columns(rows, 10)
     for position in (2, 8, 9):  # nothing but new runs, or nothing that closes: unnest fills what is empty with nulls

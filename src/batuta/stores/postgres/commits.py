@@ -55,12 +55,12 @@ class Commits(Base):
         ordered = batch.in_order(changes)
         starts = batch.start_columns(changes)
         if batch.is_entries_only(changes):
-            values = entry_texts(batch.entry_columns(ordered)) + start_texts(starts) + [len(changes)]
-            rows = await self._send(self._sql["commit_entries"], self.namespace, worker_id, *values)
+            columns = entry_texts(batch.entry_columns(ordered)) + start_texts(starts) + [len(changes)]
+            rows = await self._send(self._sql["commit_entries"], self.namespace, worker_id, *columns)
             winners, won, due = rows[0]
         else:
-            values = batch.change_columns(ordered) + starts
-            rows = await self._send(self._sql["commit_changes"], self.namespace, worker_id, *values)
+            columns = batch.change_columns(ordered) + starts
+            rows = await self._send(self._sql["commit_changes"], self.namespace, worker_id, *columns)
             won, due = rows[0]
             winners = len(won or ())
         if winners == len(changes):
