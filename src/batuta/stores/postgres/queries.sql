@@ -275,7 +275,7 @@ WHERE r.namespace = $1
   AND ($4::text IS NULL OR r.kind = $4)
   AND ($5::text IS NULL OR r.queue = $5)
   AND ($6::text IS NULL OR starts_with(r.id, $6))
-  AND ($7::text IS NULL OR r.tags::jsonb @> $7::jsonb)
+  AND ($7::text IS NULL OR batuta.readable(r.tags)::jsonb @> batuta.readable($7)::jsonb)
   AND ($8::bigint IS NULL OR r.created_at > $8)
   AND ($9::bigint IS NULL OR r.created_at < $9)
   AND r.run_id < coalesce($10, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid)
@@ -291,7 +291,7 @@ WHERE r.namespace = $1
   AND ($4::text IS NULL OR r.kind = $4)
   AND ($5::text IS NULL OR r.queue = $5)
   AND ($6::text IS NULL OR starts_with(r.id, $6))
-  AND ($7::text IS NULL OR r.tags::jsonb @> $7::jsonb)
+  AND ($7::text IS NULL OR batuta.readable(r.tags)::jsonb @> batuta.readable($7)::jsonb)
   AND ($8::bigint IS NULL OR r.created_at > $8)
   AND ($9::bigint IS NULL OR r.created_at < $9)
   AND r.run_id < coalesce($10, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid)
@@ -305,7 +305,7 @@ WHERE r.namespace = $1
   AND ($4::text IS NULL OR r.kind = $4)
   AND ($5::text IS NULL OR r.queue = $5)
   AND ($6::text IS NULL OR starts_with(r.id, $6))
-  AND ($7::text IS NULL OR r.tags::jsonb @> $7::jsonb)
+  AND ($7::text IS NULL OR batuta.readable(r.tags)::jsonb @> batuta.readable($7)::jsonb)
   AND ($8::bigint IS NULL OR r.created_at > $8)
   AND ($9::bigint IS NULL OR r.created_at < $9);
 
