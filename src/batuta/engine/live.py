@@ -13,6 +13,7 @@ from msgspec import UNSET
 
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.failures import to_failure
+from batuta.authoring.names import readable
 from batuta.clock import SECOND
 from batuta.engine.calls import DROPPED, ENDED, Call
 from batuta.engine.chains import closing_move, ended_move
@@ -455,6 +456,8 @@ class LiveRun:
 
     def move(self, move: Move) -> None:
         """The next change is this run's last here."""
+        if move.reason:
+            move.reason = readable(move.reason)
         self.open_change().move = move
         self.leaving = True
 
