@@ -197,9 +197,9 @@ async def test_a_start_of_a_worker_whose_lease_was_over_is_refused_though_it_is_
     await outlive_lease(store)
     judge = store._judge
 
-    async def judge_later(changes: Sequence[Change], lost: list[int]) -> dict[int, Verdict]:
+    async def judge_later(worker_id: str, changes: Sequence[Change], lost: list[int]) -> dict[int, Verdict]:
         await beat(store, worker)
-        return await judge(changes, lost)
+        return await judge(worker_id, changes, lost)
 
     monkeypatch.setattr(store, "_judge", judge_later)
     assert await Pen(new.run_id, epoch=1).write(store, worker, start=new) is Verdict.REFUSED

@@ -35,7 +35,7 @@ class Commits(Base):
                 hint = Hint(due=due)
             try:
                 if lost:
-                    answers.update(await self._judge(changes, lost))
+                    answers.update(await self._judge(worker_id, changes, lost))
             except StoreUnavailable as error:  # "nothing was written" would be a lie: the others of the batch are
                 raise OutcomeUnknown(str(error)) from error
         hint.closed = [
@@ -109,12 +109,12 @@ class Commits(Base):
         failpoint("commit.after")
         self._lose_reply("commit")
 
-    async def _judge(self, changes: Sequence[Change], lost: list[int]) -> dict[int, Verdict]:
+    async def _judge(self, worker_id: str, changes: Sequence[Change], lost: list[int]) -> dict[int, Verdict]:
         """Of changes whose fence did not hold: those that were not written by us before."""
         asked = [changes[index].run_id for index in lost]
         starts = (changes[index].start for index in lost)
         ids = [None if start is None else start.id for start in starts]
-        rows = await self._commit_session.read(self._sql["standing"], self.namespace, asked, ids)
+        rows = await self._commit_session.read(self._sql["standing"], self.namespace, worker_id, asked, ids)
         standing = {row["run_id"]: row for row in rows}
         verdicts = ((index, _verdict(changes[index], standing[changes[index].run_id])) for index in lost)
         return {index: verdict for index, verdict in verdicts if verdict is not None}
@@ -153,11 +153,10 @@ def closed_hint(row: Record) -> Hint:
 
 def _verdict(change: Change, row: Record) -> Verdict | None:
     """None when the change is there already: its epoch and its new head were written by us, and by nobody else."""
-    epoch, head, start = row["epoch"], row["head"], change.start
+    epoch, head = row["epoch"], row["head"]
     if epoch is None:
-        free = start is None or row["holder"] is None or rules.may_replace(start.if_exists, row["holder_closed"])
-        return Verdict.REFUSED if free else Verdict.EXISTS
+        return Verdict.EXISTS if row["taken"] else Verdict.REFUSED
     if epoch == change.epoch and head == change.head and row["closed_at"] is None and rules.must_read(change.move):
         return Verdict.UNREAD  # the fence would have held: nothing but messages kept it from closing
-    mine = head >= change.new_head if start is not None else head == change.new_head
+    mine = head >= change.new_head if change.start is not None else head == change.new_head
     return None if epoch == change.epoch and mine else Verdict.REFUSED

@@ -102,16 +102,16 @@ FROM batuta.commit_changes(
     $49, $50, $51, $52, $53);
 
 -- standing --
--- Where these runs stand, and whether another has the id: what became of changes whose fence did not hold. Of a start
--- that is not there, a worker that was not live then and is now must not be taken for an id that is taken.
-SELECT a.run_id, r.epoch, r.head, r.closed_at, c.run_id AS holder, c.closed_at IS NOT NULL AS holder_closed
-FROM unnest($2::uuid[], $3::text[]) AS a(run_id, id)
+-- Where these runs stand, whether a run has their id, and whether the worker is live: what became of changes whose fence
+-- did not hold. A worker that was not live then may be so now, and that must not be taken for an id that is taken.
+SELECT a.run_id, r.epoch, r.head, r.closed_at,
+       EXISTS (SELECT FROM batuta.runs c WHERE c.id = a.id AND c.namespace || '' = $1 AND c.current OFFSET 0)
+       AND EXISTS (SELECT FROM batuta.workers w
+                   WHERE w.namespace = $1 AND w.worker_id = $2 AND w.lease_until > batuta.batuta_now()) AS taken
+FROM unnest($3::uuid[], $4::text[]) AS a(run_id, id)
 LEFT JOIN LATERAL (
     SELECT r.epoch, r.head, r.closed_at FROM batuta.runs r WHERE r.run_id = a.run_id AND r.namespace || '' = $1
-) r ON true
-LEFT JOIN LATERAL (
-    SELECT c.run_id, c.closed_at FROM batuta.runs c WHERE c.id = a.id AND c.namespace || '' = $1 AND c.current LIMIT 1
-) c ON true;
+) r ON true;
 
 -- start_runs --
 -- Insert unowned runs, each with its start message. Rows come in order of the ids; no row for one whose id is taken.
