@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
-from chaos import clocks, deploys, disk, outages, replies, storm, sweep, zombies
+from chaos import clocks, deploys, disk, letters, outages, replies, storm, sweep, zombies
 from chaos.places import StoreKind
 from chaos.report import Tally
 from chaos.stage import Stage, each
@@ -15,6 +15,8 @@ from chaos.stage import Stage, each
 Scenario = Callable[[Stage, Tally], Awaitable[None]]
 
 KILLS_A_SITE, STOPS_A_SITE = 3, 1
+SENDS_A_SITE: dict[letters.Then, tuple[int, int]] = {"kill": (2, 8), "go on": (1, 4)}
+"""Short and long."""
 
 
 def scenarios(kinds: Sequence[StoreKind]) -> dict[str, Scenario]:
@@ -23,6 +25,7 @@ def scenarios(kinds: Sequence[StoreKind]) -> dict[str, Scenario]:
     for kind in kinds:
         found[f"kill at every failpoint, {kind}"] = partial(_kills, kind)
         found[f"stop at every failpoint, {kind}"] = partial(_stops, kind)
+        found[f"messages at every failpoint, {kind}"] = partial(_letters, kind)
         found[f"woken after others acted, {kind}"] = partial(_woken, kind)
         found[f"reply lost, {kind}"] = partial(_replies, kind)
         found[f"drained and killed, {kind}"] = partial(
@@ -54,6 +57,15 @@ async def _stops(kind: StoreKind, stage: Stage, tally: Tally) -> None:
     counts = await sweep.count_points(stage, kind, tally)
     points = sweep.points(counts, 5 if stage.long else STOPS_A_SITE)
     await each(stage, tally, [partial(zombies.stop_at, stage, kind, point, tally) for point in points])
+
+
+async def _letters(kind: StoreKind, stage: Stage, tally: Tally) -> None:
+    counts = await letters.count_points(stage, kind, tally)
+    cases: list[Callable[[], Awaitable[Any]]] = []
+    for then, (short, long) in SENDS_A_SITE.items():
+        points = sweep.points(counts, long if stage.long else short)
+        cases += [partial(letters.send_at, stage, kind, point, then, tally) for point in points]
+    await each(stage, tally, cases)
 
 
 async def _woken(kind: StoreKind, stage: Stage, tally: Tally) -> None:

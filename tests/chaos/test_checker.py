@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from chaos.calls import Begin
 from chaos.case import Case
 from chaos.checker import Checker, read_journals
 from chaos.places import Place, Places
 from chaos.process import Crew
 from chaos.report import Tally
 from chaos.stage import verify
-from chaos.worker import Begin
 
 pytestmark = [pytest.mark.chaos, pytest.mark.serial]
 

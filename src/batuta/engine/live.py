@@ -287,11 +287,9 @@ class LiveRun:
             self.park(str(error))
             return
         self.machine.entries -= 1
-        failure = to_failure(error)
-        failure.retryable = False
-        again = Body(body.seq, body.name, error=failure, attempts=body.attempts, started_at=body.started_at)
-        again.message_id = body.message_id
-        self._take_turn(_FAILS[kind], again)
+        body.value, body.error = UNSET, to_failure(error)
+        body.error.retryable = False
+        self._take_turn(_FAILS[kind], body)
 
     def _record(self, kind: EntryKind, at: int, body: Body) -> None:
         entry = encode_entry(self.head + 1, kind, at, body, self._crc)
@@ -516,6 +514,10 @@ class LiveRun:
         if self._backlog or self._held_up or self.lacking or self._host.draining:
             self._host.call_soon(self._go_on)  # not here: a turn must not run inside the committer's task
 
+    @property
+    def behind(self) -> bool:
+        return bool(self._backlog)
+
     def _too_far_ahead(self) -> bool:
         return self.head - self.durable >= self._host.settings.undurable_entries
 
@@ -528,6 +530,8 @@ class LiveRun:
         self.hand_back_when_draining()
         if self.leaving:
             return
+        if not self._backlog:
+            self._host.caught_up(self)
         if self.lacking:
             self._after_turn()
         elif self._held_up and not self._backlog and not self._too_far_ahead():
