@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from batuta.authoring.context import kinship
 from batuta.authoring.definitions import Workflow
-from batuta.authoring.names import check_name
+from batuta.authoring.names import check_name, check_reason
 from batuta.authoring.retry import Retry
 from batuta.authoring.starting import LARGEST_MEMO, check_id, check_start_options
 from batuta.errors import InvalidInput
@@ -78,7 +78,7 @@ class Child(Generic[R]):
 
     async def cancel(self, reason: str = "") -> None:
         """Ask it to end; it may clean up first, and may refuse. Nothing when it has ended already."""
-        self._run.cancel(reason)
+        self._run.cancel(check_reason(reason))
 
     async def signal(self, signal: Any, value: Any = None) -> None:
         """Send it a signal. Raises RunClosed."""

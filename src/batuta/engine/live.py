@@ -14,6 +14,7 @@ from msgspec import UNSET
 from batuta import failpoints
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.failures import to_failure
+from batuta.authoring.names import readable
 from batuta.clock import SECOND
 from batuta.engine.calls import DROPPED, ENDED, Call
 from batuta.engine.chains import closing_move, ended_move
@@ -27,7 +28,7 @@ from batuta.engine.reading import Redo, accepts, as_input, redo, tell_answers
 from batuta.engine.relations import parent_message, send_again, store_answers
 from batuta.engine.replay import Replay
 from batuta.engine.routes import due_checks
-from batuta.engine.waiting import next_wake, only_waits, pick_up, stays_until
+from batuta.engine.waiting import is_owed, next_wake, only_waits, pick_up, stays_until
 from batuta.errors import InvalidInput, OutcomeUnknown, WorkflowBroken
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
@@ -449,6 +450,8 @@ class LiveRun:
 
     def move(self, move: Move) -> None:
         """The next change is this run's last here."""
+        if move.reason:
+            move.reason = readable(move.reason)
         self.open_change().move = move
         self.leaving = True
 
@@ -456,7 +459,7 @@ class LiveRun:
         """Hand the run back, due at `wake_at`."""
         failpoint("evict.before")
         state = RunState.WAITING if self.head >= 0 else RunState.PENDING
-        self.move(Move(state, wake_at, reason))
+        self.move(Move(state, self._host.clock.now() if is_owed(self, self._backlog) else wake_at, reason))
 
     def park(self, reason: str) -> None:
         log.error("run %s (%s) is parked as needs_code: %s", self.identity.id, self.workflow.name, reason)
