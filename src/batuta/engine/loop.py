@@ -228,6 +228,10 @@ class RunLoop(asyncio.AbstractEventLoop):
         """Where each unfinished task waits, innermost frame first in line."""
         return [_place(task.get_coro()) for task in self._tasks.values() if not task.done()]
 
+    def has_ended(self) -> bool:
+        """Whether nothing in it is suspended: tearing it down runs no code of the workflow."""
+        return not self._generators and all(task.done() for task in self._tasks.values())
+
     def tear_down(self) -> None:
         """Close everything that is suspended, in order. Their `finally` blocks run; what they call must refuse."""
         self._torn_down = True

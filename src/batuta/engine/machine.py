@@ -539,14 +539,10 @@ class Machine:
         self._gone = True
         self._shut = "gone"
         if hasattr(self, "loop"):
-            host = _get_running_loop()
-            hooks = hook_generators()
-            _set_running_loop(self.loop)
-            try:
-                self._context.run(self.loop.tear_down)  # in the run's context: its batuta calls must find this machine
-            finally:
-                sys.set_asyncgen_hooks(*hooks)
-                _set_running_loop(host)
+            if self.loop.has_ended():
+                self.loop.tear_down()
+            else:
+                self._unwind()
             # Machine, loop, main task and context refer to each other: leave nothing for the collector.
             del self._context, self.loop
             self._main = None
@@ -556,6 +552,15 @@ class Machine:
             self.kin.clear()
         self._timers.clear()
         self.deadlines.clear()
+
+    def _unwind(self) -> None:
+        host, hooks = _get_running_loop(), hook_generators()
+        _set_running_loop(self.loop)
+        try:
+            self._context.run(self.loop.tear_down)  # in the run's context: its batuta calls must find this machine
+        finally:
+            sys.set_asyncgen_hooks(*hooks)
+            _set_running_loop(host)
 
 
 _DELIVER: dict[EntryKind, Callable[[Machine, Body], None]] = {

@@ -302,16 +302,17 @@ class Session:
         return future
 
     def _begin_starts(self) -> None:
-        for _ in range(min(_SLICE, len(self._starts))):
-            new, workflow, body, future = self._starts.popleft()
-            identity = RunIdentity(new.run_id, new.id, new.queue, self.store.namespace, new.chain_id)
-            run = LiveRun(self, workflow, identity, epoch=1)
-            run.starting = future
-            self.runs[new.run_id] = run
-            try:
-                run.begin(new, body)
-            except Exception as error:  # noqa: BLE001 - one bad start must not hold up the others
-                run.drop(error)
+        with turns():
+            for _ in range(min(_SLICE, len(self._starts))):
+                new, workflow, body, future = self._starts.popleft()
+                identity = RunIdentity(new.run_id, new.id, new.queue, self.store.namespace, new.chain_id)
+                run = LiveRun(self, workflow, identity, epoch=1)
+                run.starting = future
+                self.runs[new.run_id] = run
+                try:
+                    run.begin(new, body)
+                except Exception as error:  # noqa: BLE001 - one bad start must not hold up the others
+                    run.drop(error)
         if self._starts:
             self._loop.call_soon(self._begin_starts)
 
