@@ -174,12 +174,12 @@ class LiveRun:
         if self._host.draining:
             self.hand_back()
             return
+        send_again(self)  # before any turn: what that one sends comes after it
         answered = answered_early(self, messages, attempts)
         for seq in list(self.machine.activities):
             if seq in self.machine.activities:  # resuming another one may have caused a turn
                 tries = [a for a in attempts if a.seq == seq]
                 self._host.executor.resume(self, seq, tries, answered=seq in answered)
-        send_again(self)
         self.receive(messages)
         if self.head >= 0:
             self.wake(self._host.clock.now())
