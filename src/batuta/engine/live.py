@@ -550,6 +550,7 @@ class LiveRun:
     def _do_again(self, again: Redo, attempts: Sequence[Attempt], messages: Sequence[Message]) -> None:
         self._again = None
         self.reading = True
+        self._read_anew()
         send_again(self)
         try:
             pending = set(self.machine.activities)
@@ -560,6 +561,11 @@ class LiveRun:
         finally:
             self.reading = False
         self.wake(self._host.clock.now())
+
+    def _read_anew(self) -> None:
+        """Messages that waited for their turn are unread: they are read with the others, in their order."""
+        self.seen.difference_update(body.message_id for _, body in self._backlog)
+        self._backlog = deque(one for one in self._backlog if not one[1].message_id)
 
     def _gone(self, move: Move) -> None:
         if move.state in CLOSED:
