@@ -442,7 +442,7 @@ class LiveRun:
         now = self._host.clock.now()
         if not self.ready:
             self.leave(now)
-        elif self.head == self.durable and all(call.idle for call in self.calls.values()):
+        elif self.head == self.durable and not self._backlog and all(call.idle for call in self.calls.values()):
             begun = self.machine.activities.keys() <= self.calls.keys() and self.head >= 0
             self.leave(next_wake(self) if begun else now)
 
