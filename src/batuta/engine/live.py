@@ -22,7 +22,7 @@ from batuta.engine.host import Host
 from batuta.engine.logs import emit_all
 from batuta.engine.machine import Machine, RunIdentity
 from batuta.engine.outside import answered_early
-from batuta.engine.reading import Redo, accepts, as_input, redo, tell_answers
+from batuta.engine.reading import Redo, accepts, as_input, redo, tell_answers, to_begin_with
 from batuta.engine.relations import parent_message, send_again, store_answers
 from batuta.engine.replay import Replay
 from batuta.engine.routes import due_checks
@@ -187,8 +187,8 @@ class LiveRun:
     def receive(self, messages: Sequence[Message]) -> None:
         """Deliver what is unread and was not delivered before."""
         failpoint("message.read")
-        if self.head < 0:  # messages to the run before in its chain may be older than this one's start
-            messages = sorted(messages, key=lambda message: message.kind is not MessageKind.START)
+        if self.head < 0:
+            messages = to_begin_with(messages)
         self.reading = True
         try:
             for message in messages:
