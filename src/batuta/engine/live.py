@@ -15,7 +15,7 @@ from batuta.authoring.definitions import Workflow
 from batuta.authoring.failures import to_failure
 from batuta.clock import SECOND
 from batuta.engine.calls import DROPPED, ENDED, Call
-from batuta.engine.chains import closing_move, ended_move
+from batuta.engine.chains import closing_move, ended_move, storable
 from batuta.engine.completion import Completion
 from batuta.engine.effects import add_effects
 from batuta.engine.host import Host
@@ -466,7 +466,7 @@ class LiveRun:
 
     def park(self, reason: str) -> None:
         log.error("run %s (%s) is parked as needs_code: %s", self.identity.id, self.workflow.name, reason)
-        self.move(Move(RunState.NEEDS_CODE, None, reason, self.workflow.fingerprint))
+        self.move(Move(RunState.NEEDS_CODE, None, storable(reason), self.workflow.fingerprint))
 
     # -- the committer answers
 
