@@ -9,12 +9,14 @@ from msgspec import Struct
 
 from batuta.authoring.context import kinship
 from batuta.authoring.definitions import Workflow
-from batuta.authoring.names import check_name
+from batuta.authoring.letters import name_of
+from batuta.authoring.messages import Signal
+from batuta.authoring.names import check_reason
 from batuta.authoring.retry import Retry
 from batuta.authoring.starting import LARGEST_MEMO, check_id, check_start_options
 from batuta.errors import InvalidInput
 from batuta.journal.records import ParentPolicy
-from batuta.serde import decoder_for, encode
+from batuta.serde import Decoder, decoder_for, encode
 
 R = TypeVar("R")
 
@@ -56,7 +58,7 @@ class Kinship(Protocol):
     def start_child(
         self, workflow: Any, args: tuple[Any, ...], options: ChildOptions, result: Any
     ) -> Coroutine[Any, Any, ChildRun]: ...
-    def send(self, id: str, name: str, value: Any) -> Coroutine[Any, Any, None]: ...
+    def send(self, id: str, name: str, value: Any, decoder: Decoder | None) -> Coroutine[Any, Any, None]: ...
     def continue_as_new(self, args: tuple[Any, ...], version: str | None) -> NoReturn: ...
     def at_safe_point(self) -> bool: ...
 
@@ -78,7 +80,7 @@ class Child(Generic[R]):
 
     async def cancel(self, reason: str = "") -> None:
         """Ask it to end; it may clean up first, and may refuse. Nothing when it has ended already."""
-        self._run.cancel(reason)
+        self._run.cancel(check_reason(reason))
 
     async def signal(self, signal: Any, value: Any = None) -> None:
         """Send it a signal. Raises RunClosed."""
@@ -116,10 +118,11 @@ async def start_child(workflow: Any, /, *args: Any, result: Any = None, **option
 async def send(id: str, signal: Any, value: Any = None) -> None:
     """Send a signal to the open run of that id; it has arrived when this returns, once, in the order of sending.
 
-    Raises UnknownRun or RunClosed.
+    The signal is given by its definition or its name. Raises UnknownRun or RunClosed, and InvalidInput when the value
+    does not fit the definition.
     """
-    name = check_name(getattr(signal, "name", signal), "signal name")
-    await kinship("send()").send(check_id(id), name, value)
+    decoder = signal.decoder if isinstance(signal, Signal) else None
+    await kinship("send()").send(check_id(id), name_of(signal, Signal), value, decoder)
 
 
 _NO_OPTIONS = ChildOptions()

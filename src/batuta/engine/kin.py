@@ -144,10 +144,12 @@ class Kin:
         )
         machine.beyond = True
 
-    async def send(self, id: str, name: str, value: Any) -> None:
-        machine = self._machine
+    async def send(self, id: str, name: str, value: Any, decoder: Decoder | None) -> None:
+        machine, what = self._machine, f"the value of signal {name!r}"
         machine.check_alive()
-        data = encode(value, f"signal {name!r}", machine.limit)
+        data = encode(value, what, machine.limit)
+        if decoder is not None:
+            decode(data, decoder, what)
         seq = machine.next_seq()
         command = self.sent[seq] = Command(seq, CommandKind.SEND, name, Raw(data), to=id)
         machine.commands.append(command)
