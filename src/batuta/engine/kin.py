@@ -168,18 +168,24 @@ class Kin:
             raise InvalidInput(
                 "continue_as_new() was called in a task: call it in the workflow's own coroutine, its tasks being done"
             )
+        following = machine.start.version if version is None else check_version(version)
+        if following != machine.start.version:  # its parameters are its own: who has that version checks them
+            raise ContinueAsNew(encode(args, f"the input of version {following!r}", machine.limit), following)
         codec = machine.workflow.codec
         data = codec.encode_args(args, {}, machine.limit)
         codec.decode_args(data)
-        raise ContinueAsNew(data, machine.start.version if version is None else check_version(version))
+        raise ContinueAsNew(data, following)
 
     def at_safe_point(self) -> bool:
         """Whether to continue as new here. In replay, what was done when this turn was live."""
         machine = self._machine
         machine.check_alive()
+        busy = machine.mailbox is not None and machine.mailbox.is_handling()
+        if busy or machine.activities or self.waits() or machine.next_timer() is not None:
+            return False
         if machine.recorded is not None:
             return any(command.kind is CommandKind.CONTINUE for command in machine.recorded)
-        return machine.continue_hint() and not machine.activities and not self.waits() and machine.next_timer() is None
+        return machine.continue_hint()
 
     # -- inputs
 
