@@ -218,7 +218,8 @@ class Executor:
             wait = (ends - now) / SECOND + 0.001
             call.waking = self._loop.call_later(wait, self._waited_too_long, call, ends, limit, context=self._context)
             return
-        self._answer(call, fatal(timeout(call, "start", "did not start within", limit)))
+        # Here and now: until it has its answer, a place that becomes free would begin it all the same.
+        self._hand_over(call, fatal(timeout(call, "start", "did not start within", limit)))
 
     def _launch(self, call: Call) -> None:
         """One attempt begins. It holds its place until it has really come to an end."""
@@ -381,14 +382,16 @@ class Executor:
         self._tells = log.isEnabledFor(logging.DEBUG)
         with turns():
             for _ in range(min(_SLICE, len(answers))):
-                call, answer = answers.popleft()
-                try:
-                    self._deliver_answer(call, answer)
-                except Exception:
-                    log.exception("run %s is dropped and will be read again", call.run.identity.id)
-                    call.run.drop()
+                self._hand_over(*answers.popleft())
         if answers:
             self._loop.call_soon(self._deliver_answers)
+
+    def _hand_over(self, call: Call, answer: bytes | Failure) -> None:
+        try:
+            self._deliver_answer(call, answer)
+        except Exception:
+            log.exception("run %s is dropped and will be read again", call.run.identity.id)
+            call.run.drop()
 
     def _deliver_answer(self, call: Call, answer: bytes | Failure) -> None:
         if call.over:
