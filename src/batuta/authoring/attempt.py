@@ -81,7 +81,7 @@ def _attempt(asked: str) -> Attempt:
     found = current_activity.get()
     if found is None:
         raise WorkerError(
-            f"{asked} was called outside an activity that a worker runs; a thread that an activity starts by itself must "
+            f"{asked} was called outside an activity that a worker runs; a thread that an activity starts itself must "
             f"run in its context: Thread(target=contextvars.copy_context().run, args=(work,))"
         )
     return found

@@ -16,7 +16,7 @@ def check_name(name: object, what: str) -> str:
 
 def check_reason(reason: object) -> str:
     """Why something is to end, in words that every store can carry. Raises InvalidInput."""
-    if not isinstance(reason, str) or "\0" in reason or not reason.isascii() and _is_broken(reason):
+    if not isinstance(reason, str) or "\0" in reason or (not reason.isascii() and _is_broken(reason)):
         raise InvalidInput(f"reason={reason!r} must be a text; leave it out when there is none")
     return reason
 

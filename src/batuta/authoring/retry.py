@@ -30,7 +30,7 @@ class Retry(Struct, frozen=True):
         if isinstance(self.never, str):
             raise InvalidInput(f"Retry(never={self.never!r}) must be a list of class names, not one string")
         numbers = (self.attempts, self.first, self.factor, self.longest, self.jitter)
-        if not all(isinstance(one, int | float) and isfinite(one) for one in numbers) or (
+        if not all(map(_is_number, numbers)) or (
             self.attempts < 0 or self.first < 0 or self.factor < 1 or self.longest < 0 or not 0 <= self.jitter <= 1
         ):
             raise InvalidInput(
@@ -47,3 +47,7 @@ class Retry(Struct, frozen=True):
         except OverflowError:
             wait = self.longest
         return wait * (1 + self.jitter * (2 * chance - 1))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and isfinite(value)
