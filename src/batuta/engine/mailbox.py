@@ -252,10 +252,11 @@ class Mailbox:
         if self._open.pop(message_id, None) is not None:
             self._machine.issue_beyond(CommandKind.ANSWER, name, data, error, to=message_id)
 
-    def close(self) -> None:
+    def close(self, *, continues: bool) -> None:
         """The run ends: who still waits for an answer is told that none will come."""
+        state, how = ("continued", "went on as a new run") if continues else ("closed", "ended")
         for message_id, name in list(self._open.items()):
-            ended = RunClosed(self._machine.identity.id, "closed", f"it ended before it answered update {name!r}")
+            ended = RunClosed(self._machine.identity.id, state, f"it {how} before it answered update {name!r}")
             self._say(name, message_id, error=ended)
 
     # -- queries
