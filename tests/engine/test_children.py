@@ -601,3 +601,30 @@ async def test_only_what_fits_a_signal_is_sent_as_one() -> None:
         assert "the value of signal 'news' does not fit" in no_fit
         assert "None is no signal" in nothing
         assert await listener.result() == 5
+
+
+async def test_a_child_gets_the_memo_as_it_was_when_it_was_asked_for() -> None:
+    @workflow
+    async def changes_its_mind() -> int:
+        memo, tags = {"a": 1}, {"b": "1"}
+        child = asyncio.create_task(run_child(adds, 1, id="kid", memo=memo, tags=tags))
+        await asyncio.sleep(0)
+        memo["a"], tags["b"] = 2, "2"
+        return await child
+
+    async with world(changes_its_mind, adds, add) as env:
+        assert await env.run(changes_its_mind) == 2
+        kid = await (await env.client.get("kid")).describe()
+        assert (kid.memo, kid.tags) == ({"a": 1}, {"b": "1"})
+
+
+async def test_a_run_whose_error_holds_nul_is_tried_again(arena: Arena) -> None:
+    @workflow
+    async def garbles() -> int:
+        if info().attempt < 2:
+            raise ValueError("nul \0 inside")
+        return info().attempt
+
+    client = await arena.client()
+    await arena.worker(client, garbles)
+    assert await (await client.start(garbles, retry=Retry(attempts=2, first=0.01))).result(PATIENCE) == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Mapping
 from typing import Any, Generic, NoReturn, Protocol, TypeVar, overload
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from batuta.authoring.context import kinship
 from batuta.authoring.definitions import Workflow
@@ -137,14 +137,17 @@ def _options(given: dict[str, Any]) -> ChildOptions:
             f"{', '.join(ChildOptions.__struct_fields__)} (arguments of the workflow are given by position)"
         )
     check_start_options(given)
-    encode(given.get("memo"), "memo", LARGEST_MEMO)
     encode(given.get("tags"), "tags", LARGEST_MEMO)
+    kept: dict[str, Any] = {"tags": dict(given.get("tags") or {})}  # as they are now, whatever the code does to them
+    if given.get("memo") is not None:
+        kept["memo"] = Raw(encode(given["memo"], "memo", LARGEST_MEMO))
     if given.get("id") is not None:
         check_id(given["id"])
     try:
-        return ChildOptions(**(given | {"policy": ParentPolicy(given.get("policy", ParentPolicy.CANCEL))}))
+        kept["policy"] = ParentPolicy(given.get("policy", ParentPolicy.CANCEL))
     except ValueError:
         raise InvalidInput(f"policy={given['policy']!r} must be one of {', '.join(ParentPolicy)}") from None
+    return ChildOptions(**(given | kept))
 
 
 def _decoder(workflow: Any, result: Any) -> Any:
