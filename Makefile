@@ -53,7 +53,7 @@ format: $(VENV)/.dev ## let ruff format and repair
 	$(PY) -m ruff check --fix $(CODE)
 
 bench: $(VENV)/.dev .venv-bench/.bench ## measure against the bare database and DBOS (CHECK=1 compares with the bars, FULL=1 takes long)
-	BATUTA_BENCH_PEER_PYTHON=.venv-bench/bin/python $(PY) -m bench $(if $(CHECK),--check) $(if $(FULL),--full)
+	BENCH_PEER_PYTHON=.venv-bench/bin/python $(PY) -m bench $(if $(CHECK),--check) $(if $(FULL),--full)
 
 chaos: $(VENV)/.dev ## kill, stop and starve workers and databases; nothing may be lost (LONG=1 for more)
 	$(PY) -m chaos $(if $(LONG),--long)

@@ -17,7 +17,7 @@ from bench.recovery import recover
 
 ROOT: Final = Path(__file__).parents[1]
 PEER_ENVIRONMENT: Final = ROOT / ".venv-bench"
-PEER_VARIABLE: Final = "BATUTA_BENCH_PEER_PYTHON"
+PEER_VARIABLE: Final = "BENCH_PEER_PYTHON"
 DEADLINE_S: Final = {"limit": 60.0, "batuta": 120.0, "dbos": 600.0}
 
 STACKS_BEFORE_S: Final = 5.0

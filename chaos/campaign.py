@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
-from chaos import clocks, deploys, disk, outages, replies, storm, sweep, zombies
+from chaos import clocks, deploys, disk, letters, outages, replies, storm, sweep, zombies
 from chaos.places import StoreKind
 from chaos.report import Tally
 from chaos.stage import Stage, each
@@ -15,6 +16,7 @@ from chaos.stage import Stage, each
 Scenario = Callable[[Stage, Tally], Awaitable[None]]
 
 KILLS_A_SITE, STOPS_A_SITE = 3, 1
+SENDS_A_MOMENT, SENDS_ELSEWHERE = 2, 1
 
 
 def scenarios(kinds: Sequence[StoreKind]) -> dict[str, Scenario]:
@@ -23,6 +25,7 @@ def scenarios(kinds: Sequence[StoreKind]) -> dict[str, Scenario]:
     for kind in kinds:
         found[f"kill at every failpoint, {kind}"] = partial(_kills, kind)
         found[f"stop at every failpoint, {kind}"] = partial(_stops, kind)
+        found[f"messages at every failpoint, {kind}"] = partial(_letters, kind)
         found[f"woken after others acted, {kind}"] = partial(_woken, kind)
         found[f"reply lost, {kind}"] = partial(_replies, kind)
         found[f"drained and killed, {kind}"] = partial(
@@ -54,6 +57,19 @@ async def _stops(kind: StoreKind, stage: Stage, tally: Tally) -> None:
     counts = await sweep.count_points(stage, kind, tally)
     points = sweep.points(counts, 5 if stage.long else STOPS_A_SITE)
     await each(stage, tally, [partial(zombies.stop_at, stage, kind, point, tally) for point in points])
+
+
+async def _letters(kind: StoreKind, stage: Stage, tally: Tally) -> None:
+    counts = await letters.count_points(stage, kind, tally)
+    moments = Counter({site: times for site, times in counts.items() if site in letters.MOMENTS})
+    many = 4 if stage.long else 1
+    sends: list[tuple[letters.Then, list[sweep.Point]]] = [
+        ("kill", sweep.points(moments, SENDS_A_MOMENT * many)),
+        ("kill", sweep.points(counts - moments, SENDS_ELSEWHERE * many)),
+        ("go on", sweep.points(moments, SENDS_ELSEWHERE * many)),
+    ]
+    cases = [partial(letters.send_at, stage, kind, point, then, tally) for then, points in sends for point in points]
+    await each(stage, tally, cases)
 
 
 async def _woken(kind: StoreKind, stage: Stage, tally: Tally) -> None:

@@ -19,10 +19,11 @@ from batuta.journal.entries import EntryKind
 from batuta.journal.records import MessageKind, Run, RunFilter, WorkerInfo
 from batuta.journal.states import OPEN, PARKED, RunState
 from chaos import flows
+from chaos.calls import Begin, Caller
 from chaos.ledger import Account
 from chaos.places import Place
 from chaos.process import Crew, TooSlow, WorkerProcess, until
-from chaos.worker import Begin, Job
+from chaos.worker import Job
 
 LEASE_S, HEARTBEAT_S, GRACE_S = 1.5, 0.3, 0.2
 SETTINGS = {
@@ -42,21 +43,30 @@ UNFINISHED = tuple(sorted(OPEN - PARKED))
 class Case:
     """An async context manager. `name` names the ledger's file and the logs."""
 
-    def __init__(self, name: str, place: Place, crew: Crew) -> None:
+    def __init__(self, name: str, place: Place, crew: Crew, *, answers: bool = True) -> None:
+        """`answers`: complete activities that wait for an answer from outside."""
+        self._answers = answers
         self.name, self.place, self.crew = name, place, crew
         self.store = store_for(place.url, namespace=place.namespace)
         self.client = Batuta(NativeBackend(self.store), self.store.open, self.store.close)
         self.ledger = crew.client(name)
+        self.caller = Caller(self.client, self.ledger)
         self.processes: list[WorkerProcess] = []
         self._account = Account([])
+        self._answering: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         await self.store.open()
+        if self._answers:
+            self._answering = asyncio.create_task(self._answer())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._answering is not None:
+            self._answering.cancel()
+            await asyncio.wait({self._answering})
         self.ledger.close()
         await self.store.close()
 
@@ -70,15 +80,13 @@ class Case:
 
     async def start(self, workflow: str, id: str, *args: Any) -> None:
         """Start a run from outside: it waits in the queue."""
-        self.ledger.write("invoke", op="start", key=id)
-        await self.client.start(workflow, *args, id=id)
-        self.ledger.write("ok", op="start", key=id)
+        await self.caller.start(Begin(workflow, id, list(args)), tries=1)
 
-    async def leave_orphan(self, id: str) -> None:
+    async def leave_orphan(self, id: str, workflow: str = "order") -> None:
         """A run whose owner is gone: registered, claimed, never heard of again."""
-        await self.start("order", id, id)
+        await self.start(workflow, id, id)
         ghost = WorkerInfo(
-            worker_id=new_worker_id(), queues=["default"], code={"order": "unknown"}, lease=round(LEASE_S * SECOND)
+            worker_id=new_worker_id(), queues=["default"], code={workflow: "unknown"}, lease=round(LEASE_S * SECOND)
         )
         await self.store.register(ghost)
         await self.store.claim(ghost, 1)
@@ -92,6 +100,17 @@ class Case:
         process = self.crew.worker(task, SETTINGS | dict(env or {}), under)
         self.processes.append(process)
         return process
+
+    async def _answer(self) -> None:
+        """Complete the activities that wait for an answer from outside, as a person would: once each."""
+        answered: set[str] = set()
+        while True:
+            for asked in self.account.effects("token"):
+                if asked.text not in answered:
+                    self.ledger.write("end", key=asked.key, name=asked.name, run=asked.run, attempt=asked.attempt)
+                    if await self.caller.complete(asked):
+                        answered.add(asked.text)
+            await asyncio.sleep(LOOK_EVERY_S)
 
     async def runs(self, where: RunFilter | None = None) -> list[Run]:
         """All runs, newest first."""
@@ -198,7 +217,8 @@ def _told(run: Run) -> str:
 
 def reference_begin() -> list[Begin]:
     """What the victim of a sweep starts itself."""
-    return [Begin("order", "begun", ["begun"]), Begin("hold", "held", ["held"])]
+    begun = [("order", "begun"), ("hold", "held"), ("trade", "traded")]
+    return [Begin(workflow, id, [id]) for workflow, id in begun]
 
 
 def reference_tail() -> list[Begin]:

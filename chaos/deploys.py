@@ -7,12 +7,12 @@ import time
 
 from batuta.journal.records import RunFilter
 from batuta.journal.states import OPEN, RunState
+from chaos.calls import Begin
 from chaos.case import Case
 from chaos.places import StoreKind
 from chaos.process import TooSlow, WorkerProcess
 from chaos.report import Tally
 from chaos.stage import Stage, finish
-from chaos.worker import Begin
 
 RUNS, STEPS, STEP_S = 30, 15, 0.1
 PATIENCE_S = 60.0

@@ -13,7 +13,17 @@ import signal
 import time
 from typing import Any
 
-from batuta import Interrupted, NonRetryable, Retry, Workflow, activity, activity_info, workflow
+from batuta import (
+    CompleteLater,
+    Interrupted,
+    NonRetryable,
+    Retry,
+    Workflow,
+    activity,
+    activity_info,
+    heartbeat,
+    workflow,
+)
 from chaos.ledger import LedgerClient
 
 SHORT_WAIT_S = 0.05
@@ -22,6 +32,9 @@ KEEP_IN_MEMORY_S = 0.3
 """What the worker is told: the long wait is over it, the short one and the retries are not."""
 EFFECT_S = 0.02
 SLOW_EFFECT_S = 0.3
+THERE = "there"
+"""The queue that activities are routed to."""
+SILENCE_S = 10.0
 QUICK = Retry(attempts=3, first=0.04, factor=1.0, jitter=0.0)
 
 
@@ -109,6 +122,26 @@ class Effects:
             raise ConnectionError("not yet")
         self._note("end")
         return f"patient {order}"
+
+    @activity(queue=THERE, heartbeat=SILENCE_S, retry=Retry(attempts=8, first=0.04, factor=1.0, jitter=0.0))
+    async def render(self, order: str) -> str:
+        """Routed. Its first attempt tells how far it came, and fails; the next one goes on from there."""
+        first, page = activity_info().attempt == 1, activity_info().details
+        heartbeat(1 if first else None)
+        self._note("begin")
+        await asyncio.sleep(EFFECT_S)
+        if first:
+            self._note("fail")
+            raise ConnectionError("not yet")
+        self._note("end")
+        return f"rendered {order} from page {page}"
+
+    @activity(retry=QUICK)
+    async def ask(self, order: str) -> str:
+        """Answered from outside: the tester finds the token in the ledger."""
+        self._note("begin")
+        self._note("token", text=activity_info().token)
+        raise CompleteLater
 
 
 @workflow

@@ -26,7 +26,8 @@ PATIENCE_S = 30.0
 
 
 class Record(Struct, omit_defaults=True):
-    """One line. `what` is begin, end or fail for an effect; invoke, ok, fail or info for a client's call `op`."""
+    """One line. `what` is begin, end, fail or token for an effect; invoke, ok, fail, info or rejected for a
+    client's call `op`."""
 
     case: str
     what: str
@@ -37,6 +38,8 @@ class Record(Struct, omit_defaults=True):
     attempt: int = 0
     op: str = ""
     """Empty for effects."""
+    message: str = ""
+    """What a call sent: the id of a signal or update, or the key of the activity that it completes."""
     once: bool = False
     pid: int = 0
     at: float = 0.0
@@ -125,8 +128,17 @@ class Account:
     def refreshed(self, directory: Path, case: str) -> Account:
         """The account as it is now; this one when nothing was added."""
         path = path_of(directory, case)
-        data = path.read_bytes() if path.exists() and path.stat().st_size != self._size else b""
-        return Account([_decoder.decode(line) for line in data.splitlines()], len(data)) if data else self
+        size = path.stat().st_size if path.exists() else 0
+        if size == self._size:
+            return self
+        if size < self._size:  # it is another file
+            return Account([]).refreshed(directory, case)
+        with path.open("rb") as file:
+            file.seek(self._size)
+            data = file.read()
+        data = data[: data.rfind(b"\n") + 1]
+        added = [_decoder.decode(line) for line in data.splitlines()]
+        return Account([*self.records, *added], self._size + len(data))
 
     def effects(self, what: str) -> list[Record]:
         return [record for record in self.records if record.what == what and not record.op]

@@ -14,12 +14,12 @@ from pathlib import Path
 import asyncpg
 
 from batuta.testing.servers import PostgresServer, StopMode
+from chaos.calls import Begin
 from chaos.case import HEARTBEAT_S, LEASE_S, Case
 from chaos.places import Place, migrate
 from chaos.process import WorkerProcess
 from chaos.report import Tally
 from chaos.stage import Stage, finish
-from chaos.worker import Begin
 
 WORKERS = 3
 PATIENCE_S = 60.0
@@ -43,6 +43,7 @@ def load(name: str, count: int) -> list[Begin]:
         lambda id: Begin("order", id, [id]),
         lambda id: Begin("steps", id, [id, 12, 0.05]),
         lambda id: Begin("waits", id, [id, 0.8]),
+        lambda id: Begin("trade", id, [id]),
     ]
     return [kinds[number % len(kinds)](f"{name}-{number}") for number in range(count)]
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from chaos.case import Case
+from chaos.case import Case, reference_begin
 from chaos.places import Place, StoreKind
 from chaos.proxy import Proxy
 from chaos.report import Tally
 from chaos.stage import Stage, finish
 from chaos.sweep import CANCEL, ids, prepare
-from chaos.worker import Begin
 
 
 def plans(kind: StoreKind, *, long: bool) -> list[str]:
@@ -34,11 +33,10 @@ async def lose(stage: Stage, kind: StoreKind, plan: str, tally: Tally) -> None:
 
 async def _one_worker_does_all(case: Case, tally: Tally, faults: str = "", url: str = "") -> None:
     """The worker whose replies are lost finishes everything itself: nobody takes over from the living."""
-    begin = [Begin("order", "begun", ["begun"]), Begin("hold", "held", ["held"])]
     place = case.place
     if url:
         case.place = Place(place.kind, url, place.namespace)
-    worker = case.worker(begin=begin, cancel=CANCEL, faults=faults)
+    worker = case.worker(begin=reference_begin(), cancel=CANCEL, faults=faults)
     case.place = place
     await case.settled(ids(), CANCEL)
     code = await worker.stop()

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 
 from msgspec import Struct, field
 
-COLUMNS = ("cases", "kills", "zombies", "lost", "committed twice", "executed again", "verify", "seconds")
+COLUMNS = {
+    "cases": "cases",
+    "kills": "kills",
+    "zombies": "zombies",
+    "messages": "messages",
+    "refused": "refused",
+    "lost": "lost",
+    "committed twice": "twice",
+    "executed again": "again",
+}
+"""Titles, and the figures under them. Two more follow: what `verify` said, and the time."""
+TITLES = (*COLUMNS, "verify", "seconds")
+SUMS = (*COLUMNS.values(), "verified", "unverified", "seconds")
 
 
 class Tally(Struct):
@@ -18,6 +31,10 @@ class Tally(Struct):
     kills: int = 0
     zombies: int = 0
     """Workers that were stopped past their lease, replaced, and woken up."""
+    messages: int = 0
+    """Signals, updates and answers that were acknowledged."""
+    refused: int = 0
+    """Those that were refused, by a closed run or a validator."""
     lost: int = 0
     twice: int = 0
     again: int = 0
@@ -51,22 +68,25 @@ class Tally(Struct):
 
     def row(self) -> list[str]:
         verify = f"{self.verified} ok" if not self.unverified else f"{self.unverified} BAD"
-        figures = [self.cases, self.kills, self.zombies, self.lost, self.twice, self.again, verify, round(self.seconds)]
-        return [str(figure) for figure in figures]
+        return [*(str(getattr(self, name)) for name in COLUMNS.values()), verify, str(round(self.seconds))]
 
 
 def table(tallies: list[Tally]) -> str:
     """All scenarios, with a sum."""
     total = Tally("all")
     for tally in tallies:
-        for name in ("cases", "kills", "zombies", "lost", "twice", "again", "verified", "unverified", "seconds"):
+        for name in SUMS:
             setattr(total, name, getattr(total, name) + getattr(tally, name))
     width = max(len(tally.scenario) for tally in [*tallies, total]) + 2
-    lines = ["".ljust(width) + "".join(f"{column:>17}" for column in COLUMNS)]
+    lines = ["".ljust(width) + _line(TITLES)]
     for tally in [*tallies, total]:
         mark = "" if tally.holds else "  <-- VIOLATED"
-        lines.append(tally.scenario.ljust(width) + "".join(f"{figure:>17}" for figure in tally.row()) + mark)
+        lines.append(tally.scenario.ljust(width) + _line(tally.row()) + mark)
     return "\n".join(lines)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "".join(cell.rjust(max(len(title) + 2, 9)) for title, cell in zip(TITLES, cells, strict=True))
 
 
 def full(tallies: list[Tally]) -> str:

@@ -11,13 +11,19 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from batuta.errors import RunClosed
+from batuta.journal.records import Message, MessageKind
+from batuta.journal.states import CLOSED, RunState
 from batuta.verify import verify as audit
-from chaos import flows
+from chaos import talks
 from chaos.case import Case
 from chaos.checker import Checker, read_journals
 from chaos.places import Places
 from chaos.process import Crew
 from chaos.report import Tally
+
+LATE = 12
+"""Closed runs of a case that are sent a message."""
 
 
 class Stage(Struct):
@@ -38,6 +44,7 @@ class Stage(Struct):
 async def finish(case: Case, tally: Tally, *, parked: frozenset[str] = frozenset(), one_clock: bool = True) -> None:
     """Check the case against its ledger, then let `verify` look at the store."""
     tally.cases += 1
+    await _refuse_the_late(case, tally)
     Checker(case, tally, await read_journals(case)).check(parked=parked, one_clock=one_clock)
     complaints = await verify(case)
     if complaints:
@@ -47,9 +54,22 @@ async def finish(case: Case, tally: Tally, *, parked: frozenset[str] = frozenset
         tally.verified += 1
 
 
+async def _refuse_the_late(case: Case, tally: Tally) -> None:
+    """A closed run takes no message, also by the name of an earlier run of its chain."""
+    runs = await case.runs()
+    closed = {run.id for run in runs if run.state in CLOSED and run.state is not RunState.CONTINUED}
+    for run in [run for run in runs if run.id in closed][:LATE]:
+        message = Message(message_id=f"late:{run.run_id}", kind=MessageKind.SIGNAL, name="note", body="0")
+        try:
+            await case.store.send(run.run_id, message)
+            tally.violate(case.name, f"{run.id} is closed, and took a message (run {run.run_id})")
+        except RunClosed:
+            tally.refused += 1
+
+
 async def verify(case: Case) -> list[str]:
     """What the store's own check of its invariants says; every run is replayed, too."""
-    report = await audit(case.store, flows.ALL)
+    report = await audit(case.store, talks.ALL)
     return [f"{one.invariant} {one.id}: {one.what}" for one in report.violations]
 
 

@@ -8,11 +8,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from batuta.authoring.handle import Handle
-from batuta.errors import BatutaError, OutcomeUnknown, RunClosed, StoreError
+from batuta.errors import BatutaError
 from batuta.failpoints import SITES
 from batuta.journal.records import RunFilter
 from batuta.journal.states import RunState
 from chaos.case import LEASE_S, Case
+from chaos.flows import THERE
 from chaos.places import StoreKind
 from chaos.process import WorkerProcess
 from chaos.report import Tally
@@ -27,6 +28,8 @@ KINDS: list[tuple[str, Callable[[str], list[Any]]]] = [
     ("ticks", lambda id: [id]),
     ("hold", lambda id: [id]),
     ("patience", lambda id: [id]),
+    ("trade", lambda id: [id]),
+    ("trade", lambda id: [id]),
 ]
 
 
@@ -40,7 +43,9 @@ async def storm(stage: Stage, kind: StoreKind, number: int, seconds: float, tall
         await asyncio.gather(weather.blow(until), clients.call(until))
         weather.calm()
         keepers = [case.worker(), case.worker()]
+        talking = asyncio.create_task(clients.talk_to_all())
         await case.settled(clients.started, clients.held, seconds=PATIENCE_S)
+        await talking
         for keeper in keepers:
             if (code := await keeper.stop()) != 0:
                 tally.violate(case.name, f"a worker ended with {code} after the storm:\n{keeper.log()}")
@@ -67,7 +72,8 @@ class _Weather:
         while time.monotonic() < until:
             self._bury()
             while len(self._workers) < WORKERS:
-                self._workers.append(self._case.worker(self._trap()))
+                queues = self._chance.choice([["default", THERE], ["default", THERE], ["default"], [THERE]])
+                self._workers.append(self._case.worker(self._trap(), queues=queues))
             self._strike(self._chance.choice(self._workers))
             await asyncio.sleep(self._chance.uniform(0.1, 0.6))
             self._wake()
@@ -123,6 +129,8 @@ class _Clients:
         """Acknowledged."""
         self.held: list[str] = []
         self._known: list[str] = []
+        self._traded: list[str] = []
+        self._talks: list[asyncio.Task[None]] = []
 
     async def call(self, until: float) -> None:
         while time.monotonic() < until:
@@ -135,11 +143,19 @@ class _Clients:
         name, arguments = self._chance.choice(KINDS)
         id = f"{name}-{len(self._known)}"
         self._known.append(id)
+        if name == "trade":
+            self._traded.append(id)
         client = self._case.client
         if await self._recorded("start", id, lambda: client.start(name, *arguments(id), id=id)):
             self.started.append(id)
             if name == "hold":
                 self.held.append(id)
+            if name == "trade":
+                self._talks.append(asyncio.create_task(self._case.caller.talk(id)))
+
+    async def talk_to_all(self) -> None:
+        """Say everything again, as a client would that has forgotten what it said."""
+        await asyncio.gather(*self._talks, *(self._case.caller.talk(id) for id in self._traded))
 
     async def _end(self, id: str) -> None:
         async def terminate() -> None:
@@ -149,16 +165,8 @@ class _Clients:
         await self._recorded("terminate", id, terminate)
 
     async def _recorded(self, op: str, id: str, call: Callable[[], Awaitable[Any]]) -> bool:
-        ledger = self._case.ledger
-        ledger.write("invoke", op=op, key=id)
         try:
-            async with asyncio.timeout(20):
-                await call()
-        except (OutcomeUnknown, TimeoutError) as error:
-            ledger.write("info", op=op, key=id, text=repr(error))
-        except (StoreError, RunClosed, LookupError, BatutaError) as error:
-            ledger.write("fail", op=op, key=id, text=repr(error))
-        else:
-            ledger.write("ok", op=op, key=id)
-            return True
-        return False
+            await self._case.caller.recorded(op, id, call, tries=1)
+        except (BatutaError, TimeoutError):
+            return False
+        return True

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from batuta.failpoints import SITES
 from batuta.ids import RunId
 from chaos.case import PATIENCE_S, Case, reference_begin, reference_tail
-from chaos.checker import Journal, read_journals
+from chaos.checker import read_journals
+from chaos.journals import Journal
 from chaos.places import StoreKind
 from chaos.process import TooSlow, WorkerProcess
 from chaos.report import Tally

@@ -12,12 +12,12 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from batuta import Workflow
 from batuta.authoring.handle import Handle
@@ -25,31 +25,14 @@ from batuta.client import Batuta
 from batuta.clock import SECOND, SystemClock
 from batuta.connect import store_for
 from batuta.engine.native import NativeBackend
-from batuta.errors import (
-    BatutaError,
-    OutcomeUnknown,
-    RunClosed,
-    RunNotCompleted,
-    StoreError,
-    StoreFailed,
-    StoreUnavailable,
-)
-from chaos import faults, flows, flows_changed
+from batuta.errors import BatutaError, OutcomeUnknown, RunNotCompleted, StoreError, StoreUnavailable
+from chaos import faults, flows, flows_changed, talks
+from chaos.calls import PAUSE_S, TRIES, Begin, Caller
 from chaos.ledger import LedgerClient
 
 log = logging.getLogger("chaos")
 
-TRIES = 200
-PAUSE_S = 0.1
-CODE: dict[str, Sequence[Workflow[..., Any]]] = {"first": flows.ALL, "changed": flows_changed.ALL}
-
-
-class Begin(Struct):
-    """A run to start: the workflow's name, the run's id, its arguments."""
-
-    workflow: str
-    id: str
-    args: list[Any] = []
+CODE: dict[str, Sequence[Workflow[..., Any]]] = {"first": talks.ALL, "changed": flows_changed.ALL}
 
 
 class Job(Struct, kw_only=True):
@@ -65,6 +48,7 @@ class Job(Struct, kw_only=True):
     """Runs among `begin` to be cancelled once they work."""
     tail: list[Begin] = []
     """Started when the others have ended, and left to the graceful stop."""
+    queues: list[str] = field(default_factory=lambda: ["default", flows.THERE])
     leave: bool = False
     """Stop when all of `begin` has ended, instead of waiting for SIGTERM."""
     code: str = "first"
@@ -87,23 +71,17 @@ class SkewedClock(SystemClock):
 
 
 class Chores:
-    """What the process does beside its worker: starts, cancels, waits, and writes all of it into the history."""
+    """What the process does beside its worker: starts, talks, cancels and waits."""
 
-    def __init__(self, job: Job, ledger: LedgerClient, client: Batuta) -> None:
-        self._job, self._ledger, self._client = job, ledger, client
+    def __init__(self, job: Job, caller: Caller) -> None:
+        self._job, self._caller = job, caller
 
     async def do(self) -> None:
-        handles = await asyncio.gather(*(self._start(begin) for begin in self._job.begin))
-        await asyncio.gather(*(self._cancel(handle) for handle in handles if handle.id in self._job.cancel))
+        handles = await asyncio.gather(*(self._caller.start(begin) for begin in self._job.begin))
+        talks = [self._caller.talk(begin.id) for begin in self._job.begin if begin.workflow == "trade"]
+        await asyncio.gather(*talks, *(self._cancel(handle) for handle in handles if handle.id in self._job.cancel))
         await asyncio.gather(*(_ended(handle) for handle in handles))
-        await asyncio.gather(*(self._start(begin) for begin in self._job.tail))
-
-    async def _start(self, begin: Begin) -> Handle[Any]:
-        async def attempt() -> Handle[Any]:
-            return await self._client.start(begin.workflow, *begin.args, id=begin.id)
-
-        handle: Handle[Any] = await self._recorded("start", begin.id, attempt)
-        return handle
+        await asyncio.gather(*(self._caller.start(begin) for begin in self._job.tail))
 
     async def _cancel(self, handle: Handle[Any]) -> None:
         await _until_working(handle)
@@ -112,29 +90,9 @@ class Chores:
             await handle.cancel("chaos")
 
         try:
-            await self._recorded("cancel", handle.id, attempt, tries=1)
-        except BatutaError:
+            await self._caller.recorded("cancel", handle.id, attempt, tries=1)
+        except (BatutaError, TimeoutError):
             pass  # a second cancel would cancel the cleaning up: the tester looks whether the first one arrived
-
-    async def _recorded(self, op: str, id: str, call: Callable[[], Awaitable[Any]], tries: int = TRIES) -> Any:
-        """Call until it works, with each try in the history."""
-        for number in range(1, tries + 1):
-            self._ledger.write("invoke", op=op, key=id)
-            try:
-                answer = await call()
-            except (OutcomeUnknown, StoreFailed) as error:
-                self._ledger.write("info", op=op, key=id, text=repr(error))
-                last: BatutaError = error
-            except (StoreError, RunClosed) as error:
-                self._ledger.write("fail", op=op, key=id, text=repr(error))
-                last = error
-            else:
-                self._ledger.write("ok", op=op, key=id)
-                return answer
-            if number == tries:
-                raise last
-            await asyncio.sleep(PAUSE_S)
-        raise AssertionError("the last try returns or raises")
 
 
 async def _until_working(handle: Handle[Any]) -> None:
@@ -171,9 +129,10 @@ async def main(job: Job) -> None:
     client = Batuta(NativeBackend(store, SkewedClock(job.skew)), store.open, store.close)
     async with AsyncExitStack() as stack:
         await _enter(stack, lambda: client)
-        await _enter(stack, lambda: client.worker(workflows=CODE[job.code], activities=[flows.Effects(ledger)]))
+        effects = flows.Effects(ledger)
+        await _enter(stack, lambda: client.worker(workflows=CODE[job.code], activities=[effects], queues=job.queues))
         _say("ready")
-        await _work(job, Chores(job, ledger, client), stop)
+        await _work(job, Chores(job, Caller(client, ledger)), stop)
 
 
 async def _work(job: Job, chores: Chores, stop: asyncio.Event) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from batuta.authoring.handle import Handle
 from batuta.journal.states import CLOSED
+from chaos.calls import Begin
 from chaos.case import LEASE_S, PATIENCE_S, Case
 from chaos.checker import read_journals
 from chaos.places import StoreKind
@@ -15,7 +16,6 @@ from chaos.process import WorkerProcess
 from chaos.report import Tally
 from chaos.stage import Stage, finish
 from chaos.sweep import CANCEL, Point, ids, prepare, successor, victim
-from chaos.worker import Begin
 
 HELD_TRIES = 6
 

@@ -63,7 +63,7 @@ async def names_the_error(good_at: int) -> str:
 # -- attempts
 
 
-async def test_a_failed_attempt_is_tried_again_after_growing_waits() -> None:
+async def test_a_failed_attempt_is_tried_again_after_growing_waits() -> None:
     async with world(calls_flaky, flaky) as env:
         before = env.now
         handle = await env.start(calls_flaky, 4)
@@ -128,7 +128,7 @@ async def test_zero_attempts_try_for_ever() -> None:
         assert await env.run(insists) == 50
 
 
-async def test_an_error_named_in_never_is_not_tried_again() -> None:
+async def test_an_error_named_in_never_is_not_tried_again() -> None:
     @workflow
     async def asks() -> str:
         try:
@@ -141,7 +141,7 @@ async def test_an_error_named_in_never_is_not_tried_again() -> None:
         assert await env.run(asks) == "attempt 1"
 
 
-async def test_non_retryable_is_not_tried_again() -> None:
+async def test_non_retryable_is_not_tried_again() -> None:
     class NoSuchAccount(NonRetryable):
         pass
 

@@ -59,6 +59,13 @@ async def fails_until(attempt: int) -> int:
 
 
 @workflow
+async def fails_oddly() -> int:
+    if info().attempt < 2:
+        raise ValueError("nul \x00, half \ud800")
+    return info().attempt
+
+
+@workflow
 async def refuses() -> None:
     raise NonRetryable("never")
 
@@ -74,7 +81,7 @@ async def parent() -> int:
     return await run_child(counts, 0, 3)
 
 
-EVERYTHING = (counts, counts_by_itself, fails_until, refuses, for_ever, parent, add)
+EVERYTHING = (counts, counts_by_itself, fails_until, fails_oddly, refuses, for_ever, parent, add)
 WORKFLOWS: dict[str, Workflow[..., Any]] = {thing.name: thing for thing in EVERYTHING if isinstance(thing, Workflow)}
 
 
@@ -109,7 +116,7 @@ async def test_a_parent_gets_the_result_of_the_last_run(arena: Arena) -> None:
     assert await (await client.start(parent)).result(PATIENCE) == 4
 
 
-async def test_a_loop_that_declares_its_state_continues_by_itself(arena: Arena) -> None:
+async def test_a_loop_that_declares_its_state_continues_by_itself(arena: Arena) -> None:
     client = await arena.client()
     await arena.worker(client, *EVERYTHING)
     number, entries = await (await client.start(counts_by_itself, 0)).result(PATIENCE)
@@ -130,6 +137,15 @@ async def test_a_failed_run_is_tried_again(arena: Arena) -> None:
     last = (await handle.journal())[-1].body.commands[-1]
     assert str(last.kind) == "fail"
     await replay_all(arena.store(client), WORKFLOWS)
+
+
+async def test_a_run_is_tried_again_whatever_its_error_says(arena: Arena) -> None:
+    client = await arena.client()
+    await arena.worker(client, *EVERYTHING)
+    handle = await client.start(fails_oddly, retry=Retry(attempts=2, first=0.01))
+    assert await handle.result(PATIENCE) == 2
+    first = await arena.store(client).get_run(handle.run_id)
+    assert first.reason == r"attempt 1 failed with ValueError: nul \x00, half \ud800"
 
 
 async def test_a_run_that_fails_too_often_has_failed(arena: Arena) -> None:
@@ -234,7 +250,7 @@ async def test_continuing_in_a_task_is_an_error() -> None:
         assert "was called in a task" in await env.run(careless)
 
 
-async def test_the_hint_comes_after_a_day() -> None:
+async def test_the_hint_comes_after_a_day() -> None:
     @workflow
     async def old() -> list[bool]:
         young = info().continue_hint

@@ -255,8 +255,9 @@ async def test_values_that_cannot_be_sent_are_refused_by_the_client() -> None:
         ):
             with pytest.raises(error):
                 await handle.signal(signal, value)
-        with pytest.raises(InvalidInput):
-            await handle.signal(approve, True, message_id="")
+        for message_id in ("", f"cancel:{handle.run_id}", f"start:{handle.run_id}"):  # it would be cancelled in vain
+            with pytest.raises(InvalidInput, match="message id"):
+                await handle.signal(approve, True, message_id=message_id)
         for odd in (approve, (approve,), (approve, True, "id", 4), (approve, "yes")):
             with pytest.raises(InvalidInput):
                 await env.start(waits_for_approval, signal=odd)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from batuta.authoring.backend import Letter
@@ -58,5 +59,13 @@ def name_of(given: Any, kind: type[Signal[Any] | Update[Any] | Query[Any]]) -> s
     raise InvalidInput(f"{given!r} is no {kind.what}: give a {kind.__name__}(...) or its name")
 
 
+_OURS = re.compile(r"(start|cancel|child|parent|answer):[0-9a-f]{8}-")
+"""Ids of messages that are not signals or updates. One of ours that is taken already would count as sent before."""
+
+
 def _message_id(given: str | None) -> str:
-    return new_message_id() if given is None else check_name(given, "message id")
+    if given is None:
+        return new_message_id()
+    if _OURS.match(check_name(given, "message id")):
+        raise InvalidInput(f"message id {given!r} looks like one of Batuta's own: put something else before it")
+    return given

@@ -15,12 +15,12 @@ def check_name(name: object, what: str) -> str:
 
 
 def check_reason(reason: object) -> str:
-    """Why something is to end, in words that every store can carry. Raises InvalidInput."""
-    if not isinstance(reason, str) or "\0" in reason or (not reason.isascii() and _is_broken(reason)):
-        raise InvalidInput(f"reason={reason!r} must be a text; leave it out when there is none")
+    """Why somebody ends a run, in words that every store can keep. Raises InvalidInput."""
+    if not isinstance(reason, str) or readable(reason) != reason:
+        raise InvalidInput(f"reason={reason!r} must be text, without NUL and without halves of surrogate pairs")
     return reason
 
 
-def _is_broken(text: str) -> bool:
-    """Whether it holds half of a character, which UTF-8 does not have."""
-    return any("\ud800" <= character <= "\udfff" for character in text)
+def readable(text: str) -> str:
+    """A text that every store can keep: what PostgreSQL refuses is written with backslashes."""
+    return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()

@@ -109,9 +109,4 @@ def _why_again(run: LiveRun, outcome: Command) -> str:
     if outcome.kind is not CommandKind.FAIL or outcome.error is UNSET:
         return ""
     error = outcome.error
-    return storable(f"attempt {run.machine.start.attempt} failed with {error.kind}: {error.message}"[:1000])
-
-
-def storable(reason: str) -> str:
-    """Without what no text column takes: whatever is in an error's message must not keep its run from moving on."""
-    return reason.replace("\0", "\\0")
+    return f"attempt {run.machine.start.attempt} failed with {error.kind}: {error.message}"[:1000]

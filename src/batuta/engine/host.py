@@ -43,6 +43,10 @@ class Host(Protocol):
         """Whether there is room to keep the run in memory though nothing of it is going on here."""
         ...
 
+    def caught_up(self, run: LiveRun) -> None:
+        """The run has no inputs left that wait: its inbox may be read again."""
+        ...
+
     def call_soon(self, callback: Callable[[], None]) -> None: ...
 
     def tell(self, run_id: RunId, message: Message) -> None:

@@ -82,6 +82,10 @@ class Kin:
     def waits(self) -> bool:
         return bool(self.children or self.asked or self.routed)
 
+    def awaits_word(self) -> bool:
+        """Whether the store has yet to say that it took something."""
+        return bool(self.asked or self.unsettled)
+
     def clear(self) -> None:
         """The run leaves memory."""
         self.children.clear()
@@ -258,9 +262,11 @@ class Kin:
         new.start = start_body(new, pending.data, Raw(json.encode(options.retry)) if options.retry else UNSET)
         return new
 
-    def signal(self, command: Command) -> Send:
+    def signal(self, command: Command, *, again: bool = False) -> Send:
         body = bytes(command.value).decode() if command.value is not UNSET else "null"
-        return self._message(command, MessageKind.SIGNAL, command.name, body)
+        send = self._message(command, MessageKind.SIGNAL, command.name, body)
+        send.again = again
+        return send
 
     def child_cancel(self, command: Command) -> Send:
         reason = json.decode(command.value, type=str) if command.value is not UNSET else ""
@@ -287,7 +293,7 @@ class Kin:
         self.unsettled.update(self.sent)
         return Effects(
             children=[self.child_run(one) for one in children] + [routed_run(self._machine, one) for one in routed],
-            sends=[self.signal(command) for command in self.sent.values()],
+            sends=[self.signal(command, again=True) for command in self.sent.values()],
         )
 
 

@@ -13,9 +13,10 @@ from msgspec import UNSET
 
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.failures import to_failure
+from batuta.authoring.names import readable
 from batuta.clock import SECOND
 from batuta.engine.calls import DROPPED, ENDED, Call
-from batuta.engine.chains import closing_move, ended_move, storable
+from batuta.engine.chains import closing_move, ended_move
 from batuta.engine.completion import Completion
 from batuta.engine.effects import add_effects
 from batuta.engine.host import Host
@@ -26,7 +27,7 @@ from batuta.engine.reading import Redo, accepts, as_input, redo, tell_answers, t
 from batuta.engine.relations import parent_message, send_again, store_answers
 from batuta.engine.replay import Replay
 from batuta.engine.routes import due_checks
-from batuta.engine.waiting import next_wake, only_waits, pick_up, stays_until
+from batuta.engine.waiting import is_owed, next_wake, only_waits, pick_up, stays_until
 from batuta.errors import InvalidInput, OutcomeUnknown, WorkflowBroken
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
@@ -58,12 +59,12 @@ class LiveRun:
 
     __slots__ = (
         "_again",
-        "_backlog",
         "_crc",
         "_held_up",
         "_host",
         "_kept",
         "alarm",
+        "backlog",
         "calls",
         "change",
         "completion",
@@ -115,7 +116,7 @@ class LiveRun:
         self._again: Redo | None = None
         self._crc = 0
         self._held_up = False
-        self._backlog: deque[tuple[EntryKind, Body]] = deque()
+        self.backlog: deque[tuple[EntryKind, Body]] = deque()
         self._kept: list[Entry] = []
         self.last: EntryKind | None = None
 
@@ -196,7 +197,7 @@ class LiveRun:
                     self._read(message)
         finally:
             self.reading = False
-        if messages and not self.leaving and not self._backlog and self.head >= 0:
+        if messages and not self.leaving and not self.backlog and self.head >= 0:
             self._after_turn()
 
     def _read(self, message: Message) -> None:
@@ -220,13 +221,13 @@ class LiveRun:
         """Run the turn that this input causes, and queue its entry."""
         if self.leaving or not self.ready:
             if self._again is not None or self.machine.outcome is not None:
-                self._backlog.append((kind, body))  # should it not close after all
+                self.backlog.append((kind, body))  # should it not close after all
             return
         if not self._is_awaited(kind, body):
             self._after_turn()  # it was cancelled by a turn that was not durable yet when it answered
             return
-        if self._backlog or self.head - self.durable >= self._host.settings.undurable_entries:
-            self._backlog.append((kind, body))
+        if self.backlog or self.head - self.durable >= self._host.settings.undurable_entries:
+            self.backlog.append((kind, body))
             return
         self._take_turn(kind, body)
 
@@ -285,11 +286,9 @@ class LiveRun:
             self.park(str(error))
             return
         self.machine.entries -= 1
-        failure = to_failure(error)
-        failure.retryable = False
-        again = Body(body.seq, body.name, error=failure, attempts=body.attempts, started_at=body.started_at)
-        again.message_id = body.message_id
-        self._take_turn(_FAILS[kind], again)
+        body.value, body.error = UNSET, to_failure(error)
+        body.error.retryable = False
+        self._take_turn(_FAILS[kind], body)
 
     def _record(self, kind: EntryKind, at: int, body: Body) -> None:
         entry = encode_entry(self.head + 1, kind, at, body, self._crc)
@@ -368,7 +367,7 @@ class LiveRun:
     def _fire_timers(self, now: int) -> None:
         """Each timer that is due is an input of its own, earliest first."""
         while not self.leaving and (timer := self.machine.next_timer()) is not None and timer[0] <= now:
-            if self._backlog or self._too_far_ahead():
+            if self.backlog or self._too_far_ahead():
                 self._held_up = True  # `settled` comes back here
                 return
             failpoint("timer.fired")
@@ -441,7 +440,7 @@ class LiveRun:
         now = self._host.clock.now()
         if not self.ready:
             self.leave(now)
-        elif self.head == self.durable and not self._backlog and all(call.idle for call in self.calls.values()):
+        elif self.head == self.durable and not self.backlog and all(call.idle for call in self.calls.values()):
             begun = self.machine.activities.keys() <= self.calls.keys() and self.head >= 0
             self.leave(next_wake(self) if begun else now)
 
@@ -454,6 +453,8 @@ class LiveRun:
 
     def move(self, move: Move) -> None:
         """The next change is this run's last here."""
+        if move.reason:
+            move.reason = readable(move.reason)
         self.open_change().move = move
         self.leaving = True
 
@@ -461,11 +462,11 @@ class LiveRun:
         """Hand the run back, due at `wake_at`."""
         failpoint("evict.before")
         state = RunState.WAITING if self.head >= 0 else RunState.PENDING
-        self.move(Move(state, wake_at, reason))
+        self.move(Move(state, self._host.clock.now() if is_owed(self, self.backlog) else wake_at, reason))
 
     def park(self, reason: str) -> None:
         log.error("run %s (%s) is parked as needs_code: %s", self.identity.id, self.workflow.name, reason)
-        self.move(Move(RunState.NEEDS_CODE, None, storable(reason), self.workflow.fingerprint))
+        self.move(Move(RunState.NEEDS_CODE, None, reason, self.workflow.fingerprint))
 
     # -- the committer answers
 
@@ -494,7 +495,7 @@ class LiveRun:
         """The store's word on what the run sent goes to whoever waits for it."""
         inputs = store_answers(self, [one for one in effects if isinstance(one, Command)], refusals)
         if inputs and not self.leaving:
-            self._backlog.extendleft(reversed(inputs))
+            self.backlog.extendleft(reversed(inputs))
             self._host.call_soon(self._go_on)
 
     def _act(self, effects: list[Effect]) -> None:
@@ -509,7 +510,7 @@ class LiveRun:
                     executor.start(self, effect.seq, pending)
             elif effect.kind is CommandKind.CANCEL:
                 executor.cancel(self, effect.target)
-        if self._backlog or self._held_up or self.lacking or self._host.draining:
+        if self.backlog or self._held_up or self.lacking or self._host.draining:
             self._host.call_soon(self._go_on)  # not here: a turn must not run inside the committer's task
 
     def _too_far_ahead(self) -> bool:
@@ -517,16 +518,18 @@ class LiveRun:
 
     def _go_on(self) -> None:
         """There is room again for what was held up, or there is nothing left to wait for before leaving."""
-        while self._backlog and not self._too_far_ahead() and not self.leaving:
-            kind, body = self._backlog.popleft()
+        while self.backlog and not self._too_far_ahead() and not self.leaving:
+            kind, body = self.backlog.popleft()
             if self._is_awaited(kind, body):
                 self._take_turn(kind, body)
         self.hand_back_when_draining()
         if self.leaving:
             return
+        if not self.backlog:
+            self._host.caught_up(self)
         if self.lacking:
             self._after_turn()
-        elif self._held_up and not self._backlog and not self._too_far_ahead():
+        elif self._held_up and not self.backlog and not self._too_far_ahead():
             self._held_up = False
             self.wake(self._host.clock.now())
 
@@ -547,24 +550,21 @@ class LiveRun:
         return self.restore(entries)
 
     def _do_again(self, again: Redo, attempts: Sequence[Attempt], messages: Sequence[Message]) -> None:
-        self._again = None
-        self.reading = True
-        self._read_anew()
+        self._again, self.reading = None, True
+        # Messages that waited for their turn are unread: they are read with the others, in their order.
+        self.seen.difference_update(body.message_id for _, body in self.backlog)
+        self.backlog = deque(one for one in self.backlog if not one[1].message_id)
         send_again(self)
         try:
             pending = set(self.machine.activities)
             redo(self, again, messages)
-            answered = {body.seq for kind, body in self._backlog if kind in _ANSWERS}
+            answered = {body.seq for kind, body in self.backlog if kind in _ANSWERS}
             pick_up(self, pending, attempts, answered | answered_early(self, messages, attempts))
             self.receive(messages)
         finally:
             self.reading = False
+        self._host.call_soon(self._go_on)  # for what is hinted at now that nothing waits for its turn
         self.wake(self._host.clock.now())
-
-    def _read_anew(self) -> None:
-        """Messages that waited for their turn are unread: they are read with the others, in their order."""
-        self.seen.difference_update(body.message_id for _, body in self._backlog)
-        self._backlog = deque(one for one in self._backlog if not one[1].message_id)
 
     def _gone(self, move: Move) -> None:
         if move.state in CLOSED:

@@ -88,6 +88,7 @@ class Session:
         self._lingering: set[RunId] = set()
         self._told: dict[RunId, list[Message]] = {}
         self._to_read: set[RunId] = set()
+        self._unhurried: set[RunId] = set()
         self._reading = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._emptied = asyncio.Event()
@@ -265,6 +266,7 @@ class Session:
             del self.runs[run.run_id]
             self._hinted.discard(run.run_id)
             self._lingering.discard(run.run_id)
+            self._unhurried.discard(run.run_id)
             if not self.runs:
                 self._emptied.set()
             self._poller.freed(wake_at)
@@ -439,10 +441,18 @@ class Session:
 
     def _look_for_messages(self, run_ids: Sequence[RunId]) -> None:
         if run_ids and not self._over:
-            self._to_read.update(run_ids)
-            if not self._reading:
+            for run_id in run_ids:
+                run = self.runs.get(run_id)
+                if run is not None:  # one that cannot keep up with what it was given need not be given it again
+                    (self._unhurried if run.backlog else self._to_read).add(run_id)
+            if self._to_read and not self._reading:
                 self._reading = True
                 self._spawn(self._read_all())
+
+    def caught_up(self, run: LiveRun) -> None:
+        if run.run_id in self._unhurried:
+            self._unhurried.discard(run.run_id)
+            self._look_for_messages([run.run_id])
 
     async def _read_all(self) -> None:
         """One read at a time: what is hinted at meanwhile is read together, next."""

@@ -185,6 +185,8 @@ class Send(Struct, kw_only=True, gc=False):
     seq: int
     id: str
     message: Message
+    again: bool = False
+    """It may have been taken before, even by a chain of that id that has ended since: it is not sent a second time."""
 
 
 class Successor(Struct, kw_only=True, gc=False):

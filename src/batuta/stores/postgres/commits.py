@@ -11,6 +11,7 @@ from batuta.errors import OutcomeUnknown, StoreUnavailable, UnknownRun
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
 from batuta.journal.entries import Entry
+from batuta.journal.outcomes import ended_outcome
 from batuta.journal.records import Change, Hint, Refusal, Verdict
 from batuta.journal.states import CLOSED, RunState
 from batuta.stores import rules
@@ -112,7 +113,9 @@ class Commits(Base):
     async def _judge(self, worker_id: str, changes: Sequence[Change], lost: list[int]) -> dict[int, Verdict]:
         """Of changes whose fence did not hold: those that were not written by us before."""
         asked = [changes[index].run_id for index in lost]
-        rows = await self._commit_session.read(self._sql["standing"], self.namespace, worker_id, asked)
+        starts = (changes[index].start for index in lost)
+        ids = [None if start is None else start.id for start in starts]
+        rows = await self._commit_session.read(self._sql["standing"], self.namespace, worker_id, asked, ids)
         standing = {row["run_id"]: row for row in rows}
         verdicts = ((index, _verdict(changes[index], standing[changes[index].run_id])) for index in lost)
         return {index: verdict for index, verdict in verdicts if verdict is not None}
@@ -136,7 +139,7 @@ def _entry_values(entry: Entry) -> tuple[int, str, int, int, str]:
 def closing_values(run: Record, head: int, entry: Entry, state: RunState, reason: str) -> tuple[Any, ...]:
     """What close_runs takes for a run, of which `run` tells id and parent."""
     seq = run["parent_seq"]
-    outcome = "" if run["parent_run_id"] is None else rules.outcome_from_outside(run["id"], seq, state, reason)
+    outcome = "" if run["parent_run_id"] is None else ended_outcome(seq, run["id"], state, reason)
     return run["run_id"], head, entry.kind, entry.at, entry.crc, entry.body, outcome
 
 
@@ -153,7 +156,7 @@ def _verdict(change: Change, row: Record) -> Verdict | None:
     """None when the change is there already: its epoch and its new head were written by us, and by nobody else."""
     epoch, head = row["epoch"], row["head"]
     if epoch is None:
-        return Verdict.EXISTS if change.start is not None and row["live"] else Verdict.REFUSED
+        return Verdict.EXISTS if row["taken"] else Verdict.REFUSED
     if epoch == change.epoch and head == change.head and row["closed_at"] is None and rules.must_read(change.move):
         return Verdict.UNREAD  # the fence would have held: nothing but messages kept it from closing
     mine = head >= change.new_head if change.start is not None else head == change.new_head

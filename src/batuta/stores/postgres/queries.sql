@@ -102,11 +102,13 @@ FROM batuta.commit_changes(
     $49, $50, $51, $52, $53);
 
 -- standing --
--- Where these runs stand, and whether the worker is live: what became of changes whose fence did not hold.
+-- Where these runs stand, whether a run has their id, and whether the worker is live: what became of changes whose fence
+-- did not hold. A worker that was not live then may be so now, and that must not be taken for an id that is taken.
 SELECT a.run_id, r.epoch, r.head, r.closed_at,
-       EXISTS (SELECT FROM batuta.workers w
-               WHERE w.namespace = $1 AND w.worker_id = $2 AND w.lease_until > batuta.batuta_now()) AS live
-FROM unnest($3::uuid[]) AS a(run_id)
+       EXISTS (SELECT FROM batuta.runs c WHERE c.id = a.id AND c.namespace || '' = $1 AND c.current OFFSET 0)
+       AND EXISTS (SELECT FROM batuta.workers w
+                   WHERE w.namespace = $1 AND w.worker_id = $2 AND w.lease_until > batuta.batuta_now()) AS taken
+FROM unnest($3::uuid[], $4::text[]) AS a(run_id, id)
 LEFT JOIN LATERAL (
     SELECT r.epoch, r.head, r.closed_at FROM batuta.runs r WHERE r.run_id = a.run_id AND r.namespace || '' = $1
 ) r ON true;
@@ -273,7 +275,7 @@ WHERE r.namespace = $1
   AND ($4::text IS NULL OR r.kind = $4)
   AND ($5::text IS NULL OR r.queue = $5)
   AND ($6::text IS NULL OR starts_with(r.id, $6))
-  AND ($7::text IS NULL OR r.tags::jsonb @> $7::jsonb)
+  AND ($7::text IS NULL OR batuta.readable(r.tags)::jsonb @> batuta.readable($7)::jsonb)
   AND ($8::bigint IS NULL OR r.created_at > $8)
   AND ($9::bigint IS NULL OR r.created_at < $9)
   AND r.run_id < coalesce($10, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid)
@@ -289,7 +291,7 @@ WHERE r.namespace = $1
   AND ($4::text IS NULL OR r.kind = $4)
   AND ($5::text IS NULL OR r.queue = $5)
   AND ($6::text IS NULL OR starts_with(r.id, $6))
-  AND ($7::text IS NULL OR r.tags::jsonb @> $7::jsonb)
+  AND ($7::text IS NULL OR batuta.readable(r.tags)::jsonb @> batuta.readable($7)::jsonb)
   AND ($8::bigint IS NULL OR r.created_at > $8)
   AND ($9::bigint IS NULL OR r.created_at < $9)
   AND r.run_id < coalesce($10, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid)
@@ -303,7 +305,7 @@ WHERE r.namespace = $1
   AND ($4::text IS NULL OR r.kind = $4)
   AND ($5::text IS NULL OR r.queue = $5)
   AND ($6::text IS NULL OR starts_with(r.id, $6))
-  AND ($7::text IS NULL OR r.tags::jsonb @> $7::jsonb)
+  AND ($7::text IS NULL OR batuta.readable(r.tags)::jsonb @> batuta.readable($7)::jsonb)
   AND ($8::bigint IS NULL OR r.created_at > $8)
   AND ($9::bigint IS NULL OR r.created_at < $9);
 

@@ -59,6 +59,13 @@ class Shift:
         self.micros = 0
 
 
+def _read_in_small_pieces(connection: Connection) -> None:
+    """asyncio makes room for 256 KB at each read, for which the allocator goes to the system and back each time."""
+    transport = getattr(connection, "_transport", None)
+    if transport is not None and hasattr(transport, "max_size"):
+        transport.max_size = 32 * 1024
+
+
 class Session:
     """One connection, for one statement at a time, in one event loop."""
 
@@ -202,6 +209,7 @@ class Session:
             max_cached_statement_lifetime=0,
             server_settings=named if address.is_pooled else named | _settings(address),  # a pooler refuses settings
         )
+        _read_in_small_pieces(connection)
         if self._hook is not None:
             try:
                 await self._hook(connection)

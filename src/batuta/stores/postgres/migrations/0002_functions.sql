@@ -192,12 +192,17 @@ BEGIN
     WHERE (e.run_id IN (SELECT unnest(won))) IS TRUE;
 
     IF cardinality(message_ids) > 0 THEN
-        -- By the primary key: "consumed_at IS NULL" would tempt the planner to look through all that is unread.
+        -- By the whole primary key: "consumed_at IS NULL", or a join without the fences, would tempt the planner to
+        -- look through all messages of the chain for each.
         UPDATE batuta.inbox i SET consumed_at = coalesce(i.consumed_at, moment)
-        FROM unnest(message_runs, message_ids) AS m(run_id, message_id)
-        JOIN batuta.runs r ON r.run_id = m.run_id
-        WHERE i.chain_id = r.chain_id AND i.message_id = m.message_id
-          AND (m.run_id IN (SELECT unnest(won))) IS TRUE;
+        FROM (
+            SELECT r.chain_id, m.message_id
+            FROM unnest(message_runs, message_ids) AS m(run_id, message_id)
+            CROSS JOIN LATERAL (SELECT r.chain_id FROM batuta.runs r WHERE r.run_id = m.run_id OFFSET 0) r
+            WHERE (m.run_id IN (SELECT unnest(won))) IS TRUE
+            OFFSET 0
+        ) m
+        WHERE i.chain_id = m.chain_id AND i.message_id = m.message_id;
     END IF;
 
     IF cardinality(attempt_runs) > 0 THEN
