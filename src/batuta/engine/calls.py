@@ -57,6 +57,7 @@ class Call:
         "outside",
         "over",
         "pending",
+        "queued",
         "run",
         "seq",
         "started_at",
@@ -76,6 +77,8 @@ class Call:
         """When the next attempt is due, while the call waits for it. Outside: when this one is over its time."""
         self.begun = attempt > 1
         """An attempt has been begun before, here or elsewhere: it did start in time."""
+        self.queued = False
+        """It waits for a place, and nothing of it has begun."""
         self.over = False
         """Its answer is given, or nobody wants it."""
         self.noted = False

@@ -27,7 +27,7 @@ from batuta.engine.reading import Redo, accepts, as_input, redo, tell_answers, t
 from batuta.engine.relations import parent_message, send_again, store_answers
 from batuta.engine.replay import Replay
 from batuta.engine.routes import due_checks
-from batuta.engine.waiting import is_owed, next_wake, only_waits, pick_up, stays_until
+from batuta.engine.waiting import is_at_work, is_owed, next_wake, only_waits, pick_up, stays_until
 from batuta.errors import InvalidInput, OutcomeUnknown, WorkflowBroken
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
@@ -436,13 +436,12 @@ class LiveRun:
             self.hand_back()
 
     def hand_back(self) -> None:
-        """The worker stops: leave if nothing is in flight. A call that waits for its next attempt is not."""
+        """The worker stops: leave if nothing is in flight. What waits for its next attempt, or for a place, is not."""
         now = self._host.clock.now()
         if not self.ready:
             self.leave(now)
-        elif self.head == self.durable and not self.backlog and all(call.idle for call in self.calls.values()):
-            begun = self.machine.activities.keys() <= self.calls.keys() and self.head >= 0
-            self.leave(next_wake(self) if begun else now)
+        elif self.head == self.durable and not self.backlog and not is_at_work(self):
+            self.leave(next_wake(self) if only_waits(self) and self.head >= 0 else now)
 
     def open_change(self) -> Change:
         """What goes to the store next."""
