@@ -20,7 +20,7 @@ from batuta.engine.chains import closing_move, ended_move
 from batuta.engine.completion import Completion
 from batuta.engine.effects import add_effects
 from batuta.engine.host import Host
-from batuta.engine.logs import emit_all
+from batuta.engine.logs import emit
 from batuta.engine.machine import Machine, RunIdentity
 from batuta.engine.outside import answered_early
 from batuta.engine.reading import Redo, accepts, as_input, redo, tell_answers, to_begin_with
@@ -474,8 +474,7 @@ class LiveRun:
         self.durable = change.new_head
         machine = self.machine
         if machine.logs:
-            logs, machine.logs = machine.logs, []
-            emit_all(logs, self.identity.id)
+            machine.logs = emit(machine.logs, self.durable + 1, self.identity.id)
         if change.effects is not None:
             tell_answers(self._host.waiters.answers, self.identity.chain_id, change.effects)
         if self.starting is not None:
