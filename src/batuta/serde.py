@@ -245,7 +245,10 @@ class Codec:
         """Arguments to JSON. Raises TypeError as a call would when they do not match the parameters."""
         if not kwargs and not self._keywords and self._required <= len(args) <= len(self._types):
             return encode(args, self._input, limit)
-        bound = self.signature.bind(*args, **kwargs)
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self._input} does not fit its parameters: {error}") from None
         if self._keywords or self._any_keyword:
             value: Any = {"args": bound.args, "kwargs": bound.kwargs}
         elif bound.kwargs:  # given by name after one that was left out

@@ -454,8 +454,6 @@ class LiveRun:
 
     def move(self, move: Move) -> None:
         """The next change is this run's last here."""
-        if move.reason:
-            move.reason = readable(move.reason)
         self.open_change().move = move
         self.leaving = True
 
@@ -467,7 +465,7 @@ class LiveRun:
 
     def park(self, reason: str) -> None:
         log.error("run %s (%s) is parked as needs_code: %s", self.identity.id, self.workflow.name, reason)
-        self.move(Move(RunState.NEEDS_CODE, None, reason, self.workflow.fingerprint))
+        self.move(Move(RunState.NEEDS_CODE, None, readable(reason), self.workflow.fingerprint))
 
     # -- the committer answers
 
