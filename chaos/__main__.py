@@ -72,6 +72,8 @@ async def _run(chosen: dict[str, Scenario], directory: Path, options: argparse.N
                 tally.violate("the scenario itself", f"{type(error).__name__}: {error}")
             tally.close()
             print(f"{'holds' if tally.holds else 'VIOLATED':<9} {tally.seconds:5.0f} s  {name}", flush=True)
+            for violation in tally.violations:
+                print(f"  {violation}", flush=True)
     return tallies
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
@@ -15,8 +16,7 @@ from chaos.stage import Stage, each
 Scenario = Callable[[Stage, Tally], Awaitable[None]]
 
 KILLS_A_SITE, STOPS_A_SITE = 3, 1
-SENDS_A_SITE: dict[letters.Then, tuple[int, int]] = {"kill": (2, 8), "go on": (1, 4)}
-"""Short and long."""
+SENDS_A_MOMENT, SENDS_ELSEWHERE = 2, 1
 
 
 def scenarios(kinds: Sequence[StoreKind]) -> dict[str, Scenario]:
@@ -61,10 +61,14 @@ async def _stops(kind: StoreKind, stage: Stage, tally: Tally) -> None:
 
 async def _letters(kind: StoreKind, stage: Stage, tally: Tally) -> None:
     counts = await letters.count_points(stage, kind, tally)
-    cases: list[Callable[[], Awaitable[Any]]] = []
-    for then, (short, long) in SENDS_A_SITE.items():
-        points = sweep.points(counts, long if stage.long else short)
-        cases += [partial(letters.send_at, stage, kind, point, then, tally) for point in points]
+    moments = Counter({site: times for site, times in counts.items() if site in letters.MOMENTS})
+    many = 4 if stage.long else 1
+    sends: list[tuple[letters.Then, list[sweep.Point]]] = [
+        ("kill", sweep.points(moments, SENDS_A_MOMENT * many)),
+        ("kill", sweep.points(counts - moments, SENDS_ELSEWHERE * many)),
+        ("go on", sweep.points(moments, SENDS_ELSEWHERE * many)),
+    ]
+    cases = [partial(letters.send_at, stage, kind, point, then, tally) for then, points in sends for point in points]
     await each(stage, tally, cases)
 
 

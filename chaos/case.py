@@ -43,7 +43,9 @@ UNFINISHED = tuple(sorted(OPEN - PARKED))
 class Case:
     """An async context manager. `name` names the ledger's file and the logs."""
 
-    def __init__(self, name: str, place: Place, crew: Crew) -> None:
+    def __init__(self, name: str, place: Place, crew: Crew, *, answers: bool = True) -> None:
+        """`answers`: complete activities that wait for an answer from outside."""
+        self._answers = answers
         self.name, self.place, self.crew = name, place, crew
         self.store = store_for(place.url, namespace=place.namespace)
         self.client = Batuta(NativeBackend(self.store), self.store.open, self.store.close)
@@ -55,7 +57,8 @@ class Case:
 
     async def __aenter__(self) -> Self:
         await self.store.open()
-        self._answering = asyncio.create_task(self._answer())
+        if self._answers:
+            self._answering = asyncio.create_task(self._answer())
         return self
 
     async def __aexit__(

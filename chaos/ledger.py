@@ -128,8 +128,11 @@ class Account:
     def refreshed(self, directory: Path, case: str) -> Account:
         """The account as it is now; this one when nothing was added."""
         path = path_of(directory, case)
-        if not path.exists() or path.stat().st_size == self._size:
+        size = path.stat().st_size if path.exists() else 0
+        if size == self._size:
             return self
+        if size < self._size:  # it is another file
+            return Account([]).refreshed(directory, case)
         with path.open("rb") as file:
             file.seek(self._size)
             data = file.read()

@@ -18,6 +18,22 @@ from chaos.sweep import Point
 
 HELD_S = 0.3
 """How long to wait for a message to be taken: not while the stopped process holds the SQLite file."""
+MOMENTS = frozenset(
+    {
+        "claim.after",
+        "claim.loaded",
+        "replay.after",
+        "turn.after",
+        "commit.before",
+        "commit.inside",
+        "commit.after",
+        "evict.before",
+        "evict.after",
+        "message.read",
+        "close.durable",
+    }
+)
+"""Where a message could fall between two owners, two runs of a chain, or a run and its end."""
 Then = Literal["kill", "go on"]
 
 _BEGIN = [Begin("listen", "listens", ["listens"]), Begin("onward", "goes-on", ["goes-on"])]
@@ -58,7 +74,8 @@ async def send_at(stage: Stage, kind: StoreKind, point: Point, then: Then, tally
         await _prepare(case)
         worker = _victim(case, BATUTA_FAILPOINT=f"{site}:{nth}:stop")
         stopped = await worker.stopped_or_ended(PATIENCE_S)
-        tally.unreached[site] += not stopped
+        if not stopped:
+            tally.unreached[site] += 1
         sending = [asyncio.create_task(_send(case, id, number)) for number, id in enumerate(IDS, start=1)]
         await asyncio.wait(sending, timeout=HELD_S)
         if stopped:

@@ -1,8 +1,5 @@
 """The checker itself: it must complain when something is wrong."""
 
-import asyncio
-import shutil
-import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,11 +7,8 @@ import pytest
 
 from chaos.calls import Begin
 from chaos.case import Case
-from chaos.checker import Checker, read_journals
-from chaos.places import Place, Places
-from chaos.process import Crew
-from chaos.report import Tally
 from chaos.stage import verify
+from tests.chaos.conftest import copied_case, finished_case, judged, tamper
 
 pytestmark = [pytest.mark.chaos, pytest.mark.serial]
 
@@ -22,89 +16,64 @@ pytestmark = [pytest.mark.chaos, pytest.mark.serial]
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files of a case in which nothing went wrong: one run, ended."""
-    directory = tmp_path_factory.mktemp("finished")
-
-    async def work(crew: Crew) -> None:
-        async with Case("checked", await Places(directory).fresh("sqlite"), crew) as case:
-            worker = case.worker(begin=[Begin("order", "one", ["one"])], leave=True)
-            assert await worker.ended(30) == 0, worker.log()
-
-    with Crew(directory) as crew:
-        asyncio.run(work(crew))
-    return directory
+    return finished_case(tmp_path_factory.mktemp("finished"), [Begin("order", "one", ["one"])])
 
 
 @pytest.fixture
 async def case(finished: Path, tmp_path: Path) -> AsyncIterator[Case]:
     """A copy of that case, to be tampered with."""
-    with Crew(tmp_path) as crew:
-        shutil.copy(finished / "ledger" / "checked.jsonl", crew.books)
-        shutil.copy(finished / "case1.db", tmp_path)
-        async with Case("checked", Place("sqlite", f"sqlite:///{tmp_path / 'case1.db'}", "default"), crew) as case:
-            yield case
-
-
-async def _judged(case: Case) -> Tally:
-    tally = Tally("judged")
-    Checker(case, tally, await read_journals(case)).check()
-    return tally
-
-
-def _tamper(case: Case, statement: str) -> None:
-    connection = sqlite3.connect(case.place.url.removeprefix("sqlite:///"))
-    with connection:
-        assert connection.execute(statement).rowcount > 0
-    connection.close()
+    async with copied_case(finished, tmp_path) as case:
+        yield case
 
 
 async def test_nothing_is_wrong_when_nothing_went_wrong(case: Case) -> None:
-    assert (await _judged(case)).holds
+    assert (await judged(case)).holds
     assert await verify(case) == []
 
 
 async def test_an_acknowledged_start_without_a_run_is_lost(case: Case) -> None:
     case.ledger.write("ok", op="start", key="two")
-    assert (await _judged(case)).lost == 1
+    assert (await judged(case)).lost == 1
 
 
 async def test_an_acknowledged_cancel_that_never_came_is_lost(case: Case) -> None:
     case.ledger.write("ok", op="cancel", key="one")
-    assert (await _judged(case)).lost == 1
+    assert (await judged(case)).lost == 1
 
 
 async def test_a_missing_entry_is_lost(case: Case) -> None:
-    _tamper(case, "DELETE FROM journal WHERE ord = 3")
-    assert (await _judged(case)).lost >= 1
+    tamper(case, "DELETE FROM journal WHERE ord = 3")
+    assert (await judged(case)).lost >= 1
 
 
 async def test_an_answer_given_twice_is_committed_twice(case: Case) -> None:
-    _tamper(
+    tamper(
         case,
         "UPDATE journal SET body = (SELECT body FROM journal WHERE ord = 1), kind = 'activity_done' WHERE ord = 2",
     )
-    assert (await _judged(case)).twice >= 1
+    assert (await judged(case)).twice >= 1
 
 
 async def test_an_entry_after_the_end_is_committed_twice(case: Case) -> None:
-    _tamper(case, "UPDATE runs SET state = 'terminated'")
-    assert (await _judged(case)).twice == 1
+    tamper(case, "UPDATE runs SET state = 'terminated'")
+    assert (await judged(case)).twice == 1
 
 
 async def test_a_run_that_is_still_open_is_lost(case: Case) -> None:
-    _tamper(case, "UPDATE runs SET state = 'waiting'")
-    assert (await _judged(case)).lost == 1
+    tamper(case, "UPDATE runs SET state = 'waiting'")
+    assert (await judged(case)).lost == 1
 
 
 async def test_a_once_activity_begun_again_is_committed_twice(case: Case) -> None:
     begun = next(record for record in case.account.effects("begin") if record.once)
     case.ledger.write("begin", key=begun.key, name=begun.name, run=begun.run, attempt=1, once=True)
-    assert (await _judged(case)).twice == 1
+    assert (await judged(case)).twice == 1
 
 
 async def test_what_was_begun_after_its_answer_is_noticed(case: Case) -> None:
     begun = case.account.effects("begin")[0]
     case.ledger.write("begin", key=begun.key, name=begun.name, run=begun.run, attempt=1)
-    tally = await _judged(case)
+    tally = await judged(case)
     assert tally.again == 1
     assert any("after its answer" in violation for violation in tally.violations)
 
@@ -113,4 +82,4 @@ async def test_a_journaled_success_that_never_happened_is_lost(case: Case) -> No
     path = case.crew.books / "checked.jsonl"
     kept = [line for line in path.read_text().splitlines(keepends=True) if '"name":"pack"' not in line]
     path.write_text("".join(kept))
-    assert (await _judged(case)).lost == 1
+    assert (await judged(case)).lost == 1

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from batuta.testing import failpoints
-from chaos import clocks, deploys, disk, outages, replies, sweep, zombies
+from chaos import clocks, deploys, disk, letters, outages, replies, sweep, zombies
 from chaos.places import KINDS, StoreKind
 from chaos.report import Tally
 from chaos.stage import Stage, each
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.serial, pytest.mark.timeout(180)]
 
 both_stores = pytest.mark.parametrize("kind", KINDS)
 
-KILLS, STOPS, LOST, DISK = 6, 4, 3, 6
+KILLS, STOPS, SENDS, LOST, DISK = 6, 4, 4, 3, 6
 ELSEWHERE: dict[StoreKind, set[str]] = {"sqlite": set(), "postgres": {"commit.inside"}}
 """PostgreSQL commits in one statement: there is no inside."""
 
@@ -41,6 +41,21 @@ async def test_a_worker_stopped_past_its_lease_is_refused(stage: Stage, tally: T
     await each(stage, tally, [partial(zombies.stop_at, stage, kind, point, tally) for point in points])
     assert_holds(tally)
     assert tally.zombies >= STOPS - 3
+
+
+@both_stores
+async def test_a_message_at_any_moment_is_delivered_once_or_refused(
+    stage: Stage, tally: Tally, kind: StoreKind
+) -> None:
+    sites = stage.chance.sample(sorted(letters.MOMENTS - ELSEWHERE[kind]), SENDS)
+    thens: list[letters.Then] = ["kill", "go on"]
+    cases = [
+        partial(letters.send_at, stage, kind, (site, 1), thens[number % 2], tally) for number, site in enumerate(sites)
+    ]
+    await each(stage, tally, cases)
+    assert_holds(tally)
+    assert tally.messages > SENDS
+    assert tally.refused > SENDS
 
 
 @both_stores

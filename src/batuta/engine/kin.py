@@ -82,6 +82,10 @@ class Kin:
     def waits(self) -> bool:
         return bool(self.children or self.asked or self.routed)
 
+    def awaits_word(self) -> bool:
+        """Whether the store has yet to say that it took something."""
+        return bool(self.asked or self.unsettled)
+
     def clear(self) -> None:
         """The run leaves memory."""
         self.children.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from batuta.clock import SECOND
@@ -36,8 +36,8 @@ def next_wake(run: LiveRun) -> int | None:
 def stays_until(run: LiveRun, host: Host, keep: int) -> int:
     """A run that hears from others is kept for a while after each turn: it would be read again for each word."""
     kin, at = run.machine.kin, run.machine.at
-    if kin is not None and kin.unsettled:  # the store's word is on its way
-        return host.clock.latest() + keep
+    if kin is not None and kin.awaits_word():  # the store's word is on its way
+        return host.clock.latest() + max(keep, SECOND)
     if kin is not None and (kin.children or kin.routed):
         until = at + keep
     elif run.last in _TALK:
@@ -45,6 +45,11 @@ def stays_until(run: LiveRun, host: Host, keep: int) -> int:
     else:
         return 0
     return until if host.may_linger(run) else 0
+
+
+def is_owed(run: LiveRun, backlog: Collection[object]) -> bool:
+    """Whether an input is under way that only the next owner can bring again: the run must be due for that."""
+    return bool(backlog) or (run.machine.kin is not None and run.machine.kin.awaits_word())
 
 
 def pick_up(run: LiveRun, pending: set[int], attempts: Sequence[Attempt], answered: set[int]) -> None:

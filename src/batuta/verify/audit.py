@@ -167,6 +167,8 @@ class _Audit:
         timer = None if code is None or code.failed else code.next_timer()
         if run.state is RunState.WAITING and timer is not None and (run.wake_at is None or run.wake_at > timer):
             found.append(("I12", f"the run has a timer for {timer}, and is due at {run.wake_at or 'no time'}"))
+        if run.state is RunState.WAITING and run.wake_at is None and code is not None and code.awaits_word():
+            found.append(("I12", "the run waits to hear whether what it sent was taken, and is never due"))
         if found and await self._unmoved(run):  # else row and inbox are of two moments
             for finding in found:
                 tell(*finding)

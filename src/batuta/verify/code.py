@@ -39,6 +39,11 @@ class CodeCheck:
         timer = self._machine.next_timer()
         return None if timer is None else timer[0]
 
+    def awaits_word(self) -> bool:
+        """Whether the code waits for the store to say that it took a message or a child."""
+        kin = self._machine.kin
+        return kin is not None and kin.awaits_word()
+
     async def close(self) -> None:
         await outside_task(self._machine.tear_down)
 

@@ -11,6 +11,7 @@ from batuta.errors import OutcomeUnknown, StoreUnavailable, UnknownRun
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
 from batuta.journal.entries import Entry
+from batuta.journal.outcomes import ended_outcome
 from batuta.journal.records import Change, Hint, Refusal, Verdict
 from batuta.journal.states import CLOSED, RunState
 from batuta.stores import rules
@@ -138,7 +139,7 @@ def _entry_values(entry: Entry) -> tuple[int, str, int, int, str]:
 def closing_values(run: Record, head: int, entry: Entry, state: RunState, reason: str) -> tuple[Any, ...]:
     """What close_runs takes for a run, of which `run` tells id and parent."""
     seq = run["parent_seq"]
-    outcome = "" if run["parent_run_id"] is None else rules.outcome_from_outside(run["id"], seq, state, reason)
+    outcome = "" if run["parent_run_id"] is None else ended_outcome(seq, run["id"], state, reason)
     return run["run_id"], head, entry.kind, entry.at, entry.crc, entry.body, outcome
 
 

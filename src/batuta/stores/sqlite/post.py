@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
+from batuta.journal.outcomes import ended_outcome
 from batuta.journal.records import Hint, Message, ParentPolicy
 from batuta.journal.states import RunState
 from batuta.stores import rules
@@ -91,7 +92,7 @@ class Post:
 
     def tell_kin(self, run_id: bytes, id: str, parent_seq: int, state: RunState, reason: str) -> None:
         """A run was closed from outside."""
-        self.tell_parent(run_id, rules.outcome_from_outside(id, parent_seq, state, reason))
+        self.tell_parent(run_id, ended_outcome(parent_seq, id, state, reason))
         self.tell_children(run_id)
 
     def wake(self) -> None:
