@@ -39,9 +39,7 @@ async def test_migrating_twice_and_at_once_applies_once(empty_postgres_url: str)
         await store.close()
 
 
-async def test_a_migration_may_take_longer_than_a_statement(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_migration_may_take_longer_than_a_statement(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Migration("0099_slow", "SELECT pg_sleep(1.5)", "checksum")
     monkeypatch.setattr(schema, "load_migrations", lambda package: [*load_migrations(package), slow])
     store = PostgresStore(f"{postgres_url}?statement_timeout=1")
