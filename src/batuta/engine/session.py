@@ -84,6 +84,8 @@ class Session:
         self.turn: LiveRun | None = None
         self._strange: dict[RunId, tuple[int, int]] = {}
         self._missing: dict[RunId, int] = {}
+        self._strays: set[RunId] = set()
+        """Being read. One read at a time: the tape of a second could be older than what the run has done since."""
         self._hinted: set[RunId] = set()
         self._lingering: set[RunId] = set()
         self._told: dict[RunId, list[Message]] = {}
@@ -493,7 +495,8 @@ class Session:
             first_seen = self._strange.get(run_id)
             if first_seen is None or first_seen[0] != epoch:
                 first_seen = (epoch, self._poller.claims_begun)
-            elif first_seen[1] <= self._poller.claims_ended:
+            elif first_seen[1] <= self._poller.claims_ended and run_id not in self._strays:
+                self._strays.add(run_id)
                 self._spawn(self._adopt_stray(run_id, epoch))
             strange[run_id] = first_seen
         missing = {
@@ -509,7 +512,10 @@ class Session:
 
     async def _adopt_stray(self, run_id: RunId, epoch: int) -> None:
         """A claim or start whose reply was lost: the store says that we own it."""
-        tape = await self.store.load(run_id)
+        try:
+            tape = await self.store.load(run_id)
+        finally:
+            self._strays.discard(run_id)
         ours = tape.run.owner == self.info.worker_id and tape.run.epoch == epoch
         known = (tape.run.code or tape.run.name) in self.workflows
         if ours and tape.run.state is RunState.RUNNING and run_id not in self.runs and known:
