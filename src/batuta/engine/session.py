@@ -18,6 +18,7 @@ from batuta.engine.committer import Committer
 from batuta.engine.completion import Completion
 from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.executor import Executor
+from batuta.engine.generators import turns
 from batuta.engine.lease import Lease
 from batuta.engine.live import LiveRun
 from batuta.engine.machine import RunIdentity
@@ -78,6 +79,8 @@ class Session:
         self._timers = Timers(self.clock)
         self.executor = Executor(activities, self.clock, settings, self.may_act, self.permission)
         self._committer = Committer(store, self.info.worker_id, settings, self.may_act, self._lost)
+        # A live run calls them in every turn: without a call of our own in between.
+        self.submit, self.arm, self.disarm = self._committer.submit, self._timers.arm, self._timers.disarm
         self._lease = Lease(store, self.info, settings, clock, self._on_pulse, self._lost)
         self._poller = Poller(self)
         self._watchdog = Watchdog(settings.stuck_turn, self._holding_up, clock)
@@ -231,15 +234,6 @@ class Session:
 
     # -- what live runs need
 
-    def submit(self, run: LiveRun) -> None:
-        self._committer.submit(run)
-
-    def arm(self, run: LiveRun, when: int) -> None:
-        self._timers.arm(run, when)
-
-    def disarm(self, run: LiveRun) -> None:
-        self._timers.disarm(run)
-
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._loop.call_soon(callback, context=self._context)
 
@@ -264,11 +258,12 @@ class Session:
                 self._receive(run, messages)
 
     def forget(self, run: LiveRun, wake_at: int | None) -> None:
-        if self.runs.get(run.run_id) is run:
-            del self.runs[run.run_id]
-            self._hinted.discard(run.run_id)
-            self._lingering.discard(run.run_id)
-            self._unhurried.discard(run.run_id)
+        run_id = run.run_id
+        if self.runs.get(run_id) is run:
+            del self.runs[run_id]
+            for named in (self._hinted, self._lingering, self._unhurried):
+                if named:  # empty as a rule; UUIDs hash slowly
+                    named.discard(run_id)
             if not self.runs:
                 self._emptied.set()
             self._poller.freed(wake_at)
@@ -321,6 +316,15 @@ class Session:
                 run.drop(error)
         if self._starts:
             self._loop.call_soon(self._begin_starts)
+
+    def adopt_all(self, tapes: Sequence[Tape]) -> None:
+        """Bring claimed runs into memory."""
+        with turns():
+            for tape in tapes:
+                try:
+                    self.adopt(tape)
+                except Exception:
+                    log.exception("run %s could not be brought into memory", tape.run.id)
 
     def adopt(self, tape: Tape) -> None:
         """Bring a claimed run into memory."""
