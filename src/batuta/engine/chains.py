@@ -36,13 +36,13 @@ def add_successor(run: LiveRun, effects: Effects, entry: Entry, command: Command
 
 
 def add_retry(run: LiveRun, effects: Effects, entry: Entry, command: Command) -> None:
-    """The run failed: another one follows, if its policy says so."""
+    """The run failed: another one follows, if its policy says so. Not after a cancel, which would be forgotten."""
     machine = run.machine
     start, failure = machine.start, command.error
-    if start.retry is UNSET or failure is UNSET:
+    if start.retry is UNSET or failure is UNSET or machine.cancel_requested:
         return
     policy = json.decode(start.retry, type=Retry)
-    if not failure.retryable or failure.kind in policy.never:
+    if not failure.retryable or not failure.kinds.isdisjoint(policy.never):
         return
     delay = policy.delay(start.attempt, jitter())
     if delay is not None:

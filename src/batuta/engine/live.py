@@ -24,7 +24,7 @@ from batuta.engine.host import Host
 from batuta.engine.logs import emit_all
 from batuta.engine.machine import Machine, RunIdentity
 from batuta.engine.outside import answered_early
-from batuta.engine.reading import Redo, accepts, as_input, redo, tell_answers
+from batuta.engine.reading import Redo, accepts, as_input, redo, tell_answers, to_begin_with
 from batuta.engine.relations import parent_message, send_again, store_answers
 from batuta.engine.replay import Replay
 from batuta.engine.routes import due_checks
@@ -61,12 +61,12 @@ class LiveRun:
 
     __slots__ = (
         "_again",
-        "_backlog",
         "_crc",
         "_held_up",
         "_host",
         "_kept",
         "alarm",
+        "backlog",
         "calls",
         "change",
         "completion",
@@ -120,7 +120,7 @@ class LiveRun:
         self._again: Redo | None = None
         self._crc = 0
         self._held_up = False
-        self._backlog: deque[tuple[EntryKind, Body]] = deque()
+        self.backlog: deque[tuple[EntryKind, Body]] = deque()
         self._kept: list[Entry] = []
         self.last: EntryKind | None = None
 
@@ -174,12 +174,12 @@ class LiveRun:
         if self._host.draining:
             self.hand_back()
             return
+        send_again(self)  # before any turn: what that one sends comes after it
         answered = answered_early(self, messages, attempts)
         for seq in list(self.machine.activities):
             if seq in self.machine.activities:  # resuming another one may have caused a turn
                 tries = [a for a in attempts if a.seq == seq]
                 self._host.executor.resume(self, seq, tries, answered=seq in answered)
-        send_again(self)
         self.receive(messages)
         if self.head >= 0:
             self.wake(self._host.clock.now())
@@ -187,8 +187,8 @@ class LiveRun:
     def receive(self, messages: Sequence[Message]) -> None:
         """Deliver what is unread and was not delivered before."""
         failpoint("message.read")
-        if self.head < 0:  # messages to the run before in its chain may be older than this one's start
-            messages = sorted(messages, key=lambda message: message.kind is not MessageKind.START)
+        if self.head < 0:
+            messages = to_begin_with(messages)
         self.reading = True
         try:
             for message in messages:
@@ -197,7 +197,7 @@ class LiveRun:
                     self._read(message)
         finally:
             self.reading = False
-        if messages and not self.leaving and not self._backlog and self.head >= 0:
+        if messages and not self.leaving and not self.backlog and self.head >= 0:
             self._after_turn()
 
     def _read(self, message: Message) -> None:
@@ -221,11 +221,11 @@ class LiveRun:
         """Run the turn that this input causes, and queue its entry."""
         if self.leaving or not self.ready:
             if self._again is not None or self.machine.outcome is not None:
-                self._backlog.append((kind, body))  # should it not close after all
+                self.backlog.append((kind, body))  # should it not close after all
         elif (kind is not _DONE or body.seq not in self.machine.activities) and not self._is_awaited(kind, body):
             self._after_turn()  # it was cancelled by a turn that was not durable yet when it answered
-        elif self._backlog or self.head - self.durable >= self._host.settings.undurable_entries:
-            self._backlog.append((kind, body))
+        elif self.backlog or self.head - self.durable >= self._host.settings.undurable_entries:
+            self.backlog.append((kind, body))
         elif kind is not _UPDATE or accepts(self, self.machine, body):
             self.run_turn(kind, body)
 
@@ -364,7 +364,7 @@ class LiveRun:
     def _fire_timers(self, now: int) -> None:
         """Each timer that is due is an input of its own, earliest first."""
         while not self.leaving and (timer := self.machine.next_timer()) is not None and timer[0] <= now:
-            if self._backlog or self._too_far_ahead():
+            if self.backlog or self._too_far_ahead():
                 self._held_up = True  # `settled` comes back here
                 return
             failpoint("timer.fired")
@@ -437,7 +437,7 @@ class LiveRun:
         now = self._host.clock.now()
         if not self.ready:
             self.leave(now)
-        elif self.head == self.durable and all(call.idle for call in self.calls.values()):
+        elif self.head == self.durable and not self.backlog and all(call.idle for call in self.calls.values()):
             begun = self.machine.activities.keys() <= self.calls.keys() and self.head >= 0
             self.leave(next_wake(self) if begun else now)
 
@@ -457,7 +457,7 @@ class LiveRun:
         """Hand the run back, due at `wake_at`."""
         failpoint("evict.before")
         state = RunState.WAITING if self.head >= 0 else RunState.PENDING
-        self.move(Move(state, self._host.clock.now() if is_owed(self, self._backlog) else wake_at, reason))
+        self.move(Move(state, self._host.clock.now() if is_owed(self, self.backlog) else wake_at, reason))
 
     def park(self, reason: str) -> None:
         log.error("run %s (%s) is parked as needs_code: %s", self.identity.id, self.workflow.name, reason)
@@ -489,7 +489,7 @@ class LiveRun:
         """The store's word on what the run sent goes to whoever waits for it."""
         inputs = store_answers(self, [one for one in effects if isinstance(one, Command)], refusals)
         if inputs and not self.leaving:
-            self._backlog.extendleft(reversed(inputs))
+            self.backlog.extendleft(reversed(inputs))
             self._host.call_soon(self._go_on)
 
     def _act(self, effects: list[Effect]) -> None:
@@ -504,30 +504,26 @@ class LiveRun:
                     host.executor.start(self, effect.seq, pending)
             elif effect.kind is _CANCEL:
                 host.executor.cancel(self, effect.target)
-        if self._backlog or self._held_up or self.lacking or host.draining:
+        if self.backlog or self._held_up or self.lacking or host.draining:
             host.call_soon(self._go_on)  # not here: a turn must not run inside the committer's task
-
-    @property
-    def behind(self) -> bool:
-        return bool(self._backlog)
 
     def _too_far_ahead(self) -> bool:
         return self.head - self.durable >= self._host.settings.undurable_entries
 
     def _go_on(self) -> None:
         """There is room again for what was held up, or there is nothing left to wait for before leaving."""
-        while self._backlog and not self._too_far_ahead() and not self.leaving:
-            kind, body = self._backlog.popleft()
+        while self.backlog and not self._too_far_ahead() and not self.leaving:
+            kind, body = self.backlog.popleft()
             if self._is_awaited(kind, body) and (kind is not _UPDATE or accepts(self, self.machine, body)):
                 self.run_turn(kind, body)
         self.hand_back_when_draining()
         if self.leaving:
             return
-        if not self._backlog:
+        if not self.backlog:
             self._host.caught_up(self)
         if self.lacking:
             self._after_turn()
-        elif self._held_up and not self._backlog and not self._too_far_ahead():
+        elif self._held_up and not self.backlog and not self._too_far_ahead():
             self._held_up = False
             self.wake(self._host.clock.now())
 
@@ -548,17 +544,20 @@ class LiveRun:
         return self.restore(entries)
 
     def _do_again(self, again: Redo, attempts: Sequence[Attempt], messages: Sequence[Message]) -> None:
-        self._again = None
-        self.reading = True
+        self._again, self.reading = None, True
+        # Messages that waited for their turn are unread: they are read with the others, in their order.
+        self.seen.difference_update(body.message_id for _, body in self.backlog)
+        self.backlog = deque(one for one in self.backlog if not one[1].message_id)
         send_again(self)
         try:
             pending = set(self.machine.activities)
             redo(self, again, messages)
-            answered = {body.seq for kind, body in self._backlog if kind in _ANSWERS}
+            answered = {body.seq for kind, body in self.backlog if kind in _ANSWERS}
             pick_up(self, pending, attempts, answered | answered_early(self, messages, attempts))
             self.receive(messages)
         finally:
             self.reading = False
+        self._host.call_soon(self._go_on)  # for what is hinted at now that nothing waits for its turn
         self.wake(self._host.clock.now())
 
     def _gone(self, move: Move) -> None:

@@ -217,7 +217,7 @@ class Machine:
 
         So does an error of a signal's handler."""
         if self.mailbox is not None:
-            self.mailbox.close()
+            self.mailbox.close(continues=self._failure is None and _continues(main))
         if main.done() and main.cancelled() and self._failure is None:
             self.outcome = self._issue(CommandKind.CANCELLED)
             return
@@ -572,6 +572,10 @@ _DELIVER: dict[EntryKind, Callable[[Machine, Body], None]] = {
     EntryKind.REFUSED: lambda machine, body: machine.kinship().refused(body),
 }
 """How each input reaches the code."""
+
+
+def _continues(main: RunTask) -> bool:
+    return main.done() and not main.cancelled() and isinstance(main.exception(), ContinueAsNew)
 
 
 def _close_unbegun(awaitable: Any) -> None:

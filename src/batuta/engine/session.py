@@ -28,7 +28,7 @@ from batuta.engine.routes import Route, end_overdue, routed_run_id
 from batuta.engine.timers import Timers
 from batuta.engine.waiters import Waiters
 from batuta.engine.watchdog import Watchdog
-from batuta.errors import InvalidInput, StoreError, StoreUnavailable, WorkflowBroken
+from batuta.errors import InvalidInput, StoreError, StoreUnavailable, UnknownRun, WorkflowBroken
 from batuta.failpoints import failpoint
 from batuta.ids import RunId, new_worker_id
 from batuta.journal.entries import Body
@@ -407,15 +407,19 @@ class Session:
         self._replay(run, tape, replay, replay.slices())
 
     def look_after(self, run: LiveRun, route: Route) -> None:
+        run.machine.kinship().unsettled.add(route.seq)  # it stays until that is done: nobody else would look again
         self._spawn(self._look_after(run, route))
 
     async def _look_after(self, run: LiveRun, route: Route) -> None:
         try:
             await end_overdue(self.store, route, routed_run_id(run.machine, route), self.clock.now())
-        except StoreError:
+        except (StoreError, UnknownRun) as error:
             route.check_at = self.clock.now() + SECOND
+            if isinstance(error, StoreError):  # else its call is not durable yet
+                raise
+        finally:
+            run.machine.kinship().unsettled.discard(route.seq)
             self._loop.call_soon(run.call_over)
-            raise
 
     # -- news
 
@@ -446,7 +450,7 @@ class Session:
             for run_id in run_ids:
                 run = self.runs.get(run_id)
                 if run is not None:  # one that cannot keep up with what it was given need not be given it again
-                    (self._unhurried if run.behind else self._to_read).add(run_id)
+                    (self._unhurried if run.backlog else self._to_read).add(run_id)
             if self._to_read and not self._reading:
                 self._reading = True
                 self._spawn(self._read_all())
