@@ -137,8 +137,13 @@ class Query(_Definition, Generic[A_co]):
 
 
 def publish(name: str, value: Any) -> None:
-    """Show a value outside, under a name; a later one takes its place. Clients read it with `handle.published`."""
-    runtime_for("publish()").publish(check_name(name, "published name"), value)
+    """Show a value outside, under a name; a later one takes its place. Clients read it with `handle.published`.
+
+    Names that begin with `batuta.` are Batuta's own: InvalidInput.
+    """
+    if check_name(name, "published name").startswith("batuta."):
+        raise InvalidInput(f"published name {name!r} is Batuta's own: choose one that does not begin with 'batuta.'")
+    runtime_for("publish()").publish(name, value)
 
 
 def _check_callable(fn: object, definition: _Definition) -> None:

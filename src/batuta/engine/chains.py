@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET, Raw, json
 
 from batuta.authoring.definitions import code_of
+from batuta.authoring.names import readable
 from batuta.authoring.retry import Retry
 from batuta.clock import SECOND
 from batuta.engine.routes import with_attempts
@@ -109,4 +110,4 @@ def _why_again(run: LiveRun, outcome: Command) -> str:
     if outcome.kind is not CommandKind.FAIL or outcome.error is UNSET:
         return ""
     error = outcome.error
-    return f"attempt {run.machine.start.attempt} failed with {error.kind}: {error.message}"[:1000]
+    return readable(f"attempt {run.machine.start.attempt} failed with {error.kind}: {error.message}"[:1000])

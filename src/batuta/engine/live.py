@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
+from batuta import failpoints
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.failures import to_failure
 from batuta.authoring.names import readable
@@ -42,8 +43,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("batuta.engine")
 
 _PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
-_DONE, _FAILED = EntryKind.ACTIVITY_DONE, EntryKind.ACTIVITY_FAILED
-_ACTIVITY = CommandKind.ACTIVITY
+_DONE, _FAILED, _UPDATE = EntryKind.ACTIVITY_DONE, EntryKind.ACTIVITY_FAILED, EntryKind.UPDATE
+_ACTIVITY, _CANCEL = CommandKind.ACTIVITY, CommandKind.CANCEL
+
 _LACK_SECONDS = 5
 _UNKNOWN_START = "the run may or may not have been started: start it again with the same id"
 _ANSWERS = (_DONE, _FAILED)
@@ -82,6 +84,7 @@ class LiveRun:
         "patient",
         "reading",
         "ready",
+        "run_id",
         "seen",
         "starting",
         "workflow",
@@ -91,6 +94,7 @@ class LiveRun:
         self._host = host
         self.workflow = workflow
         self.identity = identity
+        self.run_id = identity.run_id
         self.epoch = epoch
         self.head = self.durable = -1
         self.deadline: int | None = None
@@ -121,10 +125,6 @@ class LiveRun:
         self.last: EntryKind | None = None
 
     @property
-    def run_id(self) -> RunId:
-        return self.identity.run_id
-
-    @property
     def executor(self) -> Executor:
         return self._host.executor
 
@@ -141,7 +141,7 @@ class LiveRun:
             body.commands = self.machine.turn(at, EntryKind.STARTED, body)
         finally:
             host.turn = None
-        self.change = Change(run_id=self.identity.run_id, epoch=self.epoch, head=-1, start=new)
+        self.change = Change(self.run_id, self.epoch, -1, start=new)
         if new.timeout or new.execution_timeout:
             self.deadline = at + min(filter(None, (new.timeout, new.execution_timeout)))
         self._record(EntryKind.STARTED, at, body)
@@ -222,14 +222,12 @@ class LiveRun:
         if self.leaving or not self.ready:
             if self._again is not None or self.machine.outcome is not None:
                 self.backlog.append((kind, body))  # should it not close after all
-            return
-        if not self._is_awaited(kind, body):
+        elif (kind is not _DONE or body.seq not in self.machine.activities) and not self._is_awaited(kind, body):
             self._after_turn()  # it was cancelled by a turn that was not durable yet when it answered
-            return
-        if self.backlog or self.head - self.durable >= self._host.settings.undurable_entries:
+        elif self.backlog or self.head - self.durable >= self._host.settings.undurable_entries:
             self.backlog.append((kind, body))
-            return
-        self._take_turn(kind, body)
+        elif kind is not _UPDATE or accepts(self, self.machine, body):
+            self.run_turn(kind, body)
 
     def _is_awaited(self, kind: EntryKind, body: Body) -> bool:
         """False for an answer that no code waits for: it is no input. A message with one is read all the same."""
@@ -244,13 +242,10 @@ class LiveRun:
             self.open_change().consumed.append(body.message_id)
         return awaited
 
-    def _take_turn(self, kind: EntryKind, body: Body) -> None:
-        failpoint("turn.before")
-        if kind is not EntryKind.UPDATE or accepts(self, self.machine, body):
-            self.run_turn(kind, body)
-
     def run_turn(self, kind: EntryKind, body: Body, at: int = 0) -> None:
         """The turn itself, at a time that is not before `at`."""
+        if failpoints.armed is not None:
+            failpoint("turn.before")
         host = self._host
         machine = self._rebuilt() if self._kept else self.machine
         now = at or host.clock.latest()
@@ -260,7 +255,8 @@ class LiveRun:
         submitted = self.change is not None
         try:
             body.commands = machine.turn(at, kind, body)
-            failpoint("turn.after")
+            if failpoints.armed is not None:
+                failpoint("turn.after")
             self._record(kind, at, body)
         except InvalidInput as error:
             del machine.logs[lines:]  # they belong to a turn that never was
@@ -277,7 +273,8 @@ class LiveRun:
             host.turn = None
         if not submitted:
             host.submit(self)
-        failpoint("commit.queued")
+        if failpoints.armed is not None:
+            failpoint("commit.queued")
         self._after_turn()
 
     def _does_not_fit(self, kind: EntryKind, body: Body, error: InvalidInput) -> None:
@@ -288,21 +285,22 @@ class LiveRun:
         self.machine.entries -= 1
         body.value, body.error = UNSET, to_failure(error)
         body.error.retryable = False
-        self._take_turn(_FAILS[kind], body)
+        self.run_turn(_FAILS[kind], body)
 
     def _record(self, kind: EntryKind, at: int, body: Body) -> None:
-        entry = encode_entry(self.head + 1, kind, at, body, self._crc)
+        head = self.head
+        entry = encode_entry(head + 1, kind, at, body, self._crc)
         self._crc = entry.crc
         change = self.change
         if change is None:
-            change = self.change = Change(run_id=self.identity.run_id, epoch=self.epoch, head=self.head)
+            change = self.change = Change(self.run_id, self.epoch, head)
         change.entries.append(entry)
         if body.message_id:
             change.consumed.append(body.message_id)
         if self.machine.beyond:
             add_effects(self, change, entry, body.commands)
-        self.effects.extend(body.commands)
-        self.head = entry.ord
+        self.effects += body.commands
+        self.head = head + 1
         self.last = kind
         if self._host.settings.always_replay:
             self._kept.append(entry)
@@ -327,10 +325,9 @@ class LiveRun:
             return
         if self.reading:
             return
-        timer = machine.next_timer()
-        when = timer[0] if timer is not None else None
-        if self.deadline is not None and (when is None or self.deadline < when):
-            when = self.deadline
+        when = self.deadline
+        if machine.deadlines and (timer := machine.next_timer()) is not None and (when is None or timer[0] < when):
+            when = timer[0]
         if machine.kin is not None and machine.kin.routed:
             when = next_wake(self)
         if self.lacking and not self.calls and self.head == self.durable:
@@ -446,14 +443,12 @@ class LiveRun:
     def open_change(self) -> Change:
         """What goes to the store next."""
         if self.change is None:
-            self.change = Change(run_id=self.identity.run_id, epoch=self.epoch, head=self.head)
+            self.change = Change(self.run_id, self.epoch, self.head)
             self._host.submit(self)
         return self.change
 
     def move(self, move: Move) -> None:
         """The next change is this run's last here."""
-        if move.reason:
-            move.reason = readable(move.reason)
         self.open_change().move = move
         self.leaving = True
 
@@ -465,16 +460,15 @@ class LiveRun:
 
     def park(self, reason: str) -> None:
         log.error("run %s (%s) is parked as needs_code: %s", self.identity.id, self.workflow.name, reason)
-        self.move(Move(RunState.NEEDS_CODE, None, reason, self.workflow.fingerprint))
+        self.move(Move(RunState.NEEDS_CODE, None, readable(reason), self.workflow.fingerprint))
 
     # -- the committer answers
 
     def settled(self, change: Change, effects: list[Effect], refusals: Sequence[Refusal] = ()) -> None:
         """The change is durable, but for `refusals`: what it held back may act now."""
-        self.durable = change.new_head
-        machine = self.machine
-        if machine.logs:
-            machine.logs = emit(machine.logs, self.durable + 1, self.identity.id)
+        self.durable = change.head + len(change.entries)
+        if self.machine.logs:
+            self.machine.logs = emit(self.machine.logs, self.durable + 1, self.identity.id)
         if change.effects is not None:
             tell_answers(self._host.waiters.answers, self.identity.chain_id, change.effects)
         if self.starting is not None:
@@ -497,19 +491,19 @@ class LiveRun:
             self._host.call_soon(self._go_on)
 
     def _act(self, effects: list[Effect]) -> None:
-        executor, activities = self._host.executor, self.machine.activities
-        stays = not self.leaving and not self._host.draining
+        host, activities = self._host, self.machine.activities
+        stays = not self.leaving and not host.draining
         for effect in effects:
             if not isinstance(effect, Command):
                 effect()
             elif effect.kind is _ACTIVITY:
                 pending = activities.get(effect.seq) if stays else None
                 if pending is not None:
-                    executor.start(self, effect.seq, pending)
-            elif effect.kind is CommandKind.CANCEL:
-                executor.cancel(self, effect.target)
-        if self.backlog or self._held_up or self.lacking or self._host.draining:
-            self._host.call_soon(self._go_on)  # not here: a turn must not run inside the committer's task
+                    host.executor.start(self, effect.seq, pending)
+            elif effect.kind is _CANCEL:
+                host.executor.cancel(self, effect.target)
+        if self.backlog or self._held_up or self.lacking or host.draining:
+            host.call_soon(self._go_on)  # not here: a turn must not run inside the committer's task
 
     def _too_far_ahead(self) -> bool:
         return self.head - self.durable >= self._host.settings.undurable_entries
@@ -518,8 +512,8 @@ class LiveRun:
         """There is room again for what was held up, or there is nothing left to wait for before leaving."""
         while self.backlog and not self._too_far_ahead() and not self.leaving:
             kind, body = self.backlog.popleft()
-            if self._is_awaited(kind, body):
-                self._take_turn(kind, body)
+            if self._is_awaited(kind, body) and (kind is not _UPDATE or accepts(self, self.machine, body)):
+                self.run_turn(kind, body)
         self.hand_back_when_draining()
         if self.leaving:
             return

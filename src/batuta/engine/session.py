@@ -18,6 +18,7 @@ from batuta.engine.committer import Committer
 from batuta.engine.completion import Completion
 from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.executor import Executor
+from batuta.engine.generators import turns
 from batuta.engine.lease import Lease
 from batuta.engine.live import LiveRun
 from batuta.engine.machine import RunIdentity
@@ -78,12 +79,16 @@ class Session:
         self._timers = Timers(self.clock)
         self.executor = Executor(activities, self.clock, settings, self.may_act, self.permission)
         self._committer = Committer(store, self.info.worker_id, settings, self.may_act, self._lost)
+        # A live run calls them in every turn: without a call of our own in between.
+        self.submit, self.arm, self.disarm = self._committer.submit, self._timers.arm, self._timers.disarm
         self._lease = Lease(store, self.info, settings, clock, self._on_pulse, self._lost)
         self._poller = Poller(self)
         self._watchdog = Watchdog(settings.stuck_turn, self._holding_up, clock)
         self.turn: LiveRun | None = None
         self._strange: dict[RunId, tuple[int, int]] = {}
         self._missing: dict[RunId, int] = {}
+        self._strays: set[RunId] = set()
+        """Being read. One read at a time: the tape of a second could be older than what the run has done since."""
         self._hinted: set[RunId] = set()
         self._lingering: set[RunId] = set()
         self._told: dict[RunId, list[Message]] = {}
@@ -229,15 +234,6 @@ class Session:
 
     # -- what live runs need
 
-    def submit(self, run: LiveRun) -> None:
-        self._committer.submit(run)
-
-    def arm(self, run: LiveRun, when: int) -> None:
-        self._timers.arm(run, when)
-
-    def disarm(self, run: LiveRun) -> None:
-        self._timers.disarm(run)
-
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._loop.call_soon(callback, context=self._context)
 
@@ -262,11 +258,12 @@ class Session:
                 self._receive(run, messages)
 
     def forget(self, run: LiveRun, wake_at: int | None) -> None:
-        if self.runs.get(run.run_id) is run:
-            del self.runs[run.run_id]
-            self._hinted.discard(run.run_id)
-            self._lingering.discard(run.run_id)
-            self._unhurried.discard(run.run_id)
+        run_id = run.run_id
+        if self.runs.get(run_id) is run:
+            del self.runs[run_id]
+            for named in (self._hinted, self._lingering, self._unhurried):
+                if named:  # empty as a rule; UUIDs hash slowly
+                    named.discard(run_id)
             if not self.runs:
                 self._emptied.set()
             self._poller.freed(wake_at)
@@ -319,6 +316,15 @@ class Session:
                 run.drop(error)
         if self._starts:
             self._loop.call_soon(self._begin_starts)
+
+    def adopt_all(self, tapes: Sequence[Tape]) -> None:
+        """Bring claimed runs into memory."""
+        with turns():
+            for tape in tapes:
+                try:
+                    self.adopt(tape)
+                except Exception:
+                    log.exception("run %s could not be brought into memory", tape.run.id)
 
     def adopt(self, tape: Tape) -> None:
         """Bring a claimed run into memory."""
@@ -497,7 +503,8 @@ class Session:
             first_seen = self._strange.get(run_id)
             if first_seen is None or first_seen[0] != epoch:
                 first_seen = (epoch, self._poller.claims_begun)
-            elif first_seen[1] <= self._poller.claims_ended:
+            elif first_seen[1] <= self._poller.claims_ended and run_id not in self._strays:
+                self._strays.add(run_id)
                 self._spawn(self._adopt_stray(run_id, epoch))
             strange[run_id] = first_seen
         missing = {
@@ -513,7 +520,10 @@ class Session:
 
     async def _adopt_stray(self, run_id: RunId, epoch: int) -> None:
         """A claim or start whose reply was lost: the store says that we own it."""
-        tape = await self.store.load(run_id)
+        try:
+            tape = await self.store.load(run_id)
+        finally:
+            self._strays.discard(run_id)
         ours = tape.run.owner == self.info.worker_id and tape.run.epoch == epoch
         known = (tape.run.code or tape.run.name) in self.workflows
         if ours and tape.run.state is RunState.RUNNING and run_id not in self.runs and known:

@@ -242,7 +242,7 @@ class Effects(Struct, kw_only=True, gc=False):
     """With a move to `continued`."""
 
 
-class Change(Struct, kw_only=True, gc=False):
+class Change(Struct, gc=False):
     """All that one batch does to one run: together or not at all, under the run's fence."""
 
     run_id: RunId

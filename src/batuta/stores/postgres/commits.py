@@ -18,7 +18,7 @@ from batuta.stores import rules
 from batuta.stores.postgres import batch, beyond
 from batuta.stores.postgres.base import Base
 from batuta.stores.postgres.rows import run_ids
-from batuta.stores.postgres.texts import entry_texts
+from batuta.stores.postgres.texts import entry_texts, start_texts
 
 
 class Commits(Base):
@@ -56,12 +56,15 @@ class Commits(Base):
         ordered = batch.in_order(changes)
         starts = batch.start_columns(changes)
         if batch.is_entries_only(changes):
-            query, columns = self._sql["commit_entries"], entry_texts(batch.entry_columns(ordered))
+            columns = entry_texts(batch.entry_columns(ordered)) + start_texts(starts) + [len(changes)]
+            rows = await self._send(self._sql["commit_entries"], self.namespace, worker_id, *columns)
+            winners, won, due = rows[0]
         else:
-            query, columns = self._sql["commit_changes"], batch.change_columns(ordered)
-        rows = await self._send(query, self.namespace, worker_id, *columns, *starts)
-        won, due = rows[0]
-        if won is not None and len(won) == len(changes):
+            columns = batch.change_columns(ordered) + starts
+            rows = await self._send(self._sql["commit_changes"], self.namespace, worker_id, *columns)
+            won, due = rows[0]
+            winners = len(won or ())
+        if winners == len(changes):
             return [], due
         durable = set(won or ())
         return [index for index, change in enumerate(changes) if change.run_id not in durable], due
