@@ -201,6 +201,7 @@ class Executor:
         if self._places.enter(call):
             self._launch(call)
         else:
+            call.queued = not call.pending.options.once  # of which the start is written already
             self._limit_waiting(call)
 
     def _admitted(self, call: Call) -> None:
@@ -236,9 +237,12 @@ class Executor:
         if call.waking is not None:
             call.waking.cancel()
             call.waking = None
-        if call.over:
+        if call.over or call.run.leaving:
             self._places.leave(call)
+            if not call.over:  # should the run stay after all, it is looked at again
+                call.run.calls.pop(call.seq, None)
             return
+        call.queued = False
         now = call.started_at = self.clock.now()
         activity, pending = call.activity, call.pending
         options = pending.options

@@ -21,14 +21,14 @@ from batuta.engine.chains import closing_move, ended_move
 from batuta.engine.completion import Completion
 from batuta.engine.effects import add_effects
 from batuta.engine.host import Host
-from batuta.engine.logs import emit_all
+from batuta.engine.logs import emit
 from batuta.engine.machine import Machine, RunIdentity
 from batuta.engine.outside import answered_early
 from batuta.engine.reading import Redo, accepts, as_input, redo, tell_answers, to_begin_with
 from batuta.engine.relations import parent_message, send_again, store_answers
 from batuta.engine.replay import Replay
 from batuta.engine.routes import due_checks
-from batuta.engine.waiting import is_owed, next_wake, only_waits, pick_up, stays_until
+from batuta.engine.waiting import is_at_work, is_owed, next_wake, only_waits, pick_up, stays_until
 from batuta.errors import InvalidInput, OutcomeUnknown, WorkflowBroken
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
@@ -433,13 +433,12 @@ class LiveRun:
             self.hand_back()
 
     def hand_back(self) -> None:
-        """The worker stops: leave if nothing is in flight. A call that waits for its next attempt is not."""
+        """The worker stops: leave if nothing is in flight. What waits for its next attempt, or for a place, is not."""
         now = self._host.clock.now()
         if not self.ready:
             self.leave(now)
-        elif self.head == self.durable and not self.backlog and all(call.idle for call in self.calls.values()):
-            begun = self.machine.activities.keys() <= self.calls.keys() and self.head >= 0
-            self.leave(next_wake(self) if begun else now)
+        elif self.head == self.durable and not self.backlog and not is_at_work(self):
+            self.leave(next_wake(self) if only_waits(self) and self.head >= 0 else now)
 
     def open_change(self) -> Change:
         """What goes to the store next."""
@@ -468,9 +467,9 @@ class LiveRun:
     def settled(self, change: Change, effects: list[Effect], refusals: Sequence[Refusal] = ()) -> None:
         """The change is durable, but for `refusals`: what it held back may act now."""
         self.durable = change.head + len(change.entries)
-        if self.machine.logs:
-            logs, self.machine.logs = self.machine.logs, []
-            emit_all(logs, self.identity.id)
+        machine = self.machine
+        if machine.logs:
+            machine.logs = emit(machine.logs, self.durable + 1, self.identity.id)
         if change.effects is not None:
             tell_answers(self._host.waiters.answers, self.identity.chain_id, change.effects)
         if self.starting is not None:
