@@ -467,8 +467,9 @@ class LiveRun:
     def settled(self, change: Change, effects: list[Effect], refusals: Sequence[Refusal] = ()) -> None:
         """The change is durable, but for `refusals`: what it held back may act now."""
         self.durable = change.head + len(change.entries)
-        if self.machine.logs:
-            self.machine.logs = emit(self.machine.logs, self.durable + 1, self.identity.id)
+        machine = self.machine
+        if machine.logs:
+            machine.logs = emit(machine.logs, self.durable + 1, self.identity.id)
         if change.effects is not None:
             tell_answers(self._host.waiters.answers, self.identity.chain_id, change.effects)
         if self.starting is not None:
