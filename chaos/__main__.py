@@ -22,6 +22,7 @@ from chaos.report import Tally, full
 from chaos.stage import Stage
 
 JOBS = 6
+SHOWN = 10
 SEED = 1
 
 
@@ -72,7 +73,7 @@ async def _run(chosen: dict[str, Scenario], directory: Path, options: argparse.N
                 tally.violate("the scenario itself", f"{type(error).__name__}: {error}")
             tally.close()
             print(f"{'holds' if tally.holds else 'VIOLATED':<9} {tally.seconds:5.0f} s  {name}", flush=True)
-            for violation in tally.violations:
+            for violation in tally.violations[:SHOWN]:  # all of them are in the report
                 print(f"  {violation}", flush=True)
     return tallies
 

@@ -35,7 +35,7 @@ class Chain:
     """All runs of an id, in their order."""
 
     def __init__(self, journals: list[Journal]) -> None:
-        self.journals = sorted(journals, key=lambda journal: (journal.run.created_at, journal.run.run_id))
+        self.journals = sorted(journals, key=_place)
         self.last = next((j for j in self.journals if j.run.state is not RunState.CONTINUED), self.journals[-1])
         self.messages = [
             body.message_id
@@ -56,6 +56,11 @@ class Chain:
         if self.read[message_id]:
             return True
         return self.last.run.state not in CLOSED and message_id in self.unread
+
+
+def _place(journal: Journal) -> tuple[bool, int]:
+    """By time of creation; but that of the last one may be earlier, when clocks jump."""
+    return journal.run.state is not RunState.CONTINUED, journal.run.created_at
 
 
 class Delivery:

@@ -46,8 +46,9 @@ def successor(case: Case) -> WorkerProcess:
 
 async def count_points(stage: Stage, kind: StoreKind, tally: Tally) -> Counter[str]:
     """How often each site is passed when nothing goes wrong."""
-    case = Case(f"{kind}-dry", await stage.places.fresh(kind), stage.crew)
-    counts = stage.crew.directory / f"{kind}-dry.counts"
+    name = f"{kind}-dry-{tally.scenario.split()[0]}"  # each sweep counts for itself
+    case = Case(name, await stage.places.fresh(kind), stage.crew)
+    counts = stage.crew.directory / f"{name}.counts"
     async with case:
         await prepare(case)
         await _ended_well(victim(case, BATUTA_FAILPOINT_COUNTS=str(counts)))

@@ -264,7 +264,10 @@ class Codec:
             len(args) == self._count or (not self._keywords and self._required <= len(args) <= len(self._types))
         ):
             return encode(args, self._input, limit)
-        bound = self.signature.bind(*args, **kwargs)
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self._input} does not fit its parameters: {error}") from None
         if self._keywords or self._any_keyword:
             value: Any = {"args": bound.args, "kwargs": bound.kwargs}
         elif bound.kwargs:  # given by name after one that was left out

@@ -15,6 +15,8 @@ from batuta import (
     RunFailed,
     RunState,
     RunTimedOut,
+    Signal,
+    Update,
     Workflow,
     activity,
     continue_as_new,
@@ -300,3 +302,81 @@ async def test_children_of_a_run_that_continues_are_told_and_their_answers_do_no
 
     async with world(child, goes_on, note) as env:
         assert await env.run(goes_on, 3) == ["cancelled"] * 3
+
+
+# -- what does not follow
+
+
+async def test_a_cancelled_run_that_fails_while_it_cleans_up_is_not_tried_again() -> None:
+    @workflow
+    async def stumbles() -> str:
+        try:
+            await asyncio.sleep(100)
+        except asyncio.CancelledError:
+            raise ValueError("the clean-up failed") from None
+        return "worked to the end"
+
+    async with world(stumbles) as env:
+        handle = await env.start(stumbles, retry=Retry(attempts=3))
+        await env.advance(1)
+        await handle.cancel("enough")
+        with pytest.raises(RunFailed, match="the clean-up failed"):
+            await handle.result()
+
+
+async def test_an_error_in_a_group_is_not_tried_again_either() -> None:
+    @workflow
+    async def together() -> int:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_refuse())
+        return info().attempt
+
+    async def _refuse() -> None:
+        raise PermissionError("never")
+
+    async with world(together) as env:
+        handle = await env.start(together, retry=Retry(attempts=3, never=["PermissionError"]))
+        with pytest.raises(RunFailed):
+            await handle.result()
+        assert (await env.client.get(handle.id)).run_id == handle.run_id, "no other run followed"
+
+
+async def test_a_safe_point_is_passed_by_while_a_handler_is_not_done() -> None:
+    pay, ask = Signal("pay", int), Update("ask", int)
+    handled: list[int] = []
+
+    @activity
+    async def note(number: int) -> None:
+        handled.append(number)
+
+    @workflow(continue_after=1)
+    async def busy(times: int) -> int:
+        free, paid = asyncio.Event(), asyncio.Event()
+
+        @pay.handle
+        async def on_pay(number: int) -> None:
+            await free.wait()
+            await note(number)
+            paid.set()
+
+        @ask.handle
+        async def on_ask(number: int) -> int:
+            await free.wait()
+            return number
+
+        if times == 0:
+            return info().entries
+        await asyncio.sleep(10)
+        await safe_point(times - 1)
+        free.set()
+        await paid.wait()
+        await asyncio.sleep(1)
+        await safe_point(times - 1)
+        return -1
+
+    async with world(busy, note) as env:
+        handle = await env.start(busy, 1)
+        await handle.signal(pay, 7)
+        assert await handle.update(ask, 5) == 5
+        assert await handle.result() == 1
+        assert handled == [7]

@@ -83,7 +83,8 @@ class Handle(Generic[R]):
     async def signal(self, signal: Any, value: Any = None, *, message_id: str | None = None) -> None:
         """Send a signal, given by its definition or its name; it is durable when this returns. Raises RunClosed.
 
-        `message_id` is the sender's own name for it: a second one of that name is not delivered.
+        `message_id` is the sender's own name for it: a second signal of the same id is not delivered (those of other
+        names are).
         """
         await self._backend.signal(self._ref, signal_letter(signal, value, message_id, self._limit))
 

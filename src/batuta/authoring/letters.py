@@ -15,7 +15,7 @@ from batuta.serde import Decoder, decode, decoder_for, encode
 
 def signal_letter(signal: Any, value: Any, message_id: str | None, limit: int) -> Letter:
     """A signal. With its definition at hand, a value that does not fit is refused here."""
-    name = _name(signal, Signal)
+    name = name_of(signal, Signal)
     what = f"the value of signal {name!r}"
     data = encode(value, what, limit)
     if isinstance(signal, Signal):
@@ -32,13 +32,13 @@ def start_signal(given: Any, limit: int) -> Letter:
 
 def update_letter(update: Any, args: tuple[Any, ...], update_id: str | None, limit: int) -> Letter:
     """A request for an update."""
-    name = _name(update, Update)
+    name = name_of(update, Update)
     return Letter(name, encode(args, f"the input of update {name!r}", limit), _message_id(update_id))
 
 
 def query_input(query: Any, args: tuple[Any, ...], limit: int) -> tuple[str, bytes]:
     """A query's name and arguments."""
-    name = _name(query, Query)
+    name = name_of(query, Query)
     return name, encode(args, f"the input of query {name!r}", limit)
 
 
@@ -50,7 +50,8 @@ def decoder_of(definition: Any) -> Decoder:
 _ANYTHING = decoder_for(Any, "an answer")
 
 
-def _name(given: Any, kind: type[Signal[Any] | Update[Any] | Query[Any]]) -> str:
+def name_of(given: Any, kind: type[Signal[Any] | Update[Any] | Query[Any]]) -> str:
+    """The name of a signal, update or query, given as its definition or as a text. Raises InvalidInput."""
     if isinstance(given, kind):
         return given.name
     if isinstance(given, str):

@@ -60,6 +60,8 @@ class Call(Struct, eq=False):
     deadline: int | None = None
     next_at: int | None = None
     """When the next attempt is due, while the call waits for it. Outside: when this one is over its time."""
+    queued: bool = False
+    """It waits for a place, and nothing of it has begun."""
     over: bool = False
     """Its answer is given, or nobody wants it."""
     noted: bool = False

@@ -210,6 +210,7 @@ class Executor:
     def _limit_waiting(self, call: Call) -> None:
         """A call that finds no place in time fails then, not when a place becomes free."""
         options = call.pending.options
+        call.queued = not options.once  # of which the start is written already
         limits = [options.total_timeout] if options.total_timeout is not None else []
         if options.start_timeout is not None and not call.begun:
             limits.append(options.start_timeout)
@@ -228,16 +229,20 @@ class Executor:
             wait = (ends - now) / SECOND + 0.001
             call.waking = self._loop.call_later(wait, self._waited_too_long, call, ends, limit, context=self._context)
             return
-        self._answer(call, fatal(timeout(call, "start", "did not start within", limit)))
+        # Here and now: until it has its answer, a place that becomes free would begin it all the same.
+        self._hand_over(call, fatal(timeout(call, "start", "did not start within", limit)))
 
     def _launch(self, call: Call) -> None:
         """One attempt begins. It holds its place until it has really come to an end."""
         if call.waking is not None:
             call.waking.cancel()
             call.waking = None
-        if call.over:
+        if call.over or call.run.leaving:
             self._places.leave(call)
+            if not call.over:  # should the run stay after all, it is looked at again
+                call.run.calls.pop(call.seq, None)
             return
+        call.queued = False
         now = call.started_at = self.clock.now()
         activity, pending = call.activity, call.pending
         options = pending.options
@@ -401,27 +406,30 @@ class Executor:
         tells = log.isEnabledFor(logging.DEBUG)
         with turns():
             for _ in range(min(_SLICE, len(answers))):
-                call, answer = answers.popleft()
-                run = call.run
-                try:
-                    if call.over:
-                        self._forgotten(call)
-                        continue
-                    call.over = True
-                    seq, name = call.seq, call.pending.name
-                    run.calls.pop(seq, None)
-                    if type(answer) is bytes:
-                        run.deliver(_DONE, Body(seq, name, Raw(answer), UNSET, call.attempt, call.started_at))
-                    else:
-                        failure = cast(Failure, answer)
-                        run.deliver(_FAILED, Body(seq, name, UNSET, failure, call.attempt, call.started_at))
-                    if tells:
-                        log.debug("executed activity %s seq %d of run %s", name, seq, run.identity.id)
-                except Exception:
-                    log.exception("run %s is dropped and will be read again", run.identity.id)
-                    run.drop()
+                self._hand_over(*answers.popleft(), tells)
         if answers:
             self._loop.call_soon(self._deliver_answers)
+
+    def _hand_over(self, call: Call, answer: bytes | Failure, tells: bool = False) -> None:
+        """Run the turn that the answer causes."""
+        run = call.run
+        try:
+            if call.over:
+                self._forgotten(call)
+                return
+            call.over = True
+            seq, name = call.seq, call.pending.name
+            run.calls.pop(seq, None)
+            if type(answer) is bytes:
+                run.deliver(_DONE, Body(seq, name, Raw(answer), UNSET, call.attempt, call.started_at))
+            else:
+                failure = cast(Failure, answer)
+                run.deliver(_FAILED, Body(seq, name, UNSET, failure, call.attempt, call.started_at))
+            if tells:
+                log.debug("executed activity %s seq %d of run %s", name, seq, run.identity.id)
+        except Exception:
+            log.exception("run %s is dropped and will be read again", run.identity.id)
+            run.drop()
 
     def deliver(self, call: Call, answer: Raw | UnsetType | Failure, message_id: str) -> None:
         """The answer came by a message, which its entry consumes."""

@@ -21,14 +21,14 @@ from batuta.engine.chains import closing_move, ended_move
 from batuta.engine.completion import Completion
 from batuta.engine.effects import add_effects
 from batuta.engine.host import Host
-from batuta.engine.logs import emit_all
+from batuta.engine.logs import emit
 from batuta.engine.machine import Machine, RunIdentity
 from batuta.engine.outside import answered_early
-from batuta.engine.reading import Redo, accepts, as_input, redo, tell_answers
+from batuta.engine.reading import Redo, accepts, as_input, redo, tell_answers, to_begin_with
 from batuta.engine.relations import parent_message, send_again, store_answers
 from batuta.engine.replay import Replay
 from batuta.engine.routes import due_checks
-from batuta.engine.waiting import is_owed, next_wake, only_waits, pick_up, stays_until
+from batuta.engine.waiting import is_at_work, is_owed, next_wake, only_waits, pick_up, stays_until
 from batuta.errors import InvalidInput, OutcomeUnknown, WorkflowBroken
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
@@ -61,12 +61,12 @@ class LiveRun:
 
     __slots__ = (
         "_again",
-        "_backlog",
         "_crc",
         "_held_up",
         "_host",
         "_kept",
         "alarm",
+        "backlog",
         "calls",
         "change",
         "completion",
@@ -120,7 +120,7 @@ class LiveRun:
         self._again: Redo | None = None
         self._crc = 0
         self._held_up = False
-        self._backlog: deque[tuple[EntryKind, Body]] = deque()
+        self.backlog: deque[tuple[EntryKind, Body]] = deque()
         self._kept: list[Entry] = []
         self.last: EntryKind | None = None
 
@@ -174,12 +174,12 @@ class LiveRun:
         if self._host.draining:
             self.hand_back()
             return
+        send_again(self)  # before any turn: what that one sends comes after it
         answered = answered_early(self, messages, attempts)
         for seq in list(self.machine.activities):
             if seq in self.machine.activities:  # resuming another one may have caused a turn
                 tries = [a for a in attempts if a.seq == seq]
                 self._host.executor.resume(self, seq, tries, answered=seq in answered)
-        send_again(self)
         self.receive(messages)
         if self.head >= 0:
             self.wake(self._host.clock.now())
@@ -187,8 +187,8 @@ class LiveRun:
     def receive(self, messages: Sequence[Message]) -> None:
         """Deliver what is unread and was not delivered before."""
         failpoint("message.read")
-        if self.head < 0:  # messages to the run before in its chain may be older than this one's start
-            messages = sorted(messages, key=lambda message: message.kind is not MessageKind.START)
+        if self.head < 0:
+            messages = to_begin_with(messages)
         self.reading = True
         try:
             for message in messages:
@@ -197,7 +197,7 @@ class LiveRun:
                     self._read(message)
         finally:
             self.reading = False
-        if messages and not self.leaving and not self._backlog and self.head >= 0:
+        if messages and not self.leaving and not self.backlog and self.head >= 0:
             self._after_turn()
 
     def _read(self, message: Message) -> None:
@@ -221,11 +221,11 @@ class LiveRun:
         """Run the turn that this input causes, and queue its entry."""
         if self.leaving or not self.ready:
             if self._again is not None or self.machine.outcome is not None:
-                self._backlog.append((kind, body))  # should it not close after all
+                self.backlog.append((kind, body))  # should it not close after all
         elif (kind is not _DONE or body.seq not in self.machine.activities) and not self._is_awaited(kind, body):
             self._after_turn()  # it was cancelled by a turn that was not durable yet when it answered
-        elif self._backlog or self.head - self.durable >= self._host.settings.undurable_entries:
-            self._backlog.append((kind, body))
+        elif self.backlog or self.head - self.durable >= self._host.settings.undurable_entries:
+            self.backlog.append((kind, body))
         elif kind is not _UPDATE or accepts(self, self.machine, body):
             self.run_turn(kind, body)
 
@@ -364,7 +364,7 @@ class LiveRun:
     def _fire_timers(self, now: int) -> None:
         """Each timer that is due is an input of its own, earliest first."""
         while not self.leaving and (timer := self.machine.next_timer()) is not None and timer[0] <= now:
-            if self._backlog or self._too_far_ahead():
+            if self.backlog or self._too_far_ahead():
                 self._held_up = True  # `settled` comes back here
                 return
             failpoint("timer.fired")
@@ -433,13 +433,12 @@ class LiveRun:
             self.hand_back()
 
     def hand_back(self) -> None:
-        """The worker stops: leave if nothing is in flight. A call that waits for its next attempt is not."""
+        """The worker stops: leave if nothing is in flight. What waits for its next attempt, or for a place, is not."""
         now = self._host.clock.now()
         if not self.ready:
             self.leave(now)
-        elif self.head == self.durable and all(call.idle for call in self.calls.values()):
-            begun = self.machine.activities.keys() <= self.calls.keys() and self.head >= 0
-            self.leave(next_wake(self) if begun else now)
+        elif self.head == self.durable and not self.backlog and not is_at_work(self):
+            self.leave(next_wake(self) if only_waits(self) and self.head >= 0 else now)
 
     def open_change(self) -> Change:
         """What goes to the store next."""
@@ -450,8 +449,6 @@ class LiveRun:
 
     def move(self, move: Move) -> None:
         """The next change is this run's last here."""
-        if move.reason:
-            move.reason = readable(move.reason)
         self.open_change().move = move
         self.leaving = True
 
@@ -459,20 +456,20 @@ class LiveRun:
         """Hand the run back, due at `wake_at`."""
         failpoint("evict.before")
         state = RunState.WAITING if self.head >= 0 else RunState.PENDING
-        self.move(Move(state, self._host.clock.now() if is_owed(self, self._backlog) else wake_at, reason))
+        self.move(Move(state, self._host.clock.now() if is_owed(self, self.backlog) else wake_at, reason))
 
     def park(self, reason: str) -> None:
         log.error("run %s (%s) is parked as needs_code: %s", self.identity.id, self.workflow.name, reason)
-        self.move(Move(RunState.NEEDS_CODE, None, reason, self.workflow.fingerprint))
+        self.move(Move(RunState.NEEDS_CODE, None, readable(reason), self.workflow.fingerprint))
 
     # -- the committer answers
 
     def settled(self, change: Change, effects: list[Effect], refusals: Sequence[Refusal] = ()) -> None:
         """The change is durable, but for `refusals`: what it held back may act now."""
         self.durable = change.head + len(change.entries)
-        if self.machine.logs:
-            logs, self.machine.logs = self.machine.logs, []
-            emit_all(logs, self.identity.id)
+        machine = self.machine
+        if machine.logs:
+            machine.logs = emit(machine.logs, self.durable + 1, self.identity.id)
         if change.effects is not None:
             tell_answers(self._host.waiters.answers, self.identity.chain_id, change.effects)
         if self.starting is not None:
@@ -491,7 +488,7 @@ class LiveRun:
         """The store's word on what the run sent goes to whoever waits for it."""
         inputs = store_answers(self, [one for one in effects if isinstance(one, Command)], refusals)
         if inputs and not self.leaving:
-            self._backlog.extendleft(reversed(inputs))
+            self.backlog.extendleft(reversed(inputs))
             self._host.call_soon(self._go_on)
 
     def _act(self, effects: list[Effect]) -> None:
@@ -506,30 +503,26 @@ class LiveRun:
                     host.executor.start(self, effect.seq, pending)
             elif effect.kind is _CANCEL:
                 host.executor.cancel(self, effect.target)
-        if self._backlog or self._held_up or self.lacking or host.draining:
+        if self.backlog or self._held_up or self.lacking or host.draining:
             host.call_soon(self._go_on)  # not here: a turn must not run inside the committer's task
-
-    @property
-    def behind(self) -> bool:
-        return bool(self._backlog)
 
     def _too_far_ahead(self) -> bool:
         return self.head - self.durable >= self._host.settings.undurable_entries
 
     def _go_on(self) -> None:
         """There is room again for what was held up, or there is nothing left to wait for before leaving."""
-        while self._backlog and not self._too_far_ahead() and not self.leaving:
-            kind, body = self._backlog.popleft()
+        while self.backlog and not self._too_far_ahead() and not self.leaving:
+            kind, body = self.backlog.popleft()
             if self._is_awaited(kind, body) and (kind is not _UPDATE or accepts(self, self.machine, body)):
                 self.run_turn(kind, body)
         self.hand_back_when_draining()
         if self.leaving:
             return
-        if not self._backlog:
+        if not self.backlog:
             self._host.caught_up(self)
         if self.lacking:
             self._after_turn()
-        elif self._held_up and not self._backlog and not self._too_far_ahead():
+        elif self._held_up and not self.backlog and not self._too_far_ahead():
             self._held_up = False
             self.wake(self._host.clock.now())
 
@@ -550,17 +543,20 @@ class LiveRun:
         return self.restore(entries)
 
     def _do_again(self, again: Redo, attempts: Sequence[Attempt], messages: Sequence[Message]) -> None:
-        self._again = None
-        self.reading = True
+        self._again, self.reading = None, True
+        # Messages that waited for their turn are unread: they are read with the others, in their order.
+        self.seen.difference_update(body.message_id for _, body in self.backlog)
+        self.backlog = deque(one for one in self.backlog if not one[1].message_id)
         send_again(self)
         try:
             pending = set(self.machine.activities)
             redo(self, again, messages)
-            answered = {body.seq for kind, body in self._backlog if kind in _ANSWERS}
+            answered = {body.seq for kind, body in self.backlog if kind in _ANSWERS}
             pick_up(self, pending, attempts, answered | answered_early(self, messages, attempts))
             self.receive(messages)
         finally:
             self.reading = False
+        self._host.call_soon(self._go_on)  # for what is hinted at now that nothing waits for its turn
         self.wake(self._host.clock.now())
 
     def _gone(self, move: Move) -> None:

@@ -27,6 +27,7 @@ from batuta.authoring.options import ActivityOptions
 from batuta.clock import SECOND
 from batuta.engine.generators import hook_generators, hooked
 from batuta.engine.kin import Kin
+from batuta.engine.logs import Line
 from batuta.engine.loop import RunFuture, RunLoop, RunTask, RunTimerHandle
 from batuta.engine.mailbox import Mailbox
 from batuta.engine.named import NamedTimers
@@ -95,7 +96,7 @@ class Machine:
         self.commands: list[Command] = []
         self.beyond = False
         """This turn issued a command that reaches beyond the run (see `engine.effects`)."""
-        self.logs: list[Callable[[], None]] = []
+        self.logs: list[Line] = []
         self.outcome: Command | None = None
         """The command that closes the run, once its code has come to an end."""
         self.recorded: list[Command] | None = None
@@ -217,7 +218,7 @@ class Machine:
 
         So does an error of a signal's handler."""
         if self.mailbox is not None:
-            self.mailbox.close()
+            self.mailbox.close(continues=self._failure is None and _continues(main))
         if main.done() and main.cancelled() and self._failure is None:
             self.outcome = self._issue(CommandKind.CANCELLED)
             return
@@ -499,7 +500,7 @@ class Machine:
 
     def log(self, emit: Callable[[], None]) -> None:
         if self.recorded is None and not self._gone:
-            self.logs.append(emit)
+            self.logs.append((self.entries, emit))
 
     def key(self, seq: int, name: str) -> str:
         """An activity call's stable key."""
@@ -577,6 +578,10 @@ _DELIVER: dict[EntryKind, Callable[[Machine, Body], None]] = {
     EntryKind.REFUSED: lambda machine, body: machine.kinship().refused(body),
 }
 """How each input reaches the code."""
+
+
+def _continues(main: RunTask) -> bool:
+    return main.done() and not main.cancelled() and isinstance(main.exception(), ContinueAsNew)
 
 
 def _close_unbegun(awaitable: Any) -> None:

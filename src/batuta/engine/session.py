@@ -28,7 +28,7 @@ from batuta.engine.routes import Route, end_overdue, routed_run_id
 from batuta.engine.timers import Timers
 from batuta.engine.waiters import Waiters
 from batuta.engine.watchdog import Watchdog
-from batuta.errors import InvalidInput, StoreError, StoreUnavailable, WorkflowBroken
+from batuta.errors import InvalidInput, StoreError, StoreUnavailable, UnknownRun, WorkflowBroken
 from batuta.failpoints import failpoint
 from batuta.ids import RunId, new_worker_id
 from batuta.journal.entries import Body
@@ -87,6 +87,8 @@ class Session:
         self.turn: LiveRun | None = None
         self._strange: dict[RunId, tuple[int, int]] = {}
         self._missing: dict[RunId, int] = {}
+        self._strays: set[RunId] = set()
+        """Being read. One read at a time: the tape of a second could be older than what the run has done since."""
         self._hinted: set[RunId] = set()
         self._lingering: set[RunId] = set()
         self._told: dict[RunId, list[Message]] = {}
@@ -406,15 +408,19 @@ class Session:
         self._replay(run, tape, replay, replay.slices())
 
     def look_after(self, run: LiveRun, route: Route) -> None:
+        run.machine.kinship().unsettled.add(route.seq)  # it stays until that is done: nobody else would look again
         self._spawn(self._look_after(run, route))
 
     async def _look_after(self, run: LiveRun, route: Route) -> None:
         try:
             await end_overdue(self.store, route, routed_run_id(run.machine, route), self.clock.now())
-        except StoreError:
+        except (StoreError, UnknownRun) as error:
             route.check_at = self.clock.now() + SECOND
+            if isinstance(error, StoreError):  # else its call is not durable yet
+                raise
+        finally:
+            run.machine.kinship().unsettled.discard(route.seq)
             self._loop.call_soon(run.call_over)
-            raise
 
     # -- news
 
@@ -445,7 +451,7 @@ class Session:
             for run_id in run_ids:
                 run = self.runs.get(run_id)
                 if run is not None:  # one that cannot keep up with what it was given need not be given it again
-                    (self._unhurried if run.behind else self._to_read).add(run_id)
+                    (self._unhurried if run.backlog else self._to_read).add(run_id)
             if self._to_read and not self._reading:
                 self._reading = True
                 self._spawn(self._read_all())
@@ -498,7 +504,8 @@ class Session:
             first_seen = self._strange.get(run_id)
             if first_seen is None or first_seen[0] != epoch:
                 first_seen = (epoch, self._poller.claims_begun)
-            elif first_seen[1] <= self._poller.claims_ended:
+            elif first_seen[1] <= self._poller.claims_ended and run_id not in self._strays:
+                self._strays.add(run_id)
                 self._spawn(self._adopt_stray(run_id, epoch))
             strange[run_id] = first_seen
         missing = {
@@ -514,7 +521,10 @@ class Session:
 
     async def _adopt_stray(self, run_id: RunId, epoch: int) -> None:
         """A claim or start whose reply was lost: the store says that we own it."""
-        tape = await self.store.load(run_id)
+        try:
+            tape = await self.store.load(run_id)
+        finally:
+            self._strays.discard(run_id)
         ours = tape.run.owner == self.info.worker_id and tape.run.epoch == epoch
         known = (tape.run.code or tape.run.name) in self.workflows
         if ours and tape.run.state is RunState.RUNNING and run_id not in self.runs and known:
