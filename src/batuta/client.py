@@ -69,7 +69,11 @@ class Batuta:
         ref = await self._backend.start(request)
         return self._handle(ref, workflow)
 
-    async def get(self, id: str, workflow: Workflow[..., R] | None = None) -> Handle[R]:
+    @overload
+    async def get(self, id: str, workflow: Workflow[..., R]) -> Handle[R]: ...
+    @overload
+    async def get(self, id: str, workflow: None = None) -> Handle[Any]: ...
+    async def get(self, id: str, workflow: Workflow[..., Any] | None = None) -> Handle[Any]:
         """The run of that id: the last one begun under it. With `workflow`, its result is of that type, and queries
         are answered with that code."""
         ref = await self._backend.find(check_id(id))

@@ -84,7 +84,7 @@ class MissingExtra(InvalidInput):
     """An optional dependency is not installed."""
 
     def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f"{what} needs an extra that is not installed: pip install 'batuta[{extra}]'")
+        super().__init__(f"{what}: an extra is needed that is not installed: pip install 'batuta[{extra}]'")
         self.extra = extra
 
 

@@ -87,19 +87,20 @@ def act(action: str, name: str) -> None:
             raise ValueError(f"failpoint action {action!r} is none of kill, stop, raise, sleep")
 
 
-_armed: _Armed | None = None
+armed: _Armed | None = None
+"""Asked before `failpoint` is called where it is passed for every step: a comparison there saves the call."""
 
 
 def arm(text: str = "", counts: str | None = None) -> None:
     """Arm by hand, as the environment variable does at import. Empty text and no counts disarm."""
-    global _armed  # noqa: PLW0603 - a process has one set of failpoints
-    _armed = _Armed(text, counts) if text or counts else None
+    global armed  # noqa: PLW0603 - a process has one set of failpoints
+    armed = _Armed(text, counts) if text or counts else None
 
 
 def failpoint(name: str) -> None:
     """Pass a named site. Costs a comparison when nothing is armed."""
-    if _armed is not None:
-        _armed.pass_by(name)
+    if armed is not None:
+        armed.pass_by(name)
 
 
 arm(os.environ.get("BATUTA_FAILPOINT", ""), os.environ.get("BATUTA_FAILPOINT_COUNTS"))

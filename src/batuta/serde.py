@@ -72,6 +72,9 @@ def _fields(value: Any) -> dict[str, Any]:
 _encoder = msgspec.json.Encoder(enc_hook=_to_builtins)
 _sorting_encoder = msgspec.json.Encoder(enc_hook=_to_builtins, order="deterministic")
 _PLAIN = frozenset((int, str, float, bool, bytes, type(None)))
+_encode = _encoder.encode  # found once: it is called several times a step
+_SIMPLE = _PLAIN - {float}
+"""Holds no set to be sorted and no NaN: what most calls pass and return."""
 
 
 def _needs_sorting(value: Any) -> bool:
@@ -100,6 +103,14 @@ def _holds_set(value: Any) -> bool:
 
 def encode(value: Any, what: str = "a value", limit: int = MAX_PAYLOAD) -> bytes:
     """The JSON of a value. Raises NotSerialisable or TooLarge, naming `what`."""
+    kind = type(value)
+    if kind in _SIMPLE or (kind is tuple and _SIMPLE.issuperset(map(type, value))):
+        try:
+            data = _encode(value)
+            if len(data) <= limit:
+                return data
+        except (OverflowError, UnicodeError):  # told below, in the same words as for other values
+            pass
     try:
         data = (_sorting_encoder if _needs_sorting(value) else _encoder).encode(value)
     except (TypeError, NotImplementedError, OverflowError, UnicodeError, ValueError, RecursionError) as error:
@@ -204,7 +215,11 @@ def decode(data: bytes | str | msgspec.Raw, decoder: Decoder, what: str) -> Any:
     try:
         return decoder.decode(data)
     except (msgspec.DecodeError, ValueError, TypeError, NotImplementedError) as error:
-        raise InvalidInput(f"{what} does not fit its annotation: {error}") from error
+        raise _unfit(what, error) from error
+
+
+def _unfit(what: str, error: Exception) -> InvalidInput:
+    return InvalidInput(f"{what} does not fit its annotation: {error}")
 
 
 _NO_KEYWORDS: dict[str, Any] = {}  # never changed: it is only ever unpacked
@@ -220,7 +235,7 @@ class Codec:
 
     def __init__(self, fn: Callable[..., Any], what: str, *, bound: bool = False) -> None:
         self.what = what
-        self._input, self._output = f"the input of {what}", f"the result of {what}"
+        self._input, self.output = f"the input of {what}", f"the result of {what}"
         self.signature = inspect.signature(fn)
         hints = _type_hints(fn, what)
         parameters = list(self.signature.parameters.values())[1 if bound else 0 :]
@@ -232,7 +247,7 @@ class Codec:
         self._keywords = {p.name: hints.get(p.name, Any) for p in parameters if p.kind is p.KEYWORD_ONLY}
         self._any_keyword = any(p.kind is p.VAR_KEYWORD for p in parameters)
         self._by_arity: dict[int, Decoder] = {}
-        self.result_decoder = decoder_for(hints.get("return", Any), self._output)
+        self.result_decoder = decoder_for(hints.get("return", Any), self.output)
         self._keyword_decoders = {
             name: decoder_for(kind, f"argument {name!r} of {what}") for name, kind in self._keywords.items()
         }
@@ -240,12 +255,19 @@ class Codec:
             self._arity(arity)  # now, so that a bad annotation is found when the function is defined
         fixed = self._required == len(self._types) and self._rest is None
         self._plain = self._arity(self._required) if fixed and not self._keywords and not self._any_keyword else None
+        self._count = self._required if self._plain is not None else -1
+        """How many arguments there always are; -1: it depends."""
 
     def encode_args(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int = MAX_PAYLOAD) -> bytes:
         """Arguments to JSON. Raises TypeError as a call would when they do not match the parameters."""
-        if not kwargs and not self._keywords and self._required <= len(args) <= len(self._types):
+        if not kwargs and (
+            len(args) == self._count or (not self._keywords and self._required <= len(args) <= len(self._types))
+        ):
             return encode(args, self._input, limit)
-        bound = self.signature.bind(*args, **kwargs)
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{self._input} does not fit its parameters: {error}") from None
         if self._keywords or self._any_keyword:
             value: Any = {"args": bound.args, "kwargs": bound.kwargs}
         elif bound.kwargs:  # given by name after one that was left out
@@ -258,7 +280,10 @@ class Codec:
     def decode_args(self, data: bytes | msgspec.Raw) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """JSON to arguments of the annotated types. Raises InvalidInput."""
         if self._plain is not None:
-            return decode(data, self._plain, self._input), _NO_KEYWORDS
+            try:
+                return self._plain.decode(data), _NO_KEYWORDS
+            except (msgspec.DecodeError, ValueError, TypeError, NotImplementedError) as error:
+                raise _unfit(self._input, error) from error
         if bytes(data)[:1] == b"{":
             args, kwargs = self._decode_object(data, self._input)
         else:
@@ -280,14 +305,14 @@ class Codec:
         return args, kwargs
 
     def encode_result(self, value: Any, limit: int = MAX_PAYLOAD) -> bytes:
-        return encode(value, self._output, limit)
+        return encode(value, self.output, limit)
 
     def decode_result(self, data: bytes | msgspec.Raw) -> Any:
         """JSON to the annotated result. Raises InvalidInput."""
         try:
             return self.result_decoder.decode(data)
         except (msgspec.DecodeError, ValueError, TypeError, NotImplementedError) as error:
-            raise InvalidInput(f"{self._output} does not fit its annotation: {error}") from error
+            raise _unfit(self.output, error) from error
 
     def _arity(self, count: int) -> Decoder:
         found = self._by_arity.get(count)

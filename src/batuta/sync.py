@@ -98,7 +98,11 @@ class Client:
         """Start a run; it is durable when this returns. Arguments and options as of `Batuta.start`."""
         return self._handle(lambda client: client.start(workflow, *args, id=id, **options))
 
-    def get(self, id: str, workflow: Workflow[..., R] | None = None) -> Handle[R]:
+    @overload
+    def get(self, id: str, workflow: Workflow[..., R]) -> Handle[R]: ...
+    @overload
+    def get(self, id: str, workflow: None = None) -> Handle[Any]: ...
+    def get(self, id: str, workflow: Workflow[..., Any] | None = None) -> Handle[Any]:
         """The run of that id: the last one begun under it. With `workflow`, its result is of that type."""
         return self._handle(lambda client: client.get(id, workflow))
 

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from batuta import (
+    ActivityFailed,
     ActivityOptions,
     ActivityTimeout,
+    CompleteLater,
     Interrupted,
     NonRetryable,
     Retry,
@@ -61,7 +63,7 @@ async def names_the_error(good_at: int) -> str:
 # -- attempts
 
 
-async def test_a_failed_attempt_is_tried_again_after_growing_waits() -> None:
+async def test_a_failed_attempt_is_tried_again_after_growing_waits() -> None:
     async with world(calls_flaky, flaky) as env:
         before = env.now
         handle = await env.start(calls_flaky, 4)
@@ -126,7 +128,7 @@ async def test_zero_attempts_try_for_ever() -> None:
         assert await env.run(insists) == 50
 
 
-async def test_an_error_named_in_never_is_not_tried_again() -> None:
+async def test_an_error_named_in_never_is_not_tried_again() -> None:
     @workflow
     async def asks() -> str:
         try:
@@ -139,7 +141,7 @@ async def test_an_error_named_in_never_is_not_tried_again() -> None:
         assert await env.run(asks) == "attempt 1"
 
 
-async def test_non_retryable_is_not_tried_again() -> None:
+async def test_non_retryable_is_not_tried_again() -> None:
     class NoSuchAccount(NonRetryable):
         pass
 
@@ -495,3 +497,45 @@ async def test_activities_of_many_runs_share_the_workers_places() -> None:
         for handle in handles:
             await handle.result()
         assert most == 5
+
+
+# -- errors that futures do not take
+
+
+async def test_a_sync_activity_that_raises_stop_iteration_has_failed() -> None:
+    @activity(retry=Retry(attempts=1))
+    def first(numbers: list[int]) -> int:
+        return next(iter(numbers))
+
+    @workflow
+    async def asks() -> str:
+        try:
+            return str(await first([]))
+        except RuntimeError as error:
+            return str(error)
+
+    async with world(asks, first) as env:
+        assert await env.run(asks) == "activity 'first' raised StopIteration"
+
+
+async def test_a_stop_iteration_from_outside_is_an_activity_failed() -> None:
+    tokens: list[str] = []
+
+    @activity(retry=Retry(attempts=1))
+    async def later() -> None:
+        tokens.append(activity_info().token)
+        raise CompleteLater
+
+    @workflow
+    async def asks() -> str:
+        try:
+            await later()
+        except ActivityFailed as error:
+            return f"{error.type}: {error}"
+        return "?"
+
+    async with world(asks, later) as env:
+        handle = await env.start(asks)
+        await env.advance(1)
+        await env.client.fail(tokens[0], StopIteration("nothing left"))
+        assert await handle.result() == "StopIteration: nothing left"

@@ -108,7 +108,7 @@ async def once(scenario: str, moments: set[int], killer_seen: list[Killer]) -> H
     async with Environment(workflows=[approval, film], activities=[ask, render], queues=["default", "gpu"]) as env:
         killer = Killer(env, moments)
         killer_seen.append(killer)
-        failpoints._armed = killer  # type: ignore[assignment]  # it passes by as an armed plan does
+        failpoints.armed = killer  # type: ignore[assignment]  # it passes by as an armed plan does
         try:
             handle = await happen(env)
             assert await handle.result() == expected

@@ -222,6 +222,8 @@ def test_a_bad_name_is_refused_at_definition(name: str) -> None:
         ({"execution_timeout": -0.5}, "execution_timeout=-0.5 must be more than 0"),
         ({"timeout": math.nan}, "timeout=nan must be more than 0"),
         ({"delay": -1}, "delay=-1 must not be negative"),
+        ({"delay": 1e300}, "must not be negative or beyond"),
+        ({"tags": {"bank": "b\x001"}}, "NUL"),
         ({"queue": ""}, "queue"),
         ({"queue": "a\0"}, "queue"),
         ({"if_exists": "maybe"}, "must be one of return, reject, restart"),
@@ -237,6 +239,16 @@ async def test_a_bad_start_option_is_refused_by_name(options: dict[str, Any], sa
         with pytest.raises(InvalidInput, match=says.replace("(", r"\(")):
             await env.start(relays, 1, **options)
         assert await env.client.count() == 0
+
+
+@pytest.mark.parametrize("reason", ["nul \0", "half \ud800", 7, None], ids=repr)
+async def test_a_bad_reason_is_refused_and_nothing_ends(reason: Any) -> None:
+    async with world(relays, echo) as env:
+        handle = await env.start(relays, 1, delay=60)
+        for end in (handle.cancel, handle.terminate):
+            with pytest.raises(InvalidInput, match="reason="):
+                await end(reason)
+        assert (await handle.describe()).state == "pending"
 
 
 @pytest.mark.parametrize("name", ["timeout", "start_timeout", "total_timeout"])

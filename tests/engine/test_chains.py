@@ -15,6 +15,8 @@ from batuta import (
     RunFailed,
     RunState,
     RunTimedOut,
+    Signal,
+    Update,
     Workflow,
     activity,
     continue_as_new,
@@ -57,6 +59,13 @@ async def fails_until(attempt: int) -> int:
 
 
 @workflow
+async def fails_oddly() -> int:
+    if info().attempt < 2:
+        raise ValueError("nul \x00, half \ud800")
+    return info().attempt
+
+
+@workflow
 async def refuses() -> None:
     raise NonRetryable("never")
 
@@ -72,7 +81,7 @@ async def parent() -> int:
     return await run_child(counts, 0, 3)
 
 
-EVERYTHING = (counts, counts_by_itself, fails_until, refuses, for_ever, parent, add)
+EVERYTHING = (counts, counts_by_itself, fails_until, fails_oddly, refuses, for_ever, parent, add)
 WORKFLOWS: dict[str, Workflow[..., Any]] = {thing.name: thing for thing in EVERYTHING if isinstance(thing, Workflow)}
 
 
@@ -107,7 +116,7 @@ async def test_a_parent_gets_the_result_of_the_last_run(arena: Arena) -> None:
     assert await (await client.start(parent)).result(PATIENCE) == 4
 
 
-async def test_a_loop_that_declares_its_state_continues_by_itself(arena: Arena) -> None:
+async def test_a_loop_that_declares_its_state_continues_by_itself(arena: Arena) -> None:
     client = await arena.client()
     await arena.worker(client, *EVERYTHING)
     number, entries = await (await client.start(counts_by_itself, 0)).result(PATIENCE)
@@ -128,6 +137,15 @@ async def test_a_failed_run_is_tried_again(arena: Arena) -> None:
     last = (await handle.journal())[-1].body.commands[-1]
     assert str(last.kind) == "fail"
     await replay_all(arena.store(client), WORKFLOWS)
+
+
+async def test_a_run_is_tried_again_whatever_its_error_says(arena: Arena) -> None:
+    client = await arena.client()
+    await arena.worker(client, *EVERYTHING)
+    handle = await client.start(fails_oddly, retry=Retry(attempts=2, first=0.01))
+    assert await handle.result(PATIENCE) == 2
+    first = await arena.store(client).get_run(handle.run_id)
+    assert first.reason == r"attempt 1 failed with ValueError: nul \x00, half \ud800"
 
 
 async def test_a_run_that_fails_too_often_has_failed(arena: Arena) -> None:
@@ -232,7 +250,7 @@ async def test_continuing_in_a_task_is_an_error() -> None:
         assert "was called in a task" in await env.run(careless)
 
 
-async def test_the_hint_comes_after_a_day() -> None:
+async def test_the_hint_comes_after_a_day() -> None:
     @workflow
     async def old() -> list[bool]:
         young = info().continue_hint
@@ -284,3 +302,81 @@ async def test_children_of_a_run_that_continues_are_told_and_their_answers_do_no
 
     async with world(child, goes_on, note) as env:
         assert await env.run(goes_on, 3) == ["cancelled"] * 3
+
+
+# -- what does not follow
+
+
+async def test_a_cancelled_run_that_fails_while_it_cleans_up_is_not_tried_again() -> None:
+    @workflow
+    async def stumbles() -> str:
+        try:
+            await asyncio.sleep(100)
+        except asyncio.CancelledError:
+            raise ValueError("the clean-up failed") from None
+        return "worked to the end"
+
+    async with world(stumbles) as env:
+        handle = await env.start(stumbles, retry=Retry(attempts=3))
+        await env.advance(1)
+        await handle.cancel("enough")
+        with pytest.raises(RunFailed, match="the clean-up failed"):
+            await handle.result()
+
+
+async def test_an_error_in_a_group_is_not_tried_again_either() -> None:
+    @workflow
+    async def together() -> int:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(_refuse())
+        return info().attempt
+
+    async def _refuse() -> None:
+        raise PermissionError("never")
+
+    async with world(together) as env:
+        handle = await env.start(together, retry=Retry(attempts=3, never=["PermissionError"]))
+        with pytest.raises(RunFailed):
+            await handle.result()
+        assert (await env.client.get(handle.id)).run_id == handle.run_id, "no other run followed"
+
+
+async def test_a_safe_point_is_passed_by_while_a_handler_is_not_done() -> None:
+    pay, ask = Signal("pay", int), Update("ask", int)
+    handled: list[int] = []
+
+    @activity
+    async def note(number: int) -> None:
+        handled.append(number)
+
+    @workflow(continue_after=1)
+    async def busy(times: int) -> int:
+        free, paid = asyncio.Event(), asyncio.Event()
+
+        @pay.handle
+        async def on_pay(number: int) -> None:
+            await free.wait()
+            await note(number)
+            paid.set()
+
+        @ask.handle
+        async def on_ask(number: int) -> int:
+            await free.wait()
+            return number
+
+        if times == 0:
+            return info().entries
+        await asyncio.sleep(10)
+        await safe_point(times - 1)
+        free.set()
+        await paid.wait()
+        await asyncio.sleep(1)
+        await safe_point(times - 1)
+        return -1
+
+    async with world(busy, note) as env:
+        handle = await env.start(busy, 1)
+        await handle.signal(pay, 7)
+        assert await handle.update(ask, 5) == 5
+        assert await handle.result() == 1
+        assert handled == [7]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from batuta import InvalidInput, RunFailed, activity, info, logger, now, random, side_effect, uuid, workflow
+from batuta import InvalidInput, RunFailed, Signal, activity, info, logger, now, random, side_effect, uuid, workflow
 from batuta.errors import WorkerError
 from tests.engine.kit import commands, replay, tape, world
 
@@ -222,3 +222,38 @@ async def test_every_executed_and_every_replayed_activity_leaves_a_log_line(
             "executed activity echo seq 1 of run order 10",
             "replayed activity echo seq 1 of run order 10",
         ]
+
+
+async def test_a_log_line_does_not_go_out_with_the_turn_before_it(caplog: pytest.LogCaptureFixture) -> None:
+    note = Signal("note", int)
+
+    @workflow
+    async def tells() -> None:
+        while True:
+            logger.warning("note %d", await note.wait())
+
+    async with world(tells) as env:
+        handle = await env.start(tells)
+        await env.settle()
+        durable, gate, commit = asyncio.Event(), asyncio.Event(), env.store.commit
+
+        async def slow(worker_id: str, changes: Any) -> Any:
+            if durable.is_set():
+                await gate.wait()
+                return await commit(worker_id, changes)
+            durable.set()
+            verdicts = await commit(worker_id, changes)
+            await handle.signal(note, 2)  # its turn runs while nobody here knows yet that the first is durable
+            for _ in range(20):
+                await asyncio.sleep(0)
+            return verdicts
+
+        env.store.commit = slow  # type: ignore[method-assign]  # a store that takes its time
+        await handle.signal(note, 1)
+        await env.settle()
+        assert caplog.messages == ["note 1"]
+        gate.set()
+        await env.settle()
+        assert caplog.messages == ["note 1", "note 2"]
+        env.store.commit = commit  # type: ignore[method-assign]  # as before
+        await handle.terminate()

@@ -124,7 +124,7 @@ async def live(workflow: Any, times: int, at: int, action: str) -> Moment:
     loop.set_exception_handler(lambda loop, context: None)
     async with Environment(workflows=[workflow], activities=[act]) as env:
         moment = Moment(env, at, action)
-        failpoints._armed = moment  # type: ignore[assignment]  # it has what is asked of it
+        failpoints.armed = moment  # type: ignore[assignment]  # it has what is asked of it
         try:
             handle = await begin(env, workflow, moment)
             moment.run_id = handle.run_id

@@ -304,3 +304,19 @@ async def test_a_journal_that_does_not_replay_leaves_nothing_behind(alive: Alive
         assert await env.client.count(state=RunState.NEEDS_CODE) == FEW + 1
         assert large(session_of(env)) == {}
         assert alive() == {}
+
+
+async def test_the_limit_on_silence_does_not_keep_runs_that_have_ended(alive: Alive) -> None:
+    @activity(heartbeat=HOUR, timeout=2 * HOUR)
+    async def quick() -> int:
+        return 1
+
+    @workflow
+    async def calls_quick() -> int:
+        return await quick()
+
+    async with world(calls_quick, quick) as env:
+        for _ in range(100):
+            await env.run(calls_quick)
+        await env.advance(5)
+        assert not {kind: count for kind, count in alive().items() if count > FEW}

@@ -121,10 +121,16 @@ async def test_publishing_is_a_command_that_is_replayed_and_not_repeated() -> No
 async def test_what_cannot_be_published_is_the_workflows_error() -> None:
     @workflow
     async def bad(kind: str) -> None:
-        publish("" if kind == "name" else "x", object() if kind == "value" else "y" * 3_000_000)
+        name = {"name": "", "ours": "batuta.misfits"}.get(kind, "x")
+        publish(name, object() if kind == "value" else "y" * 3_000_000)
 
     async with world(bad) as env:
-        for kind, words in (("name", "must be 1 to"), ("value", "no JSON form"), ("size", "over the limit")):
+        for kind, words in (
+            ("name", "must be 1 to"),
+            ("ours", "is Batuta's own"),
+            ("value", "no JSON form"),
+            ("size", "over the limit"),
+        ):
             with pytest.raises(RunFailed, match=words):
                 await (await env.start(bad, kind)).result()
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -25,6 +25,11 @@ from batuta import (
     workflow,
 )
 from batuta.engine.worker import Worker
+from batuta.errors import StoreUnavailable, UnknownRun
+from batuta.ids import RunId
+from batuta.journal.entries import Entry
+from batuta.journal.records import Run
+from batuta.stores.memory import MemoryDatabase, MemoryStore
 from batuta.testing import Environment
 from tests.engine.kit import commands, world
 
@@ -466,3 +471,35 @@ async def test_lists_show_workflows_unless_asked_for_more() -> None:
 def test_a_queue_that_cannot_be_is_refused(bad: Any) -> None:
     with pytest.raises(InvalidInput, match="queue"):
         activity(queue=bad)
+
+
+class Forgetful(MemoryStore):
+    """Cannot be asked, at first, what became of a run: it is away, or what was written is not to be seen yet."""
+
+    faults: ClassVar[list[Exception]] = []
+
+    async def outcome(self, run_id: RunId) -> tuple[Run, Entry | None]:
+        if self.faults:
+            raise self.faults.pop(0)
+        return await super().outcome(run_id)
+
+
+class ForgetfulEnvironment(Environment):
+    def make_store(self, database: MemoryDatabase) -> MemoryStore:
+        return Forgetful(database)
+
+
+@pytest.mark.parametrize("fault", [StoreUnavailable("away"), UnknownRun("nobody")], ids=["away", "not yet there"])
+async def test_what_nobody_takes_fails_also_when_the_store_was_away_just_then(fault: Exception) -> None:
+    @workflow
+    async def hurries() -> str:
+        try:
+            return await render.with_options(start_timeout=7200)("dawn")
+        except ActivityTimeout as error:
+            return error.kind
+
+    Forgetful.faults = [fault]
+    async with ForgetfulEnvironment(workflows=[hurries]) as env:
+        handle = await env.start(hurries)
+        async with asyncio.timeout(8000):
+            assert await handle.result() == "start"

@@ -255,8 +255,9 @@ async def test_values_that_cannot_be_sent_are_refused_by_the_client() -> None:
         ):
             with pytest.raises(error):
                 await handle.signal(signal, value)
-        with pytest.raises(InvalidInput):
-            await handle.signal(approve, True, message_id="")
+        for message_id in ("", f"cancel:{handle.run_id}", f"start:{handle.run_id}"):  # it would be cancelled in vain
+            with pytest.raises(InvalidInput, match="message id"):
+                await handle.signal(approve, True, message_id=message_id)
         for odd in (approve, (approve,), (approve, True, "id", 4), (approve, "yes")):
             with pytest.raises(InvalidInput):
                 await env.start(waits_for_approval, signal=odd)
@@ -352,3 +353,30 @@ def test_a_signal_needs_a_name_that_can_be_printed(name: Any) -> None:
 def test_a_signal_needs_a_type_that_has_a_json_form() -> None:
     with pytest.raises(NotSerialisable):
         Signal("x", asyncio.Event)
+
+
+async def test_an_id_names_a_signal_among_those_of_its_name() -> None:
+    paid, shipped = Signal("paid", int), Signal("shipped", int)
+
+    @workflow
+    async def follows() -> list[int]:
+        return [await paid.wait(), await shipped.wait()]
+
+    async with world(follows) as env:
+        handle = await env.start(follows)
+        for signal, value in ((paid, 1), (paid, 2), (shipped, 3)):
+            await handle.signal(signal, value, message_id="order-1")
+        assert await handle.result() == [1, 3]
+
+
+async def test_a_handler_that_takes_no_value_is_refused_when_it_is_given() -> None:
+    go = Signal("go")
+
+    @workflow
+    async def careless() -> str:
+        with pytest.raises(InvalidInput, match="must take one argument"):
+            go.handle(lambda: None)  # type: ignore[misc, arg-type]  # that is what is tested
+        return "refused"
+
+    async with world(careless) as env:
+        assert await env.run(careless) == "refused"

@@ -116,3 +116,18 @@ async def test_a_worker_without_room_has_its_starts_written_together() -> None:
         for handle in handles:
             await handle.result()
         assert await env.client.count(state=RunState.COMPLETED) == 20
+
+
+async def test_an_unexpected_error_of_one_batch_leaves_nobody_waiting() -> None:
+    async with client() as (store, batuta):
+        store.fails = [ZeroDivisionError("a bug")]
+        store.gate.clear()
+        first = asyncio.create_task(batuta.start("flow", id="first"))
+        await asyncio.sleep(0.01)
+        second = asyncio.create_task(batuta.start("flow", id="second"))
+        await asyncio.sleep(0.01)
+        store.gate.set()
+        with pytest.raises(ZeroDivisionError):
+            await first
+        async with asyncio.timeout(5):
+            assert (await second).id == "second"

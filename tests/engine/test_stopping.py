@@ -268,3 +268,34 @@ async def test_an_activity_that_finds_no_place_fails_as_soon_as_its_time_is_over
 
     async with world(hurries, works, max_activities=1) as env:
         assert 3 <= await env.run(hurries) < 4
+
+
+# -- calls that wait for a place
+
+
+@pytest.mark.parametrize("once", [True, False], ids=["once", "any"])
+async def test_a_stop_begins_nothing_that_waited_for_a_place(once: bool) -> None:
+    begun: list[int] = []
+
+    @activity(once=once)
+    async def slow(number: int) -> int:
+        begun.append(number)
+        await asyncio.sleep(10)
+        return number
+
+    @workflow
+    async def calls_slow(number: int) -> int:
+        return await slow(number)
+
+    async with world(calls_slow, slow, max_activities=2) as env:
+        handles = [await env.start(calls_slow, number) for number in range(6)]
+        await env.advance(5)
+        before = env.now
+        await env.worker.stop(grace=100)
+        took = (env.now - before).total_seconds()
+        if not once:  # the start of those is durable: they must be executed here
+            assert begun == [0, 1]
+            assert took < 6
+        await env.deploy()
+        assert [await handle.result() for handle in handles] == list(range(6))
+        assert sorted(begun) == list(range(6))

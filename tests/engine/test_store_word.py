@@ -70,5 +70,5 @@ async def test_a_run_that_leaves_between_the_word_and_its_turn_hears_it_later(
     monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     async with world(hears, tells, tells_more) as env:
-        monkeypatch.setattr(failpoints, "_armed", Hurried(env, verb))
+        monkeypatch.setattr(failpoints, "armed", Hurried(env, verb))
         assert await _told(env) == ("told", [1, 2])

@@ -220,3 +220,21 @@ async def test_a_run_that_goes_back_while_its_worker_stops_keeps_what_it_did() -
         await env.deploy()
         assert await ended(env, handle) == [1]
         assert executed == [1, 2]
+
+
+@modes
+async def test_a_run_that_ends_in_a_burst_of_signals_sees_all_of_them(always_replay: bool) -> None:
+    @workflow
+    async def takes(most: int) -> list[int]:
+        return [await note.wait() for _ in range(most)]
+
+    async with Environment(workflows=[takes], always_replay=always_replay) as env:
+        await env.worker.stop()
+        handle = await env.start(takes, 70)
+        for number in range(100):  # more than may be ahead of what is durable
+            await handle.signal(note, number)
+        await env.deploy()
+        async with asyncio.timeout(10):
+            assert await handle.result() == list(range(70))
+        assert (await env.store.load(handle.run_id)).messages == [], "all was read"
+        await replay_all(env.store, {"takes": takes})

@@ -19,6 +19,7 @@ from batuta import (
     UpdateFailed,
     UpdateRejected,
     activity,
+    continue_as_new,
     info,
     now,
     random,
@@ -407,3 +408,40 @@ async def test_the_client_tells_who_waits_when_it_is_closed() -> None:
         await asyncio.sleep(0.01)
     with pytest.raises(WorkerError, match="closed while"):
         await asking
+
+
+async def test_an_id_names_an_update_among_those_of_its_name() -> None:
+    approve, reject = Update("approve", str), Update("reject", str)
+
+    @workflow
+    async def decides() -> None:
+        approve.handle(lambda: "approved")
+        reject.handle(lambda: "rejected")
+        await asyncio.sleep(100)
+
+    async with world(decides) as env:
+        handle = await env.start(decides)
+        assert await handle.update(approve, update_id="order-1") == "approved"
+        assert await handle.update(reject, update_id="order-1") == "rejected"
+        assert await handle.update(approve, update_id="order-1") == "approved"
+
+
+async def test_an_update_that_a_run_leaves_unanswered_when_it_continues_says_so() -> None:
+    go_on, slow = Signal("go_on"), Update("slow")
+
+    @workflow
+    async def continues(times: int) -> int:
+        slow.handle(lambda: asyncio.sleep(100))
+        if times:
+            await go_on.wait()
+            continue_as_new(times - 1)
+        return times
+
+    async with world(continues) as env:
+        handle = await env.start(continues, 1)
+        asked = asyncio.create_task(handle.update(slow))
+        await env.advance(1)
+        await handle.signal(go_on)
+        with pytest.raises(RunClosed, match="is continued: it went on as a new run before it answered update 'slow'"):
+            await asked
+        assert await handle.result() == 0

@@ -157,3 +157,17 @@ async def test_the_same_version_twice_in_one_worker_is_refused() -> None:
     with pytest.raises(DuplicateDefinition, match="two workflows are named 'ship' version '1'"):
         async with world(ship_1, again):
             pass
+
+
+async def test_a_run_may_continue_as_a_version_with_other_parameters(arena: Arena) -> None:
+    @workflow(name="grows", version="1")
+    async def grows_1(sku: str) -> str:
+        continue_as_new(sku, 3, version="2")
+
+    @workflow(name="grows", version="2")
+    async def grows_2(sku: str, times: int) -> str:
+        return sku * times
+
+    client = await arena.client()
+    await arena.worker(client, grows_1, grows_2)
+    assert await (await client.start(grows_1, "a")).result(PATIENCE) == "aaa"

@@ -84,7 +84,7 @@ async def lived_through(node: Node, *, cancel: bool, moments: set[int], always_r
     activities = [act, act_in_thread, flaky, fail]
     async with Environment(workflows=[program], activities=activities, always_replay=always_replay) as env:
         killer = Killer(env, moments)
-        failpoints._armed = killer  # type: ignore[assignment]  # it has what is asked of it
+        failpoints.armed = killer  # type: ignore[assignment]  # it has what is asked of it
         try:
             handle = await begin(env, node, killer)
             if cancel:

@@ -85,7 +85,7 @@ async def lived_through(plan: list[Step], moments: set[int], always_replay: bool
     asyncio.get_running_loop().set_exception_handler(forgive_the_killed)
     async with Environment(workflows=[ledger], activities=[act], always_replay=always_replay) as env:
         killer = Killer(env, moments)
-        failpoints._armed = killer  # type: ignore[assignment]  # it has what is asked of it
+        failpoints.armed = killer  # type: ignore[assignment]  # it has what is asked of it
         try:
             handle = await begin(env, killer)
             heard = [await perform(handle, step, number) for number, step in enumerate(plan)]

@@ -39,7 +39,7 @@ def is_refused(journal: Journal) -> bool:
 
 
 @each_journal
-def test_a_recorded_journal_replays(journal: Journal) -> None:  # covers B-09
+def test_a_recorded_journal_replays(journal: Journal) -> None:  # covers B-09, A-10
     if journal.python != PYTHON and journal.workflow in DIFFER_BY_PYTHON and is_refused(journal):
         return
     machine, warnings = replayed(journal)

@@ -125,7 +125,7 @@ async def buys(card: str) -> list[str]:
     return [receipt, await ship("tea")]
 
 
-def test_an_environment_runs_a_workflow_with_doubles_in_virtual_time() -> None:
+def test_an_environment_runs_a_workflow_with_doubles_in_virtual_time() -> None:
     charged = AsyncMock(return_value="r-1")
     shipped = Mock(return_value="s-1")
 

@@ -80,7 +80,10 @@ current_activity: ContextVar[Attempt | None] = ContextVar("batuta_activity", def
 def _attempt(asked: str) -> Attempt:
     found = current_activity.get()
     if found is None:
-        raise WorkerError(f"{asked} was called outside an activity that a worker runs")
+        raise WorkerError(
+            f"{asked} was called outside an activity that a worker runs; a thread that an activity starts itself must "
+            f"run in its context: Thread(target=contextvars.copy_context().run, args=(work,))"
+        )
     return found
 
 
@@ -90,7 +93,8 @@ def activity_info() -> ActivityInfo:
 
 
 def heartbeat(details: Any = None) -> None:
-    """Inside an activity: say that it is alive, and how far it has come. Cheap, and safe in any thread.
+    """Inside an activity: say that it is alive, and how far it has come. Cheap, and safe in any thread that has the
+    activity's context.
 
     `details` are kept for the next attempt, which reads them in `activity_info().details`; None keeps those before.
     Raises ActivityCancelled or LostAttempt when nobody waits for this attempt any more, so that its code can stop.

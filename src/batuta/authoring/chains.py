@@ -21,7 +21,7 @@ def continue_as_new(*args: Any, version: str | None = None) -> NoReturn:
     Messages that are unread, or taken and not yet received, go on with it; queue, timeouts, retry, tags and memo stay.
     Activities in flight are cancelled, children are told by their policy. `version` is that of the next run's
     definition; without it, this one's. Call it in the workflow's own coroutine, not in a task. Raises InvalidInput or
-    TypeError, and the run goes on, when the arguments do not fit.
+    TypeError, and the run goes on, when the arguments do not fit; those of another version are checked where it runs.
     """
     kinship("continue_as_new()").continue_as_new(args, version)
 
@@ -29,8 +29,8 @@ def continue_as_new(*args: Any, version: str | None = None) -> NoReturn:
 async def safe_point(*args: Any) -> None:
     """A place where the run may continue as new by itself: `args` are all it needs to go on.
 
-    It does when `info().continue_hint` is true and nothing is pending: no activity, timer or child. Otherwise, and in
-    most calls, nothing happens.
+    It does when `info().continue_hint` is true and nothing is pending: no activity, timer or child, and no handler of
+    a signal or update that is not done. Otherwise, and in most calls, nothing happens.
     """
     kin = kinship("safe_point()")
     if kin.at_safe_point():

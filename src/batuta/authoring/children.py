@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Coroutine, Mapping
 from typing import Any, Generic, NoReturn, Protocol, TypeVar, overload
 
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from batuta.authoring.context import kinship
 from batuta.authoring.definitions import Workflow
-from batuta.authoring.names import check_name
+from batuta.authoring.letters import name_of
+from batuta.authoring.messages import Signal
+from batuta.authoring.names import check_reason
 from batuta.authoring.retry import Retry
 from batuta.authoring.starting import LARGEST_MEMO, check_id, check_start_options
 from batuta.errors import InvalidInput
 from batuta.journal.records import ParentPolicy
-from batuta.serde import decoder_for, encode
+from batuta.serde import Decoder, decoder_for, encode
 
 R = TypeVar("R")
 
@@ -56,7 +58,7 @@ class Kinship(Protocol):
     def start_child(
         self, workflow: Any, args: tuple[Any, ...], options: ChildOptions, result: Any
     ) -> Coroutine[Any, Any, ChildRun]: ...
-    def send(self, id: str, name: str, value: Any) -> Coroutine[Any, Any, None]: ...
+    def send(self, id: str, name: str, value: Any, decoder: Decoder | None) -> Coroutine[Any, Any, None]: ...
     def continue_as_new(self, args: tuple[Any, ...], version: str | None) -> NoReturn: ...
     def at_safe_point(self) -> bool: ...
 
@@ -78,7 +80,7 @@ class Child(Generic[R]):
 
     async def cancel(self, reason: str = "") -> None:
         """Ask it to end; it may clean up first, and may refuse. Nothing when it has ended already."""
-        self._run.cancel(reason)
+        self._run.cancel(check_reason(reason))
 
     async def signal(self, signal: Any, value: Any = None) -> None:
         """Send it a signal. Raises RunClosed."""
@@ -116,10 +118,11 @@ async def start_child(workflow: Any, /, *args: Any, result: Any = None, **option
 async def send(id: str, signal: Any, value: Any = None) -> None:
     """Send a signal to the open run of that id; it has arrived when this returns, once, in the order of sending.
 
-    Raises UnknownRun or RunClosed.
+    The signal is given by its definition or its name. Raises UnknownRun or RunClosed, and InvalidInput when the value
+    does not fit the definition.
     """
-    name = check_name(getattr(signal, "name", signal), "signal name")
-    await kinship("send()").send(check_id(id), name, value)
+    decoder = signal.decoder if isinstance(signal, Signal) else None
+    await kinship("send()").send(check_id(id), name_of(signal, Signal), value, decoder)
 
 
 _NO_OPTIONS = ChildOptions()
@@ -134,14 +137,17 @@ def _options(given: dict[str, Any]) -> ChildOptions:
             f"{', '.join(ChildOptions.__struct_fields__)} (arguments of the workflow are given by position)"
         )
     check_start_options(given)
-    encode(given.get("memo"), "memo", LARGEST_MEMO)
     encode(given.get("tags"), "tags", LARGEST_MEMO)
+    kept: dict[str, Any] = {"tags": dict(given.get("tags") or {})}  # as they are now, whatever the code does to them
+    if given.get("memo") is not None:
+        kept["memo"] = Raw(encode(given["memo"], "memo", LARGEST_MEMO))
     if given.get("id") is not None:
         check_id(given["id"])
     try:
-        return ChildOptions(**(given | {"policy": ParentPolicy(given.get("policy", ParentPolicy.CANCEL))}))
+        kept["policy"] = ParentPolicy(given.get("policy", ParentPolicy.CANCEL))
     except ValueError:
         raise InvalidInput(f"policy={given['policy']!r} must be one of {', '.join(ParentPolicy)}") from None
+    return ChildOptions(**(given | kept))
 
 
 def _decoder(workflow: Any, result: Any) -> Any:

@@ -171,4 +171,6 @@ def _find_class(name: str) -> type[Exception] | None:
     found: Any = sys.modules.get(module) if module else builtins
     for part in path.split("."):
         found = getattr(found, part, None)
-    return found if isinstance(found, type) and issubclass(found, Exception) else None
+    if not isinstance(found, type) or not issubclass(found, Exception) or issubclass(found, StopIteration):
+        return None  # a StopIteration could not be raised where somebody awaits it
+    return found

@@ -13,6 +13,7 @@ from batuta.authoring.definitions import Workflow
 from batuta.authoring.failures import to_exception
 from batuta.authoring.letters import decoder_of, query_input, signal_letter, update_letter
 from batuta.authoring.messages import Query, Signal, Update
+from batuta.authoring.names import check_reason
 from batuta.errors import NotPublished, RunCancelled, RunFailed, RunNotCompleted, RunTerminated, RunTimedOut
 from batuta.ids import RunId
 from batuta.journal.states import RunState
@@ -82,7 +83,8 @@ class Handle(Generic[R]):
     async def signal(self, signal: Any, value: Any = None, *, message_id: str | None = None) -> None:
         """Send a signal, given by its definition or its name; it is durable when this returns. Raises RunClosed.
 
-        `message_id` is the sender's own name for it: a second one of that name is not delivered.
+        `message_id` is the sender's own name for it: a second signal of the same id is not delivered (those of other
+        names are).
         """
         await self._backend.signal(self._ref, signal_letter(signal, value, message_id, self._limit))
 
@@ -153,11 +155,11 @@ class Handle(Generic[R]):
 
     async def cancel(self, reason: str = "") -> None:
         """Ask the run to end; its code may clean up first, and may refuse."""
-        await self._backend.cancel(self._ref, reason)
+        await self._backend.cancel(self._ref, check_reason(reason))
 
     async def terminate(self, reason: str = "") -> None:
         """End the run at once. Its code is not told."""
-        await self._backend.terminate(self._ref, reason)
+        await self._backend.terminate(self._ref, check_reason(reason))
 
     async def retry(self) -> None:
         """Let a parked run be tried again, by the same code, too: the cause was outside of it, and is mended.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from batuta.authoring.backend import Letter
@@ -14,7 +15,7 @@ from batuta.serde import Decoder, decode, decoder_for, encode
 
 def signal_letter(signal: Any, value: Any, message_id: str | None, limit: int) -> Letter:
     """A signal. With its definition at hand, a value that does not fit is refused here."""
-    name = _name(signal, Signal)
+    name = name_of(signal, Signal)
     what = f"the value of signal {name!r}"
     data = encode(value, what, limit)
     if isinstance(signal, Signal):
@@ -31,13 +32,13 @@ def start_signal(given: Any, limit: int) -> Letter:
 
 def update_letter(update: Any, args: tuple[Any, ...], update_id: str | None, limit: int) -> Letter:
     """A request for an update."""
-    name = _name(update, Update)
+    name = name_of(update, Update)
     return Letter(name, encode(args, f"the input of update {name!r}", limit), _message_id(update_id))
 
 
 def query_input(query: Any, args: tuple[Any, ...], limit: int) -> tuple[str, bytes]:
     """A query's name and arguments."""
-    name = _name(query, Query)
+    name = name_of(query, Query)
     return name, encode(args, f"the input of query {name!r}", limit)
 
 
@@ -49,7 +50,8 @@ def decoder_of(definition: Any) -> Decoder:
 _ANYTHING = decoder_for(Any, "an answer")
 
 
-def _name(given: Any, kind: type[Signal[Any] | Update[Any] | Query[Any]]) -> str:
+def name_of(given: Any, kind: type[Signal[Any] | Update[Any] | Query[Any]]) -> str:
+    """The name of a signal, update or query, given as its definition or as a text. Raises InvalidInput."""
     if isinstance(given, kind):
         return given.name
     if isinstance(given, str):
@@ -57,5 +59,13 @@ def _name(given: Any, kind: type[Signal[Any] | Update[Any] | Query[Any]]) -> str
     raise InvalidInput(f"{given!r} is no {kind.what}: give a {kind.__name__}(...) or its name")
 
 
+_OURS = re.compile(r"(start|cancel|child|parent|answer):[0-9a-f]{8}-")
+"""Ids of messages that are not signals or updates. One of ours that is taken already would count as sent before."""
+
+
 def _message_id(given: str | None) -> str:
-    return new_message_id() if given is None else check_name(given, "message id")
+    if given is None:
+        return new_message_id()
+    if _OURS.match(check_name(given, "message id")):
+        raise InvalidInput(f"message id {given!r} looks like one of Batuta's own: put something else before it")
+    return given

@@ -73,6 +73,7 @@ class Signal(_Definition, Generic[T]):
         """Have each one handled by `fn`, sync or async, in a task of its own, begun in order of arrival; also those
         that wait already. An error that it raises fails the run. Usable as a decorator."""
         _check_callable(fn, self)
+        _check_takes_value(fn, self)
         _messages(f"{self.name}.handle()").handle_signal(self.name, self.decoder, fn)
         return fn
 
@@ -136,13 +137,28 @@ class Query(_Definition, Generic[A_co]):
 
 
 def publish(name: str, value: Any) -> None:
-    """Show a value outside, under a name; a later one takes its place. Clients read it with `handle.published`."""
-    runtime_for("publish()").publish(check_name(name, "published name"), value)
+    """Show a value outside, under a name; a later one takes its place. Clients read it with `handle.published`.
+
+    Names that begin with `batuta.` are Batuta's own: InvalidInput.
+    """
+    if check_name(name, "published name").startswith("batuta."):
+        raise InvalidInput(f"published name {name!r} is Batuta's own: choose one that does not begin with 'batuta.'")
+    runtime_for("publish()").publish(name, value)
 
 
 def _check_callable(fn: object, definition: _Definition) -> None:
     if not callable(fn):
         raise InvalidInput(f"{definition.what} {definition.name!r} cannot be handled by {fn!r}: give a function")
+
+
+def _check_takes_value(fn: object, definition: _Definition) -> None:
+    """Now, and not when the first one comes."""
+    code = getattr(fn, "__code__", None)
+    if code is not None and not code.co_argcount and not code.co_flags & inspect.CO_VARARGS:
+        raise InvalidInput(
+            f"the handler of signal {definition.name!r} must take one argument, the signal's value (None for a signal "
+            f"without a type)"
+        )
 
 
 def _check_sync(fn: object, what: str) -> None:

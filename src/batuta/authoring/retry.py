@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 
 from msgspec import Struct
 
@@ -28,10 +29,13 @@ class Retry(Struct, frozen=True):
     def __post_init__(self) -> None:
         if isinstance(self.never, str):
             raise InvalidInput(f"Retry(never={self.never!r}) must be a list of class names, not one string")
-        if self.attempts < 0 or self.first < 0 or self.factor < 1 or self.longest < 0 or not 0 <= self.jitter <= 1:
+        numbers = (self.attempts, self.first, self.factor, self.longest, self.jitter)
+        if not all(map(_is_number, numbers)) or (
+            self.attempts < 0 or self.first < 0 or self.factor < 1 or self.longest < 0 or not 0 <= self.jitter <= 1
+        ):
             raise InvalidInput(
-                f"{self!r} cannot be followed: attempts, first and longest must not be negative, factor at least 1, "
-                f"jitter between 0 and 1"
+                f"{self!r} cannot be followed: attempts, first and longest must be numbers and not negative, factor at "
+                f"least 1, jitter between 0 and 1"
             )
 
     def delay(self, failures: int, chance: float) -> float | None:
@@ -43,3 +47,7 @@ class Retry(Struct, frozen=True):
         except OverflowError:
             wait = self.longest
         return wait * (1 + self.jitter * (2 * chance - 1))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and isfinite(value)

@@ -41,8 +41,8 @@ def check_start_options(options: Mapping[str, Any]) -> None:
     for name in ("timeout", "execution_timeout"):
         check_seconds(name, options.get(name))
     delay = options.get("delay", 0)
-    if not isinstance(delay, int | float) or not 0 <= delay < float("inf"):
-        raise InvalidInput(f"delay={delay!r} must not be negative: it is a number of seconds")
+    if isinstance(delay, bool) or not isinstance(delay, int | float) or not 0 <= delay < 1e10:
+        raise InvalidInput(f"delay={delay!r} must not be negative or beyond 1e10: it is a number of seconds")
     priority = options.get("priority", 0)
     if not isinstance(priority, int) or abs(priority) > _HIGHEST_PRIORITY:
         raise InvalidInput(
@@ -62,4 +62,6 @@ def check_tags(tags: object) -> Mapping[str, str]:
     """Raises InvalidInput."""
     if not isinstance(tags, Mapping) or not all(isinstance(text, str) for pair in tags.items() for text in pair):
         raise InvalidInput(f"tags={tags!r} must map strings to strings")
+    if any("\x00" in text for pair in tags.items() for text in pair):
+        raise InvalidInput(f"tags={tags!r} hold a NUL character: no store can find such a tag")
     return tags

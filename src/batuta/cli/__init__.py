@@ -10,7 +10,7 @@ from batuta.cli.lazy import LazyGroup
 EXIT_CODES = """\b
 Exit codes:
   0  it went well
-  1  the run did not complete, or verify, replay or backup found something
+  1  the run did not complete or refuses what was asked of it, or verify, replay or backup found something
   2  the command or its input is wrong
   3  there is no such run
   4  the database cannot be used (away, full, or of another version)"""

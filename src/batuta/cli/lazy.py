@@ -47,7 +47,14 @@ class LazyGroup(click.Group):
         super().__init__(name, help=help, context_settings={"help_option_names": ["-h", "--help"]})
         self._lazy = lazy
         self.params.append(
-            click.Option(["--version"], is_flag=True, is_eager=True, expose_value=False, callback=_version)
+            click.Option(
+                ["--version"],
+                is_flag=True,
+                is_eager=True,
+                expose_value=False,
+                callback=_version,
+                help="Show the version and exit.",
+            )
         )
 
     def list_commands(self, ctx: click.Context) -> list[str]:

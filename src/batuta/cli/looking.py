@@ -69,7 +69,7 @@ def show(place: Place, id: str) -> None:
 
         console.print(run_table(run, ending))
         if run.attempts:
-            console.print(attempts_table(run.attempts))
+            console.print(attempts_table(run.attempts, is_open=run.closed_at is None))
 
     import msgspec
 

@@ -83,11 +83,12 @@ def run_table(run: Description, ending: dict[str, Any]) -> Table:
     return made
 
 
-def attempts_table(attempts: Iterable[AttemptView]) -> Table:
+def attempts_table(attempts: Iterable[AttemptView], *, is_open: bool) -> Table:
     made = table("command", "attempt", "began (UTC)", "ended (UTC)", "next (UTC)", "details", "error", title="attempts")
     for one in attempts:
         times = (when(one.started_at), when(one.ended_at), when(one.next_at))
-        said = "waits for an answer from outside" if one.outside else _failure_text(one.error)
+        waits = "waits for an answer from outside" if is_open else "was left to somebody outside"
+        said = waits if one.outside else _failure_text(one.error)
         made.add_row(str(one.seq), str(one.number), *times, one.details or "", said)
     return made
 

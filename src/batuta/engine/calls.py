@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from batuta.authoring.attempt import ActivityInfo
 from batuta.authoring.definitions import Activity
 from batuta.authoring.failures import to_failure
@@ -42,54 +44,37 @@ class Beats:
         self.unwritten = False
 
 
-class Call:
-    """One activity call of one run, over all its attempts."""
+class Call(Struct, eq=False):
+    """One activity call of one run, over all its attempts. A struct, for it is made for every step."""
 
-    __slots__ = (
-        "activity",
-        "attempt",
-        "beats",
-        "begun",
-        "deadline",
-        "lost",
-        "next_at",
-        "noted",
-        "outside",
-        "over",
-        "pending",
-        "run",
-        "seq",
-        "started_at",
-        "task",
-        "waking",
-    )
-
-    def __init__(
-        self, run: LiveRun, seq: int, pending: PendingActivity, activity: Activity[..., Any], attempt: int
-    ) -> None:
-        self.run, self.seq, self.pending, self.activity, self.attempt = run, seq, pending, activity, attempt
-        self.task: asyncio.Future[Any] | None = None
-        self.waking: asyncio.TimerHandle | None = None
-        self.started_at = 0
-        self.deadline: int | None = None
-        self.next_at: int | None = None
-        """When the next attempt is due, while the call waits for it. Outside: when this one is over its time."""
-        self.begun = attempt > 1
-        """An attempt has been begun before, here or elsewhere: it did start in time."""
-        self.over = False
-        """Its answer is given, or nobody wants it."""
-        self.noted = False
-        """Its start is in the attempts table."""
-        self.outside = False
-        """Its code has ended, and its answer is to come from outside."""
-        self.beats: Beats | None = None
-        self.lost = ""
-        """Why nobody wants its answer."""
+    run: LiveRun
+    seq: int
+    pending: PendingActivity
+    activity: Activity[..., Any]
+    attempt: int
+    begun: bool = False
+    """An attempt has been begun before, here or elsewhere: it did start in time."""
+    task: asyncio.Future[Any] | None = None
+    waking: asyncio.TimerHandle | None = None
+    started_at: int = 0
+    deadline: int | None = None
+    next_at: int | None = None
+    """When the next attempt is due, while the call waits for it. Outside: when this one is over its time."""
+    queued: bool = False
+    """It waits for a place, and nothing of it has begun."""
+    over: bool = False
+    """Its answer is given, or nobody wants it."""
+    noted: bool = False
+    """Its start is in the attempts table."""
+    outside: bool = False
+    """Its code has ended, and its answer is to come from outside."""
+    beats: Beats | None = None
+    lost: str = ""
+    """Why nobody wants its answer."""
 
     def successor(self, attempt: int) -> Call:
         """The same call, to be tried again."""
-        fresh = Call(self.run, self.seq, self.pending, self.activity, attempt)
-        fresh.begun = True
+        fresh = Call(self.run, self.seq, self.pending, self.activity, attempt, True)
         fresh.beats = self.beats
         return fresh
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import UNSET, Raw, json
 
 from batuta.authoring.definitions import code_of
+from batuta.authoring.names import readable
 from batuta.authoring.retry import Retry
 from batuta.clock import SECOND
 from batuta.engine.routes import with_attempts
@@ -35,13 +36,13 @@ def add_successor(run: LiveRun, effects: Effects, entry: Entry, command: Command
 
 
 def add_retry(run: LiveRun, effects: Effects, entry: Entry, command: Command) -> None:
-    """The run failed: another one follows, if its policy says so."""
+    """The run failed: another one follows, if its policy says so. Not after a cancel, which would be forgotten."""
     machine = run.machine
     start, failure = machine.start, command.error
-    if start.retry is UNSET or failure is UNSET:
+    if start.retry is UNSET or failure is UNSET or machine.cancel_requested:
         return
     policy = json.decode(start.retry, type=Retry)
-    if not failure.retryable or failure.kind in policy.never:
+    if not failure.retryable or not failure.kinds.isdisjoint(policy.never):
         return
     delay = policy.delay(start.attempt, jitter())
     if delay is not None:
@@ -109,4 +110,4 @@ def _why_again(run: LiveRun, outcome: Command) -> str:
     if outcome.kind is not CommandKind.FAIL or outcome.error is UNSET:
         return ""
     error = outcome.error
-    return f"attempt {run.machine.start.attempt} failed with {error.kind}: {error.message}"[:1000]
+    return readable(f"attempt {run.machine.start.attempt} failed with {error.kind}: {error.message}"[:1000])

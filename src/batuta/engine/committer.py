@@ -129,7 +129,9 @@ class Committer:
             change = run.change
             if change is None:  # dropped meanwhile
                 continue
-            if len(change.attempts) > 1:  # the last word on each counts, and a statement may touch a row once
+            if (
+                change.attempts and len(change.attempts) > 1
+            ):  # the last word on each counts, and a statement may touch a row once
                 change.attempts = list({(one.seq, one.number): one for one in change.attempts}.values())
             batch.append((run, change, run.effects))
             run.change = None

@@ -37,8 +37,9 @@ class Deadlines:
 
     def watch(self, call: Call, now: int) -> None:
         """An attempt with a limit begins."""
-        if call.pending.options.heartbeat is not None:
-            self._loop.call_later(call.pending.options.heartbeat, self._check_beat, call)
+        silence = call.pending.options.heartbeat
+        if silence is not None and silence < _TICK:
+            self._loop.call_later(silence, self._check_beat, call)
         call.deadline = ends_at(call)
         if call.deadline is None:
             return
@@ -59,6 +60,9 @@ class Deadlines:
                 self._check(call)
             elif call.deadline is not None and call.deadline - now < _TICK * SECOND:
                 self._loop.call_later((call.deadline - now) / SECOND, self._check, call)
+            silence = call.pending.options.heartbeat
+            if silence is not None and silence >= _TICK and (wait := self._silent_in(call, silence)) < _TICK * SECOND:
+                self._loop.call_later(max(wait, 0) / SECOND + 0.001, self._check_beat, call)
             if call.beats is not None and self._beats.write(call):
                 continue
             if not call.noted and not call.over and now - call.started_at >= _TICK * SECOND:
@@ -78,12 +82,16 @@ class Deadlines:
         silence = call.pending.options.heartbeat
         if call.over or call not in self._in_flight or silence is None:
             return
-        last = max(call.started_at, call.beats.at if call.beats is not None else 0)
-        wait = last + int(silence * SECOND) - self._clock.now()
-        if wait > 0:
-            self._loop.call_later(wait / SECOND + 0.001, self._check_beat, call)
-        else:
+        wait = self._silent_in(call, silence)
+        if wait <= 0:
             self._overdue(call, timeout(call, "heartbeat", "sent no heartbeat for", silence))
+        elif silence < _TICK:  # else the tick looks again: a timer that outlives its attempt would hold the whole run
+            self._loop.call_later(wait / SECOND + 0.001, self._check_beat, call)
+
+    def _silent_in(self, call: Call, silence: float) -> int:
+        """Microseconds until it has been silent for too long."""
+        last = max(call.started_at, call.beats.at if call.beats is not None else 0)
+        return last + int(silence * SECOND) - self._clock.now()
 
 
 def ends_at(call: Call) -> int | None:

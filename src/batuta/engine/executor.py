@@ -10,8 +10,9 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
 
-from msgspec import Raw, UnsetType, json
+from msgspec import UNSET, Raw, UnsetType, json
 
+from batuta import failpoints
 from batuta.authoring.attempt import CompleteLater
 from batuta.authoring.definitions import Activity, Place
 from batuta.authoring.failures import to_failure
@@ -33,6 +34,7 @@ from batuta.ids import jitter
 from batuta.journal.entries import Body, EntryKind
 from batuta.journal.failures import Failure
 from batuta.journal.records import Attempt
+from batuta.serde import encode
 from batuta.settings import Settings
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ class Executor:
         self._activities = activities
         self.clock = clock
         self._settings = settings
+        self._max_payload = settings.max_payload
         self._threads: ThreadPoolExecutor | None = None
         self._processes: Processes | None = None
         self._places = Places(settings, self._admitted)
@@ -68,7 +71,6 @@ class Executor:
         self.outside = Outside(self)
         self._deadlines = Deadlines(clock, self._in_flight, self.beats, self._overdue)
         self._may_act = may_act
-        self._tells = False
         self._runner = Runner(may_act, permission, self._end_well, self._end)
 
     def open(self, loop: asyncio.AbstractEventLoop, context: contextvars.Context) -> None:
@@ -91,9 +93,17 @@ class Executor:
 
     def start(self, run: LiveRun, seq: int, pending: PendingActivity) -> None:
         """Begin a call, or have it wait for a free place."""
-        call = self._call(run, seq, pending, 1)
-        if call is not None:
+        activity = self._activities.get(pending.name)
+        if activity is None:
+            self._lack(run, seq, pending.name)
+            return
+        call = run.calls[seq] = Call(run, seq, pending, activity, 1)
+        if not pending.options.once and self._places.enter(call):  # as `_begin` does, with fewer calls
+            self._launch(call)
+        elif pending.options.once:
             self._begin(call)
+        else:
+            self._limit_waiting(call)
 
     def _begin(self, call: Call) -> None:
         if call.pending.options.once:
@@ -144,7 +154,7 @@ class Executor:
     def _resume_outside(self, run: LiveRun, seq: int, attempts: Sequence[Attempt], number: int) -> None:
         """Its answer comes, or came, from outside: it is not executed again, and needs no code."""
         pending = run.machine.activities[seq]
-        call = run.calls[seq] = Call(run, seq, pending, cast(Any, self.activity(pending.name)), number)
+        call = run.calls[seq] = Call(run, seq, pending, cast(Any, self.activity(pending.name)), number, number > 1)
         call.beats = last_beats(attempts)
         last = attempts[-1] if attempts else None
         open_row = last if last is not None and last.ended_at is None else None
@@ -160,7 +170,7 @@ class Executor:
         if activity is None:
             self._lack(run, seq, pending.name)
             return None
-        call = run.calls[seq] = Call(run, seq, pending, activity, attempt)
+        call = run.calls[seq] = Call(run, seq, pending, activity, attempt, attempt > 1)
         return call
 
     def _lack(self, run: LiveRun, seq: int, name: str) -> None:
@@ -200,6 +210,7 @@ class Executor:
     def _limit_waiting(self, call: Call) -> None:
         """A call that finds no place in time fails then, not when a place becomes free."""
         options = call.pending.options
+        call.queued = not options.once  # of which the start is written already
         limits = [options.total_timeout] if options.total_timeout is not None else []
         if options.start_timeout is not None and not call.begun:
             limits.append(options.start_timeout)
@@ -218,33 +229,36 @@ class Executor:
             wait = (ends - now) / SECOND + 0.001
             call.waking = self._loop.call_later(wait, self._waited_too_long, call, ends, limit, context=self._context)
             return
-        self._answer(call, fatal(timeout(call, "start", "did not start within", limit)))
+        # Here and now: until it has its answer, a place that becomes free would begin it all the same.
+        self._hand_over(call, fatal(timeout(call, "start", "did not start within", limit)))
 
     def _launch(self, call: Call) -> None:
         """One attempt begins. It holds its place until it has really come to an end."""
         if call.waking is not None:
             call.waking.cancel()
             call.waking = None
-        if call.over:
+        if call.over or call.run.leaving:
             self._places.leave(call)
+            if not call.over:  # should the run stay after all, it is looked at again
+                call.run.calls.pop(call.seq, None)
             return
+        call.queued = False
         now = call.started_at = self.clock.now()
-        options = call.pending.options
-        waited = now - call.pending.issued_at
-        if options.start_timeout is not None and not call.begun and waited > options.start_timeout * SECOND:
-            self._places.leave(call)
-            self._answer(call, fatal(timeout(call, "start", "did not start within", options.start_timeout)))
+        activity, pending = call.activity, call.pending
+        options = pending.options
+        if options.start_timeout is not None and self._started_too_late(call, options.start_timeout):
             return
         self._in_flight[call] = None
         if options.timeout is not None or options.total_timeout is not None or options.heartbeat is not None:
             self._deadlines.watch(call, now)
-        failpoint("activity.before")
+        if failpoints.armed is not None:
+            failpoint("activity.before")
         try:
-            args, kwargs = call.activity.codec.decode_args(call.pending.data)
+            args, kwargs = activity.codec.decode_args(pending.data)
         except InvalidInput as error:
             self._end(call, error)
             return
-        place = call.activity.place
+        place = activity.place
         if place is Place.LOOP:
             self._runner.begin(call, args, kwargs)
         elif place is Place.THREAD:
@@ -255,6 +269,13 @@ class Executor:
             call.task.add_done_callback(lambda done: self._thread_ended(call, done))
         if self._deadlines.ticking is None:
             self._deadlines.begin()
+
+    def _started_too_late(self, call: Call, limit: float) -> bool:
+        if call.begun or call.started_at - call.pending.issued_at <= limit * SECOND:
+            return False
+        self._places.leave(call)
+        self._answer(call, fatal(timeout(call, "start", "did not start within", limit)))
+        return True
 
     def _pool(self) -> ThreadPoolExecutor:
         if self._threads is None:
@@ -279,20 +300,24 @@ class Executor:
             self._end_well(call, done.result())
 
     def _end_well(self, call: Call, value: Any) -> None:
-        failpoint("activity.after")
+        if failpoints.armed is not None:
+            failpoint("activity.after")
         try:
-            data = call.activity.codec.encode_result(value, self._settings.max_payload)
+            data = encode(value, call.activity.codec.output, self._max_payload)
         except InvalidInput as error:
             self._end(call, error)
-        else:
-            self._end_with(call, data)
+            return
+        self._end_with(call, data)
 
     def _end_with(self, call: Call, data: bytes) -> None:
         """An attempt ended with a result."""
         del self._in_flight[call]
         call.task = None  # task, context and call refer to each other: leave nothing for the collector
         self._places.leave(call)
-        self._answer(call, data)
+        if self._answers:
+            self._answers.append((call, data))
+        else:
+            self._answer(call, data)
 
     def _end(self, call: Call, error: BaseException) -> None:
         """An attempt ended with an error. Decide: again, or give up."""
@@ -378,31 +403,33 @@ class Executor:
 
     def _deliver_answers(self) -> None:
         answers = self._answers
-        self._tells = log.isEnabledFor(logging.DEBUG)
+        tells = log.isEnabledFor(logging.DEBUG)
         with turns():
             for _ in range(min(_SLICE, len(answers))):
-                call, answer = answers.popleft()
-                try:
-                    self._deliver_answer(call, answer)
-                except Exception:
-                    log.exception("run %s is dropped and will be read again", call.run.identity.id)
-                    call.run.drop()
+                self._hand_over(*answers.popleft(), tells)
         if answers:
             self._loop.call_soon(self._deliver_answers)
 
-    def _deliver_answer(self, call: Call, answer: bytes | Failure) -> None:
-        if call.over:
-            self._forgotten(call)
-            return
-        call.over = True
-        run, seq, name = call.run, call.seq, call.pending.name
-        run.calls.pop(seq, None)
-        if isinstance(answer, bytes):
-            run.deliver(_DONE, Body(seq, name, Raw(answer), attempts=call.attempt, started_at=call.started_at))
-        else:
-            run.deliver(_FAILED, Body(seq, name, error=answer, attempts=call.attempt, started_at=call.started_at))
-        if self._tells:
-            log.debug("executed activity %s seq %d of run %s", name, seq, run.identity.id)
+    def _hand_over(self, call: Call, answer: bytes | Failure, tells: bool = False) -> None:
+        """Run the turn that the answer causes."""
+        run = call.run
+        try:
+            if call.over:
+                self._forgotten(call)
+                return
+            call.over = True
+            seq, name = call.seq, call.pending.name
+            run.calls.pop(seq, None)
+            if type(answer) is bytes:
+                run.deliver(_DONE, Body(seq, name, Raw(answer), UNSET, call.attempt, call.started_at))
+            else:
+                failure = cast(Failure, answer)
+                run.deliver(_FAILED, Body(seq, name, UNSET, failure, call.attempt, call.started_at))
+            if tells:
+                log.debug("executed activity %s seq %d of run %s", name, seq, run.identity.id)
+        except Exception:
+            log.exception("run %s is dropped and will be read again", run.identity.id)
+            run.drop()
 
     def deliver(self, call: Call, answer: Raw | UnsetType | Failure, message_id: str) -> None:
         """The answer came by a message, which its entry consumes."""

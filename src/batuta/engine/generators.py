@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import threading
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -14,12 +13,14 @@ from batuta.engine.loop import RunLoop
 _get_running_loop = asyncio._get_running_loop
 
 
-class _Thread(threading.local):
-    hooked = False
-    """Async generators that begin now are held by their run's loop."""
+class _Hooked:
+    loop: object = None
+    """The worker's loop that is between the ends of `turns`: async generators that begin now are held by their run's
+    loop. One word for all threads, for a look at a thread's own costs much: where it says another loop, each turn hooks
+    by itself."""
 
 
-thread = _Thread()
+hooked = _Hooked()
 
 
 def hook_generators() -> Any:
@@ -36,10 +37,11 @@ def _hold_generator(generator: AsyncGenerator[Any, Any]) -> None:
 @contextmanager
 def turns() -> Iterator[None]:
     """Many turns, one after the other: what they all need is set once. No async generator may begin between them."""
-    hooks, before = hook_generators(), thread.hooked
-    thread.hooked = True
+    hooks, loop = hook_generators(), _get_running_loop()
+    hooked.loop = loop
     try:
         yield
     finally:
-        thread.hooked = before
+        if hooked.loop is loop:
+            hooked.loop = None
         sys.set_asyncgen_hooks(*hooks)

@@ -148,10 +148,12 @@ class Kin:
         )
         machine.beyond = True
 
-    async def send(self, id: str, name: str, value: Any) -> None:
-        machine = self._machine
+    async def send(self, id: str, name: str, value: Any, decoder: Decoder | None) -> None:
+        machine, what = self._machine, f"the value of signal {name!r}"
         machine.check_alive()
-        data = encode(value, f"signal {name!r}", machine.limit)
+        data = encode(value, what, machine.limit)
+        if decoder is not None:
+            decode(data, decoder, what)
         seq = machine.next_seq()
         command = self.sent[seq] = Command(seq, CommandKind.SEND, name, Raw(data), to=id)
         machine.commands.append(command)
@@ -170,18 +172,24 @@ class Kin:
             raise InvalidInput(
                 "continue_as_new() was called in a task: call it in the workflow's own coroutine, its tasks being done"
             )
+        following = machine.start.version if version is None else check_version(version)
+        if following != machine.start.version:  # its parameters are its own: who has that version checks them
+            raise ContinueAsNew(encode(args, f"the input of version {following!r}", machine.limit), following)
         codec = machine.workflow.codec
         data = codec.encode_args(args, {}, machine.limit)
         codec.decode_args(data)
-        raise ContinueAsNew(data, machine.start.version if version is None else check_version(version))
+        raise ContinueAsNew(data, following)
 
     def at_safe_point(self) -> bool:
         """Whether to continue as new here. In replay, what was done when this turn was live."""
         machine = self._machine
         machine.check_alive()
+        busy = machine.mailbox is not None and machine.mailbox.is_handling()
+        if busy or machine.activities or self.waits() or machine.next_timer() is not None:
+            return False
         if machine.recorded is not None:
             return any(command.kind is CommandKind.CONTINUE for command in machine.recorded)
-        return machine.continue_hint() and not machine.activities and not self.waits() and machine.next_timer() is None
+        return machine.continue_hint()
 
     # -- inputs
 
@@ -254,9 +262,11 @@ class Kin:
         new.start = start_body(new, pending.data, Raw(json.encode(options.retry)) if options.retry else UNSET)
         return new
 
-    def signal(self, command: Command) -> Send:
+    def signal(self, command: Command, *, again: bool = False) -> Send:
         body = bytes(command.value).decode() if command.value is not UNSET else "null"
-        return self._message(command, MessageKind.SIGNAL, command.name, body)
+        send = self._message(command, MessageKind.SIGNAL, command.name, body)
+        send.again = again
+        return send
 
     def child_cancel(self, command: Command) -> Send:
         reason = json.decode(command.value, type=str) if command.value is not UNSET else ""
@@ -283,7 +293,7 @@ class Kin:
         self.unsettled.update(self.sent)
         return Effects(
             children=[self.child_run(one) for one in children] + [routed_run(self._machine, one) for one in routed],
-            sends=[self.signal(command) for command in self.sent.values()],
+            sends=[self.signal(command, again=True) for command in self.sent.values()],
         )
 
 

@@ -11,22 +11,24 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
+from batuta import failpoints
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.failures import to_failure
+from batuta.authoring.names import readable
 from batuta.clock import SECOND
 from batuta.engine.calls import DROPPED, ENDED, Call
 from batuta.engine.chains import closing_move, ended_move
 from batuta.engine.completion import Completion
 from batuta.engine.effects import add_effects
 from batuta.engine.host import Host
-from batuta.engine.logs import emit_all
+from batuta.engine.logs import emit
 from batuta.engine.machine import Machine, RunIdentity
 from batuta.engine.outside import answered_early
-from batuta.engine.reading import Redo, accepts, as_input, redo, tell_answers
+from batuta.engine.reading import Redo, accepts, as_input, redo, tell_answers, to_begin_with
 from batuta.engine.relations import parent_message, send_again, store_answers
 from batuta.engine.replay import Replay
 from batuta.engine.routes import due_checks
-from batuta.engine.waiting import is_owed, next_wake, only_waits, pick_up, stays_until
+from batuta.engine.waiting import is_at_work, is_owed, next_wake, only_waits, pick_up, stays_until
 from batuta.errors import InvalidInput, OutcomeUnknown, WorkflowBroken
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
@@ -41,8 +43,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("batuta.engine")
 
 _PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
-_DONE, _FAILED = EntryKind.ACTIVITY_DONE, EntryKind.ACTIVITY_FAILED
-_ACTIVITY = CommandKind.ACTIVITY
+_DONE, _FAILED, _UPDATE = EntryKind.ACTIVITY_DONE, EntryKind.ACTIVITY_FAILED, EntryKind.UPDATE
+_ACTIVITY, _CANCEL = CommandKind.ACTIVITY, CommandKind.CANCEL
 
 _LACK_SECONDS = 5
 _UNKNOWN_START = "the run may or may not have been started: start it again with the same id"
@@ -59,12 +61,12 @@ class LiveRun:
 
     __slots__ = (
         "_again",
-        "_backlog",
         "_crc",
         "_held_up",
         "_host",
         "_kept",
         "alarm",
+        "backlog",
         "calls",
         "change",
         "completion",
@@ -82,6 +84,7 @@ class LiveRun:
         "patient",
         "reading",
         "ready",
+        "run_id",
         "seen",
         "starting",
         "workflow",
@@ -91,6 +94,7 @@ class LiveRun:
         self._host = host
         self.workflow = workflow
         self.identity = identity
+        self.run_id = identity.run_id
         self.epoch = epoch
         self.head = self.durable = -1
         self.deadline: int | None = None
@@ -116,13 +120,9 @@ class LiveRun:
         self._again: Redo | None = None
         self._crc = 0
         self._held_up = False
-        self._backlog: deque[tuple[EntryKind, Body]] = deque()
+        self.backlog: deque[tuple[EntryKind, Body]] = deque()
         self._kept: list[Entry] = []
         self.last: EntryKind | None = None
-
-    @property
-    def run_id(self) -> RunId:
-        return self.identity.run_id
 
     @property
     def executor(self) -> Executor:
@@ -141,7 +141,7 @@ class LiveRun:
             body.commands = self.machine.turn(at, EntryKind.STARTED, body)
         finally:
             host.turn = None
-        self.change = Change(run_id=self.identity.run_id, epoch=self.epoch, head=-1, start=new)
+        self.change = Change(self.run_id, self.epoch, -1, start=new)
         if new.timeout or new.execution_timeout:
             self.deadline = at + min(filter(None, (new.timeout, new.execution_timeout)))
         self._record(EntryKind.STARTED, at, body)
@@ -174,12 +174,12 @@ class LiveRun:
         if self._host.draining:
             self.hand_back()
             return
+        send_again(self)  # before any turn: what that one sends comes after it
         answered = answered_early(self, messages, attempts)
         for seq in list(self.machine.activities):
             if seq in self.machine.activities:  # resuming another one may have caused a turn
                 tries = [a for a in attempts if a.seq == seq]
                 self._host.executor.resume(self, seq, tries, answered=seq in answered)
-        send_again(self)
         self.receive(messages)
         if self.head >= 0:
             self.wake(self._host.clock.now())
@@ -187,8 +187,8 @@ class LiveRun:
     def receive(self, messages: Sequence[Message]) -> None:
         """Deliver what is unread and was not delivered before."""
         failpoint("message.read")
-        if self.head < 0:  # messages to the run before in its chain may be older than this one's start
-            messages = sorted(messages, key=lambda message: message.kind is not MessageKind.START)
+        if self.head < 0:
+            messages = to_begin_with(messages)
         self.reading = True
         try:
             for message in messages:
@@ -197,7 +197,7 @@ class LiveRun:
                     self._read(message)
         finally:
             self.reading = False
-        if messages and not self.leaving and not self._backlog and self.head >= 0:
+        if messages and not self.leaving and not self.backlog and self.head >= 0:
             self._after_turn()
 
     def _read(self, message: Message) -> None:
@@ -221,15 +221,13 @@ class LiveRun:
         """Run the turn that this input causes, and queue its entry."""
         if self.leaving or not self.ready:
             if self._again is not None or self.machine.outcome is not None:
-                self._backlog.append((kind, body))  # should it not close after all
-            return
-        if not self._is_awaited(kind, body):
+                self.backlog.append((kind, body))  # should it not close after all
+        elif (kind is not _DONE or body.seq not in self.machine.activities) and not self._is_awaited(kind, body):
             self._after_turn()  # it was cancelled by a turn that was not durable yet when it answered
-            return
-        if self._backlog or self.head - self.durable >= self._host.settings.undurable_entries:
-            self._backlog.append((kind, body))
-            return
-        self._take_turn(kind, body)
+        elif self.backlog or self.head - self.durable >= self._host.settings.undurable_entries:
+            self.backlog.append((kind, body))
+        elif kind is not _UPDATE or accepts(self, self.machine, body):
+            self.run_turn(kind, body)
 
     def _is_awaited(self, kind: EntryKind, body: Body) -> bool:
         """False for an answer that no code waits for: it is no input. A message with one is read all the same."""
@@ -244,13 +242,10 @@ class LiveRun:
             self.open_change().consumed.append(body.message_id)
         return awaited
 
-    def _take_turn(self, kind: EntryKind, body: Body) -> None:
-        failpoint("turn.before")
-        if kind is not EntryKind.UPDATE or accepts(self, self.machine, body):
-            self.run_turn(kind, body)
-
     def run_turn(self, kind: EntryKind, body: Body, at: int = 0) -> None:
         """The turn itself, at a time that is not before `at`."""
+        if failpoints.armed is not None:
+            failpoint("turn.before")
         host = self._host
         machine = self._rebuilt() if self._kept else self.machine
         now = at or host.clock.latest()
@@ -260,7 +255,8 @@ class LiveRun:
         submitted = self.change is not None
         try:
             body.commands = machine.turn(at, kind, body)
-            failpoint("turn.after")
+            if failpoints.armed is not None:
+                failpoint("turn.after")
             self._record(kind, at, body)
         except InvalidInput as error:
             del machine.logs[lines:]  # they belong to a turn that never was
@@ -277,7 +273,8 @@ class LiveRun:
             host.turn = None
         if not submitted:
             host.submit(self)
-        failpoint("commit.queued")
+        if failpoints.armed is not None:
+            failpoint("commit.queued")
         self._after_turn()
 
     def _does_not_fit(self, kind: EntryKind, body: Body, error: InvalidInput) -> None:
@@ -288,21 +285,22 @@ class LiveRun:
         self.machine.entries -= 1
         body.value, body.error = UNSET, to_failure(error)
         body.error.retryable = False
-        self._take_turn(_FAILS[kind], body)
+        self.run_turn(_FAILS[kind], body)
 
     def _record(self, kind: EntryKind, at: int, body: Body) -> None:
-        entry = encode_entry(self.head + 1, kind, at, body, self._crc)
+        head = self.head
+        entry = encode_entry(head + 1, kind, at, body, self._crc)
         self._crc = entry.crc
         change = self.change
         if change is None:
-            change = self.change = Change(run_id=self.identity.run_id, epoch=self.epoch, head=self.head)
+            change = self.change = Change(self.run_id, self.epoch, head)
         change.entries.append(entry)
         if body.message_id:
             change.consumed.append(body.message_id)
         if self.machine.beyond:
             add_effects(self, change, entry, body.commands)
-        self.effects.extend(body.commands)
-        self.head = entry.ord
+        self.effects += body.commands
+        self.head = head + 1
         self.last = kind
         if self._host.settings.always_replay:
             self._kept.append(entry)
@@ -327,10 +325,9 @@ class LiveRun:
             return
         if self.reading:
             return
-        timer = machine.next_timer()
-        when = timer[0] if timer is not None else None
-        if self.deadline is not None and (when is None or self.deadline < when):
-            when = self.deadline
+        when = self.deadline
+        if machine.deadlines and (timer := machine.next_timer()) is not None and (when is None or timer[0] < when):
+            when = timer[0]
         if machine.kin is not None and machine.kin.routed:
             when = next_wake(self)
         if self.lacking and not self.calls and self.head == self.durable:
@@ -367,7 +364,7 @@ class LiveRun:
     def _fire_timers(self, now: int) -> None:
         """Each timer that is due is an input of its own, earliest first."""
         while not self.leaving and (timer := self.machine.next_timer()) is not None and timer[0] <= now:
-            if self._backlog or self._too_far_ahead():
+            if self.backlog or self._too_far_ahead():
                 self._held_up = True  # `settled` comes back here
                 return
             failpoint("timer.fired")
@@ -436,18 +433,17 @@ class LiveRun:
             self.hand_back()
 
     def hand_back(self) -> None:
-        """The worker stops: leave if nothing is in flight. A call that waits for its next attempt is not."""
+        """The worker stops: leave if nothing is in flight. What waits for its next attempt, or for a place, is not."""
         now = self._host.clock.now()
         if not self.ready:
             self.leave(now)
-        elif self.head == self.durable and all(call.idle for call in self.calls.values()):
-            begun = self.machine.activities.keys() <= self.calls.keys() and self.head >= 0
-            self.leave(next_wake(self) if begun else now)
+        elif self.head == self.durable and not self.backlog and not is_at_work(self):
+            self.leave(next_wake(self) if only_waits(self) and self.head >= 0 else now)
 
     def open_change(self) -> Change:
         """What goes to the store next."""
         if self.change is None:
-            self.change = Change(run_id=self.identity.run_id, epoch=self.epoch, head=self.head)
+            self.change = Change(self.run_id, self.epoch, self.head)
             self._host.submit(self)
         return self.change
 
@@ -460,21 +456,20 @@ class LiveRun:
         """Hand the run back, due at `wake_at`."""
         failpoint("evict.before")
         state = RunState.WAITING if self.head >= 0 else RunState.PENDING
-        self.move(Move(state, self._host.clock.now() if is_owed(self, self._backlog) else wake_at, reason))
+        self.move(Move(state, self._host.clock.now() if is_owed(self, self.backlog) else wake_at, reason))
 
     def park(self, reason: str) -> None:
         log.error("run %s (%s) is parked as needs_code: %s", self.identity.id, self.workflow.name, reason)
-        self.move(Move(RunState.NEEDS_CODE, None, reason, self.workflow.fingerprint))
+        self.move(Move(RunState.NEEDS_CODE, None, readable(reason), self.workflow.fingerprint))
 
     # -- the committer answers
 
     def settled(self, change: Change, effects: list[Effect], refusals: Sequence[Refusal] = ()) -> None:
         """The change is durable, but for `refusals`: what it held back may act now."""
-        self.durable = change.new_head
+        self.durable = change.head + len(change.entries)
         machine = self.machine
         if machine.logs:
-            logs, machine.logs = machine.logs, []
-            emit_all(logs, self.identity.id)
+            machine.logs = emit(machine.logs, self.durable + 1, self.identity.id)
         if change.effects is not None:
             tell_answers(self._host.waiters.answers, self.identity.chain_id, change.effects)
         if self.starting is not None:
@@ -493,45 +488,41 @@ class LiveRun:
         """The store's word on what the run sent goes to whoever waits for it."""
         inputs = store_answers(self, [one for one in effects if isinstance(one, Command)], refusals)
         if inputs and not self.leaving:
-            self._backlog.extendleft(reversed(inputs))
+            self.backlog.extendleft(reversed(inputs))
             self._host.call_soon(self._go_on)
 
     def _act(self, effects: list[Effect]) -> None:
-        executor, activities = self._host.executor, self.machine.activities
-        stays = not self.leaving and not self._host.draining
+        host, activities = self._host, self.machine.activities
+        stays = not self.leaving and not host.draining
         for effect in effects:
             if not isinstance(effect, Command):
                 effect()
             elif effect.kind is _ACTIVITY:
                 pending = activities.get(effect.seq) if stays else None
                 if pending is not None:
-                    executor.start(self, effect.seq, pending)
-            elif effect.kind is CommandKind.CANCEL:
-                executor.cancel(self, effect.target)
-        if self._backlog or self._held_up or self.lacking or self._host.draining:
-            self._host.call_soon(self._go_on)  # not here: a turn must not run inside the committer's task
-
-    @property
-    def behind(self) -> bool:
-        return bool(self._backlog)
+                    host.executor.start(self, effect.seq, pending)
+            elif effect.kind is _CANCEL:
+                host.executor.cancel(self, effect.target)
+        if self.backlog or self._held_up or self.lacking or host.draining:
+            host.call_soon(self._go_on)  # not here: a turn must not run inside the committer's task
 
     def _too_far_ahead(self) -> bool:
         return self.head - self.durable >= self._host.settings.undurable_entries
 
     def _go_on(self) -> None:
         """There is room again for what was held up, or there is nothing left to wait for before leaving."""
-        while self._backlog and not self._too_far_ahead() and not self.leaving:
-            kind, body = self._backlog.popleft()
-            if self._is_awaited(kind, body):
-                self._take_turn(kind, body)
+        while self.backlog and not self._too_far_ahead() and not self.leaving:
+            kind, body = self.backlog.popleft()
+            if self._is_awaited(kind, body) and (kind is not _UPDATE or accepts(self, self.machine, body)):
+                self.run_turn(kind, body)
         self.hand_back_when_draining()
         if self.leaving:
             return
-        if not self._backlog:
+        if not self.backlog:
             self._host.caught_up(self)
         if self.lacking:
             self._after_turn()
-        elif self._held_up and not self._backlog and not self._too_far_ahead():
+        elif self._held_up and not self.backlog and not self._too_far_ahead():
             self._held_up = False
             self.wake(self._host.clock.now())
 
@@ -552,17 +543,20 @@ class LiveRun:
         return self.restore(entries)
 
     def _do_again(self, again: Redo, attempts: Sequence[Attempt], messages: Sequence[Message]) -> None:
-        self._again = None
-        self.reading = True
+        self._again, self.reading = None, True
+        # Messages that waited for their turn are unread: they are read with the others, in their order.
+        self.seen.difference_update(body.message_id for _, body in self.backlog)
+        self.backlog = deque(one for one in self.backlog if not one[1].message_id)
         send_again(self)
         try:
             pending = set(self.machine.activities)
             redo(self, again, messages)
-            answered = {body.seq for kind, body in self._backlog if kind in _ANSWERS}
+            answered = {body.seq for kind, body in self.backlog if kind in _ANSWERS}
             pick_up(self, pending, attempts, answered | answered_early(self, messages, attempts))
             self.receive(messages)
         finally:
             self.reading = False
+        self._host.call_soon(self._go_on)  # for what is hinted at now that nothing waits for its turn
         self.wake(self._host.clock.now())
 
     def _gone(self, move: Move) -> None:

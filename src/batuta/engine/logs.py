@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 log = logging.getLogger("batuta.engine")
 
+Line = tuple[int, Callable[[], None]]
+"""How many entries the run had with its turn, and what lets it go out."""
 
-def emit_all(lines: Sequence[Callable[[], None]], id: str) -> None:
-    """Let them go out, in order."""
-    for emit in lines:
+
+def emit(lines: list[Line], durable: int, id: str) -> list[Line]:
+    """Let those go out, in order, whose turn is among the entries that are durable. Returns the rest."""
+    for index, (entries, let_go) in enumerate(lines):
+        if entries > durable:
+            return lines[index:]
         try:
-            emit()
+            let_go()
         except Exception as error:  # noqa: BLE001 - somebody's log handler must not harm the run
             log.warning("a log line of run %s was lost: %r", id, error)
+    return []

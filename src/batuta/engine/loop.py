@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, NoReturn, Protocol, cast
 
+from msgspec import Struct
+
 from batuta.errors import Forbidden, Spins, WorkflowBroken
 
 log = logging.getLogger("batuta.engine")
@@ -64,21 +66,22 @@ class RunTask(asyncio.Task[Any]):
         return self._number
 
 
-class RunHandle(asyncio.Handle):
-    """A callback that waits its turn."""
+class RunHandle(Struct, eq=False):
+    """A callback that waits its turn. In place of asyncio's handle, whose making looks at debug settings."""
 
-    __slots__ = ()
-
-    def __init__(self, callback: Callable[..., Any], args: Any, context: contextvars.Context) -> None:
-        # Not asyncio's __init__, which looks at debug settings; these are the attributes its other methods use.
-        self._callback = callback
-        self._args = args
-        self._context = context
-        self._cancelled = False
-        self._repr = None
+    _callback: Callable[..., Any]
+    _args: Any
+    _context: contextvars.Context
+    _cancelled: bool = False
 
     def cancel(self) -> None:
         self._cancelled = True
+
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    def get_context(self) -> contextvars.Context:
+        return self._context
 
 
 class RunTimerHandle(asyncio.TimerHandle):
@@ -154,7 +157,7 @@ class RunLoop(asyncio.AbstractEventLoop):
 
     def call_soon(  # type: ignore[override]  # argument types are not tied to the callback's here and below
         self, callback: Any, *args: Any, context: contextvars.Context | None = None
-    ) -> asyncio.Handle:
+    ) -> RunHandle:
         if not self.in_turn and not self._torn_down:
             self._forbid("call_soon from outside the run's turn", "an activity, or a signal")
         if type(callback) is self._step:
@@ -224,6 +227,10 @@ class RunLoop(asyncio.AbstractEventLoop):
     def waiting(self) -> list[str]:
         """Where each unfinished task waits, innermost frame first in line."""
         return [_place(task.get_coro()) for task in self._tasks.values() if not task.done()]
+
+    def has_ended(self) -> bool:
+        """Whether nothing in it is suspended: tearing it down runs no code of the workflow."""
+        return not self._generators and all(task.done() for task in self._tasks.values())
 
     def tear_down(self) -> None:
         """Close everything that is suspended, in order. Their `finally` blocks run; what they call must refuse."""

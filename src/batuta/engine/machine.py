@@ -17,7 +17,7 @@ from random import Random
 from typing import Any, NoReturn, TypeVar, cast
 from uuid import UUID
 
-from msgspec import UNSET, Raw, json, structs
+from msgspec import UNSET, Raw, Struct, json, structs
 
 from batuta.authoring.chains import ContinueAsNew
 from batuta.authoring.context import RunInfo, current_runtime
@@ -25,8 +25,9 @@ from batuta.authoring.definitions import Workflow, code_of
 from batuta.authoring.failures import to_exception, to_failure
 from batuta.authoring.options import ActivityOptions
 from batuta.clock import SECOND
-from batuta.engine.generators import hook_generators, thread
+from batuta.engine.generators import hook_generators, hooked
 from batuta.engine.kin import Kin
+from batuta.engine.logs import Line
 from batuta.engine.loop import RunFuture, RunLoop, RunTask, RunTimerHandle
 from batuta.engine.mailbox import Mailbox
 from batuta.engine.named import NamedTimers
@@ -52,21 +53,20 @@ class Gone(BaseException):
     """Raised by every batuta call in a run that has left memory: only its `finally` blocks are running."""
 
 
-class PendingActivity:
+class PendingActivity(Struct, eq=False):
     """An activity that was called and has not answered."""
 
-    __slots__ = ("codec", "data", "decoder", "future", "issued_at", "name", "options")
-
-    def __init__(
-        self, name: str, codec: Codec | None, decoder: Decoder | None, data: bytes, options: ActivityOptions, at: int
-    ) -> None:
-        self.name, self.codec, self.decoder, self.data, self.options = name, codec, decoder, data, options
-        self.issued_at = at
-        self.future: RunFuture
+    name: str
+    codec: Codec | None
+    decoder: Decoder | None
+    data: bytes
+    options: ActivityOptions
+    issued_at: int
+    future: RunFuture = cast(RunFuture, None)
+    """Set when it is known where it is executed."""
 
     def decode_result(self, value: Raw) -> Any:
-        if self.codec is not None:
-            return self.codec.decode_result(value)
+        """Where there is no codec."""
         return decode(value, cast(Decoder, self.decoder), f"the result of activity {self.name!r}")
 
 
@@ -96,7 +96,7 @@ class Machine:
         self.commands: list[Command] = []
         self.beyond = False
         """This turn issued a command that reaches beyond the run (see `engine.effects`)."""
-        self.logs: list[Callable[[], None]] = []
+        self.logs: list[Line] = []
         self.outcome: Command | None = None
         """The command that closes the run, once its code has come to an end."""
         self.recorded: list[Command] | None = None
@@ -105,7 +105,8 @@ class Machine:
         self.kin: Kin | None = None
         """Other runs that this one deals with, if any."""
         self._timers: dict[int, RunTimerHandle] = {}
-        self._deadlines: list[tuple[int, int]] = []
+        self.deadlines: list[tuple[int, int]] = []
+        """A heap of timers, with some that were cancelled: ask `next_timer`."""
         self._seq = 0
         self._random: Random | None = None
         self._patches: Patches | None = None
@@ -130,15 +131,16 @@ class Machine:
             self._prepare(at, body)
         loop = self.loop
         host = _get_running_loop()
-        hooks = None if thread.hooked else hook_generators()
+        hooks = None if host is not None and hooked.loop is host else hook_generators()
         _set_running_loop(loop)
         loop.in_turn = True
         try:
             _DELIVER[kind](self, body)
             if not body.quiet:
                 loop.run_until_idle()
-                if self._main is not None and (self._main.done() or self._failure is not None):
-                    self._finish(self._main)
+                main = self._main
+                if main is not None and (main.done() or self._failure is not None):
+                    self._finish(main)
         finally:
             loop.in_turn = False
             if hooks is not None:
@@ -146,7 +148,7 @@ class Machine:
             _set_running_loop(host)
         if loop.broken is not None:
             raise loop.broken
-        if self.outcome is None and not self.activities and not self._timers and not self._listens(body):
+        if not self.activities and self.outcome is None and not self._timers and not self._listens(body):
             raise self._waits_for_nothing()
         return self.commands
 
@@ -170,9 +172,11 @@ class Machine:
             self.messages().put(letter.name, letter.value if letter.value is not UNSET else Raw(b"null"))
 
     def _deliver_result(self, body: Body) -> None:
-        pending = self._answered(body)
-        value = pending.decode_result(body.value if body.value is not UNSET else Raw(b"null"))
-        self._forget(body.seq)
+        pending = self.activities.get(body.seq) or self._answered(body)
+        given = body.value if body.value is not UNSET else Raw(b"null")
+        value = pending.codec.decode_result(given) if pending.codec is not None else pending.decode_result(given)
+        if self.activities.pop(body.seq, None) is None:
+            self._forget(body.seq)
         if not pending.future.done():
             pending.future.set_result(value)
 
@@ -214,7 +218,7 @@ class Machine:
 
         So does an error of a signal's handler."""
         if self.mailbox is not None:
-            self.mailbox.close()
+            self.mailbox.close(continues=self._failure is None and _continues(main))
         if main.done() and main.cancelled() and self._failure is None:
             self.outcome = self._issue(CommandKind.CANCELLED)
             return
@@ -314,7 +318,8 @@ class Machine:
 
         `issued_at`: when it was issued in the run that sent it here.
         """
-        self._alive()
+        if self._shut:
+            self._refuse()
         if codec is not None:
             args, kwargs = arguments
             data = codec.encode_args(args, kwargs, self.limit)
@@ -420,7 +425,7 @@ class Machine:
         self._seq = seq = self._seq + 1
         self.commands.append(Command(seq, _TIMER, name, Raw(b"%d" % wait)))
         self._timers[seq] = handle
-        heappush(self._deadlines, (self.at + wait, seq))
+        heappush(self.deadlines, (self.at + wait, seq))
         return seq
 
     def drop_timer(self, seq: int) -> None:
@@ -428,7 +433,7 @@ class Machine:
 
     def next_timer(self) -> tuple[int, int] | None:
         """The earliest timer as (deadline, seq)."""
-        deadlines, alive = self._deadlines, self._timers
+        deadlines, alive = self.deadlines, self._timers
         while deadlines:
             if deadlines[0][1] in alive:
                 return deadlines[0]
@@ -495,7 +500,7 @@ class Machine:
 
     def log(self, emit: Callable[[], None]) -> None:
         if self.recorded is None and not self._gone:
-            self.logs.append(emit)
+            self.logs.append((self.entries, emit))
 
     def key(self, seq: int, name: str) -> str:
         """An activity call's stable key."""
@@ -535,14 +540,10 @@ class Machine:
         self._gone = True
         self._shut = "gone"
         if hasattr(self, "loop"):
-            host = _get_running_loop()
-            hooks = hook_generators()
-            _set_running_loop(self.loop)
-            try:
-                self._context.run(self.loop.tear_down)  # in the run's context: its batuta calls must find this machine
-            finally:
-                sys.set_asyncgen_hooks(*hooks)
-                _set_running_loop(host)
+            if self.loop.has_ended():
+                self.loop.tear_down()
+            else:
+                self._unwind()
             # Machine, loop, main task and context refer to each other: leave nothing for the collector.
             del self._context, self.loop
             self._main = None
@@ -551,7 +552,16 @@ class Machine:
         if self.kin is not None:
             self.kin.clear()
         self._timers.clear()
-        self._deadlines.clear()
+        self.deadlines.clear()
+
+    def _unwind(self) -> None:
+        host, hooks = _get_running_loop(), hook_generators()
+        _set_running_loop(self.loop)
+        try:
+            self._context.run(self.loop.tear_down)  # in the run's context: its batuta calls must find this machine
+        finally:
+            sys.set_asyncgen_hooks(*hooks)
+            _set_running_loop(host)
 
 
 _DELIVER: dict[EntryKind, Callable[[Machine, Body], None]] = {
@@ -568,6 +578,10 @@ _DELIVER: dict[EntryKind, Callable[[Machine, Body], None]] = {
     EntryKind.REFUSED: lambda machine, body: machine.kinship().refused(body),
 }
 """How each input reaches the code."""
+
+
+def _continues(main: RunTask) -> bool:
+    return main.done() and not main.cancelled() and isinstance(main.exception(), ContinueAsNew)
 
 
 def _close_unbegun(awaitable: Any) -> None:

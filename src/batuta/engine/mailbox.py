@@ -77,13 +77,17 @@ class Mailbox:
         self._queries: dict[str, _Handler] = {}
         self._open: dict[str, str] = {}
         """Accepted updates without an answer: message id and name."""
-        self._arrived = self._receivers = 0
+        self._arrived = self._receivers = self._handled = 0
         self._handles_signals = False
         self._misfits: dict[str, int] = {}
 
     def listens(self) -> bool:
         """Whether a message could wake the run's code."""
         return self._receivers > 0 or self._handles_signals or bool(self._updates)
+
+    def is_handling(self) -> bool:
+        """Whether a handler of a signal or update is not done."""
+        return self._handled > 0 or bool(self._open)
 
     # -- signals
 
@@ -162,6 +166,7 @@ class Mailbox:
     def _begin_handling(self, name: str, box: _Box, fn: Callable[[Any], Any], letter: Raw) -> None:
         value = self._read(name, letter, box.decoder)
         if value is not _NOTHING:
+            self._handled += 1
             self._machine.spawn(self._handle(fn, value), f"signal {name}")
 
     async def _handle(self, fn: Callable[[Any], Any], value: Any) -> None:
@@ -173,6 +178,8 @@ class Mailbox:
             raise
         except BaseException as error:  # noqa: BLE001 - whatever it is, the run cannot go on as if it had worked
             self._machine.fail(error)
+        finally:
+            self._handled -= 1
 
     def _box(self, name: str) -> _Box:
         found = self._boxes.get(name)
@@ -245,10 +252,11 @@ class Mailbox:
         if self._open.pop(message_id, None) is not None:
             self._machine.issue_beyond(CommandKind.ANSWER, name, data, error, to=message_id)
 
-    def close(self) -> None:
+    def close(self, *, continues: bool) -> None:
         """The run ends: who still waits for an answer is told that none will come."""
+        state, how = ("continued", "went on as a new run") if continues else ("closed", "ended")
         for message_id, name in list(self._open.items()):
-            ended = RunClosed(self._machine.identity.id, "closed", f"it ended before it answered update {name!r}")
+            ended = RunClosed(self._machine.identity.id, state, f"it {how} before it answered update {name!r}")
             self._say(name, message_id, error=ended)
 
     # -- queries

@@ -19,6 +19,8 @@ log = logging.getLogger("batuta.engine")
 
 _AFTER_ERROR = 1.0
 _LONGEST_PAUSE = 10.0
+_SLICE = 32
+"""Runs that are brought into memory before others get their turn on the event loop."""
 
 
 class Poller:
@@ -114,9 +116,9 @@ class Poller:
         self.backlog = len(tapes) == limit
         self._idle = 0 if tapes else self._idle + 1
         loop = asyncio.get_running_loop()
-        for tape in tapes:
+        for first in range(0, len(tapes), _SLICE):
             failpoint("claim.loaded")
-            loop.call_soon(session.adopt, tape)
+            loop.call_soon(session.adopt_all, tapes[first : first + _SLICE])
         if self.backlog:
             await asyncio.sleep(0)
             return 0.0

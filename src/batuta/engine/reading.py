@@ -30,6 +30,15 @@ Input = tuple[EntryKind, Body]
 """What a turn consumes."""
 
 
+_FIRST = {MessageKind.TERMINATE: 0, MessageKind.START: 1}
+
+
+def to_begin_with(messages: Sequence[Message]) -> list[Message]:
+    """As a run that has not begun reads them: one that is to be ended never begins, and messages to the run before in
+    its chain may be older than its start."""
+    return sorted(messages, key=lambda message: _FIRST.get(message.kind, len(_FIRST)))
+
+
 def as_input(run: LiveRun, message: Message) -> Input | None:
     """What a message is to the run's code; None when it is nothing to it."""
     match message.kind:

@@ -38,10 +38,9 @@ def child_input(run: LiveRun, message: Message) -> Input | None:
 
 
 def cancel_input(run: LiveRun, message: Message) -> Input | None:
-    """A cancel. None when it is a parent's and not for this run, which only has the id of its child; or when it is a
-    parent's second word, that it has closed: it must not cancel the clean-up."""
-    from_parent = message.body != "null" or message.message_id.startswith("parent:")
-    if from_parent and run.machine.cancel_requested:
+    """A cancel. None when it is a parent's and not for this run, which only has the id of its child; or when another
+    one came before, from whomever: it must not cancel the clean-up."""
+    if run.machine.cancel_requested:
         return None
     if message.body != "null" and (run.parent is None or message.body != parent_mark(*run.parent)):
         return None

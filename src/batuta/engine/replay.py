@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from msgspec import UNSET
 
+from batuta.clock import SECOND
 from batuta.engine.kin import PendingChild
 from batuta.engine.machine import Machine, PendingActivity
 from batuta.engine.routes import Route
@@ -122,6 +123,8 @@ def _show(command: Command) -> str:
     value = "" if command.value is UNSET else bytes(command.value).decode()[:200]
     if command.error is not UNSET:
         value = f"{command.error.kind}: {command.error.message}"[:200]
-    target = f" of command {command.target}" if command.target else ""
-    to = f" to {command.to}" if command.to else ""
-    return f"{command.kind} {command.name}{target}{to} {value}".strip()
+    if command.kind is CommandKind.TIMER and value.isdecimal():
+        value = f"{int(value) / SECOND:g} s"
+    target = f"of command {command.target}" if command.target else ""
+    to = f"to {command.to}" if command.to else ""
+    return " ".join(filter(None, (command.kind, command.name, target, to, value)))

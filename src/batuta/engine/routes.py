@@ -20,7 +20,7 @@ from batuta.authoring.options import ActivityOptions
 from batuta.clock import SECOND
 from batuta.engine.closing import close_from_outside
 from batuta.engine.loop import RunFuture
-from batuta.errors import ActivityFailed, ActivityTimeout, UnknownRun
+from batuta.errors import ActivityFailed, ActivityTimeout
 from batuta.ids import RunId, derived_run_id, seed_of
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, decode_body
 from batuta.journal.failures import Failure
@@ -172,14 +172,11 @@ def due_checks(kin: Kin, now: int) -> list[Route]:
 
 
 async def end_overdue(store: Store, route: Route, run_id: RunId, now: int) -> None:
-    """Close the child if nobody has begun it in time, or if all of its time is over."""
+    """Close the child if nobody has begun it in time, or if all of its time is over. Raises UnknownRun."""
     options, issued_at = route.pending.options, route.pending.issued_at
     start, total = options.start_timeout, options.total_timeout
     while True:
-        try:
-            run, last = await store.outcome(run_id)
-        except UnknownRun:
-            return
+        run, last = await store.outcome(run_id)
         over = total is not None and now >= issued_at + total * SECOND
         late = start is not None and now >= issued_at + start * SECOND and run.head < 0
         if run.state in CLOSED or not (over or late):

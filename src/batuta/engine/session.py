@@ -18,6 +18,7 @@ from batuta.engine.committer import Committer
 from batuta.engine.completion import Completion
 from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.executor import Executor
+from batuta.engine.generators import turns
 from batuta.engine.lease import Lease
 from batuta.engine.live import LiveRun
 from batuta.engine.machine import RunIdentity
@@ -27,7 +28,7 @@ from batuta.engine.routes import Route, end_overdue, routed_run_id
 from batuta.engine.timers import Timers
 from batuta.engine.waiters import Waiters
 from batuta.engine.watchdog import Watchdog
-from batuta.errors import InvalidInput, StoreError, StoreUnavailable, WorkflowBroken
+from batuta.errors import InvalidInput, StoreError, StoreUnavailable, UnknownRun, WorkflowBroken
 from batuta.failpoints import failpoint
 from batuta.ids import RunId, new_worker_id
 from batuta.journal.entries import Body
@@ -78,6 +79,8 @@ class Session:
         self._timers = Timers(self.clock)
         self.executor = Executor(activities, self.clock, settings, self.may_act, self.permission)
         self._committer = Committer(store, self.info.worker_id, settings, self.may_act, self._lost)
+        # A live run calls them in every turn: without a call of our own in between.
+        self.submit, self.arm, self.disarm = self._committer.submit, self._timers.arm, self._timers.disarm
         self._lease = Lease(store, self.info, settings, clock, self._on_pulse, self._lost)
         self._poller = Poller(self)
         self._watchdog = Watchdog(settings.stuck_turn, self._holding_up, clock)
@@ -231,15 +234,6 @@ class Session:
 
     # -- what live runs need
 
-    def submit(self, run: LiveRun) -> None:
-        self._committer.submit(run)
-
-    def arm(self, run: LiveRun, when: int) -> None:
-        self._timers.arm(run, when)
-
-    def disarm(self, run: LiveRun) -> None:
-        self._timers.disarm(run)
-
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._loop.call_soon(callback, context=self._context)
 
@@ -264,11 +258,12 @@ class Session:
                 self._receive(run, messages)
 
     def forget(self, run: LiveRun, wake_at: int | None) -> None:
-        if self.runs.get(run.run_id) is run:
-            del self.runs[run.run_id]
-            self._hinted.discard(run.run_id)
-            self._lingering.discard(run.run_id)
-            self._unhurried.discard(run.run_id)
+        run_id = run.run_id
+        if self.runs.get(run_id) is run:
+            del self.runs[run_id]
+            for named in (self._hinted, self._lingering, self._unhurried):
+                if named:  # empty as a rule; UUIDs hash slowly
+                    named.discard(run_id)
             if not self.runs:
                 self._emptied.set()
             self._poller.freed(wake_at)
@@ -309,18 +304,28 @@ class Session:
         return future
 
     def _begin_starts(self) -> None:
-        for _ in range(min(_SLICE, len(self._starts))):
-            new, workflow, body, future = self._starts.popleft()
-            identity = RunIdentity(new.run_id, new.id, new.queue, self.store.namespace, new.chain_id)
-            run = LiveRun(self, workflow, identity, epoch=1)
-            run.starting = future
-            self.runs[new.run_id] = run
-            try:
-                run.begin(new, body)
-            except Exception as error:  # noqa: BLE001 - one bad start must not hold up the others
-                run.drop(error)
+        with turns():
+            for _ in range(min(_SLICE, len(self._starts))):
+                new, workflow, body, future = self._starts.popleft()
+                identity = RunIdentity(new.run_id, new.id, new.queue, self.store.namespace, new.chain_id)
+                run = LiveRun(self, workflow, identity, epoch=1)
+                run.starting = future
+                self.runs[new.run_id] = run
+                try:
+                    run.begin(new, body)
+                except Exception as error:  # noqa: BLE001 - one bad start must not hold up the others
+                    run.drop(error)
         if self._starts:
             self._loop.call_soon(self._begin_starts)
+
+    def adopt_all(self, tapes: Sequence[Tape]) -> None:
+        """Bring claimed runs into memory."""
+        with turns():
+            for tape in tapes:
+                try:
+                    self.adopt(tape)
+                except Exception:
+                    log.exception("run %s could not be brought into memory", tape.run.id)
 
     def adopt(self, tape: Tape) -> None:
         """Bring a claimed run into memory."""
@@ -403,15 +408,19 @@ class Session:
         self._replay(run, tape, replay, replay.slices())
 
     def look_after(self, run: LiveRun, route: Route) -> None:
+        run.machine.kinship().unsettled.add(route.seq)  # it stays until that is done: nobody else would look again
         self._spawn(self._look_after(run, route))
 
     async def _look_after(self, run: LiveRun, route: Route) -> None:
         try:
             await end_overdue(self.store, route, routed_run_id(run.machine, route), self.clock.now())
-        except StoreError:
+        except (StoreError, UnknownRun) as error:
             route.check_at = self.clock.now() + SECOND
+            if isinstance(error, StoreError):  # else its call is not durable yet
+                raise
+        finally:
+            run.machine.kinship().unsettled.discard(route.seq)
             self._loop.call_soon(run.call_over)
-            raise
 
     # -- news
 
@@ -442,7 +451,7 @@ class Session:
             for run_id in run_ids:
                 run = self.runs.get(run_id)
                 if run is not None:  # one that cannot keep up with what it was given need not be given it again
-                    (self._unhurried if run.behind else self._to_read).add(run_id)
+                    (self._unhurried if run.backlog else self._to_read).add(run_id)
             if self._to_read and not self._reading:
                 self._reading = True
                 self._spawn(self._read_all())

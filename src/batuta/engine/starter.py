@@ -62,14 +62,22 @@ class Starter:
             outcomes = await self._store.start_many([new for new, _ in batch])
         except StoreError as error:
             outcomes = [_another(error) for _ in batch]
-        except BaseException as error:  # whatever it is, nobody may wait for ever
-            for _, future in batch:
-                if not future.done():
-                    future.set_exception(error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for ever, and the next are written
+            _fail(batch, error)
+            return
+        except BaseException as error:
+            _fail([*batch, *self._waiting], error)
+            self._waiting.clear()
             raise
         for (_, future), outcome in zip(batch, outcomes, strict=True):
             if not future.done():
                 future.set_result(outcome)
+
+
+def _fail(batch: Batch, error: BaseException) -> None:
+    for _, future in batch:
+        if not future.done():
+            future.set_exception(error)
 
 
 def _another(error: StoreError) -> StoreError:

@@ -28,10 +28,10 @@ _TRIES = 3
 
 
 def as_message(kind: MessageKind, letter: Letter) -> Message:
-    """A letter as it lies in the inbox. Ids that callers choose do not meet those of other kinds."""
-    return Message(
-        message_id=f"{kind}:{letter.message_id}", kind=kind, name=letter.name, body=bytes(letter.body).decode()
-    )
+    """A letter as it lies in the inbox. Ids that callers choose do not meet those of other kinds, nor of other names:
+    whoever numbers orders sends several signals about each."""
+    message_id = f"{kind}:{letter.name}:{letter.message_id}"
+    return Message(message_id=message_id, kind=kind, name=letter.name, body=bytes(letter.body).decode())
 
 
 class Messenger:

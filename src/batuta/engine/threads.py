@@ -20,4 +20,7 @@ def in_thread(call: Call, may_act: Callable[[], bool], args: tuple[Any, ...], kw
         time.sleep(0.05)
     context = contextvars.Context()
     context.run(current_activity.set, call)
-    return context.run(call.activity.fn, *args, **kwargs)
+    try:
+        return context.run(call.activity.fn, *args, **kwargs)
+    except StopIteration as error:  # no future takes it: the attempt would never come to an end
+        raise RuntimeError(f"activity {call.pending.name!r} raised StopIteration") from error

@@ -84,7 +84,7 @@ class Lookout(Generic[K, V]):
 
     def look_for(self, key: K) -> None:
         """It may be there."""
-        if key in self._waiting:
+        if self._waiting and key in self._waiting:
             self._dirty.add(key)
             self._wake.set()
 

@@ -23,6 +23,11 @@ def only_waits(run: LiveRun) -> bool:
     return run.calls.keys() == run.machine.activities.keys() and all(call.idle for call in run.calls.values())
 
 
+def is_at_work(run: LiveRun) -> bool:
+    """Whether an attempt is in flight. One that waits for a place can do so elsewhere."""
+    return any(not (call.idle or call.queued) for call in run.calls.values())
+
+
 def next_wake(run: LiveRun) -> int | None:
     """When something is due in a run that only waits."""
     times = [call.next_at for call in run.calls.values() if call.next_at is not None]

@@ -43,7 +43,7 @@ class Worker:
         self.code = by_code(workflows) | routed_calls(self._activities)
         if isinstance(queues, str) or not queues:
             raise InvalidInput(f"queues={queues!r} must be a list of queue names, such as ['default']")
-        self._queues = [check_name(queue, "queue") for queue in queues]
+        self._queues = list(dict.fromkeys(check_name(queue, "queue") for queue in queues))
         self._store, self._settings, self._clock = store, settings, clock
         self._crew, self._waiters = crew, waiters
         self._stopping = False

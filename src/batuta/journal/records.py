@@ -185,6 +185,8 @@ class Send(Struct, kw_only=True, gc=False):
     seq: int
     id: str
     message: Message
+    again: bool = False
+    """It may have been taken before, even by a chain of that id that has ended since: it is not sent a second time."""
 
 
 class Successor(Struct, kw_only=True, gc=False):
@@ -240,7 +242,7 @@ class Effects(Struct, kw_only=True, gc=False):
     """With a move to `continued`."""
 
 
-class Change(Struct, kw_only=True, gc=False):
+class Change(Struct, gc=False):
     """All that one batch does to one run: together or not at all, under the run's fence."""
 
     run_id: RunId

@@ -160,7 +160,8 @@ class Store(Protocol):
         """Make all changes durable in one transaction; returns only those that were not, by index.
 
         Of a change that is durable, but for some of its children or sends: the refusals. Children and sends of a change
-        that was written before are looked at anew, so that a repeated commit tells them, too.
+        that was written before are looked at anew, so that a repeated commit tells them, too; what was taken then is
+        not sent again, also when another chain has the id by now.
 
         Fence per change: the run is open, its epoch is the change's and its head is the change's `head`. A change that
         finds its own epoch and `new_head` already there was written by us before: it counts as durable, also when the

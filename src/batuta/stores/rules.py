@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from msgspec import Raw
 from msgspec.json import Encoder
 
-from batuta.errors import AlreadyStarted, RunCancelled, RunClosed, RunFailed, RunTerminated, RunTimedOut, UnknownRun
+from batuta.errors import AlreadyStarted, RunClosed, UnknownRun
 from batuta.ids import RunId
 from batuta.journal.entries import Body, Entry, EntryKind, encode_entry
-from batuta.journal.failures import Failure
 from batuta.journal.records import (
     Change,
     IfExists,
@@ -186,24 +184,6 @@ def parent_message(parent: RunId, policy: ParentPolicy) -> Message | None:
         return None
     kind = MessageKind.CANCEL if policy is ParentPolicy.CANCEL else MessageKind.TERMINATE
     return Message(message_id=f"parent:{parent}", kind=kind, name=PARENT_CLOSED)
-
-
-_ENDED = {
-    RunState.FAILED: RunFailed,
-    RunState.CANCELLED: RunCancelled,
-    RunState.TERMINATED: RunTerminated,
-    RunState.TIMED_OUT: RunTimedOut,
-}
-
-
-def outcome_from_outside(id: str, parent_seq: int, state: RunState, reason: str) -> str:
-    """What the parent of a run is told that was closed from outside: JSON of a journal `Body`."""
-    error = _ENDED[state](id, state, reason)
-    details = _encoder.encode({"args": list(error.args), "fields": {"id": error.id, "state": error.state}})
-    failure = Failure(
-        type=f"{type(error).__module__}:{type(error).__qualname__}", message=str(error), details=Raw(details)
-    )
-    return _encoder.encode(Body(seq=parent_seq, error=failure)).decode()
 
 
 # -- refusals

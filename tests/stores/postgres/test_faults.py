@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
+from collections.abc import Sequence
 
 import asyncpg
 import pytest
@@ -16,11 +17,21 @@ from batuta.errors import (
     StoreError,
     StoreFull,
     StoreUnavailable,
+    UnknownRun,
 )
-from batuta.journal.records import Message, MessageKind, RunFilter
+from batuta.journal.records import Change, Message, MessageKind, RunFilter, Verdict
 from batuta.stores.postgres import PostgresStore
 from batuta.stores.postgres.faults import translate
-from batuta.testing.conformance.kit import Pen, beat, claim_one, live_worker, new_run, start_owned, worker_info
+from batuta.testing.conformance.kit import (
+    Pen,
+    beat,
+    claim_one,
+    live_worker,
+    new_run,
+    outlive_lease,
+    start_owned,
+    worker_info,
+)
 from tests.stores.postgres.raw import connection, until_blocked
 
 KILL = """
@@ -177,6 +188,23 @@ async def test_when_some_of_many_starts_may_be_written_the_outcome_is_unknown(
     with pytest.raises(OutcomeUnknown):
         await store.start_many([new_run("taken"), new_run("new")])
     assert (await store.get("new")).head == -1
+
+
+async def test_a_start_of_a_worker_whose_lease_was_over_is_refused_though_it_is_renewed_by_now(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, new = await live_worker(store), new_run("late")
+    await outlive_lease(store)
+    judge = store._judge
+
+    async def judge_later(worker_id: str, changes: Sequence[Change], lost: list[int]) -> dict[int, Verdict]:
+        await beat(store, worker)
+        return await judge(worker_id, changes, lost)
+
+    monkeypatch.setattr(store, "_judge", judge_later)
+    assert await Pen(new.run_id, epoch=1).write(store, worker, start=new) is Verdict.REFUSED
+    with pytest.raises(UnknownRun):
+        await store.get("late")
 
 
 async def test_a_database_that_is_read_only_is_unavailable(store: PostgresStore) -> None:

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from batuta.errors import SchemaMismatch
-from batuta.stores.postgres import PostgresStore
+from batuta.stores.migrations import Migration, load_migrations
+from batuta.stores.postgres import PostgresStore, schema
 from batuta.testing.conformance.kit import live_worker, new_run, start_owned
 from tests.stores.postgres.raw import connection
 
@@ -36,6 +37,14 @@ async def test_migrating_twice_and_at_once_applies_once(empty_postgres_url: str)
     for store in stores:
         await store.open()
         await store.close()
+
+
+async def test_a_migration_may_take_longer_than_a_statement(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Migration("0099_slow", "SELECT pg_sleep(1.5)", "checksum")
+    monkeypatch.setattr(schema, "load_migrations", lambda package: [*load_migrations(package), slow])
+    store = PostgresStore(f"{postgres_url}?statement_timeout=1")
+    assert await store.migrate() == ["0099_slow"]
+    await store.close()
 
 
 async def test_schemas_live_side_by_side(empty_postgres_url: str) -> None:

@@ -57,6 +57,19 @@ async def test_processes_write_in_turn_and_the_file_stays_sound(store: SqliteSto
         connection.close()
 
 
+async def test_a_write_that_comes_while_the_store_is_closed_does_not_hold_that_up(path: Path) -> None:
+    store = SqliteStore(path)
+    await store.migrate()
+    await store.open()
+    syncing = store._writer._syncing
+    assert syncing is not None
+    syncing.shutdown()  # as far as closing has come
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await store._writer.write(lambda _cursor: None)
+    async with asyncio.timeout(10):
+        await store.close()
+
+
 async def test_a_batch_under_way_and_single_writes_do_not_block_each_other(store: SqliteStore) -> None:
     worker = await live_worker(store)
     news = [new_run() for _ in range(300)]

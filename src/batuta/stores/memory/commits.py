@@ -33,7 +33,7 @@ class Commit:
                 continue
             if verdict:
                 self._apply(change)
-            if refusals := self._reach_out(change):
+            if refusals := self._reach_out(change, again=not verdict):
                 answers[index] = refusals
             if change.move is not None and change.move.state in CLOSED:
                 self._tell_kin(self._room.rows[change.run_id], change.move)
@@ -92,12 +92,12 @@ class Commit:
         if effects.successor is not None:
             self._moment.begin(rules.follower(row.run, row.parent_policy, row.flow_key, effects.successor))
 
-    def _reach_out(self, change: Change) -> list[Refusal]:
+    def _reach_out(self, change: Change, *, again: bool) -> list[Refusal]:
         """Children and sends, also of a change that was written before: those that were taken then are known now."""
         if change.effects is None:
             return []
         refused = [self._start_child(new) for new in change.effects.children]
-        refused += [self._send(send) for send in change.effects.sends]
+        refused += [self._send(send, again=again or send.again) for send in change.effects.sends]
         return [refusal for refusal in refused if refusal is not None]
 
     def _tell_kin(self, row: Row, move: Move) -> None:
@@ -116,11 +116,12 @@ class Commit:
         self._moment.begin(new)
         return None
 
-    def _send(self, send: Send) -> Refusal | None:
+    def _send(self, send: Send, *, again: bool) -> Refusal | None:
         target = self._room.current_row(send.id)
         if target is None:
             return rules.nobody(send)
-        if send.message.message_id in self._room.inbox(target.run.chain_id).known:
+        inboxes = self._room.inboxes.values() if again else [self._room.inbox(target.run.chain_id)]
+        if any(send.message.message_id in inbox.known for inbox in inboxes):
             return None
         if not target.is_open:
             return rules.receiver_closed(send, target.run.state)

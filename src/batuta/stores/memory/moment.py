@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from batuta.errors import UnknownRun
 from batuta.ids import RunId
 from batuta.journal.entries import Entry
+from batuta.journal.outcomes import ended_outcome
 from batuta.journal.records import Hint, Message, Move, NewRun, Run
 from batuta.journal.states import CLOSED, RunState
 from batuta.stores import rules
@@ -125,7 +126,7 @@ class Moment:
         run.epoch += 1
         row.write([entry], run.epoch)
         self.move(row, Move(state, reason=reason))
-        self.tell_parent(row, rules.outcome_from_outside(run.id, run.parent_seq, state, reason))
+        self.tell_parent(row, ended_outcome(run.parent_seq, run.id, state, reason))
         self.tell_children(row)
 
     def _shut(self, row: Row) -> None:

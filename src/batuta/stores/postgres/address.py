@@ -81,7 +81,10 @@ def _direct(options: Mapping[str, str], schema: str) -> Address | None:
     if not options.get("direct_url"):
         return None
     shared = {name: options[name] for name in ("statement_timeout", "lock_timeout") if name in options}
-    direct = parse_address(options["direct_url"], schema, shared)
+    try:
+        direct = parse_address(options["direct_url"], schema, shared)
+    except InvalidURL as error:
+        raise InvalidURL(f"direct_url: {error}") from None
     if direct.is_pooled:
         raise InvalidURL("direct_url is for a connection without a pooler: it cannot have statement_cache_size=0")
     return direct

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 
 from batuta.journal.records import Change, IfExists, Move, NewRun
@@ -11,6 +12,7 @@ from batuta.stores import rules
 
 Columns = list[list[Any]]
 Row = tuple[Any, ...]
+_BY_RUN_ID = attrgetter("run_id.int")
 
 
 def is_one_entry(change: Change) -> bool:
@@ -29,7 +31,13 @@ def is_one_start(change: Change) -> bool:
 
 def is_entries_only(changes: Sequence[Change]) -> bool:
     """Whether every change touches nothing but its own run and journal, and needs no look into its inbox."""
-    return all(change.entries and _is_plain(change) for change in changes)
+    for change in changes:
+        move = change.move
+        if change.consumed or change.attempts or not change.entries:
+            return False
+        if move is not None and move.state not in CLOSED and change.start is None:
+            return False
+    return True
 
 
 def _is_plain(change: Change) -> bool:
@@ -41,22 +49,23 @@ def _is_plain(change: Change) -> bool:
 
 def in_order(changes: Iterable[Change]) -> list[Change]:
     """In order of run_id, the order in which every statement locks runs."""
-    return sorted(changes, key=lambda change: change.run_id.int)
+    return sorted(changes, key=_BY_RUN_ID)
 
 
 def entry_columns(changes: Sequence[Change]) -> Columns:
-    """For commit_entries: one row an entry; the last one of a run that exists carries head, state and reason."""
+    """For commit_entries: one row an entry; the last one of a run that exists carries head, state and reason.
+
+    Run ids are numbers, kinds and states are members: `texts` makes texts of them.
+    """
     rows: list[Row] = []
     for change in changes:
-        run_id, epoch, entries, move = change.run_id, change.epoch, change.entries, change.move
-        rows.extend(
-            (run_id, epoch, None, entry.ord, entry.kind._value_, entry.at, entry.crc, entry.body, None, None)
-            for entry in entries[:-1]
-        )
+        run_id, epoch, entries, move = change.run_id.int, change.epoch, change.entries, change.move
+        if len(entries) > 1:
+            rows += [(run_id, epoch, None, e.ord, e.kind, e.at, e.crc, e.body, None, None) for e in entries[:-1]]
         last = entries[-1]
         expected = change.head if change.start is None else None
-        state, reason = (None, None) if move is None or change.start else (move.state._value_, move.reason)
-        rows.append((run_id, epoch, expected, last.ord, last.kind._value_, last.at, last.crc, last.body, state, reason))
+        state, reason = (None, None) if move is None or expected is None else (move.state, move.reason)
+        rows.append((run_id, epoch, expected, last.ord, last.kind, last.at, last.crc, last.body, state, reason))
     columns = as_columns(rows, 10)
     for position in (2, 8, 9):  # nothing but new runs, or nothing that closes: unnest fills what is empty with nulls
         if columns[position].count(None) == len(rows):

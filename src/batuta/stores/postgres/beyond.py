@@ -58,12 +58,12 @@ def _closers(changes: Iterable[Change]) -> Columns:
 
 def _sends(effects: Iterable[tuple[RunId, Effects]]) -> Columns:
     rows = [
-        (run_id, send.seq, send.id, m.message_id, m.kind._value_, m.name, m.body)
+        (run_id, send.seq, send.id, m.message_id, m.kind._value_, m.name, m.body, send.again)
         for run_id, made in effects
         for send in made.sends
         for m in (send.message,)
     ]
-    return as_columns(rows, 7)
+    return as_columns(rows, 8)
 
 
 def _outputs(effects: Iterable[tuple[RunId, Effects]]) -> Columns:

@@ -11,13 +11,14 @@ from batuta.errors import OutcomeUnknown, StoreUnavailable, UnknownRun
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
 from batuta.journal.entries import Entry
+from batuta.journal.outcomes import ended_outcome
 from batuta.journal.records import Change, Hint, Refusal, Verdict
 from batuta.journal.states import CLOSED, RunState
 from batuta.stores import rules
 from batuta.stores.postgres import batch, beyond
 from batuta.stores.postgres.base import Base
 from batuta.stores.postgres.rows import run_ids
-from batuta.stores.postgres.texts import entry_texts
+from batuta.stores.postgres.texts import entry_texts, start_texts
 
 
 class Commits(Base):
@@ -55,12 +56,15 @@ class Commits(Base):
         ordered = batch.in_order(changes)
         starts = batch.start_columns(changes)
         if batch.is_entries_only(changes):
-            query, columns = self._sql["commit_entries"], entry_texts(batch.entry_columns(ordered))
+            columns = entry_texts(batch.entry_columns(ordered)) + start_texts(starts) + [len(changes)]
+            rows = await self._send(self._sql["commit_entries"], self.namespace, worker_id, *columns)
+            winners, won, due = rows[0]
         else:
-            query, columns = self._sql["commit_changes"], batch.change_columns(ordered)
-        rows = await self._send(query, self.namespace, worker_id, *columns, *starts)
-        won, due = rows[0]
-        if won is not None and len(won) == len(changes):
+            columns = batch.change_columns(ordered) + starts
+            rows = await self._send(self._sql["commit_changes"], self.namespace, worker_id, *columns)
+            won, due = rows[0]
+            winners = len(won or ())
+        if winners == len(changes):
             return [], due
         durable = set(won or ())
         return [index for index, change in enumerate(changes) if change.run_id not in durable], due
@@ -112,7 +116,9 @@ class Commits(Base):
     async def _judge(self, worker_id: str, changes: Sequence[Change], lost: list[int]) -> dict[int, Verdict]:
         """Of changes whose fence did not hold: those that were not written by us before."""
         asked = [changes[index].run_id for index in lost]
-        rows = await self._commit_session.read(self._sql["standing"], self.namespace, worker_id, asked)
+        starts = (changes[index].start for index in lost)
+        ids = [None if start is None else start.id for start in starts]
+        rows = await self._commit_session.read(self._sql["standing"], self.namespace, worker_id, asked, ids)
         standing = {row["run_id"]: row for row in rows}
         verdicts = ((index, _verdict(changes[index], standing[changes[index].run_id])) for index in lost)
         return {index: verdict for index, verdict in verdicts if verdict is not None}
@@ -136,7 +142,7 @@ def _entry_values(entry: Entry) -> tuple[int, str, int, int, str]:
 def closing_values(run: Record, head: int, entry: Entry, state: RunState, reason: str) -> tuple[Any, ...]:
     """What close_runs takes for a run, of which `run` tells id and parent."""
     seq = run["parent_seq"]
-    outcome = "" if run["parent_run_id"] is None else rules.outcome_from_outside(run["id"], seq, state, reason)
+    outcome = "" if run["parent_run_id"] is None else ended_outcome(seq, run["id"], state, reason)
     return run["run_id"], head, entry.kind, entry.at, entry.crc, entry.body, outcome
 
 
@@ -153,7 +159,7 @@ def _verdict(change: Change, row: Record) -> Verdict | None:
     """None when the change is there already: its epoch and its new head were written by us, and by nobody else."""
     epoch, head = row["epoch"], row["head"]
     if epoch is None:
-        return Verdict.EXISTS if change.start is not None and row["live"] else Verdict.REFUSED
+        return Verdict.EXISTS if row["taken"] else Verdict.REFUSED
     if epoch == change.epoch and head == change.head and row["closed_at"] is None and rules.must_read(change.move):
         return Verdict.UNREAD  # the fence would have held: nothing but messages kept it from closing
     mine = head >= change.new_head if change.start is not None else head == change.new_head

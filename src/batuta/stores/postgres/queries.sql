@@ -54,8 +54,8 @@ RETURNING ord;
 
 -- commit_entries --
 -- Entries of many runs, which may be new or close; rows come in order of run_id, and so do the locks. The last entry of
--- each run that exists carries the expected head and, perhaps, the state to close in. Returns the runs whose fence
--- held. Epoch and head only rise and a closed run stays closed, so that a fence which is false on an old version of the
+-- each run that exists carries the expected head and, perhaps, the state to close in. Returns how many runs there are
+-- whose fence held, and which when they are not as many as $38: naming them costs the driver most. Epoch and head only rise and a closed run stays closed, so that a fence which is false on an old version of the
 -- row is false for good, and need not wait for the lock. Most columns come as texts: see texts.py.
 WITH entry AS MATERIALIZED (
     SELECT *
@@ -81,9 +81,11 @@ WITH entry AS MATERIALIZED (
 ), started AS MATERIALIZED (
     SELECT s.started AS run_id, s.due_at
     FROM batuta.insert_runs(
-        $1, $2, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32,
-        $33, $34, $35, $36, $37) s
-    WHERE cardinality($13::uuid[]) > 0
+        $1, $2, string_to_array($13, ',')::uuid[], string_to_array($14, E'\x1f'), $15, $16,
+        string_to_array($17, E'\x1f'), string_to_array($18, E'\x1f'), string_to_array($19, E'\x1f'),
+        string_to_array($20, E'\x1f'), $21, $22, $23, $24, $25, $26, $27, $28, $29, $30,
+        string_to_array($31, ',')::integer[], string_to_array($32, ',')::integer[], $33, $34, $35, $36, $37) s
+    WHERE $13 <> ''
 ), winner AS MATERIALIZED (
     SELECT run_id FROM moved UNION ALL SELECT run_id FROM started
 ), written AS (
@@ -91,7 +93,9 @@ WITH entry AS MATERIALIZED (
     SELECT $1, e.run_id, e.ord, e.epoch, e.kind, e.at, e.crc, e.body
     FROM entry e WHERE (e.run_id IN (SELECT w.run_id FROM winner w)) IS TRUE
 )
-SELECT array_agg(run_id) AS won, EXISTS (SELECT FROM started WHERE due_at <= batuta.batuta_now()) AS due FROM winner;
+SELECT count(*) AS winners, CASE WHEN count(*) <> $38::bigint THEN array_agg(run_id) END AS won,
+       EXISTS (SELECT FROM started WHERE due_at <= batuta.batuta_now()) AS due
+FROM winner;
 
 -- commit_changes --
 -- Whatever a change may hold: see the function.
@@ -102,11 +106,13 @@ FROM batuta.commit_changes(
     $49, $50, $51, $52, $53);
 
 -- standing --
--- Where these runs stand, and whether the worker is live: what became of changes whose fence did not hold.
+-- Where these runs stand, whether a run has their id, and whether the worker is live: what became of changes whose fence
+-- did not hold. A worker that was not live then may be so now, and that must not be taken for an id that is taken.
 SELECT a.run_id, r.epoch, r.head, r.closed_at,
-       EXISTS (SELECT FROM batuta.workers w
-               WHERE w.namespace = $1 AND w.worker_id = $2 AND w.lease_until > batuta.batuta_now()) AS live
-FROM unnest($3::uuid[]) AS a(run_id)
+       EXISTS (SELECT FROM batuta.runs c WHERE c.id = a.id AND c.namespace || '' = $1 AND c.current OFFSET 0)
+       AND EXISTS (SELECT FROM batuta.workers w
+                   WHERE w.namespace = $1 AND w.worker_id = $2 AND w.lease_until > batuta.batuta_now()) AS taken
+FROM unnest($3::uuid[], $4::text[]) AS a(run_id, id)
 LEFT JOIN LATERAL (
     SELECT r.epoch, r.head, r.closed_at FROM batuta.runs r WHERE r.run_id = a.run_id AND r.namespace || '' = $1
 ) r ON true;
@@ -273,7 +279,7 @@ WHERE r.namespace = $1
   AND ($4::text IS NULL OR r.kind = $4)
   AND ($5::text IS NULL OR r.queue = $5)
   AND ($6::text IS NULL OR starts_with(r.id, $6))
-  AND ($7::text IS NULL OR r.tags::jsonb @> $7::jsonb)
+  AND ($7::text IS NULL OR batuta.readable(r.tags)::jsonb @> batuta.readable($7)::jsonb)
   AND ($8::bigint IS NULL OR r.created_at > $8)
   AND ($9::bigint IS NULL OR r.created_at < $9)
   AND r.run_id < coalesce($10, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid)
@@ -289,7 +295,7 @@ WHERE r.namespace = $1
   AND ($4::text IS NULL OR r.kind = $4)
   AND ($5::text IS NULL OR r.queue = $5)
   AND ($6::text IS NULL OR starts_with(r.id, $6))
-  AND ($7::text IS NULL OR r.tags::jsonb @> $7::jsonb)
+  AND ($7::text IS NULL OR batuta.readable(r.tags)::jsonb @> batuta.readable($7)::jsonb)
   AND ($8::bigint IS NULL OR r.created_at > $8)
   AND ($9::bigint IS NULL OR r.created_at < $9)
   AND r.run_id < coalesce($10, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid)
@@ -303,7 +309,7 @@ WHERE r.namespace = $1
   AND ($4::text IS NULL OR r.kind = $4)
   AND ($5::text IS NULL OR r.queue = $5)
   AND ($6::text IS NULL OR starts_with(r.id, $6))
-  AND ($7::text IS NULL OR r.tags::jsonb @> $7::jsonb)
+  AND ($7::text IS NULL OR batuta.readable(r.tags)::jsonb @> batuta.readable($7)::jsonb)
   AND ($8::bigint IS NULL OR r.created_at > $8)
   AND ($9::bigint IS NULL OR r.created_at < $9);
 

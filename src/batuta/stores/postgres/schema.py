@@ -12,6 +12,8 @@ from batuta.stores.postgres.faults import translate
 from batuta.stores.postgres.session import DRIVER_ERRORS, Session
 
 PACKAGE = "batuta.stores.postgres"
+PATIENCE_SECONDS = 86_400.0
+"""For a migration: not the timeout of statements, which is for work."""
 
 
 async def check(session: Session, address: Address, sql: Mapping[str, str]) -> None:
@@ -46,11 +48,12 @@ async def _apply(
     sql: Mapping[str, str],
 ) -> list[str]:
     async with connection.transaction():
+        await connection.execute("SET LOCAL statement_timeout = 0")  # an index of a large table takes its time
         await connection.fetch(sql["migrations_lock"], address.schema)
         await connection.execute(sql["create_migrations"])
         applied = {row["name"]: row["checksum"] for row in await connection.fetch(sql["applied_migrations"])}
         missing = pending(known, applied)
         for migration in missing:
-            await connection.execute(address.qualify(migration.sql))
+            await connection.execute(address.qualify(migration.sql), timeout=PATIENCE_SECONDS)
             await connection.execute(sql["record_migration"], migration.name, migration.checksum)
     return [migration.name for migration in missing]

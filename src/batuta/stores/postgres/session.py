@@ -62,7 +62,7 @@ class Shift:
 def _read_in_small_pieces(connection: Connection) -> None:
     """asyncio makes room for 256 KB at each read, for which the allocator goes to the system and back each time."""
     transport = getattr(connection, "_transport", None)
-    if hasattr(transport, "max_size"):
+    if transport is not None and hasattr(transport, "max_size"):
         transport.max_size = 32 * 1024
 
 

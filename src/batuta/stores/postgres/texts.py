@@ -22,7 +22,7 @@ def entry_texts(columns: Columns) -> list[Any]:
     if body.count(_BETWEEN) != len(bodies) - 1:
         raise BadData("a journal entry is not JSON: it holds a control character")
     return [
-        ",".join([run_id.hex for run_id in run_ids]),
+        ",".join([f"{run_id:032x}" for run_id in run_ids]),
         ",".join(map(str, epochs)),
         ",".join(["" if head is None else str(head) for head in expected]),
         ",".join(map(str, ords)),
@@ -33,3 +33,21 @@ def entry_texts(columns: Columns) -> list[Any]:
         ",".join([state or "" for state in states]),
         reasons if any(reasons) else [],
     ]
+
+
+_NUMBERS, _WORDS = (18, 19), (1, 4, 5, 6, 7)
+"""Columns of a new run that every start fills: epoch and head; id, kind, name, code and queue. None of them is null."""
+
+
+def start_texts(columns: Columns) -> list[Any]:
+    """For commit_entries: the columns of `start_columns`, of which the others stay arrays: they are empty as a rule."""
+    texts: list[Any] = list(columns)
+    texts[0] = ",".join([run_id.hex for run_id in columns[0]])
+    for position in _NUMBERS:
+        texts[position] = ",".join(map(str, columns[position]))
+    for position in _WORDS:
+        words = columns[position]
+        texts[position] = text = _BETWEEN.join(words)
+        if words and text.count(_BETWEEN) != len(words) - 1:
+            raise BadData("the id, name or queue of a run holds a control character")
+    return texts

@@ -32,7 +32,7 @@ def due_at(cursor: Executor, namespace: str, worker: WorkerInfo) -> int | None:
     values = {"namespace": namespace, "code": to_json(worker.code), "suspects": suspects}
     rows = [
         one(cursor.execute(Q["due_at"], values | {"queue": queue, "priority": priority}))
-        for queue in worker.queues
+        for queue in dict.fromkeys(worker.queues)
         for priority in priorities(cursor, namespace, queue)
     ]
     return min((row[0] for row in rows if row is not None), default=None)
@@ -50,7 +50,7 @@ def own_due(cursor: sqlite3.Cursor, namespace: str, worker: WorkerInfo, limit: i
     suspects = not owns_suspect(cursor, namespace, worker.worker_id)
     values = {"namespace": namespace, "code": to_json(worker.code), "now": now}
     rows: list[Row] = []
-    for queue in worker.queues:
+    for queue in dict.fromkeys(worker.queues):  # named twice, its runs would be owned twice
         rows += _due(cursor, values | {"queue": queue}, limit)
         if suspects:
             rows += cursor.execute(Q["due_suspect"], values | {"queue": queue}).fetchall()

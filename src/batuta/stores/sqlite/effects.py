@@ -38,6 +38,7 @@ class Beyond:
         self._namespace = namespace
         self._now = now
         self._post = Post(cursor, namespace, now, self.hint)
+        self._taken: frozenset[str] = frozenset()
 
     def write(self, changes: Sequence[Change], repeated: Sequence[Change] = ()) -> None:
         """Those of `changes`, and of changes that were written before what a store can have refused."""
@@ -48,6 +49,7 @@ class Beyond:
         for change in reaching:
             if change.effects is not None:
                 self._note(change.run_id, map(self._start_child, change.effects.children))
+        self._find_taken(changes, repeated)
         for change in reaching:
             if change.effects is not None:
                 self._note(change.run_id, map(self._send, change.effects.sends))
@@ -120,10 +122,21 @@ class Beyond:
 
     # -- messages
 
+    def _find_taken(self, changes: Sequence[Change], repeated: Sequence[Change]) -> None:
+        """What was sent before and taken, also by a chain that has ended since."""
+        again = [
+            send for change in changes if change.effects is not None for send in change.effects.sends if send.again
+        ]
+        again += [send for change in repeated if change.effects is not None for send in change.effects.sends]
+        if again:
+            self._taken = self._post.taken_before([(send.id, send.message.message_id) for send in again])
+
     def _send(self, send: Send) -> Refusal | None:
         target = self._post.receiver(send.id)
         if target is None:
             return rules.nobody(send)
+        if send.message.message_id in self._taken:
+            return None
         if target.closed_at is None:
             self._post.deliver(target, send.message)
         elif not self._post.is_known(target, send.message):

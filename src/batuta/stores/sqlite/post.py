@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
+from batuta.journal.outcomes import ended_outcome
 from batuta.journal.records import Hint, Message, ParentPolicy
 from batuta.journal.states import RunState
 from batuta.stores import rules
 from batuta.stores.sqlite.connection import Q
-from batuta.stores.sqlite.rows import Row, one
+from batuta.stores.sqlite.rows import Row, one, to_json
 
 
 class Target(NamedTuple):
@@ -40,7 +42,20 @@ class Post:
 
     def is_known(self, target: Target, message: Message) -> bool:
         """Whether the chain has ever had the message."""
-        return one(self._cursor.execute(Q["message_known"], (target.chain_id, message.message_id))) is not None
+        return self._has(target, message.message_id)
+
+    def _has(self, target: Target, message_id: str) -> bool:
+        return one(self._cursor.execute(Q["message_known"], (target.chain_id, message_id))) is not None
+
+    def taken_before(self, asked: Sequence[tuple[str, str]]) -> frozenset[str]:
+        """Of messages, given as the id of their receiver and their own: those that any chain has ever had."""
+        chains = ((self.receiver(id), message_id) for id, message_id in asked)
+        here = {message_id for target, message_id in chains if target is not None and self._has(target, message_id)}
+        rest = {message_id for _, message_id in asked} - here
+        if not rest:
+            return frozenset(here)
+        found = self._cursor.execute(Q["messages_taken"], (to_json(sorted(rest)), self._namespace)).fetchall()
+        return frozenset(here | {message_id for (message_id,) in found})
 
     def deliver(self, target: Target, message: Message) -> bool:
         """Put a message into the inbox of an open run's chain. False when it was there before."""
@@ -77,7 +92,7 @@ class Post:
 
     def tell_kin(self, run_id: bytes, id: str, parent_seq: int, state: RunState, reason: str) -> None:
         """A run was closed from outside."""
-        self.tell_parent(run_id, rules.outcome_from_outside(id, parent_seq, state, reason))
+        self.tell_parent(run_id, ended_outcome(parent_seq, id, state, reason))
         self.tell_children(run_id)
 
     def wake(self) -> None:

@@ -111,8 +111,15 @@ class Writer:
             self._commit()
         else:
             # Shielded: who gives up waiting must not leave the transaction open.
-            await asyncio.shield(_call(self._syncing, self._commit))
+            await asyncio.shield(self._commit_aside())
         return result
+
+    def _commit_aside(self) -> asyncio.Future[None]:
+        try:
+            return _call(self._syncing, self._commit)
+        except StoreUnavailable as error:  # closed meanwhile: who closes waits for this transaction
+            self._undo(error)
+            raise
 
     def write_blocking(self, work: Work[T]) -> T:
         """The same for a thread that may wait."""
@@ -240,6 +247,9 @@ class Writer:
 
 
 def _call(thread: ThreadPoolExecutor | None, call: Callable[[], T]) -> asyncio.Future[T]:
-    if thread is None:
-        raise StoreUnavailable("the store is closed")
-    return asyncio.get_running_loop().run_in_executor(thread, call)
+    try:
+        if thread is not None:
+            return asyncio.get_running_loop().run_in_executor(thread, call)
+    except RuntimeError as error:  # it takes nothing more
+        raise StoreUnavailable("the store is being closed") from error
+    raise StoreUnavailable("the store is closed")

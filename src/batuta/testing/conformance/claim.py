@@ -33,6 +33,14 @@ class ClaimConformance:
         assert [m.kind for m in tape.messages] == [MessageKind.START]
         assert await store.claim(worker, 10) == []
 
+    async def test_a_queue_that_is_named_twice_gives_its_runs_once(self, store: Store) -> None:
+        new = new_run()
+        await store.start(new)
+        worker = await live_worker(store, queues=["default", "other", "default"])
+        tape = await claim_one(store, worker)
+        assert tape.run == await store.get_run(new.run_id)
+        assert await Pen.of(tape).write(store, worker) is None
+
     async def test_a_claim_brings_the_whole_tape(self, store: Store) -> None:
         worker = await live_worker(store)
         pen = await start_owned(store, worker)

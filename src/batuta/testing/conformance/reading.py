@@ -148,6 +148,13 @@ class ReadingConformance:
         assert await ids(store, tags=(("bank", "b1"), ('weird "key', "ç"))) == ["both"]
         assert await ids(store, tags=(("bank", "b2"),)) == []
 
+    async def test_an_odd_tag_does_not_keep_others_from_being_found(self, store: Store) -> None:
+        await store.start(new_run("odd", tags='{"bank":"\\u0000","note":"\\\\u0000 \\u2028"}'))
+        await store.start(new_run("plain", tags='{"bank":"b1"}'))
+        assert await ids(store, tags=(("bank", "b1"),)) == ["plain"]
+        assert await ids(store, tags=(("bank", "\x00"),)) == ["odd"]
+        assert await ids(store, tags=(("note", "\\u0000 \u2028"),)) == ["odd"]
+
     async def test_creation_times_restrict(self, store: Store) -> None:
         old, _ = await store.start(new_run("old"))
         store.shift_clock(60)

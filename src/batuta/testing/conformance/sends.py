@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from batuta.clock import SECOND
-from batuta.journal.records import Effects, Move, Refusal, Send, Verdict
+from batuta.journal.records import Effects, IfExists, Move, Refusal, Send, Verdict
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
 from batuta.testing.conformance.kit import (
@@ -75,6 +75,24 @@ class SendsConformance:
         run = await store.get_run(target.run_id)
         assert (run.state, run.wake_at) == (RunState.NEEDS_CODE, None)
         assert await inbox(store, target) == ["m"]
+
+    async def test_what_was_taken_is_not_sent_again_to_the_next_run_of_the_id(self, store: Store) -> None:
+        worker = await live_worker(store)
+        sender, target = await start_owned(store, worker), await start_owned(store, worker, "target")
+        change = sender.change(effects=sends(("target", "m")))
+        assert await store.commit(worker.worker_id, [change]) == {}
+        sender.wrote(change)
+        assert await target.write(store, worker, consumed=["m"], move=Move(RunState.COMPLETED)) is None
+        following = await start_owned(store, worker, "target", if_exists=IfExists.RESTART)
+        # By who did not get the store's answer, and by who comes after a worker that died before it could act on it.
+        assert await store.commit(worker.worker_id, [change]) == {}
+        later = Effects(sends=[Send(seq=1, id="target", message=signal("m"), again=True)])
+        assert await sender.write(store, worker, 0, effects=later) is None
+        assert await inbox(store, following) == []
+        # What nobody has taken is, and only now.
+        later = Effects(sends=[Send(seq=2, id="target", message=signal("n"), again=True)])
+        assert await sender.write(store, worker, 0, effects=later) is None
+        assert await inbox(store, following) == ["n"]
 
     async def test_a_message_id_is_taken_once(self, store: Store) -> None:
         worker = await live_worker(store)

@@ -67,6 +67,32 @@ BEGIN
 END
 $$;
 
+-- Of messages that go to these runs: those that any chain has ever had. Where the receiver's own has not, it looks
+-- through all that were ever sent, once: that is asked for what dead workers sent last, and an index would cost every
+-- message something.
+CREATE FUNCTION batuta.taken_before(ns text, message_ids text[], targets uuid[]) RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE
+    here text[];
+    rest text[];
+BEGIN
+    SELECT array_agg(m.message_id) FILTER (WHERE m.here), array_agg(m.message_id) FILTER (WHERE NOT m.here)
+    INTO here, rest
+    FROM (
+        SELECT a.message_id, EXISTS (
+            SELECT FROM batuta.inbox i
+            WHERE i.message_id = a.message_id
+              AND i.chain_id = (SELECT r.chain_id FROM batuta.runs r WHERE r.run_id = a.target LIMIT 1) OFFSET 0) AS here
+        FROM unnest(message_ids, targets) AS a(message_id, target)
+    ) m;
+    IF rest IS NULL THEN
+        RETURN here;
+    END IF;
+    RETURN here || ARRAY(
+        SELECT i.message_id FROM batuta.inbox i
+        WHERE i.namespace = ns AND (i.message_id IN (SELECT unnest(rest))) IS TRUE);
+END
+$$;
+
 -- Upsert the outputs of runs that are written. Returns the chains that were answered.
 CREATE FUNCTION batuta.write_outputs(
     ns text, won uuid[], run_ids uuid[], kinds text[], names text[], ords integer[], ats bigint[], results text[],
@@ -159,7 +185,7 @@ CREATE FUNCTION batuta.commit_beyond(
     closers uuid[], outcomes text[], tells boolean[],
     -- messages to other runs
     senders uuid[], send_seqs integer[], send_ids text[], sent_ids text[], send_kinds text[], send_names text[],
-    send_bodies text[],
+    send_bodies text[], sends_again boolean[],
     -- outputs
     output_runs uuid[], output_kinds text[], output_names text[], output_ords integer[], output_ats bigint[],
     output_values text[], output_errors text[],
@@ -184,6 +210,7 @@ DECLARE
     ending uuid[];
     targets uuid[] := batuta.current_runs(ns, send_ids);
     holders uuid[];
+    taken text[];
     got record;
 BEGIN
     locked := batuta.lock_runs(
@@ -206,6 +233,16 @@ BEGIN
             SELECT FROM batuta.runs r
             WHERE r.run_id = s.run_id AND r.namespace || '' = ns AND r.epoch = s.epoch AND r.head >= s.head OFFSET 0));
     begun := batuta.find_starts(ns, worker, new_ids, makers, ids, restarts, batuta.current_runs(ns, ids));
+    -- What was taken before is not sent to the run that has the id now: nobody looks at a message without a sender.
+    IF cardinality(again) > 0 OR true = ANY (sends_again) THEN
+        SELECT array_agg(s.message_id) AS message_ids, array_agg(s.target) AS targets INTO got
+        FROM unnest(senders, sent_ids, sends_again, targets) AS s(sender, message_id, resent, target)
+        WHERE s.resent OR (s.sender IN (SELECT unnest(again))) IS TRUE;
+        taken := batuta.taken_before(ns, got.message_ids, got.targets);
+        senders := ARRAY(
+            SELECT CASE WHEN (s.message_id IN (SELECT unnest(taken))) IS TRUE THEN NULL ELSE s.sender END
+            FROM unnest(senders, sent_ids) WITH ORDINALITY AS s(sender, message_id, n) ORDER BY s.n);
+    END IF;
 
     -- Who may not close yet.
     unread := batuta.find_unread(won, run_ids, states, message_runs, message_ids) || ARRAY(

@@ -1,0 +1,190 @@
+"""Families of runs when something goes wrong: crashes, ends before the beginning, and careless code."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from batuta import (
+    Child,
+    Interrupted,
+    InvalidInput,
+    Retry,
+    RunState,
+    Signal,
+    Update,
+    activity,
+    continue_as_new,
+    info,
+    publish,
+    run_child,
+    send,
+    start_child,
+    workflow,
+)
+from batuta.verify import verify
+from tests.engine.arena import PATIENCE, Arena, until_state
+from tests.engine.kit import world
+
+
+@activity
+async def add(number: int) -> int:
+    return number + 1
+
+
+@workflow
+async def adds(number: int) -> int:
+    return await add(number)
+
+
+@workflow
+async def sleeps(seconds: float) -> str:
+    await asyncio.sleep(seconds)
+    return "slept"
+
+
+@pytest.mark.parametrize("always_replay", [False, True])
+async def test_what_an_interrupted_payment_causes_after_a_crash_is_all_done(always_replay: bool) -> None:
+    @activity(once=True)
+    async def pay() -> None:
+        await asyncio.sleep(60)
+
+    @workflow
+    async def pays(then: str) -> str:
+        if then == "done":
+            return "another run"
+        child = asyncio.create_task(run_child(sleeps, 3600.0, id=f"kid of {then}"))
+        try:
+            await pay()
+        except Interrupted:
+            publish("state", "interrupted")
+            if then == "continue":
+                continue_as_new("done")
+            child.cancel()
+            await asyncio.sleep(5)
+        return "handled"
+
+    async with world(pays, sleeps, pay, always_replay=always_replay) as env:
+        stays = await env.start(pays, "stay")
+        goes_on = await env.start(pays, "continue")
+        await env.advance(5)
+        await env.crash()
+        assert await stays.result() == "handled"
+        assert await stays.published() == {"state": "interrupted"}
+        assert await goes_on.result() == "another run"
+        await env.advance(5)
+        for kid in ("kid of stay", "kid of continue"):
+            assert (await (await env.client.get(kid)).describe()).state is RunState.CANCELLED
+
+
+async def test_a_child_that_is_terminated_before_it_begins_never_begins(arena: Arena) -> None:
+    begun: list[str] = []
+
+    @workflow
+    async def kid() -> None:
+        begun.append("kid")
+
+    @workflow
+    async def hasty() -> str:
+        await start_child(kid, id="kid", policy="terminate", delay=3600)
+        return "done"
+
+    client = await arena.client()
+    await arena.worker(client, kid, hasty)
+    assert await (await client.start(hasty)).result(PATIENCE) == "done"
+    await until_state(await client.get("kid"), RunState.TERMINATED)
+    assert begun == []
+    assert (await verify(arena.store(client), [kid, hasty])).violations == []
+
+
+async def test_a_second_cancel_does_not_reach_the_clean_up_whoever_asks() -> None:
+    @workflow
+    async def tidy() -> str:
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            await asyncio.sleep(10)
+        return "cleaned"
+
+    @workflow
+    async def gives_up() -> str:
+        child: Child[str] = await start_child(tidy, id="kid")
+        await child.cancel("not needed")
+        return await child.result()
+
+    async with world(tidy, gives_up) as env:
+        handle = await env.start(gives_up)
+        await env.advance(5)
+        await (await env.client.get("kid")).cancel("I say so, too")
+        assert await handle.result() == "cleaned"
+
+
+@pytest.mark.parametrize("reason", [None, 7, "nul \0", "half \ud83d"])
+async def test_a_reason_that_is_no_text_is_refused(reason: Any) -> None:
+    @workflow
+    async def careless() -> str:
+        child = await start_child(sleeps, 10.0)
+        with pytest.raises(InvalidInput, match="must be text"):
+            await child.cancel(reason)
+        return await child.result()
+
+    async with world(careless, sleeps) as env:
+        assert await env.run(careless) == "slept"
+        handle = await env.start(sleeps, 10.0)
+        for end in (handle.cancel, handle.terminate):
+            with pytest.raises(InvalidInput, match="must be text"):
+                await end(reason)
+
+
+async def test_only_what_fits_a_signal_is_sent_as_one() -> None:
+    news = Signal("news", int)
+
+    @workflow
+    async def careless(id: str) -> list[str]:
+        said = []
+        for signal, value in ((Update("news", int), 1), (news, "text"), (None, 1)):
+            try:
+                await send(id, signal, value)
+            except InvalidInput as error:
+                said.append(str(error))
+        await send(id, news, 5)
+        return said
+
+    @workflow
+    async def listens() -> int:
+        return await news.wait()
+
+    async with world(careless, listens) as env:
+        listener = await env.start(listens)
+        no_signal, no_fit, nothing = await env.run(careless, listener.id)
+        assert "<update news> is no signal" in no_signal
+        assert "the value of signal 'news' does not fit" in no_fit
+        assert "None is no signal" in nothing
+        assert await listener.result() == 5
+
+
+async def test_a_child_gets_the_memo_as_it_was_when_it_was_asked_for() -> None:
+    @workflow
+    async def changes_its_mind() -> int:
+        memo, tags = {"a": 1}, {"b": "1"}
+        child = asyncio.create_task(run_child(adds, 1, id="kid", memo=memo, tags=tags))
+        await asyncio.sleep(0)
+        memo["a"], tags["b"] = 2, "2"
+        return await child
+
+    async with world(changes_its_mind, adds, add) as env:
+        assert await env.run(changes_its_mind) == 2
+        kid = await (await env.client.get("kid")).describe()
+        assert (kid.memo, kid.tags) == ({"a": 1}, {"b": "1"})
+
+
+async def test_a_run_whose_error_holds_nul_is_tried_again(arena: Arena) -> None:
+    @workflow
+    async def garbles() -> int:
+        if info().attempt < 2:
+            raise ValueError("nul \0 inside")
+        return info().attempt
+
+    client = await arena.client()
+    await arena.worker(client, garbles)
+    assert await (await client.start(garbles, retry=Retry(attempts=2, first=0.01))).result(PATIENCE) == 2
