@@ -18,6 +18,7 @@ from batuta.journal.states import CLOSED, RunState
 from chaos.journals import ANSWERS, CHILD_ANSWERS, Journal
 from chaos.ledger import Account, Record
 from chaos.report import Tally
+from chaos.talks import add, note
 
 READS_ALL = (RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED)
 """Ends before which everything that was acknowledged has been read. Others cut a run off."""
@@ -126,7 +127,7 @@ class Delivery:
 
     def _signals(self) -> None:
         for id, message, records in self._said("signal"):
-            message_id = f"{MessageKind.SIGNAL}:{message}"
+            message_id = f"{MessageKind.SIGNAL}:{note.name}:{message}"
             self._acknowledged(id, message_id, records)
             counts = Counter(record.what for record in records)
             refused_only = not counts["ok"] and counts["invoke"] == counts["fail"]
@@ -135,7 +136,7 @@ class Delivery:
 
     def _updates(self) -> None:
         for id, message, records in self._said("update"):
-            message_id = f"{MessageKind.UPDATE}:{message}"
+            message_id = f"{MessageKind.UPDATE}:{add.name}:{message}"
             self._acknowledged(id, message_id, records)
             answers = {record.text for record in records if record.what == "ok"}
             number = int(message.rpartition("-")[2])

@@ -49,8 +49,8 @@ async def test_an_acknowledged_signal_that_nobody_read_is_lost(case: Case) -> No
 async def test_a_signal_that_was_read_twice_is_committed_twice(case: Case) -> None:
     tamper(
         case,
-        """UPDATE journal SET body = replace(body, 'signal:one-note-2', 'signal:one-note-1')
-           WHERE body LIKE '%signal:one-note-2%'""",
+        """UPDATE journal SET body = replace(body, 'signal:note:one-note-2', 'signal:note:one-note-1')
+           WHERE body LIKE '%signal:note:one-note-2%'""",
     )
     tally = await judged(case)
     assert tally.twice >= 1
