@@ -9,8 +9,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-import pytest
-
 from batuta import Batuta, RunState, activity, workflow
 from batuta.clock import ManualClock, SystemClock
 from batuta.engine.native import NativeBackend
@@ -154,9 +152,7 @@ async def test_a_timer_that_was_due_while_the_machine_slept_fires_at_the_next_he
 
 
 def test_the_monotonic_clock_counts_the_time_in_which_the_machine_sleeps() -> None:
-    boot = getattr(time, "CLOCK_BOOTTIME", None)
-    if boot is None:
-        pytest.skip("this platform has no such clock")
+    boot = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # where there is none, the next best
     early = time.clock_gettime(boot)
     assert early <= SystemClock().monotonic() <= time.clock_gettime(boot)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, TypeVar
 
@@ -27,7 +28,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Lookout(Generic[K, V]):
+class Lookout(ABC, Generic[K, V]):
     """One listener for all who wait: hints say what to look for; now and then all is looked for."""
 
     what = ""
@@ -88,13 +89,13 @@ class Lookout(Generic[K, V]):
             self._dirty.add(key)
             self._wake.set()
 
+    @abstractmethod
     async def _find(self, keys: list[K]) -> Mapping[K, V]:
         """Those that are there."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _hinted(self, hint: Hint) -> Iterable[K]:
         """Those of the waited for that the hint may be about."""
-        raise NotImplementedError
 
     async def _look_forever(self, unlisten: Callable[[], None]) -> None:
         """Until nobody waits any more."""

@@ -22,8 +22,17 @@ async def opened(url: str, options: str) -> PostgresStore:
     return store
 
 
-@pytest.mark.parametrize("options", ["lock_timeout=0.1", "lock_timeout=0.1&statement_cache_size=0"])
-async def test_a_lock_that_somebody_else_holds_is_unavailable_and_not_a_hang(postgres_url: str, options: str) -> None:
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ("lock_timeout=0.1", StoreUnavailable, "something holds a transaction open"),
+        ("lock_timeout=0.1&statement_cache_size=0", StoreUnavailable, "something holds a transaction open"),
+        ("statement_timeout=0.2&lock_timeout=20", OutcomeUnknown, "the statement was cancelled"),
+    ],
+)
+async def test_a_lock_that_somebody_else_holds_is_an_error_and_not_a_hang(
+    postgres_url: str, options: str, error: type[Exception], words: str
+) -> None:
     store = await opened(postgres_url, options)
     worker = await live_worker(store)
     pen = await start_owned(store, worker)
@@ -31,21 +40,7 @@ async def test_a_lock_that_somebody_else_holds_is_unavailable_and_not_a_hang(pos
     async with connection(postgres_url) as raw:
         async with raw.transaction():
             await raw.execute(HOLD, pen.run_id)
-            with pytest.raises(StoreUnavailable, match="something holds a transaction open"):
-                await store.commit(worker.worker_id, [change])
-        assert await store.commit(worker.worker_id, [change]) == {}
-    await store.close()
-
-
-async def test_a_statement_that_takes_too_long_is_cut_and_may_be_written_again(postgres_url: str) -> None:
-    store = await opened(postgres_url, "statement_timeout=0.2&lock_timeout=20")
-    worker = await live_worker(store)
-    pen = await start_owned(store, worker)
-    change = pen.change(1)
-    async with connection(postgres_url) as raw:
-        async with raw.transaction():
-            await raw.execute(HOLD, pen.run_id)
-            with pytest.raises(OutcomeUnknown, match="the statement was cancelled"):
+            with pytest.raises(error, match=words):
                 await store.commit(worker.worker_id, [change])
         assert await store.commit(worker.worker_id, [change]) == {}
     await store.close()
