@@ -112,6 +112,23 @@ class UnknownRun(BatutaError, LookupError):
         self.which = which
 
 
+class UnknownSchedule(BatutaError, LookupError):
+    """No schedule has this id."""
+
+    def __init__(self, which: str, namespace: str = "") -> None:
+        place = f" in namespace {namespace!r}" if namespace else ""
+        super().__init__(f"no schedule {which!r}{place}: `batuta schedules list` shows those that there are")
+        self.which = which
+
+
+class ScheduleExists(BatutaError):
+    """The id is taken by another schedule."""
+
+    def __init__(self, which: str) -> None:
+        super().__init__(f"there is a schedule {which!r}: give another id, or replace it")
+        self.which = which
+
+
 class UnknownWorkflow(BatutaError, LookupError):
     """No worker of the run's queue has its workflow: the run waits, and `describe` gives this as the reason."""
 

@@ -29,6 +29,8 @@ class IfExists(StrEnum):
     """Refuse, open or closed."""
     RESTART = "restart"
     """Refuse while it is open; when it is closed, begin a new run under the id."""
+    RENEW = "renew"
+    """Give the run that has it while that is open or younger than `NewRun.fresh`; else begin a new run under the id."""
 
 
 class ParentPolicy(StrEnum):
@@ -67,7 +69,16 @@ class NewRun(Struct, kw_only=True, gc=False):
     code: str = ""
     """What a worker must have to run it: `name`, `name@version` or `activity:name`. Empty: its name."""
     flow_key: str = ""
-    """What per-key limits count by."""
+    """What limits per key count by, and what a queue is fair between."""
+    expires: int = 0
+    """Microseconds from its creation until it is closed as timed_out, unless it was claimed before; 0 is never."""
+    fresh: int = 0
+    """With IfExists.RENEW: microseconds from the creation of a run that keep its id, also when it is closed."""
+    debounce: str = ""
+    """A key. While a run of this key was never claimed, a start replaces what that one is to do instead of adding
+    another: its start message, tags, memo, priority and expiry become the new one's, and it is due `delay` from now."""
+    debounce_limit: int = 0
+    """Microseconds from the first start of a debounced run after which no later one puts it off; 0 is none."""
     start: str = "{}"
     """JSON of a journal `Body` with `start` and `value` (the arguments): the start message of an unowned run."""
     if_exists: IfExists = IfExists.RETURN
@@ -107,6 +118,11 @@ class Run(Struct, kw_only=True):
     code: str = ""
     parent_run_id: RunId | None = None
     parent_seq: int = 0
+    flow_key: str = ""
+    expires_at: int | None = None
+    """When it is closed if nobody has claimed it; None once it was claimed."""
+    awaits: int = 0
+    """Children that must close before it is due."""
 
 
 StartOutcome = tuple[Run, bool] | AlreadyStarted | StoreError
@@ -272,6 +288,9 @@ class Verdict(StrEnum):
     """The fence held: another owner, another head, closed, or the worker is not live. Nothing of it was written."""
     EXISTS = "exists"
     """A start whose id is taken. Nothing of it was written."""
+    QUEUED = "queued"
+    """A start into a queue that is paused or has limits: it must wait for its turn there, unowned. Nothing of it was
+    written."""
     UNREAD = "unread"
     """A move to completed, failed or cancelled found signals or updates in the inbox that the run has not read (and
     does not consume with this change): they were acknowledged, so it must see them first. Nothing of it was written."""
@@ -296,6 +315,16 @@ class Tape(Struct):
     messages: list[Message]
     """Unread, by number."""
     attempts: list[Attempt]
+
+
+class Claim(Struct):
+    """What a claim brought, and what it had to leave."""
+
+    tapes: list[Tape] = field(default_factory=list)
+    held: bool = False
+    """Due runs were left in their queue because of a limit: look again when a run of that queue leaves this worker."""
+    again_at: int | None = None
+    """When a rate allows the next of them; None when no time does."""
 
 
 class WorkerInfo(Struct, kw_only=True):
@@ -341,6 +370,8 @@ class Pulse(Struct, kw_only=True):
     peers: list[str] = field(default_factory=list)
     """Workers, live by lease or not, whose process seems to be gone (their lock is free). Never this worker."""
     reaped: int = 0
+    schedule_at: int | None = None
+    """Earliest `next_at` of the schedules; in the past when one is due now."""
 
 
 class RunFilter(Struct, kw_only=True, frozen=True):
@@ -352,6 +383,8 @@ class RunFilter(Struct, kw_only=True, frozen=True):
     queue: str | None = None
     id_prefix: str | None = None
     tags: tuple[tuple[str, str], ...] = ()
+    flow_key: str | None = None
+    parent: RunId | None = None
     created_after: int | None = None
     created_before: int | None = None
 
@@ -374,3 +407,5 @@ class Hint(Struct, kw_only=True):
     """Runs that closed; None: many, look for yours."""
     answered: list[RunId] | None = field(default_factory=list)
     """Chains with new answers to updates; None: many, look for yours."""
+    schedules: bool = False
+    """A schedule was made, changed or resumed: the next one may be due earlier than was thought."""

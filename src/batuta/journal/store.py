@@ -12,15 +12,17 @@ Errors, the same for all stores (see `batuta.errors`):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from batuta.ids import RunId
 from batuta.journal.entries import Entry
+from batuta.journal.queues import QueueLimits, QueueView
 from batuta.journal.records import (
     Attempt,
     Change,
+    Claim,
     Hint,
     Message,
     NewRun,
@@ -36,6 +38,7 @@ from batuta.journal.records import (
     WorkerInfo,
     WorkerView,
 )
+from batuta.journal.schedules import DueSchedule, Firing, Schedule
 from batuta.journal.states import RunState
 
 
@@ -47,7 +50,8 @@ class Heart(Protocol):
 
         Renews the lease while the worker's row is there, also when it was over: the row goes when, and only when, its
         runs are taken from it, so a worker that merely could not reach the store (as all of them during an outage)
-        goes on. Times out open runs whose deadline has passed. Takes needs_code runs out of parking (state waiting, due
+        goes on. Times out open runs whose deadline has passed, and those that nobody has claimed before they expired
+        (also in a paused queue). Takes needs_code runs out of parking (state waiting, due
         now, no reason) when `worker.code` has another fingerprint for their name than all in their `failed_code`.
 
         With `reap`, unless this worker's own lease was over just now (then all of them stood still together), rows of
@@ -98,10 +102,14 @@ class Store(Protocol):
         """
         ...
 
-    async def start_many(self, runs: Sequence[NewRun]) -> list[StartOutcome]:
+    async def start_many(self, runs: Sequence[NewRun], after: NewRun | None = None) -> list[StartOutcome]:
         """The same for many in one transaction: what `start` would give or raise, for each in the order given.
 
         One whose id is taken (also by one before it) or whose data is refused does not harm the others.
+        `after` is inserted with them, pending and not due: those of them that are new become its children (with
+        `after.run_id` as their parent, and the policy ABANDON), and the close of the last makes it due. Closing one of
+        them takes one from its `awaits`, and puts no message into its inbox. Its outcome is the last of the list.
+        Written again (its run_id is there already), all of it is as it was the first time.
         """
         ...
 
@@ -134,18 +142,29 @@ class Store(Protocol):
         """A heartbeat session, to be opened in the thread and event loop that will beat. Holds the worker's lock."""
         ...
 
-    async def claim(self, worker: WorkerInfo, limit: int) -> list[Tape]:
+    async def claim(self, worker: WorkerInfo, limit: int, room: Mapping[str, int] | None = None) -> Claim:
         """Own up to `limit` due runs of the worker's queues and names; by priority (high first), then wake_at.
+        Of the queues that are named in `room`, that many at most.
 
         epoch + 1, state running, no wake_at or reason, the head at the claim remembered. Nothing when the worker is not
         live. Never a run whose `failed_code` holds the worker's fingerprint for its name: this code cannot replay it.
-        A run whose deadline is over is claimed too (the owner closes it).
+        A run whose deadline is over is claimed too (the owner closes it); one that has expired is claimed with its
+        expiry as its deadline. After a claim a run does not expire, and is debounced no more.
+
+        Nothing from a paused queue. From one with limits only what keeps them, whatever other workers do at the same
+        time; what nobody owns any more, because its worker died or handed it back, does not count. While more is due
+        than can be taken, at each priority half of what is taken from a queue goes to its flow keys in turn: a key with
+        many runs does not keep others waiting.
         Suspects (2 deaths or more) are claimed one at a time: only when the worker owns none, and one at most.
         """
         ...
 
     async def due_at(self, worker: WorkerInfo) -> int | None:
-        """Earliest wake_at of what this worker may claim; None when nothing will be due by time alone."""
+        """Earliest time at which a claim of this worker can bring something; None when nothing comes by time alone.
+
+        What waits in a paused queue, or in one whose concurrency is taken, does not count; what waits for a rate counts
+        from when that allows it.
+        """
         ...
 
     async def unread(self, run_ids: Sequence[RunId]) -> dict[RunId, tuple[int, list[Message]]]:
@@ -173,6 +192,52 @@ class Store(Protocol):
     async def close_run(self, run_id: RunId, head: int, entry: Entry, state: RunState, reason: str) -> bool:
         """Close an open run from outside with its last entry: epoch + 1, owner none. False when `head` has moved or
         it is closed; nothing is written then. Tells parent and children, as a `Move` does."""
+        ...
+
+    # -- queues
+
+    async def limit_queue(self, name: str, limits: QueueLimits) -> None:
+        """Set all of the queue's limits. Runs that are owned go on, also when they are more than it allows."""
+        ...
+
+    async def pause_queue(self, name: str, paused: bool, note: str = "") -> None:
+        """Let nothing more be claimed from it, or let it go on. Runs that are owned go on."""
+        ...
+
+    async def queues(self) -> list[QueueView]:
+        """By name."""
+        ...
+
+    # -- schedules
+
+    async def put_schedule(self, schedule: Schedule, expected: int | None = None) -> bool:
+        """Write it with revision `expected` + 1 in place of the one that has the revision `expected`; None: insert it.
+        False when there is another (or, with `expected`, none): nothing is written. The times of the row are the
+        store's."""
+        ...
+
+    async def delete_schedule(self, id: str) -> bool:
+        """False when there is none."""
+        ...
+
+    async def schedule(self, id: str) -> DueSchedule:
+        """Raises UnknownSchedule."""
+        ...
+
+    async def schedules(self, after: str = "", limit: int = 1_000) -> list[DueSchedule]:
+        """Those with ids > after, by id."""
+        ...
+
+    async def due_schedules(self, limit: int) -> list[DueSchedule]:
+        """Those that are not paused and whose next_at is over, by next_at."""
+        ...
+
+    async def schedule_at(self) -> int | None:
+        """Earliest next_at of those that are not paused."""
+        ...
+
+    async def fire(self, firings: Sequence[Firing]) -> list[bool]:
+        """Each by itself, all in one transaction: whether it happened."""
         ...
 
     # -- reading
