@@ -159,7 +159,7 @@ class KinConformance:
         tapes = await claimed(store, worker, 100)
         assert len(tapes) == 100
         assert all(len(tape.messages) == 1 for tape in tapes)
-        changes = [Pen.of(tape).change(1, move=end()) for tape in claimed]
+        changes = [Pen.of(tape).change(1, move=end()) for tape in tapes]
         assert await store.commit(worker.worker_id, changes) == {}
         assert len(await inbox(store, parent)) == 100
         assert await parent.write(store, worker, move=Move(RunState.FAILED, children=True)) is None

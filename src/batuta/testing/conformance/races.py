@@ -65,9 +65,9 @@ class RacesConformance:
             await store.start(new_run())
         workers = [await live_worker(each) for each in stores for _ in range(2)]
         claims = [claimed(each, worker, 4) for each in stores for worker in workers for _ in range(2)]
-        tapes = [tape for claimed in await asyncio.gather(*claims) for tape in claimed]
-        claimed = [tape.run.run_id for tape in tapes]
-        assert len(claimed) == len(set(claimed)) == 30
+        tapes = [tape for some in await asyncio.gather(*claims) for tape in some]
+        taken = [tape.run.run_id for tape in tapes]
+        assert len(taken) == len(set(taken)) == 30
         assert all(tape.run.epoch == 1 for tape in tapes)
 
     async def test_one_of_many_starts_with_one_id_wins(self, store: Store, make_store: MakeStore) -> None:
@@ -168,7 +168,7 @@ class RacesConformance:
             commits = [stores[side].commit(workers[side].worker_id, batches[side]) for side in (0, 1)]
             assert await asyncio.gather(*commits) == [{}, {}]
             for side in (0, 1):
-                tapes = {tape.run.id: tape for tape in await stores[side].claim(workers[side], 5)}
+                tapes = {tape.run.id: tape for tape in await claimed(stores[side], workers[side], 5)}
                 assert len(tapes) == 5, "a message was sent, and its receiver is not due"
                 pens[side] = [Pen.of(tape) for tape in tapes.values()]
                 names[side] = list(tapes)
