@@ -46,7 +46,8 @@ CREATE TABLE runs (
 CREATE UNIQUE INDEX runs_current ON runs (namespace, id) WHERE current = 1;
 -- What can be claimed now or later: wake_at is set only while nobody owns the run. Runs with a flow key apart, so that
 -- those of a key that must wait do not stand in the way of others; and those by key, so that keys have their turns.
-CREATE INDEX runs_due ON runs (namespace, queue, priority, wake_at, code) WHERE wake_at IS NOT NULL AND flow_key = '';
+CREATE INDEX runs_due ON runs (namespace, queue, priority, wake_at, code, flow_key)
+    WHERE wake_at IS NOT NULL AND flow_key = '';
 CREATE INDEX runs_keyed ON runs (namespace, queue, priority, wake_at, code)
     WHERE wake_at IS NOT NULL AND flow_key <> '';
 CREATE INDEX runs_turns ON runs (namespace, queue, priority, flow_key, wake_at, code)
