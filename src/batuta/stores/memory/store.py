@@ -38,10 +38,11 @@ from batuta.stores.listeners import Listeners
 from batuta.stores.memory.commits import Commit
 from batuta.stores.memory.heart import MemoryHeart
 from batuta.stores.memory.moment import Moment
+from batuta.stores.memory.schedules import ScheduleVerbs
 from batuta.stores.memory.tables import MemoryDatabase, Registration, Room, Row
 
 
-class MemoryStore:
+class MemoryStore(ScheduleVerbs):
     """A `Store` in memory."""
 
     poll_seconds: float | None = None
@@ -90,7 +91,7 @@ class MemoryStore:
         return self._database.clock.now() + self._shift
 
     def _tell(self, hint: Hint) -> None:
-        if not (hint.due or hint.messages or hint.closed or hint.answered):
+        if not (hint.due or hint.messages or hint.closed or hint.answered or hint.schedules):
             return
         for namespace, listeners in list(self._database.listeners):
             if namespace == self.namespace:

@@ -13,6 +13,7 @@ from batuta.clock import Clock, SystemClock
 from batuta.ids import RunId, new_message_id
 from batuta.journal.entries import Entry
 from batuta.journal.records import Attempt, Message, Output, ParentPolicy, Run, WorkerInfo
+from batuta.journal.schedules import Schedule
 from batuta.stores import rules
 from batuta.stores.listeners import Listeners
 
@@ -85,6 +86,7 @@ class Room(Struct):
     workers: dict[str, Registration] = field(default_factory=dict)
     locks: set[str] = field(default_factory=set)
     """Workers whose heart is open."""
+    schedules: dict[str, Schedule] = field(default_factory=dict)
 
     def inbox(self, chain_id: RunId) -> Inbox:
         return self.inboxes.setdefault(chain_id, Inbox())
@@ -134,6 +136,14 @@ class Room(Struct):
 
     def due_at(self, worker: WorkerInfo) -> int | None:
         return min((wake_at for wake_at, _ in self.due(worker)), default=None)
+
+    def scheduled(self) -> list[tuple[int, str]]:
+        """When each schedule that is not paused is to be looked at."""
+        found = self.schedules.values()
+        return [(row.next_at, row.id) for row in found if row.next_at is not None and not row.paused]
+
+    def schedule_at(self) -> int | None:
+        return min((at for at, _ in self.scheduled()), default=None)
 
 
 class MemoryDatabase:
