@@ -43,6 +43,7 @@ from batuta.stores.sqlite.effects import are_small
 from batuta.stores.sqlite.place import WorkerLocks, prepare
 from batuta.stores.sqlite.readers import Readers
 from batuta.stores.sqlite.rows import worker_row, workers_of
+from batuta.stores.sqlite.schedules import ScheduleVerbs
 from batuta.stores.sqlite.tapes import Tapes
 from batuta.stores.sqlite.watcher import Watcher
 from batuta.stores.sqlite.writer import Writer
@@ -51,7 +52,7 @@ SMALL_CHANGES = 2
 """A commit of no more changes may be synced on the event loop's thread."""
 
 
-class SqliteStore:
+class SqliteStore(ScheduleVerbs):
     """A `Store` in a SQLite file."""
 
     poll_seconds: float | None = 1.0
@@ -148,7 +149,7 @@ class SqliteStore:
 
     def tell(self, hint: Hint) -> None:
         """Pass a hint on to this store's listeners, from any thread."""
-        if hint.due or hint.messages or hint.closed or hint.answered:
+        if hint.due or hint.messages or hint.closed or hint.answered or hint.schedules:
             self._listeners.tell(hint)
 
     def timeline(self) -> str:

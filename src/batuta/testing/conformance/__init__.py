@@ -18,7 +18,7 @@ import pytest
 
 _TOPICS = (
     "attempts chains claim close commit_fence hints inbox kin kit large_batches lease_reap outputs parking poison "
-    "races reading sends start unread"
+    "races reading schedules sends start unread"
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{topic}" for topic in _TOPICS.split()))
 
@@ -38,6 +38,11 @@ from batuta.testing.conformance.parking import ParkingConformance  # noqa: E402
 from batuta.testing.conformance.poison import PoisonConformance  # noqa: E402
 from batuta.testing.conformance.races import RacesConformance  # noqa: E402
 from batuta.testing.conformance.reading import ReadingConformance  # noqa: E402
+from batuta.testing.conformance.schedules import (  # noqa: E402
+    DueSchedulesConformance,
+    FireConformance,
+    SchedulesConformance,
+)
 from batuta.testing.conformance.sends import SendsConformance  # noqa: E402
 from batuta.testing.conformance.start import StartConformance  # noqa: E402
 from batuta.testing.conformance.unread import UnreadConformance  # noqa: E402
@@ -48,6 +53,8 @@ __all__ = [
     "ClaimConformance",
     "CloseConformance",
     "CommitFenceConformance",
+    "DueSchedulesConformance",
+    "FireConformance",
     "HintsConformance",
     "InboxConformance",
     "KinConformance",
@@ -59,6 +66,7 @@ __all__ = [
     "PoisonConformance",
     "RacesConformance",
     "ReadingConformance",
+    "SchedulesConformance",
     "SendsConformance",
     "StartConformance",
     "UnreadConformance",

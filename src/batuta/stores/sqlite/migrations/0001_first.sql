@@ -124,7 +124,7 @@ CREATE TABLE workers (
     PRIMARY KEY (namespace, worker_id)
 ) STRICT, WITHOUT ROWID;
 
--- `spec` is JSON: when, what, and how to catch up.
+-- `spec` is JSON: when, what, and how to catch up. `state` is JSON, too: what is remembered between two looks.
 CREATE TABLE schedules (
     namespace  TEXT    NOT NULL,
     id         TEXT    NOT NULL,
@@ -134,8 +134,9 @@ CREATE TABLE schedules (
     updated_at INTEGER NOT NULL,
     next_at    INTEGER,
     last_at    INTEGER,
-    last_run   BLOB,
+    last_id    TEXT    NOT NULL DEFAULT '',
     spec       TEXT    NOT NULL,
+    state      TEXT    NOT NULL DEFAULT '{}',
     note       TEXT    NOT NULL DEFAULT '',
     PRIMARY KEY (namespace, id)
 ) STRICT, WITHOUT ROWID;
