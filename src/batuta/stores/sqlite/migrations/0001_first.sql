@@ -128,7 +128,7 @@ CREATE TABLE workers (
 CREATE TABLE schedules (
     namespace  TEXT    NOT NULL,
     id         TEXT    NOT NULL,
-    revision   INTEGER NOT NULL DEFAULT 0,
+    revision   INTEGER NOT NULL,
     paused     INTEGER NOT NULL DEFAULT 0,
     created_at INTEGER NOT NULL,
     updated_at INTEGER NOT NULL,
