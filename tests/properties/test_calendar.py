@@ -1,6 +1,7 @@
 """Next times against a brute-force oracle, over every kind of change of the clock."""
 
 import functools
+import itertools
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -120,9 +121,7 @@ def between(when: Cron, begin: datetime, end: datetime) -> list[datetime]:
 
 def at(text: str) -> Expression:
     minute, hour = text.split()
-    return Expression(
-        Field(minute, {int(minute)}), Field(hour, {int(hour)}), star(1, 31), star(1, 12), star(0, 6)
-    )
+    return Expression(Field(minute, {int(minute)}), Field(hour, {int(hour)}), star(1, 31), star(1, 12), star(0, 6))
 
 
 @settings(max_examples=150, deadline=None)
@@ -157,7 +156,7 @@ def test_a_daily_time_comes_once_on_every_day_of_the_wall_clock(
     found = between(cron(f"{minute} {hour} * * *", zone), change - timedelta(days=5), change + timedelta(days=5))
     days = [moment.astimezone(ZoneInfo(zone)).date() for moment in found]
     assert len(days) == len(set(days))
-    assert [later - day for day, later in zip(days, days[1:], strict=False)] == [timedelta(days=1)] * (len(days) - 1)
+    assert [later - day for day, later in itertools.pairwise(days)] == [timedelta(days=1)] * (len(days) - 1)
 
 
 @settings(max_examples=30, deadline=None)

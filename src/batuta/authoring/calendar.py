@@ -3,10 +3,10 @@
 A cron expression names times of the wall clock of its zone, and twice a year that clock jumps:
 
 - One that names times of the day (neither its minute nor its hour begins with `*`, as in `30 2 * * *`) has each of them
-  once a day. A time that is left out when clocks go forward comes when they have; one that comes twice when they go back
-  counts the first time.
-- One that recurs (`*/5 * * * *`, `0 * * * *`) has a slot at every real moment whose wall clock matches: none in the hour
-  that is left out, and twice as many in the one that comes twice.
+  once a day. A time that is left out when clocks go forward comes when they have; one that comes twice when they go
+  back counts the first time.
+- One that recurs (`*/5 * * * *`, `0 * * * *`) has a slot at every real moment whose wall clock matches: none in the
+  hour that is left out, and twice as many in the one that comes twice.
 """
 
 from __future__ import annotations
@@ -96,7 +96,10 @@ def cron(expression: str, zone: str = "UTC") -> Cron:
 
 
 def every(interval: float | timedelta, offset: float | timedelta = 0) -> Every:
-    """Each so many seconds, at least 1: `every(3600, offset=900)` is a quarter past each hour. Raises InvalidSchedule."""
+    """Each so many seconds, at least 1: `every(3600, offset=900)` is a quarter past each hour.
+
+    Raises InvalidSchedule.
+    """
     made = Every(_micros("every", interval), _micros("offset", offset))
     if made.interval < SECOND:
         raise InvalidSchedule(f"every({interval!r}) must be at least 1 second")
@@ -229,7 +232,9 @@ def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError, TypeError, AttributeError):
-        raise InvalidSchedule(f"time zone {name!r} is not known: give an IANA name such as 'America/Sao_Paulo'") from None
+        raise InvalidSchedule(
+            f"time zone {name!r} is not known: give an IANA name such as 'America/Sao_Paulo'"
+        ) from None
 
 
 # -- values

@@ -45,11 +45,12 @@ class Schedule:
 
     `target` is a workflow, or its name; `args` are its arguments. The id of a slot's run is `nightly:<slot>`, such as
     `nightly:2031-05-17T05:00:00Z`, and each slot has one run at most.
-    `overlap` is one of skip, buffer, allow, cancel. A slot that could not be begun within `catch_up` seconds is dropped.
-    `jitter`: begin up to so many seconds later, another number for each slot. `start_at` and `end_at` are the first and
-    the last time at which there may be a slot.
-    Other options are those of `client.start`, for each slot: queue, priority, timeout, execution_timeout, retry, version,
-    tags, memo; and `key`, which limits per key of a queue count by. Raises InvalidSchedule, and other InvalidInput.
+    `overlap` is one of skip, buffer, allow, cancel. A slot that could not be begun within `catch_up` seconds is
+    dropped. `jitter`: begin up to so many seconds later, another number for each slot. `start_at` and `end_at` are the
+    first and the last time at which there may be a slot.
+    Other options are those of `client.start`, for each slot: queue, priority, timeout, execution_timeout, retry,
+    version, tags, memo; and `key`, which limits per key of a queue count by.
+    Raises InvalidSchedule, and other InvalidInput.
     """
 
     def __init__(
@@ -165,8 +166,8 @@ class ScheduleBackend(Protocol):
     async def pause(self, id: str, note: str) -> None: ...
     async def resume(self, id: str) -> None: ...
     async def trigger(self, id: str) -> RunRef: ...
-    async def backfill(self, id: str, start: int, end: int) -> list[str]: ...
-    async def next_times(self, id: str, count: int) -> list[datetime]: ...
+    async def backfill(self, id: str, start: int, end: int) -> Sequence[str]: ...
+    async def next_times(self, id: str, count: int) -> Sequence[datetime]: ...
 
 
 class Schedules:
@@ -181,7 +182,7 @@ class Schedules:
         return await self._backend.create(_checked(schedule))
 
     async def update(self, schedule: Schedule) -> ScheduleView:
-        """Put this one in place of the one that has its id. Whether that is paused, why, and what it began last stay."""
+        """Put this one in place of the one that has its id. Whether that is paused, why, and what it began stay."""
         return await self._backend.update(_checked(schedule))
 
     async def get(self, id: str) -> ScheduleView:

@@ -195,7 +195,9 @@ def firing_of(namespace: str, row: Row, plan: Plan, made: Decision) -> Firing:
         state=text_of(made.state),
         last_at=last,
         last_id="" if last is None else slot_id(row.id, last),
-        starts=[run_for(namespace, plan, slot_id(row.id, slot), slot, _delay(row.id, plan, slot)) for slot in made.begun],
+        starts=[
+            run_for(namespace, plan, slot_id(row.id, slot), slot, _delay(row.id, plan, slot)) for slot in made.begun
+        ],
     )
 
 
@@ -249,7 +251,7 @@ def first_row(id: str, plan: Plan, now: int) -> Row:
 
 
 def replaced_row(row: Row, plan: Plan, now: int) -> Row | None:
-    """The row with another plan; None when it has that one. With another calendar its slots are those later than `now`."""
+    """The row with another plan; None when it has that one. With another calendar its slots are those after `now`."""
     spec = text_of(plan)
     if spec == row.spec:
         return None
@@ -275,4 +277,3 @@ def paused_row(row: Row, note: str) -> Row:
 def resumed_row(row: Row, now: int) -> Row:
     """Its slots are those later than `now`."""
     return replace(row, paused=False, note="", state=text_of(State(now)), next_at=read_plan(row).next(now))
-

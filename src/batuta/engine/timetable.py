@@ -99,7 +99,7 @@ class NativeSchedules:
                 break
         return RunRef(run.id, run.run_id, chain_id=run.run_id)
 
-    async def backfill(self, id: str, start: int, end: int) -> list[str]:
+    async def backfill(self, id: str, start: int, end: int) -> Sequence[str]:
         plan = read_plan((await self._store.schedule(id)).schedule)
         wanted = plan.between(start - 1, end - 1, MOST_BACKFILLED + 1)
         if len(wanted) > MOST_BACKFILLED:
@@ -110,13 +110,11 @@ class NativeSchedules:
             runs = [new_run(plan.work, slot_id(id, slot), new_run_id()) for slot in wanted[first : first + _CHUNK]]
             outcomes = await self._store.start_many(runs)
             begun += [
-                run.id
-                for run, outcome in zip(runs, outcomes, strict=True)
-                if isinstance(outcome, tuple) and outcome[1]
+                run.id for run, outcome in zip(runs, outcomes, strict=True) if isinstance(outcome, tuple) and outcome[1]
             ]
         return begun
 
-    async def next_times(self, id: str, count: int) -> list[datetime]:
+    async def next_times(self, id: str, count: int) -> Sequence[datetime]:
         plan = read_plan((await self._store.schedule(id)).schedule)
         found: list[datetime] = []
         slot = plan.next(await self._store.now())

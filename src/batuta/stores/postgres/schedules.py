@@ -18,11 +18,11 @@ class ScheduleVerbs(Base):
     """The part of the store that is about schedules."""
 
     async def put_schedule(self, schedule: Schedule, expected: int | None = None) -> bool:
-        values = (schedule.id, schedule.spec, schedule.state, schedule.paused, schedule.note)
-        values += (schedule.next_at, schedule.last_at, schedule.last_id)
+        said = (schedule.id, schedule.spec, schedule.state, schedule.paused, schedule.note)
+        times = (schedule.next_at, schedule.last_at, schedule.last_id)
         statement = "insert_schedule" if expected is None else "replace_schedule"
         fence = () if expected is None else (expected,)
-        written = bool(await self._pool.write(self._sql[statement], self.namespace, *values, *fence))
+        written = bool(await self._pool.write(self._sql[statement], self.namespace, *said, *times, *fence))
         self._announcer.tell(Hint(schedules=written))
         return written
 
