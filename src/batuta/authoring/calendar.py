@@ -145,8 +145,10 @@ def _next_cron(when: Cron, after: int) -> int | None:
     Not by giving CronSim the zone: it loses its way where a clock moves by half an hour, or at midnight, and it goes
     back to before the start when that lies in the second pass of a repeated hour.
     """
+    if after >= _LATEST:
+        return None
     zone, exact = _zone(when.zone), _names_times(when.expression)
-    start = _from_epoch(min(after, _LATEST))
+    start = _from_epoch(after)
     wall = start + _offset(zone, start)
     best: datetime | None = None
     for one in _wall_times(when.expression, wall - _overlap(zone, start)):

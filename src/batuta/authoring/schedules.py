@@ -201,9 +201,7 @@ class Schedules:
 
     async def pause(self, id: str, note: str = "") -> None:
         """No slots until it is resumed. `note` says why, to whoever looks."""
-        if not isinstance(note, str) or readable(note) != note:
-            raise InvalidInput(f"note={note!r} must be text, without NUL and without halves of surrogate pairs")
-        await self._backend.pause(check_schedule_id(id), note)
+        await self._backend.pause(check_schedule_id(id), _note(note))
 
     async def resume(self, id: str) -> None:
         """Go on with the next slot: those of the pause are not caught up on."""
@@ -226,6 +224,12 @@ class Schedules:
         if type(count) is not int or not 1 <= count <= 1_000:
             raise InvalidInput(f"count={count!r} must be a whole number from 1 to 1000")
         return await self._backend.next_times(check_schedule_id(id), count)
+
+
+def _note(note: object) -> str:
+    if not isinstance(note, str) or readable(note) != note:
+        raise InvalidInput(f"note={note!r} must be text, without NUL and without halves of surrogate pairs")
+    return note
 
 
 def _checked(schedule: object) -> Schedule:

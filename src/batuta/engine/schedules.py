@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
 import msgspec
 
@@ -25,7 +26,7 @@ from batuta.errors import InvalidSchedule, RunClosed, StoreError, UnknownRun, Un
 from batuta.failpoints import failpoint
 from batuta.ids import jitter
 from batuta.journal.records import Message, MessageKind
-from batuta.journal.schedules import DueSchedule, Firing
+from batuta.journal.schedules import DueSchedule, Firing, Schedule
 from batuta.journal.store import Store
 
 log = logging.getLogger("batuta.schedules")
@@ -37,6 +38,7 @@ _MOST_STARTS = 1_000
 _SPREAD = 0.05
 _AFTER_COLLISION = 0.1
 _AFTER_ERROR = 1.0
+_AFTER_RIDDLE = 10.0
 _FEW = 20
 
 
@@ -48,6 +50,7 @@ class Scheduler:
         self._spread = 0.0 if store.poll_seconds is None else _SPREAD
         self._at: int | None = None
         self._uncertain = False
+        self._unreadable: set[tuple[str, int]] = set()
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -118,8 +121,9 @@ class Scheduler:
             fired += sum(await self._store.fire(group))
             failpoint("schedule.after_fire")
         self._at = await self._store.schedule_at()
-        if found and not fired:  # others were quicker, and may not be done; or nothing of it can be read
-            return _AFTER_COLLISION * (0.5 + jitter())
+        if found and not fired:  # others were quicker, and may not be done; or this one cannot read any of them
+            readable = any((due.schedule.id, due.schedule.revision) not in self._unreadable for due in found)
+            return (_AFTER_COLLISION if readable else _AFTER_RIDDLE) * (0.5 + jitter())
         return 0.0 if self._is_due() else self._until_due()
 
     async def _decide_all(self, found: Sequence[DueSchedule]) -> list[Firing]:
@@ -129,7 +133,7 @@ class Scheduler:
             try:
                 plan, state = read_plan(row), read_state(row)
             except (msgspec.DecodeError, InvalidSchedule) as error:
-                log.error("schedule %r cannot be read by this worker: %s", row.id, error)
+                self._give_up(row, error)
                 continue
             now = max(self._clock.now(), row.next_at or 0)  # the store says that it is due: it is at least that late
             made = decide(plan, state, now, due.busy, row.last_id)
@@ -138,6 +142,12 @@ class Scheduler:
                 await self._ask_to_end(row.last_id, row.id)
             firings.append(firing_of(self._store.namespace, row, plan, made))
         return firings
+
+    def _give_up(self, row: Schedule, error: Exception) -> None:
+        """Of another version of this package: its workers will see to it."""
+        if (row.id, row.revision) not in self._unreadable:
+            self._unreadable = {(row.id, row.revision), *islice(self._unreadable, MOST_LOOKED_AT)}
+            log.error("schedule %r cannot be read by this worker: %s", row.id, error)
 
     async def _ask_to_end(self, run: str, id: str) -> None:
         """Before it is noted that it was asked: once more does no harm."""

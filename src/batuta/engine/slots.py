@@ -153,12 +153,12 @@ def decide(plan: Plan, state: State, now: int, busy: bool, last_id: str = "") ->
     most = MOST_BEGUN if plan.overlap is Overlap.ALLOW else MOST_PASSED
     due = plan.between(earliest, now, most)
     owed = due if state.waiting is None else [state.waiting, *due]
-    made = Decision(State(due[-1] if due else earliest), None)
+    cursor = due[-1] if due else earliest
+    made = Decision(State(cursor), plan.next(cursor))
     oldest = plan.next(state.cursor) if earliest > state.cursor else None
     made.missed = oldest if oldest is not None and oldest <= earliest else None
     if owed:
-        _share_out(plan, state, made, owed, busy, last_id, more=len(due) == most)
-    made.next_at = plan.next(made.state.cursor)
+        _share_out(plan, state, made, owed, busy, last_id, more=made.next_at is not None and made.next_at <= now)
     if made.state.waiting is not None:
         again = now + min(max((now - made.state.waiting) // 10, _SHORTEST_WAIT), _LONGEST_WAIT)
         made.next_at = again if made.next_at is None else min(made.next_at, again)
