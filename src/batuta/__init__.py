@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from batuta.app import App
 from batuta.authoring.attempt import CompleteLater, activity_info, heartbeat
+from batuta.authoring.calendar import cron, every, once
 from batuta.authoring.chains import continue_as_new, safe_point
 from batuta.authoring.children import Child, run_child, send, start_child
 from batuta.authoring.completed import as_completed
@@ -14,6 +15,7 @@ from batuta.authoring.messages import Query, Signal, Update, publish
 from batuta.authoring.options import ActivityOptions
 from batuta.authoring.patches import deprecate_patch, patched
 from batuta.authoring.retry import Retry
+from batuta.authoring.schedules import Overlap, Schedule, ScheduleView
 from batuta.authoring.timers import cancel_timer, wait_for_timer
 from batuta.client import Batuta
 from batuta.connect import connect
@@ -28,6 +30,7 @@ from batuta.errors import (
     DuplicateTimer,
     Interrupted,
     InvalidInput,
+    InvalidSchedule,
     InvalidToken,
     LostAttempt,
     NonRetryable,
@@ -40,9 +43,11 @@ from batuta.errors import (
     RunNotCompleted,
     RunTerminated,
     RunTimedOut,
+    ScheduleExists,
     TokenUsed,
     UnknownQuery,
     UnknownRun,
+    UnknownSchedule,
     UpdateFailed,
     UpdateRejected,
 )
@@ -68,11 +73,13 @@ __all__ = [
     "Handle",
     "Interrupted",
     "InvalidInput",
+    "InvalidSchedule",
     "InvalidToken",
     "LostAttempt",
     "NonRetryable",
     "NotParked",
     "NotPublished",
+    "Overlap",
     "Query",
     "QueryFailed",
     "Retry",
@@ -83,10 +90,14 @@ __all__ = [
     "RunState",
     "RunTerminated",
     "RunTimedOut",
+    "Schedule",
+    "ScheduleExists",
+    "ScheduleView",
     "Signal",
     "TokenUsed",
     "UnknownQuery",
     "UnknownRun",
+    "UnknownSchedule",
     "Update",
     "UpdateFailed",
     "UpdateRejected",
@@ -98,11 +109,14 @@ __all__ = [
     "cancel_timer",
     "connect",
     "continue_as_new",
+    "cron",
     "deprecate_patch",
+    "every",
     "heartbeat",
     "info",
     "logger",
     "now",
+    "once",
     "patched",
     "publish",
     "random",

@@ -15,6 +15,7 @@ from batuta.authoring.definitions import Workflow
 from batuta.authoring.failures import to_failure
 from batuta.authoring.handle import Handle
 from batuta.authoring.letters import start_signal
+from batuta.authoring.schedules import Schedule, Schedules
 from batuta.authoring.starting import check_id, check_start_options, check_tags, name_version_input
 from batuta.authoring.tokens import parse_token
 from batuta.clock import SECOND
@@ -39,6 +40,8 @@ class Batuta:
     ) -> None:
         self._backend, self._opening, self._closing = backend, opening, closing
         self._max_payload = max_payload
+        self.schedules = Schedules(backend.schedules, lambda ref: self._handle(ref, None))
+        """Schedules: made, changed, paused, triggered."""
 
     async def __aenter__(self) -> Self:
         await self._opening()
@@ -119,13 +122,17 @@ class Batuta:
         workflows: Sequence[Workflow[..., Any]] = (),
         activities: Sequence[object] = (),
         queues: Sequence[str] = ("default",),
+        schedules: Sequence[Schedule] = (),
         **settings: Any,
     ) -> AbstractAsyncContextManager[Any]:
         """A worker for these workflows and activities (functions, or instances with decorated methods).
 
+        When it starts, it sees to it that the store has these schedules: made if they are not there, replaced if they
+        are others.
+
         It runs while its context is open. `settings` are those of `batuta.settings.Settings`.
         """
-        return self._backend.worker(workflows, activities, queues, **settings)
+        return self._backend.worker(workflows, activities, queues, schedules, **settings)
 
 
 def _request(workflow: Any, args: tuple[Any, ...], id: str | None, options: dict[str, Any], limit: int) -> StartRequest:

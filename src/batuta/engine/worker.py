@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,7 +15,9 @@ from batuta.clock import Clock
 from batuta.engine.collector import tune_collector
 from batuta.engine.committer import STORE_FAILED
 from batuta.engine.routes import routed_calls
+from batuta.engine.schedules import reconcile
 from batuta.engine.session import Session
+from batuta.engine.slots import Plan
 from batuta.engine.waiters import Waiters
 from batuta.errors import DuplicateDefinition, InvalidInput, StoreError, WorkerError
 from batuta.ids import jitter
@@ -38,7 +40,9 @@ class Worker:
         clock: Clock,
         crew: list[Worker],
         waiters: Waiters,
+        plans: Mapping[str, Plan],
     ) -> None:
+        self._plans = plans
         self._activities = _activities_by_name(activities)
         self.code = by_code(workflows) | routed_calls(self._activities)
         if isinstance(queues, str) or not queues:
@@ -69,6 +73,7 @@ class Worker:
             log.warning("%s", sentence)
         if self._settings.tune_collector:
             tune_collector()
+        await reconcile(self._store, self._plans)
         session = self._new_session()
         await session.open()
         self.session = session

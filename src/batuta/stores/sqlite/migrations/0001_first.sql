@@ -166,18 +166,19 @@ CREATE TABLE begun (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX begun_slot ON begun (namespace, queue, slot);
 
--- `spec` is JSON: when, what, and how to catch up.
+-- `spec` is JSON: when, what, and how to catch up. `state` is JSON, too: what is remembered between two looks.
 CREATE TABLE schedules (
     namespace  TEXT    NOT NULL,
     id         TEXT    NOT NULL,
-    revision   INTEGER NOT NULL DEFAULT 0,
+    revision   INTEGER NOT NULL,
     paused     INTEGER NOT NULL DEFAULT 0,
     created_at INTEGER NOT NULL,
     updated_at INTEGER NOT NULL,
     next_at    INTEGER,
     last_at    INTEGER,
-    last_run   BLOB,
+    last_id    TEXT    NOT NULL DEFAULT '',
     spec       TEXT    NOT NULL,
+    state      TEXT    NOT NULL DEFAULT '{}',
     note       TEXT    NOT NULL DEFAULT '',
     PRIMARY KEY (namespace, id)
 ) STRICT, WITHOUT ROWID;
