@@ -7,12 +7,14 @@ BatutaError
 │   ├── InvalidURL              a store address that names no store
 │   ├── InvalidToken            a text that names no attempt of an activity of this namespace
 │   ├── MissingExtra            an optional dependency is not installed
+│   ├── WrongTransaction        a transaction of the caller's in which nothing can be started
 │   ├── DuplicateDefinition     two definitions of one name in one worker
 │   └── DuplicateTimer          a timer id used twice in one run
 ├── UnknownRun / UnknownWorkflow / UnknownActivity
 ├── AlreadyStarted              the id is taken
 ├── RunClosed                   the run has ended; the message was refused
 ├── NotParked                   the run goes on by itself; there is nothing to try again
+├── TransactionFailed           the caller's own transaction had failed before
 ├── RunNotCompleted             awaiting a result that will not come
 │   ├── RunFailed · RunCancelled · RunTerminated · RunTimedOut
 ├── ActivityError               raised into workflow code
@@ -86,6 +88,10 @@ class MissingExtra(InvalidInput):
     def __init__(self, what: str, extra: str) -> None:
         super().__init__(f"{what}: an extra is needed that is not installed: pip install 'batuta[{extra}]'")
         self.extra = extra
+
+
+class WrongTransaction(InvalidInput):
+    """`transaction=` is nothing in which a run can be started: of another database or driver, or not begun."""
 
 
 class DuplicateDefinition(InvalidInput):
@@ -175,6 +181,10 @@ class NotParked(BatutaError):
     def __init__(self, id: object, state: str) -> None:
         super().__init__(f"run {str(id)!r} is {state}: only a parked run (needs_code, poisoned) can be tried again")
         self.id, self.state = id, state
+
+
+class TransactionFailed(BatutaError):
+    """The caller's own transaction had failed before: it can only be rolled back, and nothing was started in it."""
 
 
 # -- a result that will not come

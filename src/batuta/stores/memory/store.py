@@ -10,7 +10,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from batuta.clock import SECOND
-from batuta.errors import AlreadyStarted, InvalidInput, RunClosed, UnknownRun
+from batuta.errors import AlreadyStarted, InvalidInput, RunClosed, UnknownRun, WrongTransaction
 from batuta.ids import RunId
 from batuta.journal.entries import Entry
 from batuta.journal.records import (
@@ -32,13 +32,15 @@ from batuta.journal.records import (
     WorkerView,
 )
 from batuta.journal.states import CLOSED, PARKED, RunState
-from batuta.journal.store import Heart
+from batuta.journal.store import Borrowed, Guest, Heart
 from batuta.stores import rules
 from batuta.stores.listeners import Listeners
 from batuta.stores.memory.commits import Commit
 from batuta.stores.memory.heart import MemoryHeart
 from batuta.stores.memory.moment import Moment
 from batuta.stores.memory.tables import MemoryDatabase, Registration, Room, Row
+
+_NO_TRANSACTIONS = "memory:// has no transactions that others can begin: use SQLite or PostgreSQL, also in this test"
 
 
 class MemoryStore:
@@ -108,6 +110,12 @@ class MemoryStore:
         except AlreadyStarted as error:
             return error
         return row.snapshot(), is_new
+
+    async def enter(self, transaction: object, runs: Sequence[NewRun]) -> Guest:
+        raise WrongTransaction(_NO_TRANSACTIONS)
+
+    def borrow(self, connection: object) -> Borrowed:
+        raise WrongTransaction(_NO_TRANSACTIONS)
 
     async def start(self, run: NewRun, message: Message | None = None) -> tuple[Run, bool]:
         with self.transaction() as moment:

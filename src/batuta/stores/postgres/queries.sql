@@ -133,6 +133,14 @@ WITH fresh AS MATERIALIZED (
 )
 SELECT * FROM fresh;
 
+-- enqueue --
+-- Also sent through other drivers, which are given each parameter once, in this order.
+SELECT batuta.enqueue(
+    CAST($1 AS text), CAST($2 AS text), CAST($3 AS text), CAST($4 AS text), CAST($5 AS text)) AS enqueued;
+
+-- place --
+SELECT batuta.place() AS place;
+
 -- send_message --
 SELECT * FROM batuta.send_message($1, $2, $3, $4, $5, $6);
 

@@ -31,7 +31,7 @@ from batuta.journal.records import (
     WorkerView,
 )
 from batuta.journal.states import RunState
-from batuta.journal.store import Heart
+from batuta.journal.store import Borrowed, Guest, Heart
 from batuta.stores import rules
 from batuta.stores.listeners import Listeners
 from batuta.stores.sqlite import claims, intake, lists, schema
@@ -40,6 +40,7 @@ from batuta.stores.sqlite.batch import Answers, commit_batch
 from batuta.stores.sqlite.beats import SqliteHeart
 from batuta.stores.sqlite.connection import Faults, Q
 from batuta.stores.sqlite.effects import are_small
+from batuta.stores.sqlite.guests import Guests
 from batuta.stores.sqlite.place import WorkerLocks, prepare
 from batuta.stores.sqlite.readers import Readers
 from batuta.stores.sqlite.rows import worker_row, workers_of
@@ -67,6 +68,7 @@ class SqliteStore:
         self._locks = WorkerLocks(self._path)
         self._listeners = Listeners()
         self._watcher = Watcher(self._writer, self._listeners, namespace)
+        self._guests = Guests(self._path, self._start_on, self.tell)
 
     @property
     def faults(self) -> Faults | None:
@@ -174,6 +176,17 @@ class SqliteStore:
         )
         self.tell(Hint(due=any(isinstance(outcome, tuple) and outcome[1] for outcome in outcomes)))
         return outcomes
+
+    async def enter(self, transaction: object, runs: Sequence[NewRun]) -> Guest:
+        return self._guests.enter(transaction)
+
+    def borrow(self, connection: object) -> Borrowed:
+        return self._guests.borrow(connection)
+
+    def _start_on(
+        self, cursor: sqlite3.Cursor, runs: Sequence[NewRun], after: NewRun | None
+    ) -> list[StartOutcome]:
+        return intake.start_many(cursor, self.namespace, runs, self.clock_now())
 
     async def send(self, run_id: RunId, message: Message) -> bool:
         now = self.clock_now()
