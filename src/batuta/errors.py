@@ -10,7 +10,7 @@ BatutaError
 │   ├── WrongTransaction        a transaction of the caller's in which nothing can be started
 │   ├── DuplicateDefinition     two definitions of one name in one worker
 │   └── DuplicateTimer          a timer id used twice in one run
-├── UnknownRun / UnknownWorkflow / UnknownActivity
+├── UnknownRun / UnknownWorkflow / UnknownActivity / UnknownQueue
 ├── AlreadyStarted              the id is taken
 ├── RunClosed                   the run has ended; the message was refused
 ├── NotParked                   the run goes on by itself; there is nothing to try again
@@ -116,6 +116,14 @@ class UnknownRun(BatutaError, LookupError):
         place = f" in namespace {namespace!r}" if namespace else ""
         super().__init__(f"no run {str(which)!r}{place}: check the id, and that this is the right database")
         self.which = which
+
+
+class UnknownQueue(BatutaError, LookupError):
+    """There is nothing in a queue of this name, nobody works on it, and nobody has set it up."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no queue {name!r}: `batuta queues list` shows those that there are")
+        self.name = name
 
 
 class UnknownSchedule(BatutaError, LookupError):

@@ -96,7 +96,9 @@ async def test_an_id_that_is_taken_does_not_harm_the_transaction(store: Postgres
     assert await exists(store, other)
 
 
-async def test_the_callers_own_rows_and_the_run_are_one(store: PostgresStore, caller: Caller, postgres_url: str) -> None:
+async def test_the_callers_own_rows_and_the_run_are_one(
+    store: PostgresStore, caller: Caller, postgres_url: str
+) -> None:
     run = new_run()
     await caller.begin()
     await caller.execute("CREATE TABLE orders (id int)")
@@ -220,9 +222,7 @@ async def test_a_session_of_another_database_system_is_refused(store: PostgresSt
 
 
 @pytest.mark.parametrize("driver", EVERY)
-async def test_a_guest_says_whether_its_connection_blocks(
-    store: PostgresStore, postgres_url: str, driver: str
-) -> None:
+async def test_a_guest_says_whether_its_connection_blocks(store: PostgresStore, postgres_url: str, driver: str) -> None:
     assert ASYNC.keys() | BLOCKING.keys() == EVERY.keys()
     async with EVERY[driver](postgres_url) as caller:
         assert (await store.enter(caller.given, [])).blocking is (driver in BLOCKING)

@@ -74,9 +74,9 @@ async def test_a_run_and_the_callers_rows_are_there_together_or_not_at_all(
     store: SqliteStore, connection: sqlite3.Connection, path: Path, version: str, request: pytest.FixtureRequest
 ) -> None:
     request.getfixturevalue(version)
-    worker = await live_worker(store)
+    worker, start_body = await live_worker(store), '{"value":["\\u0000é"]}'
     for commit in (False, True):
-        run = new_run("a", start='{"value":["\\u0000é"]}')
+        run = new_run("a", start=start_body)
         borrowed = await begin(store.borrow(connection))
         connection.execute("INSERT INTO orders VALUES (1)")
         [(found, is_new)] = await start(store, connection, run)  # type: ignore[misc]  # it is no error
@@ -85,7 +85,7 @@ async def test_a_run_and_the_callers_rows_are_there_together_or_not_at_all(
         borrowed.end(commit=commit)
         assert await exists(store, run) is commit
         assert orders(path) == commit
-    assert (await claim_one(store, worker)).messages[0].body == run.start
+    assert (await claim_one(store, worker)).messages[0].body == start_body
 
 
 async def test_nobody_else_writes_meanwhile_and_all_go_on_afterwards(
@@ -166,9 +166,7 @@ async def test_an_id_that_is_taken_does_not_harm_the_transaction(
     taken, _ = await store.start(new_run("a"))
     other = new_run("b")
     borrowed = await begin(store.borrow(connection))
-    refused, same, _ = await start(
-        store, connection, new_run("a", if_exists=IfExists.REJECT), new_run("a"), other
-    )
+    refused, same, _ = await start(store, connection, new_run("a", if_exists=IfExists.REJECT), new_run("a"), other)
     borrowed.end(commit=True)
     assert isinstance(refused, AlreadyStarted)
     assert same == (taken, False)
@@ -215,9 +213,7 @@ async def test_another_file_is_refused(store: SqliteStore, tmp_path: Path) -> No
                 await start(store, other, new_run())
 
 
-async def test_the_same_file_by_another_name_is_the_same(
-    store: SqliteStore, path: Path, tmp_path: Path
-) -> None:
+async def test_the_same_file_by_another_name_is_the_same(store: SqliteStore, path: Path, tmp_path: Path) -> None:
     link = tmp_path / "link.db"
     link.symlink_to(path)
     with closing(sqlite3.connect(link)) as other:

@@ -7,7 +7,15 @@ from collections.abc import Sequence
 
 from msgspec import json
 
-from batuta.errors import AlreadyStarted, BadData, OutcomeUnknown, RunClosed, StoreUnavailable, UnknownRun
+from batuta.errors import (
+    AlreadyStarted,
+    BadData,
+    OutcomeUnknown,
+    RunClosed,
+    StoreUnavailable,
+    UnknownRun,
+    WrongTransaction,
+)
 from batuta.ids import RunId
 from batuta.journal.entries import Entry
 from batuta.journal.records import Attempt, Hint, IfExists, Message, NewRun, Run, StartOutcome, Tape, WorkerInfo
