@@ -108,7 +108,7 @@ class Poller:
         failpoint("claim.before")
         self.claims_begun += 1
         try:
-            tapes = await session.store.claim(session.info, limit)
+            tapes = (await session.store.claim(session.info, limit)).tapes
         finally:
             self.claims_ended += 1
         if tapes:
