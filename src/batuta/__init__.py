@@ -44,10 +44,12 @@ from batuta.errors import (
     RunTerminated,
     RunTimedOut,
     TokenUsed,
+    TransactionFailed,
     UnknownQuery,
     UnknownRun,
     UpdateFailed,
     UpdateRejected,
+    WrongTransaction,
 )
 from batuta.journal.states import RunState
 
@@ -95,12 +97,14 @@ __all__ = [
     "RunTimedOut",
     "Signal",
     "TokenUsed",
+    "TransactionFailed",
     "UnknownQuery",
     "UnknownRun",
     "Update",
     "UpdateFailed",
     "UpdateRejected",
     "Workflow",
+    "WrongTransaction",
     "activity",
     "activity_info",
     "as_completed",

@@ -33,9 +33,7 @@ from batuta.cli.starting import tell_run, wait_for_end
 @click.option("--wait", is_flag=True, help="Wait for its end; exit 1 unless it completes.")
 @click.option("--wait-timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="How long to wait at most.")
 @placed
-def enqueue(
-    place: Place, /, name: str, text: str | None, wait: bool, wait_timeout: float | None, **more: Any
-) -> None:
+def enqueue(place: Place, /, name: str, text: str | None, wait: bool, wait_timeout: float | None, **more: Any) -> None:
     """Have a worker execute the job NAME. It is durable when this returns.
 
     The options of its definition (retry, timeout, ...) are used by the worker; its queue, priority and expiry are not

@@ -167,5 +167,3 @@ async def find_job(client: Batuta, id: str) -> tuple[Handle[Any], Description]:
     if run.kind is not RunKind.JOB:
         raise InvalidInput(f"run {id!r} is no job but of kind {run.kind}: use `batuta runs`")
     return handle, run
-
-

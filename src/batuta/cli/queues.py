@@ -58,7 +58,7 @@ def show(place: Place, name: str) -> None:
 @click.option("--rate", metavar="RATE|none", help="Runs that begin in any period, such as 100/min.")
 @click.option("--key-rate", metavar="RATE|none", help="The same for each key.")
 @placed
-def limit(place: Place, name: str, **given: str | None) -> None:
+def limit(place: Place, /, name: str, **given: str | None) -> None:
     """Set limits of the queue NAME; those that are left out stay, `none` takes one away.
 
     They hold for all workers together, from the next run that is taken on. A worker that declares limits for the queue

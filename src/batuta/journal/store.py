@@ -12,7 +12,7 @@ Errors, the same for all stores (see `batuta.errors`):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -89,7 +89,7 @@ class Guest(Protocol):
 class Borrowed(Protocol):
     """A transaction on the caller's own connection that the store begins and ends, under the store's locks."""
 
-    def begin(self) -> Iterator[float]:
+    def begin(self) -> Generator[float, None, None]:
         """Begin it. As long as others write, this gives the seconds after which to go on asking.
 
         Raises WrongTransaction, StoreUnavailable (others write for too long), and the driver's errors."""

@@ -181,7 +181,7 @@ def _tuple_row() -> Any:
 
 def _check_psycopg(connection: Any) -> None:
     """A connection that does not commit by itself begins a transaction with its first statement."""
-    idle = sys.modules["psycopg"].pq.TransactionStatus.IDLE  # type: ignore[attr-defined]  # a module by name
+    idle = sys.modules["psycopg"].pq.TransactionStatus.IDLE
     if connection.autocommit and connection.info.transaction_status == idle:
         raise _not_begun("with connection.transaction()")
 

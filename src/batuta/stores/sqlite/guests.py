@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -90,7 +90,7 @@ class BorrowedConnection:
         self._lock = -1
         self.has_news = False
 
-    def begin(self) -> Iterator[float]:
+    def begin(self) -> Generator[float, None, None]:
         check_file(self._connection, self._guests.path)
         if self._connection.in_transaction:
             raise WrongTransaction(
