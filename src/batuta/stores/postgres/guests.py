@@ -1,44 +1,42 @@
 """Starting runs inside a transaction of the caller's own, on whatever connection to the same database it has.
 
-Nothing is imported for it: who has a connection of a driver has imported the driver. One SQL function does the work,
-with texts as its parameters, which every driver can pass on.
+One SQL function does the work, with texts as its parameters, which every driver can pass on.
 """
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
-import asyncpg
 from msgspec import json
 
 from batuta.errors import AlreadyStarted, StoreUnavailable, TransactionFailed, WrongTransaction
-from batuta.journal.records import IfExists, NewRun, StartOutcome
+from batuta.journal.records import NewRun, StartOutcome
+from batuta.journal.store import Borrowed, Guest
+from batuta.stores import rules
 from batuta.stores.postgres import batch
+from batuta.stores.postgres.base import Base
+from batuta.stores.postgres.drivers import Link, link_to
+from batuta.stores.postgres.hints import FROM_A_GUEST
 from batuta.stores.postgres.rows import run_of
 
-_SUPPORTED = (
-    "an asyncpg connection, a psycopg (3) connection, or a SQLAlchemy Session, AsyncSession, Connection or "
-    "AsyncConnection, each on the client's own database"
-)
-_PARAMETER = re.compile(r"\$(\d+)")
 _FAILED = "25P02"
 _NOT_THERE = frozenset({"3F000", "42883", "42P01"})
 
 
-class Link(Protocol):
-    """A caller's connection, whatever its driver."""
+class Guests(Base):
+    """Transactions of callers."""
 
-    blocking: bool
+    async def enter(self, transaction: object, runs: Sequence[NewRun]) -> Guest:
+        link = link_to(transaction)
+        if not self._place:
+            self._place = (await self._pool.read(self._sql["place"]))[0]["place"]
+        texts = (self.namespace, self._place, self._channel, FROM_A_GUEST)
+        return PostgresGuest(link, self._sql["enqueue"], self.address.schema, texts)
 
-    async def ask(self, query: str, texts: Sequence[str]) -> str | None:
-        """The one value of a query whose parameters $1, $2, ... are texts. Raises WrongTransaction, driver's errors.
-
-        Never suspends when it is blocking."""
-        ...
+    def borrow(self, connection: object) -> Borrowed:
+        raise WrongTransaction("on PostgreSQL begin the transaction as you always do, and give it as `transaction=`")
 
 
 class PostgresGuest:
@@ -51,17 +49,18 @@ class PostgresGuest:
         self._link, self._query, self._schema, self._texts = link, query, schema, texts
 
     async def start_many(self, runs: Sequence[NewRun], after: NewRun | None = None) -> list[StartOutcome]:
-        columns = json.encode(batch.unowned_columns(runs)).decode()
+        asked = list(runs) if after is None else [*(rules.member(run, after) for run in runs), after]
+        columns = [[None if after is None else after.run_id], *batch.together_columns(asked)]
         try:
-            answer = await self._link.ask(self._query, [*self._texts, columns])
+            answer = await self._link.ask(self._query, [*self._texts, json.encode(columns).decode()])
         except Exception as error:
             if (meant := self._meant(error)) is None:
                 raise  # the caller's own: it may know what to do about a deadlock or a lost connection
             raise meant from error
         if answer is None:
             raise WrongTransaction("the transaction is one of another database than the client's: nothing was started")
-        found = {UUID(row["given"]): row["run"] for row in json.decode(answer)}
-        return [_outcome(run, found.get(run.run_id)) for run in runs]
+        found = {UUID(row["asked"]): row["run"] for row in json.decode(answer)}
+        return [_outcome(run, found.get(run.run_id)) for run in asked]
 
     def _meant(self, error: Exception) -> Exception | None:
         state = _sqlstate(error)
@@ -95,137 +94,6 @@ def _outcome(run: NewRun, row: dict[str, Any] | None) -> StartOutcome:
     found = run_of(row)
     if found.run_id == run.run_id:
         return found, True
-    if run.if_exists is IfExists.RETURN:
+    if run.debounce or run.if_exists in rules.GIVES:
         return found, False
     return AlreadyStarted(run.id, str(found.state))
-
-
-# -- drivers
-
-
-def link_to(transaction: Any) -> Link:
-    """The caller's connection, as one of ours. Raises WrongTransaction when it is of no kind that is known here."""
-    if isinstance(transaction, asyncpg.Connection | asyncpg.pool.PoolConnectionProxy):
-        return _Asyncpg(transaction)
-    if _is(transaction, "psycopg", "AsyncConnection"):
-        return _Psycopg(transaction)
-    if _is(transaction, "psycopg", "Connection"):
-        return _BlockingPsycopg(transaction)
-    if _is(transaction, "sqlalchemy.orm", "scoped_session") or _is(
-        transaction, "sqlalchemy.ext.asyncio", "async_scoped_session"
-    ):
-        transaction = transaction()  # the session of this thread or task
-    if _is(transaction, "sqlalchemy.ext.asyncio", "AsyncSession", "AsyncConnection"):
-        return _AsyncSqlalchemy(transaction)
-    if _is(transaction, "sqlalchemy.orm", "Session") or _is(transaction, "sqlalchemy.engine", "Connection"):
-        return _Sqlalchemy(transaction)
-    kind = type(transaction)
-    raise WrongTransaction(f"transaction= cannot be a {kind.__module__}.{kind.__qualname__}: give {_SUPPORTED}")
-
-
-def _is(thing: object, module: str, *names: str) -> bool:
-    """Whether it is an instance of a class of a module. A module that nobody has imported has no instances."""
-    loaded = sys.modules.get(module)
-    kinds = tuple(kind for name in names if isinstance(kind := getattr(loaded, name, None), type))
-    return isinstance(thing, kinds)
-
-
-def _not_begun(how: str) -> WrongTransaction:
-    return WrongTransaction(
-        f"no transaction is open on this connection: begin one ({how}), or leave out `transaction=`"
-    )
-
-
-class _Asyncpg:
-    blocking = False
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-
-    async def ask(self, query: str, texts: Sequence[str]) -> str | None:
-        if not self._connection.is_in_transaction():
-            raise _not_begun("async with connection.transaction()")
-        answer: str | None = await self._connection.fetchval(query, *texts)
-        return answer
-
-
-class _Psycopg:
-    blocking = False
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-
-    async def ask(self, query: str, texts: Sequence[str]) -> str | None:
-        _check_psycopg(self._connection)
-        async with self._connection.cursor(row_factory=_tuple_row()) as cursor:
-            await cursor.execute(_PARAMETER.sub("%s", query), list(texts))
-            return _first(await cursor.fetchone())
-
-
-class _BlockingPsycopg:
-    blocking = True
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-
-    async def ask(self, query: str, texts: Sequence[str]) -> str | None:
-        _check_psycopg(self._connection)
-        with self._connection.cursor(row_factory=_tuple_row()) as cursor:
-            cursor.execute(_PARAMETER.sub("%s", query), list(texts))
-            return _first(cursor.fetchone())
-
-
-def _tuple_row() -> Any:
-    return sys.modules["psycopg.rows"].tuple_row
-
-
-def _check_psycopg(connection: Any) -> None:
-    """A connection that does not commit by itself begins a transaction with its first statement."""
-    idle = sys.modules["psycopg"].pq.TransactionStatus.IDLE
-    if connection.autocommit and connection.info.transaction_status == idle:
-        raise _not_begun("with connection.transaction()")
-
-
-def _first(row: tuple[str | None, ...] | None) -> str | None:
-    return None if row is None else row[0]
-
-
-class _Sqlalchemy:
-    blocking = True
-
-    def __init__(self, given: Any) -> None:
-        self._given = given
-
-    async def ask(self, query: str, texts: Sequence[str]) -> str | None:
-        is_session = _is(self._given, "sqlalchemy.orm", "Session")
-        connection = self._given.connection() if is_session else self._given
-        _check_sqlalchemy(connection, connection.connection.dbapi_connection)
-        answer: str | None = connection.execute(*_sqlalchemy_query(query, texts)).scalar_one()
-        return answer
-
-
-class _AsyncSqlalchemy:
-    blocking = False
-
-    def __init__(self, given: Any) -> None:
-        self._given = given
-
-    async def ask(self, query: str, texts: Sequence[str]) -> str | None:
-        is_session = _is(self._given, "sqlalchemy.ext.asyncio", "AsyncSession")
-        connection = await self._given.connection() if is_session else self._given
-        raw = await connection.get_raw_connection()
-        _check_sqlalchemy(connection, raw.dbapi_connection)
-        answer: str | None = (await connection.execute(*_sqlalchemy_query(query, texts))).scalar_one()
-        return answer
-
-
-def _check_sqlalchemy(connection: Any, driver: Any) -> None:
-    if connection.dialect.name != "postgresql":
-        raise WrongTransaction(f"the session is one of {connection.dialect.name}: give {_SUPPORTED}")
-    if getattr(driver, "autocommit", False) is True:
-        raise _not_begun("on a connection without isolation_level='AUTOCOMMIT'")
-
-
-def _sqlalchemy_query(query: str, texts: Sequence[str]) -> tuple[Any, dict[str, str]]:
-    clause = sys.modules["sqlalchemy"].text(_PARAMETER.sub(r":p\1", query))
-    return clause, {f"p{number}": text for number, text in enumerate(texts, start=1)}

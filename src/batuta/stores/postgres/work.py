@@ -7,24 +7,13 @@ from collections.abc import Sequence
 
 from msgspec import json
 
-from batuta.errors import (
-    AlreadyStarted,
-    BadData,
-    OutcomeUnknown,
-    RunClosed,
-    StoreUnavailable,
-    UnknownRun,
-    WrongTransaction,
-)
+from batuta.errors import AlreadyStarted, BadData, OutcomeUnknown, RunClosed, StoreUnavailable, UnknownRun
 from batuta.ids import RunId
 from batuta.journal.entries import Entry
 from batuta.journal.records import Attempt, Hint, IfExists, Message, NewRun, Run, StartOutcome, Tape, WorkerInfo
-from batuta.journal.store import Borrowed, Guest
 from batuta.stores import rules
 from batuta.stores.postgres import batch
 from batuta.stores.postgres.base import Base
-from batuta.stores.postgres.guests import PostgresGuest, link_to
-from batuta.stores.postgres.hints import FROM_A_GUEST
 from batuta.stores.postgres.rows import attempt_of, entry_of, message_of, run_of, run_of_start, standard
 from batuta.stores.postgres.session import Session
 
@@ -88,16 +77,6 @@ class Work(Base):
         if run.if_exists is IfExists.RETURN:
             return run_of(current[0]), False
         return AlreadyStarted(run.id, current[0]["state"])
-
-    async def enter(self, transaction: object, runs: Sequence[NewRun]) -> Guest:
-        link = link_to(transaction)
-        if not self._place:
-            self._place = (await self._pool.read(self._sql["place"]))[0]["place"]
-        texts = (self.namespace, self._place, self._channel, FROM_A_GUEST)
-        return PostgresGuest(link, self._sql["enqueue"], self.address.schema, texts)
-
-    def borrow(self, connection: object) -> Borrowed:
-        raise WrongTransaction("on PostgreSQL begin the transaction as you always do, and give it as `transaction=`")
 
     async def send(self, run_id: RunId, message: Message) -> bool:
         rows = await self._pool.write(self._sql["send_message"], self.namespace, run_id, *_message_values(message))
