@@ -46,7 +46,7 @@ class Base:
         """Testing only: called with "commit" or "claim" when a reply has come; an OSError from it loses the reply."""
         self._sql = {
             name: self.address.qualify(text)
-            for name, text in load_queries("batuta.stores.postgres", "queries.sql", "beyond.sql").items()
+            for name, text in load_queries("batuta.stores.postgres", "queries.sql", "beyond.sql", "guests.sql").items()
         }
         self._shift = Shift()
         self._pool = Pool(self._new_session, self.address.pool_size)

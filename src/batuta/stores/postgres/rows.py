@@ -58,6 +58,9 @@ def run_of(row: Record | Mapping[str, Any]) -> Run:
         code=row["code"],
         parent_run_id=None if parent is None else standard(parent),
         parent_seq=row["parent_seq"],
+        flow_key=row["flow_key"],
+        expires_at=row["expires_at"],
+        awaits=row["awaits"],
     )
 
 
@@ -88,6 +91,8 @@ def run_of_start(start: NewRun, row: Record) -> Run:
         code=start.code or start.name,
         parent_run_id=start.parent_run_id,
         parent_seq=start.parent_seq,
+        flow_key=start.flow_key,
+        expires_at=row["started_at"] + start.expires if start.expires else None,
     )
 
 

@@ -28,14 +28,17 @@ SET plan_cache_mode = 'force_generic_plan' SET jit = off SET enable_seqscan = of
 SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
     c json[];
-    made_for uuid[];
-    made uuid[];
+    several bigint;
+    replacing uuid[];
+    replaced uuid[];
 BEGIN
     IF batuta.place() <> home THEN
         RETURN NULL;
     END IF;
     c := ARRAY(SELECT e.value FROM json_array_elements(columns::json) WITH ORDINALITY AS e(value, n) ORDER BY e.n);
-    SELECT array_agg(s.asked), array_agg(s.started) INTO made_for, made
+    SELECT count(*), array_agg(s.asked) FILTER (WHERE s.asked <> s.started),
+           array_agg(s.started) FILTER (WHERE s.asked <> s.started)
+    INTO several, replacing, replaced
     FROM batuta.start_together(
             ns, (batuta.texts(c[1])::uuid[])[1],
             batuta.texts(c[2]), batuta.texts(c[3])::bigint[], batuta.texts(c[4])::uuid[], batuta.texts(c[5]),
@@ -46,7 +49,7 @@ BEGIN
             batuta.texts(c[22])::bigint[], batuta.texts(c[23])::integer[], batuta.texts(c[24])::integer[],
             batuta.texts(c[25]), batuta.texts(c[26])::bigint[], batuta.texts(c[27])::bigint[], batuta.texts(c[28]),
             batuta.texts(c[29]), batuta.texts(c[30]), batuta.texts(c[31]), batuta.texts(c[32]), batuta.texts(c[33])) s;
-    IF cardinality(made) > 0 THEN
+    IF several > 0 THEN
         PERFORM pg_notify(channel, news);
     END IF;
     -- With its own snapshot: it must see what was written just now.
@@ -54,14 +57,12 @@ BEGIN
         SELECT coalesce(json_agg(json_build_object('asked', a.run_id, 'run', row_to_json(r))), '[]')::text
         FROM unnest(batuta.texts(c[4])::uuid[], batuta.texts(c[5])) AS a(run_id, id)
         CROSS JOIN LATERAL (
-            SELECT coalesce((SELECT m.run_id FROM unnest(made_for, made) AS m(asked, run_id) WHERE m.asked = a.run_id),
-                            a.run_id) AS run_id
+            SELECT coalesce(replaced[array_position(replacing, a.run_id)], a.run_id) AS run_id
         ) m
         CROSS JOIN LATERAL (
-            SELECT * FROM batuta.runs known WHERE known.run_id = m.run_id
-            UNION ALL
-            SELECT * FROM batuta.runs other WHERE other.id = a.id AND other.namespace || '' = ns AND other.current
-            LIMIT 1
+            SELECT k.* FROM batuta.runs k WHERE k.run_id = coalesce(
+                (SELECT o.run_id FROM batuta.runs o WHERE o.run_id = m.run_id),
+                (SELECT o.run_id FROM batuta.runs o WHERE o.id = a.id AND o.namespace || '' = ns AND o.current))
         ) r);
 END
 $$;
