@@ -196,7 +196,7 @@ class SqliteStore:
         return self._guests.borrow(connection)
 
     def _start_on(self, cursor: sqlite3.Cursor, runs: Sequence[NewRun], after: NewRun | None) -> list[StartOutcome]:
-        return intake.start_many(cursor, self.namespace, runs, self.clock_now())
+        return bulk.start_many(cursor, self.namespace, runs, after, self.clock_now())
 
     async def send(self, run_id: RunId, message: Message) -> bool:
         now = self.clock_now()
