@@ -194,7 +194,7 @@ class Batuta:
         """How many runs match. Filters as in `list`."""
         return await self._backend.count_runs(run_filter(**where))
 
-    async def queues(self) -> list[QueueInfo]:
+    async def queues(self) -> Sequence[QueueInfo]:
         """Every queue that was set up or paused, or that has open runs or workers."""
         return await self._backend.queues()
 
@@ -206,7 +206,7 @@ class Batuta:
         """Let a paused queue go on."""
         await self._backend.pause_queue(check_name(name, "queue"), False, "")
 
-    async def limit_queue(self, name: str, **limits: Any) -> None:
+    async def limit_queue(self, name: str, /, **limits: Any) -> None:
         """Set limits that hold for all workers of a queue together; those that are left out stay, None takes one away.
 
         `concurrency`: runs at once; `key_concurrency`: the same for each key. `rate`: how many begin in any period,

@@ -365,14 +365,16 @@ class Session:
         identity = RunIdentity(row.run_id, row.id, row.queue, self.store.namespace, row.chain_id)
         run = self._live(self.workflows[row.code or row.name], identity, row.epoch)
         run.deadline = row.deadline
-        if row.parent_run_id is not None and row.kind is not RunKind.JOB:  # which only counts down its batch
+        if row.parent_run_id is not None and row.kind is not RunKind.JOB:
             run.parent = (row.parent_run_id, row.parent_seq)
         if row.run_id not in self.runs:
             self.intake.enter(row.queue)
         self.runs[row.run_id] = run
-        if isinstance(run, CallRun) and run.may_begin_early(tape):
-            self._early.append((run, tape.messages[0]))
-            return
+        if isinstance(run, CallRun):
+            run.batched = row.kind is RunKind.JOB and row.parent_run_id is not None
+            if run.may_begin_early(tape):
+                self._early.append((run, tape.messages[0]))
+                return
         if len(tape.entries) != row.head + 1:
             run.head = run.durable = row.head
             run.park(f"its journal has {len(tape.entries)} entries, and its row says {row.head + 1}: restore a backup")
