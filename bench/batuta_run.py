@@ -133,7 +133,11 @@ async def fill(task: Task) -> Figures:
 
 if __name__ == "__main__":
     from bench.asleep import asleep
+    from bench.health import health
+    from bench.jobs import fairness
+    from bench.jobs import throughput as jobs
     from bench.kin import family, pairs
+    from bench.limited import limited
     from bench.several import shared
 
     answer(
@@ -145,6 +149,10 @@ if __name__ == "__main__":
             "long": long_run,
             "fill": fill,
             "W5": asleep,
+            "W9": jobs,
+            "W10": fairness,
+            "W11": limited,
+            "health": health,
             "W12": family,
             "W13": pairs,
             "W8-1": shared,
