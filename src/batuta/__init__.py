@@ -5,14 +5,17 @@ from __future__ import annotations
 from batuta.app import App
 from batuta.authoring.attempt import CompleteLater, activity_info, heartbeat
 from batuta.authoring.chains import continue_as_new, safe_point
+from batuta.authoring.checkpoints import BatchInfo, batch_info, checkpoint, last_checkpoint, progress
 from batuta.authoring.children import Child, run_child, send, start_child
 from batuta.authoring.completed import as_completed
 from batuta.authoring.context import call, info, logger, now, random, side_effect, uuid
 from batuta.authoring.definitions import Activity, Workflow, activity, workflow
-from batuta.authoring.handle import Handle
+from batuta.authoring.handle import Batch, Handle
+from batuta.authoring.jobs import Job, JobCall, job
 from batuta.authoring.messages import Query, Signal, Update, publish
 from batuta.authoring.options import ActivityOptions
 from batuta.authoring.patches import deprecate_patch, patched
+from batuta.authoring.queues import Queue, QueueInfo, Rate
 from batuta.authoring.retry import Retry
 from batuta.authoring.timers import cancel_timer, wait_for_timer
 from batuta.client import Batuta
@@ -59,6 +62,8 @@ __all__ = [
     "ActivityTimeout",
     "AlreadyStarted",
     "App",
+    "Batch",
+    "BatchInfo",
     "Batuta",
     "BatutaError",
     "Child",
@@ -69,12 +74,17 @@ __all__ = [
     "Interrupted",
     "InvalidInput",
     "InvalidToken",
+    "Job",
+    "JobCall",
     "LostAttempt",
     "NonRetryable",
     "NotParked",
     "NotPublished",
     "Query",
     "QueryFailed",
+    "Queue",
+    "QueueInfo",
+    "Rate",
     "Retry",
     "RunCancelled",
     "RunClosed",
@@ -94,16 +104,21 @@ __all__ = [
     "activity",
     "activity_info",
     "as_completed",
+    "batch_info",
     "call",
     "cancel_timer",
+    "checkpoint",
     "connect",
     "continue_as_new",
     "deprecate_patch",
     "heartbeat",
     "info",
+    "job",
+    "last_checkpoint",
     "logger",
     "now",
     "patched",
+    "progress",
     "publish",
     "random",
     "run_child",

@@ -150,6 +150,17 @@ class UnknownActivity(BatutaError, LookupError):
         self.name = name
 
 
+class UnknownJob(BatutaError, LookupError):
+    """No worker of the run's queue has its job: the run waits, and `describe` gives this as the reason."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        have = ", ".join(sorted(known)) or "none"
+        super().__init__(
+            f"no live worker of this queue has job {name!r} (they have: {have}): add it to worker(jobs=[...])"
+        )
+        self.name = name
+
+
 class AlreadyStarted(BatutaError):
     """The id is taken by another run."""
 

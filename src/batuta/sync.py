@@ -10,7 +10,7 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures.thread import ThreadPoolExecutor  # which registers before us: last in, first out
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
@@ -21,7 +21,9 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 from batuta import client as aio
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.handle import Handle as AsyncHandle
+from batuta.authoring.jobs import Job, JobCall
 from batuta.authoring.messages import Query, Signal, Update
+from batuta.authoring.queues import Queue
 from batuta.connect import connect as connect_async
 from batuta.errors import ClientError
 from batuta.ids import RunId
@@ -99,15 +101,35 @@ class Client:
         return self._handle(lambda client: client.start(workflow, *args, id=id, **options))
 
     @overload
-    def get(self, id: str, workflow: Workflow[..., R]) -> Handle[R]: ...
+    def enqueue(self, job: Job[..., R] | JobCall[R], /, *args: Any, **options: Any) -> Handle[R]: ...
+    @overload
+    def enqueue(self, job: str, /, *args: Any, **options: Any) -> Handle[Any]: ...
+    def enqueue(self, job: Any, /, *args: Any, **options: Any) -> Handle[Any]:
+        """Have a worker execute a job; it is durable when this returns. Options as of `Batuta.enqueue`."""
+        return self._handle(lambda client: client.enqueue(job, *args, **options))
+
+    def enqueue_many(self, calls: Iterable[JobCall[Any]], /, *, on_done: JobCall[Any] | None = None) -> Batch:
+        """Enqueue all of these calls, or none. As `Batuta.enqueue_many`."""
+        home = self._opened()
+        made = home.call(lambda: home.client.enqueue_many(calls, on_done=on_done))
+        batch = Batch(Handle(home, one) for one in made)
+        batch.done = None if made.done is None else Handle(home, made.done)
+        return batch
+
+    @overload
+    def get(self, id: str, workflow: Workflow[..., R] | Job[..., R]) -> Handle[R]: ...
     @overload
     def get(self, id: str, workflow: None = None) -> Handle[Any]: ...
-    def get(self, id: str, workflow: Workflow[..., Any] | None = None) -> Handle[Any]:
+    def get(self, id: str, workflow: Workflow[..., Any] | Job[..., Any] | None = None) -> Handle[Any]:
         """The run of that id: the last one begun under it. With `workflow`, its result is of that type."""
-        return self._handle(lambda client: client.get(id, workflow))
+        return self._handle(lambda client: client.get(id, cast(Any, workflow)))
 
     list = blocking(aio.Batuta.list)
     count = blocking(aio.Batuta.count)
+    queues = blocking(aio.Batuta.queues)
+    pause_queue = blocking(aio.Batuta.pause_queue)
+    resume_queue = blocking(aio.Batuta.resume_queue)
+    limit_queue = blocking(aio.Batuta.limit_queue)
     complete = blocking(aio.Batuta.complete)
     fail = blocking(aio.Batuta.fail)
     heartbeat = blocking(aio.Batuta.heartbeat)
@@ -117,12 +139,13 @@ class Client:
         *,
         workflows: Sequence[Workflow[..., Any]] = (),
         activities: Sequence[object] = (),
-        queues: Sequence[str] = ("default",),
+        jobs: Sequence[object] = (),
+        queues: Sequence[str | Queue] = ("default",),
         **settings: Any,
     ) -> AbstractContextManager[None]:
         """A worker in the client's thread, while the context is open. For development and small programs."""
         home = self._opened()
-        worker = home.client.worker(workflows=workflows, activities=activities, queues=queues, **settings)
+        worker = home.client.worker(workflows=workflows, activities=activities, jobs=jobs, queues=queues, **settings)
         return _Working(home, worker)
 
     def _handle(self, work: Callable[[aio.Batuta], Coroutine[Any, Any, AsyncHandle[R]]]) -> Handle[R]:
@@ -208,6 +231,8 @@ class Handle(Generic[R]):
     retry = blocking(AsyncHandle.retry)
     terminate = blocking(AsyncHandle.terminate)
     describe = blocking(AsyncHandle.describe)
+    attempts = blocking(AsyncHandle.attempts)
+    progress = blocking(AsyncHandle.progress)
     journal = blocking(AsyncHandle.journal)
 
     def _ask(self, work: Callable[[AsyncHandle[R]], Coroutine[Any, Any, T]]) -> T:
@@ -216,6 +241,13 @@ class Handle(Generic[R]):
 
     def __repr__(self) -> str:
         return f"<run {self.id}>"
+
+
+class Batch(list[Handle[Any]]):
+    """The handles of jobs that were enqueued together, in the order of their calls."""
+
+    done: Handle[Any] | None = None
+    """Of the job that is called when all of them have ended, if there is one."""
 
 
 class _Working(AbstractContextManager[None]):

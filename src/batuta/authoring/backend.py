@@ -10,6 +10,8 @@ from typing import Any, Protocol, overload
 from msgspec import Raw, Struct
 
 from batuta.authoring.definitions import Workflow
+from batuta.authoring.enqueueing import JobRequest
+from batuta.authoring.queues import Queue, QueueInfo
 from batuta.authoring.retry import Retry
 from batuta.authoring.tokens import AttemptRef
 from batuta.ids import RunId
@@ -58,6 +60,10 @@ class StartRequest(Struct, kw_only=True):
     tags: dict[str, str] = {}
     memo: Any = None
     if_exists: IfExists = IfExists.RETURN
+    key: str = ""
+    """What its queue's limits per key count by, and what the queue is fair between."""
+    expires: float | None = None
+    """It times out when nobody has begun it by then."""
     signal: Letter | None = None
     """Sent to the run of that id, whether it is new or not."""
 
@@ -153,6 +159,14 @@ class Backend(Protocol):
         """Durable when this returns. Raises AlreadyStarted, StoreUnavailable, OutcomeUnknown."""
         ...
 
+    async def enqueue(self, request: JobRequest) -> RunRef:
+        """Durable when this returns. Raises as `start` does."""
+        ...
+
+    async def enqueue_many(self, requests: Sequence[JobRequest], after: JobRequest | None) -> list[RunRef]:
+        """All of them together, or none. `after` begins when the last of them has ended; it is the last given back."""
+        ...
+
     async def find(self, id: str) -> RunRef:
         """The current run of an id. Raises UnknownRun."""
         ...
@@ -194,6 +208,17 @@ class Backend(Protocol):
     async def list_runs(self, where: RunFilter, cursor: str | None, limit: int) -> RunPage: ...
     async def count_runs(self, where: RunFilter) -> int: ...
 
+    async def attempts(self, ref: RunRef) -> list[AttemptView]:
+        """Those of a job, from the first to the last."""
+        ...
+
+    async def queues(self) -> list[QueueInfo]: ...
+    async def pause_queue(self, name: str, paused: bool, note: str) -> None: ...
+
+    async def limit_queue(self, name: str, changes: dict[str, Any]) -> None:
+        """Set some limits, as `journal.queues.QueueLimits` has them, and leave the others."""
+        ...
+
     async def answer_activity(self, ref: AttemptRef, answer: Raw | Failure) -> None:
         """Complete an attempt, or have it fail. Raises InvalidToken, UnknownRun, RunClosed, LostAttempt, TokenUsed."""
         ...
@@ -206,7 +231,7 @@ class Backend(Protocol):
         self,
         workflows: Sequence[Workflow[..., Any]],
         activities: Sequence[object],
-        queues: Sequence[str],
+        queues: Sequence[str | Queue],
         **settings: Any,
     ) -> AbstractAsyncContextManager[Any]:
         """A worker, running while the context is open."""
