@@ -55,9 +55,7 @@ class Checker:
         self._tally.twice += 1
         self.complain(f"COMMITTED TWICE: {what}")
 
-    def check(
-        self, *, parked: frozenset[str] = frozenset(), one_clock: bool = True, exact: bool = True
-    ) -> None:
+    def check(self, *, parked: frozenset[str] = frozenset(), one_clock: bool = True, exact: bool = True) -> None:
         """Everything. `parked` are the ids that may, and must, end parked; without `one_clock` the store's times
         cannot be compared with the ledger's. Not `exact`: zombies were about, who may go on for a while with what is
         no longer theirs."""

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from batuta import Batuta, activity, workflow
 from batuta.clock import SystemClock
 from batuta.engine.native import NativeBackend
-from batuta.journal.records import Pulse, Tape, WorkerInfo
+from batuta.journal.records import Claim, Pulse, WorkerInfo
 from batuta.journal.store import Heart
 from batuta.stores.memory import MemoryDatabase, MemoryStore
 from tests.engine.arena import until
@@ -68,13 +68,13 @@ class SlowStore(BeatingStore):
         self.answer = asyncio.Event()
         self._lose = lose
 
-    async def claim(self, worker: WorkerInfo, limit: int) -> list[Tape]:
-        tapes = await super().claim(worker, limit)
-        if tapes and self._lose:
-            return []
-        if tapes:
+    async def claim(self, worker: WorkerInfo, limit: int, room: Mapping[str, int] | None = None) -> Claim:
+        claim = await super().claim(worker, limit, room)
+        if claim.tapes and self._lose:
+            return Claim()
+        if claim.tapes:
             await self.answer.wait()
-        return tapes
+        return claim
 
 
 class BusyStore(BeatingStore):
@@ -82,10 +82,10 @@ class BusyStore(BeatingStore):
 
     poll_seconds = 0.001
 
-    async def claim(self, worker: WorkerInfo, limit: int) -> list[Tape]:
-        if not await super().claim(worker, limit):
+    async def claim(self, worker: WorkerInfo, limit: int, room: Mapping[str, int] | None = None) -> Claim:
+        if not (await super().claim(worker, limit, room)).tapes:
             await self.after_beats(2)
-        return []
+        return Claim()
 
 
 def client_of(store: MemoryStore) -> Batuta:

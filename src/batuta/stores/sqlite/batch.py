@@ -64,6 +64,7 @@ class Judge:
     def __init__(self, cursor: sqlite3.Cursor, namespace: str, worker_id: str, now: int) -> None:
         self._cursor = cursor
         self._namespace = namespace
+        self._now = now
         self._is_live = is_live(cursor, namespace, worker_id, now)
         self._taken: set[str] = set()
 
@@ -90,7 +91,7 @@ class Judge:
             return Verdict.EXISTS
         row = one(self._cursor.execute(Q["id_taken"], (self._namespace, new.id)))
         if row is not None:
-            if not rules.may_replace(new.if_exists, bool(row[0])):
+            if not rules.may_replace(new, bool(row[0]), row[1], self._now):
                 return Verdict.EXISTS
             self._cursor.execute(Q["supersede"], (self._namespace, new.id))
         self._taken.add(new.id)

@@ -104,11 +104,15 @@ class Beyond:
         if self._insert(new) or one(self._cursor.execute(Q["created_at"], (self._namespace, new.run_id.bytes))):
             return None
         taken = self._post.receiver(new.id)
-        if taken is not None and not rules.may_replace(new.if_exists, taken.closed_at is not None):
+        if taken is not None and not self._may_replace(new):
             return rules.id_taken(new, RunState(taken.state))
         self._cursor.execute(Q["supersede"], (self._namespace, new.id))
         self._insert(new)
         return None
+
+    def _may_replace(self, new: NewRun) -> bool:
+        row = one(self._cursor.execute(Q["id_taken"], (self._namespace, new.id)))
+        return row is None or rules.may_replace(new, bool(row[0]), row[1], self._now)
 
     def _insert(self, new: NewRun) -> bool:
         """Insert an unowned run with its start message. False when the run or its id is there already."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from batuta.errors import AlreadyStarted, BadData, RunClosed, UnknownRun
 from batuta.ids import RunId
 from batuta.journal.entries import Entry
-from batuta.journal.records import Hint, IfExists, Message, NewRun, Run, StartOutcome
+from batuta.journal.records import Hint, Message, NewRun, Run, StartOutcome
 from batuta.journal.states import RunState
 from batuta.stores import rules
 from batuta.stores.sqlite.connection import Q
@@ -50,7 +50,7 @@ def start(cursor: sqlite3.Cursor, namespace: str, new: NewRun, now: int) -> tupl
     deadline = deadline_of(cursor, namespace, new, now)
     row = new_run_row(namespace, new, now, deadline, epoch=0, head=-1, owner=None)
     if not cursor.execute(Q["insert_run"], row).rowcount:
-        known = _known(cursor, namespace, new)
+        known = _known(cursor, namespace, new, now)
         if known is not None:
             return known
         cursor.execute(Q["supersede"], (namespace, new.id))
@@ -61,7 +61,7 @@ def start(cursor: sqlite3.Cursor, namespace: str, new: NewRun, now: int) -> tupl
     return find(cursor, namespace, new.run_id), True
 
 
-def _known(cursor: sqlite3.Cursor, namespace: str, new: NewRun) -> tuple[Run, bool] | None:
+def _known(cursor: sqlite3.Cursor, namespace: str, new: NewRun, now: int) -> tuple[Run, bool] | None:
     """The run that stands in the way; None when it may be replaced."""
     same = one(cursor.execute(Q["run_by_run_id"], (namespace, new.run_id.bytes)))
     if same is not None:
@@ -70,9 +70,9 @@ def _known(cursor: sqlite3.Cursor, namespace: str, new: NewRun) -> tuple[Run, bo
     if row is None:
         raise BadData(f"run {new.run_id} cannot be inserted")
     taken = run_of(row)
-    if rules.may_replace(new.if_exists, taken.closed_at is not None):
+    if rules.may_replace(new, taken.closed_at is not None, taken.created_at, now):
         return None
-    if new.if_exists is IfExists.RETURN:
+    if new.if_exists in rules.GIVES:
         return taken, False
     raise AlreadyStarted(new.id, taken.state)
 

@@ -39,7 +39,7 @@ SELECT epoch, head, closed_at IS NOT NULL, chain_id FROM runs WHERE namespace = 
 SELECT iif(closed_at IS NULL, epoch, -1), chain_id FROM runs WHERE namespace = ? AND run_id = ?;
 
 -- id_taken --
-SELECT closed_at IS NOT NULL FROM runs WHERE namespace = ? AND id = ? AND current = 1;
+SELECT closed_at IS NOT NULL, created_at FROM runs WHERE namespace = ? AND id = ? AND current = 1;
 
 -- created_at --
 SELECT created_at FROM runs WHERE namespace = ? AND run_id = ?;

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from batuta.journal.entries import Entry
 from batuta.journal.records import (
     Attempt,
     Change,
+    Claim,
     Hint,
     Message,
     NewRun,
@@ -219,16 +220,16 @@ class SqliteStore:
         finally:
             self._locks.drop(worker_id, descriptor)
 
-    async def claim(self, worker: WorkerInfo, limit: int) -> list[Tape]:
+    async def claim(self, worker: WorkerInfo, limit: int, room: Mapping[str, int] | None = None) -> Claim:
         # Asked first, because looking costs no commit.
         earliest = await self.due_at(worker)
         now = self.clock_now()
         if earliest is None or earliest > now:
-            return []
+            return Claim()
         runs = await self._writer.write(
             lambda cursor: claims.own_due(cursor, self.namespace, worker, limit, now), small=limit <= SMALL_CHANGES
         )
-        return await self._tapes.load_all(runs)
+        return Claim(await self._tapes.load_all(runs))
 
     async def due_at(self, worker: WorkerInfo) -> int | None:
         return self._readers.read(lambda connection: claims.due_at(connection, self.namespace, worker))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from batuta.clock import SECOND
@@ -146,9 +146,16 @@ async def start_owned(store: Store, worker: WorkerInfo, id: str | None = None, *
     return pen
 
 
+async def claimed(
+    store: Store, worker: WorkerInfo, limit: int = 100, room: Mapping[str, int] | None = None
+) -> list[Tape]:
+    """What a claim brings."""
+    return (await store.claim(worker, limit, room)).tapes
+
+
 async def claim_one(store: Store, worker: WorkerInfo) -> Tape:
     """The one run that is due."""
-    tapes = await store.claim(worker, 10)
+    tapes = await claimed(store, worker, 10)
     assert len(tapes) == 1
     return tapes[0]
 

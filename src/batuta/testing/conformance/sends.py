@@ -13,6 +13,7 @@ from batuta.testing.conformance.kit import (
     Pen,
     beat,
     claim_one,
+    claimed,
     inbox,
     live_worker,
     new_run,
@@ -186,7 +187,7 @@ class SendsConformance:
             for pen, other in zip(pens, ("pong", "ping"), strict=True)
         ]
         assert await store.commit(worker.worker_id, changes) == {}
-        assert {tape.run.id for tape in await store.claim(worker, 10)} == {"ping", "pong"}
+        assert {tape.run.id for tape in await claimed(store, worker, 10)} == {"ping", "pong"}
 
     @pytest.mark.parametrize("first", ["sender", "receiver"])
     async def test_a_receiver_that_ends_in_the_same_batch_loses_no_message(self, store: Store, first: str) -> None:
@@ -242,4 +243,4 @@ class SendsConformance:
         assert await sender.write(store, worker, effects=sends(*to)) is None
         for number, pen in enumerate(pens):
             assert await inbox(store, pen) == [f"m{n}" for n in range(number, 1_500, 3)]
-        assert len(await store.claim(worker, 10)) == 2
+        assert len(await claimed(store, worker, 10)) == 2
