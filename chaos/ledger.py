@@ -2,7 +2,8 @@
 
 Run as `python -m chaos.ledger DIRECTORY`: listens on a free loopback port, which it prints. Each line that comes is
 appended to the file of its case and synced before the sender gets its answer, so that no crash of a worker, and none
-of the tester, takes back what was recorded. Lines of one case are in the order in which they came. It holds effects (begin, end, fail) and the history of client calls
+of the tester, takes back what was recorded. Lines of one case are in the order in which they came.
+It holds effects (begin, end, fail) and the history of client calls
 (invoke, then ok, fail or info: info means that nobody knows).
 """
 
@@ -26,9 +27,9 @@ PATIENCE_S = 30.0
 
 
 class Record(Struct, omit_defaults=True):
-    """One line. `what` is begin, end, fail or token for an effect (of jobs also page, saved, enter and leave); invoke,
-    ok, fail, info or rejected for a client's call `op`; and gone when a process has closed its connection, as the kernel
-    does for one that was killed."""
+    """One line. `what` is begin, end, fail or token for an effect (of jobs also page, saved, enter and leave);
+    invoke, ok, fail, info or rejected for a client's call `op`; and gone when a process has closed its connection, as
+    the kernel does for one that was killed."""
 
     case: str
     what: str

@@ -1,5 +1,5 @@
-"""Jobs: a worker is killed at every failpoint that it passes while it enqueues and executes them; and workers of a queue
-with limits are killed one after the other."""
+"""Jobs: a worker is killed at every failpoint that it passes while it enqueues and executes them; and workers of a
+queue with limits are killed one after the other."""
 
 from __future__ import annotations
 
