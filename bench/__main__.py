@@ -21,8 +21,8 @@ from bench.recovery import Stuck
 from bench.results import Results
 from bench.systems import MeasurementFailed, measure
 
-LIMIT_S: Final = 540.0
-"""A run that is not FULL repeats nothing after this, so that it ends within ten minutes on a slow machine too."""
+LIMIT_S: Final = 600.0
+"""A run that is not FULL repeats nothing after this, so that it ends within twelve minutes on a slow machine too."""
 
 
 BUSY: Final = 0.5

@@ -139,6 +139,7 @@ if __name__ == "__main__":
     from bench.kin import family, pairs
     from bench.limited import limited
     from bench.several import shared
+    from bench.slots import slots
 
     answer(
         {
@@ -153,6 +154,7 @@ if __name__ == "__main__":
             "W10": fairness,
             "W11": limited,
             "health": health,
+            "slots": slots,
             "W12": family,
             "W13": pairs,
             "W8-1": shared,

@@ -122,6 +122,7 @@ def _jobs(full: bool) -> list[Group]:
         ),
         (Part("W10", "batuta", runs=20_000, rounds=rounds),),
         (_health(full),),
+        (Part("slots", "batuta", runs=1_000, rounds=1),),
     ]
 
 
