@@ -136,24 +136,34 @@ Enqueue = tuple[str, Callable[[Batuta], Awaitable[Any]]]
 def errands(name: str) -> list[Enqueue]:
     """All that one client enqueues: each with the id of the run that must be there afterwards."""
     found = [
-        _one(Errands.copy.call(f"{name}-copy"), f"{name}-copy"),
-        _one(Errands.scan.call(f"{name}-scan").with_options(delay=EFFECT_S, priority=3), f"{name}-scan"),
+        one(Errands.copy.call(f"{name}-copy"), f"{name}-copy"),
+        one(Errands.scan.call(f"{name}-scan").with_options(delay=EFFECT_S, priority=3), f"{name}-scan"),
         _unique(),
         _batch(name),
     ]
     for number, key in enumerate("ababcc"):
         id = f"{name}-visit-{number}"
-        found.append(_one(Errands.visit.call(id, key).with_options(key=key), id))
+        found.append(one(Errands.visit.call(id, key).with_options(key=key), id))
     return found
+
+
+def made_by(name: str, id: str) -> list[str]:
+    """The runs that must be there when what makes the run `id` was enqueued."""
+    return [id, *_parts(name)] if id == f"{name}-close-up" else [id]
 
 
 def ids_of(name: str) -> list[str]:
     """The runs that must be there when all was enqueued."""
-    parts = [f"{name}-part-{number}" for number in range(PARTS)]
-    return [*(id for id, _ in errands(name)), *parts]
+    return [*(id for id, _ in errands(name)), *_parts(name)]
 
 
-def _one(call: JobCall[Any], id: str) -> Enqueue:
+def _parts(name: str) -> list[str]:
+    return [f"{name}-part-{number}" for number in range(PARTS)]
+
+
+def one(call: JobCall[Any], id: str) -> Enqueue:
+    """A single job."""
+
     async def enqueue(client: Batuta) -> None:
         await client.enqueue(call.with_options(id=id))
 
@@ -169,7 +179,7 @@ def _unique() -> Enqueue:
 
 def _batch(name: str) -> Enqueue:
     async def enqueue(client: Batuta) -> None:
-        parts = [Errands.part.call(name, number).with_options(id=f"{name}-part-{number}") for number in range(PARTS)]
+        parts = [Errands.part.call(name, number).with_options(id=id) for number, id in enumerate(_parts(name))]
         last = Errands.close_up.call(name).with_options(id=f"{name}-close-up")
         await client.enqueue_many(parts, on_done=last)
 
@@ -219,7 +229,7 @@ def too_early(records: Iterable[Record]) -> list[str]:
             ended.add(record.run)
         elif record.name == "close_up" and record.what == "begin":
             batch = record.run.removesuffix("-close-up")
-            missing = {f"{batch}-part-{number}" for number in range(PARTS)} - ended
+            missing = set(_parts(batch)) - ended
             if missing:
                 complaints.append(f"{record.run}: begun before {sorted(missing)} had ended")
     return complaints

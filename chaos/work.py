@@ -8,7 +8,7 @@ import time
 from collections import Counter
 
 from chaos.case import PATIENCE_S, Case
-from chaos.errands import Errands, errands, ids_of
+from chaos.errands import Errands, errands, ids_of, one
 from chaos.places import StoreKind
 from chaos.process import TooSlow, WorkerProcess
 from chaos.report import Tally
@@ -80,8 +80,7 @@ async def limits_under_kills(stage: Stage, kind: StoreKind, seconds: float, tall
         ids = [f"visit-{number}" for number in range(VISITS)]
         for number, id in enumerate(ids):
             key = f"k{number % VISIT_KEYS}"
-            call = Errands.visit.call(id, key).with_options(key=key, id=id)
-            await case.caller.enqueue(id, lambda client, call=call: client.enqueue(call))
+            await case.caller.enqueue(*one(Errands.visit.call(id, key).with_options(key=key), id))
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             await asyncio.sleep(KILL_EVERY_S)
