@@ -78,7 +78,7 @@ async def judged(batuta: Batuta, count: int, moment: datetime) -> Figures:
         page = await batuta.list(limit=PAGE, cursor=cursor)
         for run in page.runs:
             runs[run.id.partition(":")[0]] += 1
-            late.append((run.created_at - moment).total_seconds() * 1000)
+            late.append(((run.created_at or moment) - moment).total_seconds() * 1000)
         cursor = page.cursor
         if cursor is None:
             break

@@ -228,7 +228,7 @@ def expected(workflow: str, args: list[Any], told: Any) -> Any:
             return expected_order(args[0], told)
         case "trade":
             return expected_trade(args[0])
-        case "parcel":
+        case "parcel" | "slot":
             return f"reserved {args[0]}"
         case "render":
             return f"rendered {args[0]} from page 1"
