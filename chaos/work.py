@@ -80,6 +80,7 @@ async def _finish(case: Case, tally: Tally, ids: list[str]) -> None:
     others = [case.worker(errands=MINE), case.worker()]
     await case.settled(ids)
     for other in others:
+        await other.ready()  # before that it would not listen
         if (code := await other.stop()) != 0:
             tally.violate(case.name, f"a worker ended with {code}:\n{other.log()}")
     await finish(case, tally)
@@ -109,5 +110,6 @@ async def limits_under_kills(stage: Stage, kind: StoreKind, seconds: float, tall
             workers.append(case.worker())
         await case.settled(ids)
         for worker in workers:
+            await worker.ready()
             await worker.stop()
         await finish(case, tally)
