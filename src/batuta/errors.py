@@ -5,12 +5,14 @@ BatutaError
 │   ├── NotSerialisable         a value has no JSON form, or does not come back the same
 │   ├── TooLarge                a payload over the limit
 │   ├── InvalidURL              a store address that names no store
+│   ├── InvalidSchedule         a cron expression, time zone or policy that there is not
 │   ├── InvalidToken            a text that names no attempt of an activity of this namespace
 │   ├── MissingExtra            an optional dependency is not installed
 │   ├── DuplicateDefinition     two definitions of one name in one worker
 │   └── DuplicateTimer          a timer id used twice in one run
-├── UnknownRun / UnknownWorkflow / UnknownActivity
+├── UnknownRun / UnknownSchedule / UnknownWorkflow / UnknownActivity
 ├── AlreadyStarted              the id is taken
+├── ScheduleExists              the id of a schedule is taken
 ├── RunClosed                   the run has ended; the message was refused
 ├── NotParked                   the run goes on by itself; there is nothing to try again
 ├── RunNotCompleted             awaiting a result that will not come
@@ -74,6 +76,10 @@ class TooLarge(InvalidInput):
 
 class InvalidURL(InvalidInput):
     """A store address that names no store."""
+
+
+class InvalidSchedule(InvalidInput):
+    """A schedule that cannot be: its cron expression, time zone, policy or limits. Nothing was written."""
 
 
 class InvalidToken(InvalidInput):

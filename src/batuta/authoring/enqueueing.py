@@ -118,7 +118,9 @@ def _check_options(options: dict[str, Any]) -> None:
             f"unknown enqueue options {', '.join(sorted(unknown))}: there are {', '.join(sorted(_OPTIONS))} "
             f"(arguments of the job are given by position, or with its .call(...))"
         )
-    start = {name: options[name] for name in ("delay", "priority", "queue", "tags", "retry") if options.get(name) is not None}
+    start = {
+        name: options[name] for name in ("delay", "priority", "queue", "tags", "retry") if options.get(name) is not None
+    }
     check_start_options(start)
     ActivityOptions().merged({name: options[name] for name in _OVERRIDES if options.get(name) is not None})
     for name in ("expires", "unique_for", "debounce", "debounce_limit"):

@@ -1,4 +1,4 @@
-"""@job: a function that can be enqueued and runs by itself, with retries, on the same queues and workers as workflows."""
+"""@job: a function that can be enqueued, and runs by itself on the same queues and workers as workflows."""
 
 from __future__ import annotations
 

@@ -105,10 +105,10 @@ class Queue(Struct, frozen=True, kw_only=False):
 
     name: str
     per_worker: int | None = None
-    concurrency: int | None | UnsetType = UNSET
-    key_concurrency: int | None | UnsetType = UNSET
-    rate: str | Rate | None | UnsetType = UNSET
-    key_rate: str | Rate | None | UnsetType = UNSET
+    concurrency: int | UnsetType | None = UNSET
+    key_concurrency: int | UnsetType | None = UNSET
+    rate: str | Rate | UnsetType | None = UNSET
+    key_rate: str | Rate | UnsetType | None = UNSET
 
     def __post_init__(self) -> None:
         check_name(self.name, "queue")

@@ -33,7 +33,6 @@ STORE_FAILED = "the store failed"
 """Why everything was dropped, when it was an fsync: the store must be opened anew."""
 
 
-
 class MustQueue(Exception):
     """A start cannot be owned at once: its queue is paused, or has limits. Nothing was written."""
 

@@ -20,7 +20,11 @@ class Intake:
     """What one worker has, and may have."""
 
     def __init__(
-        self, info: WorkerInfo, workflows: Mapping[str, Workflow[..., Any]], limits: Mapping[str, int], settings: Settings
+        self,
+        info: WorkerInfo,
+        workflows: Mapping[str, Workflow[..., Any]],
+        limits: Mapping[str, int],
+        settings: Settings,
     ) -> None:
         self._limits = dict(limits)
         self._taken = dict.fromkeys(limits, 0)

@@ -41,7 +41,7 @@ from batuta.journal.records import (
     RunFilter,
     Tape,
 )
-from batuta.journal.states import RunState
+from batuta.journal.states import CLOSED, RunState
 from batuta.journal.store import Store
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ _NULL = Raw(b"null")
 _body_decoder = json.Decoder(Body)
 _overrides_decoder = json.Decoder(JobOverrides)
 _LISTED = 1_000
+_COUNTS = "{}"
+"""What a batch is told of an end: nothing, but that it is one."""
 
 
 class JobWorkflow(RoutedCall):
@@ -86,12 +88,14 @@ class CallRun(LiveRun):
     """A live run that is one call: of a job, or of an activity that was sent here from another queue."""
 
     is_call = True
-    __slots__ = ("_began_at", "_failed", "_first", "_keeps", "_pending", "_said", "_start", "early")
+    __slots__ = ("_began_at", "_failed", "_first", "_keeps", "_pending", "_said", "_start", "batched", "early")
 
     def __init__(self, host: Host, workflow: RoutedCall, identity: RunIdentity, epoch: int) -> None:
         super().__init__(host, workflow, identity, epoch)
         self.early = False
         """Its call is under way, and nothing of it is written."""
+        self.batched = False
+        """It belongs to a batch, which counts the ends of its jobs."""
         self._first: Entry | None = None
         """Written, but not given to the machine: which is only asked when there is an answer."""
         self._failed: Attempt | None = None
@@ -265,7 +269,7 @@ class CallRun(LiveRun):
         closing = encode_entry(1, _DONE, at if at > opening.at else opening.at, body, opening.crc)
         change = self.change = Change(self.run_id, self.epoch, -1, [opening, closing])
         change.consumed.append(self._start.message_id)
-        change.move = Move(_COMPLETED)
+        change.move = Move(_COMPLETED, outcome=_COUNTS if self.batched else "")
         if self._said is not None:
             self._publish(change, self._said)
         self.machine.outcome = outcome
@@ -274,6 +278,11 @@ class CallRun(LiveRun):
         self._host.submit(self)
 
     # -- its batch
+
+    def move(self, move: Move) -> None:
+        if self.batched and move.state in CLOSED:
+            move.outcome = _COUNTS
+        super().move(move)
 
     def batch(self, loop: asyncio.AbstractEventLoop) -> Future[BatchInfo]:
         """What became of the runs whose end it was called for."""

@@ -11,8 +11,8 @@ import multiprocessing
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 from msgspec import Raw, json
 

@@ -39,10 +39,11 @@ from batuta.stores.memory.heart import MemoryHeart
 from batuta.stores.memory.intake import find_or_begin, start_many
 from batuta.stores.memory.moment import Moment
 from batuta.stores.memory.queues import QueueVerbs, claim
+from batuta.stores.memory.schedules import ScheduleVerbs
 from batuta.stores.memory.tables import MemoryDatabase, Registration, Room, Row
 
 
-class MemoryStore(QueueVerbs):
+class MemoryStore(QueueVerbs, ScheduleVerbs):
     """A `Store` in memory."""
 
     poll_seconds: float | None = None
@@ -91,7 +92,7 @@ class MemoryStore(QueueVerbs):
         return self._database.clock.now() + self._shift
 
     def _tell(self, hint: Hint) -> None:
-        if not (hint.due or hint.messages or hint.closed or hint.answered):
+        if not (hint.due or hint.messages or hint.closed or hint.answered or hint.schedules):
             return
         for namespace, listeners in list(self._database.listeners):
             if namespace == self.namespace:
