@@ -38,6 +38,10 @@ class ChildOptions(Struct, frozen=True, kw_only=True):
     delay: float = 0.0
     version: str | None = None
     """None: the definition's."""
+    key: str = ""
+    """What its queue's limits per key count by, and what the queue is fair between."""
+    expires: float | None = None
+    """It times out when nobody has begun it by then."""
 
 
 class ChildRun(Protocol):
@@ -99,8 +103,8 @@ async def run_child(workflow: Any, /, *args: Any, result: Any = None, **options:
 
     Options: id (unique among open runs; one is made from the parent's), queue (the parent's), policy ("cancel",
     "terminate" or "abandon": what becomes of it when the parent closes first), timeout, execution_timeout, retry,
-    tags, memo, priority, delay, version. Cancelled while it waits, it asks the child to end and raises at once.
-    By name: `result` is the type to decode to.
+    tags, memo, priority, delay, version, key, expires. Cancelled while it waits, it asks the child to end and raises
+    at once. By name: `result` is the type to decode to.
     """
     return await kinship("run_child()").run_child(workflow, args, _options(options), _decoder(workflow, result))
 

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar, overload
 
 from msgspec import Raw, json
 
-from batuta.authoring.backend import Backend, Description, Ending, JournalLine, RunRef
+from batuta.authoring.backend import AttemptView, Backend, Description, Ending, JournalLine, RunRef
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.failures import to_exception
 from batuta.authoring.letters import decoder_of, query_input, signal_letter, update_letter
@@ -171,12 +171,27 @@ class Handle(Generic[R]):
     async def describe(self) -> Description:
         return await self._backend.describe(self._ref)
 
+    async def progress(self, type: Any = Any, default: Any = None) -> Any:  # noqa: A002 - as in `published`
+        """What a job has said last with `progress()`; `default` when it has said nothing."""
+        return await self.published("progress", type, default)
+
+    async def attempts(self) -> list[AttemptView]:
+        """Of a job: every attempt that has begun and was noted, the failed ones with their errors."""
+        return await self._backend.attempts(self._ref)
+
     async def journal(self) -> list[JournalLine]:
         """Every entry so far."""
         return await self._backend.journal(self._ref)
 
     def __repr__(self) -> str:
         return f"<run {self.id}>"
+
+
+class Batch(list[Handle[Any]]):
+    """The handles of jobs that were enqueued together, in the order of their calls."""
+
+    done: Handle[Any] | None = None
+    """Of the job that is called when all of them have ended, if there is one."""
 
 
 def _error(ending: Ending) -> RunNotCompleted:

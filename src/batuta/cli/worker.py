@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from batuta.authoring.queues import Queue
 from batuta.cli.fastloop import run
 from batuta.cli.loading import load_app
 from batuta.cli.logs import LEVELS, log_to_stderr
@@ -53,8 +54,11 @@ async def _work(
     async with AsyncExitStack() as stack:
         app = await load_app(target, stack)
         client = await stack.enter_async_context(place.client(migrate=migrate))
-        chosen = list(queues or app.queues)
-        worker: Any = client.worker(workflows=app.workflows, activities=app.activities, queues=chosen)
+        declared = {one.name if isinstance(one, Queue) else one: one for one in app.queues}
+        chosen = {name: declared.get(name, name) for name in queues or declared}
+        worker: Any = client.worker(
+            workflows=app.workflows, activities=app.activities, jobs=app.jobs, queues=[*chosen.values()]
+        )
         asked = _stop_signals()
         await worker.start()
         log.info("working on %s: %s", ", ".join(chosen), ", ".join(sorted(w.name for w in app.workflows)) or "nothing")

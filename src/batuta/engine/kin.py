@@ -257,6 +257,8 @@ class Kin:
             parent_seq=pending.seq,
             parent_policy=options.policy,
             code=code_of(pending.name, pending.version),
+            flow_key=options.key,
+            expires=round((options.expires or 0) * SECOND),
             if_exists=IfExists.RESTART,
         )
         new.start = start_body(new, pending.data, Raw(json.encode(options.retry)) if options.retry else UNSET)

@@ -11,13 +11,16 @@ import multiprocessing
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 from msgspec import Raw, json
 
 from batuta.authoring.attempt import CompleteLater
+from batuta.authoring.failures import to_failure
 from batuta.engine.calls import Call
-from batuta.engine.child import BEAT, DONE, LATER, Request, serve
+from batuta.engine.child import ANSWERS, BEAT, DONE, FAILED, LATER, PROGRESS, SAVE, Request, serve
+from batuta.engine.heartbeats import Heartbeats
 from batuta.errors import ProcessDied
 from batuta.journal.failures import Failure
 
@@ -54,8 +57,8 @@ class Child:
 class Processes:
     """The processes of one worker, made when they are needed and kept for the next attempt."""
 
-    def __init__(self, most: int, beat: Callable[[Call, str | None], None], may_act: Callable[[], bool]) -> None:
-        self._beat, self._may_act = beat, may_act
+    def __init__(self, most: int, beats: Heartbeats, may_act: Callable[[], bool]) -> None:
+        self._beats, self._may_act = beats, may_act
         self._threads = ThreadPoolExecutor(most, thread_name_prefix="batuta-process")
         self._lock = threading.Lock()
         self._idle: list[Child] = []
@@ -124,9 +127,18 @@ class Processes:
     def _listen(self, call: Call, child: Child) -> bytes:
         while True:
             frame = child.pipe.recv_bytes()
-            if frame[:1] != BEAT:
+            if frame[:1] in ANSWERS:
                 return frame
-            self._beat(call, frame[1:].decode() or None)
+            self._hear(call, child, frame[:1], frame[1:].decode())
+
+    def _hear(self, call: Call, child: Child, kind: bytes, text: str) -> None:
+        """Something that its code says or asks while it runs."""
+        if kind == BEAT:
+            self._beats.note(call, text or None)
+        elif kind == PROGRESS:
+            self._beats.note_progress(call, text)
+        else:
+            child.pipe.send_bytes(_asked(lambda: self._beats.save(call, text) if kind == SAVE else call.batch()))
 
     def _forget(self, call: Call) -> None:
         with self._lock:
@@ -159,6 +171,13 @@ def _request(call: Call, limit: int) -> Request:
         namespace=info.namespace,
         last_details=info.last_details,
     )
+
+
+def _asked(ask: Callable[[], Future[Any]]) -> bytes:
+    try:
+        return DONE + json.encode(ask().result())
+    except Exception as error:  # noqa: BLE001 - whatever it is, the code that asked is told
+        return FAILED + json.encode(to_failure(error))
 
 
 def _read(answer: bytes) -> bytes:

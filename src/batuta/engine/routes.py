@@ -216,15 +216,21 @@ class RoutedCall(Workflow[..., Any]):
     def __init__(self, activity: Activity[..., Any]) -> None:
         async def perform(arguments: Raw) -> Any:
             machine = cast("Machine", current_runtime.get())
-            sent = json.decode(machine.start.options if machine.start.options is not UNSET else b"{}", type=Sent)
+            options, issued_at = self.options(machine.start)
             return await machine.call_activity(
-                activity.name, None, _Through.result_decoder, arguments, sent.options, sent.issued_at
+                activity.name, None, _Through.result_decoder, arguments, options, issued_at
             )
 
         super().__init__(perform, name="routed")
+        self.activity = activity
         self.name = activity.name
         self.codec = cast(Any, _Through())
         self.fingerprint = "routed"  # the activity's code is not replayed
+
+    def options(self, start: StartInfo) -> tuple[ActivityOptions, int]:
+        """How it is to be called, and the time from which its limits count; 0: from when its run begins."""
+        sent = json.decode(start.options if start.options is not UNSET else b"{}", type=Sent)
+        return sent.options, sent.issued_at
 
 
 def with_attempts(told: str, last: Entry) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 from uuid import UUID
 
 from asyncpg import Record
@@ -29,7 +30,7 @@ def run_ids(values: Iterable[UUID] | None) -> list[RunId]:
     return [UUID(int=value.int) for value in values or ()]
 
 
-def run_of(row: Record) -> Run:
+def run_of(row: Record | Mapping[str, Any]) -> Run:
     """A row of `runs`."""
     parent = row["parent_run_id"]
     return Run(

@@ -1,0 +1,89 @@
+"""How much a worker takes in: so many runs of a queue at once, and no more jobs than can begin soon."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from batuta.authoring.definitions import Place, Workflow
+from batuta.engine.jobs import JobWorkflow
+from batuta.engine.live import LiveRun
+from batuta.journal.records import WorkerInfo
+from batuta.settings import Settings
+
+_AVOID_SECONDS = 5.0
+
+
+class Intake:
+    """What one worker has, and may have."""
+
+    def __init__(
+        self,
+        info: WorkerInfo,
+        workflows: Mapping[str, Workflow[..., Any]],
+        limits: Mapping[str, int],
+        settings: Settings,
+    ) -> None:
+        self._limits = dict(limits)
+        self._taken = dict.fromkeys(limits, 0)
+        self._avoided: dict[str, float] = {}
+        jobs = {code: one for code, one in workflows.items() if isinstance(one, JobWorkflow)}
+        self._places = _places({one.activity.place for one in jobs.values()}, settings)
+        self._most_leaving = 2 * settings.claim_batch
+        self._info = info
+        self._without_jobs = replace(info, code={code: mark for code, mark in info.code.items() if code not in jobs})
+        self._has_jobs, self._has_others = bool(jobs), len(jobs) < len(workflows)
+
+    # -- so many of a queue
+
+    def enter(self, queue: str) -> None:
+        """A run of that queue comes in."""
+        if queue in self._taken:
+            self._taken[queue] += 1
+
+    def leave(self, queue: str) -> None:
+        if queue in self._taken:
+            self._taken[queue] -= 1
+
+    def room(self) -> dict[str, int] | None:
+        """How many more of each queue that has a limit here."""
+        if not self._limits:
+            return None
+        return {queue: max(0, limit - self._taken[queue]) for queue, limit in self._limits.items()}
+
+    def may_start(self, queue: str, now: float, *, claiming: bool) -> bool:
+        """Whether a start into that queue may be owned at once, as far as the queue goes."""
+        if self._avoided and self._avoided.get(queue, 0.0) > now:
+            return False
+        limit = self._limits.get(queue)
+        return limit is None or (not claiming and self._taken[queue] < limit)
+
+    def avoid(self, queue: str, now: float) -> None:
+        """The store has refused an owned start into it: it is paused, or has limits."""
+        self._avoided[queue] = now + _AVOID_SECONDS
+
+    # -- no more jobs than can begin soon
+
+    def appetite(self, runs: Iterable[LiveRun]) -> tuple[WorkerInfo, int | None]:
+        """As whom to claim, and how many at most; None: as many as fit. 0: nothing now, until a run leaves."""
+        if not self._has_jobs:
+            return self._info, None
+        here = leaving = 0
+        for run in runs:
+            if run.is_call:
+                if run.leaving:
+                    leaving += 1
+                else:
+                    here += 1
+        room = 2 * self._places - here
+        if leaving < self._most_leaving and room * 4 > self._places:
+            return self._info, room
+        return self._without_jobs, None if self._has_others else 0
+
+
+def _places(kinds: set[Place], settings: Settings) -> int:
+    """How many jobs of these kinds can be executed at once."""
+    most = {Place.LOOP: settings.max_activities, Place.THREAD: settings.threads, Place.PROCESS: settings.processes}
+    return sum(most[kind] for kind in kinds)
