@@ -312,8 +312,9 @@ SELECT ord, kind, at, crc, body FROM journal WHERE run_id = ? AND ord > ? AND or
 -- Of short journals, whole.
 SELECT run_id, ord, kind, at, crc, body FROM journal WHERE run_id IN (?) ORDER BY run_id, ord;
 
--- have_unread --
-SELECT DISTINCT chain_id FROM inbox WHERE consumed_at IS NULL AND chain_id IN (?);
+-- unread_of_many --
+SELECT chain_id, message_id, kind, name, body, at, number FROM inbox
+WHERE consumed_at IS NULL AND chain_id IN (?) ORDER BY chain_id, number;
 
 -- have_attempts --
 SELECT DISTINCT run_id FROM attempts WHERE run_id IN (?);

@@ -25,8 +25,8 @@ SHORT = 30
 """Entries of a journal that is read together with others."""
 
 _MANY = f"IN ({', '.join('?' * RUNS_AT_ONCE)})"
-_ENTRIES, _HAVE_UNREAD, _HAVE_ATTEMPTS = (
-    Q[name].replace("IN (?)", _MANY) for name in ("entries_of_many", "have_unread", "have_attempts")
+_ENTRIES, _UNREAD, _HAVE_ATTEMPTS = (
+    Q[name].replace("IN (?)", _MANY) for name in ("entries_of_many", "unread_of_many", "have_attempts")
 )
 
 
@@ -143,11 +143,13 @@ class Tapes:
         run_ids = _padded([run.run_id.bytes for run in runs])
         have_attempts = {run_id for (run_id,) in connection.execute(_HAVE_ATTEMPTS, run_ids).fetchall()}
         chains = _padded([run.chain_id.bytes for run in runs])
-        have_unread = {chain_id for (chain_id,) in connection.execute(_HAVE_UNREAD, chains).fetchall()}
+        unread: dict[bytes, list[Message]] = {}
+        for chain_id, rows in groupby(connection.execute(_UNREAD, chains).fetchall(), itemgetter(0)):
+            unread[chain_id] = messages_of(row[1:] for row in rows)
         entries = self._short_journals(connection, [run for run in runs if 0 <= run.head < SHORT])
         return [
-            Tape(run, entries.get(run.run_id.bytes, []), [], [])
-            if run.head < SHORT and run.run_id.bytes not in have_attempts and run.chain_id.bytes not in have_unread
+            Tape(run, entries.get(run.run_id.bytes, []), unread.get(run.chain_id.bytes, []), [])
+            if run.head < SHORT and run.run_id.bytes not in have_attempts
             else self._tape(connection, run)
             for run in runs
         ]
