@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from batuta.authoring.backend import Backend, RunPage, RunRef, StartRequest
 from batuta.authoring.definitions import Workflow
-from batuta.authoring.enqueueing import job_request, job_requests
+from batuta.authoring.enqueueing import callback_request, job_request, job_requests
 from batuta.authoring.failures import to_failure
 from batuta.authoring.handle import Batch, Handle
 from batuta.authoring.jobs import Job, JobCall
@@ -101,7 +101,7 @@ class Batuta:
         """
         calls = list(calls)
         requests = job_requests(calls, self._max_payload)
-        after = None if on_done is None else job_request(on_done, (), {}, self._max_payload)
+        after = callback_request(on_done, self._max_payload)
         refs = await self._backend.enqueue_many(requests, after)
         batch = Batch(self._handle(ref, call) for ref, call in zip(refs, calls, strict=False))
         batch.done = None if on_done is None else self._handle(refs[-1], on_done)

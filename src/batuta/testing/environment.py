@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar, overload
 
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.handle import Handle
+from batuta.authoring.queues import Queue
 from batuta.client import Batuta
 from batuta.clock import Clock, SystemClock
 from batuta.engine.native import NativeBackend
@@ -39,10 +40,11 @@ class Environment:
         *,
         workflows: Sequence[Workflow[..., Any]] = (),
         activities: Sequence[object] = (),
-        queues: Sequence[str] = ("default",),
+        jobs: Sequence[object] = (),
+        queues: Sequence[str | Queue] = ("default",),
         **settings: Any,
     ) -> None:
-        self._workflows, self._activities, self._queues = list(workflows), list(activities), queues
+        self._workflows, self._activities, self._queues = list(workflows), [*activities, *jobs], queues
         self._settings = settings
         self.store: MemoryStore
         self.client: Batuta
