@@ -23,30 +23,42 @@ from batuta.authoring.backend import (
 from batuta.authoring.definitions import Workflow, code_of
 from batuta.authoring.enqueueing import JobRequest
 from batuta.authoring.queues import Queue, QueueInfo
+from batuta.authoring.schedules import Schedule
 from batuta.authoring.tokens import AttemptRef
 from batuta.clock import SECOND, Clock, SystemClock
 from batuta.engine import outside
 from batuta.engine.closing import close_from_outside
 from batuta.engine.committer import MustQueue
 from batuta.engine.completion import Completion
-from batuta.engine.enqueueing import batch_runs, job_run, needs_clock
+from batuta.engine.enqueueing import batch_runs, job_run, last_run, needs_clock
 from batuta.engine.following import last_of_chain
+from batuta.engine.guests import Entering
 from batuta.engine.queues import change_limits, queue_info
 from batuta.engine.rows import small
 from batuta.engine.session import Session
+from batuta.engine.slots import Plan
 from batuta.engine.starter import Starter
 from batuta.engine.takers import needs_taker, why_held, why_nobody_takes
 from batuta.engine.talking import Messenger, as_message
+from batuta.engine.timetable import NativeSchedules
 from batuta.engine.waiters import Waiters
 from batuta.engine.worker import Worker
-from batuta.errors import AlreadyStarted, NotParked, RunClosed, StoreUnavailable, WorkflowBroken
+from batuta.errors import (
+    AlreadyStarted,
+    DuplicateDefinition,
+    InvalidSchedule,
+    NotParked,
+    RunClosed,
+    StoreUnavailable,
+    WorkflowBroken,
+)
 from batuta.failpoints import failpoint
 from batuta.ids import RunId, new_run_id, seed_of
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, decode_body
 from batuta.journal.failures import Failure
 from batuta.journal.records import Attempt, IfExists, Message, MessageKind, NewRun, Run, RunFilter, StartOutcome
 from batuta.journal.states import CLAIMABLE, CLOSED, RunState
-from batuta.journal.store import Store
+from batuta.journal.store import Borrowed, Store
 from batuta.settings import Settings
 
 
@@ -60,6 +72,7 @@ class NativeBackend:
         self._waiters = Waiters(store, self._runs_here)
         self._starter = Starter(store)
         self._messenger = Messenger(store, self._waiters, self._code_here)
+        self.schedules = NativeSchedules(store, _new_run)
 
     # -- starting
 
@@ -91,6 +104,20 @@ class NativeBackend:
         outcomes = await self._store.start_many(runs, last)
         failpoint("enqueue.after")
         return [_ref_of(place, outcome) for place, outcome in enumerate(outcomes)]
+
+    async def enter(
+        self, transaction: object, requests: Sequence[StartRequest | JobRequest], after: JobRequest | None
+    ) -> Entering:
+        jobs = [request for request in (*requests, after) if isinstance(request, JobRequest)]
+        now = await self._now_for(jobs)
+        runs = [job_run(one, now) if isinstance(one, JobRequest) else _unowned(one) for one in requests]
+        last = None if after is None else last_run(after, len(runs), now)
+        if last is not None and not runs:
+            runs, last = [last], None
+        return Entering(await self._store.enter(transaction, runs), runs, last, _ref_of)
+
+    def borrow(self, connection: object) -> Borrowed:
+        return self._store.borrow(connection)
 
     async def _now_for(self, requests: Sequence[JobRequest]) -> int:
         return await self._store.now() if needs_clock(requests) else 0
@@ -129,6 +156,7 @@ class NativeBackend:
         workflows: Sequence[Workflow[..., Any]],
         activities: Sequence[object],
         queues: Sequence[str | Queue],
+        schedules: Sequence[Schedule] = (),
         **settings: Any,
     ) -> Worker:
         chosen = Settings.from_env(**settings)
@@ -141,7 +169,18 @@ class NativeBackend:
             self._clock,
             self._workers,
             self._waiters,
+            self._plans(schedules),
         )
+
+    def _plans(self, schedules: Sequence[Schedule]) -> dict[str, Plan]:
+        found: dict[str, Plan] = {}
+        for schedule in schedules:
+            if not isinstance(schedule, Schedule):
+                raise InvalidSchedule(f"{schedule!r} is not a Schedule(id, when, workflow, ...)")
+            if schedule.id in found:
+                raise DuplicateDefinition(f"two schedules are named {schedule.id!r}: give one another id")
+            found[schedule.id] = self.schedules.plan(schedule)
+        return found
 
     def close(self) -> None:
         """Nobody waits for anything any more."""
@@ -299,6 +338,12 @@ def _new_run(request: StartRequest) -> tuple[NewRun, Body]:
     if request.retry is not None:
         start.retry = Raw(json.encode(request.retry))
     return new, Body(value=Raw(request.input), start=start)
+
+
+def _unowned(request: StartRequest) -> NewRun:
+    new, body = _new_run(request)
+    new.start = json.encode(body).decode()
+    return new
 
 
 _NOT_OWNED = (IfExists.RESTART, IfExists.RENEW)

@@ -101,6 +101,38 @@ def deadline_of(run: NewRun, now: int, chain_created_at: int) -> int | None:
     return min((at for at in (own, chain) if at is not None), default=None)
 
 
+def unowned(new: NewRun, now: int, deadline: int | None) -> Run:
+    """The row of a run that has just come in, for whoever claims it."""
+    return Run(
+        run_id=new.run_id,
+        id=new.id,
+        chain_id=chain_of(new),
+        kind=new.kind,
+        name=new.name,
+        queue=new.queue,
+        priority=new.priority,
+        state=RunState.PENDING,
+        epoch=0,
+        head=-1,
+        owner=None,
+        wake_at=now + new.delay,
+        created_at=now,
+        closed_at=None,
+        deadline=deadline,
+        deaths=0,
+        reason="",
+        failed_code=[],
+        version=new.version,
+        tags=new.tags,
+        memo=new.memo,
+        code=code_of(new),
+        parent_run_id=new.parent_run_id,
+        parent_seq=new.parent_seq,
+        flow_key=new.flow_key,
+        expires_at=expiry_of(new, now),
+    )
+
+
 def started(outcome: StartOutcome) -> tuple[Run, bool]:
     """Of a start that was alone: its run and whether it is new. Raises what kept it from being written."""
     if isinstance(outcome, Exception):

@@ -44,34 +44,10 @@ class Moment:
     def insert(self, new: NewRun, epoch: int = 0, owner: str | None = None) -> Row:
         chain_id = rules.chain_of(new)
         first = self.room.rows.get(chain_id)
-        run = Run(
-            run_id=new.run_id,
-            id=new.id,
-            chain_id=chain_id,
-            kind=new.kind,
-            name=new.name,
-            queue=new.queue,
-            priority=new.priority,
-            state=RunState.RUNNING if owner else RunState.PENDING,
-            epoch=epoch,
-            head=-1,
-            owner=owner,
-            wake_at=None if owner else self.now + new.delay,
-            created_at=self.now,
-            closed_at=None,
-            deadline=rules.deadline_of(new, self.now, first.run.created_at if first else self.now),
-            deaths=0,
-            reason="",
-            failed_code=[],
-            version=new.version,
-            tags=new.tags,
-            memo=new.memo,
-            code=rules.code_of(new),
-            parent_run_id=new.parent_run_id,
-            parent_seq=new.parent_seq,
-            flow_key=new.flow_key,
-            expires_at=None if owner else rules.expiry_of(new, self.now),
-        )
+        deadline = rules.deadline_of(new, self.now, first.run.created_at if first else self.now)
+        run = rules.unowned(new, self.now, deadline)
+        if owner is not None:
+            run.state, run.epoch, run.owner, run.wake_at, run.expires_at = RunState.RUNNING, epoch, owner, None, None
         row = Row(run, parent_policy=new.parent_policy, debounce="" if owner else new.debounce)
         self.room.add(row)
         return row

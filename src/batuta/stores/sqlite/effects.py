@@ -12,6 +12,7 @@ from batuta.journal.states import CLOSED, RunState
 from batuta.stores import rules
 from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.post import Post
+from batuta.stores.sqlite.queues import note_keyed
 from batuta.stores.sqlite.rows import Row, new_run_row, one, output_row, run_of
 
 SMALL = 20
@@ -120,6 +121,7 @@ class Beyond:
         row = new_run_row(self._namespace, new, self._now, deadline, epoch=0, head=-1, owner=None)
         if not self._cursor.execute(Q["insert_run"], row).rowcount:
             return False
+        note_keyed(self._cursor, self._namespace, [new])
         self._post.put(rules.chain_of(new).bytes, rules.start_message(new))
         self.hint.due = True
         return True
