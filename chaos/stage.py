@@ -41,11 +41,13 @@ class Stage(Struct):
         return int(next(self._numbers))
 
 
-async def finish(case: Case, tally: Tally, *, parked: frozenset[str] = frozenset(), one_clock: bool = True) -> None:
+async def finish(
+    case: Case, tally: Tally, *, parked: frozenset[str] = frozenset(), one_clock: bool = True, exact: bool = True
+) -> None:
     """Check the case against its ledger, then let `verify` look at the store."""
     tally.cases += 1
     await _refuse_the_late(case, tally)
-    Checker(case, tally, await read_journals(case)).check(parked=parked, one_clock=one_clock)
+    Checker(case, tally, await read_journals(case)).check(parked=parked, one_clock=one_clock, exact=exact)
     complaints = await verify(case)
     if complaints:
         tally.unverified += 1

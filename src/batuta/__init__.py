@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from batuta.app import App
 from batuta.authoring.attempt import CompleteLater, activity_info, heartbeat
+from batuta.authoring.calendar import cron, every, once
 from batuta.authoring.chains import continue_as_new, safe_point
 from batuta.authoring.checkpoints import BatchInfo, batch_info, checkpoint, last_checkpoint, progress
 from batuta.authoring.children import Child, run_child, send, start_child
@@ -17,6 +18,7 @@ from batuta.authoring.options import ActivityOptions
 from batuta.authoring.patches import deprecate_patch, patched
 from batuta.authoring.queues import Queue, QueueInfo, Rate
 from batuta.authoring.retry import Retry
+from batuta.authoring.schedules import Overlap, Schedule, ScheduleView
 from batuta.authoring.timers import cancel_timer, wait_for_timer
 from batuta.client import Batuta
 from batuta.connect import connect
@@ -31,6 +33,7 @@ from batuta.errors import (
     DuplicateTimer,
     Interrupted,
     InvalidInput,
+    InvalidSchedule,
     InvalidToken,
     LostAttempt,
     NonRetryable,
@@ -43,10 +46,12 @@ from batuta.errors import (
     RunNotCompleted,
     RunTerminated,
     RunTimedOut,
+    ScheduleExists,
     TokenUsed,
     TransactionFailed,
     UnknownQuery,
     UnknownRun,
+    UnknownSchedule,
     UpdateFailed,
     UpdateRejected,
     WrongTransaction,
@@ -75,6 +80,7 @@ __all__ = [
     "Handle",
     "Interrupted",
     "InvalidInput",
+    "InvalidSchedule",
     "InvalidToken",
     "Job",
     "JobCall",
@@ -82,6 +88,7 @@ __all__ = [
     "NonRetryable",
     "NotParked",
     "NotPublished",
+    "Overlap",
     "Query",
     "QueryFailed",
     "Queue",
@@ -95,11 +102,15 @@ __all__ = [
     "RunState",
     "RunTerminated",
     "RunTimedOut",
+    "Schedule",
+    "ScheduleExists",
+    "ScheduleView",
     "Signal",
     "TokenUsed",
     "TransactionFailed",
     "UnknownQuery",
     "UnknownRun",
+    "UnknownSchedule",
     "Update",
     "UpdateFailed",
     "UpdateRejected",
@@ -114,13 +125,16 @@ __all__ = [
     "checkpoint",
     "connect",
     "continue_as_new",
+    "cron",
     "deprecate_patch",
+    "every",
     "heartbeat",
     "info",
     "job",
     "last_checkpoint",
     "logger",
     "now",
+    "once",
     "patched",
     "progress",
     "publish",

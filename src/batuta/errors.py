@@ -5,13 +5,15 @@ BatutaError
 │   ├── NotSerialisable         a value has no JSON form, or does not come back the same
 │   ├── TooLarge                a payload over the limit
 │   ├── InvalidURL              a store address that names no store
+│   ├── InvalidSchedule         a cron expression, time zone or policy that there is not
 │   ├── InvalidToken            a text that names no attempt of an activity of this namespace
 │   ├── MissingExtra            an optional dependency is not installed
 │   ├── WrongTransaction        a transaction of the caller's in which nothing can be started
 │   ├── DuplicateDefinition     two definitions of one name in one worker
 │   └── DuplicateTimer          a timer id used twice in one run
-├── UnknownRun / UnknownWorkflow / UnknownActivity / UnknownQueue
+├── UnknownRun / UnknownSchedule / UnknownWorkflow / UnknownActivity / UnknownQueue
 ├── AlreadyStarted              the id is taken
+├── ScheduleExists              the id of a schedule is taken
 ├── RunClosed                   the run has ended; the message was refused
 ├── NotParked                   the run goes on by itself; there is nothing to try again
 ├── TransactionFailed           the caller's own transaction had failed before
@@ -76,6 +78,10 @@ class TooLarge(InvalidInput):
 
 class InvalidURL(InvalidInput):
     """A store address that names no store."""
+
+
+class InvalidSchedule(InvalidInput):
+    """A schedule that cannot be: its cron expression, time zone, policy or limits. Nothing was written."""
 
 
 class InvalidToken(InvalidInput):

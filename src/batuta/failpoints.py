@@ -46,6 +46,8 @@ SITES: dict[str, str] = {
     "lease.after_beat": "the lease is renewed, the news is not looked at",
     "recover.before": "about to set a dead worker's runs free",
     "recover.after": "a dead worker's runs are free",
+    "schedule.before_fire": "schedules are due and decided on, nothing is written",
+    "schedule.after_fire": "slots have their runs, the worker does not know yet",
     "stop.begin": "a graceful stop has begun",
     "stop.released": "idle runs are handed back, the worker is still registered",
 }

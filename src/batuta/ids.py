@@ -43,6 +43,12 @@ def derived_run_id(at: int, key_base: str, seq: int) -> RunId:
     return _uuid7(at, chance)
 
 
+def named_run_id(at: int, name: str) -> RunId:
+    """The id of the run that has this name, a UUIDv7 of `at` (microseconds): the same whoever begins it."""
+    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+    return _uuid7(at, int.from_bytes(digest, "big") >> 2)
+
+
 def _uuid7(micros: int, chance: int) -> UUID:
     millis, rest = divmod(micros, 1000)
     return UUID(int=(millis & 0xFFFF_FFFF_FFFF) << 80 | 0x7 << 76 | rest << 66 | 0x2 << 62 | chance)

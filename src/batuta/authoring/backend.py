@@ -170,6 +170,11 @@ class Entering(Protocol):
 class Backend(Protocol):
     """Starts runs, talks to them and tells about them."""
 
+    @property
+    def schedules(self) -> Any:
+        """An `authoring.schedules.ScheduleBackend`."""
+        ...
+
     async def start(self, request: StartRequest) -> RunRef:
         """Durable when this returns. Raises AlreadyStarted, StoreUnavailable, OutcomeUnknown."""
         ...
@@ -257,6 +262,7 @@ class Backend(Protocol):
         workflows: Sequence[Workflow[..., Any]],
         activities: Sequence[object],
         queues: Sequence[str | Queue],
+        schedules: Sequence[Any] = (),
         **settings: Any,
     ) -> AbstractAsyncContextManager[Any]:
         """A worker, running while the context is open."""

@@ -23,6 +23,7 @@ from batuta.authoring.backend import (
 from batuta.authoring.definitions import Workflow, code_of
 from batuta.authoring.enqueueing import JobRequest
 from batuta.authoring.queues import Queue, QueueInfo
+from batuta.authoring.schedules import Schedule
 from batuta.authoring.tokens import AttemptRef
 from batuta.clock import SECOND, Clock, SystemClock
 from batuta.engine import outside
@@ -35,12 +36,22 @@ from batuta.engine.guests import Entering
 from batuta.engine.queues import change_limits, queue_info
 from batuta.engine.rows import small
 from batuta.engine.session import Session
+from batuta.engine.slots import Plan
 from batuta.engine.starter import Starter
 from batuta.engine.takers import needs_taker, why_held, why_nobody_takes
 from batuta.engine.talking import Messenger, as_message
+from batuta.engine.timetable import NativeSchedules
 from batuta.engine.waiters import Waiters
 from batuta.engine.worker import Worker
-from batuta.errors import AlreadyStarted, NotParked, RunClosed, StoreUnavailable, WorkflowBroken
+from batuta.errors import (
+    AlreadyStarted,
+    DuplicateDefinition,
+    InvalidSchedule,
+    NotParked,
+    RunClosed,
+    StoreUnavailable,
+    WorkflowBroken,
+)
 from batuta.failpoints import failpoint
 from batuta.ids import RunId, new_run_id, seed_of
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, decode_body
@@ -61,6 +72,7 @@ class NativeBackend:
         self._waiters = Waiters(store, self._runs_here)
         self._starter = Starter(store)
         self._messenger = Messenger(store, self._waiters, self._code_here)
+        self.schedules = NativeSchedules(store, _new_run)
 
     # -- starting
 
@@ -144,6 +156,7 @@ class NativeBackend:
         workflows: Sequence[Workflow[..., Any]],
         activities: Sequence[object],
         queues: Sequence[str | Queue],
+        schedules: Sequence[Schedule] = (),
         **settings: Any,
     ) -> Worker:
         chosen = Settings.from_env(**settings)
@@ -156,7 +169,18 @@ class NativeBackend:
             self._clock,
             self._workers,
             self._waiters,
+            self._plans(schedules),
         )
+
+    def _plans(self, schedules: Sequence[Schedule]) -> dict[str, Plan]:
+        found: dict[str, Plan] = {}
+        for schedule in schedules:
+            if not isinstance(schedule, Schedule):
+                raise InvalidSchedule(f"{schedule!r} is not a Schedule(id, when, workflow, ...)")
+            if schedule.id in found:
+                raise DuplicateDefinition(f"two schedules are named {schedule.id!r}: give one another id")
+            found[schedule.id] = self.schedules.plan(schedule)
+        return found
 
     def close(self) -> None:
         """Nobody waits for anything any more."""

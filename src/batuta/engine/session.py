@@ -27,6 +27,7 @@ from batuta.engine.machine import RunIdentity
 from batuta.engine.poller import Poller
 from batuta.engine.replay import Replay
 from batuta.engine.routes import Route, RoutedCall, end_overdue, routed_run_id
+from batuta.engine.schedules import Scheduler
 from batuta.engine.timers import Timers
 from batuta.engine.waiters import Waiters
 from batuta.engine.watchdog import Watchdog
@@ -87,6 +88,7 @@ class Session:
         self.submit, self.arm, self.disarm = self._committer.submit, self._timers.arm, self._timers.disarm
         self._lease = Lease(store, self.info, settings, clock, self._on_pulse, self._lost)
         self._poller = Poller(self)
+        self._scheduler = Scheduler(store, self.clock)
         self._watchdog = Watchdog(settings.stuck_turn, self._holding_up, clock)
         self.turn: LiveRun | None = None
         self._strange: dict[RunId, tuple[int, int]] = {}
@@ -137,8 +139,9 @@ class Session:
             self._tick()
         else:  # one beat, for what beats do besides renewing: revive parked runs, end those over their time
             async with self.store.heart(self.info.worker_id) as heart:
-                await heart.beat(self.info, reap=False)
+                self._scheduler.learn((await heart.beat(self.info, reap=False)).schedule_at)
         self._unlisten = self.store.listen(self._on_hint)
+        self._scheduler.start()
         await self._poller.start()
 
     async def close(self, grace: float) -> None:
@@ -147,6 +150,7 @@ class Session:
             return
         self.draining = True
         failpoint("stop.begin")
+        await self._scheduler.stop()
         await self._poller.stop()
         for run in list(self.runs.values()):
             run.hand_back_when_draining()
@@ -194,6 +198,7 @@ class Session:
         self._timers.stop()
         self._watchdog.stop()
         self._poller.cancel()
+        self._scheduler.cancel()
         self._unlisten()
         if self._ticking is not None:
             self._ticking.cancel()
@@ -462,6 +467,8 @@ class Session:
     def _on_hint(self, hint: Hint) -> None:
         if hint.due:
             self._poller.wake()
+        if hint.schedules:
+            self._scheduler.changed()
         named = hint.messages
         if hint.closed is None and len(self._lingering) <= _SLICE:  # it cannot say what happened: ask for the talkative
             named = [*named, *self._lingering]
@@ -472,6 +479,7 @@ class Session:
             return
         if pulse.now:
             self.clock.learn(pulse.now, sent, received)
+            self._scheduler.learn(pulse.schedule_at)
             self._reconcile(pulse)
             self._timers.look()
             self._renewed.set()

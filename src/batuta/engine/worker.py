@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,7 +17,9 @@ from batuta.engine.committer import STORE_FAILED
 from batuta.engine.jobs import job_workflows
 from batuta.engine.queues import declared_queues, set_limits
 from batuta.engine.routes import routed_calls
+from batuta.engine.schedules import reconcile
 from batuta.engine.session import Session
+from batuta.engine.slots import Plan
 from batuta.engine.waiters import Waiters
 from batuta.errors import DuplicateDefinition, InvalidInput, StoreError, WorkerError
 from batuta.ids import jitter
@@ -40,7 +42,9 @@ class Worker:
         clock: Clock,
         crew: list[Worker],
         waiters: Waiters,
+        plans: Mapping[str, Plan],
     ) -> None:
+        self._plans = plans
         self._activities = _activities_by_name(activities)
         self.code = by_code(workflows) | routed_calls(self._activities) | job_workflows(self._activities)
         if isinstance(queues, str) or not queues:
@@ -73,6 +77,7 @@ class Worker:
             log.warning("%s", sentence)
         if self._settings.tune_collector:
             tune_collector()
+        await reconcile(self._store, self._plans)
         await set_limits(self._store, self._declared.values())
         session = self._new_session()
         await session.open()

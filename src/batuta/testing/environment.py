@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar, overload
 
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.handle import Handle
+from batuta.authoring.schedules import Schedule
 from batuta.client import Batuta
 from batuta.clock import Clock, SystemClock
 from batuta.engine.native import NativeBackend
@@ -40,9 +41,11 @@ class Environment:
         workflows: Sequence[Workflow[..., Any]] = (),
         activities: Sequence[object] = (),
         queues: Sequence[str] = ("default",),
+        schedules: Sequence[Schedule] = (),
         **settings: Any,
     ) -> None:
         self._workflows, self._activities, self._queues = list(workflows), list(activities), queues
+        self._schedules = list(schedules)
         self._settings = settings
         self.store: MemoryStore
         self.client: Batuta
@@ -129,15 +132,19 @@ class Environment:
         self,
         workflows: Sequence[Workflow[..., Any]] | None = None,
         activities: Sequence[object] | None = None,
+        schedules: Sequence[Schedule] | None = None,
         **settings: Any,
     ) -> None:
         """Stop the worker gracefully and start one with other code."""
         await self.worker.stop()
         self._workflows = self._workflows if workflows is None else list(workflows)
         self._activities = self._activities if activities is None else list(activities)
+        self._schedules = self._schedules if schedules is None else list(schedules)
         self._settings = self._settings | settings
         await self._begin()
 
     async def _begin(self) -> None:
-        self.worker = self._backend.worker(self._workflows, self._activities, self._queues, **self._settings)
+        self.worker = self._backend.worker(
+            self._workflows, self._activities, self._queues, self._schedules, **self._settings
+        )
         await self.worker.start()

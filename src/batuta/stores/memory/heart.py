@@ -49,6 +49,7 @@ class MemoryHeart:
                 owned={run.run_id: run.epoch for run in owned},
                 peers=[peer for peer in room.workers if self._seems_gone(moment, peer)],
                 reaped=reaped,
+                schedule_at=room.schedule_at(),
             )
 
     async def bury(self, worker_ids: Sequence[str]) -> int:

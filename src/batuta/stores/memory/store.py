@@ -39,12 +39,13 @@ from batuta.stores.memory.heart import MemoryHeart
 from batuta.stores.memory.intake import find_or_begin, start_many
 from batuta.stores.memory.moment import Moment
 from batuta.stores.memory.queues import QueueVerbs, claim
+from batuta.stores.memory.schedules import ScheduleVerbs
 from batuta.stores.memory.tables import MemoryDatabase, Registration, Room, Row
 
 _NO_TRANSACTIONS = "memory:// has no transactions that others can begin: use SQLite or PostgreSQL, also in this test"
 
 
-class MemoryStore(QueueVerbs):
+class MemoryStore(QueueVerbs, ScheduleVerbs):
     """A `Store` in memory."""
 
     poll_seconds: float | None = None
@@ -93,7 +94,7 @@ class MemoryStore(QueueVerbs):
         return self._database.clock.now() + self._shift
 
     def _tell(self, hint: Hint) -> None:
-        if not (hint.due or hint.messages or hint.closed or hint.answered):
+        if not (hint.due or hint.messages or hint.closed or hint.answered or hint.schedules):
             return
         for namespace, listeners in list(self._database.listeners):
             if namespace == self.namespace:

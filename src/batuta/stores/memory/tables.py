@@ -14,6 +14,7 @@ from batuta.ids import RunId, new_message_id
 from batuta.journal.entries import Entry
 from batuta.journal.queues import QueueLimits
 from batuta.journal.records import Attempt, Message, Output, ParentPolicy, Run, WorkerInfo
+from batuta.journal.schedules import Schedule
 from batuta.stores import rules
 from batuta.stores.flow import Hand
 from batuta.stores.listeners import Listeners
@@ -103,6 +104,7 @@ class Room(Struct):
     """Whose turn it is, by queue and priority."""
     debounced: dict[str, Row] = field(default_factory=dict)
     """What later starts of the same key replace."""
+    schedules: dict[str, Schedule] = field(default_factory=dict)
 
     def inbox(self, chain_id: RunId) -> Inbox:
         return self.inboxes.setdefault(chain_id, Inbox())
@@ -158,6 +160,14 @@ class Room(Struct):
             and rules.may_take(worker.code, row.run.code, row.run.failed_code)
             and not (has_suspect and row.is_suspect)
         ]
+
+    def scheduled(self) -> list[tuple[int, str]]:
+        """When each schedule that is not paused is to be looked at."""
+        found = self.schedules.values()
+        return [(row.next_at, row.id) for row in found if row.next_at is not None and not row.paused]
+
+    def schedule_at(self) -> int | None:
+        return min((at for at, _ in self.scheduled()), default=None)
 
 
 class MemoryDatabase:

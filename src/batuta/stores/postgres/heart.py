@@ -75,6 +75,7 @@ class PostgresHeart:
             owned=dict(zip(run_ids(row["owned"]), row["epochs"] or (), strict=True)),
             peers=row["peers"] or [],
             reaped=reaped,
+            schedule_at=row["schedule_at"],
         )
 
     async def bury(self, worker_ids: Sequence[str]) -> int:

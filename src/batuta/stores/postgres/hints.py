@@ -30,6 +30,7 @@ class Payload(Struct, omit_defaults=True):
     messages: list[RunId] = []
     closed: list[RunId] | None = []
     answered: list[RunId] | None = []
+    schedules: bool = False
 
 
 _encode = json.Encoder().encode
@@ -52,7 +53,7 @@ class Announcer:
         self._listeners = listeners
         self._notify = notify
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._due = False
+        self._due = self._schedules = False
         self._messages: set[RunId] = set()
         self._closed: set[RunId] = set()
         self._answered: set[RunId] = set()
@@ -70,7 +71,8 @@ class Announcer:
 
     def tell(self, hint: Hint) -> None:
         """From the store's own loop."""
-        if hint.due or hint.messages or hint.closed or hint.closed is None or hint.answered or hint.answered is None:
+        many = hint.closed is None or hint.answered is None
+        if hint.due or hint.messages or hint.closed or hint.answered or many or hint.schedules:
             self._listeners.tell(hint)
             self._queue(hint)
 
@@ -84,6 +86,7 @@ class Announcer:
 
     def _queue(self, hint: Hint) -> None:
         self._due = self._due or hint.due
+        self._schedules = self._schedules or hint.schedules
         self._messages.update(hint.messages)
         self._closed.update(hint.closed or ())
         self._answered.update(hint.answered or ())
@@ -105,16 +108,16 @@ class Announcer:
 
     def _take(self) -> list[str]:
         due, messages, closed, answered = self._due, list(self._messages), list(self._closed), list(self._answered)
-        self._due = False
+        schedules, self._due, self._schedules = self._schedules, False, False
         for ids in (self._messages, self._closed, self._answered):
             ids.clear()
-        if not (due or messages or closed or answered):
+        if not (due or messages or closed or answered or schedules):
             return []
         if len(messages) + len(closed) + len(answered) <= MOST_IDS:
-            payloads = [Payload(self.name, due, messages, closed, answered)]
+            payloads = [Payload(self.name, due, messages, closed, answered, schedules)]
         else:
             payloads = [
-                Payload(self.name, due, closed=_few(closed)),
+                Payload(self.name, due, closed=_few(closed), schedules=schedules),
                 Payload(self.name, answered=_few(answered)),
                 *(Payload(self.name, messages=messages[n : n + MOST_IDS]) for n in range(0, len(messages), MOST_IDS)),
             ]
@@ -184,8 +187,15 @@ class Ear:
         except DecodeError:
             return  # not ours
         if said.sender != self._own_name:
-            hint = Hint(due=said.due, messages=said.messages, closed=said.closed, answered=said.answered)
-            self._listeners.tell(hint)
+            self._listeners.tell(
+                Hint(
+                    due=said.due,
+                    messages=said.messages,
+                    closed=said.closed,
+                    answered=said.answered,
+                    schedules=said.schedules,
+                )
+            )
 
 
 class Ticker:

@@ -214,7 +214,10 @@ LEFT JOIN LATERAL (
 ORDER BY r.run_id;
 
 -- beat --
-SELECT * FROM batuta.beat($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);
+SELECT b.*, (
+    SELECT min(s.next_at) FROM batuta.schedules s WHERE s.namespace = $1 AND s.next_at IS NOT NULL AND NOT s.paused
+) AS schedule_at
+FROM batuta.beat($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) b;
 
 -- bury --
 SELECT * FROM batuta.bury($1, $2, $3, $4, $5, $6);

@@ -11,11 +11,12 @@ from batuta.stores.postgres.commits import Commits
 from batuta.stores.postgres.guests import Guests
 from batuta.stores.postgres.heart import PostgresHeart
 from batuta.stores.postgres.reading import Reading
+from batuta.stores.postgres.schedules import ScheduleVerbs
 from batuta.stores.postgres.session import Hook, Session
 from batuta.stores.postgres.work import Work
 
 
-class PostgresStore(Commits, Work, Guests, Reading):
+class PostgresStore(Commits, Work, Guests, ScheduleVerbs, Reading):
     """A `Store` on a PostgreSQL database.
 
     `url` is `postgresql://...`; its options in `address.OPTIONS` are ours, all others are the driver's. A commit has a

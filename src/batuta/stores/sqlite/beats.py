@@ -17,6 +17,7 @@ from batuta.stores.sqlite.place import WorkerLocks
 from batuta.stores.sqlite.post import Post
 from batuta.stores.sqlite.queues import forget_begun
 from batuta.stores.sqlite.rows import entry_row, to_json
+from batuta.stores.sqlite.schedules import schedule_at
 from batuta.stores.sqlite.writer import Writer
 
 
@@ -97,6 +98,7 @@ class Beat:
             unread=[UUID(bytes=run_id) for (run_id,) in unread],
             owned={UUID(bytes=run_id): epoch for run_id, epoch in owned},
             reaped=reaped,
+            schedule_at=schedule_at(cursor, namespace),
         )
         return pulse, [name for (name,) in workers], self._hint
 

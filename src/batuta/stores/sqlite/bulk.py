@@ -33,7 +33,7 @@ def start_many(
     if isinstance(last, Exception) or not last[1]:
         return [*_start_all(cursor, namespace, runs, now), last]
     outcomes = _start_all(cursor, namespace, [rules.member(new, after) for new in runs], now)
-    cursor.execute(Q["await_members"], (namespace, after.run_id.bytes))
+    cursor.execute(Q["await_members"], {"namespace": namespace, "run_id": after.run_id.bytes})
     cursor.execute(Q["hold_back"], (namespace, after.run_id.bytes))
     return [*outcomes, (find(cursor, namespace, after.run_id), True)]
 

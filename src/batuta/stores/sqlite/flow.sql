@@ -37,19 +37,10 @@ SELECT queue, sum(wake_at <= :now), sum(wake_at > :now), min(iif(wake_at <= :now
 WHERE namespace = :namespace AND wake_at IS NOT NULL AND flow_key <> '' GROUP BY queue;
 
 -- owned_in_queues --
-SELECT queue, count(*) FROM runs WHERE namespace = ? AND owner IS NOT NULL GROUP BY queue;
+SELECT queue, count(*) FROM runs WHERE namespace = ? AND owner = ? GROUP BY queue;
 
 -- owned_by_key --
--- Owner by owner through the index: there are few of them.
-WITH RECURSIVE owners (owner) AS (
-    SELECT min(owner) FROM runs WHERE namespace = :namespace AND owner IS NOT NULL
-    UNION ALL
-    SELECT (SELECT min(owner) FROM runs WHERE namespace = :namespace AND owner IS NOT NULL AND owner > owners.owner)
-    FROM owners WHERE owners.owner IS NOT NULL
-)
-SELECT r.flow_key, count(*) FROM owners CROSS JOIN runs AS r INDEXED BY runs_owned
-WHERE r.namespace = :namespace AND r.owner = owners.owner AND r.owner IS NOT NULL AND r.queue = :queue
-GROUP BY r.flow_key;
+SELECT flow_key, count(*) FROM runs WHERE namespace = ? AND owner = ? AND queue = ? GROUP BY flow_key;
 
 -- begun --
 SELECT slot, count FROM begun WHERE namespace = ? AND queue = ? AND flow_key = ? AND slot > ? ORDER BY slot;
@@ -151,8 +142,8 @@ UPDATE inbox SET body = ?, at = ? WHERE chain_id = ? AND message_id = ?;
 -- await_members --
 -- What comes after a batch waits for those of it that are new.
 UPDATE runs SET awaits = (SELECT count(*) FROM runs AS r INDEXED BY runs_children
-        WHERE r.namespace = ?1 AND r.parent_run_id = ?2 AND r.parent_run_id IS NOT NULL)
-WHERE namespace = ?1 AND run_id = ?2;
+        WHERE r.namespace = :namespace AND r.parent_run_id = :run_id AND r.parent_run_id IS NOT NULL)
+WHERE namespace = :namespace AND run_id = :run_id;
 
 -- hold_back --
 UPDATE runs SET wake_at = NULL WHERE namespace = ? AND run_id = ? AND awaits > 0;

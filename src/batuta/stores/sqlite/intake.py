@@ -48,7 +48,7 @@ def start(cursor: sqlite3.Cursor, namespace: str, new: NewRun, now: int) -> tupl
 
 
 def _debounced(cursor: sqlite3.Cursor, namespace: str, new: NewRun, now: int) -> tuple[Run, bool] | None:
-    """Let the run of this debounce key that nobody has claimed do what the new one is to do; None when there is none."""
+    """Let the unclaimed run of its debounce key do what the new one is to do; None when there is none."""
     row = one(cursor.execute(Q["debounced"], (namespace, new.debounce)))
     if row is None:
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Iterable
 
 from msgspec import Struct
@@ -72,9 +73,10 @@ def allowance_of(executor: Executor, namespace: str, queue: Queue, now: int) -> 
     limits = queue.limits
     if not limits.any:
         return None
-    owned: dict[str, int] = {}
+    owned: Counter[str] = Counter()
     if limits.concurrency is not None or limits.key_concurrency is not None:
-        owned = dict(executor.execute(Q["owned_by_key"], {"namespace": namespace, "queue": queue.name}).fetchall())
+        for owner in _owners(executor, namespace):
+            owned.update(dict(executor.execute(Q["owned_by_key"], (namespace, owner, queue.name)).fetchall()))
 
     def begun(key: str) -> list[tuple[int, int]]:
         rate = limits.key_rate if key else limits.rate
@@ -82,6 +84,10 @@ def allowance_of(executor: Executor, namespace: str, queue: Queue, now: int) -> 
         return executor.execute(Q["begun"], (namespace, queue.name, key, since)).fetchall()
 
     return flow.Allowance(limits, now, owned, begun)
+
+
+def _owners(executor: Executor, namespace: str) -> list[str]:
+    return [owner for (owner,) in executor.execute(Q["owners"], {"namespace": namespace}).fetchall()]
 
 
 def note_begun(cursor: sqlite3.Cursor, namespace: str, queue: Queue, allowance: flow.Allowance, now: int) -> None:
@@ -115,8 +121,9 @@ def views(connection: sqlite3.Connection, namespace: str, now: int) -> list[Queu
             view = found.setdefault(name, QueueView(name=name))
             view.ready, view.delayed = view.ready + ready, view.delayed + delayed
             view.oldest = min((at for at in (view.oldest, oldest) if at is not None), default=None)
-    for name, count in connection.execute(Q["owned_in_queues"], (namespace,)).fetchall():
-        found.setdefault(name, QueueView(name=name)).running = count
+    for owner in _owners(connection, namespace):
+        for name, count in connection.execute(Q["owned_in_queues"], (namespace, owner)).fetchall():
+            found.setdefault(name, QueueView(name=name)).running += count
     for worker in workers_of(connection.execute(Q["workers"], (namespace,)).fetchall(), now):
         for name in set(worker.queues) if worker.live else ():
             found.setdefault(name, QueueView(name=name)).workers += 1

@@ -46,6 +46,7 @@ from batuta.stores.sqlite.guests import Guests
 from batuta.stores.sqlite.place import WorkerLocks, prepare
 from batuta.stores.sqlite.readers import Readers
 from batuta.stores.sqlite.rows import worker_row, workers_of
+from batuta.stores.sqlite.schedules import ScheduleVerbs
 from batuta.stores.sqlite.tapes import Tapes
 from batuta.stores.sqlite.turns import Hands
 from batuta.stores.sqlite.watcher import Watcher
@@ -57,7 +58,7 @@ MANY_STARTS = 200
 """More of them than that are written in a thread."""
 
 
-class SqliteStore:
+class SqliteStore(ScheduleVerbs):
     """A `Store` in a SQLite file."""
 
     poll_seconds: float | None = 1.0
@@ -158,7 +159,7 @@ class SqliteStore:
 
     def tell(self, hint: Hint) -> None:
         """Pass a hint on to this store's listeners, from any thread."""
-        if hint.due or hint.messages or hint.closed or hint.answered:
+        if hint.due or hint.messages or hint.closed or hint.answered or hint.schedules:
             self._listeners.tell(hint)
 
     def timeline(self) -> str:

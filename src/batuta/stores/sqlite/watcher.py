@@ -13,6 +13,7 @@ from batuta.journal.records import Hint
 from batuta.stores.listeners import Callback, Listeners
 from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.rows import one
+from batuta.stores.sqlite.schedules import schedule_at
 from batuta.stores.sqlite.writer import Writer
 
 SHORTEST_SECONDS = 0.01
@@ -35,6 +36,8 @@ class Watcher:
         self._version: int | None = None
         self._ends = (0, 0)
         """The last message and the last entry of the look before."""
+        self._schedule_at: int | None = None
+        self._rescheduled = False
 
     def open(self) -> None:
         """From here on nothing is missed: who listens later is told of what came before."""
@@ -60,7 +63,8 @@ class Watcher:
             return
         news = self._news()
         if news is not None:
-            self._listeners.tell(Hint(due=True, messages=news, closed=None, answered=None))
+            hint = Hint(due=True, messages=news, closed=None, answered=None, schedules=self._rescheduled)
+            self._listeners.tell(hint)
             self._pause = SHORTEST_SECONDS
         self._pause = min(self._pause * 1.2, LONGEST_SECONDS)
         self._timer = self._loop.call_later(self._pause, self._look)
@@ -80,7 +84,11 @@ class Watcher:
         found = one(cursor.execute("PRAGMA data_version"))
         version = None if found is None else found[0]
         is_new = self._version is not None and version != self._version
-        news = self._since(cursor, *self._ends) if is_new else None
+        news = None
+        if is_new:
+            news = self._since(cursor, *self._ends)
+            before, self._schedule_at = self._schedule_at, schedule_at(cursor, self._namespace)
+            self._rescheduled = self._schedule_at not in (None, before)
         self._version, self._ends = version, ends
         return news
 

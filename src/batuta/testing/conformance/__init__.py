@@ -18,7 +18,7 @@ import pytest
 
 _TOPICS = (
     "attempts batches chains claim close commit_fence fairness hints inbox kin kit large_batches lease_reap outputs "
-    "parking poison queues races rates reading sends start unclaimed unread"
+    "parking poison queues races rates reading schedules sends start unclaimed unread"
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{topic}" for topic in _TOPICS.split()))
 
@@ -42,6 +42,11 @@ from batuta.testing.conformance.queues import QueuesConformance  # noqa: E402
 from batuta.testing.conformance.races import RacesConformance  # noqa: E402
 from batuta.testing.conformance.rates import RatesConformance  # noqa: E402
 from batuta.testing.conformance.reading import ReadingConformance  # noqa: E402
+from batuta.testing.conformance.schedules import (  # noqa: E402
+    DueSchedulesConformance,
+    FireConformance,
+    SchedulesConformance,
+)
 from batuta.testing.conformance.sends import SendsConformance  # noqa: E402
 from batuta.testing.conformance.start import StartConformance  # noqa: E402
 from batuta.testing.conformance.unclaimed import (  # noqa: E402
@@ -59,8 +64,10 @@ __all__ = [
     "CloseConformance",
     "CommitFenceConformance",
     "DebounceConformance",
+    "DueSchedulesConformance",
     "ExpiryConformance",
     "FairnessConformance",
+    "FireConformance",
     "HintsConformance",
     "InboxConformance",
     "KinConformance",
@@ -75,6 +82,7 @@ __all__ = [
     "RatesConformance",
     "ReadingConformance",
     "RenewConformance",
+    "SchedulesConformance",
     "SendsConformance",
     "StartConformance",
     "UnreadConformance",

@@ -202,19 +202,21 @@ CREATE INDEX begun_over ON batuta.begun (namespace, over_at);
 CREATE TABLE batuta.schedules (
     namespace  text COLLATE "C" NOT NULL,
     id         text COLLATE "C" NOT NULL,
-    revision   integer NOT NULL DEFAULT 0,
+    revision   bigint  NOT NULL,
     paused     boolean NOT NULL DEFAULT false,
     created_at bigint  NOT NULL,
     updated_at bigint  NOT NULL,
     next_at    bigint,
     last_at    bigint,
-    last_run   uuid,
+    last_id    text COLLATE "C" NOT NULL DEFAULT '',
     spec       text    NOT NULL,
+    state      text    NOT NULL DEFAULT '{}',
     note       text    NOT NULL DEFAULT '',
     PRIMARY KEY (namespace, id)
-);
+) WITH (fillfactor = 70);
 
-COMMENT ON TABLE batuta.schedules IS 'What starts runs by the calendar. `spec` is JSON: when, what, and how to catch up.';
+COMMENT ON TABLE batuta.schedules IS 'What starts runs by the calendar. `spec` is JSON: when, what, and how to catch up. `state` is JSON, too: what is remembered between two looks.';
+COMMENT ON COLUMN batuta.schedules.revision IS 'Rises with every write: the fence. Begins with the time';
 
 CREATE INDEX schedules_due ON batuta.schedules (namespace, next_at) WHERE next_at IS NOT NULL AND NOT paused;
 

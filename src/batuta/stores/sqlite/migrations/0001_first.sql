@@ -46,7 +46,8 @@ CREATE TABLE runs (
 CREATE UNIQUE INDEX runs_current ON runs (namespace, id) WHERE current = 1;
 -- What can be claimed now or later: wake_at is set only while nobody owns the run. Runs with a flow key apart, so that
 -- those of a key that must wait do not stand in the way of others; and those by key, so that keys have their turns.
-CREATE INDEX runs_due ON runs (namespace, queue, priority, wake_at, code) WHERE wake_at IS NOT NULL AND flow_key = '';
+CREATE INDEX runs_due ON runs (namespace, queue, priority, wake_at, code, flow_key)
+    WHERE wake_at IS NOT NULL AND flow_key = '';
 CREATE INDEX runs_keyed ON runs (namespace, queue, priority, wake_at, code)
     WHERE wake_at IS NOT NULL AND flow_key <> '';
 CREATE INDEX runs_turns ON runs (namespace, queue, priority, flow_key, wake_at, code)
@@ -165,18 +166,19 @@ CREATE TABLE begun (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX begun_slot ON begun (namespace, queue, slot);
 
--- `spec` is JSON: when, what, and how to catch up.
+-- `spec` is JSON: when, what, and how to catch up. `state` is JSON, too: what is remembered between two looks.
 CREATE TABLE schedules (
     namespace  TEXT    NOT NULL,
     id         TEXT    NOT NULL,
-    revision   INTEGER NOT NULL DEFAULT 0,
+    revision   INTEGER NOT NULL,
     paused     INTEGER NOT NULL DEFAULT 0,
     created_at INTEGER NOT NULL,
     updated_at INTEGER NOT NULL,
     next_at    INTEGER,
     last_at    INTEGER,
-    last_run   BLOB,
+    last_id    TEXT    NOT NULL DEFAULT '',
     spec       TEXT    NOT NULL,
+    state      TEXT    NOT NULL DEFAULT '{}',
     note       TEXT    NOT NULL DEFAULT '',
     PRIMARY KEY (namespace, id)
 ) STRICT, WITHOUT ROWID;

@@ -1,0 +1,238 @@
+"""Schedules: what starts runs by the calendar, as an author declares them and as others see them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from batuta.authoring.backend import RunRef, StartRequest
+from batuta.authoring.calendar import Cron, Every, Once, When, moment
+from batuta.authoring.handle import Handle
+from batuta.authoring.names import check_name, readable
+from batuta.authoring.starting import check_start_options, name_version_input
+from batuta.errors import InvalidInput, InvalidSchedule
+from batuta.journal.records import RunKind
+from batuta.serde import MAX_PAYLOAD
+
+CATCH_UP = 3_600.0
+"""Seconds after which a slot that nobody could begin is dropped, unless its schedule says otherwise."""
+MOST_BACKFILLED = 10_000
+_LONGEST = 10 * 365 * 86_400
+_OPTIONS = ("queue", "priority", "timeout", "execution_timeout", "retry", "version", "tags", "memo")
+
+
+class Overlap(StrEnum):
+    """What a slot does while the run of the one before is open."""
+
+    SKIP = "skip"
+    """It is left out."""
+    BUFFER = "buffer"
+    """One slot waits until that run has ended; more are left out."""
+    ALLOW = "allow"
+    """It begins beside it."""
+    CANCEL = "cancel"
+    """That run is asked to end, and the slot begins when it has. Of several that wait, the last one."""
+
+
+class Schedule:
+    """Starts a run at each slot of a calendar: for `worker(schedules=[...])` or `client.schedules.create(...)`.
+
+        Schedule("nightly", cron("0 2 * * *", zone="America/Sao_Paulo"), close_the_books, "BRL")
+
+    `target` is a workflow, or its name; `args` are its arguments. The id of a slot's run is `nightly:<slot>`, such as
+    `nightly:2031-05-17T05:00:00Z`, and each slot has one run at most.
+    `overlap` is one of skip, buffer, allow, cancel. A slot that could not be begun within `catch_up` seconds is
+    dropped. `jitter`: begin up to so many seconds later, another number for each slot. `start_at` and `end_at` are the
+    first and the last time at which there may be a slot.
+    Other options are those of `client.start`, for each slot: queue, priority, timeout, execution_timeout, retry,
+    version, tags, memo; and `key`, which limits per key of a queue count by.
+    Raises InvalidSchedule, and other InvalidInput.
+    """
+
+    def __init__(
+        self,
+        id: str,
+        when: When,
+        target: Any,
+        /,
+        *args: Any,
+        overlap: str = Overlap.SKIP,
+        catch_up: float = CATCH_UP,
+        jitter: float = 0.0,
+        start_at: datetime | None = None,
+        end_at: datetime | None = None,
+        key: str = "",
+        **options: Any,
+    ) -> None:
+        self.id = check_schedule_id(id)
+        if not isinstance(when, Cron | Every | Once):
+            raise InvalidSchedule(f"schedule {id!r}: {when!r} is no calendar: use cron(...), every(...) or once(...)")
+        self.when = when
+        self.overlap = _overlap(overlap)
+        self.catch_up = _seconds("catch_up", catch_up)
+        self.jitter = _seconds("jitter", jitter)
+        self.start_at = None if start_at is None else moment("start_at", start_at)
+        self.end_at = None if end_at is None else moment("end_at", end_at)
+        self.key = check_name(key, "key") if key else ""
+        self.request = _request(id, target, args, options)
+
+    def __repr__(self) -> str:
+        return f"<schedule {self.id}: {self.when}>"
+
+
+def _request(id: str, target: Any, args: tuple[Any, ...], options: dict[str, Any]) -> StartRequest:
+    if unknown := options.keys() - set(_OPTIONS):
+        raise InvalidSchedule(
+            f"schedule {id!r} has unknown options {', '.join(sorted(unknown))}: there are overlap, catch_up, jitter, "
+            f"start_at, end_at, key, {', '.join(_OPTIONS)} (arguments of the workflow are given by position)"
+        )
+    check_start_options(options)
+    name, version, data = name_version_input(target, args, options.pop("version", None), MAX_PAYLOAD)
+    return StartRequest(workflow=name, version=version, input=data, **options)
+
+
+def check_schedule_id(id: object) -> str:
+    """Raises InvalidSchedule."""
+    try:
+        return check_name(id, "schedule")
+    except InvalidInput as error:
+        raise InvalidSchedule(str(error)) from None
+
+
+def _overlap(policy: object) -> Overlap:
+    try:
+        return Overlap(str(policy))
+    except ValueError:
+        raise InvalidSchedule(f"overlap={policy!r} must be one of {', '.join(Overlap)}") from None
+
+
+def _seconds(name: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LONGEST:
+        raise InvalidSchedule(f"{name}={value!r} must be a number of seconds, not negative and at most ten years")
+    return float(value)
+
+
+class ScheduleView(Struct, kw_only=True):
+    """A schedule, as of now."""
+
+    id: str
+    when: str
+    """In words, such as `0 2 * * * (America/Sao_Paulo)`."""
+    workflow: str
+    """What each slot starts."""
+    kind: RunKind
+    arguments: Any
+    overlap: Overlap
+    catch_up: float
+    jitter: float
+    queue: str
+    priority: int
+    timeout: float | None
+    execution_timeout: float | None
+    tags: dict[str, str]
+    memo: Any
+    paused: bool
+    note: str
+    """Why it is paused."""
+    next_at: datetime | None
+    """Its next slot; None when no more come or while it is paused."""
+    last_at: datetime | None
+    """The slot that began a run last."""
+    last_id: str
+    """That run's id."""
+    running: bool
+    """Whether that run is open."""
+    waiting: datetime | None
+    """A slot that begins when that run has ended."""
+    created_at: datetime
+    updated_at: datetime
+
+
+class ScheduleBackend(Protocol):
+    """Keeps schedules. Raises UnknownSchedule where one is named that is not there."""
+
+    async def create(self, schedule: Schedule) -> ScheduleView:
+        """Raises ScheduleExists, InvalidSchedule."""
+        ...
+
+    async def update(self, schedule: Schedule) -> ScheduleView: ...
+    async def get(self, id: str) -> ScheduleView: ...
+    async def list(self, after: str, limit: int) -> Sequence[ScheduleView]: ...
+    async def delete(self, id: str) -> None: ...
+    async def pause(self, id: str, note: str) -> None: ...
+    async def resume(self, id: str) -> None: ...
+    async def trigger(self, id: str) -> RunRef: ...
+    async def backfill(self, id: str, start: int, end: int) -> Sequence[str]: ...
+    async def next_times(self, id: str, count: int) -> Sequence[datetime]: ...
+
+
+class Schedules:
+    """The schedules of a namespace: `client.schedules`. Where one is named that is not there: UnknownSchedule."""
+
+    def __init__(self, backend: ScheduleBackend, handle: Callable[[RunRef], Handle[Any]]) -> None:
+        self._backend, self._handle = backend, handle
+
+    async def create(self, schedule: Schedule) -> ScheduleView:
+        """Durable when this returns. Its first slot is the first one later than now. Raises ScheduleExists, and
+        InvalidSchedule when no slot will come."""
+        return await self._backend.create(_checked(schedule))
+
+    async def update(self, schedule: Schedule) -> ScheduleView:
+        """Put this one in place of the one that has its id. Whether that is paused, why, and what it began stay."""
+        return await self._backend.update(_checked(schedule))
+
+    async def get(self, id: str) -> ScheduleView:
+        """The schedule of that id."""
+        return await self._backend.get(check_schedule_id(id))
+
+    async def list(self, *, after: str = "", limit: int = 1_000) -> Sequence[ScheduleView]:
+        """By id; those whose ids come after `after`."""
+        if type(limit) is not int or not 1 <= limit <= 1_000:
+            raise InvalidInput(f"limit={limit!r} must be a whole number from 1 to 1000: use after= for more")
+        return await self._backend.list(after, limit)
+
+    async def delete(self, id: str) -> None:
+        """No more slots. Runs that it began go on."""
+        await self._backend.delete(check_schedule_id(id))
+
+    async def pause(self, id: str, note: str = "") -> None:
+        """No slots until it is resumed. `note` says why, to whoever looks."""
+        await self._backend.pause(check_schedule_id(id), _note(note))
+
+    async def resume(self, id: str) -> None:
+        """Go on with the next slot: those of the pause are not caught up on."""
+        await self._backend.resume(check_schedule_id(id))
+
+    async def trigger(self, id: str) -> Handle[Any]:
+        """Begin a run now, whatever the calendar and the overlap policy say, and also when it is paused."""
+        return self._handle(await self._backend.trigger(check_schedule_id(id)))
+
+    async def backfill(self, id: str, start: datetime, end: datetime) -> Sequence[str]:
+        """Begin a run for each slot from `start` up to, but not including, `end`, all at once. Returns the ids of those
+        that are new: a slot that has had its run is left alone."""
+        begin, stop = moment("start", start), moment("end", end)
+        if begin >= stop:
+            raise InvalidSchedule(f"start={start} must be before end={end}")
+        return await self._backend.backfill(check_schedule_id(id), begin, stop)
+
+    async def next_times(self, id: str, count: int = 10) -> Sequence[datetime]:
+        """The slots that come next, as if it were not paused. UTC."""
+        if type(count) is not int or not 1 <= count <= 1_000:
+            raise InvalidInput(f"count={count!r} must be a whole number from 1 to 1000")
+        return await self._backend.next_times(check_schedule_id(id), count)
+
+
+def _note(note: object) -> str:
+    if not isinstance(note, str) or readable(note) != note:
+        raise InvalidInput(f"note={note!r} must be text, without NUL and without halves of surrogate pairs")
+    return note
+
+
+def _checked(schedule: object) -> Schedule:
+    if isinstance(schedule, Schedule):
+        return schedule
+    raise InvalidSchedule(f"{schedule!r} is not a Schedule(id, when, workflow, ...)")

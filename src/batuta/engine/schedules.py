@@ -1,0 +1,232 @@
+"""The scheduler of a worker. Every worker has one and none leads: the store lets one of them have each slot."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+import msgspec
+
+from batuta.authoring.calendar import slot_text
+from batuta.clock import SECOND
+from batuta.engine.dbclock import DatabaseClock
+from batuta.engine.slots import (
+    Decision,
+    Plan,
+    decide,
+    firing_of,
+    first_row,
+    read_plan,
+    read_state,
+    replaced_row,
+)
+from batuta.errors import InvalidSchedule, RunClosed, StoreError, UnknownRun, UnknownSchedule
+from batuta.failpoints import failpoint
+from batuta.ids import jitter
+from batuta.journal.records import Message, MessageKind
+from batuta.journal.schedules import DueSchedule, Firing, Schedule
+from batuta.journal.store import Store
+
+log = logging.getLogger("batuta.schedules")
+
+MOST_LOOKED_AT = 500
+"""Schedules that one look reads."""
+_MOST_STARTS = 1_000
+"""Runs that one transaction begins, unless a single schedule has more."""
+_SPREAD = 0.05
+_AFTER_COLLISION = 0.1
+_AFTER_ERROR = 1.0
+_AFTER_RIDDLE = 10.0
+_FEW = 20
+
+
+class Scheduler:
+    """Waits until a schedule is due, by the database's clock, and has it fire. Costs nothing while there are none."""
+
+    def __init__(self, store: Store, clock: DatabaseClock) -> None:
+        self._store, self._clock = store, clock
+        self._spread = 0.0 if store.poll_seconds is None else _SPREAD
+        self._at: int | None = None
+        self._uncertain = False
+        self._unreadable: set[tuple[str, int]] = set()
+        self._news = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._watch(), name="batuta-scheduler")
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def stop(self) -> None:
+        """Nothing fires afterwards."""
+        self.cancel()
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def learn(self, at: int | None) -> None:
+        """A heartbeat says when the next schedule is due."""
+        if at != self._at:
+            self._at = at
+            self._news.set()
+
+    def changed(self) -> None:
+        """A schedule was made or changed: it may be due earlier than was thought."""
+        self._uncertain = True
+        self._news.set()
+
+    # -- the task
+
+    async def _watch(self) -> None:
+        while True:
+            self._news.clear()
+            try:
+                if self._uncertain:
+                    self._uncertain = False
+                    self._at = await self._store.schedule_at()
+                wait = await self._look() if self._is_due() else self._until_due()
+            except StoreError as error:
+                log.warning("could not look for due schedules: %s", error)
+                wait = _AFTER_ERROR * (0.5 + jitter())
+            except Exception:
+                log.exception("could not look for due schedules")
+                wait = _AFTER_ERROR * (0.5 + jitter())
+            await self._wait(wait)
+
+    def _is_due(self) -> bool:
+        return self._at is not None and self._at <= self._clock.now()
+
+    def _until_due(self) -> float | None:
+        if self._at is None:
+            return None
+        # A little apart from the others: who comes second finds nothing to do.
+        return max(0.0, (self._at - self._clock.now()) / SECOND) + self._spread * jitter()
+
+    async def _wait(self, seconds: float | None) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
+        except TimeoutError:
+            pass
+
+    async def _look(self) -> float | None:
+        """Have fire what is due, a bounded number at a time. Returns how long to wait for the next look."""
+        found = await self._store.due_schedules(MOST_LOOKED_AT)
+        fired = 0
+        for group in _in_groups(await self._decide_all(found)):
+            failpoint("schedule.before_fire")
+            fired += sum(await self._store.fire(group))
+            failpoint("schedule.after_fire")
+        self._at = await self._store.schedule_at()
+        if found and not fired:  # others were quicker, and may not be done; or this one cannot read any of them
+            readable = any((due.schedule.id, due.schedule.revision) not in self._unreadable for due in found)
+            return (_AFTER_COLLISION if readable else _AFTER_RIDDLE) * (0.5 + jitter())
+        return 0.0 if self._is_due() else self._until_due()
+
+    async def _decide_all(self, found: Sequence[DueSchedule]) -> list[Firing]:
+        firings = []
+        for due in found:
+            row = due.schedule
+            try:
+                plan, state = read_plan(row), read_state(row)
+            except (msgspec.DecodeError, InvalidSchedule) as error:
+                self._give_up(row, error)
+                continue
+            now = max(self._clock.now(), row.next_at or 0)  # the store says that it is due: it is at least that late
+            made = decide(plan, state, now, due.busy, row.last_id)
+            self._tell(row.id, row.last_id, plan, made)
+            if made.cancel:
+                await self._ask_to_end(row.last_id, row.id)
+            firings.append(firing_of(self._store.namespace, row, plan, made))
+        return firings
+
+    def _give_up(self, row: Schedule, error: Exception) -> None:
+        """Of another version of this package: its workers will see to it."""
+        if (row.id, row.revision) not in self._unreadable:
+            self._unreadable = {(row.id, row.revision), *islice(self._unreadable, MOST_LOOKED_AT)}
+            log.error("schedule %r cannot be read by this worker: %s", row.id, error)
+
+    async def _ask_to_end(self, run: str, id: str) -> None:
+        """Before it is noted that it was asked: once more does no harm."""
+        try:
+            found = await self._store.get(run)
+            reason = f"the next slot of schedule {id!r} has come"
+            message = Message(message_id=f"cancel:{found.run_id}", kind=MessageKind.CANCEL, name=reason)
+            await self._store.send(found.run_id, message)
+        except (UnknownRun, RunClosed):
+            pass  # it has ended
+
+    def _tell(self, id: str, last_id: str, plan: Plan, made: Decision) -> None:
+        if made.missed is not None:
+            limit = plan.catch_up / SECOND
+            log.warning("schedule %r: slots from %s on are missed: over %.0f s", id, slot_text(made.missed), limit)
+        if made.skipped:
+            count, first = len(made.skipped), slot_text(made.skipped[0])
+            log.info("schedule %r: %d slots from %s on are skipped, for run %r", id, count, first, last_id)
+
+
+def _in_groups(firings: Sequence[Firing]) -> list[list[Firing]]:
+    """So that no transaction begins too many runs."""
+    groups: list[list[Firing]] = []
+    room = 0
+    for firing in firings:
+        if not groups or len(firing.starts) > room:
+            groups.append([])
+            room = _MOST_STARTS
+        groups[-1].append(firing)
+        room -= len(firing.starts)
+    return groups
+
+
+# -- what code declares
+
+
+async def reconcile(store: Store, plans: Mapping[str, Plan]) -> None:
+    """See to it that the store has these schedules. What is there and the same costs a read."""
+    if not plans:
+        return
+    known = await _read(store, plans)
+    for id, plan in plans.items():
+        row = known.get(id)
+        if row is None or replaced_row(row.schedule, plan, 0) is not None:
+            await declare(store, id, plan)
+
+
+async def _read(store: Store, plans: Mapping[str, Plan]) -> dict[str, DueSchedule]:
+    found: dict[str, DueSchedule] = {}
+    if len(plans) <= _FEW:
+        for id in plans:
+            try:
+                found[id] = await store.schedule(id)
+            except UnknownSchedule:
+                pass
+        return found
+    after = ""
+    while page := await store.schedules(after):
+        after = page[-1].schedule.id
+        found.update((due.schedule.id, due) for due in page)
+    return found
+
+
+async def declare(store: Store, id: str, plan: Plan, *, must_exist: bool = False) -> None:
+    """Write the schedule, or put it in place of another of its id. Raises UnknownSchedule with `must_exist`."""
+    now = await store.now()
+    while True:
+        try:
+            row = (await store.schedule(id)).schedule
+        except UnknownSchedule:
+            if must_exist:
+                raise
+            if await store.put_schedule(first_row(id, plan, now)):
+                log.info("schedule %r is new: %s", id, plan.when)
+                return
+            continue
+        changed = replaced_row(row, plan, now)
+        if changed is None:
+            return
+        if await store.put_schedule(changed, row.revision):
+            log.info("schedule %r was replaced: %s", id, plan.when)
+            return

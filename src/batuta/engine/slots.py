@@ -1,0 +1,279 @@
+"""What a schedule does at a moment: pure functions of its plan, its state and the time."""
+
+from __future__ import annotations
+
+import hashlib
+from itertools import islice
+
+from msgspec import UNSET, Raw, Struct, field, json
+from msgspec.structs import replace
+
+from batuta.authoring.calendar import When, slot_text, slots
+from batuta.authoring.schedules import Overlap, Schedule
+from batuta.clock import SECOND
+from batuta.ids import RunId, named_run_id, seed_of
+from batuta.journal.entries import Body
+from batuta.journal.records import NewRun, RunKind
+from batuta.journal.schedules import Firing
+from batuta.journal.schedules import Schedule as Row
+
+GRACE = 10 * SECOND
+"""A slot that is no later than this is not missed: a worker may be busy, or just be taken over from."""
+MOST_BEGUN = 100
+"""Runs that one look at one schedule begins."""
+MOST_PASSED = 1_000
+"""Slots that one look at one schedule goes through."""
+_SHORTEST_WAIT, _LONGEST_WAIT = SECOND, 10 * SECOND
+
+
+class Work(Struct, omit_defaults=True):
+    """What each slot begins: a run without its identity."""
+
+    name: str
+    start: Raw
+    """JSON of a journal `Body`, but for seed and key base."""
+    kind: RunKind = RunKind.WORKFLOW
+    code: str = ""
+    version: str = ""
+    queue: str = "default"
+    priority: int = 0
+    timeout: int = 0
+    execution_timeout: int = 0
+    tags: str = "{}"
+    memo: str = "null"
+    flow_key: str = ""
+    expires: int = 0
+
+
+class Plan(Struct, omit_defaults=True, kw_only=True):
+    """A schedule's `spec`. Times are microseconds."""
+
+    when: When
+    work: Work
+    overlap: Overlap = Overlap.SKIP
+    catch_up: int
+    jitter: int = 0
+    start_at: int | None = None
+    end_at: int | None = None
+
+    def next(self, after: int) -> int | None:
+        """The first slot later than `after`."""
+        slot = self.when.next(after if self.start_at is None else max(after, self.start_at - 1))
+        return slot if slot is not None and (self.end_at is None or slot <= self.end_at) else None
+
+    def between(self, after: int, until: int, most: int) -> list[int]:
+        """The first of the slots in (after, until]."""
+        after = after if self.start_at is None else max(after, self.start_at - 1)
+        until = until if self.end_at is None else min(until, self.end_at)
+        return list(islice(slots(self.when, after, until), most))
+
+
+class State(Struct, omit_defaults=True):
+    """A schedule's `state`."""
+
+    cursor: int = 0
+    """Slots up to this one are dealt with."""
+    waiting: int | None = None
+    """A slot that begins when the run of the one before has ended."""
+    asked: str = ""
+    """The id of the run that was asked to end for it."""
+
+
+class Decision(Struct):
+    """What a look leads to."""
+
+    state: State
+    next_at: int | None
+    begun: list[int] = field(default_factory=list)
+    """Slots to begin, in order."""
+    skipped: list[int] = field(default_factory=list)
+    """Slots that the overlap policy leaves out."""
+    missed: int | None = None
+    """The first of the slots that nobody could begin in time."""
+    cancel: bool = False
+    """Ask the running one to end."""
+
+
+_encode = json.Encoder().encode
+_decode_plan = json.Decoder(Plan).decode
+_decode_state = json.Decoder(State).decode
+_decode_body = json.Decoder(Body).decode
+
+
+def plan_of(schedule: Schedule, new: NewRun, body: Body) -> Plan:
+    """The plan of a declared schedule; `new` and `body` are a run as it would start one."""
+    if body.start is not UNSET:
+        body.start.seed, body.start.key_base = 0, ""
+    work = Work(
+        name=new.name,
+        start=Raw(_encode(body)),
+        kind=new.kind,
+        code=new.code,
+        version=new.version,
+        queue=new.queue,
+        priority=new.priority,
+        timeout=new.timeout,
+        execution_timeout=new.execution_timeout,
+        tags=new.tags,
+        memo=new.memo,
+        flow_key=schedule.key or new.flow_key,
+        expires=new.expires,
+    )
+    return Plan(
+        when=schedule.when,
+        work=work,
+        overlap=schedule.overlap,
+        catch_up=round(schedule.catch_up * SECOND),
+        jitter=round(schedule.jitter * SECOND),
+        start_at=schedule.start_at,
+        end_at=schedule.end_at,
+    )
+
+
+def read_plan(row: Row) -> Plan:
+    """Raises msgspec's errors, and InvalidSchedule, when it is not one that this code knows."""
+    return _decode_plan(row.spec)
+
+
+def read_state(row: Row) -> State:
+    return _decode_state(row.state)
+
+
+def text_of(value: Plan | State) -> str:
+    """As it lies in the row."""
+    return _encode(value).decode()
+
+
+# -- looking
+
+
+def decide(plan: Plan, state: State, now: int, busy: bool, last_id: str = "") -> Decision:
+    """What is to be done with the slots up to `now`, when the run that was begun last (`last_id`) is open or not."""
+    earliest = max(state.cursor, now - max(plan.catch_up, GRACE) - 1)
+    most = MOST_BEGUN if plan.overlap is Overlap.ALLOW else MOST_PASSED
+    due = plan.between(earliest, now, most)
+    owed = due if state.waiting is None else [state.waiting, *due]
+    cursor = due[-1] if due else earliest
+    made = Decision(State(cursor), plan.next(cursor))
+    oldest = plan.next(state.cursor) if earliest > state.cursor else None
+    made.missed = oldest if oldest is not None and oldest <= earliest else None
+    if owed:
+        _share_out(plan, state, made, owed, busy, last_id, more=made.next_at is not None and made.next_at <= now)
+    if made.state.waiting is not None:
+        again = now + min(max((now - made.state.waiting) // 10, _SHORTEST_WAIT), _LONGEST_WAIT)
+        made.next_at = again if made.next_at is None else min(made.next_at, again)
+    return made
+
+
+def _share_out(
+    plan: Plan, state: State, made: Decision, owed: list[int], busy: bool, last_id: str, *, more: bool
+) -> None:
+    """Which of the slots that are due begin, wait or are left out."""
+    match plan.overlap:
+        case Overlap.ALLOW:
+            made.begun = owed
+        case Overlap.SKIP:
+            made.begun, made.skipped = ([], owed) if busy else (owed[:1], owed[1:])
+        case Overlap.BUFFER:
+            made.begun, rest = ([], owed) if busy else (owed[:1], owed[1:])
+            made.state.waiting, made.skipped = rest[0] if rest else None, rest[1:]
+        case Overlap.CANCEL if busy or more:
+            made.state.waiting, made.skipped = owed[-1], owed[:-1]
+            made.cancel = busy and state.asked != last_id
+            made.state.asked = last_id if busy else state.asked
+        case Overlap.CANCEL:
+            made.begun, made.skipped = owed[-1:], owed[:-1]
+
+
+def firing_of(namespace: str, row: Row, plan: Plan, made: Decision) -> Firing:
+    """What the store is to write."""
+    last = made.begun[-1] if made.begun else None
+    return Firing(
+        id=row.id,
+        revision=row.revision,
+        next_at=made.next_at,
+        state=text_of(made.state),
+        last_at=last,
+        last_id="" if last is None else slot_id(row.id, last),
+        starts=[
+            run_for(namespace, plan, slot_id(row.id, slot), slot, _delay(row.id, plan, slot)) for slot in made.begun
+        ],
+    )
+
+
+def slot_id(id: str, slot: int) -> str:
+    """The id of the run of a slot."""
+    return f"{id}:{slot_text(slot)}"
+
+
+def run_for(namespace: str, plan: Plan, id: str, at: int, delay: int = 0) -> NewRun:
+    """The run of a slot, the same whoever begins it."""
+    return new_run(plan.work, id, named_run_id(at, f"{namespace}/{id}"), delay)
+
+
+def new_run(work: Work, id: str, run_id: RunId, delay: int = 0) -> NewRun:
+    body = _decode_body(work.start)
+    if body.start is not UNSET:
+        body.start.seed, body.start.key_base = seed_of(run_id), str(run_id)
+    return NewRun(
+        run_id=run_id,
+        id=id,
+        name=work.name,
+        kind=work.kind,
+        code=work.code,
+        version=work.version,
+        queue=work.queue,
+        priority=work.priority,
+        delay=delay,
+        timeout=work.timeout,
+        execution_timeout=work.execution_timeout,
+        tags=work.tags,
+        memo=work.memo,
+        flow_key=work.flow_key,
+        expires=work.expires,
+        start=_encode(body).decode(),
+    )
+
+
+def _delay(id: str, plan: Plan, slot: int) -> int:
+    if not plan.jitter:
+        return 0
+    digest = hashlib.blake2b(f"{id}:{slot}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") * plan.jitter >> 64
+
+
+# -- writing
+
+
+def first_row(id: str, plan: Plan, now: int) -> Row:
+    """The row of a new schedule: its slots are those later than `now`."""
+    return Row(id=id, spec=text_of(plan), state=text_of(State(now)), next_at=plan.next(now))
+
+
+def replaced_row(row: Row, plan: Plan, now: int) -> Row | None:
+    """The row with another plan; None when it has that one. With another calendar its slots are those after `now`."""
+    spec = text_of(plan)
+    if spec == row.spec:
+        return None
+    state = read_state(row)
+    if not _same_calendar(row, plan):
+        state = State(now, state.waiting, state.asked)
+    next_at = now if state.waiting is not None else plan.next(state.cursor)
+    return replace(row, spec=spec, state=text_of(state), next_at=next_at)
+
+
+def _same_calendar(row: Row, plan: Plan) -> bool:
+    try:
+        before = read_plan(row)
+    except ValueError:  # of another version of this code
+        return False
+    return (before.when, before.start_at) == (plan.when, plan.start_at)
+
+
+def paused_row(row: Row, note: str) -> Row:
+    return replace(row, paused=True, note=note)
+
+
+def resumed_row(row: Row, now: int) -> Row:
+    """Its slots are those later than `now`."""
+    return replace(row, paused=False, note="", state=text_of(State(now)), next_at=read_plan(row).next(now))

@@ -1,0 +1,159 @@
+"""Schedules for clients: made, looked at, paused, triggered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from msgspec import UNSET, json
+
+from batuta.authoring.backend import RunRef, StartRequest, as_datetime
+from batuta.authoring.calendar import slot_text
+from batuta.authoring.schedules import MOST_BACKFILLED, Schedule, ScheduleView
+from batuta.clock import SECOND
+from batuta.engine.schedules import declare
+from batuta.engine.slots import (
+    Plan,
+    first_row,
+    new_run,
+    paused_row,
+    plan_of,
+    read_plan,
+    read_state,
+    resumed_row,
+    run_for,
+    slot_id,
+)
+from batuta.errors import InvalidSchedule, ScheduleExists, UnknownSchedule
+from batuta.ids import new_run_id
+from batuta.journal.entries import Body
+from batuta.journal.records import NewRun
+from batuta.journal.schedules import DueSchedule, Firing
+from batuta.journal.schedules import Schedule as Row
+from batuta.journal.store import Store
+
+_CHUNK = 500
+_decode_body = json.Decoder(Body).decode
+
+MakeRun = Callable[[StartRequest], tuple[NewRun, Body]]
+
+
+class NativeSchedules:
+    """Implements `authoring.schedules.ScheduleBackend` on a store."""
+
+    def __init__(self, store: Store, make_run: MakeRun) -> None:
+        self._store, self._make_run = store, make_run
+
+    def plan(self, schedule: Schedule) -> Plan:
+        """As it is kept."""
+        return plan_of(schedule, *self._make_run(schedule.request))
+
+    async def create(self, schedule: Schedule) -> ScheduleView:
+        row = first_row(schedule.id, self.plan(schedule), await self._store.now())
+        if row.next_at is None:
+            raise InvalidSchedule(f"schedule {schedule.id!r} ({schedule.when}) has no slot that is still to come")
+        if not await self._store.put_schedule(row):
+            raise ScheduleExists(schedule.id)
+        return await self.get(schedule.id)
+
+    async def update(self, schedule: Schedule) -> ScheduleView:
+        await declare(self._store, schedule.id, self.plan(schedule), must_exist=True)
+        return await self.get(schedule.id)
+
+    async def get(self, id: str) -> ScheduleView:
+        return _view(await self._store.schedule(id))
+
+    async def list(self, after: str, limit: int) -> Sequence[ScheduleView]:
+        return [_view(found) for found in await self._store.schedules(after, limit)]
+
+    async def delete(self, id: str) -> None:
+        if not await self._store.delete_schedule(id):
+            raise UnknownSchedule(id, self._store.namespace)
+
+    async def pause(self, id: str, note: str) -> None:
+        await self._rewrite(id, lambda row: paused_row(row, note))
+
+    async def resume(self, id: str) -> None:
+        now = await self._store.now()
+        await self._rewrite(id, lambda row: resumed_row(row, now) if row.paused else row)
+
+    async def _rewrite(self, id: str, change: Callable[[Row], Row]) -> None:
+        while True:
+            row = (await self._store.schedule(id)).schedule
+            changed = change(row)
+            if changed is row or await self._store.put_schedule(changed, row.revision):
+                return
+
+    async def trigger(self, id: str) -> RunRef:
+        """The run counts as the schedule's last one, unless that is open: slots go by that one, then."""
+        now = await self._store.now()
+        while True:
+            found = await self._store.schedule(id)
+            row, run = found.schedule, _triggered(self._store.namespace, found.schedule, now)
+            if row.paused or found.busy:
+                await self._store.start(run)
+                break
+            firing = Firing(id=id, revision=row.revision, next_at=row.next_at, state=row.state)
+            firing.last_at, firing.last_id, firing.starts = now, run.id, [run]
+            if (await self._store.fire([firing]))[0]:
+                break
+        return RunRef(run.id, run.run_id, chain_id=run.run_id)
+
+    async def backfill(self, id: str, start: int, end: int) -> Sequence[str]:
+        plan = read_plan((await self._store.schedule(id)).schedule)
+        wanted = plan.between(start - 1, end - 1, MOST_BACKFILLED + 1)
+        if len(wanted) > MOST_BACKFILLED:
+            raise InvalidSchedule(f"there are more than {MOST_BACKFILLED:,} slots in that range: take a shorter one")
+        begun: list[str] = []
+        for first in range(0, len(wanted), _CHUNK):
+            # With run ids of their own: so it shows whether a run is new.
+            runs = [new_run(plan.work, slot_id(id, slot), new_run_id()) for slot in wanted[first : first + _CHUNK]]
+            outcomes = await self._store.start_many(runs)
+            begun += [
+                run.id for run, outcome in zip(runs, outcomes, strict=True) if isinstance(outcome, tuple) and outcome[1]
+            ]
+        return begun
+
+    async def next_times(self, id: str, count: int) -> Sequence[datetime]:
+        plan = read_plan((await self._store.schedule(id)).schedule)
+        found: list[datetime] = []
+        slot = plan.next(await self._store.now())
+        while slot is not None and len(found) < count:
+            found.append(as_datetime(slot))
+            slot = plan.next(slot)
+        return found
+
+
+def _triggered(namespace: str, row: Row, now: int) -> NewRun:
+    return run_for(namespace, read_plan(row), f"{row.id}:triggered-{slot_text(now)}", now)
+
+
+def _view(found: DueSchedule) -> ScheduleView:
+    row = found.schedule
+    plan, state = read_plan(row), read_state(row)
+    work, body = plan.work, _decode_body(plan.work.start)
+    return ScheduleView(
+        id=row.id,
+        when=str(plan.when),
+        workflow=work.name,
+        kind=work.kind,
+        arguments=json.decode(body.value) if body.value is not UNSET else None,
+        overlap=plan.overlap,
+        catch_up=plan.catch_up / SECOND,
+        jitter=plan.jitter / SECOND,
+        queue=work.queue,
+        priority=work.priority,
+        timeout=work.timeout / SECOND or None,
+        execution_timeout=work.execution_timeout / SECOND or None,
+        tags=json.decode(work.tags),
+        memo=json.decode(work.memo),
+        paused=row.paused,
+        note=row.note,
+        next_at=None if row.paused else as_datetime(plan.next(state.cursor)),
+        last_at=as_datetime(row.last_at),
+        last_id=row.last_id,
+        running=found.busy,
+        waiting=as_datetime(state.waiting),
+        created_at=as_datetime(row.created_at),
+        updated_at=as_datetime(row.updated_at),
+    )

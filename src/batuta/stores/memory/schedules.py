@@ -1,0 +1,83 @@
+"""Schedules in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+
+from msgspec.structs import replace
+
+from batuta.errors import UnknownSchedule
+from batuta.journal.schedules import DueSchedule, Firing, Schedule
+from batuta.stores.memory.moment import Moment
+from batuta.stores.memory.tables import Room
+
+
+class ScheduleVerbs:
+    """The part of the store that is about schedules."""
+
+    namespace: str
+
+    def transaction(self) -> AbstractContextManager[Moment]:
+        raise NotImplementedError
+
+    async def put_schedule(self, schedule: Schedule, expected: int | None = None) -> bool:
+        with self.transaction() as moment:
+            known = moment.room.schedules.get(schedule.id)
+            if (None if known is None else known.revision) != expected:
+                return False
+            moment.room.schedules[schedule.id] = replace(
+                schedule,
+                revision=moment.now if expected is None else expected + 1,
+                created_at=moment.now if known is None else known.created_at,
+                updated_at=moment.now,
+            )
+            moment.hint.schedules = True
+            return True
+
+    async def delete_schedule(self, id: str) -> bool:
+        with self.transaction() as moment:
+            return moment.room.schedules.pop(id, None) is not None
+
+    async def schedule(self, id: str) -> DueSchedule:
+        with self.transaction() as moment:
+            if id not in moment.room.schedules:
+                raise UnknownSchedule(id, self.namespace)
+            return _seen(moment.room, moment.room.schedules[id])
+
+    async def schedules(self, after: str = "", limit: int = 1_000) -> list[DueSchedule]:
+        with self.transaction() as moment:
+            ids = sorted(id for id in moment.room.schedules if id > after)[:limit]
+            return [_seen(moment.room, moment.room.schedules[id]) for id in ids]
+
+    async def due_schedules(self, limit: int) -> list[DueSchedule]:
+        with self.transaction() as moment:
+            due = [(at, id) for at, id in moment.room.scheduled() if at <= moment.now]
+            return [_seen(moment.room, moment.room.schedules[id]) for _, id in sorted(due)[:limit]]
+
+    async def schedule_at(self) -> int | None:
+        with self.transaction() as moment:
+            return moment.room.schedule_at()
+
+    async def fire(self, firings: Sequence[Firing]) -> list[bool]:
+        with self.transaction() as moment:
+            return [_fire(moment, firing) for firing in firings]
+
+
+def _seen(room: Room, schedule: Schedule) -> DueSchedule:
+    last = room.current_row(schedule.last_id) if schedule.last_id else None
+    return DueSchedule(replace(schedule), last is not None and last.is_open)
+
+
+def _fire(moment: Moment, firing: Firing) -> bool:
+    row = moment.room.schedules.get(firing.id)
+    if row is None or row.paused or row.revision != firing.revision:
+        return False
+    row.revision += 1
+    row.updated_at, row.next_at, row.state = moment.now, firing.next_at, firing.state
+    if firing.last_at is not None:
+        row.last_at, row.last_id = firing.last_at, firing.last_id
+    for new in firing.starts:
+        if new.run_id not in moment.room.rows and moment.room.current_row(new.id) is None:
+            moment.begin(new)
+    return True

@@ -1,0 +1,84 @@
+"""Schedules in PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from asyncpg import Record
+
+from batuta.errors import UnknownSchedule
+from batuta.journal.records import Hint
+from batuta.journal.schedules import DueSchedule, Firing, Schedule
+from batuta.stores.postgres import batch
+from batuta.stores.postgres.base import Base
+
+
+class ScheduleVerbs(Base):
+    """The part of the store that is about schedules."""
+
+    async def put_schedule(self, schedule: Schedule, expected: int | None = None) -> bool:
+        said = (schedule.id, schedule.spec, schedule.state, schedule.paused, schedule.note)
+        times = (schedule.next_at, schedule.last_at, schedule.last_id)
+        statement = "insert_schedule" if expected is None else "replace_schedule"
+        fence = () if expected is None else (expected,)
+        written = bool(await self._pool.write(self._sql[statement], self.namespace, *said, *times, *fence))
+        self._announcer.tell(Hint(schedules=written))
+        return written
+
+    async def delete_schedule(self, id: str) -> bool:
+        return bool(await self._pool.write(self._sql["delete_schedule"], self.namespace, id))
+
+    async def schedule(self, id: str) -> DueSchedule:
+        rows = await self._pool.read(self._sql["schedule"], self.namespace, id)
+        if not rows:
+            raise UnknownSchedule(id, self.namespace)
+        return _schedule_of(rows[0])
+
+    async def schedules(self, after: str = "", limit: int = 1_000) -> list[DueSchedule]:
+        rows = await self._pool.read(self._sql["schedules"], self.namespace, after, limit)
+        return [_schedule_of(row) for row in rows]
+
+    async def due_schedules(self, limit: int) -> list[DueSchedule]:
+        rows = await self._pool.read(self._sql["due_schedules"], self.namespace, limit)
+        return [_schedule_of(row) for row in rows]
+
+    async def schedule_at(self) -> int | None:
+        rows = await self._pool.read(self._sql["schedule_at"], self.namespace)
+        next_at: int | None = rows[0]["next_at"]
+        return next_at
+
+    async def fire(self, firings: Sequence[Firing]) -> list[bool]:
+        if not firings:
+            return []
+        keys = [UUID(int=number) for number in range(len(firings))]
+        makers = {run.run_id: key for key, firing in zip(keys, firings, strict=True) for run in firing.starts}
+        columns = batch.unowned_columns([run for firing in firings for run in firing.starts])
+        rows = await self._pool.write(
+            self._sql["fire"],
+            self.namespace,
+            keys,
+            *batch.as_columns([(f.id, f.revision, f.next_at, f.state, f.last_at, f.last_id) for f in firings], 6),
+            [makers[run_id] for run_id in columns[0]],
+            *columns,
+        )
+        self._announcer.tell(Hint(due=rows[0]["begun"] > 0))
+        won = {key.int for key in rows[0]["won"]}
+        return [key.int in won for key in keys]
+
+
+def _schedule_of(row: Record) -> DueSchedule:
+    schedule = Schedule(
+        id=row["id"],
+        spec=row["spec"],
+        state=row["state"],
+        revision=row["revision"],
+        paused=row["paused"],
+        note=row["note"],
+        next_at=row["next_at"],
+        last_at=row["last_at"],
+        last_id=row["last_id"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+    )
+    return DueSchedule(schedule, row["busy"])

@@ -1,0 +1,117 @@
+"""Schedules in SQLite."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from batuta.errors import UnknownSchedule
+from batuta.journal.records import Hint
+from batuta.journal.schedules import DueSchedule, Firing, Schedule
+from batuta.stores.sqlite import intake
+from batuta.stores.sqlite.connection import Q
+from batuta.stores.sqlite.readers import Readers
+from batuta.stores.sqlite.rows import Row, one
+from batuta.stores.sqlite.writer import Writer
+
+SMALL_STARTS = 2
+"""A firing of no more runs may be synced on the event loop's thread."""
+
+
+class ScheduleVerbs:
+    """The part of the store that is about schedules."""
+
+    namespace: str
+    _writer: Writer
+    _readers: Readers
+
+    def clock_now(self) -> int:
+        raise NotImplementedError
+
+    def tell(self, hint: Hint) -> None:
+        raise NotImplementedError
+
+    async def put_schedule(self, schedule: Schedule, expected: int | None = None) -> bool:
+        now = self.clock_now()
+        statement, row = _put(self.namespace, schedule, expected, now)
+        written = await self._writer.write(lambda cursor: cursor.execute(Q[statement], row).rowcount > 0, small=True)
+        self.tell(Hint(schedules=written))
+        return written
+
+    async def delete_schedule(self, id: str) -> bool:
+        row = (self.namespace, id)
+        return await self._writer.write(
+            lambda cursor: cursor.execute(Q["delete_schedule"], row).rowcount > 0, small=True
+        )
+
+    async def schedule(self, id: str) -> DueSchedule:
+        found = self._read("schedule", self.namespace, id)
+        if not found:
+            raise UnknownSchedule(id, self.namespace)
+        return found[0]
+
+    async def schedules(self, after: str = "", limit: int = 1_000) -> list[DueSchedule]:
+        return self._read("schedules", self.namespace, after, limit)
+
+    async def due_schedules(self, limit: int) -> list[DueSchedule]:
+        return self._read("due_schedules", self.namespace, self.clock_now(), limit)
+
+    def _read(self, statement: str, *values: object) -> list[DueSchedule]:
+        rows = self._readers.read(lambda connection: connection.execute(Q[statement], values).fetchall())
+        return [_schedule_of(row) for row in rows]
+
+    async def schedule_at(self) -> int | None:
+        return self._readers.read(lambda connection: schedule_at(connection.cursor(), self.namespace))
+
+    async def fire(self, firings: Sequence[Firing]) -> list[bool]:
+        now = self.clock_now()
+        starts = sum(len(firing.starts) for firing in firings)
+        fired = await self._writer.write(
+            lambda cursor: [_fire(cursor, self.namespace, firing, now) for firing in firings],
+            small=len(firings) <= SMALL_STARTS and starts <= SMALL_STARTS,
+        )
+        self.tell(Hint(due=any(done and firing.starts for done, firing in zip(fired, firings, strict=True))))
+        return fired
+
+
+def schedule_at(cursor: sqlite3.Cursor, namespace: str) -> int | None:
+    """Earliest time at which a schedule is to be looked at."""
+    row = one(cursor.execute(Q["schedule_at"], (namespace,)))
+    return None if row is None else row[0]
+
+
+def _put(namespace: str, new: Schedule, expected: int | None, now: int) -> tuple[str, Row]:
+    """The statement and its values. A new row's revision is the time: one of that id that was deleted had another."""
+    told = (new.next_at, new.last_at, new.last_id)
+    if expected is None:
+        return "insert_schedule", (namespace, new.id, new.spec, new.state, now, new.paused, new.note, *told, now, now)
+    values = (new.spec, new.state, new.paused, new.note, *told, now)
+    return "replace_schedule", (*values, namespace, new.id, expected)
+
+
+def _fire(cursor: sqlite3.Cursor, namespace: str, firing: Firing, now: int) -> bool:
+    last = (firing.last_at, firing.last_at, firing.last_id)
+    fence = (namespace, firing.id, firing.revision)
+    if not cursor.execute(Q["fire_schedule"], (firing.next_at, firing.state, *last, now, *fence)).rowcount:
+        return False
+    for new in firing.starts:
+        intake.start(cursor, namespace, new, now)
+    return True
+
+
+def _schedule_of(row: Row) -> DueSchedule:
+    id, spec, state, revision, paused, note, next_at, last_at, last_id, created_at, updated_at, busy = row
+    schedule = Schedule(
+        id=id,
+        spec=spec,
+        state=state,
+        revision=revision,
+        paused=bool(paused),
+        note=note,
+        next_at=next_at,
+        last_at=last_at,
+        last_id=last_id,
+        created_at=created_at,
+        updated_at=updated_at,
+    )
+    return DueSchedule(schedule, bool(busy))
