@@ -109,9 +109,8 @@ async def _whole_tables_read(session: Any) -> dict[str, int]:
 async def check_that_sleepers_cost_a_claim_nothing(store: PostgresStore, session: Any) -> None:
     worker = await live_worker(store)
     read = await _blocks_read(session)
-    assert (
-        await session.fetch(store._sql["claim"], "default", worker.worker_id, ["default"], ["flow"], ["v1"], 10) == []
-    )
+    values = ("default", worker.worker_id, ["default"], ["flow"], ["v1"], 10, None, None, [], [], [], [])
+    assert await session.fetch(store._sql["claim"], *values) == []
     assert await _blocks_read(session) - read < 200
 
 

@@ -39,6 +39,7 @@ class Commits(Base):
                     answers.update(await self._judge(worker_id, changes, lost))
             except StoreUnavailable as error:  # "nothing was written" would be a lie: the others of the batch are
                 raise OutcomeUnknown(str(error)) from error
+        hint.due = hint.due or (self._held and any(change.move is not None for change in changes))
         hint.closed = [
             change.run_id
             for index, change in enumerate(changes)

@@ -148,6 +148,14 @@ FROM batuta.start_together(
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25,
     $26, $27, $28, $29, $30, $31, $32, $33, $34);
 
+-- start_debounced_and_send --
+-- The same for one that is debounced, and a message for whatever run it is then.
+SELECT s.asked, s.started, m.outcome, m.receiver_state
+FROM batuta.start_together(
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25,
+    $26, $27, $28, $29, $30, $31, $32, $33, $34) s
+CROSS JOIN LATERAL batuta.send_message($1, s.started, $35, $36, $37, $38) m;
+
 -- standing_starts --
 -- Of starts that made no run: the run that has their own run_id, else the current one of their id.
 SELECT a.run_id AS asked, r.*

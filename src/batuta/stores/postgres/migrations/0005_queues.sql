@@ -22,18 +22,10 @@ RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT code = ANY (codes) AND fingerprints[array_position(codes, code)] <> ALL (failed)
 $$;
 
--- A run is a suspect when two workers or more died with it since it last made progress.
+-- See may_take_suspect.
 CREATE FUNCTION batuta.is_suspect(deaths integer, head integer, claimed_head integer)
 RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT deaths >= 2 AND head = claimed_head
-$$;
-
--- Whether the worker is free to take a suspect: it owns none.
-CREATE FUNCTION batuta.may_take_suspect(ns text, worker text) RETURNS boolean LANGUAGE sql STABLE AS $$
-    SELECT NOT EXISTS (
-        SELECT FROM batuta.runs r
-        WHERE r.namespace = ns AND r.owner = worker AND r.deaths >= 2 AND r.head = r.claimed_head
-          AND r.closed_at IS NULL)
 $$;
 
 -- The highest priority below `under` that is waiting in any of the queues, due or not.
@@ -150,7 +142,7 @@ BEGIN
     FOREACH start IN ARRAY ARRAY[behind, ''] LOOP
         keys := keys || ARRAY(
             WITH RECURSIVE turn AS (
-                SELECT start AS flow_key, 0 AS n
+                SELECT start COLLATE "C" AS flow_key, 0 AS n
                 UNION ALL
                 SELECT (SELECT r.flow_key FROM batuta.runs r
                         WHERE r.namespace = ns AND r.queue = queue_name AND r.priority = rank
@@ -269,7 +261,7 @@ $$;
 -- any). seen: how many were looked at; late: keys whose rate left some out.
 CREATE FUNCTION batuta.choose(
     ns text, q batuta.queues, rank bigint, moment bigint, codes text[], fingerprints text[], suspect uuid,
-    many integer, keys text[], busy jsonb, room integer, fresh integer, in_turn boolean,
+    many integer, keys text[], busy jsonb, room integer, fresh integer, turn_key text, in_turn boolean,
     OUT ids uuid[], OUT flow_keys text[], OUT firsts boolean[], OUT last_key text, OUT seen integer, OUT late text[]
 ) LANGUAGE plpgsql AS $$
 DECLARE
@@ -277,9 +269,7 @@ DECLARE
     by_turn integer := (wanted + in_turn::integer) / 2;
     share integer := (room + cardinality(keys) - 1) / greatest(cardinality(keys), 1)
                    + CASE WHEN fresh < room OR q.key_rate_count IS NOT NULL THEN 4 ELSE 0 END;
-    places jsonb;
 BEGIN
-    SELECT coalesce(jsonb_object_agg(k.key, k.n), '{}') INTO places FROM unnest(keys) WITH ORDINALITY AS k(key, n);
     WITH peek AS MATERIALIZED (
         SELECT * FROM (
             SELECT r.run_id, r.flow_key, r.wake_at, r.epoch = 0 AS first FROM batuta.runs r
@@ -320,14 +310,14 @@ BEGIN
         SELECT c.*, row_number() OVER (PARTITION BY c.flow_key ORDER BY c.wake_at, c.run_id) AS nth
         FROM counted c WHERE NOT c.first OR c.timely
     ), aged AS (
-        SELECT f.*, (places ->> f.flow_key)::integer AS place,
+        SELECT f.*, dense_rank() OVER (ORDER BY f.flow_key = '', f.flow_key <= turn_key, f.flow_key) AS place,
                row_number() OVER (ORDER BY f.wake_at, f.run_id) <= wanted - by_turn AS old
         FROM fitting f
         WHERE f.flow_key = '' OR q.key_concurrency IS NULL
            OR f.nth <= q.key_concurrency - coalesce((busy ->> f.flow_key)::integer, 0)
     ), turned AS (
-        SELECT a.*, NOT a.old AND a.place IS NOT NULL AND by_turn >= row_number() OVER (
-            PARTITION BY a.old OR a.place IS NULL ORDER BY a.nth, a.place) AS turn
+        SELECT a.*, NOT a.old AND a.flow_key <> '' AND by_turn >= row_number() OVER (
+            PARTITION BY a.old OR a.flow_key = '' ORDER BY a.nth, a.place) AS turn
         FROM aged a
     ), numbered AS (
         SELECT t.*, row_number() OVER (ORDER BY NOT t.old, NOT t.turn, CASE WHEN t.turn THEN t.nth END,
@@ -376,7 +366,8 @@ BEGIN
         -- By time alone when that is all there is; else also by key; and further when most keys can give nothing.
         FOR look IN 1..3 LOOP
             SELECT * INTO got FROM batuta.choose(
-                ns, q, rank, moment, codes, fingerprints, suspect, many, keys, owned.by_key, room, fresh, in_turn);
+                ns, q, rank, moment, codes, fingerprints, suspect, many, keys, owned.by_key, room, fresh, turn_key,
+                in_turn);
             EXIT WHEN look = 1 AND got.seen < many OR look = 3
                 OR look = 2 AND (cardinality(got.ids) >= least(room, fresh) OR cardinality(keys) < many);
             keys := batuta.next_keys(ns, queue_name, rank, turn_key, CASE look WHEN 1 THEN many ELSE visits END);
