@@ -8,9 +8,8 @@ import time
 from collections import Counter
 from datetime import UTC, datetime
 
-from batuta.authoring.calendar import slot_text
-
 from batuta import Schedule, every
+from batuta.authoring.calendar import slot_text
 from batuta.clock import SECOND
 from batuta.journal.records import RunFilter
 from chaos.case import PATIENCE_S, Case
