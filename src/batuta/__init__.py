@@ -48,11 +48,13 @@ from batuta.errors import (
     RunTimedOut,
     ScheduleExists,
     TokenUsed,
+    TransactionFailed,
     UnknownQuery,
     UnknownRun,
     UnknownSchedule,
     UpdateFailed,
     UpdateRejected,
+    WrongTransaction,
 )
 from batuta.journal.states import RunState
 
@@ -105,6 +107,7 @@ __all__ = [
     "ScheduleView",
     "Signal",
     "TokenUsed",
+    "TransactionFailed",
     "UnknownQuery",
     "UnknownRun",
     "UnknownSchedule",
@@ -112,6 +115,7 @@ __all__ = [
     "UpdateFailed",
     "UpdateRejected",
     "Workflow",
+    "WrongTransaction",
     "activity",
     "activity_info",
     "as_completed",

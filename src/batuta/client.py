@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, contextmanager
 from datetime import datetime
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, overload
+from typing import Any, ParamSpec, Self, TypeVar, cast, overload
 
 from msgspec import Raw
 
-from batuta.authoring.backend import Backend, RunPage, RunRef, StartRequest
+from batuta.authoring.backend import Backend, Entering, RunPage, RunRef, StartRequest
 from batuta.authoring.definitions import Workflow
-from batuta.authoring.enqueueing import job_request, job_requests
+from batuta.authoring.enqueueing import JobRequest, job_request, job_requests
 from batuta.authoring.failures import to_failure
 from batuta.authoring.handle import Batch, Handle
 from batuta.authoring.jobs import Job, JobCall
@@ -23,13 +24,15 @@ from batuta.authoring.schedules import Schedule, Schedules
 from batuta.authoring.starting import check_id, check_start_options, check_tags, name_version_input
 from batuta.authoring.tokens import parse_token
 from batuta.clock import SECOND
-from batuta.errors import ActivityFailed, InvalidInput
+from batuta.errors import ActivityFailed, InvalidInput, WrongTransaction
 from batuta.journal.records import IfExists, RunFilter, RunKind
 from batuta.journal.states import RunState
+from batuta.journal.store import Borrowed
 from batuta.serde import MAX_PAYLOAD, decoder_for, encode
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class Batuta:
@@ -58,11 +61,15 @@ class Batuta:
 
     @overload
     async def start(
-        self, workflow: Workflow[..., R], /, *args: Any, id: str | None = None, **options: Any
+        self, workflow: Workflow[..., R], /, *args: Any, id: str | None = None, transaction: Any = None, **options: Any
     ) -> Handle[R]: ...
     @overload
-    async def start(self, workflow: str, /, *args: Any, id: str | None = None, **options: Any) -> Handle[Any]: ...
-    async def start(self, workflow: Any, /, *args: Any, id: str | None = None, **options: Any) -> Handle[Any]:
+    async def start(
+        self, workflow: str, /, *args: Any, id: str | None = None, transaction: Any = None, **options: Any
+    ) -> Handle[Any]: ...
+    async def start(
+        self, workflow: Any, /, *args: Any, id: str | None = None, transaction: Any = None, **options: Any
+    ) -> Handle[Any]:
         """Start a run; it is durable when this returns. `args` are the workflow's arguments.
 
         `id` is the caller's own name for it, unique in the namespace; when it is taken, `if_exists` decides: "return"
@@ -72,16 +79,23 @@ class Batuta:
         count by), expires (it times out when nobody has begun it by then). Times are seconds.
         `signal=(definition or name, value)`, or with a message id as the third, sends a signal to the run of that id,
         whether it is new or not, together with the start; raises RunClosed when that run is closed.
+        `transaction`: as for `enqueue`.
         """
         request = _request(workflow, args, id, options, self._max_payload)
+        if transaction is not None:
+            if request.signal is not None:
+                raise InvalidInput("signal= and transaction= cannot be given together: send it when the run is there")
+            return await self._within(transaction, [request], None, lambda refs: self._handle(refs[0], workflow))
         ref = await self._backend.start(request)
         return self._handle(ref, workflow)
 
     @overload
-    async def enqueue(self, job: Job[..., R] | JobCall[R], /, *args: Any, **options: Any) -> Handle[R]: ...
+    async def enqueue(
+        self, job: Job[..., R] | JobCall[R], /, *args: Any, transaction: Any = None, **options: Any
+    ) -> Handle[R]: ...
     @overload
-    async def enqueue(self, job: str, /, *args: Any, **options: Any) -> Handle[Any]: ...
-    async def enqueue(self, job: Any, /, *args: Any, **options: Any) -> Handle[Any]:
+    async def enqueue(self, job: str, /, *args: Any, transaction: Any = None, **options: Any) -> Handle[Any]: ...
+    async def enqueue(self, job: Any, /, *args: Any, transaction: Any = None, **options: Any) -> Handle[Any]:
         """Have a worker execute a job; it is durable when this returns. `args` are the job's arguments.
 
         Options (times are seconds): `delay`, or `at` (a datetime with a time zone): not before then. `priority`: higher
@@ -91,24 +105,72 @@ class Batuta:
         `debounce_limit`: for so long at most. `key`: what the limits per key of the queue count by, and what it is fair
         between. `expires`: it times out when nobody has begun it by then. `retry`, `timeout`, `total_timeout`,
         `heartbeat`: in place of the job's own.
+        `transaction`: a connection or session of your own, on the same database, in whose transaction it is enqueued:
+        it exists if, and only if, that commits. Raises WrongTransaction, TransactionFailed, and your driver's errors.
         """
         request = job_request(job, args, options, self._max_payload)
+        if transaction is not None:
+            return await self._within(transaction, [request], None, lambda refs: self._handle(refs[0], job))
         ref = await self._backend.enqueue(request)
         return self._handle(ref, job)
 
-    async def enqueue_many(self, calls: Iterable[JobCall[Any]], /, *, on_done: JobCall[Any] | None = None) -> Batch:
+    async def enqueue_many(
+        self, calls: Iterable[JobCall[Any]], /, *, on_done: JobCall[Any] | None = None, transaction: Any = None
+    ) -> Batch:
         """Enqueue all of these calls, or, when one of them cannot be, none: `[send.call("a"), send.call("b")]`.
 
         `on_done` is called when all of them have ended, well or not: `batch_info()` tells it. Calls have the options of
-        `enqueue`, by `.with_options(...)`.
+        `enqueue`, by `.with_options(...)`. `transaction`: as there.
         """
         calls = list(calls)
         requests = job_requests(calls, self._max_payload)
         after = None if on_done is None else job_request(on_done, (), {}, self._max_payload)
-        refs = await self._backend.enqueue_many(requests, after)
-        batch = Batch(self._handle(ref, call) for ref, call in zip(refs, calls, strict=False))
-        batch.done = None if on_done is None else self._handle(refs[-1], on_done)
-        return batch
+
+        def batch_of(refs: Sequence[RunRef]) -> Batch:
+            batch = Batch(self._handle(ref, call) for ref, call in zip(refs, calls, strict=False))
+            batch.done = None if on_done is None else self._handle(refs[-1], on_done)
+            return batch
+
+        if transaction is not None:
+            return await self._within(transaction, requests, after, batch_of)
+        return batch_of(await self._backend.enqueue_many(requests, after))
+
+    @asynccontextmanager
+    async def transaction(self, connection: object) -> AsyncIterator[None]:
+        """On SQLite: a transaction on your own `sqlite3` connection to the same file, under the lock of all writers.
+
+        It commits at the end of the block, or rolls back when that raises; give the connection as `transaction=` in it.
+        Raises WrongTransaction; StoreUnavailable when others write for too long.
+        """
+        borrowed = self.borrow(connection)
+        with closing(borrowed.begin()) as pauses:
+            for pause in pauses:
+                await asyncio.sleep(pause)
+        with ended(borrowed):
+            yield
+
+    def borrow(self, connection: object) -> Borrowed:
+        """For `transaction`, here and in the blocking client."""
+        return self._backend.borrow(connection)
+
+    async def _within(
+        self,
+        transaction: object,
+        requests: Sequence[StartRequest | JobRequest],
+        after: JobRequest | None,
+        made: Callable[[Sequence[RunRef]], T],
+    ) -> T:
+        if isinstance(transaction, Deferred):
+            transaction.entering = await self._backend.enter(transaction.given, requests, after)
+            transaction.made = made
+            return cast(T, None)
+        entering = await self._backend.enter(transaction, requests, after)
+        if not entering.suits_a_loop:
+            raise WrongTransaction(
+                f"{type(transaction).__qualname__} blocks, and would hold up this event loop: use an async connection or "
+                f"session here, or batuta.sync where there is no event loop"
+            )
+        return made(await entering.write())
 
     @overload
     async def get(self, id: str, workflow: Workflow[..., R] | Job[..., R]) -> Handle[R]: ...
@@ -191,6 +253,41 @@ class Batuta:
         of `batuta.settings.Settings`.
         """
         return self._backend.worker(workflows, [*activities, *jobs], queues, schedules, **settings)
+
+
+class Deferred:
+    """A caller's transaction for the blocking client: all is made ready in its event loop, and the write is left to
+    `finish`, in the thread that has the connection."""
+
+    def __init__(self, given: object) -> None:
+        self.given = given
+        self.entering: Entering
+        self.made: Callable[[Sequence[RunRef]], Any]
+
+    def finish(self) -> Any:
+        if not self.entering.suits_a_thread:
+            raise WrongTransaction(
+                f"{type(self.given).__qualname__} belongs to an event loop: use a blocking connection or session with "
+                f"batuta.sync, or batuta.connect in the event loop"
+            )
+        writing = self.entering.write()
+        try:
+            writing.send(None)
+        except StopIteration as end:
+            return self.made(end.value)
+        writing.close()
+        raise AssertionError("a connection that blocks never suspends")
+
+
+@contextmanager
+def ended(borrowed: Borrowed) -> Iterator[None]:
+    """Commit at the end of the block, or roll back when it raises."""
+    try:
+        yield
+    except BaseException:
+        borrowed.end(commit=False)
+        raise
+    borrowed.end(commit=True)
 
 
 _ANYTHING = decoder_for(Any, "a result")

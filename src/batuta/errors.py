@@ -8,13 +8,15 @@ BatutaError
 │   ├── InvalidSchedule         a cron expression, time zone or policy that there is not
 │   ├── InvalidToken            a text that names no attempt of an activity of this namespace
 │   ├── MissingExtra            an optional dependency is not installed
+│   ├── WrongTransaction        a transaction of the caller's in which nothing can be started
 │   ├── DuplicateDefinition     two definitions of one name in one worker
 │   └── DuplicateTimer          a timer id used twice in one run
-├── UnknownRun / UnknownSchedule / UnknownWorkflow / UnknownActivity
+├── UnknownRun / UnknownSchedule / UnknownWorkflow / UnknownActivity / UnknownQueue
 ├── AlreadyStarted              the id is taken
 ├── ScheduleExists              the id of a schedule is taken
 ├── RunClosed                   the run has ended; the message was refused
 ├── NotParked                   the run goes on by itself; there is nothing to try again
+├── TransactionFailed           the caller's own transaction had failed before
 ├── RunNotCompleted             awaiting a result that will not come
 │   ├── RunFailed · RunCancelled · RunTerminated · RunTimedOut
 ├── ActivityError               raised into workflow code
@@ -94,6 +96,10 @@ class MissingExtra(InvalidInput):
         self.extra = extra
 
 
+class WrongTransaction(InvalidInput):
+    """`transaction=` is nothing in which a run can be started: of another database or driver, or not begun."""
+
+
 class DuplicateDefinition(InvalidInput):
     """Two definitions of one name in one worker."""
 
@@ -116,6 +122,14 @@ class UnknownRun(BatutaError, LookupError):
         place = f" in namespace {namespace!r}" if namespace else ""
         super().__init__(f"no run {str(which)!r}{place}: check the id, and that this is the right database")
         self.which = which
+
+
+class UnknownQueue(BatutaError, LookupError):
+    """There is nothing in a queue of this name, nobody works on it, and nobody has set it up."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no queue {name!r}: `batuta queues list` shows those that there are")
+        self.name = name
 
 
 class UnknownSchedule(BatutaError, LookupError):
@@ -192,6 +206,10 @@ class NotParked(BatutaError):
     def __init__(self, id: object, state: str) -> None:
         super().__init__(f"run {str(id)!r} is {state}: only a parked run (needs_code, poisoned) can be tried again")
         self.id, self.state = id, state
+
+
+class TransactionFailed(BatutaError):
+    """The caller's own transaction had failed before: it can only be rolled back, and nothing was started in it."""
 
 
 # -- a result that will not come

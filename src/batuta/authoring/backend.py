@@ -19,6 +19,7 @@ from batuta.journal.entries import Body, EntryKind
 from batuta.journal.failures import Failure
 from batuta.journal.records import IfExists, RunFilter, RunKind
 from batuta.journal.states import RunState
+from batuta.journal.store import Borrowed
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -152,6 +153,20 @@ class RunPage(Struct):
     cursor: str | None
 
 
+class Entering(Protocol):
+    """Runs that are ready to be started inside a transaction of the caller's own."""
+
+    suits_a_loop: bool
+    """`write` may be awaited in an event loop: it does not block, or only for a moment."""
+    suits_a_thread: bool
+    """`write` never suspends, so that a thread without an event loop can go through it."""
+
+    async def write(self) -> list[RunRef]:
+        """Start them, with the caller's connection alone. They exist when its transaction commits. Raises
+        WrongTransaction, TransactionFailed, AlreadyStarted, and the errors of the connection's driver."""
+        ...
+
+
 class Backend(Protocol):
     """Starts runs, talks to them and tells about them."""
 
@@ -170,6 +185,16 @@ class Backend(Protocol):
 
     async def enqueue_many(self, requests: Sequence[JobRequest], after: JobRequest | None) -> list[RunRef]:
         """All of them together, or none. `after` begins when the last of them has ended; it is the last given back."""
+        ...
+
+    async def enter(
+        self, transaction: object, requests: Sequence[StartRequest | JobRequest], after: JobRequest | None
+    ) -> Entering:
+        """Make ready to start all of these inside a transaction of the caller's own. Raises WrongTransaction."""
+        ...
+
+    def borrow(self, connection: object) -> Borrowed:
+        """A transaction on the caller's own connection, which needs the store's locks. Raises WrongTransaction."""
         ...
 
     async def find(self, id: str) -> RunRef:

@@ -67,9 +67,12 @@ def batch_runs(
     """Many, and the one that is called when they have ended. An unserialisable tag or memo is found before anything is
     written."""
     runs = [job_run(request, now) for request in requests]
-    if after is None:
-        return runs, None
-    return runs, job_run(replace(after, overrides=replace(after.overrides, batch=len(runs))), now)
+    return runs, None if after is None else last_run(after, len(runs), now)
+
+
+def last_run(after: JobRequest, size: int, now: int = 0) -> NewRun:
+    """The run that is called when a batch of that size has ended."""
+    return job_run(replace(after, overrides=replace(after.overrides, batch=size)), now)
 
 
 def needs_clock(requests: Sequence[JobRequest]) -> bool:

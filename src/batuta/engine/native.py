@@ -30,8 +30,9 @@ from batuta.engine import outside
 from batuta.engine.closing import close_from_outside
 from batuta.engine.committer import MustQueue
 from batuta.engine.completion import Completion
-from batuta.engine.enqueueing import batch_runs, job_run, needs_clock
+from batuta.engine.enqueueing import batch_runs, job_run, last_run, needs_clock
 from batuta.engine.following import last_of_chain
+from batuta.engine.guests import Entering
 from batuta.engine.queues import change_limits, queue_info
 from batuta.engine.rows import small
 from batuta.engine.session import Session
@@ -57,7 +58,7 @@ from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind,
 from batuta.journal.failures import Failure
 from batuta.journal.records import Attempt, IfExists, Message, MessageKind, NewRun, Run, RunFilter, StartOutcome
 from batuta.journal.states import CLAIMABLE, CLOSED, RunState
-from batuta.journal.store import Store
+from batuta.journal.store import Borrowed, Store
 from batuta.settings import Settings
 
 
@@ -103,6 +104,20 @@ class NativeBackend:
         outcomes = await self._store.start_many(runs, last)
         failpoint("enqueue.after")
         return [_ref_of(place, outcome) for place, outcome in enumerate(outcomes)]
+
+    async def enter(
+        self, transaction: object, requests: Sequence[StartRequest | JobRequest], after: JobRequest | None
+    ) -> Entering:
+        jobs = [request for request in (*requests, after) if isinstance(request, JobRequest)]
+        now = await self._now_for(jobs)
+        runs = [job_run(one, now) if isinstance(one, JobRequest) else _unowned(one) for one in requests]
+        last = None if after is None else last_run(after, len(runs), now)
+        if last is not None and not runs:
+            runs, last = [last], None
+        return Entering(await self._store.enter(transaction, runs), runs, last, _ref_of)
+
+    def borrow(self, connection: object) -> Borrowed:
+        return self._store.borrow(connection)
 
     async def _now_for(self, requests: Sequence[JobRequest]) -> int:
         return await self._store.now() if needs_clock(requests) else 0
@@ -323,6 +338,12 @@ def _new_run(request: StartRequest) -> tuple[NewRun, Body]:
     if request.retry is not None:
         start.retry = Raw(json.encode(request.retry))
     return new, Body(value=Raw(request.input), start=start)
+
+
+def _unowned(request: StartRequest) -> NewRun:
+    new, body = _new_run(request)
+    new.start = json.encode(body).decode()
+    return new
 
 
 _NOT_OWNED = (IfExists.RESTART, IfExists.RENEW)

@@ -12,7 +12,7 @@ Errors, the same for all stores (see `batuta.errors`):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -70,6 +70,36 @@ class Heart(Protocol):
         ...
 
 
+class Guest(Protocol):
+    """A transaction that is the caller's own. What is started in it exists if, and only if, that commits."""
+
+    blocking: bool
+    """Its connection blocks: `start_many` never suspends, and belongs into the thread that has the connection."""
+    brief: bool
+    """It blocks for so little time that an event loop may wait for it."""
+
+    async def start_many(self, runs: Sequence[NewRun], after: NewRun | None = None) -> list[StartOutcome]:
+        """As that of `Store`, with the caller's connection alone. Those that are new become due when it commits.
+
+        Raises WrongTransaction and TransactionFailed; other errors of the connection are its driver's own.
+        """
+        ...
+
+
+class Borrowed(Protocol):
+    """A transaction on the caller's own connection that the store begins and ends, under the store's locks."""
+
+    def begin(self) -> Generator[float, None, None]:
+        """Begin it. As long as others write, this gives the seconds after which to go on asking.
+
+        Raises WrongTransaction, StoreUnavailable (others write for too long), and the driver's errors."""
+        ...
+
+    def end(self, *, commit: bool) -> None:
+        """End it. Does nothing when it has ended by itself."""
+        ...
+
+
 class Store(Protocol):
     """One namespace of one database."""
 
@@ -111,6 +141,15 @@ class Store(Protocol):
         them takes one from its `awaits`, and puts no message into its inbox. Its outcome is the last of the list.
         Written again (its run_id is there already), all of it is as it was the first time.
         """
+        ...
+
+    async def enter(self, transaction: object, runs: Sequence[NewRun]) -> Guest:
+        """Make ready for these runs to be started inside a transaction of the caller's own: a connection or session of
+        any driver that the store knows, on its own database. Does not touch it. Raises WrongTransaction."""
+        ...
+
+    def borrow(self, connection: object) -> Borrowed:
+        """For a database where a transaction needs more than the database's own locks. Raises WrongTransaction."""
         ...
 
     async def send(self, run_id: RunId, message: Message) -> bool:

@@ -10,7 +10,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from batuta.clock import SECOND
-from batuta.errors import InvalidInput, RunClosed, UnknownRun
+from batuta.errors import InvalidInput, RunClosed, UnknownRun, WrongTransaction
 from batuta.ids import RunId
 from batuta.journal.entries import Entry
 from batuta.journal.records import (
@@ -32,7 +32,7 @@ from batuta.journal.records import (
     WorkerView,
 )
 from batuta.journal.states import CLOSED, PARKED, RunState
-from batuta.journal.store import Heart
+from batuta.journal.store import Borrowed, Guest, Heart
 from batuta.stores.listeners import Listeners
 from batuta.stores.memory.commits import Commit
 from batuta.stores.memory.heart import MemoryHeart
@@ -41,6 +41,8 @@ from batuta.stores.memory.moment import Moment
 from batuta.stores.memory.queues import QueueVerbs, claim
 from batuta.stores.memory.schedules import ScheduleVerbs
 from batuta.stores.memory.tables import MemoryDatabase, Registration, Room, Row
+
+_NO_TRANSACTIONS = "memory:// has no transactions that others can begin: use SQLite or PostgreSQL, also in this test"
 
 
 class MemoryStore(QueueVerbs, ScheduleVerbs):
@@ -103,6 +105,12 @@ class MemoryStore(QueueVerbs, ScheduleVerbs):
     async def start_many(self, runs: Sequence[NewRun], after: NewRun | None = None) -> list[StartOutcome]:
         with self.transaction() as moment:
             return start_many(moment, runs, after)
+
+    async def enter(self, transaction: object, runs: Sequence[NewRun]) -> Guest:
+        raise WrongTransaction(_NO_TRANSACTIONS)
+
+    def borrow(self, connection: object) -> Borrowed:
+        raise WrongTransaction(_NO_TRANSACTIONS)
 
     async def start(self, run: NewRun, message: Message | None = None) -> tuple[Run, bool]:
         with self.transaction() as moment:

@@ -23,7 +23,7 @@ _POOLED = (
     "second, and a worker that died is noticed when its lease is over"
 )
 
-QUERIES = ("queries.sql", "beyond.sql", "schedules.sql")
+QUERIES = ("queries.sql", "beyond.sql", "guests.sql", "schedules.sql")
 HEART_PATIENCE_SECONDS = 6.0
 """Much less than a lease: a heartbeat that hangs must be tried again in time."""
 
@@ -60,6 +60,8 @@ class Base:
             session = self._new_session(self.address.for_sessions)
             self._ear = Ear(session, self._channel, self._announcer.name, self._listeners)
         self._is_open = False
+        self._place = ""
+        """Names the database; read when a caller's own transaction must be known to be one of it."""
 
     async def open(self) -> None:
         self._pool.open()

@@ -33,7 +33,7 @@ from batuta.journal.records import (
     WorkerView,
 )
 from batuta.journal.states import RunState
-from batuta.journal.store import Heart
+from batuta.journal.store import Borrowed, Guest, Heart
 from batuta.stores import rules
 from batuta.stores.listeners import Listeners
 from batuta.stores.sqlite import bulk, claims, intake, lists, queues, schema
@@ -42,6 +42,7 @@ from batuta.stores.sqlite.batch import Answers, commit_batch
 from batuta.stores.sqlite.beats import SqliteHeart
 from batuta.stores.sqlite.connection import Faults, Q
 from batuta.stores.sqlite.effects import are_small
+from batuta.stores.sqlite.guests import Guests
 from batuta.stores.sqlite.place import WorkerLocks, prepare
 from batuta.stores.sqlite.readers import Readers
 from batuta.stores.sqlite.rows import worker_row, workers_of
@@ -76,6 +77,7 @@ class SqliteStore(ScheduleVerbs):
         self._limited = False
         """Whether a limit has held something back: whoever leaves a slot may let another one in."""
         self._watcher = Watcher(self._writer, self._listeners, namespace)
+        self._guests = Guests(self._path, self._start_on, self.tell)
 
     @property
     def faults(self) -> Faults | None:
@@ -187,6 +189,15 @@ class SqliteStore(ScheduleVerbs):
         # Of one that is not new, too: a debounced run may be due earlier now.
         self.tell(Hint(due=any(isinstance(outcome, tuple) for outcome in outcomes)))
         return outcomes
+
+    async def enter(self, transaction: object, runs: Sequence[NewRun]) -> Guest:
+        return self._guests.enter(transaction)
+
+    def borrow(self, connection: object) -> Borrowed:
+        return self._guests.borrow(connection)
+
+    def _start_on(self, cursor: sqlite3.Cursor, runs: Sequence[NewRun], after: NewRun | None) -> list[StartOutcome]:
+        return bulk.start_many(cursor, self.namespace, runs, after, self.clock_now())
 
     async def send(self, run_id: RunId, message: Message) -> bool:
         now = self.clock_now()
