@@ -33,5 +33,5 @@ async def safe_point(*args: Any) -> None:
     a signal or update that is not done. Otherwise, and in most calls, nothing happens.
     """
     kin = kinship("safe_point()")
-    if kin.at_safe_point():
+    if kin.at_safe_point(args):
         kin.continue_as_new(args, None)
