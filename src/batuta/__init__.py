@@ -10,7 +10,7 @@ from batuta.authoring.completed import as_completed
 from batuta.authoring.context import call, info, logger, now, random, side_effect, uuid
 from batuta.authoring.definitions import Activity, Workflow, activity, workflow
 from batuta.authoring.handle import Handle
-from batuta.authoring.messages import Query, Signal, Update, publish
+from batuta.authoring.messages import Query, Signal, Update, handlers_done, publish
 from batuta.authoring.options import ActivityOptions
 from batuta.authoring.patches import deprecate_patch, patched
 from batuta.authoring.retry import Retry
@@ -44,6 +44,7 @@ from batuta.errors import (
     UnknownQuery,
     UnknownRun,
     UpdateFailed,
+    UpdateInterrupted,
     UpdateRejected,
 )
 from batuta.journal.states import RunState
@@ -89,6 +90,7 @@ __all__ = [
     "UnknownRun",
     "Update",
     "UpdateFailed",
+    "UpdateInterrupted",
     "UpdateRejected",
     "Workflow",
     "activity",
@@ -99,6 +101,7 @@ __all__ = [
     "connect",
     "continue_as_new",
     "deprecate_patch",
+    "handlers_done",
     "heartbeat",
     "info",
     "logger",

@@ -83,7 +83,7 @@ class Ending(Struct):
 
 
 class Answer(Struct):
-    """To an update. The error is UpdateRejected, UpdateFailed or RunClosed."""
+    """To an update. The error is UpdateRejected, UpdateFailed, UpdateInterrupted or RunClosed."""
 
     value: Raw | None = None
     error: Failure | None = None

@@ -99,9 +99,9 @@ class Handle(Generic[R]):
     async def update(self, update: Any, *args: Any, update_id: str | None = None, timeout: float | None = None) -> Any:
         """Ask the run to do something, and wait for its answer. The request is durable once it is sent.
 
-        Raises UpdateRejected, UpdateFailed (with the handler's error as its cause), RunClosed when no answer will come,
-        and TimeoutError after `timeout` seconds: the request stays, and asking again with the same `update_id` waits
-        for the same answer.
+        Raises UpdateRejected, UpdateFailed (with the handler's error as its cause), UpdateInterrupted when the run
+        continued as new before it answered, RunClosed when no answer will come, and TimeoutError after `timeout`
+        seconds: the request stays, and asking again with the same `update_id` waits for the same answer.
         """
         letter = update_letter(update, args, update_id, self._limit)
         if timeout is None:
