@@ -29,6 +29,8 @@ class ActivityInfo(Struct, frozen=True, kw_only=True):
     seq: int
     started_at: datetime
     namespace: str
+    entry: int = -1
+    """The entry of its run's journal that called it."""
     last_details: str | None = None
     """JSON of the last heartbeat's details."""
     is_lost: Callable[[], bool]
@@ -36,7 +38,7 @@ class ActivityInfo(Struct, frozen=True, kw_only=True):
     @property
     def token(self) -> str:
         """Names this attempt to whoever completes it from outside: `client.complete(token, value)`."""
-        return AttemptRef(self.namespace, self.run_id, self.seq, self.attempt).token()
+        return AttemptRef(self.namespace, self.run_id, self.seq, self.attempt, self.entry).token()
 
     @property
     def cancelled(self) -> bool:

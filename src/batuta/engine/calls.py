@@ -96,6 +96,7 @@ class Call(Struct, eq=False):
             seq=self.seq,
             started_at=_EPOCH + timedelta(microseconds=self.started_at),
             namespace=run.identity.namespace,
+            entry=self.pending.entry,
             last_details=self.details,
             is_lost=self.is_lost,
         )

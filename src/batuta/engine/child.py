@@ -44,6 +44,7 @@ class Request(Struct, kw_only=True):
     seq: int
     started_at: datetime
     namespace: str
+    entry: int
     last_details: str | None
 
 
@@ -64,6 +65,7 @@ class ChildAttempt:
             seq=asked.seq,
             started_at=asked.started_at,
             namespace=asked.namespace,
+            entry=asked.entry,
             last_details=self._details,
             is_lost=bool,  # never: a process whose attempt is lost is killed
         )

@@ -23,8 +23,8 @@ from batuta.authoring.definitions import Workflow, code_of
 from batuta.authoring.starting import LARGEST_MEMO
 from batuta.authoring.tokens import AttemptRef
 from batuta.clock import SECOND, Clock, SystemClock
-from batuta.engine import outside
 from batuta.engine.closing import close_from_outside
+from batuta.engine.completing import Completing
 from batuta.engine.completion import Completion
 from batuta.engine.following import last_of_chain
 from batuta.engine.session import Session
@@ -53,6 +53,7 @@ class NativeBackend:
         self._workers: list[Worker] = []
         self._waiters = Waiters(store, self._runs_here)
         self._starter = Starter(store)
+        self._completing = Completing(store)
         self._messenger = Messenger(store, self._waiters, self._code_here)
 
     # -- starting
@@ -184,10 +185,10 @@ class NativeBackend:
 
     async def answer_activity(self, ref: AttemptRef, answer: Raw | Failure) -> None:
         body = Body(error=answer) if isinstance(answer, Failure) else Body(value=answer)
-        await outside.answer(self._store, ref, body)
+        await self._completing.answer(ref, body)
 
     async def beat_activity(self, ref: AttemptRef, details: Raw) -> None:
-        await outside.beat(self._store, ref, Body(value=details))
+        await self._completing.beat(ref, Body(value=details))
 
     # -- reading
 

@@ -193,8 +193,8 @@ class Store(Protocol):
         """The epoch that wrote each entry, in order."""
         ...
 
-    async def attempts(self, run_id: RunId) -> list[Attempt]:
-        """By seq and number."""
+    async def attempts(self, run_id: RunId, seq: int | None = None) -> list[Attempt]:
+        """By seq and number. `seq`: those of that call."""
         ...
 
     async def outputs(self, run_id: RunId) -> list[Output]:

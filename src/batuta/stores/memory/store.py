@@ -239,9 +239,10 @@ class MemoryStore:
         with self.transaction() as moment:
             return list(moment.row(run_id).epochs)
 
-    async def attempts(self, run_id: RunId) -> list[Attempt]:
+    async def attempts(self, run_id: RunId, seq: int | None = None) -> list[Attempt]:
         with self.transaction() as moment:
-            return self._tape(moment.row(run_id)).attempts
+            found = moment.row(run_id).attempts
+            return [found[key] for key in sorted(found) if seq is None or key[0] == seq]
 
     async def outputs(self, run_id: RunId) -> list[Output]:
         with self.transaction() as moment:

@@ -305,6 +305,10 @@ WHERE chain_id = ? AND consumed_at IS NULL ORDER BY number;
 SELECT seq, number, started_at, ended_at, next_at, error, details, outside FROM attempts
 WHERE run_id = ? AND namespace = ? ORDER BY seq, number;
 
+-- attempts_of_call --
+SELECT seq, number, started_at, ended_at, next_at, error, details, outside FROM attempts
+WHERE run_id = ? AND seq = ? AND namespace = ? ORDER BY number;
+
 -- list_runs --
 -- Newest first by run id, which is of time. Every restriction can be left out with NULL.
 SELECT * FROM runs

@@ -72,8 +72,13 @@ class Tapes:
         )
         return [epoch for (epoch,) in rows]
 
-    def attempts(self, run_id: RunId) -> list[Attempt]:
-        return self._readers.read(lambda connection: self._attempts(connection, run_id))
+    def attempts(self, run_id: RunId, seq: int | None) -> list[Attempt]:
+        if seq is None:
+            return self._readers.read(lambda connection: self._attempts(connection, run_id))
+        values = (run_id.bytes, seq, self._namespace)
+        return attempts_of(
+            self._readers.read(lambda connection: connection.execute(Q["attempts_of_call"], values).fetchall())
+        )
 
     def outputs(self, run_id: RunId) -> list[Output]:
         """What the run has published."""
