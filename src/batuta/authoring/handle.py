@@ -153,9 +153,14 @@ class Handle(Generic[R]):
         what = f"the published value {name!r}"
         return decode(values[name], decoder_for(type, what), what)
 
-    async def cancel(self, reason: str = "") -> None:
-        """Ask the run to end; its code may clean up first, and may refuse."""
-        await self._backend.cancel(self._ref, check_reason(reason))
+    async def cancel(self, reason: str = "", *, again: bool = False) -> bool:
+        """Ask the run to end; its code may clean up first, and may refuse.
+
+        False when it was asked before: a run hears one cancel, so that a second does not cut off its clean-up, and
+        nothing has changed. `again` asks once more a run that went on, or whose clean-up takes too long: it always
+        hears that. Raises RunClosed.
+        """
+        return await self._backend.cancel(self._ref, check_reason(reason), again=again)
 
     async def terminate(self, reason: str = "") -> None:
         """End the run at once. Its code is not told."""

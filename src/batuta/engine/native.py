@@ -27,6 +27,7 @@ from batuta.engine.closing import close_from_outside
 from batuta.engine.completing import Completing
 from batuta.engine.completion import Completion
 from batuta.engine.following import last_of_chain
+from batuta.engine.relations import CANCEL_AGAIN
 from batuta.engine.session import Session
 from batuta.engine.starter import Starter
 from batuta.engine.takers import needs_taker, why_nobody_takes
@@ -34,7 +35,7 @@ from batuta.engine.talking import Messenger, as_message
 from batuta.engine.waiters import Waiters
 from batuta.engine.worker import Worker
 from batuta.errors import AlreadyStarted, NotParked, RunClosed, StoreUnavailable, TooLarge, WorkflowBroken
-from batuta.ids import RunId, new_run_id, seed_of
+from batuta.ids import RunId, new_message_id, new_run_id, seed_of
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, decode_body
 from batuta.journal.failures import Failure
 from batuta.journal.records import Attempt, IfExists, Message, MessageKind, NewRun, Run, RunFilter
@@ -156,13 +157,20 @@ class NativeBackend:
 
     # -- ending runs from outside
 
-    async def cancel(self, ref: RunRef, reason: str) -> None:
-        # One name for all: asking again, or repeating a call whose answer was lost, must not cancel the clean-up.
+    async def cancel(self, ref: RunRef, reason: str, *, again: bool) -> bool:
+        # One name for all: asking twice, or repeating a call whose answer was lost, must not cancel the clean-up.
         message = Message(message_id=f"cancel:{ref.run_id}", kind=MessageKind.CANCEL, name=reason)
-        if not await self._store.send(ref.run_id, message):
-            run = await last_of_chain(self._store, ref.run_id)
-            if run.state in CLOSED:
-                raise RunClosed(run.id, str(run.state))
+        if again:
+            message.message_id, message.body = f"cancel:{new_message_id()}", CANCEL_AGAIN
+        if await self._store.send(ref.run_id, message):
+            return True
+        run = await last_of_chain(self._store, ref.run_id)
+        if run.state in CLOSED:
+            raise RunClosed(run.id, str(run.state))
+        if run.run_id == ref.run_id:
+            return False
+        message.message_id = f"cancel:{run.run_id}"  # that one was asked, and continued as this one
+        return await self._store.send(run.run_id, message)
 
     async def terminate(self, ref: RunRef, reason: str) -> None:
         for _ in range(100):

@@ -21,6 +21,9 @@ _RECENT = 1_000
 """Entries after a command by which its refusal, had there been one, is written: refusals go first, and a run goes no
 further than `undurable_entries` ahead of what is durable."""
 
+CANCEL_AGAIN = '"again"'
+"""The body of a cancel that is meant for a run that heard one before."""
+
 Input = tuple[EntryKind, Body]
 
 
@@ -40,6 +43,8 @@ def child_input(run: LiveRun, message: Message) -> Input | None:
 def cancel_input(run: LiveRun, message: Message) -> Input | None:
     """A cancel. None when it is a parent's and not for this run, which only has the id of its child; or when another
     one came before, from whomever: it must not cancel the clean-up."""
+    if message.body == CANCEL_AGAIN:
+        return EntryKind.CANCEL_REQUESTED, Body(reason=message.name)
     if run.machine.cancel_requested:
         return None
     if message.body != "null" and (run.parent is None or message.body != parent_mark(*run.parent)):
