@@ -73,7 +73,7 @@ async def test_an_empty_file_is_not_opened(path: Path) -> None:
         await SqliteStore(path).open()
 
 
-WITHOUT_INDEX = {"create_migrations", "applied_migrations", "has_migrations", "messages_taken"}
+WITHOUT_INDEX = {"create_migrations", "applied_migrations", "has_migrations"}
 
 
 @pytest.mark.parametrize("name", sorted(set(Q) - WITHOUT_INDEX))

@@ -39,6 +39,8 @@ CREATE TABLE runs (
 
 -- An id has one current run, open or closed.
 CREATE UNIQUE INDEX runs_current ON runs (namespace, id) WHERE current = 1;
+-- The chains that had an id before: only a run that another one follows is in it.
+CREATE INDEX runs_earlier ON runs (namespace, id, chain_id) WHERE current = 0;
 -- What can be claimed now or later: wake_at is set only while nobody owns the run.
 CREATE INDEX runs_due ON runs (namespace, queue, priority, wake_at, code) WHERE wake_at IS NOT NULL;
 CREATE INDEX runs_owned ON runs (namespace, owner) WHERE owner IS NOT NULL;
