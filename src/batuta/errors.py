@@ -137,11 +137,14 @@ class UnknownActivity(BatutaError, LookupError):
 class AlreadyStarted(BatutaError):
     """The id is taken by another run."""
 
-    def __init__(self, id: str, state: str) -> None:
-        super().__init__(
-            f"a run with id {id!r} exists and is {state}: use another id, or start with "
-            f"if_exists='return' to get it (if_exists='restart' begins anew once it is closed)"
-        )
+    def __init__(
+        self,
+        id: str,
+        state: str,
+        advice: str = "use another id, or start with if_exists='return' to get it (if_exists='restart' begins anew "
+        "once it is closed)",
+    ) -> None:
+        super().__init__(f"a run with id {id!r} exists and is {state}: {advice}")
         self.id, self.state = id, state
 
 

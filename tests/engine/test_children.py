@@ -102,6 +102,8 @@ async def refused() -> list[str]:
             await start(adds, 1, id="taken")
         except AlreadyStarted as error:
             said.append(f"{error.id} {error.state}")
+            assert "another id" in str(error)
+            assert "if_exists" not in str(error)
     return said
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from batuta.engine.machine import Machine
 
 _LONGEST_ID = 500
+_ANOTHER_ID = "give the child another id, or none, wait until that run is closed, or send() to it"
 
 
 class PendingChild:
@@ -337,7 +338,7 @@ def refusal_failure(refusal: Refusal, namespace: str) -> Failure:
     error: BatutaError
     match refusal.error:
         case "AlreadyStarted":
-            error = AlreadyStarted(refusal.id, refusal.state or "open")
+            error = AlreadyStarted(refusal.id, refusal.state or "open", _ANOTHER_ID)
         case "UnknownRun":
             error = UnknownRun(refusal.id, namespace)
         case _:
