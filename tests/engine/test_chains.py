@@ -26,6 +26,7 @@ from batuta import (
     start_child,
     workflow,
 )
+from batuta.engine import chains
 from tests.engine.arena import PATIENCE, Arena, until_state
 from tests.engine.kit import replay_all, world
 
@@ -380,6 +381,29 @@ async def test_a_safe_point_is_passed_by_while_a_handler_is_not_done() -> None:
         assert await handle.update(ask, 5) == 5
         assert await handle.result() == 1
         assert handled == [7]
+
+
+async def test_signals_that_nobody_receives_go_on_and_are_warned_of(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise, number = Signal("noise"), Signal("number", int)
+    monkeypatch.setattr(chains, "_MANY", 3)
+
+    @workflow
+    async def deaf(left: int) -> int:
+        await asyncio.sleep(10)
+        if left:
+            continue_as_new(left - 1)
+        return await number.wait()
+
+    async with world(deaf) as env:
+        handle = await env.start(deaf, 2)
+        await handle.signal(number, 7)
+        for sent in range(3):
+            assert "carries" not in caplog.text
+            await handle.signal(noise, message_id=str(sent))
+        assert await handle.result() == 7
+    assert caplog.text.count("carries 4 signals that its code has not received (3 of 'noise', 1 of 'number')") == 2
 
 
 async def test_a_run_that_passes_a_safe_point_and_then_continues_by_itself_replays() -> None:
