@@ -21,6 +21,7 @@ from msgspec import Raw, Struct, json
 from batuta.authoring.attempt import ActivityInfo, CompleteLater, current_activity
 from batuta.authoring.definitions import Activity
 from batuta.authoring.failures import to_failure
+from batuta.authoring.tokens import AttemptRef
 from batuta.errors import InvalidInput
 from batuta.ids import RunId
 from batuta.serde import Codec, encode
@@ -44,7 +45,7 @@ class Request(Struct, kw_only=True):
     seq: int
     started_at: datetime
     namespace: str
-    entry: int
+    ref: AttemptRef
     last_details: str | None
 
 
@@ -65,7 +66,7 @@ class ChildAttempt:
             seq=asked.seq,
             started_at=asked.started_at,
             namespace=asked.namespace,
-            entry=asked.entry,
+            ref=asked.ref,
             last_details=self._details,
             is_lost=bool,  # never: a process whose attempt is lost is killed
         )

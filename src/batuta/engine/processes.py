@@ -157,7 +157,7 @@ def _request(call: Call, limit: int) -> Request:
         seq=info.seq,
         started_at=info.started_at,
         namespace=info.namespace,
-        entry=info.entry,
+        ref=info.ref,
         last_details=info.last_details,
     )
 
