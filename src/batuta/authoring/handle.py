@@ -177,7 +177,7 @@ class Handle(Generic[R]):
         return await self._backend.describe(self._ref)
 
     async def journal(self) -> list[JournalLine]:
-        """Every entry so far."""
+        """Every entry so far, of this run alone. Raises UnknownRun."""
         return await self._backend.journal(self._ref)
 
     def __repr__(self) -> str:

@@ -213,6 +213,8 @@ class NativeBackend:
         lines: list[JournalLine] = []
         while page := await self._store.journal(ref.run_id, lines[-1].ord if lines else -1):
             lines.extend(_line(entry) for entry in page)
+        if not lines:
+            await self._store.get_run(ref.run_id)  # has it none, or is it not there?
         return lines
 
     async def list_runs(self, where: RunFilter, cursor: str | None, limit: int) -> RunPage:

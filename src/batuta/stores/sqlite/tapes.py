@@ -109,8 +109,12 @@ class Tapes:
         return self._readers.read(work)
 
     async def journal(self, run_id: RunId, after: int, limit: int) -> list[Entry]:
-        """Entries with ord > after, in order. Raises UnknownRun."""
-        return await self._entries(run_id, after, self.run(run_id).head, limit)
+        """Entries with ord > after, in order."""
+        try:
+            head = self.run(run_id).head
+        except UnknownRun:
+            return []
+        return await self._entries(run_id, after, head, limit)
 
     async def load(self, run_id: RunId) -> Tape:
         def work(connection: sqlite3.Connection) -> Tape:
