@@ -314,6 +314,16 @@ async def endless() -> None:
         raise
 
 
+@workflow
+async def impatient() -> str:
+    try:
+        async with asyncio.timeout(5):
+            await endless()
+    except TimeoutError:
+        pass
+    return "went on"
+
+
 async def test_a_cancelled_run_cancels_it_there() -> None:
     @workflow
     async def waits() -> None:
@@ -331,15 +341,6 @@ async def test_a_cancelled_run_cancels_it_there() -> None:
 
 
 async def test_a_cancelled_call_cancels_it_there_and_the_run_goes_on() -> None:
-    @workflow
-    async def impatient() -> str:
-        try:
-            async with asyncio.timeout(5):
-                await endless()
-        except TimeoutError:
-            pass
-        return "went on"
-
     async with world(impatient) as env, gpu(env, endless):
         assert await env.run(impatient) == "went on"
         await env.settle()
@@ -347,15 +348,6 @@ async def test_a_cancelled_call_cancels_it_there_and_the_run_goes_on() -> None:
 
 
 async def test_a_call_cancelled_before_anybody_took_it_is_never_executed() -> None:
-    @workflow
-    async def impatient() -> str:
-        try:
-            async with asyncio.timeout(5):
-                await endless()
-        except TimeoutError:
-            pass
-        return "went on"
-
     async with world(impatient) as env:
         assert await env.run(impatient) == "went on"
         async with gpu(env, endless):
