@@ -92,7 +92,7 @@ def send_again(run: LiveRun) -> None:
 
 def parent_message(run: LiveRun, move: Move) -> Message | None:
     """What the store has told the parent of a run that closed, for a parent in this process."""
-    kin = run.machine.kin
-    if run.parent is None or not move.outcome or (kin is not None and kin.has_sent):
-        return None  # what it sent before must come first: the parent reads its inbox
+    kin, continued = run.machine.kin, run.identity.chain_id != run.run_id
+    if run.parent is None or not move.outcome or continued or (kin is not None and kin.has_sent):
+        return None  # what it, or a run before it, sent must come first: the parent reads its inbox
     return Message(message_id=f"child:{run.run_id}", kind=MessageKind.CHILD, name=str(run.parent[0]), body=move.outcome)
