@@ -11,15 +11,12 @@ from batuta.engine.kin import parent_mark, refusal_failure
 from batuta.engine.routes import routed_answer
 from batuta.journal.entries import Body, Command, CommandKind, EntryKind
 from batuta.journal.records import Message, MessageKind, Move, Refusal
+from batuta.settings import MOST_UNDURABLE
 
 if TYPE_CHECKING:
     from batuta.engine.live import LiveRun
 
 _ASKED = (CommandKind.CHILD, CommandKind.SEND)
-
-_RECENT = 1_000
-"""Entries after a command by which its refusal, had there been one, is written: refusals go first, and a run goes no
-further than `undurable_entries` ahead of what is durable."""
 
 CANCEL_AGAIN = '"again"'
 """The body of a cancel that is meant for a run that heard one before."""
@@ -83,7 +80,8 @@ def send_again(run: LiveRun) -> None:
     kin = run.machine.kin
     if kin is None:
         return
-    again = kin.unanswered(_RECENT)
+    # Refusals go first, and a run goes no further ahead of what is durable: what is older was taken, or is refused.
+    again = kin.unanswered(MOST_UNDURABLE)
     if again is not None:
         commands = [Command(one.parent_seq, CommandKind.CHILD, one.name) for one in again.children]
         run.open_change().effects = again
