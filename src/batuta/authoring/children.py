@@ -79,7 +79,7 @@ class Child(Generic[R]):
         return value
 
     async def cancel(self, reason: str = "") -> None:
-        """Ask it to end; it may clean up first, and may refuse. Nothing when it has ended already."""
+        """Ask it to end; it may clean up first, and may refuse. Nothing when it has ended, or was asked before."""
         self._run.cancel(check_reason(reason))
 
     async def signal(self, signal: Any, value: Any = None) -> None:
