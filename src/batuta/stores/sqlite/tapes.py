@@ -72,8 +72,13 @@ class Tapes:
         )
         return [epoch for (epoch,) in rows]
 
-    def attempts(self, run_id: RunId) -> list[Attempt]:
-        return self._readers.read(lambda connection: self._attempts(connection, run_id))
+    def attempts(self, run_id: RunId, seq: int | None) -> list[Attempt]:
+        if seq is None:
+            return self._readers.read(lambda connection: self._attempts(connection, run_id))
+        values = (run_id.bytes, seq, self._namespace)
+        return attempts_of(
+            self._readers.read(lambda connection: connection.execute(Q["attempts_of_call"], values).fetchall())
+        )
 
     def outputs(self, run_id: RunId) -> list[Output]:
         """What the run has published."""
@@ -104,8 +109,12 @@ class Tapes:
         return self._readers.read(work)
 
     async def journal(self, run_id: RunId, after: int, limit: int) -> list[Entry]:
-        """Entries with ord > after, in order. Raises UnknownRun."""
-        return await self._entries(run_id, after, self.run(run_id).head, limit)
+        """Entries with ord > after, in order."""
+        try:
+            head = self.run(run_id).head
+        except UnknownRun:
+            return []
+        return await self._entries(run_id, after, head, limit)
 
     async def load(self, run_id: RunId) -> Tape:
         def work(connection: sqlite3.Connection) -> Tape:
