@@ -120,3 +120,4 @@ class Work(Base):
             if row["message_id"] is not None:
                 messages.append(message_of(row))
         return found
+
