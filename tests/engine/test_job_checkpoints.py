@@ -2,8 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -11,7 +9,6 @@ from msgspec import Struct
 
 from batuta import (
     ActivityCancelled,
-    InvalidInput,
     JobCall,
     Retry,
     RunCancelled,
@@ -23,7 +20,7 @@ from batuta import (
     progress,
     workflow,
 )
-from batuta.errors import LostAttempt, NotSerialisable, WorkerError
+from batuta.errors import LostAttempt, WorkerError
 from batuta.testing import Environment
 from tests.engine.kit import jobs
 
@@ -170,5 +167,3 @@ async def test_quick_progress_goes_with_the_result() -> None:
         [handle] = await env.client.enqueue_many([quick.call()])
         await handle.result()
         assert await handle.progress() == 2
-
-

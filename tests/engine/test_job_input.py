@@ -1,32 +1,16 @@
 """What cannot be enqueued is refused by name, and nothing is written."""
 
-import asyncio
-import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from msgspec import Struct
 
 from batuta import (
-    ActivityCancelled,
     InvalidInput,
-    JobCall,
-    Retry,
-    RunCancelled,
-    RunFailed,
-    batch_info,
-    checkpoint,
     job,
-    last_checkpoint,
-    progress,
-    workflow,
 )
-from batuta.errors import LostAttempt, NotSerialisable, WorkerError
-from batuta.testing import Environment
 from tests.engine.kit import jobs
-
 
 
 @job
@@ -90,5 +74,3 @@ async def test_what_is_no_job_is_refused() -> None:
         with pytest.raises(TypeError, match="call 1 of the batch"):
             await env.client.enqueue_many([send.call("ana"), send.call()])  # type: ignore[call-arg]  # the same
         assert await env.client.count(kind="job") == 0
-
-

@@ -2,19 +2,14 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from msgspec import Struct
 
 from batuta import (
-    ActivityCancelled,
     ActivityTimeout,
     CompleteLater,
-    InvalidInput,
     Job,
     JobCall,
     NonRetryable,
@@ -26,14 +21,11 @@ from batuta import (
     RunTimedOut,
     activity_info,
     batch_info,
-    checkpoint,
     heartbeat,
     job,
-    last_checkpoint,
-    progress,
     workflow,
 )
-from batuta.errors import LostAttempt, NotSerialisable, WorkerError
+from batuta.errors import NotSerialisable
 from batuta.journal.entries import EntryKind
 from batuta.testing import Environment
 from tests.engine.kit import jobs
@@ -382,8 +374,10 @@ async def test_the_callback_of_an_empty_batch_is_called() -> None:
         batch = await env.client.enqueue_many([], on_done=report.call())
         assert batch == []
         assert batch.done is not None
+        assert await batch.done.result() == 0
+        alone = await env.client.enqueue(report, retry=Retry(attempts=1))
         with pytest.raises(RunFailed, match="no batch has called"):
-            await batch.done.result()
+            await alone.result()
 
 
 async def test_an_argument_that_cannot_be_written_leaves_nothing_of_its_batch() -> None:

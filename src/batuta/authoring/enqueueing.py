@@ -25,8 +25,8 @@ class JobOverrides(Struct, frozen=True, omit_defaults=True):
     timeout: float | None = None
     total_timeout: float | None = None
     heartbeat: float | None = None
-    batch: int = 0
-    """It is called when a batch of that many is done."""
+    batch: int | None = None
+    """It is called when a batch of that many is done; there may be none in it."""
 
 
 class JobRequest(Struct, kw_only=True):
