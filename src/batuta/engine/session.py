@@ -507,14 +507,16 @@ class Session:
             self._committer.release()
         if pulse.due_at is not None:
             self._poller.due(pulse.due_at)
-        self._look_for_messages([run_id for run_id in pulse.unread if run_id in self.runs])
+        # Of a job that nothing is written of, the start is unread; hints tell of the rest.
+        runs = self.runs
+        self._look_for_messages([one for one in pulse.unread if (run := runs.get(one)) is not None and not run.early])
 
     def _look_for_messages(self, run_ids: Sequence[RunId]) -> None:
         if run_ids and not self._over:
             for run_id in run_ids:
                 run = self.runs.get(run_id)
                 if run is not None:  # one that cannot keep up with what it was given need not be given it again
-                    (self._unhurried if run.backlog else self._to_read).add(run_id)
+                    (self._unhurried if not run.early and run.backlog else self._to_read).add(run_id)
             if self._to_read and not self._reading:
                 self._reading = True
                 self.spawn(self._read_all())
