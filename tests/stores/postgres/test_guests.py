@@ -26,9 +26,9 @@ async def caller(request: pytest.FixtureRequest, postgres_url: str) -> AsyncIter
         yield made
 
 
-async def start(store: PostgresStore, given: Any, *runs: NewRun) -> list[StartOutcome]:
+async def start(store: PostgresStore, given: Any, *runs: NewRun, after: NewRun | None = None) -> list[StartOutcome]:
     guest = await store.enter(given, runs)
-    return await guest.start_many(runs)
+    return await guest.start_many(runs, after)
 
 
 async def exists(store: PostgresStore, run: NewRun) -> bool:
@@ -94,6 +94,28 @@ async def test_an_id_that_is_taken_does_not_harm_the_transaction(store: Postgres
     assert isinstance(outcomes[0], AlreadyStarted)
     assert outcomes[1] == (taken, False)
     assert await exists(store, other)
+
+
+async def test_what_is_told_of_a_start_is_what_is_there(store: PostgresStore, postgres_url: str) -> None:
+    """The same as a start without a transaction tells, whatever becomes of it."""
+    (taken, _), (waiting, _) = await store.start(new_run("taken")), await store.start(new_run(debounce="k", delay=1))
+    runs = [
+        new_run("new", timeout=5, expires=7, flow_key='"{\\,}'),
+        new_run("new"),
+        new_run("taken", if_exists=IfExists.RENEW),
+        new_run(debounce="k", delay=60_000_000, tags='{"a":"b"}'),
+    ]
+    async with with_asyncpg(postgres_url) as caller:
+        await caller.begin()
+        outcomes = await start(store, caller.given, *runs, after=new_run("after"))
+        others = await start(store, caller.given, new_run("last"), after=new_run("taken"))
+        await caller.commit()
+    told = [outcome for outcome in (*outcomes, *others) if isinstance(outcome, tuple)]
+    assert [is_new for _, is_new in told] == [True, False, False, False, True, True, False]
+    assert [run for run, _ in told] == [await store.get_run(run.run_id) for run, _ in told]
+    assert told[2][0].run_id == told[6][0].run_id == taken.run_id
+    assert told[3][0].run_id == waiting.run_id
+    assert (told[4][0].awaits, told[5][0].parent_run_id) == (1, None)
 
 
 async def test_the_callers_own_rows_and_the_run_are_one(
