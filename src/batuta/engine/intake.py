@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from batuta.authoring.definitions import Place, Workflow
 from batuta.engine.live import LiveRun
 from batuta.engine.routes import RoutedCall
-from batuta.journal.records import WorkerInfo
+from batuta.journal.records import RunKind, Tape, WorkerInfo
 from batuta.settings import Settings
 
 _AVOID_SECONDS = 5.0
@@ -39,6 +39,15 @@ class Intake:
         self._has_calls, self._has_others = bool(calls), len(calls) < len(workflows)
 
     # -- so many of a queue
+
+    def expect(self, tapes: Iterable[Tape], *, sign: int = 1) -> None:
+        """Claimed runs that are on their way into memory, where they `enter`; with the sign -1: they are there."""
+        if self._has_calls or self._limits:
+            for tape in tapes:
+                if tape.run.kind is not RunKind.WORKFLOW:
+                    self.calls += sign
+                if tape.run.queue in self._taken:
+                    self._taken[tape.run.queue] += sign
 
     def enter(self, queue: str, workflow: Workflow[..., Any]) -> None:
         """A run of that queue comes in."""

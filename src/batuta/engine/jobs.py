@@ -130,7 +130,7 @@ class CallRun(LiveRun):
         self.seen.add(message.message_id)
         at = self._began_at = host.clock.latest()
         data = bytes(cast(Raw, body.value))
-        self._pending = PendingActivity(workflow.name, None, None, data, workflow.options(start)[0], at)
+        self._pending = PendingActivity(workflow.name, None, None, data, workflow.options(start)[0], at, 0)
         self.ready = self.early = True
         host.executor.start(self, _SEQ, self._pending)
 

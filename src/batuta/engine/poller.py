@@ -131,10 +131,11 @@ class Poller:
         if claim.again_at is not None:
             heappush(self._due, claim.again_at)
         self._idle = 0 if tapes else self._idle + 1
+        session.intake.expect(tapes)
         loop = asyncio.get_running_loop()
         for first in range(0, len(tapes), _SLICE):
             failpoint("claim.loaded")
-            loop.call_soon(session.adopt_all, tapes[first : first + _SLICE])
+            loop.call_soon(session.adopt_claimed, tapes[first : first + _SLICE])
         if len(tapes) == limit:
             await asyncio.sleep(0)
             return 0.0

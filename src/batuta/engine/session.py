@@ -336,6 +336,11 @@ class Session:
         if self._starts:
             self._loop.call_soon(self._begin_starts)
 
+    def adopt_claimed(self, tapes: Sequence[Tape]) -> None:
+        """Bring runs into memory that the poller has claimed, and the intake expects."""
+        self.intake.expect(tapes, sign=-1)
+        self.adopt_all(tapes)
+
     def adopt_all(self, tapes: Sequence[Tape]) -> None:
         """Bring claimed runs into memory."""
         with turns():

@@ -112,15 +112,17 @@ FROM batuta.commit_changes(
     $49, $50, $51, $52, $53, $54);
 
 -- standing --
--- Where these runs stand, whether a run has their id, and whether the worker is live: what became of changes whose fence
--- did not hold. A worker that was not live then may be so now, and that must not be taken for an id that is taken.
+-- Where these runs stand, whether a run has their id, whether the worker is live and whether their queue lets nobody begin
+-- at once: what became of changes whose fence did not hold. A worker that was not live then may be so now, and that must not be taken for an id that is taken.
 SELECT a.run_id, r.epoch, r.head, r.closed_at,
        EXISTS (SELECT FROM batuta.runs c WHERE c.id = a.id AND c.namespace || '' = $1 AND c.current
                  AND (c.closed_at IS NULL OR a.renewal IS NULL OR c.created_at + a.renewal > batuta.batuta_now())
                OFFSET 0) AS taken,
        EXISTS (SELECT FROM batuta.workers w
-               WHERE w.namespace = $1 AND w.worker_id = $2 AND w.lease_until > batuta.batuta_now()) AS live
-FROM unnest($3::uuid[], $4::text[], $5::bigint[]) AS a(run_id, id, renewal)
+               WHERE w.namespace = $1 AND w.worker_id = $2 AND w.lease_until > batuta.batuta_now()) AS live,
+       EXISTS (SELECT FROM batuta.queues q
+               WHERE q.namespace = $1 AND q.name = a.queue AND (q.paused OR q.limited) OFFSET 0) AS shut
+FROM unnest($3::uuid[], $4::text[], $5::bigint[], $6::text[]) AS a(run_id, id, renewal, queue)
 LEFT JOIN LATERAL (
     SELECT r.epoch, r.head, r.closed_at FROM batuta.runs r WHERE r.run_id = a.run_id AND r.namespace || '' = $1
 ) r ON true;
@@ -285,6 +287,10 @@ FROM unnest($2::uuid[]) AS a(run_id)
 CROSS JOIN LATERAL (
     SELECT * FROM batuta.attempts t WHERE t.run_id = a.run_id AND t.namespace = $1 ORDER BY t.seq, t.number
 ) t;
+
+-- attempts_of_call --
+SELECT seq, number, started_at, ended_at, next_at, error, details, outside FROM batuta.attempts
+WHERE run_id = $2 AND seq = $3 AND namespace = $1 ORDER BY number;
 
 -- unread --
 -- Of many runs: epoch (-1 when closed) and unread messages of the chain.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from asyncpg import Record
 
-from batuta.errors import AlreadyStarted, BadData, RunClosed, StoreUnavailable, UnknownRun
+from batuta.errors import AlreadyStarted, BadData, OutcomeUnknown, RunClosed, StoreUnavailable, UnknownRun
 from batuta.ids import RunId
 from batuta.journal.records import Hint, IfExists, Message, NewRun, Run, StartOutcome
 from batuta.stores import rules
@@ -60,7 +60,13 @@ class Starts(Base):
             except BadData:
                 sound = await self._sound(session, asked, after, outcomes)
                 rows = await self._insert(session, sound, after) if sound else []
-            await self._tell_outcomes(session, asked, after, rows, outcomes)
+            try:
+                await self._tell_outcomes(session, asked, after, rows, outcomes)
+            except StoreUnavailable as error:
+                if not rows:
+                    raise
+                # "Nothing was written" would be a lie: some of them are.
+                raise OutcomeUnknown(str(error)) from error
         return [outcomes[run.run_id] for run in asked]
 
     async def _insert(self, session: Session, runs: Sequence[NewRun], after: NewRun | None) -> list[Record]:
@@ -108,13 +114,17 @@ class Starts(Base):
             elif run.run_id not in outcomes:
                 rest.append(run)
         if rest:
-            keys = [replaced.get(run.run_id, run.run_id) for run in rest]
-            ids = [run.id for run in rest]
-            found = await session.read(self._sql["standing_starts"], self.namespace, keys, ids)
-            known = {row["asked"]: row for row in found}
-            outcomes.update(
-                {run.run_id: _outcome(run, known.get(key)) for run, key in zip(rest, keys, strict=True)}
-            )
+            outcomes.update(await self._look_up(session, rest, replaced))
+
+    async def _look_up(
+        self, session: Session, runs: Sequence[NewRun], replaced: Mapping[RunId, RunId]
+    ) -> dict[RunId, StartOutcome]:
+        """What is there in place of runs that were asked for; `replaced` has some of those."""
+        keys = [replaced.get(run.run_id, run.run_id) for run in runs]
+        ids = [run.id for run in runs]
+        found = await session.read(self._sql["standing_starts"], self.namespace, keys, ids)
+        known = {row["asked"]: row for row in found}
+        return {run.run_id: _outcome(run, known.get(key)) for run, key in zip(runs, keys, strict=True)}
 
     async def send(self, run_id: RunId, message: Message) -> bool:
         rows = await self._pool.write(self._sql["send_message"], self.namespace, run_id, *_message_values(message))

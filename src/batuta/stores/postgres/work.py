@@ -17,7 +17,6 @@ from batuta.stores.postgres.batch import as_columns
 from batuta.stores.postgres.rows import attempt_of, entry_of, message_of, run_of, standard
 from batuta.stores.postgres.session import Session
 
-
 MOST_TURNS = 1_000
 """Queues and priorities whose turns are remembered. Forgetting them costs some fairness, once."""
 

@@ -92,18 +92,18 @@ $$;
 CREATE FUNCTION batuta.rate_left(ns text, queue_name text, key text, most integer, period bigint, moment bigint)
 RETURNS integer LANGUAGE sql STABLE AS $$
     SELECT greatest(most - coalesce(sum(b.count), 0), 0)::integer FROM batuta.begun b
-    WHERE b.namespace = ns AND b.queue = queue_name AND b.flow_key = key AND b.ends_at > moment - period
+    WHERE b.namespace = ns AND b.queue = queue_name AND b.flow_key = key AND b.slot > moment - period
 $$;
 
 -- When one more may begin; null when no time allows it.
 CREATE FUNCTION batuta.rate_at(ns text, queue_name text, key text, most integer, period bigint, moment bigint)
 RETURNS bigint LANGUAGE sql STABLE AS $$
     SELECT CASE WHEN coalesce(max(p.total), 0) < most THEN moment
-                ELSE min(p.ends_at + period) FILTER (WHERE p.total - p.over < most) END
+                ELSE min(p.slot + period) FILTER (WHERE p.total - p.over < most) END
     FROM (
-        SELECT b.ends_at, sum(b.count) OVER (ORDER BY b.ends_at) AS over, sum(b.count) OVER () AS total
+        SELECT b.slot, sum(b.count) OVER (ORDER BY b.slot) AS over, sum(b.count) OVER () AS total
         FROM batuta.begun b
-        WHERE b.namespace = ns AND b.queue = queue_name AND b.flow_key = key AND b.ends_at > moment - period
+        WHERE b.namespace = ns AND b.queue = queue_name AND b.flow_key = key AND b.slot > moment - period
     ) p
 $$;
 
@@ -111,16 +111,16 @@ $$;
 CREATE FUNCTION batuta.forget_begun(ns text, moment bigint, most integer) RETURNS void LANGUAGE sql AS $$
     DELETE FROM batuta.begun b
     USING (
-        SELECT o.queue, o.flow_key, o.ends_at FROM batuta.begun o
+        SELECT o.queue, o.flow_key, o.slot FROM batuta.begun o
         WHERE o.namespace = ns AND o.over_at <= moment ORDER BY o.over_at LIMIT most FOR UPDATE SKIP LOCKED
     ) o
-    WHERE b.namespace = ns AND b.queue = o.queue AND b.flow_key = o.flow_key AND b.ends_at = o.ends_at
+    WHERE b.namespace = ns AND b.queue = o.queue AND b.flow_key = o.flow_key AND b.slot = o.slot
 $$;
 
 -- Count runs that begin: one for each flow key that is named.
 CREATE FUNCTION batuta.note_begun(ns text, q batuta.queues, keys text[], moment bigint) RETURNS void LANGUAGE sql AS $$
-    INSERT INTO batuta.begun AS b (namespace, queue, flow_key, ends_at, over_at, count)
-    SELECT ns, q.name, k.key, w.ends_at, w.ends_at + k.period, k.several
+    INSERT INTO batuta.begun AS b (namespace, queue, flow_key, slot, over_at, count)
+    SELECT ns, q.name, k.key, w.slot, w.slot + k.period, k.several
     FROM (
         SELECT '' AS key, q.rate_period AS period, cardinality(keys) AS several WHERE q.rate_count IS NOT NULL
         UNION ALL
@@ -128,8 +128,8 @@ CREATE FUNCTION batuta.note_begun(ns text, q batuta.queues, keys text[], moment 
         WHERE q.key_rate_count IS NOT NULL AND n.key <> '' GROUP BY n.key
     ) k
     CROSS JOIN LATERAL (SELECT (k.period + 59) / 60 AS width) p
-    CROSS JOIN LATERAL (SELECT moment - moment % p.width + p.width AS ends_at) w
-    ON CONFLICT (namespace, queue, flow_key, ends_at) DO UPDATE SET count = b.count + excluded.count
+    CROSS JOIN LATERAL (SELECT moment - moment % p.width + p.width AS slot) w
+    ON CONFLICT (namespace, queue, flow_key, slot) DO UPDATE SET count = b.count + excluded.count
 $$;
 
 -- Flow keys that are waiting in a queue at one priority, each once, from behind one of them: up to `many`.
@@ -267,8 +267,7 @@ CREATE FUNCTION batuta.choose(
 DECLARE
     wanted integer := least(room, fresh);
     by_turn integer := (wanted + in_turn::integer) / 2;
-    share integer := (room + cardinality(keys) - 1) / greatest(cardinality(keys), 1)
-                   + CASE WHEN fresh < room OR q.key_rate_count IS NOT NULL THEN 4 ELSE 0 END;
+    share integer := (room + cardinality(keys) - 1) / greatest(cardinality(keys), 1);
 BEGIN
     WITH peek AS MATERIALIZED (
         SELECT * FROM (
@@ -286,6 +285,15 @@ BEGIN
               AND (NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head) OR r.run_id = suspect)
             ORDER BY r.wake_at LIMIT many
         ) keyed
+        UNION
+        SELECT * FROM (
+            SELECT r.run_id, r.flow_key, r.wake_at, false FROM batuta.runs r
+            WHERE (fresh < room OR q.key_rate_count IS NOT NULL)
+              AND r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.epoch > 0 AND r.wake_at <= moment
+              AND batuta.may_take(r.code, r.failed_code, codes, fingerprints)
+              AND (NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head) OR r.run_id = suspect)
+            ORDER BY r.wake_at LIMIT many
+        ) begun
         UNION
         SELECT p.*
         FROM unnest(keys) AS k(key)

@@ -252,6 +252,14 @@ BEGIN
                 ORDER BY r.wake_at LIMIT 100
             ) keyed
             UNION ALL
+            SELECT * FROM (
+                SELECT r.flow_key, r.wake_at, false FROM batuta.runs r
+                WHERE r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.epoch > 0
+                  AND r.wake_at IS NOT NULL AND batuta.may_take(r.code, r.failed_code, codes, fingerprints)
+                  AND (may_suspect OR NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head))
+                ORDER BY r.wake_at LIMIT 100
+            ) begun
+            UNION ALL
             SELECT p.*
             FROM unnest(keys) AS k(key)
             CROSS JOIN LATERAL (
