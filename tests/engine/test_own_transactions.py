@@ -231,13 +231,13 @@ async def test_on_sqlite_a_job_and_the_callers_rows_are_there_together(sqlite_ur
             try:
                 async with client.transaction(connection):
                     connection.execute("INSERT INTO orders VALUES (2)")
-                    lost = await client.enqueue(double, 1, transaction=connection)
+                    await client.enqueue(double, 1, id="lost", transaction=connection)
                     raise LookupError
             except LookupError:
                 pass
             assert connection.execute("SELECT count(*) FROM orders").fetchone() == (1,)
             with pytest.raises(UnknownRun):
-                await lost.describe()
+                await client.get("lost")
 
 
 def test_on_sqlite_blocking_code_does_the_same(sqlite_url: str, tmp_path: Path) -> None:
