@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -17,7 +18,7 @@ from batuta.testing.conformance import MakeStore
 from batuta.testing.conformance.hints import Ear
 from batuta.testing.conformance.kit import claim_one, live_worker, new_run
 from tests.stores.postgres.callers import ASYNC, BLOCKING, EVERY, Caller, dialect, with_asyncpg, with_session
-from tests.stores.postgres.raw import connection
+from tests.stores.postgres.raw import connection, until_blocked
 
 
 @pytest.fixture(params=EVERY)
@@ -163,6 +164,33 @@ async def test_nobody_is_told_of_what_was_rolled_back(store: PostgresStore, post
         await caller.commit()
     await ear.hears(lambda hint: hint.due)
     assert len(ear.hints) == 1
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "repeatable_read", "serializable"])
+async def test_any_isolation_will_do(store: PostgresStore, postgres_url: str, isolation: Any) -> None:
+    run = new_run()
+    async with connection(postgres_url) as raw:
+        async with raw.transaction(isolation=isolation):
+            await raw.fetchval("SELECT 1")
+            [(found, is_new)] = await start(store, raw, run)  # type: ignore[misc]  # it is no error
+    assert (found.run_id, is_new) == (run.run_id, True)
+    assert await exists(store, run)
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_two_transactions_with_one_id_take_turns(store: PostgresStore, postgres_url: str, commits: bool) -> None:
+    first, second = new_run("same"), new_run("same")
+    async with connection(postgres_url) as one, connection(postgres_url) as other, connection(postgres_url) as watcher:
+        begun = one.transaction()
+        await begun.start()
+        await start(store, one, first)
+        async with other.transaction():
+            waiting = asyncio.create_task(start(store, other, second))
+            await until_blocked(watcher)
+            await (begun.commit() if commits else begun.rollback())
+            [(found, is_new)] = await waiting  # type: ignore[misc]  # it is no error
+    assert (found.run_id, is_new) == ((first.run_id, False) if commits else (second.run_id, True))
+    assert (await store.get("same")).run_id == found.run_id
 
 
 async def test_each_namespace_gets_its_own(store: PostgresStore, make_store: MakeStore, postgres_url: str) -> None:
