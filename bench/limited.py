@@ -81,7 +81,7 @@ async def limited(task: Task) -> Figures:
 
 
 async def burst(batuta: Batuta, jobs: int, ledger: Path, before: int) -> None:
-    """Enqueue, and wait for the end of all: as the ledger has it, which costs the database nothing, then as that has."""
+    """Enqueue, and wait for the end of all: as the ledger has it, which costs the database nothing, then as it has."""
     keys = (f"k{number % KEYS}" for number in range(jobs))
     await batuta.enqueue_many([Marked.marked.call(key).with_options(key=key) for key in keys])
     while ended_count(ledger) < before + jobs:
