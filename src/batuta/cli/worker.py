@@ -65,7 +65,7 @@ async def _work(
         await asked[0].wait()
         drained = await _stop(worker, grace, asked[1])
         log.info("left %s", "in order" if drained else "at once; what was in flight will run elsewhere")
-        return {"queues": chosen, "workflows": sorted(w.name for w in app.workflows), "drained": drained}
+        return {"queues": [*chosen], "workflows": sorted(w.name for w in app.workflows), "drained": drained}
 
 
 def _stop_signals() -> tuple[asyncio.Event, asyncio.Event]:

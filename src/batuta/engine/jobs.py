@@ -130,7 +130,7 @@ class CallRun(LiveRun):
         self.seen.add(message.message_id)
         at = self._began_at = host.clock.latest()
         data = bytes(cast(Raw, body.value))
-        self._pending = PendingActivity(workflow.name, None, None, data, workflow.options(start)[0], at)
+        self._pending = PendingActivity(workflow.name, None, None, data, workflow.options(start)[0], at, 0)
         self.ready = self.early = True
         host.executor.start(self, _SEQ, self._pending)
 
@@ -287,8 +287,8 @@ class CallRun(LiveRun):
     def batch(self, loop: asyncio.AbstractEventLoop) -> Future[BatchInfo]:
         """What became of the runs whose end it was called for."""
         told = self.machine.start.options
-        size = _overrides_decoder.decode(told).batch if told is not UNSET else 0
-        if not isinstance(self.workflow, JobWorkflow) or not size:
+        size = None if told is UNSET else _overrides_decoder.decode(told).batch
+        if not isinstance(self.workflow, JobWorkflow) or size is None:
             raise WorkerError(
                 "batch_info() was called in a job that no batch has called: give it to enqueue_many as on_done="
             )

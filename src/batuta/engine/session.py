@@ -271,7 +271,7 @@ class Session:
         run_id = run.run_id
         if self.runs.get(run_id) is run:
             del self.runs[run_id]
-            self.intake.leave(run.identity.queue)
+            self.intake.leave(run)
             for named in (self._hinted, self._lingering, self._unhurried):
                 if named:  # empty as a rule; UUIDs hash slowly
                     named.discard(run_id)
@@ -316,8 +316,9 @@ class Session:
         future: asyncio.Future[Completion] = self._loop.create_future()
         if not self._starts:
             self._loop.call_soon(self._begin_starts, context=self._context)  # not in the starter's context
-        self._starts.append((new, self.workflows[new.code], body, future))
-        self.intake.enter(new.queue)
+        workflow = self.workflows[new.code]
+        self._starts.append((new, workflow, body, future))
+        self.intake.enter(new.queue, workflow)
         return future
 
     def _begin_starts(self) -> None:
@@ -334,6 +335,11 @@ class Session:
                     run.drop(error)
         if self._starts:
             self._loop.call_soon(self._begin_starts)
+
+    def adopt_claimed(self, tapes: Sequence[Tape]) -> None:
+        """Bring runs into memory that the poller has claimed, and the intake expects."""
+        self.intake.expect(tapes, sign=-1)
+        self.adopt_all(tapes)
 
     def adopt_all(self, tapes: Sequence[Tape]) -> None:
         """Bring claimed runs into memory."""
@@ -373,7 +379,7 @@ class Session:
         if row.parent_run_id is not None and row.kind is not RunKind.JOB:
             run.parent = (row.parent_run_id, row.parent_seq)
         if row.run_id not in self.runs:
-            self.intake.enter(row.queue)
+            self.intake.enter(row.queue, run.workflow)
         self.runs[row.run_id] = run
         if isinstance(run, CallRun):
             run.batched = row.kind is RunKind.JOB and row.parent_run_id is not None

@@ -57,10 +57,11 @@ class Allowance:
     def __init__(self, limits: QueueLimits, now: int, owned: Mapping[str, int], begun: Callable[[str], Begun]) -> None:
         self._limits = limits
         self._now = now
-        self._owned = Counter(owned)
+        self._owned = dict(owned)
         self._all = sum(owned.values())
         self._begun = begun
         self._counts: dict[str, list[tuple[int, int]]] = {}
+        self._allowed: dict[str, int | None] = {}
         self.begins: Counter[str] = Counter()
         """Runs that were taken for the first time, by flow key, with "" for all of them."""
 
@@ -71,7 +72,7 @@ class Allowance:
 
     def is_key_full(self, key: str) -> bool:
         limit = self._limits.key_concurrency
-        return bool(key) and limit is not None and self._owned[key] >= limit
+        return bool(key) and limit is not None and self._owned.get(key, 0) >= limit
 
     def when(self, key: str, first: bool) -> int | None:
         """When a run may be taken, for the `first` time or again: now, or later. None: not by time alone."""
@@ -79,14 +80,27 @@ class Allowance:
             return None
         if not first:
             return self._now
-        times = [rate_allows(self._limits.rate, self._count("", self._limits.rate), self._now)]
-        if key:
-            times.append(rate_allows(self._limits.key_rate, self._count(key, self._limits.key_rate), self._now))
-        return None if None in times else max(at for at in times if at is not None)
+        queue = self._may_begin("", self._limits.rate)
+        if not key or self._limits.key_rate is None:
+            return queue
+        own = self._may_begin(key, self._limits.key_rate)
+        return None if queue is None or own is None else max(queue, own)
+
+    @property
+    def is_worn(self) -> bool:
+        """Whether its rate lets nothing more begin now, whatever the key."""
+        return self._may_begin("", self._limits.rate) != self._now
+
+    def _may_begin(self, key: str, rate: Rate | None) -> int | None:
+        if rate is None:
+            return self._now
+        if key not in self._allowed:
+            self._allowed[key] = rate_allows(rate, self._count(key), self._now)
+        return self._allowed[key]
 
     def take(self, key: str, first: bool) -> None:
         self._all += 1
-        self._owned[key] += 1
+        self._owned[key] = self._owned.get(key, 0) + 1
         if not first:
             return
         self._note("", self._limits.rate)
@@ -95,12 +109,11 @@ class Allowance:
 
     def _note(self, key: str, rate: Rate | None) -> None:
         if rate is not None:
-            self._count(key, rate).append((window_end(rate, self._now), 1))
+            self._count(key).append((window_end(rate, self._now), 1))
+            self._allowed.pop(key, None)
             self.begins[key] += 1
 
-    def _count(self, key: str, rate: Rate | None) -> list[tuple[int, int]]:
-        if rate is None:
-            return []
+    def _count(self, key: str) -> list[tuple[int, int]]:
         if key not in self._counts:
             self._counts[key] = list(self._begun(key))
         return self._counts[key]
@@ -134,9 +147,11 @@ class Level(Struct, Generic[T]):
     ordered: Iterator[Due[T]]
     """By wake_at."""
     keys: Callable[[str], Iterator[str]]
-    """Its flow keys in turn, from behind the one that is given; each once."""
+    """Its flow keys with something due, in turn, from behind the one that is given; each once."""
     of_key: Callable[[str], Iterator[Due[T]]]
     """Of a flow key, by wake_at."""
+    begun: Iterator[Due[T]]
+    """By wake_at what is not new: a rate does not hold it back. May be empty where there is no rate."""
     hand: Hand
 
 
@@ -218,7 +233,7 @@ class Line(Generic[T]):
         first = next(level.ordered, None)
         if first is None:
             return
-        ordered = self._in_order(chain([first], level.ordered))
+        ordered = self._in_order(chain([first], level.ordered), level.begun)
         by_key = self._in_turn(level)
         place = first.wake_at
         while True:
@@ -233,16 +248,25 @@ class Line(Generic[T]):
             place = place if in_turn else due.wake_at
             yield Pick(due, place, level.hand, in_turn)
 
-    def _in_order(self, stream: Iterator[Due[T]]) -> Iterator[Due[T]]:
-        for due in stream:
+    def _in_order(self, ordered: Iterator[Due[T]], begun: Iterator[Due[T]]) -> Iterator[Due[T]]:
+        for due in ordered:
+            if self._fits(due):
+                yield due
+            elif self._nothing_begins():
+                break
+        for due in begun:
             if self._fits(due):
                 yield due
             elif self.allowance is not None and self.allowance.is_full:
                 return
 
+    def _nothing_begins(self) -> bool:
+        return self.allowance is not None and (self.allowance.is_full or self.allowance.is_worn)
+
     def _in_turn(self, level: Level[T]) -> Iterator[Due[T]]:
-        """One run of each flow key, and again. A key that a limit holds back is left out."""
-        streams: Iterator[Iterator[Due[T]]] = map(level.of_key, level.keys(level.hand.key))
+        """One run of each flow key, and again. A key that a limit holds back is left out: those of its runs that have
+        begun come in order, if at all."""
+        streams: Iterator[Iterator[Due[T]]] = map(level.of_key, self._giving(level.keys(level.hand.key)))
         while True:
             going: list[Iterator[Due[T]]] = []
             for stream in streams:
@@ -250,9 +274,18 @@ class Line(Generic[T]):
                 if due is not None:
                     going.append(stream)
                     yield due
+                elif self._nothing_begins():
+                    return
             if not going:
                 return
             streams = iter(going)
+
+    def _giving(self, keys: Iterator[str]) -> Iterator[str]:
+        for key in keys:
+            if self._may_give(key, first=True):
+                yield key
+            elif self._nothing_begins():
+                return
 
     def _first_of(self, stream: Iterator[Due[T]]) -> Due[T] | None:
         for due in stream:
@@ -265,9 +298,12 @@ class Line(Generic[T]):
     def _fits(self, due: Due[T]) -> bool:
         if due.run_id in self._seen or (due.suspect and not self._suspects.left):
             return False
+        return self._may_give(due.flow_key, due.first)
+
+    def _may_give(self, key: str, first: bool) -> bool:
         if self.allowance is None:
             return True
-        at = self.allowance.when(due.flow_key, due.first)
+        at = self.allowance.when(key, first)
         if at is not None and at <= self._now:
             return True
         self.held = True

@@ -45,7 +45,7 @@ async def test_a_run_exists_when_the_transaction_commits_and_not_before(store: P
     [(started, is_new)] = await start(store, caller.given, run)  # type: ignore[misc]  # it is no error
     assert is_new
     assert not await exists(store, run)
-    assert await store.claim(worker, 10) == []
+    assert (await store.claim(worker, 10)).tapes == []
     await caller.commit()
     tape = await claim_one(store, worker)
     assert (started.run_id, started.tags, started.priority) == (run.run_id, '{"k":"v"}', 3)

@@ -39,6 +39,7 @@ class Commits(Base):
                     answers.update(await self._judge(worker_id, changes, lost))
             except StoreUnavailable as error:  # "nothing was written" would be a lie: the others of the batch are
                 raise OutcomeUnknown(str(error)) from error
+        hint.due = hint.due or (self._held and any(change.move is not None for change in changes))
         hint.closed = [
             change.run_id
             for index, change in enumerate(changes)
@@ -119,8 +120,8 @@ class Commits(Base):
         """Of changes whose fence did not hold: those that were not written by us before."""
         asked = [changes[index].run_id for index in lost]
         starts = (changes[index].start for index in lost)
-        ids = [None if start is None else (start.id, batch.renewal_of(start)) for start in starts]
-        columns = batch.as_columns([each or (None, None) for each in ids], 2)
+        known = [(None,) * 3 if start is None else (start.id, batch.renewal_of(start), start.queue) for start in starts]
+        columns = batch.as_columns(known, 3)
         rows = await self._commit_session.read(self._sql["standing"], self.namespace, worker_id, asked, *columns)
         standing = {row["run_id"]: row for row in rows}
         verdicts = ((index, _verdict(changes[index], standing[changes[index].run_id])) for index in lost)
@@ -164,8 +165,7 @@ def _verdict(change: Change, row: Record) -> Verdict | None:
     if epoch is None:
         if change.start is None or not row["live"]:
             return Verdict.REFUSED
-        # Free and live: nothing but the queue stood in the way (or what did is over, and it may wait for its turn too).
-        return Verdict.EXISTS if row["taken"] else Verdict.QUEUED
+        return Verdict.EXISTS if row["taken"] else Verdict.QUEUED if row["shut"] else Verdict.REFUSED
     if epoch == change.epoch and head == change.head and row["closed_at"] is None and rules.must_read(change.move):
         return Verdict.UNREAD  # the fence would have held: nothing but messages kept it from closing
     mine = head >= change.new_head if change.start is not None else head == change.new_head

@@ -16,6 +16,7 @@ _SUPPORTED = (
     "an asyncpg connection, a psycopg (3) connection, or a SQLAlchemy Session, AsyncSession, Connection or "
     "AsyncConnection, each on the client's own database"
 )
+_ALCHEMY, _ALCHEMY_ASYNC = "sqlalchemy.orm", "sqlalchemy.ext.asyncio"
 _PARAMETER = re.compile(r"\$(\d+)")
 
 
@@ -39,13 +40,9 @@ def link_to(transaction: Any) -> Link:
         return _Psycopg(transaction)
     if _is(transaction, "psycopg", "Connection"):
         return _BlockingPsycopg(transaction)
-    if _is(transaction, "sqlalchemy.orm", "scoped_session") or _is(
-        transaction, "sqlalchemy.ext.asyncio", "async_scoped_session"
-    ):
-        transaction = transaction()  # the session of this thread or task
-    if _is(transaction, "sqlalchemy.ext.asyncio", "AsyncSession", "AsyncConnection"):
+    if _is(transaction, _ALCHEMY_ASYNC, "AsyncSession", "AsyncConnection", "async_scoped_session"):
         return _AsyncSqlalchemy(transaction)
-    if _is(transaction, "sqlalchemy.orm", "Session") or _is(transaction, "sqlalchemy.engine", "Connection"):
+    if _is(transaction, _ALCHEMY, "Session", "scoped_session") or _is(transaction, "sqlalchemy.engine", "Connection"):
         return _Sqlalchemy(transaction)
     kind = type(transaction)
     raise WrongTransaction(f"transaction= cannot be a {kind.__module__}.{kind.__qualname__}: give {_SUPPORTED}")
@@ -125,8 +122,9 @@ class _Sqlalchemy:
         self._given = given
 
     async def ask(self, query: str, texts: Sequence[str]) -> str | None:
-        is_session = _is(self._given, "sqlalchemy.orm", "Session")
-        connection = self._given.connection() if is_session else self._given
+        is_connection = _is(self._given, "sqlalchemy.engine", "Connection")
+        # Of a scoped session: that of this thread.
+        connection = self._given if is_connection else self._given.connection()
         _check_sqlalchemy(connection, connection.connection.dbapi_connection)
         answer: str | None = connection.execute(*_sqlalchemy_query(query, texts)).scalar_one()
         return answer
@@ -139,8 +137,8 @@ class _AsyncSqlalchemy:
         self._given = given
 
     async def ask(self, query: str, texts: Sequence[str]) -> str | None:
-        is_session = _is(self._given, "sqlalchemy.ext.asyncio", "AsyncSession")
-        connection = await self._given.connection() if is_session else self._given
+        is_connection = _is(self._given, _ALCHEMY_ASYNC, "AsyncConnection")
+        connection = self._given if is_connection else await self._given.connection()
         raw = await connection.get_raw_connection()
         _check_sqlalchemy(connection, raw.dbapi_connection)
         answer: str | None = (await connection.execute(*_sqlalchemy_query(query, texts))).scalar_one()

@@ -112,15 +112,17 @@ FROM batuta.commit_changes(
     $49, $50, $51, $52, $53, $54);
 
 -- standing --
--- Where these runs stand, whether a run has their id, and whether the worker is live: what became of changes whose fence
--- did not hold. A worker that was not live then may be so now, and that must not be taken for an id that is taken.
+-- Where these runs stand, whether a run has their id, whether the worker is live and whether their queue lets nobody begin
+-- at once: what became of changes whose fence did not hold. A worker that was not live then may be so now, and that must not be taken for an id that is taken.
 SELECT a.run_id, r.epoch, r.head, r.closed_at,
        EXISTS (SELECT FROM batuta.runs c WHERE c.id = a.id AND c.namespace || '' = $1 AND c.current
                  AND (c.closed_at IS NULL OR a.renewal IS NULL OR c.created_at + a.renewal > batuta.batuta_now())
                OFFSET 0) AS taken,
        EXISTS (SELECT FROM batuta.workers w
-               WHERE w.namespace = $1 AND w.worker_id = $2 AND w.lease_until > batuta.batuta_now()) AS live
-FROM unnest($3::uuid[], $4::text[], $5::bigint[]) AS a(run_id, id, renewal)
+               WHERE w.namespace = $1 AND w.worker_id = $2 AND w.lease_until > batuta.batuta_now()) AS live,
+       EXISTS (SELECT FROM batuta.queues q
+               WHERE q.namespace = $1 AND q.name = a.queue AND (q.paused OR q.limited) OFFSET 0) AS shut
+FROM unnest($3::uuid[], $4::text[], $5::bigint[], $6::text[]) AS a(run_id, id, renewal, queue)
 LEFT JOIN LATERAL (
     SELECT r.epoch, r.head, r.closed_at FROM batuta.runs r WHERE r.run_id = a.run_id AND r.namespace || '' = $1
 ) r ON true;
@@ -147,6 +149,14 @@ SELECT *
 FROM batuta.start_together(
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25,
     $26, $27, $28, $29, $30, $31, $32, $33, $34);
+
+-- start_debounced_and_send --
+-- The same for one that is debounced, and a message for whatever run it is then.
+SELECT s.asked, s.started, m.outcome, m.receiver_state
+FROM batuta.start_together(
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25,
+    $26, $27, $28, $29, $30, $31, $32, $33, $34) s
+CROSS JOIN LATERAL batuta.send_message($1, s.started, $35, $36, $37, $38) m;
 
 -- standing_starts --
 -- Of starts that made no run: the run that has their own run_id, else the current one of their id.
@@ -277,6 +287,10 @@ FROM unnest($2::uuid[]) AS a(run_id)
 CROSS JOIN LATERAL (
     SELECT * FROM batuta.attempts t WHERE t.run_id = a.run_id AND t.namespace = $1 ORDER BY t.seq, t.number
 ) t;
+
+-- attempts_of_call --
+SELECT seq, number, started_at, ended_at, next_at, error, details, outside FROM batuta.attempts
+WHERE run_id = $2 AND seq = $3 AND namespace = $1 ORDER BY number;
 
 -- unread --
 -- Of many runs: epoch (-1 when closed) and unread messages of the chain.

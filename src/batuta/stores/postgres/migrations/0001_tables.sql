@@ -64,10 +64,13 @@ COMMENT ON COLUMN batuta.runs.debounce IS 'While it was never claimed, starts of
 -- `head` is in none of these, nor in their conditions.
 -- By id first: the others begin with the namespace, and an empty table tempts the planner to take any of them.
 CREATE UNIQUE INDEX runs_current ON batuta.runs (id, namespace) WHERE current;
--- What is due: by time in the first where there is no flow key, in the second where there is one.
+-- What is due: by time in the first where there is no flow key, in the second where there is one. What has begun before
+-- is not held up by those that a rate keeps from beginning.
 CREATE INDEX runs_due ON batuta.runs (namespace, queue, priority DESC, flow_key, wake_at) WHERE wake_at IS NOT NULL;
 CREATE INDEX runs_due_keyed ON batuta.runs (namespace, queue, priority DESC, wake_at)
     WHERE wake_at IS NOT NULL AND flow_key <> '';
+CREATE INDEX runs_due_again ON batuta.runs (namespace, queue, priority DESC, wake_at)
+    WHERE wake_at IS NOT NULL AND epoch > 0;
 CREATE INDEX runs_owned ON batuta.runs (namespace, owner, queue, flow_key) WHERE owner IS NOT NULL;
 CREATE INDEX runs_idle ON batuta.runs (namespace, queue) WHERE closed_at IS NULL AND owner IS NULL AND wake_at IS NULL;
 CREATE INDEX runs_suspect ON batuta.runs (namespace, owner) WHERE deaths >= 2 AND closed_at IS NULL;
@@ -187,14 +190,15 @@ CREATE TABLE batuta.begun (
     namespace text COLLATE "C" NOT NULL,
     queue     text COLLATE "C" NOT NULL,
     flow_key  text COLLATE "C" NOT NULL,
-    ends_at   bigint  NOT NULL,
+    slot      bigint  NOT NULL,
     over_at   bigint  NOT NULL,
     count     integer NOT NULL,
-    PRIMARY KEY (namespace, queue, flow_key, ends_at)
+    PRIMARY KEY (namespace, queue, flow_key, slot)
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000);
 
 COMMENT ON TABLE batuta.begun IS 'Runs that began in a queue with a rate, by sub-windows of its period: see rate_left';
 COMMENT ON COLUMN batuta.begun.flow_key IS 'Empty: all runs of the queue';
+COMMENT ON COLUMN batuta.begun.slot IS 'The end of the sub-window';
 COMMENT ON COLUMN batuta.begun.over_at IS 'No rate looks at it any more';
 
 CREATE INDEX begun_over ON batuta.begun (namespace, over_at);
@@ -229,7 +233,7 @@ SELECT namespace, id, run_id, kind, name, queue, priority, state, reason, owner,
        to_timestamp(wake_at / 1e6) AS wake_at,
        to_timestamp(deadline / 1e6) AS deadline,
        current, chain_id, parent_run_id, version, tags, memo, flow_key,
-       to_timestamp(expires_at / 1e6) AS expires_at
+       to_timestamp(expires_at / 1e6) AS expires_at, awaits
 FROM batuta.runs;
 
 COMMENT ON VIEW batuta.batuta_runs IS 'Runs, with times that people can read';
@@ -269,23 +273,3 @@ LEFT JOIN LATERAL (
 ) t ON true;
 
 COMMENT ON VIEW batuta.batuta_activities IS 'One row per activity that a run has called: input, outcome, attempts and times';
-
-CREATE VIEW batuta.batuta_queues AS
-WITH counted AS (
-    SELECT namespace, queue AS name,
-           count(*) FILTER (WHERE owner IS NULL AND wake_at <= n.now) AS ready,
-           count(*) FILTER (WHERE owner IS NULL AND wake_at > n.now) AS delayed,
-           count(owner) AS running,
-           min(wake_at) FILTER (WHERE owner IS NULL AND wake_at <= n.now) AS oldest
-    FROM batuta.runs r CROSS JOIN (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS now) n
-    WHERE closed_at IS NULL GROUP BY 1, 2
-)
-SELECT namespace, name, coalesce(q.paused, false) AS paused, coalesce(q.note, '') AS note,
-       q.concurrency, q.key_concurrency,
-       q.rate_count, q.rate_period / 1e6 AS rate_seconds,
-       q.key_rate_count, q.key_rate_period / 1e6 AS key_rate_seconds,
-       coalesce(c.ready, 0) AS ready, coalesce(c.delayed, 0) AS delayed, coalesce(c.running, 0) AS running,
-       to_timestamp(c.oldest / 1e6) AS oldest
-FROM batuta.queues q FULL JOIN counted c USING (namespace, name);
-
-COMMENT ON VIEW batuta.batuta_queues IS 'Queues that were paused or limited or have open runs, and how many runs wait in them';

@@ -22,18 +22,10 @@ RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT code = ANY (codes) AND fingerprints[array_position(codes, code)] <> ALL (failed)
 $$;
 
--- A run is a suspect when two workers or more died with it since it last made progress.
+-- See may_take_suspect.
 CREATE FUNCTION batuta.is_suspect(deaths integer, head integer, claimed_head integer)
 RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT deaths >= 2 AND head = claimed_head
-$$;
-
--- Whether the worker is free to take a suspect: it owns none.
-CREATE FUNCTION batuta.may_take_suspect(ns text, worker text) RETURNS boolean LANGUAGE sql STABLE AS $$
-    SELECT NOT EXISTS (
-        SELECT FROM batuta.runs r
-        WHERE r.namespace = ns AND r.owner = worker AND r.deaths >= 2 AND r.head = r.claimed_head
-          AND r.closed_at IS NULL)
 $$;
 
 -- The highest priority below `under` that is waiting in any of the queues, due or not.
@@ -100,18 +92,18 @@ $$;
 CREATE FUNCTION batuta.rate_left(ns text, queue_name text, key text, most integer, period bigint, moment bigint)
 RETURNS integer LANGUAGE sql STABLE AS $$
     SELECT greatest(most - coalesce(sum(b.count), 0), 0)::integer FROM batuta.begun b
-    WHERE b.namespace = ns AND b.queue = queue_name AND b.flow_key = key AND b.ends_at > moment - period
+    WHERE b.namespace = ns AND b.queue = queue_name AND b.flow_key = key AND b.slot > moment - period
 $$;
 
 -- When one more may begin; null when no time allows it.
 CREATE FUNCTION batuta.rate_at(ns text, queue_name text, key text, most integer, period bigint, moment bigint)
 RETURNS bigint LANGUAGE sql STABLE AS $$
     SELECT CASE WHEN coalesce(max(p.total), 0) < most THEN moment
-                ELSE min(p.ends_at + period) FILTER (WHERE p.total - p.over < most) END
+                ELSE min(p.slot + period) FILTER (WHERE p.total - p.over < most) END
     FROM (
-        SELECT b.ends_at, sum(b.count) OVER (ORDER BY b.ends_at) AS over, sum(b.count) OVER () AS total
+        SELECT b.slot, sum(b.count) OVER (ORDER BY b.slot) AS over, sum(b.count) OVER () AS total
         FROM batuta.begun b
-        WHERE b.namespace = ns AND b.queue = queue_name AND b.flow_key = key AND b.ends_at > moment - period
+        WHERE b.namespace = ns AND b.queue = queue_name AND b.flow_key = key AND b.slot > moment - period
     ) p
 $$;
 
@@ -119,16 +111,16 @@ $$;
 CREATE FUNCTION batuta.forget_begun(ns text, moment bigint, most integer) RETURNS void LANGUAGE sql AS $$
     DELETE FROM batuta.begun b
     USING (
-        SELECT o.queue, o.flow_key, o.ends_at FROM batuta.begun o
+        SELECT o.queue, o.flow_key, o.slot FROM batuta.begun o
         WHERE o.namespace = ns AND o.over_at <= moment ORDER BY o.over_at LIMIT most FOR UPDATE SKIP LOCKED
     ) o
-    WHERE b.namespace = ns AND b.queue = o.queue AND b.flow_key = o.flow_key AND b.ends_at = o.ends_at
+    WHERE b.namespace = ns AND b.queue = o.queue AND b.flow_key = o.flow_key AND b.slot = o.slot
 $$;
 
 -- Count runs that begin: one for each flow key that is named.
 CREATE FUNCTION batuta.note_begun(ns text, q batuta.queues, keys text[], moment bigint) RETURNS void LANGUAGE sql AS $$
-    INSERT INTO batuta.begun AS b (namespace, queue, flow_key, ends_at, over_at, count)
-    SELECT ns, q.name, k.key, w.ends_at, w.ends_at + k.period, k.several
+    INSERT INTO batuta.begun AS b (namespace, queue, flow_key, slot, over_at, count)
+    SELECT ns, q.name, k.key, w.slot, w.slot + k.period, k.several
     FROM (
         SELECT '' AS key, q.rate_period AS period, cardinality(keys) AS several WHERE q.rate_count IS NOT NULL
         UNION ALL
@@ -136,8 +128,8 @@ CREATE FUNCTION batuta.note_begun(ns text, q batuta.queues, keys text[], moment 
         WHERE q.key_rate_count IS NOT NULL AND n.key <> '' GROUP BY n.key
     ) k
     CROSS JOIN LATERAL (SELECT (k.period + 59) / 60 AS width) p
-    CROSS JOIN LATERAL (SELECT moment - moment % p.width + p.width AS ends_at) w
-    ON CONFLICT (namespace, queue, flow_key, ends_at) DO UPDATE SET count = b.count + excluded.count
+    CROSS JOIN LATERAL (SELECT moment - moment % p.width + p.width AS slot) w
+    ON CONFLICT (namespace, queue, flow_key, slot) DO UPDATE SET count = b.count + excluded.count
 $$;
 
 -- Flow keys that are waiting in a queue at one priority, each once, from behind one of them: up to `many`.
@@ -150,7 +142,7 @@ BEGIN
     FOREACH start IN ARRAY ARRAY[behind, ''] LOOP
         keys := keys || ARRAY(
             WITH RECURSIVE turn AS (
-                SELECT start AS flow_key, 0 AS n
+                SELECT start COLLATE "C" AS flow_key, 0 AS n
                 UNION ALL
                 SELECT (SELECT r.flow_key FROM batuta.runs r
                         WHERE r.namespace = ns AND r.queue = queue_name AND r.priority = rank
@@ -269,17 +261,14 @@ $$;
 -- any). seen: how many were looked at; late: keys whose rate left some out.
 CREATE FUNCTION batuta.choose(
     ns text, q batuta.queues, rank bigint, moment bigint, codes text[], fingerprints text[], suspect uuid,
-    many integer, keys text[], busy jsonb, room integer, fresh integer, in_turn boolean,
+    many integer, keys text[], busy jsonb, room integer, fresh integer, turn_key text, in_turn boolean,
     OUT ids uuid[], OUT flow_keys text[], OUT firsts boolean[], OUT last_key text, OUT seen integer, OUT late text[]
 ) LANGUAGE plpgsql AS $$
 DECLARE
     wanted integer := least(room, fresh);
     by_turn integer := (wanted + in_turn::integer) / 2;
-    share integer := (room + cardinality(keys) - 1) / greatest(cardinality(keys), 1)
-                   + CASE WHEN fresh < room OR q.key_rate_count IS NOT NULL THEN 4 ELSE 0 END;
-    places jsonb;
+    share integer := (room + cardinality(keys) - 1) / greatest(cardinality(keys), 1);
 BEGIN
-    SELECT coalesce(jsonb_object_agg(k.key, k.n), '{}') INTO places FROM unnest(keys) WITH ORDINALITY AS k(key, n);
     WITH peek AS MATERIALIZED (
         SELECT * FROM (
             SELECT r.run_id, r.flow_key, r.wake_at, r.epoch = 0 AS first FROM batuta.runs r
@@ -296,6 +285,15 @@ BEGIN
               AND (NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head) OR r.run_id = suspect)
             ORDER BY r.wake_at LIMIT many
         ) keyed
+        UNION
+        SELECT * FROM (
+            SELECT r.run_id, r.flow_key, r.wake_at, false FROM batuta.runs r
+            WHERE (fresh < room OR q.key_rate_count IS NOT NULL)
+              AND r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.epoch > 0 AND r.wake_at <= moment
+              AND batuta.may_take(r.code, r.failed_code, codes, fingerprints)
+              AND (NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head) OR r.run_id = suspect)
+            ORDER BY r.wake_at LIMIT many
+        ) begun
         UNION
         SELECT p.*
         FROM unnest(keys) AS k(key)
@@ -320,14 +318,14 @@ BEGIN
         SELECT c.*, row_number() OVER (PARTITION BY c.flow_key ORDER BY c.wake_at, c.run_id) AS nth
         FROM counted c WHERE NOT c.first OR c.timely
     ), aged AS (
-        SELECT f.*, (places ->> f.flow_key)::integer AS place,
+        SELECT f.*, dense_rank() OVER (ORDER BY f.flow_key = '', f.flow_key <= turn_key, f.flow_key) AS place,
                row_number() OVER (ORDER BY f.wake_at, f.run_id) <= wanted - by_turn AS old
         FROM fitting f
         WHERE f.flow_key = '' OR q.key_concurrency IS NULL
            OR f.nth <= q.key_concurrency - coalesce((busy ->> f.flow_key)::integer, 0)
     ), turned AS (
-        SELECT a.*, NOT a.old AND a.place IS NOT NULL AND by_turn >= row_number() OVER (
-            PARTITION BY a.old OR a.place IS NULL ORDER BY a.nth, a.place) AS turn
+        SELECT a.*, NOT a.old AND a.flow_key <> '' AND by_turn >= row_number() OVER (
+            PARTITION BY a.old OR a.flow_key = '' ORDER BY a.nth, a.place) AS turn
         FROM aged a
     ), numbered AS (
         SELECT t.*, row_number() OVER (ORDER BY NOT t.old, NOT t.turn, CASE WHEN t.turn THEN t.nth END,
@@ -376,7 +374,8 @@ BEGIN
         -- By time alone when that is all there is; else also by key; and further when most keys can give nothing.
         FOR look IN 1..3 LOOP
             SELECT * INTO got FROM batuta.choose(
-                ns, q, rank, moment, codes, fingerprints, suspect, many, keys, owned.by_key, room, fresh, in_turn);
+                ns, q, rank, moment, codes, fingerprints, suspect, many, keys, owned.by_key, room, fresh, turn_key,
+                in_turn);
             EXIT WHEN look = 1 AND got.seen < many OR look = 3
                 OR look = 2 AND (cardinality(got.ids) >= least(room, fresh) OR cardinality(keys) < many);
             keys := batuta.next_keys(ns, queue_name, rank, turn_key, CASE look WHEN 1 THEN many ELSE visits END);

@@ -187,11 +187,11 @@ BEGIN
         rank := batuta.next_priority(ns, names, rank);
         EXIT WHEN rank IS NULL;
         SELECT least(earliest, min(d.wake_at)) INTO earliest
-        FROM unnest(names) AS q(name)
+        FROM unnest(names) AS n(name)
         CROSS JOIN LATERAL (
             SELECT * FROM (
                 SELECT r.wake_at FROM batuta.runs r
-                WHERE r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.flow_key = ''
+                WHERE r.namespace = ns AND r.queue = n.name AND r.priority = rank AND r.flow_key = ''
                   AND r.wake_at IS NOT NULL AND batuta.may_take(r.code, r.failed_code, codes, fingerprints)
                   AND (may_suspect OR NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head))
                 ORDER BY r.wake_at LIMIT 1
@@ -199,7 +199,7 @@ BEGIN
             UNION ALL
             SELECT * FROM (
                 SELECT r.wake_at FROM batuta.runs r
-                WHERE r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.flow_key <> ''
+                WHERE r.namespace = ns AND r.queue = n.name AND r.priority = rank AND r.flow_key <> ''
                   AND r.wake_at IS NOT NULL AND batuta.may_take(r.code, r.failed_code, codes, fingerprints)
                   AND (may_suspect OR NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head))
                 ORDER BY r.wake_at LIMIT 1
@@ -218,7 +218,7 @@ DECLARE
     moment bigint := batuta.batuta_now();
     rank bigint := 2147483648;
     owned record;
-    begins_at bigint := 0;
+    queue_at bigint := 0;
     keys text[] := '{}';
     earliest bigint;
 BEGIN
@@ -227,7 +227,7 @@ BEGIN
         RETURN NULL;
     END IF;
     IF q.rate_count IS NOT NULL THEN
-        begins_at := batuta.rate_at(ns, q.name, '', q.rate_count, q.rate_period, moment);
+        queue_at := batuta.rate_at(ns, q.name, '', q.rate_count, q.rate_period, moment);
     END IF;
     LOOP
         rank := batuta.next_priority(ns, ARRAY[q.name], rank);
@@ -252,6 +252,14 @@ BEGIN
                 ORDER BY r.wake_at LIMIT 100
             ) keyed
             UNION ALL
+            SELECT * FROM (
+                SELECT r.flow_key, r.wake_at, false FROM batuta.runs r
+                WHERE r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.epoch > 0
+                  AND r.wake_at IS NOT NULL AND batuta.may_take(r.code, r.failed_code, codes, fingerprints)
+                  AND (may_suspect OR NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head))
+                ORDER BY r.wake_at LIMIT 100
+            ) begun
+            UNION ALL
             SELECT p.*
             FROM unnest(keys) AS k(key)
             CROSS JOIN LATERAL (
@@ -269,12 +277,12 @@ BEGIN
         )
         SELECT least(earliest, min(CASE
             WHEN NOT w.first THEN w.wake_at
-            WHEN begins_at + k.begins_at IS NOT NULL THEN greatest(w.wake_at, begins_at, k.begins_at) END))
+            WHEN queue_at + k.key_at IS NOT NULL THEN greatest(w.wake_at, queue_at, k.key_at) END))
         INTO earliest
         FROM distinct_waiting w
         CROSS JOIN LATERAL (
             SELECT CASE WHEN w.flow_key = '' OR q.key_rate_count IS NULL OR NOT w.first THEN 0 ELSE batuta.rate_at(
-                ns, q.name, w.flow_key, q.key_rate_count, q.key_rate_period, moment) END AS begins_at
+                ns, q.name, w.flow_key, q.key_rate_count, q.key_rate_period, moment) END AS key_at
         ) k;
     END LOOP;
     RETURN earliest;
