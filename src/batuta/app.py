@@ -9,11 +9,12 @@ from typing import Any
 from msgspec import Struct
 
 from batuta.authoring.definitions import Activity, Workflow
+from batuta.authoring.schedules import Schedule
 from batuta.errors import InvalidInput
 
 
 class App(Struct, frozen=True, kw_only=True):
-    """Workflows and activities that belong together, for `batuta worker MODULE:ATTR`.
+    """Workflows, activities and schedules that belong together, for `batuta worker MODULE:ATTR`.
 
     `activities` are decorated functions, or instances with decorated methods. It registers nothing; it is a list.
     """
@@ -21,10 +22,11 @@ class App(Struct, frozen=True, kw_only=True):
     workflows: Sequence[Workflow[..., Any]] = ()
     activities: Sequence[object] = ()
     queues: Sequence[str] = ("default",)
+    schedules: Sequence[Schedule] = ()
 
     @classmethod
     def of_module(cls, module: ModuleType) -> App:
-        """All workflows and activities that a module has at its top, its own and imported ones.
+        """All workflows, activities and schedules that a module has at its top, its own and imported ones.
 
         Raises InvalidInput when there are none. Activities that are methods need an instance: make an App of it.
         """
@@ -36,7 +38,8 @@ class App(Struct, frozen=True, kw_only=True):
                 f"module {module.__name__!r} has no @workflow and no @activity at its top: "
                 f"name another module, or MODULE:ATTR where ATTR is a batuta.App"
             )
-        return cls(workflows=workflows, activities=_without_twins(activities))
+        schedules = {id(value): value for value in vars(module).values() if isinstance(value, Schedule)}
+        return cls(workflows=workflows, activities=_without_twins(activities), schedules=list(schedules.values()))
 
 
 def _without_twins(activities: Sequence[Activity[..., Any]]) -> list[Activity[..., Any]]:

@@ -1,7 +1,6 @@
 """Schedules, in virtual time: slots become runs as the calendar and the policies say."""
 
 import asyncio
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -33,10 +32,9 @@ ended: list[str] = []
 
 
 @pytest.fixture(autouse=True)
-def _nothing_yet() -> Iterator[None]:
+def _nothing_yet() -> None:
     begun.clear()
     ended.clear()
-    yield
 
 
 @activity

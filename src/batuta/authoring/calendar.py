@@ -25,7 +25,8 @@ from batuta.clock import SECOND
 from batuta.errors import InvalidSchedule
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - wall clocks and UTC are both reckoned from here, without a zone
-_DAY = timedelta(days=1)
+_FAR = timedelta(hours=4)
+"""More than any clock has gone back since 1970."""
 _LATEST = 250_000_000_000 * SECOND
 """In the year 9892: 50 years later there is still a `datetime`."""
 _ALIASES = {
@@ -169,8 +170,8 @@ def _wall_times(expression: str, wall: datetime) -> Iterator[datetime]:
 
 
 def _overlap(zone: ZoneInfo, start: datetime) -> timedelta:
-    """How much of the wall clock's time around `start` comes twice."""
-    before, here, later = (_offset(zone, start + days) for days in (-_DAY, timedelta(), _DAY))
+    """How much of the wall clock's time close to `start` comes twice."""
+    before, here, later = (_offset(zone, start + way) for way in (-_FAR, timedelta(), _FAR))
     return max(before - here, here - later, timedelta())
 
 

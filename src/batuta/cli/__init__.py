@@ -12,7 +12,7 @@ Exit codes:
   0  it went well
   1  the run did not complete or refuses what was asked of it, or verify, replay or backup found something
   2  the command or its input is wrong
-  3  there is no such run
+  3  there is no such run or schedule
   4  the database cannot be used (away, full, or of another version)"""
 
 COMMANDS = {
@@ -22,6 +22,7 @@ COMMANDS = {
     "migrate": ("batuta.cli.migrate:migrate", "Create the tables, or bring them up to date."),
     "replay": ("batuta.cli.replay:replay", "Check that recorded journals still fit the code."),
     "runs": ("batuta.cli.runs:runs", "Start, list, show, talk to, cancel and terminate runs."),
+    "schedules": ("batuta.cli.schedules:schedules", "Make, look at, pause, trigger and backfill schedules."),
     "verify": ("batuta.cli.verify:verify", "Check that the database keeps its promises."),
     "worker": ("batuta.cli.worker:worker", "Run the workflows and activities of a module."),
 }

@@ -54,7 +54,9 @@ async def _work(
         app = await load_app(target, stack)
         client = await stack.enter_async_context(place.client(migrate=migrate))
         chosen = list(queues or app.queues)
-        worker: Any = client.worker(workflows=app.workflows, activities=app.activities, queues=chosen)
+        worker: Any = client.worker(
+            workflows=app.workflows, activities=app.activities, queues=chosen, schedules=app.schedules
+        )
         asked = _stop_signals()
         await worker.start()
         log.info("working on %s: %s", ", ".join(chosen), ", ".join(sorted(w.name for w in app.workflows)) or "nothing")
