@@ -133,8 +133,13 @@ async def fill(task: Task) -> Figures:
 
 if __name__ == "__main__":
     from bench.asleep import asleep
+    from bench.health import health
+    from bench.jobs import fairness
+    from bench.jobs import throughput as jobs
     from bench.kin import family, pairs
+    from bench.limited import limited
     from bench.several import shared
+    from bench.slots import slots
 
     answer(
         {
@@ -145,6 +150,11 @@ if __name__ == "__main__":
             "long": long_run,
             "fill": fill,
             "W5": asleep,
+            "W9": jobs,
+            "W10": fairness,
+            "W11": limited,
+            "health": health,
+            "slots": slots,
             "W12": family,
             "W13": pairs,
             "W8-1": shared,

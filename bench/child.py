@@ -44,14 +44,14 @@ def answer(measures: Mapping[str, Measure]) -> NoReturn:
     task = Task.from_json(sys.argv[1])
     if task.deadline:
         faulthandler.dump_traceback_later(task.deadline)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         figures = runner.run(measures[task.workload](task))
     sys.stdout.write(json.dumps(figures) + "\n")
     sys.stdout.flush()
     os._exit(0)
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     """uvloop where it is installed, as `batuta worker` does; so the bare limit has it, too."""
     try:
         import uvloop
@@ -92,3 +92,23 @@ def percentile(samples: Sequence[float], share: float) -> float:
 def latency(samples: Sequence[float]) -> Figures:
     """The two figures of a latency."""
     return {"p50_ms": percentile(samples, 0.5), "p99_ms": percentile(samples, 0.99)}
+
+
+class Countdown:
+    """Tells when the last job of a burst was executed: nobody asks the database before, which would cost it time."""
+
+    def __init__(self) -> None:
+        self._left, self._done = 0, asyncio.Event()
+
+    def begin(self, jobs: int) -> None:
+        self._left = jobs
+        self._done.clear()
+
+    def one(self) -> None:
+        """A job was executed."""
+        self._left -= 1
+        if self._left == 0:
+            self._done.set()
+
+    async def wait(self) -> None:
+        await self._done.wait()

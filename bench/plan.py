@@ -1,11 +1,12 @@
 """What is measured, how much of it, and in which order."""
 
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from bench.places import STORES, StoreKind
 
-System = Literal["limit", "batuta", "dbos"]
+System = Literal["limit", "batuta", "dbos", "procrastinate", "oban"]
+SYSTEMS: Final[tuple[System, ...]] = get_args(System)
 
 ROUNDS: Final = 5
 DBOS_MINIMUM: Final = 1
@@ -27,6 +28,8 @@ class Part:
     stores: tuple[StoreKind, ...] = STORES
     finished_runs: int = 0
     """How many finished runs the database holds before."""
+    patience: float = 0.0
+    """Seconds that it takes by its nature: more than others have."""
 
 
 Group = tuple[Part, ...]
@@ -45,6 +48,7 @@ def plan(full: bool) -> list[Group]:
         _long(),
         *_big(),
         *_kin(),
+        *_jobs(full),
     ]
 
 
@@ -104,6 +108,29 @@ def _kin() -> list[Group]:
         (Part("W12", "batuta", runs=10_000, rounds=3),),
         (Part("W13", "batuta", runs=1_000, steps=10, rounds=3),),
     ]
+
+
+def _jobs(full: bool) -> list[Group]:
+    """Where a peer is slow it gets fewer jobs: its rate is what counts, and does not depend on how many there are."""
+    rounds = ROUNDS if full else 3
+    return [
+        (
+            Part("W9", "batuta", runs=10_000, rounds=rounds),
+            Part("W9", "procrastinate", runs=10_000 if full else 2_000, rounds=rounds, stores=("pg",)),
+            Part("W9", "oban", runs=10_000, rounds=rounds, stores=("pg",)),
+            Part("W11", "batuta", runs=5_000, rounds=rounds, stores=("pg",)),
+        ),
+        (Part("W10", "batuta", runs=20_000, rounds=rounds),),
+        (_health(full),),
+        (Part("slots", "batuta", runs=1_000, rounds=1),),
+    ]
+
+
+def _health(full: bool) -> Part:
+    """Normally five minutes' worth of jobs, quickly. With `full` the minutes pass: `steps` times the seconds before."""
+    seconds, runs, steps = (10.0, 0, 30) if full else (8.0, 60_000, 1)
+    patience = seconds * steps
+    return Part("health", "batuta", 1, runs, steps, seconds, stores=("pg",), patience=patience)
 
 
 def _long() -> Group:

@@ -1,24 +1,25 @@
 """How a measurement of each system is started, and what went wrong when it was not."""
 
 import json
-import os
-import shutil
 import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 from bench.child import Figures, Task
 from bench.durable import durable_steps
+from bench.environments import ROOT, python_of
 from bench.places import Places
 from bench.plan import Part, System
 from bench.recovery import recover
 
-ROOT: Final = Path(__file__).parents[1]
-PEER_ENVIRONMENT: Final = ROOT / ".venv-bench"
-PEER_VARIABLE: Final = "BENCH_PEER_PYTHON"
-DEADLINE_S: Final = {"limit": 60.0, "batuta": 120.0, "dbos": 600.0}
+DEADLINE_S: Final = {"limit": 60.0, "batuta": 120.0, "dbos": 600.0, "procrastinate": 120.0, "oban": 120.0}
+MODULES: Final = {
+    "limit": "bench.limits",
+    "batuta": "bench.batuta_run",
+    "dbos": "bench.peers.dbos_run",
+    "procrastinate": "bench.peers.procrastinate_run",
+    "oban": "bench.peers.oban_run",
+}
 
 STACKS_BEFORE_S: Final = 5.0
 
@@ -32,7 +33,7 @@ def measure(part: Part, places: Places, url: str) -> Figures:
     if part.workload == "W6":
         return _recovery(part, places, url)
     task = Task(part.measure or part.workload, url, part.runs, part.steps, part.seconds)
-    return _ask(part.system, task)
+    return _ask(part.system, task, part.patience)
 
 
 def run_once(task: Task) -> Figures:
@@ -43,7 +44,7 @@ def run_once(task: Task) -> Figures:
 def _recovery(part: Part, places: Places, url: str) -> Figures:
     module = "bench.peers.dbos_w6_worker" if part.system == "dbos" else "bench.w6_worker"
     ledger = places.file(".ledger")
-    command = [_python(part.system), "-m", module, url, str(ledger), str(part.runs), str(part.steps)]
+    command = [python_of(part.system), "-m", module, url, str(ledger), str(part.runs), str(part.steps)]
     try:
         return recover(command, ledger, part.runs, part.steps, lambda: durable_steps(part.system, url))
     finally:
@@ -51,12 +52,11 @@ def _recovery(part: Part, places: Places, url: str) -> Figures:
 
 
 def _module(system: System) -> list[str]:
-    name = {"limit": "bench.limits", "batuta": "bench.batuta_run", "dbos": "bench.peers.dbos_run"}[system]
-    return [_python(system), "-m", name]
+    return [python_of(system), "-m", MODULES[system]]
 
 
-def _ask(system: System, task: Task) -> Figures:
-    deadline = DEADLINE_S[system]
+def _ask(system: System, task: Task, patience: float = 0.0) -> Figures:
+    deadline = DEADLINE_S[system] + patience
     command = [*_module(system), replace(task, deadline=deadline - STACKS_BEFORE_S).to_json()]
     try:
         process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=deadline, check=False)
@@ -72,30 +72,3 @@ def _ask(system: System, task: Task) -> Figures:
 
 def _figures(line: str) -> Figures:
     return {str(name): float(value) for name, value in json.loads(line).items()}
-
-
-def _python(system: System) -> str:
-    return str(peer_python()) if system == "dbos" else sys.executable
-
-
-def peer_python() -> Path:
-    """The interpreter of the peer's own environment, which is made when it is missing."""
-    if named := os.environ.get(PEER_VARIABLE):
-        return Path(named).absolute()
-    python = PEER_ENVIRONMENT / "bin" / "python"
-    if not python.exists():
-        print("making the peer's environment", flush=True)
-        lock = ROOT / "requirements" / "bench.lock"
-        command = [str(ROOT / "tools" / "make-env"), str(PEER_ENVIRONMENT), sys.executable, str(lock)]
-        try:
-            subprocess.run(command, cwd=ROOT, check=True)
-        except subprocess.CalledProcessError:
-            shutil.rmtree(PEER_ENVIRONMENT, ignore_errors=True)
-            raise
-    return python
-
-
-def peer_version() -> str:
-    """The version of DBOS that was measured."""
-    command = [str(peer_python()), "-c", "import importlib.metadata as m; print(m.version('dbos'))"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

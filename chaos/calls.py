@@ -15,6 +15,7 @@ from batuta.errors import (
     LostAttempt,
     OutcomeUnknown,
     RunClosed,
+    RunNotCompleted,
     StoreError,
     StoreFailed,
     UnknownRun,
@@ -50,12 +51,20 @@ class Caller:
         handle: Handle[Any] = await self.recorded("start", begin.id, attempt, tries=tries)
         return handle
 
+    async def enqueue(self, id: str, enqueue: Callable[[Batuta], Awaitable[Any]], tries: int = TRIES) -> None:
+        """Enqueue what makes the run `id`."""
+        await self.recorded("enqueue", id, lambda: enqueue(self._client), tries=tries)
+
     async def talk(self, id: str) -> None:
         """All that `trade` waits for: notes, one after the other, and beside them updates. Ends when the run does."""
         try:
             await asyncio.gather(self._notes(id), self._adds(id))
         except (RunClosed, UnknownRun):
             pass
+
+    async def ended(self, id: str) -> None:
+        """Wait for the end of a run that is there."""
+        await ended(await self._client.get(id))
 
     async def _notes(self, id: str) -> None:
         for number in NOTES:
@@ -126,3 +135,15 @@ class Caller:
                 raise last
             await asyncio.sleep(PAUSE_S)
         raise AssertionError("the last try returns or raises")
+
+
+async def ended(handle: Handle[Any]) -> None:
+    """Wait until the run has ended, in whatever way."""
+    while True:
+        try:
+            await handle.result()
+            return
+        except RunNotCompleted:
+            return
+        except StoreError:
+            await asyncio.sleep(PAUSE_S)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
-from chaos import clocks, deploys, disk, letters, outages, replies, storm, sweep, zombies
+from chaos import clocks, deploys, disk, letters, outages, replies, storm, sweep, work, zombies
 from chaos.places import StoreKind
 from chaos.report import Tally
 from chaos.stage import Stage, each
@@ -17,6 +17,7 @@ Scenario = Callable[[Stage, Tally], Awaitable[None]]
 
 KILLS_A_SITE, STOPS_A_SITE = 2, 1
 SENDS_A_MOMENT, SENDS_ELSEWHERE = 2, 1
+JOBS_A_MOMENT, JOBS_ELSEWHERE = 2, 1
 
 
 def scenarios(kinds: Sequence[StoreKind]) -> dict[str, Scenario]:
@@ -26,6 +27,8 @@ def scenarios(kinds: Sequence[StoreKind]) -> dict[str, Scenario]:
         found[f"kill at every failpoint, {kind}"] = partial(_kills, kind)
         found[f"stop at every failpoint, {kind}"] = partial(_stops, kind)
         found[f"messages at every failpoint, {kind}"] = partial(_letters, kind)
+        found[f"jobs, kill at every failpoint, {kind}"] = partial(_jobs, kind)
+        found[f"limits while workers are killed, {kind}"] = partial(_limits, kind)
         found[f"woken after others acted, {kind}"] = partial(_woken, kind)
         found[f"reply lost, {kind}"] = partial(_replies, kind)
         found[f"drained and killed, {kind}"] = partial(
@@ -70,6 +73,19 @@ async def _letters(kind: StoreKind, stage: Stage, tally: Tally) -> None:
     ]
     cases = [partial(letters.send_at, stage, kind, point, then, tally) for then, points in sends for point in points]
     await each(stage, tally, cases)
+
+
+async def _jobs(kind: StoreKind, stage: Stage, tally: Tally) -> None:
+    counts = await work.count_points(stage, kind, tally)
+    moments = Counter({site: times for site, times in counts.items() if site in work.MOMENTS})
+    many = 4 if stage.long else 1
+    points = sweep.points(moments, JOBS_A_MOMENT * many) + sweep.points(counts - moments, JOBS_ELSEWHERE * many)
+    await each(stage, tally, [partial(work.kill_at, stage, kind, point, tally) for point in points])
+
+
+async def _limits(kind: StoreKind, stage: Stage, tally: Tally) -> None:
+    count, seconds = (10, 15.0) if stage.long else (1, 6.0)
+    await each(stage, tally, [partial(work.limits_under_kills, stage, kind, seconds, tally) for _ in range(count)])
 
 
 async def _woken(kind: StoreKind, stage: Stage, tally: Tally) -> None:

@@ -10,9 +10,11 @@ from msgspec import UNSET, json
 from batuta.clock import SECOND
 from batuta.ids import RunId
 from batuta.journal.entries import Body, CommandKind, Entry, EntryKind, crc_holds, decode_body
+from batuta.journal.records import RunKind
 from batuta.journal.states import CLOSED, PARKED, RunState
 from chaos.case import Case
 from chaos.delivery import Delivery
+from chaos.errands import expected_errand, fails, over_the_limit, too_early, unsaved
 from chaos.flows import expected_order
 from chaos.journals import ANSWERS, CHILD_ANSWERS, CLOSING, OUTSIDE, Journal
 from chaos.ledger import Account
@@ -53,9 +55,10 @@ class Checker:
         self._tally.twice += 1
         self.complain(f"COMMITTED TWICE: {what}")
 
-    def check(self, *, parked: frozenset[str] = frozenset(), one_clock: bool = True) -> None:
+    def check(self, *, parked: frozenset[str] = frozenset(), one_clock: bool = True, exact: bool = True) -> None:
         """Everything. `parked` are the ids that may, and must, end parked; without `one_clock` the store's times
-        cannot be compared with the ledger's."""
+        cannot be compared with the ledger's. Not `exact`: zombies were about, who may go on for a while with what is
+        no longer theirs."""
         self._history()
         for journal in self._journals.values():
             self._tape(journal)
@@ -65,6 +68,7 @@ class Checker:
             self._effects(journal)
         Delivery(self, self._tally, self._account, self._journals).check()
         self._executions()
+        self._errands(exact)
         if one_clock:
             self._begun_late()
 
@@ -76,9 +80,9 @@ class Checker:
             for journal in self._journals.values()
             if journal.run.state is not RunState.CONTINUED
         }
-        for record in self._account.calls("start", "ok"):
+        for record in [*self._account.calls("start", "ok"), *self._account.calls("enqueue", "ok")]:
             if record.key not in states:
-                self.lost(f"the start of {record.key} was acknowledged, there is no such run")
+                self.lost(f"the {record.op} of {record.key} was acknowledged, there is no such run")
         cancelled = {journal.run.id for journal in self._journals.values() if journal.has_cancel()}
         for record in self._account.calls("cancel", "ok"):
             if record.key not in cancelled and states.get(record.key) is not RunState.TERMINATED:
@@ -148,6 +152,10 @@ class Checker:
         run, last = journal.run, journal.bodies[-1]
         if run.state is RunState.CONTINUED:
             return
+        if fails(run.name, _arguments(json.decode(journal.bodies[0].value or b"[]"))):
+            if run.state is not RunState.FAILED:
+                self.complain(f"{run.id} ended {run.state}: it always fails")
+            return
         if not last.commands or last.commands[-1].value is UNSET:
             if run.state not in ENDED_BY_OTHERS and not self._left_alone(journal):
                 self.complain(f"{run.id} ended {run.state}: {last.commands[-1:]}")
@@ -178,6 +186,19 @@ class Checker:
             if times > 1:
                 self.twice(f"the once activity {key} was begun {times} times")
 
+    def _errands(self, exact: bool) -> None:
+        """Limits, checkpoints and the ends of batches, as the ledger has seen them."""
+        records = self._account.records
+        for complaint in too_early(records):
+            self.complain(complaint)
+        runs = Counter(journal.run.id for journal in self._journals.values() if journal.run.kind is RunKind.JOB)
+        for id, times in runs.items():
+            if times > 1:
+                self.twice(f"{times} runs of the job {id}")
+        if exact:
+            for complaint in [*over_the_limit(records), *unsaved(records)]:
+                self.complain(complaint)
+
     def _begun_late(self) -> None:
         """Nothing is begun after its answer: only a zombie would, and it may not."""
         answers: dict[str, float] = {}
@@ -207,7 +228,7 @@ def expected(workflow: str, args: list[Any], told: Any) -> Any:
             return expected_order(args[0], told)
         case "trade":
             return expected_trade(args[0])
-        case "parcel":
+        case "parcel" | "slot":
             return f"reserved {args[0]}"
         case "render":
             return f"rendered {args[0]} from page 1"
@@ -218,4 +239,4 @@ def expected(workflow: str, args: list[Any], told: Any) -> Any:
         case "patience":
             return f"patient {args[0]}"
         case _:
-            return told
+            return expected_errand(workflow, args, told)

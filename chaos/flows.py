@@ -232,4 +232,10 @@ async def ticks(name: str) -> int:
     return 40
 
 
-ALL: list[Workflow[..., Any]] = [order, hold, steps, waits, poison, patience, ticks]
+@workflow
+async def slot(name: str) -> str:
+    """What a schedule starts."""
+    return await Effects.reserve(name)
+
+
+ALL: list[Workflow[..., Any]] = [order, hold, steps, waits, poison, patience, ticks, slot]

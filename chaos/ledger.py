@@ -2,7 +2,8 @@
 
 Run as `python -m chaos.ledger DIRECTORY`: listens on a free loopback port, which it prints. Each line that comes is
 appended to the file of its case and synced before the sender gets its answer, so that no crash of a worker, and none
-of the tester, takes back what was recorded. It holds effects (begin, end, fail) and the history of client calls
+of the tester, takes back what was recorded. Lines of one case are in the order in which they came.
+It holds effects (begin, end, fail) and the history of client calls
 (invoke, then ok, fail or info: info means that nobody knows).
 """
 
@@ -26,8 +27,9 @@ PATIENCE_S = 30.0
 
 
 class Record(Struct, omit_defaults=True):
-    """One line. `what` is begin, end, fail or token for an effect; invoke, ok, fail, info or rejected for a
-    client's call `op`."""
+    """One line. `what` is begin, end, fail or token for an effect (of jobs also page, saved, enter and leave);
+    invoke, ok, fail, info or rejected for a client's call `op`; and gone when a process has closed its connection, as
+    the kernel does for one that was killed."""
 
     case: str
     what: str
@@ -69,14 +71,18 @@ class _Books:
         os.fdatasync(file)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        record: Record | None = None
         try:
             while line := await reader.readline():
-                self.write(_decoder.decode(line))
+                record = _decoder.decode(line)
+                self.write(record)
                 writer.write(ANSWER)
         except (ConnectionError, asyncio.IncompleteReadError):
             pass  # a killed worker
         finally:
             writer.close()
+            if record is not None:
+                self.write(Record(case=record.case, what="gone", pid=record.pid, at=time.time()))
 
 
 async def _serve(directory: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from batuta.errors import RunClosed
-from batuta.journal.records import Message, MessageKind
+from batuta.journal.records import Message, MessageKind, RunFilter
 from batuta.journal.states import CLOSED, RunState
 from batuta.verify import verify as audit
 from chaos import talks
@@ -41,11 +41,13 @@ class Stage(Struct):
         return int(next(self._numbers))
 
 
-async def finish(case: Case, tally: Tally, *, parked: frozenset[str] = frozenset(), one_clock: bool = True) -> None:
+async def finish(
+    case: Case, tally: Tally, *, parked: frozenset[str] = frozenset(), one_clock: bool = True, exact: bool = True
+) -> None:
     """Check the case against its ledger, then let `verify` look at the store."""
     tally.cases += 1
     await _refuse_the_late(case, tally)
-    Checker(case, tally, await read_journals(case)).check(parked=parked, one_clock=one_clock)
+    Checker(case, tally, await read_journals(case)).check(parked=parked, one_clock=one_clock, exact=exact)
     complaints = await verify(case)
     if complaints:
         tally.unverified += 1
@@ -65,6 +67,14 @@ async def _refuse_the_late(case: Case, tally: Tally) -> None:
             tally.violate(case.name, f"{run.id} is closed, and took a message (run {run.run_id})")
         except RunClosed:
             tally.refused += 1
+
+
+async def poisoned(case: Case, tally: Tally) -> frozenset[str]:
+    """Runs with which five workers were killed: they look just like one that kills its workers."""
+    parked = await case.runs(RunFilter(states=(RunState.POISONED,)))
+    if parked:
+        tally.note(f"parked as poisoned, since five workers were killed with them: {len(parked)} runs")
+    return frozenset(run.id for run in parked)
 
 
 async def verify(case: Case) -> list[str]:

@@ -5,21 +5,23 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from batuta.authoring.handle import Handle
 from batuta.errors import BatutaError
 from batuta.failpoints import SITES
-from batuta.journal.records import RunFilter
-from batuta.journal.states import RunState
 from chaos.case import LEASE_S, Case
+from chaos.errands import LIMITED, errands, made_by
 from chaos.flows import THERE
 from chaos.places import StoreKind
 from chaos.process import WorkerProcess
 from chaos.report import Tally
-from chaos.stage import Stage, finish
+from chaos.stage import Stage, finish, poisoned
 
 WORKERS = 3
+ERRANDS = "errands"
+"""No workflow: all the reference jobs."""
 PATIENCE_S = 90.0
 KINDS: list[tuple[str, Callable[[str], list[Any]]]] = [
     ("order", lambda id: [id]),
@@ -30,6 +32,7 @@ KINDS: list[tuple[str, Callable[[str], list[Any]]]] = [
     ("patience", lambda id: [id]),
     ("trade", lambda id: [id]),
     ("trade", lambda id: [id]),
+    (ERRANDS, lambda id: [id]),
 ]
 
 
@@ -49,15 +52,7 @@ async def storm(stage: Stage, kind: StoreKind, number: int, seconds: float, tall
         for keeper in keepers:
             if (code := await keeper.stop()) != 0:
                 tally.violate(case.name, f"a worker ended with {code} after the storm:\n{keeper.log()}")
-        await finish(case, tally, parked=await _poisoned(case, tally))
-
-
-async def _poisoned(case: Case, tally: Tally) -> frozenset[str]:
-    """Runs with which five workers were killed: they look just like one that kills its workers."""
-    parked = await case.runs(RunFilter(states=(RunState.POISONED,)))
-    if parked:
-        tally.note(f"parked as poisoned, since five workers were killed with them: {len(parked)} runs")
-    return frozenset(run.id for run in parked)
+        await finish(case, tally, parked=await poisoned(case, tally), exact=False)
 
 
 class _Weather:
@@ -72,7 +67,8 @@ class _Weather:
         while time.monotonic() < until:
             self._bury()
             while len(self._workers) < WORKERS:
-                queues = self._chance.choice([["default", THERE], ["default", THERE], ["default"], [THERE]])
+                all_of_them = ["default", THERE, LIMITED]
+                queues = self._chance.choice([all_of_them, all_of_them, ["default", LIMITED], [THERE]])
                 self._workers.append(self._case.worker(self._trap(), queues=queues))
             self._strike(self._chance.choice(self._workers))
             await asyncio.sleep(self._chance.uniform(0.1, 0.6))
@@ -142,6 +138,9 @@ class _Clients:
     async def _start(self) -> None:
         name, arguments = self._chance.choice(KINDS)
         id = f"{name}-{len(self._known)}"
+        if name == ERRANDS:
+            await self._enqueue(id)
+            return
         self._known.append(id)
         if name == "trade":
             self._traded.append(id)
@@ -152,6 +151,13 @@ class _Clients:
                 self.held.append(id)
             if name == "trade":
                 self._talks.append(asyncio.create_task(self._case.caller.talk(id)))
+
+    async def _enqueue(self, name: str) -> None:
+        client = self._case.client
+        for id, enqueue in errands(name):
+            self._known.append(id)
+            if await self._recorded("enqueue", id, partial(enqueue, client)):
+                self.started += made_by(name, id)
 
     async def talk_to_all(self) -> None:
         """Say everything again, as a client would that has forgotten what it said."""

@@ -25,9 +25,9 @@ from batuta.client import Batuta
 from batuta.clock import SECOND, SystemClock
 from batuta.connect import store_for
 from batuta.engine.native import NativeBackend
-from batuta.errors import BatutaError, OutcomeUnknown, RunNotCompleted, StoreError, StoreUnavailable
-from chaos import faults, flows, flows_changed, talks
-from chaos.calls import PAUSE_S, TRIES, Begin, Caller
+from batuta.errors import BatutaError, OutcomeUnknown, StoreError, StoreUnavailable
+from chaos import errands, faults, flows, flows_changed, talks
+from chaos.calls import PAUSE_S, TRIES, Begin, Caller, ended
 from chaos.ledger import LedgerClient
 
 log = logging.getLogger("chaos")
@@ -48,7 +48,9 @@ class Job(Struct, kw_only=True):
     """Runs among `begin` to be cancelled once they work."""
     tail: list[Begin] = []
     """Started when the others have ended, and left to the graceful stop."""
-    queues: list[str] = field(default_factory=lambda: ["default", flows.THERE])
+    errands: str = ""
+    """The name under which it enqueues the reference jobs; empty: it enqueues none."""
+    queues: list[str] = field(default_factory=lambda: ["default", flows.THERE, errands.LIMITED])
     leave: bool = False
     """Stop when all of `begin` has ended, instead of waiting for SIGTERM."""
     code: str = "first"
@@ -78,10 +80,18 @@ class Chores:
 
     async def do(self) -> None:
         handles = await asyncio.gather(*(self._caller.start(begin) for begin in self._job.begin))
+        await self._errands()
         talks = [self._caller.talk(begin.id) for begin in self._job.begin if begin.workflow == "trade"]
         await asyncio.gather(*talks, *(self._cancel(handle) for handle in handles if handle.id in self._job.cancel))
-        await asyncio.gather(*(_ended(handle) for handle in handles))
+        await asyncio.gather(*(ended(handle) for handle in handles))
         await asyncio.gather(*(self._caller.start(begin) for begin in self._job.tail))
+
+    async def _errands(self) -> None:
+        """Enqueue, and wait for the end of all of them."""
+        name = self._job.errands
+        if name:
+            await asyncio.gather(*(self._caller.enqueue(id, enqueue) for id, enqueue in errands.errands(name)))
+            await asyncio.gather(*(self._caller.ended(id) for id in errands.ids_of(name)))
 
     async def _cancel(self, handle: Handle[Any]) -> None:
         await _until_working(handle)
@@ -106,17 +116,6 @@ async def _until_working(handle: Handle[Any]) -> None:
         await asyncio.sleep(0.02)
 
 
-async def _ended(handle: Handle[Any]) -> None:
-    while True:
-        try:
-            await handle.result()
-            return
-        except RunNotCompleted:
-            return
-        except StoreError:
-            await asyncio.sleep(PAUSE_S)
-
-
 async def main(job: Job) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -129,8 +128,12 @@ async def main(job: Job) -> None:
     client = Batuta(NativeBackend(store, SkewedClock(job.skew)), store.open, store.close)
     async with AsyncExitStack() as stack:
         await _enter(stack, lambda: client)
-        effects = flows.Effects(ledger)
-        await _enter(stack, lambda: client.worker(workflows=CODE[job.code], activities=[effects], queues=job.queues))
+        effects, jobs = flows.Effects(ledger), errands.Errands(ledger)
+        queues = [errands.LIMITS if name == errands.LIMITED else name for name in job.queues]
+        await _enter(
+            stack,
+            lambda: client.worker(workflows=CODE[job.code], activities=[effects], jobs=[jobs], queues=queues),
+        )
         _say("ready")
         await _work(job, Chores(job, Caller(client, ledger)), stop)
 

@@ -6,14 +6,17 @@ from batuta.app import App
 from batuta.authoring.attempt import CompleteLater, activity_info, heartbeat
 from batuta.authoring.calendar import cron, every, once
 from batuta.authoring.chains import continue_as_new, safe_point
+from batuta.authoring.checkpoints import BatchInfo, batch_info, checkpoint, last_checkpoint, progress
 from batuta.authoring.children import Child, run_child, send, start_child
 from batuta.authoring.completed import as_completed
 from batuta.authoring.context import call, info, logger, now, random, side_effect, uuid
 from batuta.authoring.definitions import Activity, Workflow, activity, workflow
-from batuta.authoring.handle import Handle
-from batuta.authoring.messages import Query, Signal, Update, publish
+from batuta.authoring.handle import Batch, Handle
+from batuta.authoring.jobs import Job, JobCall, job
+from batuta.authoring.messages import Query, Signal, Update, handlers_done, publish
 from batuta.authoring.options import ActivityOptions
 from batuta.authoring.patches import deprecate_patch, patched
+from batuta.authoring.queues import Queue, QueueInfo, Rate
 from batuta.authoring.retry import Retry
 from batuta.authoring.schedules import Overlap, Schedule, ScheduleView
 from batuta.authoring.timers import cancel_timer, wait_for_timer
@@ -45,11 +48,14 @@ from batuta.errors import (
     RunTimedOut,
     ScheduleExists,
     TokenUsed,
+    TransactionFailed,
     UnknownQuery,
     UnknownRun,
     UnknownSchedule,
     UpdateFailed,
+    UpdateInterrupted,
     UpdateRejected,
+    WrongTransaction,
 )
 from batuta.journal.states import RunState
 
@@ -64,6 +70,8 @@ __all__ = [
     "ActivityTimeout",
     "AlreadyStarted",
     "App",
+    "Batch",
+    "BatchInfo",
     "Batuta",
     "BatutaError",
     "Child",
@@ -75,6 +83,8 @@ __all__ = [
     "InvalidInput",
     "InvalidSchedule",
     "InvalidToken",
+    "Job",
+    "JobCall",
     "LostAttempt",
     "NonRetryable",
     "NotParked",
@@ -82,6 +92,9 @@ __all__ = [
     "Overlap",
     "Query",
     "QueryFailed",
+    "Queue",
+    "QueueInfo",
+    "Rate",
     "Retry",
     "RunCancelled",
     "RunClosed",
@@ -95,29 +108,38 @@ __all__ = [
     "ScheduleView",
     "Signal",
     "TokenUsed",
+    "TransactionFailed",
     "UnknownQuery",
     "UnknownRun",
     "UnknownSchedule",
     "Update",
     "UpdateFailed",
+    "UpdateInterrupted",
     "UpdateRejected",
     "Workflow",
+    "WrongTransaction",
     "activity",
     "activity_info",
     "as_completed",
+    "batch_info",
     "call",
     "cancel_timer",
+    "checkpoint",
     "connect",
     "continue_as_new",
     "cron",
     "deprecate_patch",
     "every",
+    "handlers_done",
     "heartbeat",
     "info",
+    "job",
+    "last_checkpoint",
     "logger",
     "now",
     "once",
     "patched",
+    "progress",
     "publish",
     "random",
     "run_child",

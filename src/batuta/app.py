@@ -4,47 +4,59 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
 from batuta.authoring.definitions import Activity, Workflow
+from batuta.authoring.jobs import Job
+from batuta.authoring.queues import Queue
 from batuta.authoring.schedules import Schedule
 from batuta.errors import InvalidInput
 
+A = TypeVar("A", bound=Activity[..., Any])
+
 
 class App(Struct, frozen=True, kw_only=True):
-    """Workflows, activities and schedules that belong together, for `batuta worker MODULE:ATTR`.
+    """Workflows, activities, jobs and schedules that belong together, for `batuta worker MODULE:ATTR`.
 
-    `activities` are decorated functions, or instances with decorated methods. It registers nothing; it is a list.
+    `activities` and `jobs` are decorated functions, or instances with decorated methods. `queues` are names, or
+    `Queue(...)` with limits. It registers nothing; it is a list.
     """
 
     workflows: Sequence[Workflow[..., Any]] = ()
     activities: Sequence[object] = ()
-    queues: Sequence[str] = ("default",)
+    jobs: Sequence[object] = ()
+    queues: Sequence[str | Queue] = ("default",)
     schedules: Sequence[Schedule] = ()
 
     @classmethod
     def of_module(cls, module: ModuleType) -> App:
-        """All workflows, activities and schedules that a module has at its top, its own and imported ones.
+        """All workflows, activities, jobs and schedules that a module has at its top, its own and imported ones.
 
         Raises InvalidInput when there are none. Activities that are methods need an instance: make an App of it.
         """
         found = {id(value): value for value in vars(module).values() if isinstance(value, Workflow | Activity)}
         workflows = [value for value in found.values() if isinstance(value, Workflow)]
-        activities = [value for value in found.values() if isinstance(value, Activity)]
+        activities = [value for value in found.values() if isinstance(value, Activity) and not isinstance(value, Job)]
+        jobs = [value for value in found.values() if isinstance(value, Job)]
         if not found:
             raise InvalidInput(
-                f"module {module.__name__!r} has no @workflow and no @activity at its top: "
+                f"module {module.__name__!r} has no @workflow, @activity or @job at its top: "
                 f"name another module, or MODULE:ATTR where ATTR is a batuta.App"
             )
         schedules = {id(value): value for value in vars(module).values() if isinstance(value, Schedule)}
-        return cls(workflows=workflows, activities=_without_twins(activities), schedules=list(schedules.values()))
+        return cls(
+            workflows=workflows,
+            activities=_without_twins(activities),
+            jobs=_without_twins(jobs),
+            schedules=list(schedules.values()),
+        )
 
 
-def _without_twins(activities: Sequence[Activity[..., Any]]) -> list[Activity[..., Any]]:
+def _without_twins(activities: Sequence[A]) -> list[A]:
     """`slow = charge.with_options(...)` is the same activity under another variable."""
-    first: dict[tuple[str, object], Activity[..., Any]] = {}
+    first: dict[tuple[str, object], A] = {}
     for activity in activities:
         first.setdefault((activity.name, activity.fn), activity)
     return list(first.values())

@@ -79,7 +79,11 @@ def _opening(
                 yield client
                 return
             async with client.worker(
-                workflows=worker.workflows, activities=worker.activities, queues=worker.queues, **settings
+                workflows=worker.workflows,
+                activities=worker.activities,
+                jobs=worker.jobs,
+                queues=worker.queues,
+                **settings,
             ):
                 yield client
 

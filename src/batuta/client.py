@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, contextmanager
 from datetime import datetime
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, overload
+from typing import Any, ParamSpec, Self, TypeVar, cast, overload
 
 from msgspec import Raw
 
-from batuta.authoring.backend import Backend, RunPage, RunRef, StartRequest
+from batuta.authoring.backend import Backend, Entering, RunPage, RunRef, StartRequest
 from batuta.authoring.definitions import Workflow
+from batuta.authoring.enqueueing import JobRequest, callback_request, job_request, job_requests
 from batuta.authoring.failures import to_failure
-from batuta.authoring.handle import Handle
+from batuta.authoring.handle import Batch, Handle
+from batuta.authoring.jobs import Job, JobCall
 from batuta.authoring.letters import start_signal
+from batuta.authoring.names import check_name, check_reason
+from batuta.authoring.queues import Queue, QueueInfo, limit_changes
 from batuta.authoring.schedules import Schedule, Schedules
 from batuta.authoring.starting import check_id, check_start_options, check_tags, name_version_input
 from batuta.authoring.tokens import parse_token
 from batuta.clock import SECOND
-from batuta.errors import ActivityFailed, InvalidInput
+from batuta.errors import ActivityFailed, InvalidInput, WrongTransaction
 from batuta.journal.records import IfExists, RunFilter, RunKind
 from batuta.journal.states import RunState
+from batuta.journal.store import Borrowed
 from batuta.serde import MAX_PAYLOAD, decoder_for, encode
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
+_Queues = list[QueueInfo]
+"""Named here: in the class `list` is a verb."""
 
 
 class Batuta:
@@ -54,31 +63,124 @@ class Batuta:
 
     @overload
     async def start(
-        self, workflow: Workflow[..., R], /, *args: Any, id: str | None = None, **options: Any
+        self, workflow: Workflow[..., R], /, *args: Any, id: str | None = None, transaction: Any = None, **options: Any
     ) -> Handle[R]: ...
     @overload
-    async def start(self, workflow: str, /, *args: Any, id: str | None = None, **options: Any) -> Handle[Any]: ...
-    async def start(self, workflow: Any, /, *args: Any, id: str | None = None, **options: Any) -> Handle[Any]:
+    async def start(
+        self, workflow: str, /, *args: Any, id: str | None = None, transaction: Any = None, **options: Any
+    ) -> Handle[Any]: ...
+    async def start(
+        self, workflow: Any, /, *args: Any, id: str | None = None, transaction: Any = None, **options: Any
+    ) -> Handle[Any]:
         """Start a run; it is durable when this returns. `args` are the workflow's arguments.
 
         `id` is the caller's own name for it, unique in the namespace; when it is taken, `if_exists` decides: "return"
         (the default) gives that run, "reject" raises AlreadyStarted, "restart" begins anew if it is closed.
         Other options: queue, priority, delay, timeout (of the run), execution_timeout (of its chain), retry (of the
-        whole run, when it fails), version (the definition's), tags, memo. Times are seconds.
+        whole run, when it fails), version (the definition's), tags, memo, key (what the limits per key of its queue
+        count by), expires (it times out when nobody has begun it by then). Times are seconds.
         `signal=(definition or name, value)`, or with a message id as the third, sends a signal to the run of that id,
         whether it is new or not, together with the start; raises RunClosed when that run is closed.
+        `transaction`: as for `enqueue`.
         """
         request = _request(workflow, args, id, options, self._max_payload)
+        if transaction is not None:
+            if request.signal is not None:
+                raise InvalidInput("signal= and transaction= cannot be given together: send it when the run is there")
+            return await self._within(transaction, [request], None, lambda refs: self._handle(refs[0], workflow))
         ref = await self._backend.start(request)
         return self._handle(ref, workflow)
 
     @overload
-    async def get(self, id: str, workflow: Workflow[..., R]) -> Handle[R]: ...
+    async def enqueue(
+        self, job: Job[..., R] | JobCall[R], /, *args: Any, transaction: Any = None, **options: Any
+    ) -> Handle[R]: ...
+    @overload
+    async def enqueue(self, job: str, /, *args: Any, transaction: Any = None, **options: Any) -> Handle[Any]: ...
+    async def enqueue(self, job: Any, /, *args: Any, transaction: Any = None, **options: Any) -> Handle[Any]:
+        """Have a worker execute a job; it is durable when this returns. `args` are the job's arguments.
+
+        Options (times are seconds): `delay`, or `at` (a datetime with a time zone): not before then. `priority`: higher
+        goes first. `queue`, `id`, `tags`, `memo`. `unique="k"`: while a job of this name and key is waiting or
+        running, or was enqueued less than `unique_for` seconds ago, that one is given back instead. `debounce=5`, with
+        `unique`: wait until there was no other call with that key for 5 seconds, and do what the last of them said;
+        `debounce_limit`: for so long at most. `key`: what the limits per key of the queue count by, and what it is fair
+        between. `expires`: it times out when nobody has begun it by then. `retry`, `timeout`, `total_timeout`,
+        `heartbeat`: in place of the job's own.
+        `transaction`: a connection or session of your own, on the same database, in whose transaction it is enqueued:
+        it exists if, and only if, that commits. Raises WrongTransaction, TransactionFailed, and your driver's errors.
+        """
+        request = job_request(job, args, options, self._max_payload)
+        if transaction is not None:
+            return await self._within(transaction, [request], None, lambda refs: self._handle(refs[0], job))
+        ref = await self._backend.enqueue(request)
+        return self._handle(ref, job)
+
+    async def enqueue_many(
+        self, calls: Iterable[JobCall[Any]], /, *, on_done: JobCall[Any] | None = None, transaction: Any = None
+    ) -> Batch:
+        """Enqueue all of these calls, or, when one of them cannot be, none: `[send.call("a"), send.call("b")]`.
+
+        `on_done` is called when all of them have ended, well or not: `batch_info()` tells it. Calls have the options of
+        `enqueue`, by `.with_options(...)`. `transaction`: as there.
+        """
+        calls = list(calls)
+        requests = job_requests(calls, self._max_payload)
+        after = callback_request(on_done, self._max_payload)
+
+        def batch_of(refs: Sequence[RunRef]) -> Batch:
+            batch = Batch(self._handle(ref, call) for ref, call in zip(refs, calls, strict=False))
+            batch.done = None if on_done is None else self._handle(refs[-1], on_done)
+            return batch
+
+        if transaction is not None:
+            return await self._within(transaction, requests, after, batch_of)
+        return batch_of(await self._backend.enqueue_many(requests, after))
+
+    @asynccontextmanager
+    async def transaction(self, connection: object) -> AsyncIterator[None]:
+        """On SQLite: a transaction on your own `sqlite3` connection to the same file, under the lock of all writers.
+
+        It commits at the end of the block, or rolls back when that raises; give the connection as `transaction=` in it.
+        Raises WrongTransaction; StoreUnavailable when others write for too long.
+        """
+        borrowed = self.borrow(connection)
+        with closing(borrowed.begin()) as pauses:
+            for pause in pauses:
+                await asyncio.sleep(pause)
+        with ended(borrowed):
+            yield
+
+    def borrow(self, connection: object) -> Borrowed:
+        """For `transaction`, here and in the blocking client."""
+        return self._backend.borrow(connection)
+
+    async def _within(
+        self,
+        transaction: object,
+        requests: Sequence[StartRequest | JobRequest],
+        after: JobRequest | None,
+        made: Callable[[Sequence[RunRef]], T],
+    ) -> T:
+        if isinstance(transaction, Deferred):
+            transaction.entering = await self._backend.enter(transaction.given, requests, after)
+            transaction.made = made
+            return cast(T, None)
+        entering = await self._backend.enter(transaction, requests, after)
+        if not entering.suits_a_loop:
+            raise WrongTransaction(
+                f"{type(transaction).__qualname__} blocks, and would hold up this event loop: use an async connection or "
+                f"session here, or batuta.sync where there is no event loop"
+            )
+        return made(await entering.write())
+
+    @overload
+    async def get(self, id: str, workflow: Workflow[..., R] | Job[..., R]) -> Handle[R]: ...
     @overload
     async def get(self, id: str, workflow: None = None) -> Handle[Any]: ...
-    async def get(self, id: str, workflow: Workflow[..., Any] | None = None) -> Handle[Any]:
-        """The run of that id: the last one begun under it. With `workflow`, its result is of that type, and queries
-        are answered with that code."""
+    async def get(self, id: str, workflow: Workflow[..., Any] | Job[..., Any] | None = None) -> Handle[Any]:
+        """The run of that id: the last one begun under it. With `workflow` (or a job), its result is of that type, and
+        queries are answered with that code."""
         ref = await self._backend.find(check_id(id))
         return self._handle(ref, workflow)
 
@@ -87,8 +189,8 @@ class Batuta:
         return Handle(self._backend, ref, _result_decoder(workflow), code, self._max_payload)
 
     async def list(self, /, *, cursor: str | None = None, limit: int = 50, **where: Any) -> RunPage:
-        """Runs, newest first. Filters: state or states, workflow, queue, id_prefix, kind, tags, created_after,
-        created_before (datetimes)."""
+        """Runs, newest first. Filters: state or states, workflow (or job: the name), queue, id_prefix, kind ("workflow"
+        unless told; "job", "activity", "any"), key, tags, created_after, created_before (datetimes)."""
         if type(limit) is not int or not 1 <= limit <= 1000:
             raise InvalidInput(f"limit={limit!r} must be a whole number from 1 to 1000: use the cursor for more")
         return await self._backend.list_runs(run_filter(**where), cursor, limit)
@@ -96,6 +198,26 @@ class Batuta:
     async def count(self, /, **where: Any) -> int:
         """How many runs match. Filters as in `list`."""
         return await self._backend.count_runs(run_filter(**where))
+
+    async def queues(self) -> _Queues:
+        """Every queue that was set up or paused, or that has open runs or workers."""
+        return await self._backend.queues()
+
+    async def pause_queue(self, name: str, note: str = "") -> None:
+        """Let no worker begin anything more from this queue. What is running goes on."""
+        await self._backend.pause_queue(check_name(name, "queue"), True, check_reason(note))
+
+    async def resume_queue(self, name: str) -> None:
+        """Let a paused queue go on."""
+        await self._backend.pause_queue(check_name(name, "queue"), False, "")
+
+    async def limit_queue(self, name: str, /, **limits: Any) -> None:
+        """Set limits that hold for all workers of a queue together; those that are left out stay, None takes one away.
+
+        `concurrency`: runs at once; `key_concurrency`: the same for each key. `rate`: how many begin in any period,
+        such as "100/min" or Rate(100, 60); `key_rate`: the same for each key. Runs without a key count for no key.
+        """
+        await self._backend.limit_queue(check_name(name, "queue"), limit_changes(limits))
 
     async def complete(self, token: str, value: Any = None) -> None:
         """Give an activity its result from outside. `token` is its `activity_info().token`; it serves once.
@@ -121,18 +243,56 @@ class Batuta:
         *,
         workflows: Sequence[Workflow[..., Any]] = (),
         activities: Sequence[object] = (),
-        queues: Sequence[str] = ("default",),
+        jobs: Sequence[object] = (),
+        queues: Sequence[str | Queue] = ("default",),
         schedules: Sequence[Schedule] = (),
         **settings: Any,
     ) -> AbstractAsyncContextManager[Any]:
-        """A worker for these workflows and activities (functions, or instances with decorated methods).
+        """A worker for these workflows, activities and jobs (functions, or instances with decorated methods).
 
-        When it starts, it sees to it that the store has these schedules: made if they are not there, replaced if they
-        are others.
-
-        It runs while its context is open. `settings` are those of `batuta.settings.Settings`.
+        `queues` are names, or `Queue(...)` with limits that are set when it starts. `schedules` are made when it starts
+        if they are not there, and replaced if they are others. It runs while its context is open. `settings` are those
+        of `batuta.settings.Settings`.
         """
-        return self._backend.worker(workflows, activities, queues, schedules, **settings)
+        return self._backend.worker(workflows, [*activities, *jobs], queues, schedules, **settings)
+
+
+class Deferred:
+    """A caller's transaction for the blocking client: all is made ready in its event loop, and the write is left to
+    `finish`, in the thread that has the connection."""
+
+    def __init__(self, given: object) -> None:
+        self.given = given
+        self.entering: Entering
+        self.made: Callable[[Sequence[RunRef]], Any]
+
+    def finish(self) -> Any:
+        if not self.entering.suits_a_thread:
+            raise WrongTransaction(
+                f"{type(self.given).__qualname__} belongs to an event loop: use a blocking connection or session with "
+                f"batuta.sync, or batuta.connect in the event loop"
+            )
+        writing = self.entering.write()
+        try:
+            writing.send(None)
+        except StopIteration as end:
+            return self.made(end.value)
+        writing.close()
+        raise AssertionError("a connection that blocks never suspends")
+
+
+@contextmanager
+def ended(borrowed: Borrowed) -> Iterator[None]:
+    """Commit at the end of the block, or roll back when it raises."""
+    try:
+        yield
+    except BaseException:
+        borrowed.end(commit=False)
+        raise
+    borrowed.end(commit=True)
+
+
+_ANYTHING = decoder_for(Any, "a result")
 
 
 def _request(workflow: Any, args: tuple[Any, ...], id: str | None, options: dict[str, Any], limit: int) -> StartRequest:
@@ -163,19 +323,35 @@ def _check_options(options: dict[str, Any]) -> None:
             raise InvalidInput(f"if_exists={options['if_exists']!r} must be one of {', '.join(IfExists)}") from None
 
 
-_FILTERS = ("state", "states", "workflow", "queue", "id_prefix", "kind", "tags", "created_after", "created_before")
+_FILTERS = (
+    "state",
+    "states",
+    "workflow",
+    "job",
+    "queue",
+    "id_prefix",
+    "kind",
+    "key",
+    "tags",
+    "created_after",
+    "created_before",
+)
 
 
 def run_filter(**where: Any) -> RunFilter:
     """Which runs, in the words of `list`. Raises InvalidInput for what is no filter, or cannot be one's value."""
     if unknown := where.keys() - set(_FILTERS):
         raise InvalidInput(f"{', '.join(sorted(unknown))} is no filter of runs: there are {', '.join(_FILTERS)}")
-    workflow = where.get("workflow")
+    what = "job" if where.get("job") is not None else "workflow"
+    named = where.get(what)
+    if what == "job" and where.get("workflow") is not None:
+        raise InvalidInput("workflow= and job= cannot be given together: a run is of one of them")
     return RunFilter(
         states=_states(where.get("states", ()), where.get("state")),
-        name=workflow.name if isinstance(workflow, Workflow) else _text("workflow", workflow),
+        name=named.name if isinstance(named, Workflow | Job) else _text(what, named),
         queue=_text("queue", where.get("queue")),
-        kind=_kind(where.get("kind", RunKind.WORKFLOW)),
+        kind=_kind(where.get("kind", RunKind.JOB if what == "job" else RunKind.WORKFLOW)),
+        flow_key=_text("key", where.get("key")),
         id_prefix=_text("id_prefix", where.get("id_prefix")),
         tags=tuple(sorted(check_tags(where.get("tags") or {}).items())),
         created_after=_micros("created_after", where.get("created_after")),
@@ -213,4 +389,8 @@ def _kind(kind: Any) -> RunKind | None:
 
 
 def _result_decoder(workflow: Any) -> Any:
-    return workflow.codec.result_decoder if isinstance(workflow, Workflow) else decoder_for(Any, "a result")
+    if isinstance(workflow, JobCall):
+        workflow = workflow.job
+    if isinstance(workflow, Workflow | Job):
+        return workflow.codec.result_decoder
+    return _ANYTHING

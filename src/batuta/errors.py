@@ -8,13 +8,15 @@ BatutaError
 │   ├── InvalidSchedule         a cron expression, time zone or policy that there is not
 │   ├── InvalidToken            a text that names no attempt of an activity of this namespace
 │   ├── MissingExtra            an optional dependency is not installed
+│   ├── WrongTransaction        a transaction of the caller's in which nothing can be started
 │   ├── DuplicateDefinition     two definitions of one name in one worker
 │   └── DuplicateTimer          a timer id used twice in one run
-├── UnknownRun / UnknownSchedule / UnknownWorkflow / UnknownActivity
+├── UnknownRun / UnknownSchedule / UnknownWorkflow / UnknownActivity / UnknownQueue
 ├── AlreadyStarted              the id is taken
 ├── ScheduleExists              the id of a schedule is taken
 ├── RunClosed                   the run has ended; the message was refused
 ├── NotParked                   the run goes on by itself; there is nothing to try again
+├── TransactionFailed           the caller's own transaction had failed before
 ├── RunNotCompleted             awaiting a result that will not come
 │   ├── RunFailed · RunCancelled · RunTerminated · RunTimedOut
 ├── ActivityError               raised into workflow code
@@ -27,6 +29,7 @@ BatutaError
 │   └── TokenUsed               because it was completed from outside before
 ├── UpdateRejected              the run's validator, or the lack of a handler, said no; it left no trace in the run
 ├── UpdateFailed                the handler of an accepted update raised
+│   └── UpdateInterrupted       the run continued as new before the handler was done
 ├── UnknownQuery                the run answers no such query
 ├── QueryFailed                 a query could not be answered
 ├── NotPublished                the run has published no such value
@@ -94,6 +97,10 @@ class MissingExtra(InvalidInput):
         self.extra = extra
 
 
+class WrongTransaction(InvalidInput):
+    """`transaction=` is nothing in which a run can be started: of another database or driver, or not begun."""
+
+
 class DuplicateDefinition(InvalidInput):
     """Two definitions of one name in one worker."""
 
@@ -116,6 +123,14 @@ class UnknownRun(BatutaError, LookupError):
         place = f" in namespace {namespace!r}" if namespace else ""
         super().__init__(f"no run {str(which)!r}{place}: check the id, and that this is the right database")
         self.which = which
+
+
+class UnknownQueue(BatutaError, LookupError):
+    """There is nothing in a queue of this name, nobody works on it, and nobody has set it up."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"no queue {name!r}: `batuta queues list` shows those that there are")
+        self.name = name
 
 
 class UnknownSchedule(BatutaError, LookupError):
@@ -156,14 +171,28 @@ class UnknownActivity(BatutaError, LookupError):
         self.name = name
 
 
+class UnknownJob(BatutaError, LookupError):
+    """No worker of the run's queue has its job: the run waits, and `describe` gives this as the reason."""
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        have = ", ".join(sorted(known)) or "none"
+        super().__init__(
+            f"no live worker of this queue has job {name!r} (they have: {have}): add it to worker(jobs=[...])"
+        )
+        self.name = name
+
+
 class AlreadyStarted(BatutaError):
     """The id is taken by another run."""
 
-    def __init__(self, id: str, state: str) -> None:
-        super().__init__(
-            f"a run with id {id!r} exists and is {state}: use another id, or start with "
-            f"if_exists='return' to get it (if_exists='restart' begins anew once it is closed)"
-        )
+    def __init__(
+        self,
+        id: str,
+        state: str,
+        advice: str = "use another id, or start with if_exists='return' to get it (if_exists='restart' begins anew "
+        "once it is closed)",
+    ) -> None:
+        super().__init__(f"a run with id {id!r} exists and is {state}: {advice}")
         self.id, self.state = id, state
 
 
@@ -181,6 +210,10 @@ class NotParked(BatutaError):
     def __init__(self, id: object, state: str) -> None:
         super().__init__(f"run {str(id)!r} is {state}: only a parked run (needs_code, poisoned) can be tried again")
         self.id, self.state = id, state
+
+
+class TransactionFailed(BatutaError):
+    """The caller's own transaction had failed before: it can only be rolled back, and nothing was started in it."""
 
 
 # -- a result that will not come
@@ -228,6 +261,21 @@ class UpdateFailed(BatutaError):
     def __init__(self, name: str, id: str, message: str) -> None:
         super().__init__(f"update {name!r} of run {id!r} failed: {message}")
         self.name, self.id = name, id
+
+
+class UpdateInterrupted(UpdateFailed):
+    """The run had accepted the update, and continued as new before its handler was done: it may have done a part of its
+    work. It is not done again by itself, and its id names this try."""
+
+    def __init__(self, name: str, id: str, message: str = "") -> None:
+        super().__init__(
+            name,
+            id,
+            message
+            or "the run continued as new before it answered, and how far it came is not known: send it with another id "
+            "if it may be done again (a workflow that calls `await handlers_done()` before `continue_as_new` answers "
+            "all that it has accepted)",
+        )
 
 
 class UnknownQuery(BatutaError, LookupError):

@@ -15,6 +15,8 @@ import time
 SITES: dict[str, str] = {
     "start.before_commit": "the first turn has run, nothing is written",
     "start.after_commit": "a new run is durable, its starter does not know yet",
+    "enqueue.before": "a batch of jobs is encoded, nothing is written",
+    "enqueue.after": "a batch of jobs is durable, its caller does not know yet",
     "claim.before": "about to claim",
     "claim.after": "runs are owned, the worker does not know yet",
     "claim.loaded": "tapes are in memory, nothing is replayed",
@@ -33,6 +35,8 @@ SITES: dict[str, str] = {
     "activity.retry": "a retry is due",
     "outside.begin": "an activity has ended without an answer, nothing is recorded",
     "outside.answer": "an answer from outside is in memory, nothing is recorded",
+    "checkpoint.before": "a checkpoint is in memory, nothing is written",
+    "checkpoint.after": "a checkpoint is durable, the code that saved it does not know yet",
     "timer.fired": "a timer is due, its turn has not run",
     "evict.before": "a run is about to leave memory",
     "evict.after": "a run has left memory",

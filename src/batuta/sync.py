@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 import weakref
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures.thread import ThreadPoolExecutor  # which registers before us: last in, first out
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, closing, contextmanager
 from functools import partial, wraps
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast, overload
@@ -21,7 +22,9 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 from batuta import client as aio
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.handle import Handle as AsyncHandle
+from batuta.authoring.jobs import Job, JobCall
 from batuta.authoring.messages import Query, Signal, Update
+from batuta.authoring.queues import Queue
 from batuta.authoring.schedules import Schedule
 from batuta.authoring.schedules import Schedules as AsyncSchedules
 from batuta.connect import connect as connect_async
@@ -93,23 +96,72 @@ class Client:
             home.close()
 
     @overload
-    def start(self, workflow: Workflow[..., R], /, *args: Any, id: str | None = None, **options: Any) -> Handle[R]: ...
+    def start(
+        self, workflow: Workflow[..., R], /, *args: Any, id: str | None = None, transaction: Any = None, **options: Any
+    ) -> Handle[R]: ...
     @overload
-    def start(self, workflow: str, /, *args: Any, id: str | None = None, **options: Any) -> Handle[Any]: ...
-    def start(self, workflow: Any, /, *args: Any, id: str | None = None, **options: Any) -> Handle[Any]:
-        """Start a run; it is durable when this returns. Arguments and options as of `Batuta.start`."""
-        return self._handle(lambda client: client.start(workflow, *args, id=id, **options))
+    def start(
+        self, workflow: str, /, *args: Any, id: str | None = None, transaction: Any = None, **options: Any
+    ) -> Handle[Any]: ...
+    def start(
+        self, workflow: Any, /, *args: Any, id: str | None = None, transaction: Any = None, **options: Any
+    ) -> Handle[Any]:
+        """Start a run; it is durable when this returns. Arguments and options as of `Batuta.start`; `transaction` is a
+        connection or session that blocks."""
+        home, made = self._begin(
+            transaction, lambda client, given: client.start(workflow, *args, id=id, transaction=given, **options)
+        )
+        return Handle(home, made)
 
     @overload
-    def get(self, id: str, workflow: Workflow[..., R]) -> Handle[R]: ...
+    def enqueue(
+        self, job: Job[..., R] | JobCall[R], /, *args: Any, transaction: Any = None, **options: Any
+    ) -> Handle[R]: ...
+    @overload
+    def enqueue(self, job: str, /, *args: Any, transaction: Any = None, **options: Any) -> Handle[Any]: ...
+    def enqueue(self, job: Any, /, *args: Any, transaction: Any = None, **options: Any) -> Handle[Any]:
+        """Have a worker execute a job; it is durable when this returns. Options as of `Batuta.enqueue`; `transaction`
+        is a connection or session that blocks."""
+        home, made = self._begin(
+            transaction, lambda client, given: client.enqueue(job, *args, transaction=given, **options)
+        )
+        return Handle(home, made)
+
+    def enqueue_many(
+        self, calls: Iterable[JobCall[Any]], /, *, on_done: JobCall[Any] | None = None, transaction: Any = None
+    ) -> Batch:
+        """Enqueue all of these calls, or none. As `Batuta.enqueue_many`."""
+        home, made = self._begin(
+            transaction, lambda client, given: client.enqueue_many(calls, on_done=on_done, transaction=given)
+        )
+        batch = Batch(Handle(home, one) for one in made)
+        batch.done = None if made.done is None else Handle(home, made.done)
+        return batch
+
+    @contextmanager
+    def transaction(self, connection: object) -> Iterator[None]:
+        """On SQLite: a transaction on your own `sqlite3` connection to the same file. As `Batuta.transaction`."""
+        borrowed = self._opened().client.borrow(connection)
+        with closing(borrowed.begin()) as pauses:
+            for pause in pauses:
+                time.sleep(pause)
+        with aio.ended(borrowed):
+            yield
+
+    @overload
+    def get(self, id: str, workflow: Workflow[..., R] | Job[..., R]) -> Handle[R]: ...
     @overload
     def get(self, id: str, workflow: None = None) -> Handle[Any]: ...
-    def get(self, id: str, workflow: Workflow[..., Any] | None = None) -> Handle[Any]:
+    def get(self, id: str, workflow: Workflow[..., Any] | Job[..., Any] | None = None) -> Handle[Any]:
         """The run of that id: the last one begun under it. With `workflow`, its result is of that type."""
-        return self._handle(lambda client: client.get(id, workflow))
+        return self._handle(lambda client: client.get(id, cast(Any, workflow)))
 
     list = blocking(aio.Batuta.list)
     count = blocking(aio.Batuta.count)
+    queues = blocking(aio.Batuta.queues)
+    pause_queue = blocking(aio.Batuta.pause_queue)
+    resume_queue = blocking(aio.Batuta.resume_queue)
+    limit_queue = blocking(aio.Batuta.limit_queue)
     complete = blocking(aio.Batuta.complete)
     fail = blocking(aio.Batuta.fail)
     heartbeat = blocking(aio.Batuta.heartbeat)
@@ -124,16 +176,24 @@ class Client:
         *,
         workflows: Sequence[Workflow[..., Any]] = (),
         activities: Sequence[object] = (),
-        queues: Sequence[str] = ("default",),
+        jobs: Sequence[object] = (),
+        queues: Sequence[str | Queue] = ("default",),
         schedules: Sequence[Schedule] = (),
         **settings: Any,
     ) -> AbstractContextManager[None]:
         """A worker in the client's thread, while the context is open. For development and small programs."""
         home = self._opened()
         worker = home.client.worker(
-            workflows=workflows, activities=activities, queues=queues, schedules=schedules, **settings
+            workflows=workflows, activities=activities, jobs=jobs, queues=queues, schedules=schedules, **settings
         )
         return _Working(home, worker)
+
+    def _begin(self, transaction: object, work: Callable[[aio.Batuta, Any], Coroutine[Any, Any, T]]) -> tuple[_Home, T]:
+        """Have something begun; inside a transaction of the caller's own, in the caller's own thread."""
+        home = self._opened()
+        given = None if transaction is None else aio.Deferred(transaction)
+        made = home.call(lambda: work(home.client, given))
+        return home, made if given is None else given.finish()
 
     def _handle(self, work: Callable[[aio.Batuta], Coroutine[Any, Any, AsyncHandle[R]]]) -> Handle[R]:
         home = self._opened()
@@ -242,6 +302,8 @@ class Handle(Generic[R]):
     retry = blocking(AsyncHandle.retry)
     terminate = blocking(AsyncHandle.terminate)
     describe = blocking(AsyncHandle.describe)
+    attempts = blocking(AsyncHandle.attempts)
+    progress = blocking(AsyncHandle.progress)
     journal = blocking(AsyncHandle.journal)
 
     def _ask(self, work: Callable[[AsyncHandle[R]], Coroutine[Any, Any, T]]) -> T:
@@ -250,6 +312,13 @@ class Handle(Generic[R]):
 
     def __repr__(self) -> str:
         return f"<run {self.id}>"
+
+
+class Batch(list[Handle[Any]]):
+    """The handles of jobs that were enqueued together, in the order of their calls."""
+
+    done: Handle[Any] | None = None
+    """Of the job that is called when all of them have ended, if there is one."""
 
 
 class _Working(AbstractContextManager[None]):

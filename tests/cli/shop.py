@@ -6,7 +6,20 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from batuta import App, CompleteLater, Query, Retry, Signal, Update, activity, activity_info, publish, workflow
+from batuta import (
+    App,
+    CompleteLater,
+    Query,
+    Retry,
+    Signal,
+    Update,
+    activity,
+    activity_info,
+    job,
+    progress,
+    publish,
+    workflow,
+)
 
 LEDGER = "SHOP_LEDGER"
 
@@ -109,6 +122,14 @@ async def ask(question: str) -> int:
 @workflow
 async def survey(question: str) -> int:
     return await ask(question)
+
+
+@job(retry=Retry(attempts=2, first=0.01))
+async def weigh(grams: int) -> int:
+    progress(f"{grams} g")
+    if grams < 0:
+        raise ValueError("less than nothing")
+    return grams * 2
 
 
 app = App(workflows=[total], activities=[add])

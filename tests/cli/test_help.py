@@ -18,6 +18,8 @@ LEAVES = [
     "replay",
     "verify",
     *(f"runs {c}" for c in "start list show journal cancel terminate".split()),
+    *(f"jobs {c}" for c in "enqueue list show attempts cancel retry".split()),
+    *(f"queues {c}" for c in "list show limit pause resume".split()),
 ]
 
 

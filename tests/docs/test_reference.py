@@ -12,6 +12,8 @@ from batuta import errors
 from batuta.authoring.options import ActivityOptions
 from batuta.authoring.retry import Retry
 from batuta.cli import COMMANDS, EXIT_CODES
+from batuta.cli.jobs import jobs
+from batuta.cli.queues import queues
 from batuta.cli.runs import runs
 from batuta.failpoints import SITES
 from batuta.journal.entries import EntryKind
@@ -74,8 +76,9 @@ def test_every_option_of_an_activity_is_documented(options: type[ActivityOptions
 def test_every_command_is_documented() -> None:
     text = (DOCS / "concepts" / "cli.md").read_text()
     assert sorted(re.findall(r"^## (\w+)$", text, re.MULTILINE)) == sorted(COMMANDS)
-    named = re.findall(r"^\| `runs (\w+)", text, re.MULTILINE)
-    assert sorted(named) == runs.list_commands(click.Context(runs))
+    for group in (runs, jobs, queues):
+        named = re.findall(rf"^\| `{group.name} (\w+)", text, re.MULTILINE)
+        assert sorted(named) == group.list_commands(click.Context(group))
 
 
 def test_exit_codes_are_documented() -> None:

@@ -3,8 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -12,52 +11,12 @@ import pytest
 from batuta import Batuta, activity, workflow
 from batuta.clock import SystemClock
 from batuta.engine.native import NativeBackend
-from batuta.journal.records import Pulse, Tape, WorkerInfo
-from batuta.journal.store import Heart
+from batuta.journal.records import Claim, WorkerInfo
 from batuta.stores.memory import MemoryDatabase, MemoryStore
-from tests.engine.arena import until
+from tests.engine.beating import BeatingStore
 
 named = threading.Event()
 executed: list[str] = []
-
-
-class CountingHeart:
-    """Tells its store of every beat."""
-
-    def __init__(self, heart: Heart, store: "BeatingStore") -> None:
-        self._heart, self._store = heart, store
-
-    async def beat(self, worker: WorkerInfo, *, reap: bool) -> Pulse:
-        pulse = await self._heart.beat(worker, reap=reap)
-        self._store.beats += 1
-        return pulse
-
-    async def bury(self, worker_ids: Sequence[str]) -> int:
-        return await self._heart.bury(worker_ids)
-
-
-class BeatingStore(MemoryStore):
-    """A store in memory whose workers have heartbeats and a watchdog, as those of real databases."""
-
-    poll_seconds: float | None = 0.02
-
-    def __init__(self, database: MemoryDatabase | None = None) -> None:
-        super().__init__(database)
-        self.beats = 0
-
-    @asynccontextmanager
-    async def _beating(self, worker_id: str) -> AsyncIterator[Heart]:
-        async with super()._beating(worker_id) as heart:
-            yield CountingHeart(heart, self)
-
-    async def after_beats(self, count: int) -> None:
-        """Wait for so many more heartbeats."""
-        wanted = self.beats + count
-
-        async def reached() -> bool:
-            return self.beats >= wanted
-
-        await until(reached)
 
 
 class SlowStore(BeatingStore):
@@ -68,13 +27,13 @@ class SlowStore(BeatingStore):
         self.answer = asyncio.Event()
         self._lose = lose
 
-    async def claim(self, worker: WorkerInfo, limit: int) -> list[Tape]:
-        tapes = await super().claim(worker, limit)
-        if tapes and self._lose:
-            return []
-        if tapes:
+    async def claim(self, worker: WorkerInfo, limit: int, room: Mapping[str, int] | None = None) -> Claim:
+        claim = await super().claim(worker, limit, room)
+        if claim.tapes and self._lose:
+            return Claim()
+        if claim.tapes:
             await self.answer.wait()
-        return tapes
+        return claim
 
 
 class BusyStore(BeatingStore):
@@ -82,10 +41,10 @@ class BusyStore(BeatingStore):
 
     poll_seconds = 0.001
 
-    async def claim(self, worker: WorkerInfo, limit: int) -> list[Tape]:
-        if not await super().claim(worker, limit):
+    async def claim(self, worker: WorkerInfo, limit: int, room: Mapping[str, int] | None = None) -> Claim:
+        if not (await super().claim(worker, limit, room)).tapes:
             await self.after_beats(2)
-        return []
+        return Claim()
 
 
 def client_of(store: MemoryStore) -> Batuta:

@@ -25,13 +25,13 @@ class CountingStore(MemoryStore):
         self.gate = asyncio.Event()
         self.gate.set()
 
-    async def start_many(self, runs: Sequence[NewRun]) -> list[StartOutcome]:
+    async def start_many(self, runs: Sequence[NewRun], after: NewRun | None = None) -> list[StartOutcome]:
         self.batches.append([run.id for run in runs])
         await self.gate.wait()
         if self.fails:
             raise self.fails.pop(0)
         bad: dict[str, StartOutcome] = {run.id: BadData("no") for run in runs if run.id.startswith("bad")}
-        written = iter(await super().start_many([run for run in runs if run.id not in bad]))
+        written = iter(await super().start_many([run for run in runs if run.id not in bad], after))
         return [bad[run.id] if run.id in bad else next(written) for run in runs]
 
 

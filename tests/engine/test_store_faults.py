@@ -2,14 +2,14 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 from batuta import RunState, activity, workflow
 from batuta.errors import BadData, OutcomeUnknown, StoreError, StoreFailed, StoreUnavailable, UnknownRun
-from batuta.journal.records import Change, Refusal, Tape, Verdict, WorkerInfo
+from batuta.journal.records import Change, Claim, Refusal, Verdict, WorkerInfo
 from batuta.stores.memory import MemoryDatabase, MemoryStore
 from batuta.testing import Environment
 from tests.engine.kit import replay_all
@@ -44,10 +44,10 @@ class FaultyStore(MemoryStore):
         self._maybe_fail(self.after)
         return verdicts
 
-    async def claim(self, worker: WorkerInfo, limit: int) -> list[Tape]:
+    async def claim(self, worker: WorkerInfo, limit: int, room: Mapping[str, int] | None = None) -> Claim:
         if self.claim_fails:
             raise self.claim_fails.pop(0)
-        return await super().claim(worker, limit)
+        return await super().claim(worker, limit, room)
 
     @staticmethod
     def _maybe_fail(plan: list[Exception | None]) -> None:

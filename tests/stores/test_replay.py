@@ -14,7 +14,7 @@ from batuta.journal.entries import Entry
 from batuta.journal.records import Change, Move
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
-from batuta.testing.conformance.kit import live_worker, new_run
+from batuta.testing.conformance.kit import claimed, live_worker, new_run
 from batuta.verify.code import outside_task
 from tests.replay.journals import Journal, load_all
 from tests.replay.record import PYTHON, WORKFLOWS
@@ -48,7 +48,7 @@ async def test_every_recorded_run_is_rebuilt_from_the_store_before_every_turn(st
     news = [new_run(journal.name, name=journal.workflow) for journal in JOURNALS]
     await store.start_many(news)
     known = {new.run_id: (journal, journal.tape()) for new, journal in zip(news, JOURNALS, strict=True)}
-    while tapes := await store.claim(worker, 1_000):
+    while tapes := await claimed(store, worker, 1_000):
         changes = []
         for tape in tapes:
             run_id, head = tape.run.run_id, tape.run.head

@@ -66,7 +66,7 @@ def _text(value: object) -> object:
     return str(value) if isinstance(value, UUID) else value
 
 
-SHORTCUTS = {"signalled"}
+SHORTCUTS = {"signalled", "keyed", "limited", "over_at"}
 """Columns that one database alone needs to be fast."""
 
 

@@ -13,7 +13,7 @@ async def store_with_a_dead_worker() -> MemoryStore:
     await store.open()
     await store.register(worker("dead"))
     await store.start(NewRun(run_id=new_run_id(), id="left behind", name="w"))
-    assert len(await store.claim(worker("dead"), 1)) == 1
+    assert len((await store.claim(worker("dead"), 1)).tapes) == 1
     store.shift_clock(60)
     return store
 

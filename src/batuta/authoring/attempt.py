@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextvars import ContextVar
 from datetime import datetime
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from msgspec import Struct, json
 
@@ -13,6 +14,9 @@ from batuta.authoring.tokens import AttemptRef
 from batuta.errors import WorkerError
 from batuta.ids import RunId
 from batuta.serde import decode, decoder_for
+
+if TYPE_CHECKING:
+    from batuta.authoring.checkpoints import BatchInfo
 
 T = TypeVar("T")
 
@@ -26,9 +30,12 @@ class ActivityInfo(Struct, frozen=True, kw_only=True):
     attempt: int
     run_id: RunId
     id: str
+    """Of the run that called it, as are `run_id` and `seq`, also where another queue executes it."""
     seq: int
     started_at: datetime
     namespace: str
+    ref: AttemptRef
+    """What `token` names."""
     last_details: str | None = None
     """JSON of the last heartbeat's details."""
     is_lost: Callable[[], bool]
@@ -36,7 +43,7 @@ class ActivityInfo(Struct, frozen=True, kw_only=True):
     @property
     def token(self) -> str:
         """Names this attempt to whoever completes it from outside: `client.complete(token, value)`."""
-        return AttemptRef(self.namespace, self.run_id, self.seq, self.attempt).token()
+        return self.ref.token()
 
     @property
     def cancelled(self) -> bool:
@@ -72,12 +79,20 @@ class Attempt(Protocol):
     def info(self) -> ActivityInfo: ...
     def heartbeat(self, details: Any) -> None: ...
 
+    def checkpoint(self, state: Any) -> Future[None]:
+        """Done when it is durable."""
+        ...
+
+    def progress(self, value: Any) -> None: ...
+    def batch(self) -> Future[BatchInfo]: ...
+
 
 current_activity: ContextVar[Attempt | None] = ContextVar("batuta_activity", default=None)
 """Set in the context of every attempt; the info is only made when it is asked for."""
 
 
-def _attempt(asked: str) -> Attempt:
+def current_attempt(asked: str) -> Attempt:
+    """The attempt whose code asks. Raises WorkerError when `asked` is called elsewhere."""
     found = current_activity.get()
     if found is None:
         raise WorkerError(
@@ -89,7 +104,7 @@ def _attempt(asked: str) -> Attempt:
 
 def activity_info() -> ActivityInfo:
     """Inside an activity: which call this is, and its stable key."""
-    return _attempt("activity_info()").info()
+    return current_attempt("activity_info()").info()
 
 
 def heartbeat(details: Any = None) -> None:
@@ -99,4 +114,4 @@ def heartbeat(details: Any = None) -> None:
     `details` are kept for the next attempt, which reads them in `activity_info().details`; None keeps those before.
     Raises ActivityCancelled or LostAttempt when nobody waits for this attempt any more, so that its code can stop.
     """
-    _attempt("heartbeat()").heartbeat(details)
+    current_attempt("heartbeat()").heartbeat(details)

@@ -10,6 +10,8 @@ from typing import Any, Protocol, overload
 from msgspec import Raw, Struct
 
 from batuta.authoring.definitions import Workflow
+from batuta.authoring.enqueueing import JobRequest
+from batuta.authoring.queues import Queue, QueueInfo
 from batuta.authoring.retry import Retry
 from batuta.authoring.tokens import AttemptRef
 from batuta.ids import RunId
@@ -17,6 +19,7 @@ from batuta.journal.entries import Body, EntryKind
 from batuta.journal.failures import Failure
 from batuta.journal.records import IfExists, RunFilter, RunKind
 from batuta.journal.states import RunState
+from batuta.journal.store import Borrowed
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -58,6 +61,10 @@ class StartRequest(Struct, kw_only=True):
     tags: dict[str, str] = {}
     memo: Any = None
     if_exists: IfExists = IfExists.RETURN
+    key: str = ""
+    """What its queue's limits per key count by, and what the queue is fair between."""
+    expires: float | None = None
+    """It times out when nobody has begun it by then."""
     signal: Letter | None = None
     """Sent to the run of that id, whether it is new or not."""
 
@@ -83,7 +90,7 @@ class Ending(Struct):
 
 
 class Answer(Struct):
-    """To an update. The error is UpdateRejected, UpdateFailed or RunClosed."""
+    """To an update. The error is UpdateRejected, UpdateFailed, UpdateInterrupted or RunClosed."""
 
     value: Raw | None = None
     error: Failure | None = None
@@ -146,6 +153,20 @@ class RunPage(Struct):
     cursor: str | None
 
 
+class Entering(Protocol):
+    """Runs that are ready to be started inside a transaction of the caller's own."""
+
+    suits_a_loop: bool
+    """`write` may be awaited in an event loop: it does not block, or only for a moment."""
+    suits_a_thread: bool
+    """`write` never suspends, so that a thread without an event loop can go through it."""
+
+    async def write(self) -> list[RunRef]:
+        """Start them, with the caller's connection alone. They exist when its transaction commits. Raises
+        WrongTransaction, TransactionFailed, AlreadyStarted, and the errors of the connection's driver."""
+        ...
+
+
 class Backend(Protocol):
     """Starts runs, talks to them and tells about them."""
 
@@ -158,6 +179,24 @@ class Backend(Protocol):
         """Durable when this returns. Raises AlreadyStarted, StoreUnavailable, OutcomeUnknown."""
         ...
 
+    async def enqueue(self, request: JobRequest) -> RunRef:
+        """Durable when this returns. Raises as `start` does."""
+        ...
+
+    async def enqueue_many(self, requests: Sequence[JobRequest], after: JobRequest | None) -> list[RunRef]:
+        """All of them together, or none. `after` begins when the last of them has ended; it is the last given back."""
+        ...
+
+    async def enter(
+        self, transaction: object, requests: Sequence[StartRequest | JobRequest], after: JobRequest | None
+    ) -> Entering:
+        """Make ready to start all of these inside a transaction of the caller's own. Raises WrongTransaction."""
+        ...
+
+    def borrow(self, connection: object) -> Borrowed:
+        """A transaction on the caller's own connection, which needs the store's locks. Raises WrongTransaction."""
+        ...
+
     async def find(self, id: str) -> RunRef:
         """The current run of an id. Raises UnknownRun."""
         ...
@@ -166,8 +205,8 @@ class Backend(Protocol):
         """Wait for the end."""
         ...
 
-    async def cancel(self, ref: RunRef, reason: str) -> None:
-        """Ask the run to end. Raises RunClosed."""
+    async def cancel(self, ref: RunRef, reason: str, *, again: bool) -> bool:
+        """Ask the run to end. False when it was asked before, and is not to be asked `again`. Raises RunClosed."""
         ...
 
     async def terminate(self, ref: RunRef, reason: str) -> None:
@@ -199,6 +238,17 @@ class Backend(Protocol):
     async def list_runs(self, where: RunFilter, cursor: str | None, limit: int) -> RunPage: ...
     async def count_runs(self, where: RunFilter) -> int: ...
 
+    async def attempts(self, ref: RunRef) -> list[AttemptView]:
+        """Those of a job, from the first to the last."""
+        ...
+
+    async def queues(self) -> list[QueueInfo]: ...
+    async def pause_queue(self, name: str, paused: bool, note: str) -> None: ...
+
+    async def limit_queue(self, name: str, changes: dict[str, Any]) -> None:
+        """Set some limits, as `journal.queues.QueueLimits` has them, and leave the others."""
+        ...
+
     async def answer_activity(self, ref: AttemptRef, answer: Raw | Failure) -> None:
         """Complete an attempt, or have it fail. Raises InvalidToken, UnknownRun, RunClosed, LostAttempt, TokenUsed."""
         ...
@@ -211,7 +261,7 @@ class Backend(Protocol):
         self,
         workflows: Sequence[Workflow[..., Any]],
         activities: Sequence[object],
-        queues: Sequence[str],
+        queues: Sequence[str | Queue],
         schedules: Sequence[Any] = (),
         **settings: Any,
     ) -> AbstractAsyncContextManager[Any]:

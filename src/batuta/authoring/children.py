@@ -38,6 +38,10 @@ class ChildOptions(Struct, frozen=True, kw_only=True):
     delay: float = 0.0
     version: str | None = None
     """None: the definition's."""
+    key: str = ""
+    """What its queue's limits per key count by, and what the queue is fair between."""
+    expires: float | None = None
+    """It times out when nobody has begun it by then."""
 
 
 class ChildRun(Protocol):
@@ -60,7 +64,7 @@ class Kinship(Protocol):
     ) -> Coroutine[Any, Any, ChildRun]: ...
     def send(self, id: str, name: str, value: Any, decoder: Decoder | None) -> Coroutine[Any, Any, None]: ...
     def continue_as_new(self, args: tuple[Any, ...], version: str | None) -> NoReturn: ...
-    def at_safe_point(self) -> bool: ...
+    def at_safe_point(self, args: tuple[Any, ...]) -> bool: ...
 
 
 class Child(Generic[R]):
@@ -79,7 +83,7 @@ class Child(Generic[R]):
         return value
 
     async def cancel(self, reason: str = "") -> None:
-        """Ask it to end; it may clean up first, and may refuse. Nothing when it has ended already."""
+        """Ask it to end; it may clean up first, and may refuse. Nothing when it has ended, or was asked before."""
         self._run.cancel(check_reason(reason))
 
     async def signal(self, signal: Any, value: Any = None) -> None:
@@ -99,8 +103,8 @@ async def run_child(workflow: Any, /, *args: Any, result: Any = None, **options:
 
     Options: id (unique among open runs; one is made from the parent's), queue (the parent's), policy ("cancel",
     "terminate" or "abandon": what becomes of it when the parent closes first), timeout, execution_timeout, retry,
-    tags, memo, priority, delay, version. Cancelled while it waits, it asks the child to end and raises at once.
-    By name: `result` is the type to decode to.
+    tags, memo, priority, delay, version, key, expires. Cancelled while it waits, it asks the child to end and raises
+    at once. By name: `result` is the type to decode to.
     """
     return await kinship("run_child()").run_child(workflow, args, _options(options), _decoder(workflow, result))
 

@@ -207,7 +207,7 @@ class Activity(Generic[P, R]):
         return self._copy(fn, self.options)  # type: ignore[return-value]  # the first parameter is bound or left out
 
     def _copy(self, fn: Callable[..., Any], options: ActivityOptions) -> Activity[P, R]:
-        twin: Activity[P, R] = object.__new__(Activity)
+        twin: Activity[P, R] = object.__new__(type(self))
         twin.__dict__.update(self.__dict__)
         twin.fn, twin.options = fn, options
         return twin

@@ -38,7 +38,7 @@ def name_version_input(workflow: Any, args: tuple[Any, ...], version: str | None
 
 def check_start_options(options: Mapping[str, Any]) -> None:
     """What `start` and the starts of children have in common. Raises InvalidInput."""
-    for name in ("timeout", "execution_timeout"):
+    for name in ("timeout", "execution_timeout", "expires"):
         check_seconds(name, options.get(name))
     delay = options.get("delay", 0)
     if isinstance(delay, bool) or not isinstance(delay, int | float) or not 0 <= delay < 1e10:
@@ -50,6 +50,8 @@ def check_start_options(options: Mapping[str, Any]) -> None:
         )
     if options.get("queue") is not None:
         check_name(options["queue"], "queue")
+    if options.get("key"):
+        check_name(options["key"], "key")
     if options.get("version") is not None:
         check_version(options["version"])
     retry = options.get("retry")

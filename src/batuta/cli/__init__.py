@@ -12,14 +12,16 @@ Exit codes:
   0  it went well
   1  the run did not complete or refuses what was asked of it, or verify, replay or backup found something
   2  the command or its input is wrong
-  3  there is no such run or schedule
+  3  there is no such run, queue or schedule
   4  the database cannot be used (away, full, or of another version)"""
 
 COMMANDS = {
     "activities": ("batuta.cli.activities:activities", "Complete and fail activities from outside, by token."),
     "backup": ("batuta.cli.backup:backup", "Copy a SQLite database while workers write to it."),
     "demo": ("batuta.cli.demo.command:demo", "Kill a worker in the middle of an order and watch another finish it."),
+    "jobs": ("batuta.cli.jobs:jobs", "Enqueue, list, show, cancel and retry jobs."),
     "migrate": ("batuta.cli.migrate:migrate", "Create the tables, or bring them up to date."),
+    "queues": ("batuta.cli.queues:queues", "List, show, limit, pause and resume queues."),
     "replay": ("batuta.cli.replay:replay", "Check that recorded journals still fit the code."),
     "runs": ("batuta.cli.runs:runs", "Start, list, show, talk to, cancel and terminate runs."),
     "schedules": ("batuta.cli.schedules:schedules", "Make, look at, pause, trigger and backfill schedules."),

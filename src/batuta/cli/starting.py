@@ -45,12 +45,13 @@ def start(
     options = {key: value for key, value in more.items() if value is not None}
     seconds = wait_timeout if wait or wait_timeout is not None else 0.0
     document, code = asyncio.run(_start(place, name, arguments, id, options, seconds))
-    place.answer(document, lambda _: _tell(document))
+    place.answer(document, lambda _: tell_run(document))
     raise SystemExit(code)
 
 
-def _tell(document: dict[str, Any]) -> None:
-    click.echo(f"run {document['id']} is {document['state']}")
+def tell_run(document: dict[str, Any], what: str = "run") -> None:
+    """For people: its state, and its result or error."""
+    click.echo(f"{what} {document['id']} is {document['state']}")
     if "result" in document:
         import msgspec
 
@@ -69,10 +70,11 @@ async def _start(
         if seconds == 0.0:
             document["state"] = str((await handle.describe()).state)
             return document, OK
-        return await _wait(handle, document, seconds)
+        return await wait_for_end(handle, document, seconds)
 
 
-async def _wait(handle: Any, document: dict[str, Any], seconds: float | None) -> tuple[dict[str, Any], int]:
+async def wait_for_end(handle: Any, document: dict[str, Any], seconds: float | None) -> tuple[dict[str, Any], int]:
+    """The document with its end, and the exit code."""
     result = asyncio.ensure_future(handle.result(seconds))
     while not (await asyncio.wait({result}, timeout=_LOOK))[0]:
         run = await handle.describe()

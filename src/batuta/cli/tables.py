@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from batuta.authoring.backend import AttemptView, Description, JournalLine
+from batuta.authoring.queues import QueueInfo
 from batuta.clock import SECOND
 from batuta.journal.entries import Command, EntryKind
 from batuta.journal.states import RunState
@@ -53,14 +54,68 @@ def runs_table(runs: Iterable[Description]) -> Table:
     return made
 
 
-def run_table(run: Description, ending: dict[str, Any]) -> Table:
-    """One line for each field that says something."""
+def jobs_table(runs: Iterable[Description]) -> Table:
+    made = table("id", "job", "state", "queue", "priority", "created (UTC)", "due (UTC)", "closed (UTC)", "reason")
+    for run in runs:
+        times = (when(moment)[:-4] for moment in (run.created_at, run.wake_at, run.closed_at))
+        cells = (run.queue, str(run.priority or ""), *times, _short(run.reason))
+        made.add_row(run.id, run.workflow, state_text(run.state), *cells)
+    return made
+
+
+def queues_table(queues: Iterable[QueueInfo]) -> Table:
+    made = table("queue", "state", "ready", "delayed", "running", "workers", "oldest (UTC)", "limits", "note")
+    for queue in queues:
+        counts = (str(count) for count in (queue.ready, queue.delayed, queue.running, queue.workers))
+        made.add_row(queue.name, _queue_state(queue), *counts, when(queue.oldest)[:-4], _limits(queue), queue.note)
+    return made
+
+
+def queue_table(queue: QueueInfo) -> Table:
+    """One line for each field."""
+    rows: dict[str, Any] = {
+        "queue": queue.name,
+        "state": _queue_state(queue),
+        "note": queue.note,
+        "ready": str(queue.ready),
+        "delayed": str(queue.delayed),
+        "running": str(queue.running),
+        "workers": str(queue.workers),
+        "oldest": when(queue.oldest),
+        "limits": _limits(queue) or "none",
+    }
+    return _lines(rows)
+
+
+def _queue_state(queue: QueueInfo) -> Text:
+    return Text("paused", "bold red") if queue.paused else Text("open", "green")
+
+
+def _limits(queue: QueueInfo) -> str:
+    limits = {
+        "concurrency": queue.concurrency,
+        "key concurrency": queue.key_concurrency,
+        "rate": queue.rate,
+        "key rate": queue.key_rate,
+    }
+    return ", ".join(f"{name} {value}" for name, value in limits.items() if value is not None)
+
+
+def _lines(rows: dict[str, Any]) -> Table:
     made = table("", "")
     made.show_header = False
+    for name, value in rows.items():
+        if value:
+            made.add_row(Text(name, "bold"), value)
+    return made
+
+
+def run_table(run: Description, ending: dict[str, Any], what: str = "workflow") -> Table:
+    """One line for each field that says something."""
     rows: dict[str, Any] = {
         "id": run.id,
         "run id": str(run.run_id),
-        "workflow": run.workflow,
+        what: run.workflow,
         "state": state_text(run.state),
         "reason": run.reason,
         "queue": run.queue,
@@ -74,13 +129,11 @@ def run_table(run: Description, ending: dict[str, Any]) -> Table:
         "version": run.version,
         "tags": " ".join(f"{key}={value}" for key, value in run.tags.items()),
         "memo": "" if run.memo is None else json.encode(run.memo).decode(),
+        "progress": json.encode(ending["progress"]).decode() if "progress" in ending else "",
         "result": json.encode(ending["result"]).decode() if "result" in ending else "",
         "error": ending.get("error", ""),
     }
-    for name, value in rows.items():
-        if value:
-            made.add_row(Text(name, "bold"), value)
-    return made
+    return _lines(rows)
 
 
 def attempts_table(attempts: Iterable[AttemptView], *, is_open: bool) -> Table:

@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from batuta.authoring.queues import Queue
 from batuta.cli.fastloop import run
 from batuta.cli.loading import load_app
 from batuta.cli.logs import LEVELS, log_to_stderr
@@ -53,9 +54,14 @@ async def _work(
     async with AsyncExitStack() as stack:
         app = await load_app(target, stack)
         client = await stack.enter_async_context(place.client(migrate=migrate))
-        chosen = list(queues or app.queues)
+        declared = {one.name if isinstance(one, Queue) else one: one for one in app.queues}
+        chosen = {name: declared.get(name, name) for name in queues or declared}
         worker: Any = client.worker(
-            workflows=app.workflows, activities=app.activities, queues=chosen, schedules=app.schedules
+            workflows=app.workflows,
+            activities=app.activities,
+            jobs=app.jobs,
+            queues=[*chosen.values()],
+            schedules=app.schedules,
         )
         asked = _stop_signals()
         await worker.start()
@@ -63,7 +69,7 @@ async def _work(
         await asked[0].wait()
         drained = await _stop(worker, grace, asked[1])
         log.info("left %s", "in order" if drained else "at once; what was in flight will run elsewhere")
-        return {"queues": chosen, "workflows": sorted(w.name for w in app.workflows), "drained": drained}
+        return {"queues": [*chosen], "workflows": sorted(w.name for w in app.workflows), "drained": drained}
 
 
 def _stop_signals() -> tuple[asyncio.Event, asyncio.Event]:

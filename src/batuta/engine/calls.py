@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Struct
 
 from batuta.authoring.attempt import ActivityInfo
+from batuta.authoring.checkpoints import BatchInfo
 from batuta.authoring.definitions import Activity
 from batuta.authoring.failures import to_failure
+from batuta.authoring.tokens import AttemptRef
 from batuta.engine.machine import PendingActivity
-from batuta.errors import ActivityCancelled, ActivityTimeout, LostAttempt
+from batuta.engine.routes import Caller, caller_of
+from batuta.errors import ActivityCancelled, ActivityTimeout, LostAttempt, WorkerError
 from batuta.journal.failures import Failure
 from batuta.journal.records import Attempt
 
 if TYPE_CHECKING:
+    from batuta.engine.jobs import CallRun
     from batuta.engine.live import LiveRun
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -35,13 +40,17 @@ LEASE_OVER = "the worker's lease is over, and another one may have its run"
 class Beats:
     """What the heartbeats of a call have brought, over its attempts."""
 
-    __slots__ = ("at", "details", "unwritten")
+    __slots__ = ("at", "details", "progress", "saving", "unwritten")
 
     def __init__(self, details: str | None = None) -> None:
         self.at = 0
         """When the last one came; 0 when none came in this process."""
         self.details = details
         self.unwritten = False
+        self.progress: str | None = None
+        """What was said of it and is not written."""
+        self.saving: list[Future[None]] = []
+        """Whoever waits for a checkpoint to be durable."""
 
 
 class Call(Struct, eq=False):
@@ -86,16 +95,19 @@ class Call(Struct, eq=False):
     # -- what its code asks, in whatever thread
 
     def info(self) -> ActivityInfo:
-        run = self.run
+        run, seq = self.run, self.seq
+        caller = caller_of(run.machine.start) or Caller(run.identity.id, run.run_id, seq)
+        namespace = run.identity.namespace
         return ActivityInfo(
-            key=run.machine.key(self.seq, self.pending.name),
+            key=run.machine.key(seq, self.pending.name),
             name=self.pending.name,
             attempt=self.attempt,
-            run_id=run.run_id,
-            id=run.identity.id,
-            seq=self.seq,
+            run_id=caller.run_id,
+            id=caller.id,
+            seq=caller.seq,
             started_at=_EPOCH + timedelta(microseconds=self.started_at),
-            namespace=run.identity.namespace,
+            namespace=namespace,
+            ref=AttemptRef(namespace, run.run_id, seq, self.attempt, self.pending.entry),
             last_details=self.details,
             is_lost=self.is_lost,
         )
@@ -103,14 +115,25 @@ class Call(Struct, eq=False):
     def heartbeat(self, details: Any) -> None:
         self.run.executor.beats.take(self, details)
 
+    def checkpoint(self, state: Any) -> Future[None]:
+        return self.run.executor.beats.checkpoint(self, state)
+
+    def progress(self, value: Any) -> None:
+        self.run.executor.beats.progress(self, value)
+
+    def batch(self) -> Future[BatchInfo]:
+        if not self.run.is_call:
+            raise WorkerError("batch_info() was called in an activity of a workflow: it is for jobs that a batch calls")
+        return cast("CallRun", self.run).batch(self.run.executor.beats.loop)
+
     def is_lost(self) -> bool:
         return self.over
 
-    def complain(self) -> None:
-        """Raise what tells the attempt's code that nobody waits for it."""
+    def complaint(self) -> LostAttempt | ActivityCancelled:
+        """What tells the attempt's code that nobody waits for it."""
         kind = ActivityCancelled if self.lost in (CANCELLED, ENDED) else LostAttempt
         why = self.lost or "it has ended"
-        raise kind(
+        return kind(
             f"nobody waits for attempt {self.attempt} of activity {self.pending.name!r} of run "
             f"{self.run.identity.id!r} any more ({why}): stop"
         )

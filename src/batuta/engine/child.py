@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import datetime
 from importlib import import_module
 from multiprocessing import parent_process
@@ -19,14 +20,20 @@ from typing import Any
 from msgspec import Raw, Struct, json
 
 from batuta.authoring.attempt import ActivityInfo, CompleteLater, current_activity
+from batuta.authoring.checkpoints import BatchInfo
 from batuta.authoring.definitions import Activity
-from batuta.authoring.failures import to_failure
+from batuta.authoring.failures import to_exception, to_failure
+from batuta.authoring.tokens import AttemptRef
 from batuta.errors import InvalidInput
 from batuta.ids import RunId
+from batuta.journal.failures import Failure
 from batuta.serde import Codec, encode
 
-DONE, FAILED, BEAT, LATER = b"+", b"-", b"~", b"?"
-"""The first byte of what comes back."""
+DONE, FAILED, LATER = b"+", b"-", b"?"
+ANSWERS = (DONE, FAILED, LATER)
+"""The first byte of what comes back at the end."""
+BEAT, PROGRESS, SAVE, BATCH = b"~", b"%", b"!", b"#"
+"""The same before. The last two are answered, too, with DONE or FAILED."""
 
 
 class Request(Struct, kw_only=True):
@@ -44,14 +51,15 @@ class Request(Struct, kw_only=True):
     seq: int
     started_at: datetime
     namespace: str
+    ref: AttemptRef
     last_details: str | None
 
 
 class ChildAttempt:
     """The attempt, as its code sees it in this process."""
 
-    def __init__(self, request: Request, send: Callable[[bytes], None]) -> None:
-        self._request, self._send, self._details = request, send, request.last_details
+    def __init__(self, request: Request, pipe: Pipe) -> None:
+        self._request, self._pipe, self._details = request, pipe, request.last_details
 
     def info(self) -> ActivityInfo:
         asked = self._request
@@ -64,6 +72,7 @@ class ChildAttempt:
             seq=asked.seq,
             started_at=asked.started_at,
             namespace=asked.namespace,
+            ref=asked.ref,
             last_details=self._details,
             is_lost=bool,  # never: a process whose attempt is lost is killed
         )
@@ -72,7 +81,46 @@ class ChildAttempt:
         data = b"" if details is None else encode(details, "the details of a heartbeat", self._request.limit)
         if data:
             self._details = data.decode()
-        self._send(BEAT + data)
+        self._pipe.send(BEAT + data)
+
+    def checkpoint(self, state: Any) -> Future[None]:
+        data = encode(state, "the state of a checkpoint", self._request.limit)
+        self._pipe.ask(SAVE + data)
+        self._details = data.decode()
+        return _done(None)
+
+    def progress(self, value: Any) -> None:
+        self._pipe.send(PROGRESS + encode(value, "the progress of a job", self._request.limit))
+
+    def batch(self) -> Future[BatchInfo]:
+        return _done(json.decode(self._pipe.ask(BATCH), type=BatchInfo))
+
+
+def _done(value: Any) -> Future[Any]:
+    future: Future[Any] = Future()
+    future.set_result(value)
+    return future
+
+
+class Pipe:
+    """To the worker, from whatever thread."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._lock, self._asking = threading.Lock(), threading.Lock()
+
+    def send(self, frame: bytes) -> None:
+        with self._lock:
+            self._pipe.send_bytes(frame)
+
+    def ask(self, frame: bytes) -> bytes:
+        """Wait for the answer: only the code of an attempt asks, while nothing else is to be read."""
+        with self._asking:
+            self.send(frame)
+            answer = self._pipe.recv_bytes()
+        if answer[:1] == FAILED:
+            raise to_exception(json.decode(answer[1:], type=Failure))
+        return answer[1:]
 
 
 def serve(pipe: Connection) -> None:
@@ -81,15 +129,10 @@ def serve(pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     threading.Thread(target=_end_with_worker, daemon=True).start()
-    lock = threading.Lock()
-
-    def send(frame: bytes) -> None:
-        with lock:
-            pipe.send_bytes(frame)
-
+    shared = Pipe(pipe)
     try:
         while True:
-            send(_answer(json.decode(pipe.recv_bytes(), type=Request), send))
+            shared.send(_answer(json.decode(pipe.recv_bytes(), type=Request), shared))
     except (EOFError, OSError):
         return
 
@@ -101,12 +144,12 @@ def _end_with_worker() -> None:
         os._exit(1)
 
 
-def _answer(request: Request, send: Callable[[bytes], None]) -> bytes:
+def _answer(request: Request, pipe: Pipe) -> bytes:
     try:
         fn, codec = _find(request)
         args, kwargs = codec.decode_args(request.arguments)
         context = contextvars.Context()
-        context.run(current_activity.set, ChildAttempt(request, send))
+        context.run(current_activity.set, ChildAttempt(request, pipe))
         return DONE + codec.encode_result(context.run(fn, *args, **kwargs), request.limit)
     except CompleteLater:
         return LATER

@@ -32,6 +32,11 @@ _ROUNDS = 2
 STORE_FAILED = "the store failed"
 """Why everything was dropped, when it was an fsync: the store must be opened anew."""
 
+
+class MustQueue(Exception):
+    """A start cannot be owned at once: its queue is paused, or has limits. Nothing was written."""
+
+
 Item = tuple["LiveRun", Change, list["Effect"]]
 Verdicts = dict[int, Verdict | list[Refusal]]
 
@@ -165,6 +170,8 @@ class Committer:
                     run.unread(change, effects)
                 elif isinstance(verdict, list):
                     run.settled(change, effects, verdict)
+                elif verdict is Verdict.QUEUED:
+                    run.drop(MustQueue(run.identity.queue))
                 elif verdict is Verdict.EXISTS:
                     run.drop(AlreadyStarted(run.identity.id, "open or closed"))
                 else:

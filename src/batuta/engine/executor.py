@@ -38,6 +38,7 @@ from batuta.serde import encode
 from batuta.settings import Settings
 
 if TYPE_CHECKING:
+    from batuta.engine.jobs import CallRun
     from batuta.engine.live import LiveRun
 
 log = logging.getLogger("batuta.engine")
@@ -77,6 +78,7 @@ class Executor:
         """Every attempt gets a copy of the context: what one sets, no other sees."""
         self._loop, self._context = loop, context
         self._runner.open(loop, context)
+        self.beats.loop = loop
         self._deadlines.open(loop)
 
     def close(self) -> None:
@@ -284,7 +286,7 @@ class Executor:
 
     def _process_pool(self) -> Processes:
         if self._processes is None:
-            self._processes = Processes(self._settings.processes, self.beats.note, self._may_act)
+            self._processes = Processes(self._settings.processes, self.beats, self._may_act)
         return self._processes
 
     # -- ending
@@ -312,6 +314,8 @@ class Executor:
     def _end_with(self, call: Call, data: bytes) -> None:
         """An attempt ended with a result."""
         del self._in_flight[call]
+        if call.beats is not None:
+            self.beats.finish(call)
         call.task = None  # task, context and call refer to each other: leave nothing for the collector
         self._places.leave(call)
         if self._answers:
@@ -322,6 +326,8 @@ class Executor:
     def _end(self, call: Call, error: BaseException) -> None:
         """An attempt ended with an error. Decide: again, or give up."""
         self._in_flight.pop(call, None)
+        if call.beats is not None:
+            self.beats.finish(call)
         call.task = None
         self._places.leave(call)
         if call.over:
@@ -341,6 +347,8 @@ class Executor:
         delay = self._delay(call, failure)
         now = self.clock.now()
         if delay is None:
+            if call.run.is_call:
+                cast("CallRun", call.run).gave_up(call, failure, now)
             if message_id:
                 self.deliver(call, failure, message_id)
             else:
@@ -486,6 +494,8 @@ class Executor:
     def _lose(self, call: Call, why: str) -> None:
         call.lost = why
         call.over = True
+        if call.beats is not None:
+            self.beats.lose(call)
         self._interrupt(call)
 
     def _interrupt(self, call: Call) -> None:

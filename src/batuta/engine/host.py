@@ -9,6 +9,7 @@ from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.waiters import Waiters
 from batuta.ids import RunId
 from batuta.journal.records import Message
+from batuta.journal.store import Store
 from batuta.settings import Settings
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class Host(Protocol):
     """Whose code is running now, for the watchdog."""
 
     waiters: Waiters
+    store: Store
 
     def submit(self, run: LiveRun) -> None:
         """The run's change is to be written."""

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("batuta.engine")
 
-_PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
+PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 _DONE, _FAILED, _UPDATE = EntryKind.ACTIVITY_DONE, EntryKind.ACTIVITY_FAILED, EntryKind.UPDATE
 _ACTIVITY, _CANCEL = CommandKind.ACTIVITY, CommandKind.CANCEL
 
@@ -58,6 +58,9 @@ Effect = Command | Callable[[], None]
 
 class LiveRun:
     """One owned run. All methods are called on the worker's loop, from callbacks, never inside a task."""
+
+    early = is_call = False
+    """As a CallRun says."""
 
     __slots__ = (
         "_again",
@@ -153,7 +156,7 @@ class LiveRun:
         """What the first turn fixes for the run's life: the code, the Python and the limits it began with."""
         if body.start is not UNSET:
             body.start.fingerprint = self.workflow.fingerprint
-            body.start.python = _PYTHON
+            body.start.python = PYTHON
             body.start.max_payload = self._host.settings.max_payload
 
     def restore(self, entries: Sequence[Entry]) -> Replay:

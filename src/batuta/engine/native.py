@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from msgspec import UNSET, Raw, json
+from msgspec.structs import replace
 
 from batuta.authoring.backend import (
     Answer,
@@ -20,18 +21,25 @@ from batuta.authoring.backend import (
     as_datetime,
 )
 from batuta.authoring.definitions import Workflow, code_of
+from batuta.authoring.enqueueing import JobRequest
+from batuta.authoring.queues import Queue, QueueInfo
 from batuta.authoring.schedules import Schedule
-from batuta.authoring.starting import LARGEST_MEMO
 from batuta.authoring.tokens import AttemptRef
 from batuta.clock import SECOND, Clock, SystemClock
-from batuta.engine import outside
 from batuta.engine.closing import close_from_outside
+from batuta.engine.committer import MustQueue
+from batuta.engine.completing import Completing
 from batuta.engine.completion import Completion
+from batuta.engine.enqueueing import batch_runs, job_run, last_run, needs_clock
 from batuta.engine.following import last_of_chain
+from batuta.engine.guests import Entering
+from batuta.engine.queues import change_limits, queue_info
+from batuta.engine.relations import CANCEL_AGAIN
+from batuta.engine.rows import small
 from batuta.engine.session import Session
 from batuta.engine.slots import Plan
 from batuta.engine.starter import Starter
-from batuta.engine.takers import needs_taker, why_nobody_takes
+from batuta.engine.takers import needs_taker, why_held, why_nobody_takes
 from batuta.engine.talking import Messenger, as_message
 from batuta.engine.timetable import NativeSchedules
 from batuta.engine.waiters import Waiters
@@ -43,16 +51,15 @@ from batuta.errors import (
     NotParked,
     RunClosed,
     StoreUnavailable,
-    TooLarge,
     WorkflowBroken,
 )
-from batuta.ids import RunId, new_run_id, seed_of
+from batuta.failpoints import failpoint
+from batuta.ids import RunId, new_message_id, new_run_id, seed_of
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, decode_body
 from batuta.journal.failures import Failure
-from batuta.journal.records import Attempt, IfExists, Message, MessageKind, NewRun, Run, RunFilter
-from batuta.journal.states import CLOSED, RunState
-from batuta.journal.store import Store
-from batuta.serde import encode
+from batuta.journal.records import Attempt, IfExists, Message, MessageKind, NewRun, Run, RunFilter, StartOutcome
+from batuta.journal.states import CLAIMABLE, CLOSED, RunState
+from batuta.journal.store import Borrowed, Store
 from batuta.settings import Settings
 
 
@@ -65,6 +72,7 @@ class NativeBackend:
         self._workers: list[Worker] = []
         self._waiters = Waiters(store, self._runs_here)
         self._starter = Starter(store)
+        self._completing = Completing(store)
         self._messenger = Messenger(store, self._waiters, self._code_here)
         self.schedules = NativeSchedules(store, _new_run)
 
@@ -72,27 +80,73 @@ class NativeBackend:
 
     async def start(self, request: StartRequest) -> RunRef:
         new, body = _new_run(request)
-        session = self._session_for(new) if request.signal is None else None
-        if session is not None:
-            try:
-                completion = await session.start_here(new, body)
-                return RunRef(new.id, new.run_id, completion, new.run_id)
-            except WorkflowBroken:
-                body.commands = []  # its first turn cannot be run: let it be seen parked, with the reason
-            except AlreadyStarted:
-                if new.if_exists is IfExists.RETURN:
-                    return await self.find(new.id)
-                raise AlreadyStarted(new.id, str((await self._store.get(new.id)).state)) from None
+        if request.signal is None and (here := await self._start_here(new, body)) is not None:
+            return here
         new.start = json.encode(body).decode()
         if request.signal is None:
             run = await self._starter.start(new)
         else:
             run, _ = await self._store.start(new, as_message(MessageKind.SIGNAL, request.signal))
-        return RunRef(run.id, run.run_id, chain_id=run.chain_id)
+        return _ref(run)
+
+    async def enqueue(self, request: JobRequest) -> RunRef:
+        new = job_run(request, await self._now_for([request]))
+        if self._session_for(new) is not None:
+            here = await self._start_here(new, json.decode(new.start, type=Body))
+            if here is not None:
+                return here
+        return _ref(await self._starter.start(new))
+
+    async def enqueue_many(self, requests: Sequence[JobRequest], after: JobRequest | None) -> list[RunRef]:
+        now = await self._now_for(requests if after is None else [*requests, after])
+        runs, last = batch_runs(requests, after, now)
+        if not runs:
+            return [] if last is None else [_ref(await self._starter.start(last))]
+        failpoint("enqueue.before")
+        outcomes = await self._store.start_many(runs, last)
+        failpoint("enqueue.after")
+        return [_ref_of(place, outcome) for place, outcome in enumerate(outcomes)]
+
+    async def enter(
+        self, transaction: object, requests: Sequence[StartRequest | JobRequest], after: JobRequest | None
+    ) -> Entering:
+        jobs = [request for request in (*requests, after) if isinstance(request, JobRequest)]
+        now = await self._now_for(jobs)
+        runs = [job_run(one, now) if isinstance(one, JobRequest) else _unowned(one) for one in requests]
+        last = None if after is None else last_run(after, len(runs), now)
+        if last is not None and not runs:
+            runs, last = [last], None
+        return Entering(await self._store.enter(transaction, runs), runs, last, _ref_of)
+
+    def borrow(self, connection: object) -> Borrowed:
+        return self._store.borrow(connection)
+
+    async def _now_for(self, requests: Sequence[JobRequest]) -> int:
+        return await self._store.now() if needs_clock(requests) else 0
+
+    async def _start_here(self, new: NewRun, body: Body) -> RunRef | None:
+        """Have a worker of this process begin the run at once. None when none does: let it wait in its queue."""
+        session = self._session_for(new)
+        if session is None:
+            return None
+        owned = replace(new, expires=0, start="{}")
+        try:
+            completion = await session.start_here(owned, body)
+            return RunRef(new.id, new.run_id, completion, new.run_id)
+        except WorkflowBroken:
+            body.commands = []  # its first turn cannot be run: let it be seen parked, with the reason
+        except MustQueue:
+            body.commands = []
+            session.avoid(new.queue)
+        except AlreadyStarted:
+            if new.if_exists is IfExists.RETURN:
+                return await self.find(new.id)
+            raise AlreadyStarted(new.id, str((await self._store.get(new.id)).state)) from None
+        return None
 
     def _session_for(self, new: NewRun) -> Session | None:
         """A worker of this process that may begin the run at once."""
-        if new.delay or new.if_exists is IfExists.RESTART:
+        if new.delay or new.debounce or new.if_exists in _NOT_OWNED:
             return None
         for worker in self._workers:
             if worker.session is not None and worker.session.takes(new.queue, new.code):
@@ -103,7 +157,7 @@ class NativeBackend:
         self,
         workflows: Sequence[Workflow[..., Any]],
         activities: Sequence[object],
-        queues: Sequence[str],
+        queues: Sequence[str | Queue],
         schedules: Sequence[Schedule] = (),
         **settings: Any,
     ) -> Worker:
@@ -180,13 +234,20 @@ class NativeBackend:
 
     # -- ending runs from outside
 
-    async def cancel(self, ref: RunRef, reason: str) -> None:
-        # One name for all: asking again, or repeating a call whose answer was lost, must not cancel the clean-up.
+    async def cancel(self, ref: RunRef, reason: str, *, again: bool) -> bool:
+        # One name for all: asking twice, or repeating a call whose answer was lost, must not cancel the clean-up.
         message = Message(message_id=f"cancel:{ref.run_id}", kind=MessageKind.CANCEL, name=reason)
-        if not await self._store.send(ref.run_id, message):
-            run = await last_of_chain(self._store, ref.run_id)
-            if run.state in CLOSED:
-                raise RunClosed(run.id, str(run.state))
+        if again:
+            message.message_id, message.body = f"cancel:{new_message_id()}", CANCEL_AGAIN
+        if await self._store.send(ref.run_id, message):
+            return True
+        run = await last_of_chain(self._store, ref.run_id)
+        if run.state in CLOSED:
+            raise RunClosed(run.id, str(run.state))
+        if run.run_id == ref.run_id:
+            return False
+        message.message_id = f"cancel:{run.run_id}"  # that one was asked, and continued as this one
+        return await self._store.send(run.run_id, message)
 
     async def terminate(self, ref: RunRef, reason: str) -> None:
         for _ in range(100):
@@ -209,10 +270,10 @@ class NativeBackend:
 
     async def answer_activity(self, ref: AttemptRef, answer: Raw | Failure) -> None:
         body = Body(error=answer) if isinstance(answer, Failure) else Body(value=answer)
-        await outside.answer(self._store, ref, body)
+        await self._completing.answer(ref, body)
 
     async def beat_activity(self, ref: AttemptRef, details: Raw) -> None:
-        await outside.beat(self._store, ref, Body(value=details))
+        await self._completing.beat(ref, Body(value=details))
 
     # -- reading
 
@@ -221,14 +282,38 @@ class NativeBackend:
         attempts = await self._store.attempts(run.run_id)
         described = _description(run, attempts)
         if needs_taker(run):
-            why = why_nobody_takes(run, await self._store.workers())
+            why = why_nobody_takes(run, await self._store.workers()) or await self._why_held(run)
             described.reason = "; ".join(filter(None, (run.reason, why)))
         return described
+
+    async def _why_held(self, run: Run) -> str:
+        if run.state not in CLAIMABLE or run.wake_at is None or run.wake_at > await self._store.now():
+            return ""
+        return next((why_held(run, view) for view in await self._store.queues() if view.name == run.queue), "")
+
+    async def attempts(self, ref: RunRef) -> list[AttemptView]:
+        run = await last_of_chain(self._store, ref.run_id)
+        rows = await self._store.attempts(run.run_id)
+        _, last = await self._store.outcome(run.run_id)
+        return _views([row for row in rows if not _is_answer(row, last)]) + _answer_view(last)
+
+    # -- queues
+
+    async def queues(self) -> list[QueueInfo]:
+        return [queue_info(view) for view in await self._store.queues()]
+
+    async def pause_queue(self, name: str, paused: bool, note: str) -> None:
+        await self._store.pause_queue(name, paused, note)
+
+    async def limit_queue(self, name: str, changes: dict[str, Any]) -> None:
+        await change_limits(self._store, name, changes)
 
     async def journal(self, ref: RunRef) -> list[JournalLine]:
         lines: list[JournalLine] = []
         while page := await self._store.journal(ref.run_id, lines[-1].ord if lines else -1):
             lines.extend(_line(entry) for entry in page)
+        if not lines:
+            await self._store.get_run(ref.run_id)  # has it none, or is it not there?
         return lines
 
     async def list_runs(self, where: RunFilter, cursor: str | None, limit: int) -> RunPage:
@@ -253,8 +338,10 @@ def _new_run(request: StartRequest) -> tuple[NewRun, Body]:
         execution_timeout=round((request.execution_timeout or 0) * SECOND),
         version=request.version,
         code=code_of(request.workflow, request.version),
-        tags=_small(request.tags, "option 'tags'") if request.tags else "{}",
-        memo=_small(request.memo, "option 'memo'") if request.memo is not None else "null",
+        tags=small(request.tags, "option 'tags'") if request.tags else "{}",
+        memo=small(request.memo, "option 'memo'") if request.memo is not None else "null",
+        flow_key=request.key,
+        expires=round((request.expires or 0) * SECOND),
         if_exists=request.if_exists,
     )
     start = StartInfo(request.workflow, seed_of(run_id), key_base, version=request.version, timeout=new.timeout)
@@ -264,13 +351,25 @@ def _new_run(request: StartRequest) -> tuple[NewRun, Body]:
     return new, Body(value=Raw(request.input), start=start)
 
 
-def _small(value: Any, what: str) -> str:
-    """JSON of what stands in a run's row."""
-    try:
-        return encode(value, what, LARGEST_MEMO).decode()
-    except TooLarge as error:
-        advice = "it is read with every list of runs; give what is large as an argument of the workflow"
-        raise TooLarge(what, error.size, error.limit, advice) from None
+def _unowned(request: StartRequest) -> NewRun:
+    new, body = _new_run(request)
+    new.start = json.encode(body).decode()
+    return new
+
+
+_NOT_OWNED = (IfExists.RESTART, IfExists.RENEW)
+
+
+def _ref(run: Run) -> RunRef:
+    return RunRef(run.id, run.run_id, chain_id=run.chain_id)
+
+
+def _ref_of(place: int, outcome: StartOutcome) -> RunRef:
+    """Raises what became of one of a batch, if that is an error."""
+    if not isinstance(outcome, Exception):
+        return _ref(outcome[0])
+    outcome.add_note(f"this is of call {place} of the batch; the others may have been enqueued")
+    raise outcome
 
 
 def _closing_command(last: Entry | None) -> Command | None:
@@ -309,20 +408,40 @@ def _description(run: Run, attempts: Sequence[Attempt]) -> Description:
         version=run.version,
         tags=json.decode(run.tags),
         memo=json.decode(run.memo),
-        attempts=[
-            AttemptView(
-                seq=attempt.seq,
-                number=attempt.number,
-                started_at=as_datetime(attempt.started_at),
-                ended_at=as_datetime(attempt.ended_at),
-                next_at=as_datetime(attempt.next_at),
-                error=attempt.error,
-                details=attempt.details,
-                outside=attempt.outside and attempt.ended_at is None,
-            )
-            for attempt in attempts
-        ],
+        attempts=_views(attempts),
     )
+
+
+def _views(attempts: Sequence[Attempt]) -> list[AttemptView]:
+    return [
+        AttemptView(
+            seq=attempt.seq,
+            number=attempt.number,
+            started_at=as_datetime(attempt.started_at),
+            ended_at=as_datetime(attempt.ended_at),
+            next_at=as_datetime(attempt.next_at),
+            error=attempt.error,
+            details=attempt.details,
+            outside=attempt.outside and attempt.ended_at is None,
+        )
+        for attempt in attempts
+    ]
+
+
+def _is_answer(row: Attempt, last: Entry | None) -> bool:
+    """Whether the row was noted while the attempt that succeeded was under way."""
+    if last is None or last.kind is not EntryKind.ACTIVITY_DONE:
+        return False
+    body = decode_body(last)
+    return row.seq == body.seq and row.number == body.attempts
+
+
+def _answer_view(last: Entry | None) -> list[AttemptView]:
+    """The attempt that succeeded, as the journal has it."""
+    if last is None or last.kind is not EntryKind.ACTIVITY_DONE:
+        return []
+    body = decode_body(last)
+    return _views([Attempt(seq=body.seq, number=body.attempts, started_at=body.started_at, ended_at=last.at)])
 
 
 def _line(entry: Entry) -> JournalLine:

@@ -11,6 +11,7 @@ from batuta.clock import SECOND
 from batuta.errors import StoreError
 from batuta.failpoints import failpoint
 from batuta.ids import jitter
+from batuta.journal.records import WorkerInfo
 
 if TYPE_CHECKING:
     from batuta.engine.session import Session
@@ -19,6 +20,8 @@ log = logging.getLogger("batuta.engine")
 
 _AFTER_ERROR = 1.0
 _LONGEST_PAUSE = 10.0
+_HELD_PAUSE = 1.0
+_SHORTEST_PAUSE = 0.001
 _SLICE = 32
 """Runs that are brought into memory before others get their turn on the event loop."""
 
@@ -33,10 +36,16 @@ class Poller:
         self.claims_begun = self.claims_ended = 0
         """While one is under way the store may know of runs that we do not have yet."""
         self._wake = asyncio.Event()
+        self._held = False
+        """The last look had to leave what a limit held back."""
         self._due: list[int] = []
         self._idle = 0
         """Looks in a row that found nothing. Heartbeats tell what is due, so that looking is a net below a net."""
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def claiming(self) -> bool:
+        return self.claims_begun > self.claims_ended
 
     async def start(self) -> None:
         """Look once, so that it is known whether anything waits, and then for ever."""
@@ -72,7 +81,7 @@ class Poller:
         """A run has left memory: there is room, and it may come back."""
         if wake_at is not None:
             self._comes_back(wake_at)
-        if self.backlog:
+        if self.backlog or self._held:
             self._wake.set()
 
     def _comes_back(self, wake_at: int) -> None:
@@ -101,38 +110,55 @@ class Poller:
     async def _claim(self) -> float | None:
         """Take what is due and fits. Returns how long to wait for the next look; None: until woken."""
         session = self._session
+        info, most = session.intake.appetite(session.runs.values())
         limit = min(session.free, session.settings.claim_batch)
+        if most is not None and most < limit:
+            limit = most
         if limit <= 0:
             self.backlog = True
             return None if session.store.poll_seconds is None else session.store.poll_seconds
         failpoint("claim.before")
         self.claims_begun += 1
         try:
-            tapes = await session.store.claim(session.info, limit)
+            claim = await session.store.claim(info, limit, session.intake.room())
         finally:
             self.claims_ended += 1
+        tapes = claim.tapes
         if tapes:
             failpoint("claim.after")
-        self.backlog = len(tapes) == limit
+        self.backlog = len(tapes) == limit or info is not session.info
+        self._held = claim.held
+        if claim.again_at is not None:
+            heappush(self._due, claim.again_at)
         self._idle = 0 if tapes else self._idle + 1
+        session.intake.expect(tapes)
         loop = asyncio.get_running_loop()
         for first in range(0, len(tapes), _SLICE):
             failpoint("claim.loaded")
-            loop.call_soon(session.adopt_all, tapes[first : first + _SLICE])
-        if self.backlog:
+            loop.call_soon(session.adopt_claimed, tapes[first : first + _SLICE])
+        if len(tapes) == limit:
             await asyncio.sleep(0)
             return 0.0
-        return await self._until_due()
+        return self._until_room() if self._held else await self._until_due(info)
 
-    async def _until_due(self) -> float | None:
+    def _until_room(self) -> float:
+        """What is held back may come when a run leaves this worker, which wakes us, or another one; or by time."""
+        session = self._session
+        now = session.clock.now()
+        while self._due and self._due[0] <= now:
+            heappop(self._due)
+        pause = _HELD_PAUSE if session.store.poll_seconds is None else session.store.poll_seconds
+        return min(pause, (self._due[0] - now) / SECOND) if self._due else pause
+
+    async def _until_due(self, info: WorkerInfo) -> float | None:
         session = self._session
         now = session.clock.now()
         while self._due and self._due[0] <= now:
             heappop(self._due)
         pause = session.store.poll_seconds
         if pause is None:  # hints are certain, but nobody hints at the passing of time
-            due_at = await session.store.due_at(session.info)
-            return None if due_at is None else max(0.0, (due_at - now) / SECOND)
+            due_at = await session.store.due_at(info)
+            return None if due_at is None else max(_SHORTEST_PAUSE, (due_at - now) / SECOND)
         pause = min(pause * 2.0 ** min(self._idle, 10), _LONGEST_PAUSE) * (0.9 + 0.2 * jitter())
         return min(pause, max(0.0, (self._due[0] - now) / SECOND)) if self._due else pause
 

@@ -11,13 +11,16 @@ import multiprocessing
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 from msgspec import Raw, json
 
 from batuta.authoring.attempt import CompleteLater
+from batuta.authoring.failures import to_failure
 from batuta.engine.calls import Call
-from batuta.engine.child import BEAT, DONE, LATER, Request, serve
+from batuta.engine.child import ANSWERS, BEAT, DONE, FAILED, LATER, PROGRESS, SAVE, Request, serve
+from batuta.engine.heartbeats import Heartbeats
 from batuta.errors import ProcessDied
 from batuta.journal.failures import Failure
 
@@ -40,9 +43,18 @@ class Child:
         self._process = _spawn.Process(target=serve, args=(theirs,), name="batuta-activity")
         self._process.start()
         theirs.close()
+        self.was_idle = False
 
     def kill(self) -> None:
         self._process.kill()
+
+    def asked(self, request: bytes) -> bool:
+        """Give it work. False when it is not there any more."""
+        try:
+            self.pipe.send_bytes(request)
+        except OSError:
+            return False
+        return True
 
     def buried(self) -> int | None:
         """It is killed, or about to end: wait for that. Its exit code, negative for a signal."""
@@ -54,8 +66,8 @@ class Child:
 class Processes:
     """The processes of one worker, made when they are needed and kept for the next attempt."""
 
-    def __init__(self, most: int, beat: Callable[[Call, str | None], None], may_act: Callable[[], bool]) -> None:
-        self._beat, self._may_act = beat, may_act
+    def __init__(self, most: int, beats: Heartbeats, may_act: Callable[[], bool]) -> None:
+        self._beats, self._may_act = beats, may_act
         self._threads = ThreadPoolExecutor(most, thread_name_prefix="batuta-process")
         self._lock = threading.Lock()
         self._idle: list[Child] = []
@@ -92,9 +104,14 @@ class Processes:
             if call.over:
                 raise asyncio.CancelledError
             time.sleep(0.05)
+        request = json.encode(_request(call, limit))
         child = self._take(call)
+        while child.was_idle and not child.asked(request):  # it died meanwhile, and nothing has begun
+            child.buried()
+            child = self._take(call)
         try:
-            child.pipe.send_bytes(json.encode(_request(call, limit)))
+            if not child.was_idle:
+                child.pipe.send_bytes(request)
             answer = self._listen(call, child)
         except (EOFError, OSError):
             self._forget(call)
@@ -124,9 +141,18 @@ class Processes:
     def _listen(self, call: Call, child: Child) -> bytes:
         while True:
             frame = child.pipe.recv_bytes()
-            if frame[:1] != BEAT:
+            if frame[:1] in ANSWERS:
                 return frame
-            self._beat(call, frame[1:].decode() or None)
+            self._hear(call, child, frame[:1], frame[1:].decode())
+
+    def _hear(self, call: Call, child: Child, kind: bytes, text: str) -> None:
+        """Something that its code says or asks while it runs."""
+        if kind == BEAT:
+            self._beats.note(call, text or None)
+        elif kind == PROGRESS:
+            self._beats.note_progress(call, text)
+        else:
+            child.pipe.send_bytes(_asked(lambda: self._beats.save(call, text) if kind == SAVE else call.batch()))
 
     def _forget(self, call: Call) -> None:
         with self._lock:
@@ -136,6 +162,7 @@ class Processes:
         with self._lock:
             self._busy.pop(call, None)
             if not call.over and not self._closed:  # else it was, or is being, killed
+                child.was_idle = True
                 self._idle.append(child)
                 return
         child.kill()
@@ -157,8 +184,16 @@ def _request(call: Call, limit: int) -> Request:
         seq=info.seq,
         started_at=info.started_at,
         namespace=info.namespace,
+        ref=info.ref,
         last_details=info.last_details,
     )
+
+
+def _asked(ask: Callable[[], Future[Any]]) -> bytes:
+    try:
+        return DONE + json.encode(ask().result())
+    except Exception as error:  # noqa: BLE001 - whatever it is, the code that asked is told
+        return FAILED + json.encode(to_failure(error))
 
 
 def _read(answer: bytes) -> bytes:

@@ -90,12 +90,21 @@ async def call_routed(machine: Machine, pending: PendingActivity, id: str) -> An
         raise
 
 
-class Sent(Struct, kw_only=True):
+class Caller(Struct, frozen=True):
+    """The call, in the run whose code made it."""
+
+    id: str
+    run_id: RunId
+    seq: int
+
+
+class Sent(Struct, kw_only=True, omit_defaults=True):
     """What goes with an activity to another queue."""
 
     options: ActivityOptions
     issued_at: int
     """Its times count from here."""
+    caller: Caller | None = None
 
 
 def routed_run_id(machine: Machine, route: Route) -> RunId:
@@ -105,7 +114,8 @@ def routed_run_id(machine: Machine, route: Route) -> RunId:
 def routed_run(machine: Machine, route: Route) -> NewRun:
     """The child, as the store is to insert it. The same every time it is asked for."""
     pending, run_id = route.pending, routed_run_id(machine, route)
-    sent = Sent(options=replace(pending.options, queue=None), issued_at=pending.issued_at)
+    caller = Caller(machine.identity.id, machine.identity.run_id, route.seq)
+    sent = Sent(options=replace(pending.options, queue=None), issued_at=pending.issued_at, caller=caller)
     start = StartInfo(
         pending.name,
         seed_of(run_id),
@@ -195,6 +205,11 @@ def activity_code(name: str) -> str:
     return f"activity:{name}"
 
 
+def caller_of(start: StartInfo) -> Caller | None:
+    """Who called the activity that a run executes for another one."""
+    return None if start.options is UNSET else json.decode(start.options, type=Sent).caller
+
+
 class _Through:
     """Arguments and results of a routed call pass as they are: the activity's own codec reads them."""
 
@@ -216,15 +231,21 @@ class RoutedCall(Workflow[..., Any]):
     def __init__(self, activity: Activity[..., Any]) -> None:
         async def perform(arguments: Raw) -> Any:
             machine = cast("Machine", current_runtime.get())
-            sent = json.decode(machine.start.options if machine.start.options is not UNSET else b"{}", type=Sent)
+            options, issued_at = self.options(machine.start)
             return await machine.call_activity(
-                activity.name, None, _Through.result_decoder, arguments, sent.options, sent.issued_at
+                activity.name, None, _Through.result_decoder, arguments, options, issued_at
             )
 
         super().__init__(perform, name="routed")
+        self.activity = activity
         self.name = activity.name
         self.codec = cast(Any, _Through())
         self.fingerprint = "routed"  # the activity's code is not replayed
+
+    def options(self, start: StartInfo) -> tuple[ActivityOptions, int]:
+        """How it is to be called, and the time from which its limits count; 0: from when its run begins."""
+        sent = json.decode(start.options if start.options is not UNSET else b"{}", type=Sent)
+        return sent.options, sent.issued_at
 
 
 def with_attempts(told: str, last: Entry) -> str:

@@ -19,12 +19,14 @@ from batuta.engine.completion import Completion
 from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.executor import Executor
 from batuta.engine.generators import turns
+from batuta.engine.intake import Intake
+from batuta.engine.jobs import CallRun
 from batuta.engine.lease import Lease
 from batuta.engine.live import LiveRun
 from batuta.engine.machine import RunIdentity
 from batuta.engine.poller import Poller
 from batuta.engine.replay import Replay
-from batuta.engine.routes import Route, end_overdue, routed_run_id
+from batuta.engine.routes import Route, RoutedCall, end_overdue, routed_run_id
 from batuta.engine.schedules import Scheduler
 from batuta.engine.timers import Timers
 from batuta.engine.waiters import Waiters
@@ -33,7 +35,7 @@ from batuta.errors import InvalidInput, StoreError, StoreUnavailable, UnknownRun
 from batuta.failpoints import failpoint
 from batuta.ids import RunId, new_worker_id
 from batuta.journal.entries import Body
-from batuta.journal.records import Hint, Message, NewRun, Pulse, Tape, WorkerInfo
+from batuta.journal.records import Hint, Message, NewRun, Pulse, RunKind, Tape, WorkerInfo
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
 from batuta.settings import Settings
@@ -56,6 +58,7 @@ class Session:
         workflows: Mapping[str, Workflow[..., Any]],
         activities: Mapping[str, Activity[..., Any]],
         queues: Sequence[str],
+        rooms: Mapping[str, int],
         settings: Settings,
         clock: Clock,
         on_lost: Callable[[str], None],
@@ -72,6 +75,7 @@ class Session:
             pid=os.getpid(),
             lease=round((settings.lease if self._beats else _FOR_EVER) * SECOND),
         )
+        self.intake = Intake(self.info, workflows, rooms, settings)
         self.runs: dict[RunId, LiveRun] = {}
         self.draining = False
         self._on_lost = on_lost
@@ -93,6 +97,7 @@ class Session:
         """Being read. One read at a time: the tape of a second could be older than what the run has done since."""
         self._hinted: set[RunId] = set()
         self._lingering: set[RunId] = set()
+        self._early: list[tuple[CallRun, Message]] = []
         self._told: dict[RunId, list[Message]] = {}
         self._to_read: set[RunId] = set()
         self._unhurried: set[RunId] = set()
@@ -266,6 +271,7 @@ class Session:
         run_id = run.run_id
         if self.runs.get(run_id) is run:
             del self.runs[run_id]
+            self.intake.leave(run)
             for named in (self._hinted, self._lingering, self._unhurried):
                 if named:  # empty as a rule; UUIDs hash slowly
                     named.discard(run_id)
@@ -298,14 +304,21 @@ class Session:
             and code in self.workflows
             and self.free > 0
             and not self._poller.backlog
+            and self.intake.may_start(queue, self._monotonic(), claiming=self._poller.claiming)
         )
+
+    def avoid(self, queue: str) -> None:
+        """No start into that queue may be owned, for a while."""
+        self.intake.avoid(queue, self._monotonic())
 
     def start_here(self, new: NewRun, body: Body) -> asyncio.Future[Completion]:
         """Run the first turn and insert the run already owned. The future fails as the start does."""
         future: asyncio.Future[Completion] = self._loop.create_future()
         if not self._starts:
             self._loop.call_soon(self._begin_starts, context=self._context)  # not in the starter's context
-        self._starts.append((new, self.workflows[new.code], body, future))
+        workflow = self.workflows[new.code]
+        self._starts.append((new, workflow, body, future))
+        self.intake.enter(new.queue, workflow)
         return future
 
     def _begin_starts(self) -> None:
@@ -313,7 +326,7 @@ class Session:
             for _ in range(min(_SLICE, len(self._starts))):
                 new, workflow, body, future = self._starts.popleft()
                 identity = RunIdentity(new.run_id, new.id, new.queue, self.store.namespace, new.chain_id)
-                run = LiveRun(self, workflow, identity, epoch=1)
+                run = self._live(workflow, identity, epoch=1)
                 run.starting = future
                 self.runs[new.run_id] = run
                 try:
@@ -323,6 +336,11 @@ class Session:
         if self._starts:
             self._loop.call_soon(self._begin_starts)
 
+    def adopt_claimed(self, tapes: Sequence[Tape]) -> None:
+        """Bring runs into memory that the poller has claimed, and the intake expects."""
+        self.intake.expect(tapes, sign=-1)
+        self.adopt_all(tapes)
+
     def adopt_all(self, tapes: Sequence[Tape]) -> None:
         """Bring claimed runs into memory."""
         with turns():
@@ -331,6 +349,21 @@ class Session:
                     self.adopt(tape)
                 except Exception:
                     log.exception("run %s could not be brought into memory", tape.run.id)
+        self._begin_early()  # not within `turns`: their code may begin at once
+
+    def _live(self, workflow: Workflow[..., Any], identity: RunIdentity, epoch: int) -> LiveRun:
+        if isinstance(workflow, RoutedCall):
+            return CallRun(self, workflow, identity, epoch)
+        return LiveRun(self, workflow, identity, epoch)
+
+    def _begin_early(self) -> None:
+        early, self._early = self._early, []
+        for run, message in early:
+            try:
+                run.begin_early(message)
+            except Exception:
+                log.exception("run %s could not be begun and will be read again", run.identity.id)
+                run.drop()
 
     def adopt(self, tape: Tape) -> None:
         """Bring a claimed run into memory."""
@@ -341,10 +374,18 @@ class Session:
         if here is not None and not here.leaving:
             here.drop()
         identity = RunIdentity(row.run_id, row.id, row.queue, self.store.namespace, row.chain_id)
-        run = LiveRun(self, self.workflows[row.code or row.name], identity, row.epoch)
+        run = self._live(self.workflows[row.code or row.name], identity, row.epoch)
         run.deadline = row.deadline
-        run.parent = None if row.parent_run_id is None else (row.parent_run_id, row.parent_seq)
+        if row.parent_run_id is not None and row.kind is not RunKind.JOB:
+            run.parent = (row.parent_run_id, row.parent_seq)
+        if row.run_id not in self.runs:
+            self.intake.enter(row.queue, run.workflow)
         self.runs[row.run_id] = run
+        if isinstance(run, CallRun):
+            run.batched = row.kind is RunKind.JOB and row.parent_run_id is not None
+            if run.may_begin_early(tape):
+                self._early.append((run, tape.messages[0]))
+                return
         if len(tape.entries) != row.head + 1:
             run.head = run.durable = row.head
             run.park(f"its journal has {len(tape.entries)} entries, and its row says {row.head + 1}: restore a backup")
@@ -482,7 +523,7 @@ class Session:
         found = await self.store.unread(run_ids)
         for run_id in run_ids:
             run = self.runs.get(run_id)
-            if run is None or run.leaving or not run.ready or run.durable < 0:
+            if run is None or run.leaving or not run.ready or (run.durable < 0 and not run.early):
                 continue
             epoch, messages = found.get(run_id, (-1, []))
             if epoch == -1 or epoch > run.epoch:  # a lower one is old news
@@ -519,7 +560,7 @@ class Session:
         missing = {
             run_id: run.epoch
             for run_id, run in self.runs.items()
-            if run_id not in pulse.owned and run.durable >= 0 and not run.leaving
+            if run_id not in pulse.owned and (run.durable >= 0 or run.early) and not run.leaving
         }
         for run_id, epoch in missing.items():
             if self._missing.get(run_id) == epoch:
@@ -537,7 +578,7 @@ class Session:
         known = (tape.run.code or tape.run.name) in self.workflows
         if ours and tape.run.state is RunState.RUNNING and run_id not in self.runs and known:
             log.info("run %s was claimed by a call whose answer was lost", run_id)
-            self._loop.call_soon(self.adopt, tape)
+            self._loop.call_soon(self.adopt_all, [tape])
 
     def _spawn(self, work: Any) -> None:
         task = self._loop.create_task(_logged(work), context=self._context)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from batuta.errors import UnknownActivity, UnknownWorkflow
+from batuta.errors import UnknownActivity, UnknownJob, UnknownWorkflow
+from batuta.journal.queues import QueueView
 from batuta.journal.records import Run, RunKind, WorkerView
 from batuta.journal.states import CLAIMABLE, RunState
 
@@ -32,8 +33,25 @@ def why_nobody_takes(run: Run, workers: Sequence[WorkerView]) -> str:
     return ""
 
 
+def why_held(run: Run, queue: QueueView) -> str:
+    """Says so when its queue holds a run that is due; else empty."""
+    if queue.paused:
+        return f"queue {queue.name!r} is paused" + (f": {queue.note}" if queue.note else "")
+    limits = queue.limits
+    if limits.concurrency is not None and queue.running >= limits.concurrency:
+        return f"queue {queue.name!r} has as many running as it may at once ({limits.concurrency})"
+    if not limits.any:
+        return ""
+    names = [name for name in limits.__struct_fields__ if getattr(limits, name) is not None]
+    keyed = f" of key {run.flow_key!r}" if run.flow_key and any(name.startswith("key") for name in names) else ""
+    return f"queue {queue.name!r} has limits ({', '.join(names)}): it waits for its turn{keyed}"
+
+
 def _nobody_has(run: Run, code: set[str]) -> str:
     if run.kind is RunKind.ACTIVITY:
         known = {name.removeprefix("activity:") for name in code if name.startswith("activity:")}
         return str(UnknownActivity(run.name, known))
+    if run.kind is RunKind.JOB:
+        known = {name.removeprefix("job:") for name in code if name.startswith("job:")}
+        return str(UnknownJob(run.name, known))
     return str(UnknownWorkflow(run.name, {name for name in code if ":" not in name}, run.version))

@@ -10,10 +10,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from batuta.authoring.definitions import Activity, Place, Workflow, activities_of, by_code
-from batuta.authoring.names import check_name
+from batuta.authoring.queues import Queue
 from batuta.clock import Clock
 from batuta.engine.collector import tune_collector
 from batuta.engine.committer import STORE_FAILED
+from batuta.engine.jobs import job_workflows
+from batuta.engine.queues import declared_queues, set_limits
 from batuta.engine.routes import routed_calls
 from batuta.engine.schedules import reconcile
 from batuta.engine.session import Session
@@ -35,7 +37,7 @@ class Worker:
         store: Store,
         workflows: Sequence[Workflow[..., Any]],
         activities: Sequence[object],
-        queues: Sequence[str],
+        queues: Sequence[str | Queue],
         settings: Settings,
         clock: Clock,
         crew: list[Worker],
@@ -44,10 +46,12 @@ class Worker:
     ) -> None:
         self._plans = plans
         self._activities = _activities_by_name(activities)
-        self.code = by_code(workflows) | routed_calls(self._activities)
+        self.code = by_code(workflows) | routed_calls(self._activities) | job_workflows(self._activities)
         if isinstance(queues, str) or not queues:
             raise InvalidInput(f"queues={queues!r} must be a list of queue names, such as ['default']")
-        self._queues = list(dict.fromkeys(check_name(queue, "queue") for queue in queues))
+        self._declared = declared_queues(queues)
+        self._queues = list(self._declared)
+        self._rooms = {name: one.per_worker for name, one in self._declared.items() if one.per_worker is not None}
         self._store, self._settings, self._clock = store, settings, clock
         self._crew, self._waiters = crew, waiters
         self._stopping = False
@@ -74,6 +78,7 @@ class Worker:
         if self._settings.tune_collector:
             tune_collector()
         await reconcile(self._store, self._plans)
+        await set_limits(self._store, self._declared.values())
         session = self._new_session()
         await session.open()
         self.session = session
@@ -111,6 +116,7 @@ class Worker:
             self.code,
             self._activities,
             self._queues,
+            self._rooms,
             self._settings,
             self._clock,
             self._lost,

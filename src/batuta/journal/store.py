@@ -12,7 +12,7 @@ Errors, the same for all stores (see `batuta.errors`):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
@@ -70,6 +70,36 @@ class Heart(Protocol):
         ...
 
 
+class Guest(Protocol):
+    """A transaction that is the caller's own. What is started in it exists if, and only if, that commits."""
+
+    blocking: bool
+    """Its connection blocks: `start_many` never suspends, and belongs into the thread that has the connection."""
+    brief: bool
+    """It blocks for so little time that an event loop may wait for it."""
+
+    async def start_many(self, runs: Sequence[NewRun], after: NewRun | None = None) -> list[StartOutcome]:
+        """As that of `Store`, with the caller's connection alone. Those that are new become due when it commits.
+
+        Raises WrongTransaction and TransactionFailed; other errors of the connection are its driver's own.
+        """
+        ...
+
+
+class Borrowed(Protocol):
+    """A transaction on the caller's own connection that the store begins and ends, under the store's locks."""
+
+    def begin(self) -> Generator[float, None, None]:
+        """Begin it. As long as others write, this gives the seconds after which to go on asking.
+
+        Raises WrongTransaction, StoreUnavailable (others write for too long), and the driver's errors."""
+        ...
+
+    def end(self, *, commit: bool) -> None:
+        """End it. Does nothing when it has ended by itself."""
+        ...
+
+
 class Store(Protocol):
     """One namespace of one database."""
 
@@ -111,6 +141,15 @@ class Store(Protocol):
         them takes one from its `awaits`, and puts no message into its inbox. Its outcome is the last of the list.
         Written again (its run_id is there already), all of it is as it was the first time.
         """
+        ...
+
+    async def enter(self, transaction: object, runs: Sequence[NewRun]) -> Guest:
+        """Make ready for these runs to be started inside a transaction of the caller's own: a connection or session of
+        any driver that the store knows, on its own database. Does not touch it. Raises WrongTransaction."""
+        ...
+
+    def borrow(self, connection: object) -> Borrowed:
+        """For a database where a transaction needs more than the database's own locks. Raises WrongTransaction."""
         ...
 
     async def send(self, run_id: RunId, message: Message) -> bool:
@@ -241,6 +280,7 @@ class Store(Protocol):
         ...
 
     # -- reading
+    # A run that is not there raises UnknownRun where one thing is asked for, and where many are there are none of them.
 
     async def get(self, id: str) -> Run:
         """The current run of the id: the last one begun. Raises UnknownRun."""
@@ -258,8 +298,8 @@ class Store(Protocol):
         """The epoch that wrote each entry, in order."""
         ...
 
-    async def attempts(self, run_id: RunId) -> list[Attempt]:
-        """By seq and number."""
+    async def attempts(self, run_id: RunId, seq: int | None = None) -> list[Attempt]:
+        """By seq and number. `seq`: those of that call."""
         ...
 
     async def outputs(self, run_id: RunId) -> list[Output]:
@@ -275,7 +315,7 @@ class Store(Protocol):
         ...
 
     async def outcome(self, run_id: RunId) -> tuple[Run, Entry | None]:
-        """The run and its last entry."""
+        """The run and its last entry. Raises UnknownRun."""
         ...
 
     async def list_runs(self, where: RunFilter, cursor: str | None = None, limit: int = 50) -> Page:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from msgspec.json import Encoder
+from msgspec.structs import replace
 
 from batuta.errors import AlreadyStarted, RunClosed, UnknownRun
 from batuta.ids import RunId
@@ -41,6 +42,7 @@ BEAT_LIMIT = 2_000
 """Runs that one transaction of a heartbeat times out, revives or reaps at most, each."""
 
 TIMED_OUT = "the run was over its time"
+EXPIRED = "the run had expired before anybody began it"
 POISONED = "its workers died with it, again and again, without progress"
 PARENT_CLOSED = "its parent has closed"
 
@@ -54,9 +56,42 @@ def judge(change: Change, epoch: int, head: int, closed: bool) -> Verdict | bool
     return False if head == change.new_head else Verdict.REFUSED
 
 
-def may_replace(policy: IfExists, closed: bool) -> bool:
+def may_replace(new: NewRun, closed: bool, created_at: int, now: int) -> bool:
     """Whether a start may take the id over from the run that has it."""
-    return policy is IfExists.RESTART and closed
+    if new.if_exists is IfExists.RENEW:
+        return closed and created_at + new.fresh <= now
+    return new.if_exists is IfExists.RESTART and closed
+
+
+GIVES = frozenset({IfExists.RETURN, IfExists.RENEW})
+"""Policies that give the run which has the id, instead of refusing."""
+
+
+def expiry_of(run: NewRun, now: int) -> int | None:
+    """When a new run is closed if nobody has claimed it."""
+    return now + run.expires if run.expires else None
+
+
+def overtime(deadline: int | None, expires_at: int | None, now: int) -> str:
+    """Why an open run is to be closed now; empty when it is in time."""
+    if deadline is not None and deadline <= now:
+        return TIMED_OUT
+    return EXPIRED if expires_at is not None and expires_at <= now else ""
+
+
+def claimed_deadline(deadline: int | None, expires_at: int | None, now: int) -> int | None:
+    """The deadline of a run once it is claimed: what has expired is over its time."""
+    if expires_at is None or expires_at > now:
+        return deadline
+    return expires_at if deadline is None else min(deadline, expires_at)
+
+
+def put_off(new: NewRun, created_at: int, now: int) -> tuple[int, int | None]:
+    """When a debounced run, first started at `created_at`, is due after one more start, and its deadline."""
+    wake_at = now + new.delay
+    if new.debounce_limit:
+        wake_at = min(wake_at, created_at + new.debounce_limit)
+    return wake_at, deadline_of(new, wake_at - new.delay, created_at)
 
 
 def deadline_of(run: NewRun, now: int, chain_created_at: int) -> int | None:
@@ -66,6 +101,38 @@ def deadline_of(run: NewRun, now: int, chain_created_at: int) -> int | None:
     return min((at for at in (own, chain) if at is not None), default=None)
 
 
+def unowned(new: NewRun, now: int, deadline: int | None) -> Run:
+    """The row of a run that has just come in, for whoever claims it."""
+    return Run(
+        run_id=new.run_id,
+        id=new.id,
+        chain_id=chain_of(new),
+        kind=new.kind,
+        name=new.name,
+        queue=new.queue,
+        priority=new.priority,
+        state=RunState.PENDING,
+        epoch=0,
+        head=-1,
+        owner=None,
+        wake_at=now + new.delay,
+        created_at=now,
+        closed_at=None,
+        deadline=deadline,
+        deaths=0,
+        reason="",
+        failed_code=[],
+        version=new.version,
+        tags=new.tags,
+        memo=new.memo,
+        code=code_of(new),
+        parent_run_id=new.parent_run_id,
+        parent_seq=new.parent_seq,
+        flow_key=new.flow_key,
+        expires_at=expiry_of(new, now),
+    )
+
+
 def started(outcome: StartOutcome) -> tuple[Run, bool]:
     """Of a start that was alone: its run and whether it is new. Raises what kept it from being written."""
     if isinstance(outcome, Exception):
@@ -73,15 +140,15 @@ def started(outcome: StartOutcome) -> tuple[Run, bool]:
     return outcome
 
 
-def start_message(run: NewRun) -> Message:
-    """The message that waits for the first owner of an unowned run."""
-    return Message(message_id=f"start:{run.run_id}", kind=MessageKind.START, name=run.name, body=run.start)
+def start_message(run: NewRun, run_id: RunId | None = None) -> Message:
+    """The message that waits for the first owner of an unowned run: this one, or another that does its work."""
+    return Message(message_id=f"start:{run_id or run.run_id}", kind=MessageKind.START, name=run.name, body=run.start)
 
 
-def timed_out_entry(head: int, last: tuple[int, int] | None, now: int) -> Entry:
+def timed_out_entry(head: int, last: tuple[int, int] | None, now: int, reason: str = TIMED_OUT) -> Entry:
     """The last entry of a run that is over its time. `last` is time and crc of the entry at `head`."""
     at, crc = last or (0, 0)
-    return encode_entry(head + 1, EntryKind.TIMED_OUT, max(now, at), Body(reason=TIMED_OUT), crc)
+    return encode_entry(head + 1, EntryKind.TIMED_OUT, max(now, at), Body(reason=reason), crc)
 
 
 def may_take(code: Mapping[str, str], needed: str, failed_code: Sequence[str]) -> bool:
@@ -184,6 +251,11 @@ def parent_message(parent: RunId, policy: ParentPolicy) -> Message | None:
         return None
     kind = MessageKind.CANCEL if policy is ParentPolicy.CANCEL else MessageKind.TERMINATE
     return Message(message_id=f"parent:{parent}", kind=kind, name=PARENT_CLOSED)
+
+
+def member(new: NewRun, after: NewRun) -> NewRun:
+    """One of many, as the run that comes after them all knows it."""
+    return replace(new, parent_run_id=after.run_id, parent_policy=ParentPolicy.ABANDON)
 
 
 # -- refusals

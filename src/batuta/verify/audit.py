@@ -10,10 +10,10 @@ from batuta.authoring.definitions import Workflow, by_code
 from batuta.errors import UnknownRun
 from batuta.ids import RunId
 from batuta.journal.entries import CommandKind, Entry
-from batuta.journal.records import MessageKind, Run, RunFilter
+from batuta.journal.records import MessageKind, Run, RunFilter, RunKind
 from batuta.journal.states import CLOSED, RunState
 from batuta.journal.store import Store
-from batuta.verify.code import CodeCheck
+from batuta.verify.code import CodeCheck, call_workflow
 from batuta.verify.orphans import Orphans
 from batuta.verify.report import Report, Violation
 from batuta.verify.row import check_end, check_epochs, check_liveness
@@ -92,6 +92,8 @@ class _Audit:
     def _code(self, run: Run, tell: Callable[[str, str], None]) -> CodeCheck | None:
         """A replay, if there is code for the run. One that is parked for want of other code is known not to replay."""
         workflow = self._workflows.get(run.code or run.name)
+        if run.kind is not RunKind.WORKFLOW:
+            workflow = call_workflow(run.kind, run.name)
         if workflow is None or run.state is RunState.NEEDS_CODE:
             return None
         self.report.checked["I7"] += 1

@@ -59,7 +59,7 @@ def check_liveness(run: Run, waits_for_activity: bool, unread: int, tell: Tell) 
         if run.wake_at is not None:
             tell("I12", f"the run is {run.state}, and yet due")
     elif run.wake_at is None:
-        if run.state is RunState.PENDING:
+        if run.state is RunState.PENDING and not run.awaits:
             tell("I12", "the run is pending and never due")
         elif waits_for_activity:
             tell("I12", "the run waits for an activity that nobody executes: it is never due")

@@ -182,7 +182,7 @@ async def test_when_some_of_many_starts_may_be_written_the_outcome_is_unknown(
         raise StoreUnavailable("away")
 
     await store.start(new_run("taken"))
-    monkeypatch.setattr(store, "_taken", away)
+    monkeypatch.setattr(store, "_look_up", away)
     with pytest.raises(StoreUnavailable):
         await store.start_many([new_run("taken")])
     with pytest.raises(OutcomeUnknown):

@@ -98,4 +98,4 @@ async def test_a_worker_without_queues_or_code_can_beat(store: PostgresStore) ->
     await store.register(idle)
     pulse = await beat(store, idle)
     assert (pulse.alive, pulse.due_at, pulse.owned) == (True, None, {})
-    assert await store.claim(idle, 10) == []
+    assert (await store.claim(idle, 10)).tapes == []

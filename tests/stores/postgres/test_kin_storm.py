@@ -113,7 +113,7 @@ class Storm:
             by_run = {pen.run_id: pen for pen in self.pens}
             for index, change in enumerate(changes):
                 self._note(by_run.get(change.run_id), change, answers.get(index))
-            for tape in await self.store.claim(self.worker, 10):
+            for tape in (await self.store.claim(self.worker, 10)).tapes:
                 self.pens.append(Pen.of(tape))
 
     def _next(self, pen: Pen) -> Change:

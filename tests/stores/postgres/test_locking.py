@@ -99,7 +99,7 @@ async def test_an_eviction_that_waits_for_a_message_finds_it(store: PostgresStor
         await until_blocked(watcher)
         await sending.commit()
         await release
-    assert [tape.run.run_id for tape in await store.claim(worker, 10)] == [pen.run_id]
+    assert [tape.run.run_id for tape in (await store.claim(worker, 10)).tapes] == [pen.run_id]
 
 
 async def test_a_message_that_waits_for_an_eviction_wakes_the_run(store: PostgresStore, postgres_url: str) -> None:
@@ -117,7 +117,7 @@ async def test_a_message_that_waits_for_an_eviction_wakes_the_run(store: Postgre
         await until_blocked(watcher)
         await evicting.commit()
         assert await sending
-    assert [tape.run.run_id for tape in await store.claim(worker, 10)] == [pen.run_id]
+    assert [tape.run.run_id for tape in (await store.claim(worker, 10)).tapes] == [pen.run_id]
 
 
 async def test_a_claim_and_a_reaper_pass_by_what_others_hold(store: PostgresStore, postgres_url: str) -> None:
@@ -131,7 +131,7 @@ async def test_a_claim_and_a_reaper_pass_by_what_others_hold(store: PostgresStor
         store.shift_clock(11)
         worker = await live_worker(store)
         assert (await beat(store, worker, reap=True)).reaped == 1
-        assert {tape.run.id for tape in await store.claim(worker, 10)} == {"free", f"run-{owned[1].run_id}"}
+        assert {tape.run.id for tape in (await store.claim(worker, 10)).tapes} == {"free", f"run-{owned[1].run_id}"}
 
 
 async def test_a_row_that_stays_locked_is_unavailable(store: PostgresStore, postgres_url: str) -> None:

@@ -12,7 +12,16 @@ from batuta.stores.postgres import PostgresStore, schema
 from batuta.testing.conformance.kit import live_worker, new_run, start_owned
 from tests.stores.postgres.raw import connection
 
-NAMES = ["0001_tables", "0002_functions", "0003_kin", "0004_beyond", "0009_schedules"]
+NAMES = [
+    "0001_tables",
+    "0002_functions",
+    "0003_kin",
+    "0004_beyond",
+    "0005_queues",
+    "0006_claims",
+    "0007_enqueue",
+    "0009_schedules",
+]
 
 
 async def test_a_plan_changes_nothing(empty_postgres_url: str) -> None:
@@ -56,7 +65,7 @@ async def test_schemas_live_side_by_side(empty_postgres_url: str) -> None:
         pen = await start_owned(store, worker, "same")
         assert await store.commit(worker.worker_id, [pen.change(1, consumed=["none"])]) == {}
         await store.start(new_run())
-        assert len(await store.claim(worker, 10)) == 1
+        assert len((await store.claim(worker, 10)).tapes) == 1
     ids = [(await store.get("same")).run_id for store in stores]
     assert ids[0] != ids[1]
     async with connection(empty_postgres_url) as raw:

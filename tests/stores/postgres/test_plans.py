@@ -90,6 +90,8 @@ async def _reach_out(store: PostgresStore, prefix: str) -> None:
     ]
     assert await store.commit(worker.worker_id, changes) == {3: Verdict.UNREAD}
     pens[0].wrote(changes[0])
+    again = Send(seq=9, id=f"{prefix}-4", message=signal("unheard of"), again=True)
+    assert await pens[0].write(store, worker, 0, effects=Effects(sends=[again])) is None
     assert await store.close_run(pens[0].run_id, 1, last_word(pens[0]), RunState.TERMINATED, "enough")
     await store.start(new_run(f"{prefix}-4"), signal("m"))
     await store.send(pens[4].run_id, signal("n"))
@@ -109,9 +111,8 @@ async def _whole_tables_read(session: Any) -> dict[str, int]:
 async def check_that_sleepers_cost_a_claim_nothing(store: PostgresStore, session: Any) -> None:
     worker = await live_worker(store)
     read = await _blocks_read(session)
-    assert (
-        await session.fetch(store._sql["claim"], "default", worker.worker_id, ["default"], ["flow"], ["v1"], 10) == []
-    )
+    values = ("default", worker.worker_id, ["default"], ["flow"], ["v1"], 10, None, None, [], [], [], [])
+    assert await session.fetch(store._sql["claim"], *values) == []
     assert await _blocks_read(session) - read < 200
 
 

@@ -49,7 +49,7 @@ async def test_ids_and_runs_of_one_are_unknown_to_the_other(stores: list[Postgre
     assert first.run_id != second.run_id
     with pytest.raises(UnknownRun):
         await bank.get_run(first.run_id)
-    assert len(await shop.claim(await live_worker(shop), 10)) == 1
+    assert len((await shop.claim(await live_worker(shop), 10)).tapes) == 1
     assert (await bank.get("same")).state is RunState.PENDING
 
 

@@ -17,7 +17,7 @@ from batuta.stores.sqlite import writer
 from batuta.stores.sqlite.store import SqliteStore
 from batuta.testing.conformance import MakeStore
 from batuta.testing.conformance.close import last_word
-from batuta.testing.conformance.kit import Pen, beat, live_worker, new_run, start_owned, worker_info
+from batuta.testing.conformance.kit import Pen, beat, claimed, live_worker, new_run, start_owned, worker_info
 
 ERRORS = {
     "EIO": (sqlite3.SQLITE_IOERR_WRITE, StoreFailed),
@@ -60,7 +60,7 @@ class World:
             "send": lambda: store.send(pen.run_id, Message(message_id="m", kind=MessageKind.SIGNAL)),
             "register": lambda: store.register(self.recruit),
             "retire": lambda: store.retire(worker.worker_id),
-            "claim": lambda: store.claim(worker, 5),
+            "claim": lambda: claimed(store, worker, 5),
             "commit": lambda: store.commit(worker.worker_id, [self.change()]),
             "commit of many": lambda: store.commit(worker.worker_id, [self.change(), *self.starts()]),
             "close_run": lambda: store.close_run(pen.run_id, 0, last_word(pen), RunState.TERMINATED, "x"),

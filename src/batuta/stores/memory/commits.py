@@ -9,6 +9,7 @@ from batuta.journal.records import Change, Effects, Move, NewRun, OutputKind, Re
 from batuta.journal.states import CLOSED, RunState
 from batuta.stores import rules
 from batuta.stores.memory.moment import Moment
+from batuta.stores.memory.queues import may_begin_at_once
 from batuta.stores.memory.tables import Row
 
 
@@ -36,7 +37,7 @@ class Commit:
             if refusals := self._reach_out(change, again=not verdict):
                 answers[index] = refusals
             if change.move is not None and change.move.state in CLOSED:
-                self._tell_kin(self._room.rows[change.run_id], change.move)
+                self._tell_kin(self._room.rows[change.run_id], change.move, again=not verdict)
         return answers
 
     def _judge(self, change: Change) -> Verdict | bool:
@@ -60,8 +61,12 @@ class Commit:
         if change.start is None or not self._room.is_live(self._worker_id, self._moment.now):
             return Verdict.REFUSED
         taken = self._room.current_row(change.start.id)
-        free = taken is None or rules.may_replace(change.start.if_exists, not taken.is_open)
-        return True if free else Verdict.EXISTS
+        if taken is not None and not self._may_replace(change.start, taken):
+            return Verdict.EXISTS
+        return True if may_begin_at_once(self._room, change.start.queue) else Verdict.QUEUED
+
+    def _may_replace(self, new: NewRun, taken: Row) -> bool:
+        return rules.may_replace(new, not taken.is_open, taken.run.created_at, self._moment.now)
 
     def _apply(self, change: Change) -> None:
         row = self._room.rows.get(change.run_id)
@@ -90,7 +95,7 @@ class Commit:
             if self._moment.hint.answered is not None:
                 self._moment.hint.answered.append(row.run.chain_id)
         if effects.successor is not None:
-            self._moment.begin(rules.follower(row.run, row.parent_policy, row.flow_key, effects.successor))
+            self._moment.begin(rules.follower(row.run, row.parent_policy, row.run.flow_key, effects.successor))
 
     def _reach_out(self, change: Change, *, again: bool) -> list[Refusal]:
         """Children and sends, also of a change that was written before: those that were taken then are known now."""
@@ -100,9 +105,9 @@ class Commit:
         refused += [self._send(send, again=again or send.again) for send in change.effects.sends]
         return [refusal for refusal in refused if refusal is not None]
 
-    def _tell_kin(self, row: Row, move: Move) -> None:
+    def _tell_kin(self, row: Row, move: Move, *, again: bool) -> None:
         """After its last sends: a parent reads what its child sent before it reads of the child's end."""
-        if move.outcome and move.state is not RunState.CONTINUED:
+        if move.outcome and not again and move.state is not RunState.CONTINUED:
             self._moment.tell_parent(row, move.outcome)
         if move.children:
             self._moment.tell_children(row)
@@ -111,7 +116,7 @@ class Commit:
         if new.run_id in self._room.rows:
             return None
         taken = self._room.current_row(new.id)
-        if taken is not None and not rules.may_replace(new.if_exists, not taken.is_open):
+        if taken is not None and not self._may_replace(new, taken):
             return rules.id_taken(new, taken.run.state)
         self._moment.begin(new)
         return None
@@ -120,8 +125,10 @@ class Commit:
         target = self._room.current_row(send.id)
         if target is None:
             return rules.nobody(send)
-        inboxes = self._room.inboxes.values() if again else [self._room.inbox(target.run.chain_id)]
-        if any(send.message.message_id in inbox.known for inbox in inboxes):
+        chains = {target.run.chain_id}
+        if again:
+            chains.update(row.run.chain_id for row in self._room.rows.values() if row.run.id == send.id)
+        if any(send.message.message_id in self._room.inbox(chain_id).known for chain_id in chains):
             return None
         if not target.is_open:
             return rules.receiver_closed(send, target.run.state)

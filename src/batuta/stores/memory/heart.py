@@ -10,6 +10,7 @@ from batuta.journal.records import Pulse, WorkerInfo
 from batuta.journal.states import RunState
 from batuta.stores import rules
 from batuta.stores.memory.moment import Moment
+from batuta.stores.memory.queues import due_at, forget_windows
 
 
 class Home(Protocol):
@@ -35,6 +36,7 @@ class MemoryHeart:
             was_live = room.workers[worker.worker_id].lease_until > now
             room.workers[worker.worker_id].lease_until = now + worker.lease
             _time_out(moment)
+            forget_windows(moment)
             _revive(moment, worker)
             reaped = _reap_expired(moment) if reap and was_live else 0
             owned = [row.run for row in room.open.values() if row.run.owner == worker.worker_id]
@@ -42,7 +44,7 @@ class MemoryHeart:
                 now=now,
                 alive=True,
                 timeline=self._home.timeline,
-                due_at=room.due_at(worker),
+                due_at=due_at(moment, worker),
                 unread=[run.run_id for run in owned if room.inbox(run.chain_id).unread],
                 owned={run.run_id: run.epoch for run in owned},
                 peers=[peer for peer in room.workers if self._seems_gone(moment, peer)],
@@ -64,10 +66,11 @@ class MemoryHeart:
 
 def _time_out(moment: Moment) -> None:
     for row in list(moment.room.open.values()):
-        if row.run.deadline is not None and row.run.deadline <= moment.now:
+        reason = rules.overtime(row.run.deadline, row.run.expires_at, moment.now)
+        if reason:
             last = (row.journal[-1].at, row.journal[-1].crc) if row.journal else None
-            entry = rules.timed_out_entry(row.run.head, last, moment.now)
-            moment.close_from_outside(row, entry, RunState.TIMED_OUT, rules.TIMED_OUT)
+            entry = rules.timed_out_entry(row.run.head, last, moment.now, reason)
+            moment.close_from_outside(row, entry, RunState.TIMED_OUT, reason)
 
 
 def _revive(moment: Moment, worker: WorkerInfo) -> None:

@@ -44,33 +44,11 @@ class Moment:
     def insert(self, new: NewRun, epoch: int = 0, owner: str | None = None) -> Row:
         chain_id = rules.chain_of(new)
         first = self.room.rows.get(chain_id)
-        run = Run(
-            run_id=new.run_id,
-            id=new.id,
-            chain_id=chain_id,
-            kind=new.kind,
-            name=new.name,
-            queue=new.queue,
-            priority=new.priority,
-            state=RunState.RUNNING if owner else RunState.PENDING,
-            epoch=epoch,
-            head=-1,
-            owner=owner,
-            wake_at=None if owner else self.now + new.delay,
-            created_at=self.now,
-            closed_at=None,
-            deadline=rules.deadline_of(new, self.now, first.run.created_at if first else self.now),
-            deaths=0,
-            reason="",
-            failed_code=[],
-            version=new.version,
-            tags=new.tags,
-            memo=new.memo,
-            code=rules.code_of(new),
-            parent_run_id=new.parent_run_id,
-            parent_seq=new.parent_seq,
-        )
-        row = Row(run, parent_policy=new.parent_policy, flow_key=new.flow_key)
+        deadline = rules.deadline_of(new, self.now, first.run.created_at if first else self.now)
+        run = rules.unowned(new, self.now, deadline)
+        if owner is not None:
+            run.state, run.epoch, run.owner, run.wake_at, run.expires_at = RunState.RUNNING, epoch, owner, None, None
+        row = Row(run, parent_policy=new.parent_policy, debounce="" if owner else new.debounce)
         self.room.add(row)
         return row
 
@@ -84,6 +62,12 @@ class Moment:
         inbox.known.add(message.message_id)
         inbox.unread[message.message_id] = replace(message, at=self.now, number=next(self._numbers))
         return True
+
+    def replace_start(self, row: Row, new: NewRun) -> None:
+        """Let the start message of a run that nobody has begun say what the new one is to do."""
+        unread = self.room.inbox(row.run.chain_id).unread
+        message_id = rules.start_message(new, row.run.run_id).message_id
+        unread[message_id] = replace(unread[message_id], body=new.start, at=self.now)
 
     def deliver(self, row: Row, message: Message) -> bool:
         """Put a message into the inbox of an open run's chain, and see to it that it is read."""
@@ -101,12 +85,14 @@ class Moment:
 
     def set_free(self, row: Row) -> None:
         run = row.run
+        self._leave_slot(run)
         run.epoch += 1
         run.state = RunState.PENDING if run.head < 0 else RunState.WAITING
         run.owner, run.wake_at = None, self.now
 
     def move(self, row: Row, move: Move) -> None:
         run, now = row.run, self.now
+        self._leave_slot(run)
         run.state, run.owner, run.wake_at, run.reason = move.state, None, None, move.reason
         if move.state in CLOSED:
             self._shut(row)
@@ -129,19 +115,32 @@ class Moment:
         self.tell_parent(row, ended_outcome(run.parent_seq, run.id, state, reason))
         self.tell_children(row)
 
+    def _leave_slot(self, run: Run) -> None:
+        """What others may claim instead of it is due now."""
+        queue = self.room.queues.get(run.queue)
+        if queue is not None and queue.limits.any and run.owner is not None:
+            self.hint.due = True
+
     def _shut(self, row: Row) -> None:
         self.room.shut(row, self.now)
         if self.hint.closed is not None:
             self.hint.closed.append(row.run.run_id)
 
     def tell_parent(self, row: Row, outcome: str) -> None:
-        """The run has closed: its parent, if it is open, gets the outcome."""
+        """The run has closed: its parent, if it is open, gets the outcome, or waits for one less."""
         run = row.run
         if run.parent_run_id is None:
             return
         parent = self.room.open.get(run.parent_run_id)
-        if parent is not None:
+        if parent is not None and parent.run.awaits:
+            self._await_one_less(parent.run)
+        elif parent is not None:
             self.deliver(parent, rules.child_message(run.run_id, run.parent_run_id, outcome))
+
+    def _await_one_less(self, run: Run) -> None:
+        run.awaits -= 1
+        if not run.awaits and run.state is RunState.PENDING and run.wake_at is None:
+            run.wake_at, self.hint.due = self.now, True
 
     def tell_children(self, row: Row) -> None:
         """The run has closed: its open children are told, by their policy."""

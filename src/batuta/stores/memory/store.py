@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from uuid import UUID
 
 from msgspec.structs import replace
 
 from batuta.clock import SECOND
-from batuta.errors import AlreadyStarted, InvalidInput, RunClosed, UnknownRun
+from batuta.errors import InvalidInput, RunClosed, UnknownRun, WrongTransaction
 from batuta.ids import RunId
 from batuta.journal.entries import Entry
 from batuta.journal.records import (
     Attempt,
     Change,
+    Claim,
     Hint,
-    IfExists,
     Message,
     NewRun,
     Output,
@@ -32,17 +32,20 @@ from batuta.journal.records import (
     WorkerView,
 )
 from batuta.journal.states import CLOSED, PARKED, RunState
-from batuta.journal.store import Heart
-from batuta.stores import rules
+from batuta.journal.store import Borrowed, Guest, Heart
 from batuta.stores.listeners import Listeners
 from batuta.stores.memory.commits import Commit
 from batuta.stores.memory.heart import MemoryHeart
+from batuta.stores.memory.intake import find_or_begin, start_many
 from batuta.stores.memory.moment import Moment
+from batuta.stores.memory.queues import QueueVerbs, claim
 from batuta.stores.memory.schedules import ScheduleVerbs
 from batuta.stores.memory.tables import MemoryDatabase, Registration, Room, Row
 
+_NO_TRANSACTIONS = "memory:// has no transactions that others can begin: use SQLite or PostgreSQL, also in this test"
 
-class MemoryStore(ScheduleVerbs):
+
+class MemoryStore(QueueVerbs, ScheduleVerbs):
     """A `Store` in memory."""
 
     poll_seconds: float | None = None
@@ -99,34 +102,22 @@ class MemoryStore(ScheduleVerbs):
 
     # -- runs come in
 
-    async def start_many(self, runs: Sequence[NewRun]) -> list[StartOutcome]:
+    async def start_many(self, runs: Sequence[NewRun], after: NewRun | None = None) -> list[StartOutcome]:
         with self.transaction() as moment:
-            return [self._outcome(moment, run) for run in runs]
+            return start_many(moment, runs, after)
 
-    def _outcome(self, moment: Moment, run: NewRun) -> StartOutcome:
-        try:
-            row, is_new = self._find_or_begin(moment, run)
-        except AlreadyStarted as error:
-            return error
-        return row.snapshot(), is_new
+    async def enter(self, transaction: object, runs: Sequence[NewRun]) -> Guest:
+        raise WrongTransaction(_NO_TRANSACTIONS)
+
+    def borrow(self, connection: object) -> Borrowed:
+        raise WrongTransaction(_NO_TRANSACTIONS)
 
     async def start(self, run: NewRun, message: Message | None = None) -> tuple[Run, bool]:
         with self.transaction() as moment:
-            row, is_new = self._find_or_begin(moment, run)
+            row, is_new = find_or_begin(moment, run)
             if message is not None:
                 self._send(moment, row, message)
             return row.snapshot(), is_new
-
-    def _find_or_begin(self, moment: Moment, new: NewRun) -> tuple[Row, bool]:
-        known = self._room.rows.get(new.run_id)
-        if known is not None:
-            return known, True  # the same start, written again because its first answer was lost
-        taken = self._room.current_row(new.id)
-        if taken is None or rules.may_replace(new.if_exists, not taken.is_open):
-            return moment.begin(new), True
-        if new.if_exists is IfExists.RETURN:
-            return taken, False
-        raise AlreadyStarted(new.id, taken.run.state)
 
     async def send(self, run_id: RunId, message: Message) -> bool:
         with self.transaction() as moment:
@@ -176,20 +167,12 @@ class MemoryStore(ScheduleVerbs):
         finally:
             self._room.locks.discard(worker_id)
 
-    async def claim(self, worker: WorkerInfo, limit: int) -> list[Tape]:
+    async def claim(self, worker: WorkerInfo, limit: int, room: Mapping[str, int] | None = None) -> Claim:
         with self.transaction() as moment:
             if not self._room.is_live(worker.worker_id, moment.now):
-                return []
-            due = [row for wake_at, row in self._room.due(worker) if wake_at <= moment.now]
-            due.sort(key=lambda row: (-row.run.priority, row.run.wake_at, row.run.run_id))
-            chosen = rules.one_suspect(due, lambda row: row.is_suspect)[:limit]
-            for row in chosen:
-                _own(row, worker.worker_id)
-            return [self._tape(row) for row in chosen]
-
-    async def due_at(self, worker: WorkerInfo) -> int | None:
-        with self.transaction():
-            return self._room.due_at(worker)
+                return Claim()
+            rows, held, again_at = claim(moment, worker, limit, room)
+            return Claim([self._tape(row) for row in rows], held, again_at)
 
     async def unread(self, run_ids: Sequence[RunId]) -> dict[RunId, tuple[int, list[Message]]]:
         with self.transaction():
@@ -233,20 +216,25 @@ class MemoryStore(ScheduleVerbs):
             return moment.row(run_id).snapshot()
 
     async def journal(self, run_id: RunId, after: int = -1, limit: int = 10_000) -> list[Entry]:
-        with self.transaction() as moment:
-            return moment.row(run_id).journal[after + 1 : after + 1 + limit]
+        with self.transaction():
+            row = self._room.rows.get(run_id)
+            return row.journal[after + 1 : after + 1 + limit] if row is not None else []
 
     async def epochs(self, run_id: RunId) -> list[int]:
-        with self.transaction() as moment:
-            return list(moment.row(run_id).epochs)
+        with self.transaction():
+            row = self._room.rows.get(run_id)
+            return list(row.epochs) if row is not None else []
 
-    async def attempts(self, run_id: RunId) -> list[Attempt]:
-        with self.transaction() as moment:
-            return self._tape(moment.row(run_id)).attempts
+    async def attempts(self, run_id: RunId, seq: int | None = None) -> list[Attempt]:
+        with self.transaction():
+            row = self._room.rows.get(run_id)
+            found = row.attempts if row is not None else {}
+            return [found[key] for key in sorted(found) if seq is None or key[0] == seq]
 
     async def outputs(self, run_id: RunId) -> list[Output]:
-        with self.transaction() as moment:
-            published = moment.row(run_id).published
+        with self.transaction():
+            row = self._room.rows.get(run_id)
+            published = row.published if row is not None else {}
             return [published[name] for name in sorted(published)]
 
     async def answers(self, asked: Sequence[tuple[RunId, str]]) -> list[Output | None]:
@@ -283,15 +271,6 @@ class MemoryStore(ScheduleVerbs):
         return [row for row in self._room.rows.values() if _matches(where, row.run)]
 
 
-def _own(row: Row, worker_id: str) -> None:
-    run = row.run
-    run.epoch += 1
-    run.state, run.owner, run.wake_at, run.reason = RunState.RUNNING, worker_id, None, ""
-    if run.head != row.claimed_head:
-        run.deaths = 0
-    row.claimed_head = run.head
-
-
 def _view(known: Registration, now: int) -> WorkerView:
     worker = known.worker
     return WorkerView(
@@ -314,6 +293,8 @@ def _matches(where: RunFilter, run: Run) -> bool:
         and where.queue in (None, run.queue)
         and (where.id_prefix is None or run.id.startswith(where.id_prefix))
         and all(tags.get(key) == value for key, value in where.tags)
+        and where.flow_key in (None, run.flow_key)
+        and where.parent in (None, run.parent_run_id)
         and (where.created_after is None or run.created_at > where.created_after)
         and (where.created_before is None or run.created_at < where.created_before)
     )

@@ -12,9 +12,11 @@ from msgspec.structs import replace
 from batuta.clock import Clock, SystemClock
 from batuta.ids import RunId, new_message_id
 from batuta.journal.entries import Entry
+from batuta.journal.queues import QueueLimits
 from batuta.journal.records import Attempt, Message, Output, ParentPolicy, Run, WorkerInfo
 from batuta.journal.schedules import Schedule
 from batuta.stores import rules
+from batuta.stores.flow import Hand
 from batuta.stores.listeners import Listeners
 
 
@@ -23,7 +25,8 @@ class Row(Struct):
 
     run: Run
     parent_policy: ParentPolicy
-    flow_key: str
+    debounce: str = ""
+    """The key that later starts find it by, until it is claimed."""
     claimed_head: int = -1
     journal: list[Entry] = field(default_factory=list)
     epochs: list[int] = field(default_factory=list)
@@ -70,6 +73,16 @@ class Registration(Struct):
     lease_until: int
 
 
+class QueueRow(Struct):
+    """A queue that was set up, paused or limited."""
+
+    paused: bool = False
+    note: str = ""
+    limits: QueueLimits = QueueLimits()
+    begun: dict[str, dict[int, int]] = field(default_factory=dict)
+    """Runs that began, by flow key ("" for all of them) and the end of the sub-window."""
+
+
 class Room(Struct):
     """The tables of one namespace."""
 
@@ -86,6 +99,11 @@ class Room(Struct):
     workers: dict[str, Registration] = field(default_factory=dict)
     locks: set[str] = field(default_factory=set)
     """Workers whose heart is open."""
+    queues: dict[str, QueueRow] = field(default_factory=dict)
+    hands: dict[tuple[str, int], Hand] = field(default_factory=dict)
+    """Whose turn it is, by queue and priority."""
+    debounced: dict[str, Row] = field(default_factory=dict)
+    """What later starts of the same key replace."""
     schedules: dict[str, Schedule] = field(default_factory=dict)
 
     def inbox(self, chain_id: RunId) -> Inbox:
@@ -108,15 +126,24 @@ class Room(Struct):
         self.current[run.id] = run.run_id
         if run.parent_run_id is not None:
             self.children.setdefault(run.parent_run_id, {})[run.run_id] = row
+        if row.debounce:
+            self.debounced[row.debounce] = row
 
     def shut(self, row: Row, now: int) -> None:
         run = row.run
         run.closed_at = now
+        self.forget_debounce(row)
         del self.open[run.run_id]
         siblings = self.children.get(run.parent_run_id, {}) if run.parent_run_id is not None else {}
         siblings.pop(run.run_id, None)
         if not siblings and run.parent_run_id is not None:
             self.children.pop(run.parent_run_id, None)
+
+    def forget_debounce(self, row: Row) -> None:
+        """No later start replaces what the run does."""
+        if row.debounce:
+            del self.debounced[row.debounce]
+            row.debounce = ""
 
     def is_live(self, worker_id: str, now: int) -> bool:
         known = self.workers.get(worker_id)
@@ -133,9 +160,6 @@ class Room(Struct):
             and rules.may_take(worker.code, row.run.code, row.run.failed_code)
             and not (has_suspect and row.is_suspect)
         ]
-
-    def due_at(self, worker: WorkerInfo) -> int | None:
-        return min((wake_at for wake_at, _ in self.due(worker)), default=None)
 
     def scheduled(self) -> list[tuple[int, str]]:
         """When each schedule that is not paused is to be looked at."""

@@ -26,7 +26,7 @@ def is_one_start(change: Change) -> bool:
     if start is None or len(change.entries) != 1 or change.move is not None or change.consumed or change.attempts:
         return False
     alone = start.chain_id is None and start.parent_run_id is None and not start.flow_key
-    return alone and start.if_exists is not IfExists.RESTART
+    return alone and renewal_of(start) is None
 
 
 def is_entries_only(changes: Sequence[Change]) -> bool:
@@ -127,9 +127,26 @@ def start_rows(changes: Iterable[Change]) -> list[Row]:
     return [(*_run_row(change.start), *_begun_row(change)) for change in changes if change.start is not None]
 
 
+def renewal_of(run: NewRun) -> int | None:
+    """From a closed run of which age on it may take the id over; None: never."""
+    if run.if_exists is IfExists.RENEW:
+        return run.fresh
+    return 0 if run.if_exists is IfExists.RESTART else None
+
+
+def together_columns(runs: Sequence[NewRun]) -> Columns:
+    """For start_together: debounce keys and limits, and then as for start_runs, in the order that it wants."""
+    runs = sorted(runs, key=lambda run: (run.debounce, "" if run.debounce else run.id))
+    keys = [[run.debounce or None for run in runs], [run.debounce_limit for run in runs]]
+    return (keys if any(keys[0]) else [[], []]) + _unowned_columns(runs)
+
+
 def unowned_columns(runs: Sequence[NewRun]) -> Columns:
     """For start_runs: runs that wait for an owner, and their start messages. In order of their ids, as above."""
-    runs = sorted(runs, key=lambda run: run.id)
+    return _unowned_columns(sorted(runs, key=lambda run: run.id))
+
+
+def _unowned_columns(runs: Sequence[NewRun]) -> Columns:
     messages = [rules.start_message(run) for run in runs]
     return new_run_columns([unowned_row(run) for run in runs]) + as_columns(
         [(message.message_id, message.kind._value_, message.name, message.body) for message in messages], 4
@@ -145,7 +162,7 @@ def _run_row(run: NewRun) -> Row:
     return (
         run.run_id,
         run.id,
-        run.if_exists is IfExists.RESTART,
+        renewal_of(run),
         run.chain_id,
         run.kind._value_,
         run.name,
@@ -161,6 +178,7 @@ def _run_row(run: NewRun) -> Row:
         run.parent_seq,
         run.parent_policy._value_,
         run.flow_key,
+        run.expires,
     )
 
 
@@ -179,7 +197,7 @@ def _begun_row(change: Change) -> Row:
 
 
 _DEFAULTS: dict[int, Any] = {
-    2: False,
+    2: None,
     3: None,
     6: "",
     8: 0,
@@ -192,18 +210,19 @@ _DEFAULTS: dict[int, Any] = {
     15: 0,
     16: "cancel",
     17: "",
-    20: None,
+    18: 0,
     21: None,
     22: None,
-    23: "",
-    24: None,
+    23: None,
+    24: "",
+    25: None,
 }
 """By position in a row for insert_runs. A column of nothing else is left empty: encoding it is what a start costs."""
 
 
 def new_run_columns(rows: Sequence[Row]) -> Columns:
     """Rows for insert_runs as columns."""
-    columns = as_columns(rows, 25)
+    columns = as_columns(rows, 26)
     for position, default in _DEFAULTS.items():
         if columns[position].count(default) == len(rows):
             columns[position] = []

@@ -9,7 +9,7 @@ from asyncpg import Record
 
 from batuta.errors import AlreadyStarted
 from batuta.ids import RunId
-from batuta.journal.records import Change, Effects, Hint, IfExists, Refusal, Verdict
+from batuta.journal.records import Change, Effects, Hint, Refusal, Verdict
 from batuta.journal.states import CLOSED, RunState
 from batuta.stores.postgres import batch
 from batuta.stores.postgres.batch import Columns, Row, as_columns
@@ -23,7 +23,7 @@ def reaches_out(change: Change) -> bool:
     move, start = change.move, change.start
     if move is not None and (move.outcome or move.children):
         return True
-    return start is not None and (start.if_exists is IfExists.RESTART or start.chain_id is not None)
+    return start is not None and (batch.renewal_of(start) is not None or start.chain_id is not None)
 
 
 def columns_of(changes: Sequence[Change]) -> Columns:

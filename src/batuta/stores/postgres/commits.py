@@ -39,6 +39,7 @@ class Commits(Base):
                     answers.update(await self._judge(worker_id, changes, lost))
             except StoreUnavailable as error:  # "nothing was written" would be a lie: the others of the batch are
                 raise OutcomeUnknown(str(error)) from error
+        hint.due = hint.due or (self._held and any(change.move is not None for change in changes))
         hint.closed = [
             change.run_id
             for index, change in enumerate(changes)
@@ -52,13 +53,15 @@ class Commits(Base):
         if len(changes) == 1:
             query, values = self._alone(worker_id, changes[0])
             if query is not None:
-                return ([] if await self._send(query, *values) else [0]), False
+                rows = await self._send(query, *values)
+                return ([] if rows else [0]), any(row.get("due") for row in rows)
         ordered = batch.in_order(changes)
         starts = batch.start_columns(changes)
         if batch.is_entries_only(changes):
             columns = entry_texts(batch.entry_columns(ordered)) + start_texts(starts) + [len(changes)]
             rows = await self._send(self._sql["commit_entries"], self.namespace, worker_id, *columns)
-            winners, won, due = rows[0]
+            winners, won, due, also_due = rows[0]
+            due = due or also_due or False
         else:
             columns = batch.change_columns(ordered) + starts
             rows = await self._send(self._sql["commit_changes"], self.namespace, worker_id, *columns)
@@ -117,8 +120,9 @@ class Commits(Base):
         """Of changes whose fence did not hold: those that were not written by us before."""
         asked = [changes[index].run_id for index in lost]
         starts = (changes[index].start for index in lost)
-        ids = [None if start is None else start.id for start in starts]
-        rows = await self._commit_session.read(self._sql["standing"], self.namespace, worker_id, asked, ids)
+        known = [(None,) * 3 if start is None else (start.id, batch.renewal_of(start), start.queue) for start in starts]
+        columns = batch.as_columns(known, 3)
+        rows = await self._commit_session.read(self._sql["standing"], self.namespace, worker_id, asked, *columns)
         standing = {row["run_id"]: row for row in rows}
         verdicts = ((index, _verdict(changes[index], standing[changes[index].run_id])) for index in lost)
         return {index: verdict for index, verdict in verdicts if verdict is not None}
@@ -130,7 +134,7 @@ class Commits(Base):
                 raise UnknownRun(run_id, self.namespace)
             columns = [[value] for value in closing_values(rows[0], head, entry, state, reason)]
             values = (state, reason, rules.PARENT_CLOSED)
-            rows = await session.write(self._sql["close_runs"], self.namespace, *values, *columns)
+            rows = await session.write(self._sql["close_runs"], self.namespace, *values, *columns, None)
         self._announcer.tell(closed_hint(rows[0]))
         return rows[0]["closed"] is not None
 
@@ -159,7 +163,9 @@ def _verdict(change: Change, row: Record) -> Verdict | None:
     """None when the change is there already: its epoch and its new head were written by us, and by nobody else."""
     epoch, head = row["epoch"], row["head"]
     if epoch is None:
-        return Verdict.EXISTS if row["taken"] else Verdict.REFUSED
+        if change.start is None or not row["live"]:
+            return Verdict.REFUSED
+        return Verdict.EXISTS if row["taken"] else Verdict.QUEUED if row["shut"] else Verdict.REFUSED
     if epoch == change.epoch and head == change.head and row["closed_at"] is None and rules.must_read(change.move):
         return Verdict.UNREAD  # the fence would have held: nothing but messages kept it from closing
     mine = head >= change.new_head if change.start is not None else head == change.new_head

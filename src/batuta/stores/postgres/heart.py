@@ -11,6 +11,7 @@ from batuta.errors import StoreError
 from batuta.journal.records import Hint, Pulse, WorkerInfo
 from batuta.journal.states import RunState
 from batuta.stores import rules
+from batuta.stores.postgres.batch import as_columns
 from batuta.stores.postgres.commits import closed_hint, closing_values
 from batuta.stores.postgres.rows import run_ids
 from batuta.stores.postgres.session import Connection, Hook, Session, end
@@ -112,23 +113,25 @@ class PostgresHeart:
         return rows[0]
 
     async def _time_out(self, overdue: Sequence[object], now: int) -> None:
-        """Close runs whose deadline has passed. One that moved meanwhile is left for the next beat."""
-        columns: list[list[object]] = [[], [], [], [], [], [], []]
+        """Close runs whose time is over. One that moved meanwhile is left for the next beat."""
+        late: dict[str, list[tuple[object, ...]]] = {}
         for row in await self._session.read(self._sql["last_entries"], self._namespace, overdue):
-            last = None if row["crc"] is None else (row["at"], row["crc"])
-            entry = rules.timed_out_entry(row["head"], last, now)
-            values = closing_values(row, row["head"], entry, RunState.TIMED_OUT, rules.TIMED_OUT)
-            for column, value in zip(columns, values, strict=True):
-                column.append(value)
-        closed = await self._session.write(
-            self._sql["close_runs"],
-            self._namespace,
-            RunState.TIMED_OUT,
-            rules.TIMED_OUT,
-            rules.PARENT_CLOSED,
-            *columns,
-        )
-        self._tell(closed_hint(closed[0]))
+            if reason := rules.overtime(row["deadline"], row["expires_at"], now):
+                last = None if row["crc"] is None else (row["at"], row["crc"])
+                entry = rules.timed_out_entry(row["head"], last, now, reason)
+                values = closing_values(row, row["head"], entry, RunState.TIMED_OUT, reason)
+                late.setdefault(reason, []).append(values)
+        for reason, rows in late.items():
+            closed = await self._session.write(
+                self._sql["close_runs"],
+                self._namespace,
+                RunState.TIMED_OUT,
+                reason,
+                rules.PARENT_CLOSED,
+                *as_columns(rows, 7),
+                now,
+            )
+            self._tell(closed_hint(closed[0]))
 
     # -- the session
 

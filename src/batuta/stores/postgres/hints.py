@@ -36,6 +36,9 @@ class Payload(Struct, omit_defaults=True):
 _encode = json.Encoder().encode
 _decode = json.Decoder(Payload).decode
 
+FROM_A_GUEST = _encode(Payload("guest", due=True)).decode()
+"""Sent by the database when a transaction of a caller's own commits; every process hears it, also the caller's."""
+
 
 def channel_of(schema: str, namespace: str) -> str:
     """The channel of a namespace. Channel names are short, namespaces need not be."""

@@ -21,20 +21,23 @@ SELECT $1, m.run_id, $5, $3, $6, $7, $8, $9 FROM moved m
 RETURNING ord;
 
 -- commit_last_entry --
--- The same, and the run is closed, unless it comes to its own end with signals or updates unread.
+-- The same, and the run is closed, unless it comes to its own end with signals or updates unread. due: a run that
+-- awaited it may be claimed now.
 WITH moved AS (
     UPDATE batuta.runs r
     SET head = $5, state = $10, reason = $11, owner = NULL, wake_at = NULL, closed_at = batuta.batuta_now()
     WHERE r.run_id = $2 AND r.epoch = $3 AND r.head = $4 AND r.closed_at IS NULL AND r.namespace || '' = $1
       AND (NOT r.signalled OR $10 NOT IN ('completed', 'failed', 'cancelled') OR NOT batuta.has_unread(r.chain_id))
-    RETURNING r.run_id
+    RETURNING r.run_id, CASE WHEN $10 <> 'continued' THEN r.parent_run_id END AS parent
+), written AS (
+    INSERT INTO batuta.journal (namespace, run_id, ord, epoch, kind, at, crc, body)
+    SELECT $1, m.run_id, $5, $3, $6, $7, $8, $9 FROM moved m
 )
-INSERT INTO batuta.journal (namespace, run_id, ord, epoch, kind, at, crc, body)
-SELECT $1, m.run_id, $5, $3, $6, $7, $8, $9 FROM moved m
-RETURNING ord;
+SELECT CASE WHEN m.parent IS NOT NULL THEN batuta.await_fewer(ARRAY[m.parent]) END AS due FROM moved m;
 
 -- commit_start --
--- A new run with its first entry, owned by its starter: a plain one, which follows no other and replaces none.
+-- A new run with its first entry, owned by its starter: a plain one, which follows no other and replaces none, in a
+-- queue that lets it begin at once.
 WITH clock AS MATERIALIZED (
     SELECT batuta.batuta_now() AS now
 ), started AS (
@@ -45,6 +48,8 @@ WITH clock AS MATERIALIZED (
            least(c.now + nullif($12, 0), c.now + nullif($13, 0))
     FROM clock c, batuta.workers w
     WHERE w.namespace = $1 AND w.worker_id = $2 AND w.lease_until > c.now
+      AND NOT EXISTS (
+        SELECT FROM batuta.queues q WHERE q.namespace = $1 AND q.name = $7 AND (q.paused OR q.limited))
     ON CONFLICT DO NOTHING
     RETURNING r.run_id
 )
@@ -55,7 +60,7 @@ RETURNING ord;
 -- commit_entries --
 -- Entries of many runs, which may be new or close; rows come in order of run_id, and so do the locks. The last entry of
 -- each run that exists carries the expected head and, perhaps, the state to close in. Returns how many runs there are
--- whose fence held, and which when they are not as many as $38: naming them costs the driver most. Epoch and head only rise and a closed run stays closed, so that a fence which is false on an old version of the
+-- whose fence held, and which when they are not as many as $39: naming them costs the driver most. Epoch and head only rise and a closed run stays closed, so that a fence which is false on an old version of the
 -- row is false for good, and need not wait for the lock. Most columns come as texts: see texts.py.
 WITH entry AS MATERIALIZED (
     SELECT *
@@ -77,24 +82,25 @@ WITH entry AS MATERIALIZED (
       AND r.namespace || '' = $1
       AND (NOT r.signalled OR e.state IS NULL OR e.state NOT IN ('completed', 'failed', 'cancelled')
            OR NOT batuta.has_unread(r.chain_id))
-    RETURNING r.run_id
+    RETURNING r.run_id, CASE WHEN e.state <> 'continued' THEN r.parent_run_id END AS parent
 ), started AS MATERIALIZED (
     SELECT s.started AS run_id, s.due_at
     FROM batuta.insert_runs(
         $1, $2, string_to_array($13, ',')::uuid[], string_to_array($14, E'\x1f'), $15, $16,
         string_to_array($17, E'\x1f'), string_to_array($18, E'\x1f'), string_to_array($19, E'\x1f'),
-        string_to_array($20, E'\x1f'), $21, $22, $23, $24, $25, $26, $27, $28, $29, $30,
-        string_to_array($31, ',')::integer[], string_to_array($32, ',')::integer[], $33, $34, $35, $36, $37) s
+        string_to_array($20, E'\x1f'), $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31,
+        string_to_array($32, ',')::integer[], string_to_array($33, ',')::integer[], $34, $35, $36, $37, $38) s
     WHERE $13 <> ''
 ), winner AS MATERIALIZED (
-    SELECT run_id FROM moved UNION ALL SELECT run_id FROM started
+    SELECT run_id, parent FROM moved UNION ALL SELECT run_id, NULL FROM started
 ), written AS (
     INSERT INTO batuta.journal (namespace, run_id, ord, epoch, kind, at, crc, body)
     SELECT $1, e.run_id, e.ord, e.epoch, e.kind, e.at, e.crc, e.body
     FROM entry e WHERE (e.run_id IN (SELECT w.run_id FROM winner w)) IS TRUE
 )
-SELECT count(*) AS winners, CASE WHEN count(*) <> $38::bigint THEN array_agg(run_id) END AS won,
-       EXISTS (SELECT FROM started WHERE due_at <= batuta.batuta_now()) AS due
+SELECT count(*) AS winners, CASE WHEN count(*) <> $39::bigint THEN array_agg(run_id) END AS won,
+       EXISTS (SELECT FROM started WHERE due_at <= batuta.batuta_now()) AS due,
+       batuta.await_fewer(array_agg(parent) FILTER (WHERE parent IS NOT NULL)) AS also_due
 FROM winner;
 
 -- commit_changes --
@@ -103,16 +109,20 @@ SELECT won, due
 FROM batuta.commit_changes(
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25,
     $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41, $42, $43, $44, $45, $46, $47, $48,
-    $49, $50, $51, $52, $53);
+    $49, $50, $51, $52, $53, $54);
 
 -- standing --
--- Where these runs stand, whether a run has their id, and whether the worker is live: what became of changes whose fence
--- did not hold. A worker that was not live then may be so now, and that must not be taken for an id that is taken.
+-- Where these runs stand, whether a run has their id, whether the worker is live and whether their queue lets nobody begin
+-- at once: what became of changes whose fence did not hold. A worker that was not live then may be so now, and that must not be taken for an id that is taken.
 SELECT a.run_id, r.epoch, r.head, r.closed_at,
-       EXISTS (SELECT FROM batuta.runs c WHERE c.id = a.id AND c.namespace || '' = $1 AND c.current OFFSET 0)
-       AND EXISTS (SELECT FROM batuta.workers w
-                   WHERE w.namespace = $1 AND w.worker_id = $2 AND w.lease_until > batuta.batuta_now()) AS taken
-FROM unnest($3::uuid[], $4::text[]) AS a(run_id, id)
+       EXISTS (SELECT FROM batuta.runs c WHERE c.id = a.id AND c.namespace || '' = $1 AND c.current
+                 AND (c.closed_at IS NULL OR a.renewal IS NULL OR c.created_at + a.renewal > batuta.batuta_now())
+               OFFSET 0) AS taken,
+       EXISTS (SELECT FROM batuta.workers w
+               WHERE w.namespace = $1 AND w.worker_id = $2 AND w.lease_until > batuta.batuta_now()) AS live,
+       EXISTS (SELECT FROM batuta.queues q
+               WHERE q.namespace = $1 AND q.name = a.queue AND (q.paused OR q.limited) OFFSET 0) AS shut
+FROM unnest($3::uuid[], $4::text[], $5::bigint[], $6::text[]) AS a(run_id, id, renewal, queue)
 LEFT JOIN LATERAL (
     SELECT r.epoch, r.head, r.closed_at FROM batuta.runs r WHERE r.run_id = a.run_id AND r.namespace || '' = $1
 ) r ON true;
@@ -123,15 +133,43 @@ WITH fresh AS MATERIALIZED (
     SELECT *
     FROM batuta.insert_runs(
         $1, NULL, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23,
-        $24, $25, $26)
+        $24, $25, $26, $27)
 ), posted AS (
     INSERT INTO batuta.inbox (namespace, chain_id, message_id, kind, name, body, at)
     SELECT $1, coalesce(m.chain_id, m.run_id), m.message_id, m.kind, m.name, m.body, (SELECT max(started_at) FROM fresh)
-    FROM unnest($2::uuid[], $5::uuid[], $27::text[], $28::text[], $29::text[], $30::text[])
+    FROM unnest($2::uuid[], $5::uuid[], $28::text[], $29::text[], $30::text[], $31::text[])
          AS m(run_id, chain_id, message_id, kind, name, body)
     WHERE (m.run_id IN (SELECT f.started FROM fresh f)) IS TRUE
 )
 SELECT * FROM fresh;
+
+-- start_together --
+-- The same where some are debounced, or one awaits all others.
+SELECT *
+FROM batuta.start_together(
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25,
+    $26, $27, $28, $29, $30, $31, $32, $33, $34);
+
+-- start_debounced_and_send --
+-- The same for one that is debounced, and a message for whatever run it is then.
+SELECT s.asked, s.started, m.outcome, m.receiver_state
+FROM batuta.start_together(
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25,
+    $26, $27, $28, $29, $30, $31, $32, $33, $34) s
+CROSS JOIN LATERAL batuta.send_message($1, s.started, $35, $36, $37, $38) m;
+
+-- standing_starts --
+-- Of starts that made no run: the run that has their own run_id, else the current one of their id.
+SELECT a.run_id AS asked, r.*
+FROM unnest($2::uuid[], $3::text[]) AS a(run_id, id)
+CROSS JOIN LATERAL (
+    SELECT * FROM (
+        SELECT 1 AS n, k.* FROM batuta.runs k WHERE k.run_id = a.run_id AND k.namespace || '' = $1
+        UNION ALL
+        SELECT 2, c.* FROM batuta.runs c WHERE c.id = a.id AND c.namespace || '' = $1 AND c.current
+    ) f
+    ORDER BY f.n LIMIT 1
+) r;
 
 -- send_message --
 SELECT * FROM batuta.send_message($1, $2, $3, $4, $5, $6);
@@ -166,7 +204,8 @@ FROM batuta.workers w WHERE w.namespace = $1 ORDER BY w.worker_id;
 SELECT batuta.retire($1, $2) AS freed;
 
 -- claim --
-SELECT * FROM batuta.claim($1, $2, $3, $4, $5, $6);
+SELECT (c.run).*, c.held, c.again_at, c.turn_queue, c.turn_rank, c.turn_key, c.in_turn
+FROM batuta.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) c;
 
 -- due_at --
 SELECT batuta.next_due($1, $2, $3, $4, $5) AS due_at;
@@ -176,7 +215,7 @@ SELECT batuta.next_due($1, $2, $3, $4, $5) AS due_at;
 SELECT r.*, j.at, j.crc
 FROM unnest($2::uuid[]) AS a(run_id)
 CROSS JOIN LATERAL (
-    SELECT r.run_id, r.head, r.id, r.parent_run_id, r.parent_seq FROM batuta.runs r
+    SELECT r.run_id, r.head, r.id, r.parent_run_id, r.parent_seq, r.deadline, r.expires_at FROM batuta.runs r
     WHERE r.run_id = a.run_id AND r.namespace || '' = $1 AND r.closed_at IS NULL
 ) r
 LEFT JOIN LATERAL (
@@ -249,6 +288,10 @@ CROSS JOIN LATERAL (
     SELECT * FROM batuta.attempts t WHERE t.run_id = a.run_id AND t.namespace = $1 ORDER BY t.seq, t.number
 ) t;
 
+-- attempts_of_call --
+SELECT seq, number, started_at, ended_at, next_at, error, details, outside FROM batuta.attempts
+WHERE run_id = $2 AND seq = $3 AND namespace = $1 ORDER BY number;
+
 -- unread --
 -- Of many runs: epoch (-1 when closed) and unread messages of the chain.
 SELECT r.run_id, r.epoch, i.message_id, i.kind, i.name, i.body, i.at, i.number
@@ -285,8 +328,10 @@ WHERE r.namespace = $1
   AND ($7::text IS NULL OR batuta.readable(r.tags)::jsonb @> batuta.readable($7)::jsonb)
   AND ($8::bigint IS NULL OR r.created_at > $8)
   AND ($9::bigint IS NULL OR r.created_at < $9)
-  AND r.run_id < coalesce($10, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid)
-ORDER BY r.run_id DESC LIMIT $11;
+  AND ($10::text IS NULL OR r.flow_key = $10)
+  AND ($11::uuid IS NULL OR r.parent_run_id = $11)
+  AND r.run_id < coalesce($12, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid)
+ORDER BY r.run_id DESC LIMIT $13;
 
 -- list_notable_runs --
 -- The same for states that have an index of their own: failed ones are found among millions that completed.
@@ -301,8 +346,27 @@ WHERE r.namespace = $1
   AND ($7::text IS NULL OR batuta.readable(r.tags)::jsonb @> batuta.readable($7)::jsonb)
   AND ($8::bigint IS NULL OR r.created_at > $8)
   AND ($9::bigint IS NULL OR r.created_at < $9)
-  AND r.run_id < coalesce($10, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid)
-ORDER BY r.run_id DESC LIMIT $11;
+  AND ($10::text IS NULL OR r.flow_key = $10)
+  AND ($11::uuid IS NULL OR r.parent_run_id = $11)
+  AND r.run_id < coalesce($12, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid)
+ORDER BY r.run_id DESC LIMIT $13;
+
+-- list_children --
+-- The same for the children of one run, which have an index of their own.
+SELECT * FROM batuta.runs r
+WHERE r.namespace || '' = $1
+  AND ($2::text[] IS NULL OR r.state = ANY ($2))
+  AND ($3::text IS NULL OR r.name = $3)
+  AND ($4::text IS NULL OR r.kind = $4)
+  AND ($5::text IS NULL OR r.queue = $5)
+  AND ($6::text IS NULL OR starts_with(r.id, $6))
+  AND ($7::text IS NULL OR batuta.readable(r.tags)::jsonb @> batuta.readable($7)::jsonb)
+  AND ($8::bigint IS NULL OR r.created_at > $8)
+  AND ($9::bigint IS NULL OR r.created_at < $9)
+  AND ($10::text IS NULL OR r.flow_key = $10)
+  AND r.parent_run_id = $11::uuid
+  AND r.run_id < coalesce($12, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid)
+ORDER BY r.run_id DESC LIMIT $13;
 
 -- count_runs --
 SELECT count(*) AS runs FROM batuta.runs r
@@ -314,7 +378,25 @@ WHERE r.namespace = $1
   AND ($6::text IS NULL OR starts_with(r.id, $6))
   AND ($7::text IS NULL OR batuta.readable(r.tags)::jsonb @> batuta.readable($7)::jsonb)
   AND ($8::bigint IS NULL OR r.created_at > $8)
-  AND ($9::bigint IS NULL OR r.created_at < $9);
+  AND ($9::bigint IS NULL OR r.created_at < $9)
+  AND ($10::text IS NULL OR r.flow_key = $10)
+  AND ($11::uuid IS NULL OR r.parent_run_id = $11);
+
+-- limit_queue --
+INSERT INTO batuta.queues (
+    namespace, name, concurrency, key_concurrency, rate_count, rate_period, key_rate_count, key_rate_period)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+ON CONFLICT (namespace, name) DO UPDATE
+SET concurrency = excluded.concurrency, key_concurrency = excluded.key_concurrency,
+    rate_count = excluded.rate_count, rate_period = excluded.rate_period,
+    key_rate_count = excluded.key_rate_count, key_rate_period = excluded.key_rate_period;
+
+-- pause_queue --
+INSERT INTO batuta.queues (namespace, name, paused, note) VALUES ($1, $2, $3, $4)
+ON CONFLICT (namespace, name) DO UPDATE SET paused = excluded.paused, note = excluded.note;
+
+-- queues --
+SELECT * FROM batuta.view_queues($1, batuta.batuta_now());
 
 -- notify --
 -- Hints, outside of every write transaction: NOTIFY takes a lock that all commits would queue for. Not synced: a hint may

@@ -52,8 +52,12 @@ class Reading(Base):
     async def epochs(self, run_id: RunId) -> list[int]:
         return [row["epoch"] for row in await self._pool.read(self._sql["epochs"], self.namespace, run_id)]
 
-    async def attempts(self, run_id: RunId) -> list[Attempt]:
-        return [attempt_of(row) for row in await self._pool.read(self._sql["attempts"], self.namespace, [run_id])]
+    async def attempts(self, run_id: RunId, seq: int | None = None) -> list[Attempt]:
+        if seq is None:
+            rows = await self._pool.read(self._sql["attempts"], self.namespace, [run_id])
+        else:
+            rows = await self._pool.read(self._sql["attempts_of_call"], self.namespace, run_id, seq)
+        return [attempt_of(row) for row in rows]
 
     async def outputs(self, run_id: RunId) -> list[Output]:
         return [output_of(row) for row in await self._pool.read(self._sql["outputs"], self.namespace, run_id)]
@@ -79,7 +83,7 @@ class Reading(Base):
     async def list_runs(self, where: RunFilter, cursor: str | None = None, limit: int = 50) -> Page:
         before = None if cursor is None else _cursor(cursor)
         notable = where.states and NOTABLE.issuperset(where.states)
-        query = self._sql["list_notable_runs" if notable else "list_runs"]
+        query = self._sql["list_children" if where.parent else "list_notable_runs" if notable else "list_runs"]
         rows = await self._pool.read(query, self.namespace, *_restrictions(where), before, limit + 1)
         page = [run_of(row) for row in rows[:limit]]
         return Page(page, str(page[-1].run_id) if len(rows) > limit and page else None)
@@ -103,6 +107,8 @@ def _restrictions(where: RunFilter) -> tuple[Any, ...]:
         json.encode(dict(where.tags)).decode() if where.tags else None,
         where.created_after,
         where.created_before,
+        where.flow_key,
+        where.parent,
     )
 
 

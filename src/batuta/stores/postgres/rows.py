@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 from uuid import UUID
 
 from asyncpg import Record
@@ -29,7 +30,7 @@ def run_ids(values: Iterable[UUID] | None) -> list[RunId]:
     return [UUID(int=value.int) for value in values or ()]
 
 
-def run_of(row: Record) -> Run:
+def run_of(row: Record | Mapping[str, Any]) -> Run:
     """A row of `runs`."""
     parent = row["parent_run_id"]
     return Run(
@@ -57,6 +58,9 @@ def run_of(row: Record) -> Run:
         code=row["code"],
         parent_run_id=None if parent is None else standard(parent),
         parent_seq=row["parent_seq"],
+        flow_key=row["flow_key"],
+        expires_at=row["expires_at"],
+        awaits=row["awaits"],
     )
 
 
@@ -87,6 +91,8 @@ def run_of_start(start: NewRun, row: Record) -> Run:
         code=start.code or start.name,
         parent_run_id=start.parent_run_id,
         parent_seq=start.parent_seq,
+        flow_key=start.flow_key,
+        expires_at=row["started_at"] + start.expires if start.expires else None,
     )
 
 

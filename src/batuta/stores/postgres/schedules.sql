@@ -52,11 +52,11 @@ WITH fired AS MATERIALIZED (
     FROM fired f
     CROSS JOIN LATERAL batuta.insert_runs(
         $1, NULL, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30,
-        $31, $32, $33, $34, makers => $9, allowed => f.won) n
+        $31, $32, $33, $34, $35, makers => $9, allowed => f.won) n
 ), posted AS (
     INSERT INTO batuta.inbox (namespace, chain_id, message_id, kind, name, body, at)
     SELECT $1, m.run_id, m.message_id, m.kind, m.name, m.body, (SELECT max(started_at) FROM fresh)
-    FROM unnest($10::uuid[], $35::text[], $36::text[], $37::text[], $38::text[])
+    FROM unnest($10::uuid[], $36::text[], $37::text[], $38::text[], $39::text[])
          AS m(run_id, message_id, kind, name, body)
     WHERE (m.run_id IN (SELECT f.started FROM fresh f)) IS TRUE
 )

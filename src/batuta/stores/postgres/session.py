@@ -126,6 +126,22 @@ class Session:
             await asyncio.sleep(0.002 * 2**attempt * jitter())
         raise AssertionError("the last try returns or raises")
 
+    async def rehearse(self, query: str, *args: Any) -> None:
+        """What `write` would raise; nothing of it is kept."""
+        connection = await self.connect()
+        try:
+            await connection.execute("BEGIN")
+            try:
+                await connection.fetch(query, *args)
+            finally:
+                await connection.execute("ROLLBACK")
+        except BaseException as error:
+            if answered(error, self._address.place) is None:
+                self.drop()
+            if isinstance(error, DRIVER_ERRORS):
+                raise translate(error, self._address.place, writing=False) from error
+            raise
+
     @property
     def _is_behind(self) -> bool:
         """Whether the session's clock is not the one that the tests want. One that is shared has none of its own."""

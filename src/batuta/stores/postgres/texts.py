@@ -35,7 +35,7 @@ def entry_texts(columns: Columns) -> list[Any]:
     ]
 
 
-_NUMBERS, _WORDS = (18, 19), (1, 4, 5, 6, 7)
+_NUMBERS, _WORDS = (19, 20), (1, 4, 5, 6, 7)
 """Columns of a new run that every start fills: epoch and head; id, kind, name, code and queue. None of them is null."""
 
 

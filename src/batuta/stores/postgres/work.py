@@ -1,105 +1,28 @@
-"""Runs come in, and workers take them."""
+"""Workers take runs."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from asyncpg import Record
 from msgspec import json
 
-from batuta.errors import AlreadyStarted, BadData, OutcomeUnknown, RunClosed, StoreUnavailable, UnknownRun
+from batuta.errors import UnknownRun
 from batuta.ids import RunId
 from batuta.journal.entries import Entry
-from batuta.journal.records import Attempt, Hint, IfExists, Message, NewRun, Run, StartOutcome, Tape, WorkerInfo
-from batuta.stores import rules
-from batuta.stores.postgres import batch
+from batuta.journal.records import Attempt, Claim, Hint, Message, Run, Tape, WorkerInfo
 from batuta.stores.postgres.base import Base
-from batuta.stores.postgres.rows import attempt_of, entry_of, message_of, run_of, run_of_start, standard
+from batuta.stores.postgres.batch import as_columns
+from batuta.stores.postgres.rows import attempt_of, entry_of, message_of, run_of, standard
 from batuta.stores.postgres.session import Session
+
+MOST_TURNS = 1_000
+"""Queues and priorities whose turns are remembered. Forgetting them costs some fairness, once."""
 
 
 class Work(Base):
-    """Starting, sending and claiming."""
-
-    async def start(self, run: NewRun, message: Message | None = None) -> tuple[Run, bool]:
-        if message is None:
-            return rules.started((await self.start_many([run]))[0])
-        may_join = run.if_exists is IfExists.RETURN
-        columns = (*batch.new_run_columns([batch.unowned_row(run)]), *_message_values(rules.start_message(run)))
-        values = (self.namespace, may_join, *columns, *_message_values(message))
-        async with self._pool.session() as session:
-            [(outcome, receiver, state, owner)] = await session.write(self._sql["start_and_send"], *values)
-            if outcome == "taken":
-                raise AlreadyStarted(run.id, state)
-            if outcome == "closed":
-                raise RunClosed(run.id, state)
-            self._announce("sent" if outcome == "new" else outcome, receiver, state, owner)
-            rows = await session.read(self._sql["run"], self.namespace, receiver)
-        return run_of(rows[0]), receiver == run.run_id
-
-    async def start_many(self, runs: Sequence[NewRun]) -> list[StartOutcome]:
-        outcomes: dict[RunId, StartOutcome] = {}
-        async with self._pool.session() as session:
-            try:
-                await self._start_many(session, runs, outcomes)
-            except StoreUnavailable as error:
-                if not outcomes:
-                    raise
-                # "Nothing was written" would be a lie: some of them are.
-                raise OutcomeUnknown(str(error)) from error
-        return [outcomes[run.run_id] for run in runs]
-
-    async def _start_many(self, session: Session, runs: Sequence[NewRun], outcomes: dict[RunId, StartOutcome]) -> None:
-        try:
-            rows = await session.write(self._sql["start_runs"], self.namespace, *batch.unowned_columns(runs))
-        except BadData as error:
-            middle = len(runs) // 2
-            if middle == 0:
-                outcomes[runs[0].run_id] = error
-                return
-            for some in (runs[:middle], runs[middle:]):  # a value was refused: find out whose
-                await self._start_many(session, some, outcomes)
-            return
-        new = {row["started"]: row for row in rows}
-        if new:
-            self._announcer.tell(Hint(due=True))
-        outcomes.update({run.run_id: (run_of_start(run, new[run.run_id]), True) for run in runs if run.run_id in new})
-        for run in runs:
-            if run.run_id not in new:
-                outcomes[run.run_id] = await self._taken(session, run)
-
-    async def _taken(self, session: Session, run: NewRun) -> StartOutcome:
-        if known := await session.read(self._sql["run"], self.namespace, run.run_id):
-            return run_of(known[0]), True  # the same start, written again because its first answer was lost
-        current = await session.read(self._sql["current_run"], self.namespace, run.id)
-        if not current:
-            return StoreUnavailable(f"the run with id {run.id!r} vanished while another was started: try again")
-        if run.if_exists is IfExists.RETURN:
-            return run_of(current[0]), False
-        return AlreadyStarted(run.id, current[0]["state"])
-
-    async def send(self, run_id: RunId, message: Message) -> bool:
-        rows = await self._pool.write(self._sql["send_message"], self.namespace, run_id, *_message_values(message))
-        outcome, receiver, state, owner = rows[0]
-        if outcome == "unknown":
-            raise UnknownRun(run_id, self.namespace)
-        if outcome == "closed":
-            raise RunClosed(run_id, state)
-        self._announce(outcome, receiver, state, owner)
-        return bool(outcome == "sent")
-
-    async def unpark(self, run_id: RunId) -> bool:
-        known, unparked = (await self._pool.write(self._sql["unpark"], self.namespace, run_id))[0]
-        if not known:
-            raise UnknownRun(run_id, self.namespace)
-        self._announcer.tell(Hint(due=unparked))
-        return bool(unparked)
-
-    def _announce(self, outcome: str, receiver: RunId, state: str | None, owner: str | None) -> None:
-        if outcome == "sent" and owner is not None:
-            self._announcer.tell(Hint(messages=[standard(receiver)]))
-        elif outcome == "sent" and state in ("pending", "waiting"):
-            self._announcer.tell(Hint(due=True))
+    """Claiming."""
 
     async def register(self, worker: WorkerInfo) -> int:
         rows = await self._pool.write(
@@ -120,7 +43,9 @@ class Work(Base):
         rows = await self._pool.write(self._sql["retire"], self.namespace, worker_id)
         self._announcer.tell(Hint(due=rows[0]["freed"] > 0))
 
-    async def claim(self, worker: WorkerInfo, limit: int) -> list[Tape]:
+    async def claim(self, worker: WorkerInfo, limit: int, room: Mapping[str, int] | None = None) -> Claim:
+        names, rooms = (list(room), list(room.values())) if room else (None, None)
+        turns = [each for each in self._turns.items() if each[0][0] in worker.queues] if self._turns else []
         async with self._pool.session() as session:
             rows = await session.write(
                 self._sql["claim"],
@@ -130,9 +55,26 @@ class Work(Base):
                 list(worker.code),
                 list(worker.code.values()),
                 limit,
+                names,
+                rooms,
+                *as_columns([(*place, *turn) for place, turn in turns], 4),
                 replied=self._claimed,
             )
-            return await self._tapes(session, [run_of(row) for row in rows])
+            claim = Claim()
+            runs = [run_of(row) for row in rows if row["run_id"] is not None or self._note(row, claim)]
+            claim.tapes = await self._tapes(session, runs)
+        self._held = claim.held
+        return claim
+
+    def _note(self, row: Record, claim: Claim) -> bool:
+        """What a row says that holds no run: where a queue's turns stand, or that limits held something back."""
+        if row["turn_queue"] is None:
+            claim.held, claim.again_at = True, row["again_at"]
+        else:
+            if len(self._turns) >= MOST_TURNS:
+                self._turns.clear()
+            self._turns[row["turn_queue"], row["turn_rank"]] = (row["turn_key"], row["in_turn"])
+        return False
 
     def _claimed(self) -> None:
         self._lose_reply("claim")
@@ -179,6 +121,3 @@ class Work(Base):
                 messages.append(message_of(row))
         return found
 
-
-def _message_values(message: Message) -> tuple[str, str, str, str]:
-    return message.message_id, message.kind, message.name, message.body

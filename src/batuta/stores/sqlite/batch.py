@@ -13,6 +13,7 @@ from batuta.stores import rules
 from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.effects import Beyond, deadline_of
 from batuta.stores.sqlite.many import execute_many
+from batuta.stores.sqlite.queues import must_wait
 from batuta.stores.sqlite.rows import Row, attempt_row, new_run_row, one
 
 _INSERT_RUN, _INSERT_ENTRY, _ADVANCE = Q["insert_run"], Q["insert_entry"], Q["advance"]
@@ -64,6 +65,7 @@ class Judge:
     def __init__(self, cursor: sqlite3.Cursor, namespace: str, worker_id: str, now: int) -> None:
         self._cursor = cursor
         self._namespace = namespace
+        self._now = now
         self._is_live = is_live(cursor, namespace, worker_id, now)
         self._taken: set[str] = set()
 
@@ -89,9 +91,11 @@ class Judge:
         if new.id in self._taken:
             return Verdict.EXISTS
         row = one(self._cursor.execute(Q["id_taken"], (self._namespace, new.id)))
+        if row is not None and not rules.may_replace(new, bool(row[0]), row[1], self._now):
+            return Verdict.EXISTS
+        if must_wait(self._cursor, self._namespace, new.queue):
+            return Verdict.QUEUED
         if row is not None:
-            if not rules.may_replace(new.if_exists, bool(row[0])):
-                return Verdict.EXISTS
             self._cursor.execute(Q["supersede"], (self._namespace, new.id))
         self._taken.add(new.id)
         return True
@@ -106,6 +110,8 @@ class Batch:
         self._worker_id = worker_id
         self._now = now
         self._starts: list[Row] = []
+        self._queues: dict[str, bool] = {}
+        """Of the starts, and whether one of them has a flow key."""
         self._entries: list[Row] = []
         self._advances: list[Row] = []
         self._finishes: list[Row] = []
@@ -175,6 +181,7 @@ class Batch:
             self._attempts.append(attempt_row(namespace, run_id, attempt))
 
     def _add_start(self, new: NewRun, epoch: int, head: int) -> None:
+        self._queues[new.queue] = self._queues.get(new.queue, False) or bool(new.flow_key)
         deadline = deadline_of(self._cursor, self._namespace, new, self._now)
         self._starts.append(
             new_run_row(self._namespace, new, self._now, deadline, epoch=epoch, head=head, owner=self._worker_id)
@@ -200,6 +207,11 @@ class Batch:
         # A start has no row to fence: the worker's row stands in for it.
         if not is_live(self._cursor, self._namespace, self._worker_id, self._now):
             raise Mismatch
+        for name, keyed in self._queues.items():
+            if must_wait(self._cursor, self._namespace, name):
+                raise Mismatch
+            if keyed:
+                self._cursor.execute(Q["note_keyed"], (self._namespace, name))
         self._fenced(_INSERT_RUN, self._starts)
 
     def _fenced(self, statement: str, rows: list[Row]) -> None:

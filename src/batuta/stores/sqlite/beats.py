@@ -15,6 +15,7 @@ from batuta.stores.sqlite.claims import due_at, owns_suspect
 from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.place import WorkerLocks
 from batuta.stores.sqlite.post import Post
+from batuta.stores.sqlite.queues import forget_begun
 from batuta.stores.sqlite.rows import entry_row, to_json
 from batuta.stores.sqlite.schedules import schedule_at
 from batuta.stores.sqlite.writer import Writer
@@ -82,7 +83,9 @@ class Beat:
         cursor.execute(Q["renew"], (now, now + worker.lease, namespace, worker_id))
         if cursor.rowcount == 0:
             return Pulse(now=now, alive=False), [], self._hint
-        self._time_out()
+        self._time_out("overdue", rules.TIMED_OUT)
+        self._time_out("expired", rules.EXPIRED)
+        forget_begun(cursor, namespace, now)
         self._revive(worker)
         reaped = self._reap_expired() if reap else 0
         unread = cursor.execute(Q["owned_unread"], (namespace, worker_id)).fetchall()
@@ -91,7 +94,7 @@ class Beat:
         pulse = Pulse(
             now=now,
             alive=True,
-            due_at=due_at(cursor, namespace, worker),
+            due_at=due_at(cursor.connection, namespace, worker, now),
             unread=[UUID(bytes=run_id) for (run_id,) in unread],
             owned={UUID(bytes=run_id): epoch for run_id, epoch in owned},
             reaped=reaped,
@@ -104,21 +107,21 @@ class Beat:
         # Only theirs: after an outage every lease is over and nobody died.
         return self._reap(gone.__contains__), self._hint
 
-    def _time_out(self) -> None:
-        overdue = self._cursor.execute(Q["overdue"], (self._namespace, self._now, rules.BEAT_LIMIT)).fetchall()
+    def _time_out(self, query: str, reason: str) -> None:
+        overdue = self._cursor.execute(Q[query], (self._namespace, self._now, rules.BEAT_LIMIT)).fetchall()
         post = Post(self._cursor, self._namespace, self._now, self._hint)
         for run_id, head, epoch, owner, id, parent_seq, at, crc in overdue:
-            entry = rules.timed_out_entry(head, None if at is None else (at, crc), self._now)
+            entry = rules.timed_out_entry(head, None if at is None else (at, crc), self._now, reason)
             self._cursor.execute(
                 Q["close_from_outside"],
-                ("timed_out", self._now, rules.TIMED_OUT, self._namespace, run_id, head),
+                ("timed_out", self._now, reason, self._namespace, run_id, head),
             )
             self._cursor.execute(Q["insert_entry"], entry_row(self._namespace, run_id, epoch + 1, entry))
             if self._hint.closed is not None:
                 self._hint.closed.append(UUID(bytes=run_id))
             if owner is not None:
                 self._hint.messages.append(UUID(bytes=run_id))
-            post.tell_kin(run_id, id, parent_seq, RunState.TIMED_OUT, rules.TIMED_OUT)
+            post.tell_kin(run_id, id, parent_seq, RunState.TIMED_OUT, reason)
         post.wake()
 
     def _revive(self, worker: WorkerInfo) -> None:

@@ -3,68 +3,105 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 from typing import Any
 
-from batuta.journal.records import Run, WorkerInfo
+from msgspec.structs import replace
+
+from batuta.journal.records import Claim, Run, WorkerInfo
 from batuta.stores import rules
 from batuta.stores.sqlite.batch import is_live
 from batuta.stores.sqlite.connection import Q
-from batuta.stores.sqlite.rows import Row, claimed_run_of, is_suspect, one, to_json
+from batuta.stores.sqlite.queues import Executor, special
+from batuta.stores.sqlite.rows import Row, claimed_deadline_of, claimed_run_of, is_anew, is_suspect, one, place, to_json
+from batuta.stores.sqlite.turns import Hands, Turns, priorities
 
-_ABOVE_ALL = 2**63 - 1
-
-Executor = sqlite3.Cursor | sqlite3.Connection
-
-
-def priorities(cursor: Executor, namespace: str, queue: str) -> list[int]:
-    """The priorities of what waits in a queue, high first. One index look-up each, however many runs there are."""
-    found: list[int] = []
-    while True:
-        row = one(cursor.execute(Q["next_priority"], (namespace, queue, found[-1] if found else _ABOVE_ALL)))
-        if row is None or row[0] is None:
-            return found
-        found.append(row[0])
+Room = Mapping[str, int]
 
 
-def due_at(cursor: Executor, namespace: str, worker: WorkerInfo) -> int | None:
+def look(
+    connection: sqlite3.Connection, namespace: str, worker: WorkerInfo, room: Room, hands: Hands, now: int
+) -> Claim | None:
+    """What a claim brings when there is nothing to own; None when there is something."""
+    queues = special(connection, namespace, worker.queues)
+    suspects = not owns_suspect(connection, namespace, worker.worker_id)
+    if not queues:
+        earliest = _plain_due_at(connection, namespace, worker, suspects)
+        return Claim() if earliest is None or earliest > now else None
+    turns = Turns(connection, namespace, worker, queues, now, suspects=suspects)
+    rows, held, again_at = turns.choose(1, room, {place: replace(hand) for place, hand in hands.items()})
+    return None if rows else Claim([], held, again_at)
+
+
+def due_at(connection: sqlite3.Connection, namespace: str, worker: WorkerInfo, now: int) -> int | None:
     """Earliest time at which the worker can claim something."""
-    suspects = not owns_suspect(cursor, namespace, worker.worker_id)
+    suspects = not owns_suspect(connection, namespace, worker.worker_id)
+    queues = special(connection, namespace, worker.queues)
+    if not queues:
+        return _plain_due_at(connection, namespace, worker, suspects)
+    return Turns(connection, namespace, worker, queues, now, suspects=suspects).due_at()
+
+
+def _plain_due_at(executor: Executor, namespace: str, worker: WorkerInfo, suspects: bool) -> int | None:
     values = {"namespace": namespace, "code": to_json(worker.code), "suspects": suspects}
     rows = [
-        one(cursor.execute(Q["due_at"], values | {"queue": queue, "priority": priority}))
+        one(executor.execute(Q["due_at"], values | {"queue": queue, "priority": priority}))
         for queue in dict.fromkeys(worker.queues)
-        for priority in priorities(cursor, namespace, queue)
+        for priority in priorities(executor, namespace, queue, None)
     ]
     return min((row[0] for row in rows if row is not None), default=None)
 
 
-def owns_suspect(cursor: Executor, namespace: str, worker_id: str) -> bool:
+def owns_suspect(executor: Executor, namespace: str, worker_id: str) -> bool:
     """Whether the worker has a suspect, which keeps it from taking another."""
-    return one(cursor.execute(Q["owned_suspect"], (namespace, worker_id))) is not None
+    return one(executor.execute(Q["owned_suspect"], (namespace, worker_id))) is not None
 
 
-def own_due(cursor: sqlite3.Cursor, namespace: str, worker: WorkerInfo, limit: int, now: int) -> list[Run]:
-    """Own up to `limit` due runs; as they are afterwards."""
+def own_due(
+    cursor: sqlite3.Cursor, namespace: str, worker: WorkerInfo, limit: int, room: Room, hands: Hands, now: int
+) -> tuple[list[Run], bool, int | None]:
+    """Own up to `limit` due runs: as they are afterwards, whether a limit held something back, and until when."""
     if not is_live(cursor, namespace, worker.worker_id, now):
-        return []
+        return [], False, None
     suspects = not owns_suspect(cursor, namespace, worker.worker_id)
+    queues = special(cursor, namespace, worker.queues)
+    if not queues:
+        rows = _plain(cursor, namespace, worker, limit, room, suspects, now)
+        return _own(cursor, namespace, worker.worker_id, rows, now), False, None
+    turns = Turns(cursor.connection, namespace, worker, queues, now, suspects=suspects)
+    rows, held, again_at = turns.choose(limit, room, hands)
+    turns.note_begun(cursor)
+    return _own(cursor, namespace, worker.worker_id, rows, now), held, again_at
+
+
+def _own(cursor: sqlite3.Cursor, namespace: str, worker_id: str, rows: list[Row], now: int) -> list[Run]:
+    cursor.executemany(Q["own"], [(worker_id, namespace, row[0]) for row in rows if not is_anew(row)])
+    anew = [(worker_id, claimed_deadline_of(row, now), namespace, row[0]) for row in rows if is_anew(row)]
+    if anew:
+        cursor.executemany(Q["own_anew"], anew)
+    return [claimed_run_of(row, worker_id, now) for row in rows]
+
+
+def _plain(
+    cursor: sqlite3.Cursor, namespace: str, worker: WorkerInfo, limit: int, room: Room, suspects: bool, now: int
+) -> list[Row]:
+    """What is due in queues without flow keys and limits."""
     values = {"namespace": namespace, "code": to_json(worker.code), "now": now}
     rows: list[Row] = []
     for queue in dict.fromkeys(worker.queues):  # named twice, its runs would be owned twice
-        rows += _due(cursor, values | {"queue": queue}, limit)
-        if suspects:
-            rows += cursor.execute(Q["due_suspect"], values | {"queue": queue}).fetchall()
-    rows.sort(key=lambda row: (-row[7], row[12]))
-    rows = rules.one_suspect(rows, is_suspect)[:limit]
-    runs = [claimed_run_of(row, worker.worker_id) for row in rows]
-    cursor.executemany(Q["own"], [(worker.worker_id, namespace, run.run_id.bytes) for run in runs])
-    return runs
+        most = min(limit, room.get(queue, limit))
+        found = _due(cursor, values | {"queue": queue}, most)
+        if suspects and most > 0:
+            found += cursor.execute(Q["due_suspect"], values | {"queue": queue}).fetchall()
+        rows += sorted(found, key=place)[:most]
+    rows.sort(key=place)
+    return rules.one_suspect(rows, is_suspect)[:limit]
 
 
 def _due(cursor: sqlite3.Cursor, values: dict[str, Any], limit: int) -> list[Row]:
     """Up to `limit` due runs of one queue that are no suspects."""
     rows: list[Row] = []
-    for priority in priorities(cursor, values["namespace"], values["queue"]):
+    for priority in priorities(cursor, values["namespace"], values["queue"], None):
         missing = limit - len(rows)
         if missing <= 0:
             break

@@ -12,6 +12,7 @@ from batuta.journal.states import CLOSED, RunState
 from batuta.stores import rules
 from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.post import Post
+from batuta.stores.sqlite.queues import note_keyed
 from batuta.stores.sqlite.rows import Row, new_run_row, one, output_row, run_of
 
 SMALL = 20
@@ -104,11 +105,15 @@ class Beyond:
         if self._insert(new) or one(self._cursor.execute(Q["created_at"], (self._namespace, new.run_id.bytes))):
             return None
         taken = self._post.receiver(new.id)
-        if taken is not None and not rules.may_replace(new.if_exists, taken.closed_at is not None):
+        if taken is not None and not self._may_replace(new):
             return rules.id_taken(new, RunState(taken.state))
         self._cursor.execute(Q["supersede"], (self._namespace, new.id))
         self._insert(new)
         return None
+
+    def _may_replace(self, new: NewRun) -> bool:
+        row = one(self._cursor.execute(Q["id_taken"], (self._namespace, new.id)))
+        return row is None or rules.may_replace(new, bool(row[0]), row[1], self._now)
 
     def _insert(self, new: NewRun) -> bool:
         """Insert an unowned run with its start message. False when the run or its id is there already."""
@@ -116,6 +121,7 @@ class Beyond:
         row = new_run_row(self._namespace, new, self._now, deadline, epoch=0, head=-1, owner=None)
         if not self._cursor.execute(Q["insert_run"], row).rowcount:
             return False
+        note_keyed(self._cursor, self._namespace, [new])
         self._post.put(rules.chain_of(new).bytes, rules.start_message(new))
         self.hint.due = True
         return True

@@ -3,36 +3,18 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
 
 from batuta.errors import AlreadyStarted, BadData, RunClosed, UnknownRun
 from batuta.ids import RunId
 from batuta.journal.entries import Entry
-from batuta.journal.records import Hint, IfExists, Message, NewRun, Run, StartOutcome
+from batuta.journal.records import Hint, Message, NewRun, Run
 from batuta.journal.states import RunState
 from batuta.stores import rules
 from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.effects import deadline_of
-from batuta.stores.sqlite.errors import translate
 from batuta.stores.sqlite.post import Post, Target
+from batuta.stores.sqlite.queues import note_keyed
 from batuta.stores.sqlite.rows import entry_row, message_row, new_run_row, one, run_of
-
-
-def start_many(cursor: sqlite3.Cursor, namespace: str, runs: Sequence[NewRun], now: int) -> list[StartOutcome]:
-    """Start each by itself: of one that is refused nothing is left, and the others stay."""
-    outcomes: list[StartOutcome] = []
-    for new in runs:
-        cursor.execute("SAVEPOINT one")
-        try:
-            outcomes.append(start(cursor, namespace, new, now))
-        except Exception as error:
-            meant = error if isinstance(error, AlreadyStarted) else translate(error)
-            if not isinstance(meant, AlreadyStarted | BadData):
-                raise
-            cursor.execute("ROLLBACK TO one")
-            outcomes.append(meant)
-        cursor.execute("RELEASE one")
-    return outcomes
 
 
 def start_and_send(
@@ -46,11 +28,14 @@ def start_and_send(
 
 
 def start(cursor: sqlite3.Cursor, namespace: str, new: NewRun, now: int) -> tuple[Run, bool]:
-    """Insert an unowned run with its start message, or find the one that has its id."""
+    """Insert an unowned run with its start message, or find the one that has its id or does its work."""
+    waiting = _debounced(cursor, namespace, new, now) if new.debounce else None
+    if waiting is not None:
+        return waiting
     deadline = deadline_of(cursor, namespace, new, now)
     row = new_run_row(namespace, new, now, deadline, epoch=0, head=-1, owner=None)
     if not cursor.execute(Q["insert_run"], row).rowcount:
-        known = _known(cursor, namespace, new)
+        known = _known(cursor, namespace, new, now)
         if known is not None:
             return known
         cursor.execute(Q["supersede"], (namespace, new.id))
@@ -58,10 +43,27 @@ def start(cursor: sqlite3.Cursor, namespace: str, new: NewRun, now: int) -> tupl
             raise BadData(f"run {new.run_id} cannot be inserted")
     message = rules.start_message(new)
     cursor.execute(Q["insert_message"], message_row(namespace, rules.chain_of(new), message, now))
+    note_keyed(cursor, namespace, [new])
     return find(cursor, namespace, new.run_id), True
 
 
-def _known(cursor: sqlite3.Cursor, namespace: str, new: NewRun) -> tuple[Run, bool] | None:
+def _debounced(cursor: sqlite3.Cursor, namespace: str, new: NewRun, now: int) -> tuple[Run, bool] | None:
+    """Let the unclaimed run of its debounce key do what the new one is to do; None when there is none."""
+    row = one(cursor.execute(Q["debounced"], (namespace, new.debounce)))
+    if row is None:
+        return None
+    run = run_of(row)
+    if run.run_id == new.run_id:
+        return run, True  # written again because the first answer was lost
+    wake_at, deadline = rules.put_off(new, run.created_at, now)
+    values = (new.tags, new.memo, new.priority, rules.expiry_of(new, now), wake_at, deadline)
+    cursor.execute(Q["replace_debounced"], (*values, namespace, run.run_id.bytes))
+    message = rules.start_message(new, run.run_id)
+    cursor.execute(Q["replace_start"], (message.body, now, run.chain_id.bytes, message.message_id))
+    return find(cursor, namespace, run.run_id), False
+
+
+def _known(cursor: sqlite3.Cursor, namespace: str, new: NewRun, now: int) -> tuple[Run, bool] | None:
     """The run that stands in the way; None when it may be replaced."""
     same = one(cursor.execute(Q["run_by_run_id"], (namespace, new.run_id.bytes)))
     if same is not None:
@@ -70,9 +72,9 @@ def _known(cursor: sqlite3.Cursor, namespace: str, new: NewRun) -> tuple[Run, bo
     if row is None:
         raise BadData(f"run {new.run_id} cannot be inserted")
     taken = run_of(row)
-    if rules.may_replace(new.if_exists, taken.closed_at is not None):
+    if rules.may_replace(new, taken.closed_at is not None, taken.created_at, now):
         return None
-    if new.if_exists is IfExists.RETURN:
+    if new.if_exists in rules.GIVES:
         return taken, False
     raise AlreadyStarted(new.id, taken.state)
 

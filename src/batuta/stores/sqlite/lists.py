@@ -32,7 +32,7 @@ def list_runs(
 ) -> Page:
     """One page, newest first. Each page begins where the index says, not after counting to there."""
     unhappy = bool(where.states) and _UNHAPPY.issuperset(where.states)
-    query = Q["list_unhappy_runs" if unhappy else "list_runs"]
+    query = Q["list_children" if where.parent else "list_unhappy_runs" if unhappy else "list_runs"]
     values = _values(namespace, where) | {"before": before or _LAST, "limit": limit + 1}
     runs = [run_of(row) for row in connection.execute(query, values).fetchall()]
     page = runs[:limit]
@@ -59,6 +59,8 @@ def _values(namespace: str, where: RunFilter) -> dict[str, Any]:
         "name": where.name,
         "kind": None if where.kind is None else where.kind.value,
         "queue": where.queue,
+        "flow_key": where.flow_key,
+        "parent": None if where.parent is None else where.parent.bytes,
         "id_prefix": where.id_prefix,
         "tags": to_json(where.tags) if where.tags else None,
         "created_after": where.created_after,

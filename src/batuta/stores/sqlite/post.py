@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
@@ -12,7 +13,7 @@ from batuta.journal.records import Hint, Message, ParentPolicy
 from batuta.journal.states import RunState
 from batuta.stores import rules
 from batuta.stores.sqlite.connection import Q
-from batuta.stores.sqlite.rows import Row, one, to_json
+from batuta.stores.sqlite.rows import Row, one
 
 
 class Target(NamedTuple):
@@ -34,6 +35,8 @@ class Post:
         self._now = now
         self._hint = hint
         self._woken: dict[bytes, None] = {}
+        self._closed: Counter[bytes] = Counter()
+        """Members of batches that have closed, by what comes after them."""
 
     def receiver(self, id: str) -> Target | None:
         """The current run of an id."""
@@ -48,14 +51,14 @@ class Post:
         return one(self._cursor.execute(Q["message_known"], (target.chain_id, message_id))) is not None
 
     def taken_before(self, asked: Sequence[tuple[str, str]]) -> frozenset[str]:
-        """Of messages, given as the id of their receiver and their own: those that any chain has ever had."""
-        chains = ((self.receiver(id), message_id) for id, message_id in asked)
-        here = {message_id for target, message_id in chains if target is not None and self._has(target, message_id)}
-        rest = {message_id for _, message_id in asked} - here
-        if not rest:
-            return frozenset(here)
-        found = self._cursor.execute(Q["messages_taken"], (to_json(sorted(rest)), self._namespace)).fetchall()
-        return frozenset(here | {message_id for (message_id,) in found})
+        """Of messages, given as the id of their receiver and their own: those that a chain of that id has ever had."""
+        return frozenset(message_id for id, message_id in asked if self._was_taken(id, message_id))
+
+    def _was_taken(self, id: str, message_id: str) -> bool:
+        target = self.receiver(id)
+        if target is not None and self._has(target, message_id):
+            return True
+        return one(self._cursor.execute(Q["taken_earlier"], (self._namespace, id, message_id))) is not None
 
     def deliver(self, target: Target, message: Message) -> bool:
         """Put a message into the inbox of an open run's chain. False when it was there before."""
@@ -74,10 +77,12 @@ class Post:
         return self._cursor.execute(Q["insert_message"], row).rowcount > 0
 
     def tell_parent(self, run_id: bytes, outcome: str) -> None:
-        """A run has closed: its parent, if it is open, gets the outcome."""
+        """A run has closed: its parent, if it is open, gets the outcome, or waits for one less."""
         row = one(self._cursor.execute(Q["open_parent"], (self._namespace, run_id)))
-        if row is not None:
-            parent = Target(*row)
+        if row is not None and row[5]:
+            self._closed[row[0]] += 1
+        elif row is not None:
+            parent = Target(*row[:5])
             message = rules.child_message(UUID(bytes=run_id), UUID(bytes=parent.run_id), outcome)
             self.deliver(parent, message)
 
@@ -96,10 +101,15 @@ class Post:
         self.tell_children(run_id)
 
     def wake(self) -> None:
-        """Make due what is to read a message."""
+        """Make due what is to read a message, or comes after a batch that has ended."""
         now, namespace = self._now, self._namespace
         if self._woken:
             rows = [(now, now, namespace, run_id) for run_id in self._woken]
             woken = self._cursor.executemany(Q["wake"], rows).rowcount
             self._hint.due = self._hint.due or woken > 0
             self._woken.clear()
+        for run_id, closed in self._closed.items():
+            values = {"closed": closed, "now": now, "namespace": namespace, "run_id": run_id}
+            left = one(self._cursor.execute(Q["await_less"], values))
+            self._hint.due = self._hint.due or left == (0,)
+        self._closed.clear()

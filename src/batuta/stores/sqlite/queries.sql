@@ -19,8 +19,8 @@ SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'migrations';
 INSERT INTO runs (
     run_id, namespace, id, chain_id, kind, name, queue, priority, state, epoch, head, owner, wake_at, created_at,
     deadline, version, tags, memo, parent_run_id, parent_seq, parent_policy, flow_key, claimed_head, code,
-    current
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1) ON CONFLICT DO NOTHING;
+    expires_at, debounce, current
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1) ON CONFLICT DO NOTHING;
 
 -- supersede --
 -- The id's closed run is its current one no more.
@@ -39,7 +39,7 @@ SELECT epoch, head, closed_at IS NOT NULL, chain_id FROM runs WHERE namespace = 
 SELECT iif(closed_at IS NULL, epoch, -1), chain_id FROM runs WHERE namespace = ? AND run_id = ?;
 
 -- id_taken --
-SELECT closed_at IS NOT NULL FROM runs WHERE namespace = ? AND id = ? AND current = 1;
+SELECT closed_at IS NOT NULL, created_at FROM runs WHERE namespace = ? AND id = ? AND current = 1;
 
 -- created_at --
 SELECT created_at FROM runs WHERE namespace = ? AND run_id = ?;
@@ -104,10 +104,11 @@ ON CONFLICT DO NOTHING;
 -- message_known --
 SELECT 1 FROM inbox WHERE chain_id = ? AND message_id = ?;
 
--- messages_taken --
--- Through all that were ever sent, once for many. It is asked for what dead workers sent last, when their receivers do
--- not know it: an index would cost every message something.
-SELECT message_id FROM inbox WHERE message_id IN (SELECT value FROM json_each(?)) AND namespace = ?;
+-- taken_earlier --
+-- Whether a chain that had this id before has ever had the message.
+SELECT 1 FROM inbox
+WHERE chain_id IN (SELECT chain_id FROM runs WHERE namespace = ? AND id = ? AND current = 0) AND message_id = ?
+LIMIT 1;
 
 -- unread_kinds --
 -- What keeps a run from coming to its end. The kinds are repeated in `finish`.
@@ -117,7 +118,7 @@ SELECT message_id FROM inbox WHERE chain_id = ? AND consumed_at IS NULL AND kind
 SELECT run_id, chain_id, state, owner, closed_at FROM runs WHERE namespace = ? AND id = ? AND current = 1;
 
 -- open_parent --
-SELECT parent.run_id, parent.chain_id, parent.state, parent.owner, parent.closed_at
+SELECT parent.run_id, parent.chain_id, parent.state, parent.owner, parent.closed_at, parent.awaits
 FROM runs JOIN runs AS parent ON parent.namespace = runs.namespace AND parent.run_id = runs.parent_run_id
 WHERE runs.namespace = ? AND runs.run_id = ? AND parent.closed_at IS NULL;
 
@@ -143,12 +144,19 @@ WHERE run_id = ? AND kind = 'answer' AND name = ? AND namespace = ?;
 UPDATE runs SET wake_at = min(coalesce(wake_at, ?), ?)
 WHERE namespace = ? AND run_id = ? AND state IN ('pending', 'waiting');
 
+-- await_less --
+-- Some of the runs that it comes after have closed; after the last of them it is due.
+UPDATE runs SET awaits = max(awaits - :closed, 0),
+    wake_at = iif(awaits <= :closed AND state = 'pending' AND wake_at IS NULL AND owner IS NULL, :now, wake_at)
+WHERE namespace = :namespace AND run_id = :run_id AND awaits > 0 RETURNING awaits;
+
 -- unpark --
 UPDATE runs SET state = 'waiting', wake_at = ?, deaths = 0, failed_code = '[]', reason = ''
 WHERE namespace = ? AND run_id = ? AND state IN ('needs_code', 'poisoned');
 
 -- close_from_outside --
-UPDATE runs SET head = head + 1, epoch = epoch + 1, state = ?, closed_at = ?, reason = ?, owner = NULL, wake_at = NULL
+UPDATE runs SET head = head + 1, epoch = epoch + 1, state = ?, closed_at = ?, reason = ?, owner = NULL, wake_at = NULL,
+    expires_at = NULL, debounce = NULL
 WHERE namespace = ? AND run_id = ? AND head = ? AND closed_at IS NULL;
 
 -- register --
@@ -184,12 +192,19 @@ WHERE namespace = ? AND owner = ?;
 
 -- next_priority --
 -- Steps down the priorities of a queue, one index look-up each.
-SELECT max(priority) FROM runs WHERE namespace = ? AND queue = ? AND wake_at IS NOT NULL AND priority < ?;
+SELECT max(priority) FROM runs
+WHERE namespace = ? AND queue = ? AND wake_at IS NOT NULL AND flow_key = '' AND priority < ?;
+
+-- next_keyed_priority --
+-- The same for runs with flow keys.
+SELECT max(priority) FROM runs
+WHERE namespace = ? AND queue = ? AND wake_at IS NOT NULL AND flow_key <> '' AND priority < ?;
 
 -- due --
--- Not what the worker's own code failed to replay, and no suspects.
+-- Of a queue without flow keys and limits. Not what the worker's own code failed to replay, and no suspects.
 SELECT * FROM runs
 WHERE namespace = :namespace AND queue = :queue AND priority = :priority AND wake_at <= :now
+    AND wake_at IS NOT NULL AND flow_key = ''
     AND (deaths < 2 OR head <> claimed_head)
     AND code IN (SELECT key FROM json_each(:code))
     AND (failed_code = '[]' OR NOT EXISTS (
@@ -212,7 +227,7 @@ SELECT run_id FROM runs WHERE namespace = ? AND owner = ? AND deaths >= 2 AND he
 
 -- due_at --
 SELECT wake_at FROM runs
-WHERE namespace = :namespace AND queue = :queue AND priority = :priority AND wake_at IS NOT NULL
+WHERE namespace = :namespace AND queue = :queue AND priority = :priority AND wake_at IS NOT NULL AND flow_key = ''
     AND (:suspects OR deaths < 2 OR head <> claimed_head)
     AND code IN (SELECT key FROM json_each(:code))
     AND (failed_code = '[]' OR NOT EXISTS (
@@ -224,6 +239,12 @@ ORDER BY wake_at LIMIT 1;
 -- Progress since the claim before takes the deaths back.
 UPDATE runs SET epoch = epoch + 1, state = 'running', owner = ?, wake_at = NULL, reason = '',
     deaths = iif(head = claimed_head, deaths, 0), claimed_head = head
+WHERE namespace = ? AND run_id = ?;
+
+-- own_anew --
+-- The same for what could expire or was debounced.
+UPDATE runs SET epoch = epoch + 1, state = 'running', owner = ?, wake_at = NULL, reason = '',
+    deaths = iif(head = claimed_head, deaths, 0), claimed_head = head, deadline = ?, expires_at = NULL, debounce = NULL
 WHERE namespace = ? AND run_id = ?;
 
 -- owned --
@@ -239,6 +260,13 @@ SELECT r.run_id, r.head, r.epoch, r.owner, r.id, r.parent_seq, j.at, j.crc
 FROM runs AS r LEFT JOIN journal AS j ON j.run_id = r.run_id AND j.ord = r.head
 WHERE r.namespace = ? AND r.deadline <= ? AND r.deadline IS NOT NULL AND r.closed_at IS NULL
 ORDER BY r.deadline LIMIT ?;
+
+-- expired --
+-- The same for what nobody has claimed in time.
+SELECT r.run_id, r.head, r.epoch, r.owner, r.id, r.parent_seq, j.at, j.crc
+FROM runs AS r LEFT JOIN journal AS j ON j.run_id = r.run_id AND j.ord = r.head
+WHERE r.namespace = ? AND r.expires_at <= ? AND r.expires_at IS NOT NULL
+ORDER BY r.expires_at LIMIT ?;
 
 -- revive --
 -- Out of needs_code with what failed only with other code: up to a number of runs.
@@ -285,8 +313,9 @@ SELECT ord, kind, at, crc, body FROM journal WHERE run_id = ? AND ord > ? AND or
 -- Of short journals, whole.
 SELECT run_id, ord, kind, at, crc, body FROM journal WHERE run_id IN (?) ORDER BY run_id, ord;
 
--- have_unread --
-SELECT DISTINCT chain_id FROM inbox WHERE consumed_at IS NULL AND chain_id IN (?);
+-- unread_of_many --
+SELECT chain_id, message_id, kind, name, body, at, number FROM inbox
+WHERE consumed_at IS NULL AND chain_id IN (?) ORDER BY chain_id, number;
 
 -- have_attempts --
 SELECT DISTINCT run_id FROM attempts WHERE run_id IN (?);
@@ -305,6 +334,10 @@ WHERE chain_id = ? AND consumed_at IS NULL ORDER BY number;
 SELECT seq, number, started_at, ended_at, next_at, error, details, outside FROM attempts
 WHERE run_id = ? AND namespace = ? ORDER BY seq, number;
 
+-- attempts_of_call --
+SELECT seq, number, started_at, ended_at, next_at, error, details, outside FROM attempts
+WHERE run_id = ? AND seq = ? AND namespace = ? ORDER BY number;
+
 -- list_runs --
 -- Newest first by run id, which is of time. Every restriction can be left out with NULL.
 SELECT * FROM runs
@@ -313,6 +346,8 @@ WHERE namespace = :namespace AND run_id < :before
     AND (:name IS NULL OR name = :name)
     AND (:kind IS NULL OR kind = :kind)
     AND (:queue IS NULL OR queue = :queue)
+    AND (:flow_key IS NULL OR flow_key = :flow_key)
+    AND (:parent IS NULL OR parent_run_id = :parent)
     AND (:id_prefix IS NULL OR substr(id, 1, length(:id_prefix)) = :id_prefix)
     AND (:created_after IS NULL OR created_at > :created_after)
     AND (:created_before IS NULL OR created_at < :created_before)
@@ -332,6 +367,27 @@ WHERE namespace = :namespace AND run_id < :before
     AND (:name IS NULL OR name = :name)
     AND (:kind IS NULL OR kind = :kind)
     AND (:queue IS NULL OR queue = :queue)
+    AND (:flow_key IS NULL OR flow_key = :flow_key)
+    AND (:parent IS NULL OR parent_run_id = :parent)
+    AND (:id_prefix IS NULL OR substr(id, 1, length(:id_prefix)) = :id_prefix)
+    AND (:created_after IS NULL OR created_at > :created_after)
+    AND (:created_before IS NULL OR created_at < :created_before)
+    AND (:tags IS NULL OR NOT EXISTS (
+        SELECT 1 FROM json_each(:tags) AS wanted WHERE NOT EXISTS (
+            SELECT 1 FROM json_each(runs.tags) AS tag
+            WHERE tag.key = json_extract(wanted.value, '$[0]') AND tag.value = json_extract(wanted.value, '$[1]'))))
+ORDER BY run_id DESC LIMIT :limit;
+
+-- list_children --
+-- The same, through the index of children.
+SELECT * FROM runs INDEXED BY runs_children
+WHERE namespace = :namespace AND run_id < :before
+    AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
+    AND (:name IS NULL OR name = :name)
+    AND (:kind IS NULL OR kind = :kind)
+    AND (:queue IS NULL OR queue = :queue)
+    AND (:flow_key IS NULL OR flow_key = :flow_key)
+    AND parent_run_id = :parent
     AND (:id_prefix IS NULL OR substr(id, 1, length(:id_prefix)) = :id_prefix)
     AND (:created_after IS NULL OR created_at > :created_after)
     AND (:created_before IS NULL OR created_at < :created_before)
@@ -348,6 +404,8 @@ WHERE namespace = :namespace
     AND (:name IS NULL OR name = :name)
     AND (:kind IS NULL OR kind = :kind)
     AND (:queue IS NULL OR queue = :queue)
+    AND (:flow_key IS NULL OR flow_key = :flow_key)
+    AND (:parent IS NULL OR parent_run_id = :parent)
     AND (:id_prefix IS NULL OR substr(id, 1, length(:id_prefix)) = :id_prefix)
     AND (:created_after IS NULL OR created_at > :created_after)
     AND (:created_before IS NULL OR created_at < :created_before)

@@ -67,6 +67,9 @@ def run_of(row: Row) -> Run:
         parent_run_id=None if row[22] is None else UUID(bytes=row[22]),
         parent_seq=row[23],
         code=row[28],
+        flow_key=row[25],
+        expires_at=row[29],
+        awaits=row[31],
     )
 
 
@@ -75,11 +78,27 @@ def is_suspect(row: Row) -> bool:
     return rules.is_suspect(deaths=row[16], head=row[10], claimed_head=row[26])
 
 
-def claimed_run_of(row: Row, worker_id: str) -> Run:
-    """A row of `SELECT * FROM runs`, as statement `own` leaves it."""
+def place(row: Row) -> tuple[int, int]:
+    """Where a row of `SELECT * FROM runs` stands among what is due."""
+    return -row[7], row[12]
+
+
+def is_anew(row: Row) -> bool:
+    """Whether the run could expire or was debounced, until it is claimed."""
+    return row[29] is not None or row[30] is not None
+
+
+def claimed_deadline_of(row: Row, now: int) -> int | None:
+    """The deadline of a row of `SELECT * FROM runs` once it is claimed."""
+    return rules.claimed_deadline(row[15], row[29], now)
+
+
+def claimed_run_of(row: Row, worker_id: str, now: int) -> Run:
+    """A row of `SELECT * FROM runs`, as statements `own` and `own_anew` leave it."""
     epoch, head, deaths, claimed_head = row[9], row[10], row[16], row[26]
-    now_owned = ("running", epoch + 1, head, worker_id, None)
-    return run_of((*row[:8], *now_owned, *row[13:16], deaths if head == claimed_head else 0, "", *row[18:]))
+    now_owned = ("running", epoch + 1, head, worker_id, None, row[13], row[14], claimed_deadline_of(row, now))
+    rest = (*row[18:29], None, None, row[31])
+    return run_of((*row[:8], *now_owned, deaths if head == claimed_head else 0, "", *rest))
 
 
 def new_run_row(
@@ -111,6 +130,8 @@ def new_run_row(
         new.flow_key,
         -1,
         new.code or new.name,
+        None if owner else rules.expiry_of(new, now),
+        None if owner else new.debounce or None,
     )
 
 

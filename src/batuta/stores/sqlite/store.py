@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from pathlib import Path
 
@@ -13,9 +13,11 @@ from batuta.errors import SchemaMismatch
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
 from batuta.journal.entries import Entry
+from batuta.journal.queues import QueueLimits, QueueView
 from batuta.journal.records import (
     Attempt,
     Change,
+    Claim,
     Hint,
     Message,
     NewRun,
@@ -31,25 +33,29 @@ from batuta.journal.records import (
     WorkerView,
 )
 from batuta.journal.states import RunState
-from batuta.journal.store import Heart
+from batuta.journal.store import Borrowed, Guest, Heart
 from batuta.stores import rules
 from batuta.stores.listeners import Listeners
-from batuta.stores.sqlite import claims, intake, lists, schema
+from batuta.stores.sqlite import bulk, claims, intake, lists, queues, schema
 from batuta.stores.sqlite.backup import copied
 from batuta.stores.sqlite.batch import Answers, commit_batch
 from batuta.stores.sqlite.beats import SqliteHeart
 from batuta.stores.sqlite.connection import Faults, Q
 from batuta.stores.sqlite.effects import are_small
+from batuta.stores.sqlite.guests import Guests
 from batuta.stores.sqlite.place import WorkerLocks, prepare
 from batuta.stores.sqlite.readers import Readers
 from batuta.stores.sqlite.rows import worker_row, workers_of
 from batuta.stores.sqlite.schedules import ScheduleVerbs
 from batuta.stores.sqlite.tapes import Tapes
+from batuta.stores.sqlite.turns import Hands
 from batuta.stores.sqlite.watcher import Watcher
 from batuta.stores.sqlite.writer import Writer
 
 SMALL_CHANGES = 2
 """A commit of no more changes may be synced on the event loop's thread."""
+MANY_STARTS = 200
+"""More of them than that are written in a thread."""
 
 
 class SqliteStore(ScheduleVerbs):
@@ -67,7 +73,11 @@ class SqliteStore(ScheduleVerbs):
         self._tapes = Tapes(self._readers, namespace)
         self._locks = WorkerLocks(self._path)
         self._listeners = Listeners()
+        self._hands: Hands = {}
+        self._limited = False
+        """Whether a limit has held something back: whoever leaves a slot may let another one in."""
         self._watcher = Watcher(self._writer, self._listeners, namespace)
+        self._guests = Guests(self._path, self._start_on, self.tell)
 
     @property
     def faults(self) -> Faults | None:
@@ -168,13 +178,26 @@ class SqliteStore(ScheduleVerbs):
         self.tell(hint)
         return found, is_new
 
-    async def start_many(self, runs: Sequence[NewRun]) -> list[StartOutcome]:
+    async def start_many(self, runs: Sequence[NewRun], after: NewRun | None = None) -> list[StartOutcome]:
         now = self.clock_now()
-        outcomes = await self._writer.write(
-            lambda cursor: intake.start_many(cursor, self.namespace, runs, now), small=len(runs) <= SMALL_CHANGES
-        )
-        self.tell(Hint(due=any(isinstance(outcome, tuple) and outcome[1] for outcome in outcomes)))
+
+        def work(cursor: sqlite3.Cursor) -> list[StartOutcome]:
+            return bulk.start_many(cursor, self.namespace, runs, after, now)
+
+        small = len(runs) <= SMALL_CHANGES
+        outcomes = await self._writer.write(work, small=small, aside=len(runs) > MANY_STARTS)
+        # Of one that is not new, too: a debounced run may be due earlier now.
+        self.tell(Hint(due=any(isinstance(outcome, tuple) for outcome in outcomes)))
         return outcomes
+
+    async def enter(self, transaction: object, runs: Sequence[NewRun]) -> Guest:
+        return self._guests.enter(transaction)
+
+    def borrow(self, connection: object) -> Borrowed:
+        return self._guests.borrow(connection)
+
+    def _start_on(self, cursor: sqlite3.Cursor, runs: Sequence[NewRun], after: NewRun | None) -> list[StartOutcome]:
+        return bulk.start_many(cursor, self.namespace, runs, after, self.clock_now())
 
     async def send(self, run_id: RunId, message: Message) -> bool:
         now = self.clock_now()
@@ -220,19 +243,46 @@ class SqliteStore(ScheduleVerbs):
         finally:
             self._locks.drop(worker_id, descriptor)
 
-    async def claim(self, worker: WorkerInfo, limit: int) -> list[Tape]:
+    async def claim(self, worker: WorkerInfo, limit: int, room: Mapping[str, int] | None = None) -> Claim:
         # Asked first, because looking costs no commit.
-        earliest = await self.due_at(worker)
-        now = self.clock_now()
-        if earliest is None or earliest > now:
-            return []
-        runs = await self._writer.write(
-            lambda cursor: claims.own_due(cursor, self.namespace, worker, limit, now), small=limit <= SMALL_CHANGES
+        found = self._readers.read(
+            lambda connection: claims.look(
+                connection, self.namespace, worker, room or {}, self._hands, self.clock_now()
+            )
         )
-        return await self._tapes.load_all(runs)
+        if found is not None:
+            self._limited = self._limited or found.held
+            return found
+        runs, held, again_at = await self._writer.write(
+            lambda cursor: claims.own_due(
+                cursor, self.namespace, worker, limit, room or {}, self._hands, self.clock_now()
+            ),
+            small=limit <= SMALL_CHANGES,
+        )
+        self._limited = self._limited or held
+        return Claim(await self._tapes.load_all(runs), held, again_at)
 
     async def due_at(self, worker: WorkerInfo) -> int | None:
-        return self._readers.read(lambda connection: claims.due_at(connection, self.namespace, worker))
+        return self._readers.read(
+            lambda connection: claims.due_at(connection, self.namespace, worker, self.clock_now())
+        )
+
+    # -- queues
+
+    async def limit_queue(self, name: str, limits: QueueLimits) -> None:
+        await self._writer.write(lambda cursor: queues.limit(cursor, self.namespace, name, limits), small=True)
+        self.tell(Hint(due=True))
+
+    async def pause_queue(self, name: str, paused: bool, note: str = "") -> None:
+        await self._writer.write(lambda cursor: queues.pause(cursor, self.namespace, name, paused, note), small=True)
+        self.tell(Hint(due=not paused))
+
+    async def queues(self) -> list[QueueView]:
+        return await self._readers.read_apart(
+            lambda connection: queues.views(connection, self.namespace, self.clock_now())
+        )
+
+    # -- runs are worked on, and read
 
     async def unread(self, run_ids: Sequence[RunId]) -> dict[RunId, tuple[int, list[Message]]]:
         return self._tapes.unread(run_ids)
@@ -255,6 +305,7 @@ class SqliteStore(ScheduleVerbs):
         )
         answers, hint = await self._writer.write(work, small=small)
         failpoint("commit.after")
+        hint.due = hint.due or (self._limited and any(change.move is not None for change in changes))
         self.tell(hint)
         return answers
 
@@ -263,6 +314,8 @@ class SqliteStore(ScheduleVerbs):
         hint = await self._writer.write(
             lambda cursor: intake.close(cursor, self.namespace, run_id, head, entry, state, reason, now), small=True
         )
+        if hint is not None:
+            hint.due = hint.due or self._limited
         self.tell(hint or Hint())
         return hint is not None
 
@@ -280,8 +333,8 @@ class SqliteStore(ScheduleVerbs):
     async def epochs(self, run_id: RunId) -> list[int]:
         return self._tapes.epochs(run_id)
 
-    async def attempts(self, run_id: RunId) -> list[Attempt]:
-        return self._tapes.attempts(run_id)
+    async def attempts(self, run_id: RunId, seq: int | None = None) -> list[Attempt]:
+        return self._tapes.attempts(run_id, seq)
 
     async def outputs(self, run_id: RunId) -> list[Output]:
         return self._tapes.outputs(run_id)

@@ -99,12 +99,12 @@ class Writer:
 
     # -- transactions
 
-    async def write(self, work: Work[T], *, small: bool = False) -> T:
+    async def write(self, work: Work[T], *, small: bool = False, aside: bool = False) -> T:
         """Run `work` in a transaction and make it durable. When it raises, nothing was written.
 
-        A `small` one may be synced on the event loop's thread.
+        A `small` one may be synced on the event loop's thread; what is done `aside` does not run on it at all.
         """
-        if not self._try_enter():
+        if aside or not self._try_enter():
             return await _call(self._writing, lambda: self.write_blocking(work))
         result = self._work(work)
         if small and self._commit_seconds < SHORT_COMMIT_SECONDS:

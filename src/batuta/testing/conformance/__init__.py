@@ -17,16 +17,18 @@ from __future__ import annotations
 import pytest
 
 _TOPICS = (
-    "attempts chains claim close commit_fence hints inbox kin kit large_batches lease_reap outputs parking poison "
-    "races reading schedules sends start unread"
+    "attempts batches chains claim close commit_fence fairness hints inbox kin kit large_batches lease_reap outputs "
+    "parking poison queues races rates reading schedules sends start unclaimed unread"
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{topic}" for topic in _TOPICS.split()))
 
 from batuta.testing.conformance.attempts import AttemptsConformance  # noqa: E402
+from batuta.testing.conformance.batches import BatchesConformance  # noqa: E402
 from batuta.testing.conformance.chains import ChainsConformance  # noqa: E402
 from batuta.testing.conformance.claim import ClaimConformance  # noqa: E402
 from batuta.testing.conformance.close import CloseConformance  # noqa: E402
 from batuta.testing.conformance.commit_fence import CommitFenceConformance  # noqa: E402
+from batuta.testing.conformance.fairness import FairnessConformance  # noqa: E402
 from batuta.testing.conformance.hints import HintsConformance  # noqa: E402
 from batuta.testing.conformance.inbox import InboxConformance  # noqa: E402
 from batuta.testing.conformance.kin import KinConformance  # noqa: E402
@@ -36,7 +38,9 @@ from batuta.testing.conformance.lease_reap import LeaseReapConformance  # noqa: 
 from batuta.testing.conformance.outputs import OutputsConformance  # noqa: E402
 from batuta.testing.conformance.parking import ParkingConformance  # noqa: E402
 from batuta.testing.conformance.poison import PoisonConformance  # noqa: E402
+from batuta.testing.conformance.queues import QueuesConformance  # noqa: E402
 from batuta.testing.conformance.races import RacesConformance  # noqa: E402
+from batuta.testing.conformance.rates import RatesConformance  # noqa: E402
 from batuta.testing.conformance.reading import ReadingConformance  # noqa: E402
 from batuta.testing.conformance.schedules import (  # noqa: E402
     DueSchedulesConformance,
@@ -45,15 +49,24 @@ from batuta.testing.conformance.schedules import (  # noqa: E402
 )
 from batuta.testing.conformance.sends import SendsConformance  # noqa: E402
 from batuta.testing.conformance.start import StartConformance  # noqa: E402
+from batuta.testing.conformance.unclaimed import (  # noqa: E402
+    DebounceConformance,
+    ExpiryConformance,
+    RenewConformance,
+)
 from batuta.testing.conformance.unread import UnreadConformance  # noqa: E402
 
 __all__ = [
     "AttemptsConformance",
+    "BatchesConformance",
     "ChainsConformance",
     "ClaimConformance",
     "CloseConformance",
     "CommitFenceConformance",
+    "DebounceConformance",
     "DueSchedulesConformance",
+    "ExpiryConformance",
+    "FairnessConformance",
     "FireConformance",
     "HintsConformance",
     "InboxConformance",
@@ -64,8 +77,11 @@ __all__ = [
     "OutputsConformance",
     "ParkingConformance",
     "PoisonConformance",
+    "QueuesConformance",
     "RacesConformance",
+    "RatesConformance",
     "ReadingConformance",
+    "RenewConformance",
     "SchedulesConformance",
     "SendsConformance",
     "StartConformance",

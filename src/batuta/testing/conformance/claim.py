@@ -11,6 +11,7 @@ from batuta.testing.conformance.kit import (
     Pen,
     beat,
     claim_one,
+    claimed,
     live_worker,
     new_run,
     outlive_lease,
@@ -31,7 +32,7 @@ class ClaimConformance:
         assert tape.run.wake_at is None
         assert tape.run == await store.get_run(new.run_id)
         assert [m.kind for m in tape.messages] == [MessageKind.START]
-        assert await store.claim(worker, 10) == []
+        assert await claimed(store, worker, 10) == []
 
     async def test_a_queue_that_is_named_twice_gives_its_runs_once(self, store: Store) -> None:
         new = new_run()
@@ -60,7 +61,7 @@ class ClaimConformance:
             await pen.write(store, worker, extra + 1, text=f"of {extra}")
             await store.send(pen.run_id, Message(message_id="m", kind=MessageKind.SIGNAL, name=f"to {extra}"))
             await pen.release(store, worker)
-        tapes = {tape.run.run_id: tape for tape in await store.claim(worker, 10)}
+        tapes = {tape.run.run_id: tape for tape in await claimed(store, worker, 10)}
         for extra, pen in enumerate(pens):
             tape = tapes[pen.run_id]
             assert tape.entries == await store.journal(pen.run_id)
@@ -79,28 +80,28 @@ class ClaimConformance:
         worker = await live_worker(store)
         for _ in range(5):
             await store.start(new_run())
-        assert [len(await store.claim(worker, 2)) for _ in range(4)] == [2, 2, 1, 0]
+        assert [len(await claimed(store, worker, 2)) for _ in range(4)] == [2, 2, 1, 0]
 
     async def test_high_priority_comes_first_then_the_longest_due(self, store: Store) -> None:
         worker = await live_worker(store)
         for name, priority, delay in [("d", -1, 0), ("c", 0, 2), ("b", 0, 1), ("a", 5, 3)]:
             await store.start(new_run(name, priority=priority, delay=delay * SECOND))
         store.shift_clock(4)
-        assert [tape.run.id for tape in await store.claim(worker, 3)] == ["a", "b", "c"]
-        assert [tape.run.id for tape in await store.claim(worker, 3)] == ["d"]
+        assert [tape.run.id for tape in await claimed(store, worker, 3)] == ["a", "b", "c"]
+        assert [tape.run.id for tape in await claimed(store, worker, 3)] == ["d"]
 
     async def test_priority_counts_across_queues(self, store: Store) -> None:
         worker = await live_worker(store, queues=["one", "two"])
         for name, queue, priority in [("low", "one", 1), ("high", "two", 2), ("mid", "one", 1)]:
             await store.start(new_run(name, queue=queue, priority=priority))
-        assert [tape.run.id for tape in await store.claim(worker, 1)] == ["high"]
+        assert [tape.run.id for tape in await claimed(store, worker, 1)] == ["high"]
 
     async def test_a_timer_is_never_early(self, store: Store) -> None:
         worker = await live_worker(store, lease=100 * SECOND)
         pen = await start_owned(store, worker)
         await pen.release(store, worker, wake_at=await store.now() + 30 * SECOND)
         store.shift_clock(29)
-        assert await store.claim(worker, 10) == []
+        assert await claimed(store, worker, 10) == []
         store.shift_clock(1)
         assert (await claim_one(store, worker)).run.run_id == pen.run_id
 
@@ -108,9 +109,9 @@ class ClaimConformance:
         await store.start(new_run(queue="other"))
         await store.start(new_run(name="unknown"))
         worker = await live_worker(store)
-        assert await store.claim(worker, 10) == []
+        assert await claimed(store, worker, 10) == []
         both = await live_worker(store, queues=["default", "other"], code={"flow": "1", "unknown": "1"})
-        assert len(await store.claim(both, 10)) == 2
+        assert len(await claimed(store, both, 10)) == 2
 
     async def test_due_runs_of_unknown_names_do_not_hide_the_others(self, store: Store) -> None:
         for _ in range(50):
@@ -121,10 +122,10 @@ class ClaimConformance:
 
     async def test_a_worker_that_is_not_live_claims_nothing(self, store: Store) -> None:
         await store.start(new_run())
-        assert await store.claim(worker_info(), 10) == []
+        assert await claimed(store, worker_info(), 10) == []
         worker = await live_worker(store)
         await outlive_lease(store)
-        assert await store.claim(worker, 10) == []
+        assert await claimed(store, worker, 10) == []
 
     async def test_a_run_whose_deadline_is_over_is_claimed_too(self, store: Store) -> None:
         new = new_run(timeout=2 * SECOND)
@@ -140,7 +141,7 @@ class ClaimConformance:
         run = await store.get_run(pen.run_id)
         assert (run.state, run.owner, run.wake_at) == (RunState.WAITING, None, None)
         store.shift_clock(5)
-        assert await store.claim(worker, 10) == []
+        assert await claimed(store, worker, 10) == []
 
     async def test_a_run_handed_back_untouched_stays_pending(self, store: Store) -> None:
         worker = await live_worker(store)
@@ -155,8 +156,8 @@ class ClaimConformance:
         other = await make_store()
         for _ in range(6):
             await store.start(new_run())
-        mine = await store.claim(await live_worker(store), 3)
-        theirs = await other.claim(await live_worker(other), 10)
+        mine = await claimed(store, await live_worker(store), 3)
+        theirs = await claimed(other, await live_worker(other), 10)
         assert len(mine) == len(theirs) == 3
         assert {tape.run.run_id for tape in mine}.isdisjoint({tape.run.run_id for tape in theirs})
 
@@ -170,7 +171,7 @@ class ClaimConformance:
         run, _ = await store.start(new_run(code="flow@2"))
         for code in ({"flow": "v1"}, {"flow@1": "v1"}, {"activity:flow": "v1"}):
             other = await live_worker(store, code=code)
-            assert await store.claim(other, 10) == []
+            assert await claimed(store, other, 10) == []
             assert await store.due_at(other) is None
             assert (await beat(store, other)).due_at is None
         worker = await live_worker(store, code={"flow": "v1", "flow@2": "v2"})

@@ -12,7 +12,7 @@ from batuta.journal.entries import Body, Entry, EntryKind, crc_holds, decode_bod
 from batuta.journal.records import Move, Verdict
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
-from batuta.testing.conformance.kit import Pen, beat, claim_one, live_worker, new_run, start_owned
+from batuta.testing.conformance.kit import Pen, beat, claim_one, claimed, live_worker, new_run, start_owned
 
 
 def last_word(pen: Pen) -> Entry:
@@ -66,7 +66,7 @@ class CloseConformance:
         run, _ = await store.start(new_run())
         assert await store.close_run(run.run_id, -1, last_word(Pen(run.run_id, 0)), RunState.TERMINATED, "enough")
         worker = await live_worker(store)
-        assert await store.claim(worker, 10) == []
+        assert await claimed(store, worker, 10) == []
         closed = await store.get_run(run.run_id)
         assert (closed.state, closed.epoch, closed.head) == (RunState.TERMINATED, 1, 0)
 

@@ -10,7 +10,7 @@ from batuta.journal.states import RunState
 from batuta.journal.store import Store
 from batuta.testing.conformance.chains import going_on
 from batuta.testing.conformance.close import last_word
-from batuta.testing.conformance.kit import MakeStore, beat, live_worker, new_run, outlive_lease, start_owned
+from batuta.testing.conformance.kit import MakeStore, beat, claimed, live_worker, new_run, outlive_lease, start_owned
 from batuta.testing.conformance.outputs import ANSWER, output
 from batuta.testing.conformance.sends import sends
 
@@ -87,7 +87,7 @@ class HintsConformance:
         ear = Ear(store)
         await beat(store, reaper, reap=True)
         await ear.hears(lambda hint: hint.due)
-        await store.claim(reaper, 1)
+        await claimed(store, reaper, 1)
         ear.hints.clear()
         await store.retire(reaper.worker_id)
         await ear.hears(lambda hint: hint.due)

@@ -9,7 +9,17 @@ from batuta.errors import RunClosed, UnknownRun
 from batuta.journal.records import IfExists, Message, MessageKind, Move
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
-from batuta.testing.conformance.kit import MakeStore, Pen, beat, claim_one, live_worker, new_run, signal, start_owned
+from batuta.testing.conformance.kit import (
+    MakeStore,
+    Pen,
+    beat,
+    claim_one,
+    claimed,
+    live_worker,
+    new_run,
+    signal,
+    start_owned,
+)
 
 
 class InboxConformance:
@@ -59,7 +69,7 @@ class InboxConformance:
         for wake_at in (None, await store.now() + 60 * SECOND):
             pen = await start_owned(store, worker)
             await pen.release(store, worker, wake_at=wake_at)
-            assert await store.claim(worker, 10) == []
+            assert await claimed(store, worker, 10) == []
             await store.send(pen.run_id, signal("m"))
             tape = await claim_one(store, worker)
             assert (tape.run.run_id, [m.message_id for m in tape.messages]) == (pen.run_id, ["m"])
@@ -76,7 +86,7 @@ class InboxConformance:
         run, _ = await store.start(new_run(delay=60 * SECOND))
         await store.send(run.run_id, signal("m"))
         assert (await store.get_run(run.run_id)).wake_at == run.wake_at
-        assert await store.claim(worker, 10) == []
+        assert await claimed(store, worker, 10) == []
 
     @pytest.mark.parametrize("kind", [MessageKind.CANCEL, MessageKind.TERMINATE])
     async def test_what_ends_a_run_need_not_wait_for_its_time(self, store: Store, kind: MessageKind) -> None:

@@ -31,6 +31,7 @@ from batuta.testing.conformance.kit import (
     Pen,
     beat,
     claim_one,
+    claimed,
     inbox,
     live_worker,
     new_run,
@@ -87,7 +88,7 @@ class KinConformance:
         run = await store.get("c")
         assert run.wake_at == run.created_at + 30 * SECOND
         assert run.deadline == run.created_at + 39 * SECOND
-        assert await store.claim(worker, 10) == []
+        assert await claimed(store, worker, 10) == []
 
     async def test_a_taken_id_refuses_that_child_alone(self, store: Store) -> None:
         worker = await live_worker(store)
@@ -155,10 +156,10 @@ class KinConformance:
         refused = await parent.write(store, worker, effects=births(*children))
         assert refused == [Refusal(77, "child-77", "AlreadyStarted", "running")]
         assert await store.count_runs(RunFilter(id_prefix="child-")) == MANY
-        claimed = await store.claim(worker, 100)
-        assert len(claimed) == 100
-        assert all(len(tape.messages) == 1 for tape in claimed)
-        changes = [Pen.of(tape).change(1, move=end()) for tape in claimed]
+        tapes = await claimed(store, worker, 100)
+        assert len(tapes) == 100
+        assert all(len(tape.messages) == 1 for tape in tapes)
+        changes = [Pen.of(tape).change(1, move=end()) for tape in tapes]
         assert await store.commit(worker.worker_id, changes) == {}
         assert len(await inbox(store, parent)) == 100
         assert await parent.write(store, worker, move=Move(RunState.FAILED, children=True)) is None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
 from batuta.clock import SECOND
@@ -35,6 +36,24 @@ class MakeStore(Protocol):
     """Gives a new store object, opened, on the database of this test."""
 
     async def __call__(self, namespace: str = "default") -> Store: ...
+
+
+@asynccontextmanager
+async def making(new: Callable[[str], Store], *, migrate: bool = False) -> AsyncIterator[MakeStore]:
+    """For the fixture `make_store`: `new` gives a store object for a namespace. All that were opened are closed."""
+    opened: list[Store] = []
+
+    async def make(namespace: str = "default") -> Store:
+        store = new(namespace)
+        if migrate:
+            await store.migrate()
+        await store.open()
+        opened.append(store)
+        return store
+
+    yield make
+    for store in opened:
+        await store.close()
 
 
 def new_run(id: str | None = None, **options: Any) -> NewRun:
@@ -146,9 +165,16 @@ async def start_owned(store: Store, worker: WorkerInfo, id: str | None = None, *
     return pen
 
 
+async def claimed(
+    store: Store, worker: WorkerInfo, limit: int = 100, room: Mapping[str, int] | None = None
+) -> list[Tape]:
+    """What a claim brings."""
+    return (await store.claim(worker, limit, room)).tapes
+
+
 async def claim_one(store: Store, worker: WorkerInfo) -> Tape:
     """The one run that is due."""
-    tapes = await store.claim(worker, 10)
+    tapes = await claimed(store, worker, 10)
     assert len(tapes) == 1
     return tapes[0]
 

@@ -12,6 +12,7 @@ from batuta.testing.conformance.kit import (
     Pen,
     beat,
     claim_one,
+    claimed,
     live_worker,
     new_run,
     outlive_lease,
@@ -48,7 +49,7 @@ class LeaseReapConformance:
         pen = await start_owned(store, worker)
         await outlive_lease(store)
         await store.start(new_run())
-        assert await store.claim(worker, 10) == []
+        assert await claimed(store, worker, 10) == []
         pulse = await beat(store, worker)
         assert (pulse.alive, pulse.owned) == (True, {pen.run_id: 1})
         await claim_one(store, worker)
@@ -112,7 +113,7 @@ class LeaseReapConformance:
         run, unbegun = await store.get_run(begun.run_id), await store.get("unbegun")
         assert (run.state, run.owner, run.epoch, run.deaths) == (RunState.WAITING, None, 2, 1)
         assert (unbegun.state, unbegun.owner, unbegun.epoch) == (RunState.PENDING, None, 2)
-        assert {tape.run.run_id for tape in await store.claim(reaper, 10)} == {run.run_id, unbegun.run_id}
+        assert {tape.run.run_id for tape in await claimed(store, reaper, 10)} == {run.run_id, unbegun.run_id}
 
     async def test_a_reaped_zombie_is_refused(self, store: Store) -> None:
         zombie = await live_worker(store)

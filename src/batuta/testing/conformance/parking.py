@@ -15,6 +15,7 @@ from batuta.testing.conformance.kit import (
     Pen,
     beat,
     claim_one,
+    claimed,
     live_worker,
     new_run,
     outlive_lease,
@@ -32,7 +33,7 @@ class ParkingConformance:
         run = await store.get_run(pen.run_id)
         assert (run.state, run.owner, run.wake_at, run.epoch) == (RunState.NEEDS_CODE, None, None, 1)
         assert (run.reason, run.failed_code, run.closed_at) == ("differs at 3", ["v1"], None)
-        assert await store.claim(worker, 10) == []
+        assert await claimed(store, worker, 10) == []
 
     async def test_the_code_that_failed_does_not_revive_it(self, store: Store) -> None:
         worker = await live_worker(store)
@@ -75,7 +76,7 @@ class ParkingConformance:
         await pen.write(store, old, 0, move=Move(RunState.NEEDS_CODE, fingerprint="v1"))
         due_at = (await beat(store, new)).due_at
         assert due_at is not None
-        assert await store.claim(old, 10) == []
+        assert await claimed(store, old, 10) == []
         assert await store.due_at(old) is None
         assert (await beat(store, old)).due_at is None
         assert await store.due_at(new) == due_at
@@ -90,7 +91,7 @@ class ParkingConformance:
         await Pen.of(await claim_one(store, new)).release(store, new, wake_at=later, count=1)
         store.shift_clock(2)
         assert await store.due_at(old) is None
-        assert await store.claim(old, 10) == []
+        assert await claimed(store, old, 10) == []
         assert await store.due_at(new) == later
         assert (await claim_one(store, new)).run.run_id == pen.run_id
 
@@ -112,7 +113,7 @@ class ParkingConformance:
         await beat(store, new)
         mine, _ = await store.start(new_run())
         assert await store.due_at(old) == mine.wake_at
-        assert [tape.run.run_id for tape in await store.claim(old, 5)] == [mine.run_id]
+        assert [tape.run.run_id for tape in await claimed(store, old, 5)] == [mine.run_id]
 
     async def test_many_that_stay_parked_do_not_hide_one_that_may_go_on(self, store: Store) -> None:
         worker = await live_worker(store)
@@ -161,8 +162,8 @@ class ParkingConformance:
         assert (await store.get("killer")).deaths == 0
         worker = await live_worker(store)
         other, _ = await store.start(new_run())
-        claimed = {tape.run.run_id: tape.run.deaths for tape in await store.claim(worker, 10)}
-        assert claimed == {run.run_id: 0, other.run_id: 0}
+        deaths = {tape.run.run_id: tape.run.deaths for tape in await claimed(store, worker, 10)}
+        assert deaths == {run.run_id: 0, other.run_id: 0}
 
     async def test_what_is_not_parked_is_not_unparked(self, store: Store) -> None:
         worker = await live_worker(store)
@@ -214,5 +215,5 @@ class ParkingConformance:
         assert (await store.get_run(pen.run_id)).state is RunState.NEEDS_CODE
         other = await live_worker(store, code={"flow": "v1", "flow@2": "v3"})
         await beat(store, other)
-        assert await store.claim(worker, 10) == []
+        assert await claimed(store, worker, 10) == []
         assert (await claim_one(store, other)).run.run_id == pen.run_id

@@ -11,6 +11,7 @@ from batuta.testing.conformance.kit import (
     Pen,
     beat,
     claim_one,
+    claimed,
     live_worker,
     new_run,
     outlive_lease,
@@ -32,7 +33,7 @@ async def make_suspects(store: Store, *ids: str, **options: object) -> None:
         await store.start(new_run(id, **options))
     for _ in range(2):
         worker = await live_worker(store, queues=[str(options.get("queue", "default"))])
-        assert len(await store.claim(worker, 100)) == len(ids)
+        assert len(await claimed(store, worker, 100)) == len(ids)
         await die(store, worker)
 
 
@@ -49,7 +50,7 @@ class PoisonConformance:
         run = await store.get("bad")
         assert (run.state, run.owner, run.wake_at, run.epoch) == (RunState.POISONED, None, None, 10)
         assert run.reason
-        assert await store.claim(await live_worker(store), 10) == []
+        assert await claimed(store, await live_worker(store), 10) == []
 
     async def test_progress_resets_the_count_of_deaths(self, store: Store) -> None:
         await store.start(new_run("slow"))
@@ -81,33 +82,33 @@ class PoisonConformance:
         await make_suspects(store, "a", "b", "c")
         await store.start(new_run("healthy"))
         worker = await live_worker(store)
-        assert [tape.run.id for tape in await store.claim(worker, 10)] == ["a", "healthy"]
+        assert [tape.run.id for tape in await claimed(store, worker, 10)] == ["a", "healthy"]
         assert await store.due_at(worker) is None
         assert (await beat(store, worker)).due_at is None
-        assert await store.claim(worker, 10) == []
+        assert await claimed(store, worker, 10) == []
         other = await live_worker(store)
         assert await store.due_at(other) is not None
-        assert [tape.run.id for tape in await store.claim(other, 10)] == ["b"]
+        assert [tape.run.id for tape in await claimed(store, other, 10)] == ["b"]
 
     async def test_suspects_keep_their_place_among_the_others(self, store: Store) -> None:
         await make_suspects(store, "low", "low too", priority=-1)
         await store.start(new_run("low and later", priority=-1))
         await store.start(new_run("high"))
         worker = await live_worker(store)
-        claimed = [[tape.run.id for tape in await store.claim(worker, 1)] for _ in range(4)]
-        assert claimed == [["high"], ["low"], ["low and later"], []]
+        order = [[tape.run.id for tape in await claimed(store, worker, 1)] for _ in range(4)]
+        assert order == [["high"], ["low"], ["low and later"], []]
 
     async def test_suspects_of_several_queues_come_one_at_a_time_too(self, store: Store) -> None:
         await make_suspects(store, "one", queue="one")
         await make_suspects(store, "two", queue="two")
         worker = await live_worker(store, queues=["one", "two"])
-        assert [tape.run.id for tape in await store.claim(worker, 10)] == ["one"]
+        assert [tape.run.id for tape in await claimed(store, worker, 10)] == ["one"]
 
     async def test_a_suspect_that_makes_progress_is_none_any_more(self, store: Store) -> None:
         await make_suspects(store, "a", "b")
         worker = await live_worker(store)
         pen = Pen.of(await claim_one(store, worker))
-        assert await store.claim(worker, 10) == []
+        assert await claimed(store, worker, 10) == []
         await pen.write(store, worker)
         assert (await claim_one(store, worker)).run.id == "b"
 
@@ -125,7 +126,7 @@ class PoisonConformance:
         later = await store.now() + 3 * SECOND
         await Pen.of(await claim_one(store, worker)).write(store, worker, 0, move=Move(RunState.PENDING, wake_at=later))
         assert await store.due_at(worker) == later
-        assert await store.claim(worker, 10) == []
+        assert await claimed(store, worker, 10) == []
         store.shift_clock(4)
         assert (await claim_one(store, worker)).run.id == "a"
 
@@ -134,7 +135,7 @@ class PoisonConformance:
         for id in ("new", "begun"):
             await store.start(new_run(id))
         worker = await live_worker(store)
-        tapes = {tape.run.id: tape for tape in await store.claim(worker, 10)}
+        tapes = {tape.run.id: tape for tape in await claimed(store, worker, 10)}
         await Pen.of(tapes["begun"]).write(store, worker)
         own = await start_owned(store, worker)
         await die(store, worker)
@@ -147,7 +148,7 @@ class PoisonConformance:
     async def test_a_lease_that_ran_out_is_blamed_on_the_suspect_too(self, store: Store) -> None:
         await make_suspects(store, "bad")
         await store.start(new_run("good"))
-        assert len(await store.claim(await live_worker(store), 10)) == 2
+        assert len(await claimed(store, await live_worker(store), 10)) == 2
         await outlive_lease(store)
         assert (await beat(store, await live_worker(store), reap=True)).reaped == 2
         assert [(await store.get(id)).deaths for id in ("bad", "good")] == [3, 0]
@@ -156,7 +157,7 @@ class PoisonConformance:
         await make_suspects(store, "bad")
         await store.start(new_run("good"))
         worker = await live_worker(store)
-        tapes = {tape.run.id: tape for tape in await store.claim(worker, 10)}
+        tapes = {tape.run.id: tape for tape in await claimed(store, worker, 10)}
         await Pen.of(tapes["bad"]).write(store, worker)
         await die(store, worker)
         assert [(await store.get(id)).deaths for id in ("bad", "good")] == [1, 1]
@@ -183,7 +184,7 @@ class PoisonConformance:
             await store.start(new_run(id))
         while (await store.get("bad")).state is not RunState.POISONED:
             worker = await live_worker(store)
-            for tape in await store.claim(worker, 10):
+            for tape in await claimed(store, worker, 10):
                 if tape.run.id != "bad" and tape.run.deaths >= 2:
                     await Pen.of(tape).write(store, worker)
             if (await store.get("bad")).owner == worker.worker_id:

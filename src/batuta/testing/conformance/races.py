@@ -11,7 +11,16 @@ from batuta.journal.records import Effects, Message, MessageKind, Move, Refusal,
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
 from batuta.testing.conformance.close import last_word
-from batuta.testing.conformance.kit import MakeStore, Pen, beat, live_worker, new_run, outlive_lease, start_owned
+from batuta.testing.conformance.kit import (
+    MakeStore,
+    Pen,
+    beat,
+    claimed,
+    live_worker,
+    new_run,
+    outlive_lease,
+    start_owned,
+)
 from batuta.testing.conformance.sends import sends
 
 ROUNDS = 15
@@ -48,17 +57,17 @@ class RacesConformance:
             assert run.head == (0 if verdict is Verdict.REFUSED else 1)
             assert len(await store.journal(pen.run_id)) == run.head + 1
             assert await pen.write(store, zombie) is Verdict.REFUSED
-            await other.claim(reaper, 1)
+            await claimed(other, reaper, 1)
 
     async def test_parallel_claims_never_give_a_run_to_two(self, store: Store, make_store: MakeStore) -> None:
         stores = [store, await make_store(), await make_store()]
         for _ in range(30):
             await store.start(new_run())
         workers = [await live_worker(each) for each in stores for _ in range(2)]
-        claims = [each.claim(worker, 4) for each in stores for worker in workers for _ in range(2)]
-        tapes = [tape for claimed in await asyncio.gather(*claims) for tape in claimed]
-        claimed = [tape.run.run_id for tape in tapes]
-        assert len(claimed) == len(set(claimed)) == 30
+        claims = [claimed(each, worker, 4) for each in stores for worker in workers for _ in range(2)]
+        tapes = [tape for some in await asyncio.gather(*claims) for tape in some]
+        taken = [tape.run.run_id for tape in tapes]
+        assert len(taken) == len(set(taken)) == 30
         assert all(tape.run.epoch == 1 for tape in tapes)
 
     async def test_one_of_many_starts_with_one_id_wins(self, store: Store, make_store: MakeStore) -> None:
@@ -92,7 +101,7 @@ class RacesConformance:
                 pen.release(store, worker, wake_at=later),
                 other.send(pen.run_id, Message(message_id="m", kind=MessageKind.SIGNAL)),
             )
-            tapes = await store.claim(worker, 10)
+            tapes = await claimed(store, worker, 10)
             assert [tape.run.run_id for tape in tapes] == [pen.run_id]
             assert [m.message_id for m in tapes[0].messages] == ["m"]
 
@@ -159,7 +168,7 @@ class RacesConformance:
             commits = [stores[side].commit(workers[side].worker_id, batches[side]) for side in (0, 1)]
             assert await asyncio.gather(*commits) == [{}, {}]
             for side in (0, 1):
-                tapes = {tape.run.id: tape for tape in await stores[side].claim(workers[side], 5)}
+                tapes = {tape.run.id: tape for tape in await claimed(stores[side], workers[side], 5)}
                 assert len(tapes) == 5, "a message was sent, and its receiver is not due"
                 pens[side] = [Pen.of(tape) for tape in tapes.values()]
                 names[side] = list(tapes)
@@ -179,7 +188,7 @@ class RacesConformance:
                 parent.release(store, worker, wake_at=later),
                 child.write(other, theirs, move=Move(RunState.COMPLETED, outcome="{}")),
             )
-            [tape] = await store.claim(worker, 10)
+            [tape] = await claimed(store, worker, 10)
             assert [m.message_id for m in tape.messages] == [f"child:{child.run_id}"]
 
     async def test_a_parent_and_a_child_that_end_at_once_both_end(self, store: Store, make_store: MakeStore) -> None:

@@ -13,6 +13,7 @@ from batuta.testing.conformance.kit import (
     Pen,
     beat,
     claim_one,
+    claimed,
     inbox,
     live_worker,
     new_run,
@@ -93,6 +94,23 @@ class SendsConformance:
         later = Effects(sends=[Send(seq=2, id="target", message=signal("n"), again=True)])
         assert await sender.write(store, worker, 0, effects=later) is None
         assert await inbox(store, following) == ["n"]
+
+    async def test_what_an_earlier_run_of_the_id_has_taken_is_not_sent_again(self, store: Store) -> None:
+        worker = await live_worker(store)
+        sender = await start_owned(store, worker)
+        for number in range(3):
+            target = await start_owned(store, worker, "target", if_exists=IfExists.RESTART)
+            assert await sender.write(store, worker, effects=sends(("target", f"m{number}"))) is None
+            move = Move(RunState.COMPLETED)
+            assert await target.write(store, worker, consumed=[f"m{number}"], move=move) is None
+        elsewhere = await start_owned(store, worker, "elsewhere")
+        assert await sender.write(store, worker, effects=sends(("elsewhere", "n"))) is None
+        following = await start_owned(store, worker, "target", if_exists=IfExists.RESTART)
+        names = enumerate(["m0", "m1", "m2", "n"])
+        again = [Send(seq=seq, id="target", message=signal(name), again=True) for seq, name in names]
+        assert await sender.write(store, worker, 0, effects=Effects(sends=again)) is None
+        assert await inbox(store, following) == ["n"]
+        assert await inbox(store, elsewhere) == ["n"]
 
     async def test_a_message_id_is_taken_once(self, store: Store) -> None:
         worker = await live_worker(store)
@@ -186,7 +204,7 @@ class SendsConformance:
             for pen, other in zip(pens, ("pong", "ping"), strict=True)
         ]
         assert await store.commit(worker.worker_id, changes) == {}
-        assert {tape.run.id for tape in await store.claim(worker, 10)} == {"ping", "pong"}
+        assert {tape.run.id for tape in await claimed(store, worker, 10)} == {"ping", "pong"}
 
     @pytest.mark.parametrize("first", ["sender", "receiver"])
     async def test_a_receiver_that_ends_in_the_same_batch_loses_no_message(self, store: Store, first: str) -> None:
@@ -242,4 +260,4 @@ class SendsConformance:
         assert await sender.write(store, worker, effects=sends(*to)) is None
         for number, pen in enumerate(pens):
             assert await inbox(store, pen) == [f"m{n}" for n in range(number, 1_500, 3)]
-        assert len(await store.claim(worker, 10)) == 2
+        assert len(await claimed(store, worker, 10)) == 2

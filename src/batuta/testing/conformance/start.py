@@ -11,7 +11,7 @@ from batuta.errors import AlreadyStarted, RunClosed, UnknownRun
 from batuta.journal.records import IfExists, MessageKind, Move, Run, RunFilter, StartOutcome
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
-from batuta.testing.conformance.kit import MakeStore, claim_one, live_worker, new_run, signal, start_owned
+from batuta.testing.conformance.kit import MakeStore, claim_one, claimed, live_worker, new_run, signal, start_owned
 
 
 def _tuples(outcomes: list[StartOutcome]) -> list[tuple[Run, bool]]:
@@ -143,7 +143,7 @@ class StartConformance:
         worker = await live_worker(store)
         news = [new_run() for _ in range(300)]
         assert len({run.run_id for run, _ in _tuples(await store.start_many(news))}) == 300
-        assert len(await store.claim(worker, 1_000)) == 300
+        assert len(await claimed(store, worker, 1_000)) == 300
 
     async def test_the_deadline_is_the_earlier_timeout(self, store: Store) -> None:
         for timeout, execution, expected in [(5, 0, 5), (0, 9, 9), (5, 9, 5), (9, 5, 5)]:

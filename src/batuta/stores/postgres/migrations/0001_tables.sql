@@ -17,6 +17,8 @@ CREATE TABLE batuta.runs (
     closed_at     bigint,
     wake_at       bigint,
     deadline      bigint,
+    expires_at    bigint,
+    awaits        integer NOT NULL DEFAULT 0,
     parent_run_id uuid,
     parent_seq    integer NOT NULL DEFAULT 0,
     namespace     text COLLATE "C" NOT NULL,
@@ -31,6 +33,7 @@ CREATE TABLE batuta.runs (
     owner         text COLLATE "C",
     parent_policy text COLLATE "C" NOT NULL DEFAULT 'cancel',
     flow_key      text COLLATE "C" NOT NULL DEFAULT '',
+    debounce      text COLLATE "C",
     version       text   NOT NULL DEFAULT '',
     reason        text   NOT NULL DEFAULT '',
     failed_code   text[] NOT NULL DEFAULT '{}',
@@ -54,14 +57,26 @@ COMMENT ON COLUMN batuta.runs.current IS 'The last run begun under its id, open 
 COMMENT ON COLUMN batuta.runs.signalled IS 'Signals or updates came to its chain: who closes it looks for unread ones';
 COMMENT ON COLUMN batuta.runs.code IS 'What a worker must have to run it';
 COMMENT ON COLUMN batuta.runs.wake_at IS 'When it may be claimed; null when owned, parked, closed or waiting for a message';
+COMMENT ON COLUMN batuta.runs.expires_at IS 'When it is closed if nobody has claimed it; null once it was claimed';
+COMMENT ON COLUMN batuta.runs.awaits IS 'Children that must close before it is due';
+COMMENT ON COLUMN batuta.runs.debounce IS 'While it was never claimed, starts of this key replace what it is to do';
 
 -- `head` is in none of these, nor in their conditions.
 -- By id first: the others begin with the namespace, and an empty table tempts the planner to take any of them.
 CREATE UNIQUE INDEX runs_current ON batuta.runs (id, namespace) WHERE current;
-CREATE INDEX runs_due ON batuta.runs (namespace, queue, priority DESC, wake_at) WHERE wake_at IS NOT NULL;
-CREATE INDEX runs_owned ON batuta.runs (namespace, owner) WHERE owner IS NOT NULL;
+-- What is due: by time in the first where there is no flow key, in the second where there is one. What has begun before
+-- is not held up by those that a rate keeps from beginning.
+CREATE INDEX runs_due ON batuta.runs (namespace, queue, priority DESC, flow_key, wake_at) WHERE wake_at IS NOT NULL;
+CREATE INDEX runs_due_keyed ON batuta.runs (namespace, queue, priority DESC, wake_at)
+    WHERE wake_at IS NOT NULL AND flow_key <> '';
+CREATE INDEX runs_due_again ON batuta.runs (namespace, queue, priority DESC, wake_at)
+    WHERE wake_at IS NOT NULL AND epoch > 0;
+CREATE INDEX runs_owned ON batuta.runs (namespace, owner, queue, flow_key) WHERE owner IS NOT NULL;
+CREATE INDEX runs_idle ON batuta.runs (namespace, queue) WHERE closed_at IS NULL AND owner IS NULL AND wake_at IS NULL;
 CREATE INDEX runs_suspect ON batuta.runs (namespace, owner) WHERE deaths >= 2 AND closed_at IS NULL;
 CREATE INDEX runs_deadline ON batuta.runs (namespace, deadline) WHERE deadline IS NOT NULL AND closed_at IS NULL;
+CREATE INDEX runs_expiring ON batuta.runs (namespace, expires_at) WHERE expires_at IS NOT NULL AND closed_at IS NULL;
+CREATE UNIQUE INDEX runs_debounced ON batuta.runs (debounce, namespace) WHERE debounce IS NOT NULL;
 CREATE INDEX runs_children ON batuta.runs (parent_run_id, parent_seq) WHERE parent_run_id IS NOT NULL;
 CREATE INDEX runs_newest ON batuta.runs (namespace, run_id);
 CREATE INDEX runs_notable ON batuta.runs (namespace, run_id)
@@ -152,6 +167,42 @@ COMMENT ON COLUMN batuta.workers.lease_until IS 'The worker is live until then; 
 COMMENT ON COLUMN batuta.workers.locked IS 'It holds a lock while it lives; behind a pooler it may not, and its lease must tell';
 COMMENT ON COLUMN batuta.workers.code IS 'JSON: the workflows and jobs it can run, with their fingerprints';
 
+CREATE TABLE batuta.queues (
+    namespace       text COLLATE "C" NOT NULL,
+    name            text COLLATE "C" NOT NULL,
+    paused          boolean NOT NULL DEFAULT false,
+    limited         boolean NOT NULL GENERATED ALWAYS AS (
+        concurrency IS NOT NULL OR key_concurrency IS NOT NULL OR rate_count IS NOT NULL OR key_rate_count IS NOT NULL
+    ) STORED,
+    concurrency     integer,
+    key_concurrency integer,
+    rate_count      integer,
+    key_rate_count  integer,
+    rate_period     bigint,
+    key_rate_period bigint,
+    note            text    NOT NULL DEFAULT '',
+    PRIMARY KEY (namespace, name)
+);
+
+COMMENT ON TABLE batuta.queues IS 'Queues that were paused or limited. Who claims from one with limits locks its row.';
+
+CREATE TABLE batuta.begun (
+    namespace text COLLATE "C" NOT NULL,
+    queue     text COLLATE "C" NOT NULL,
+    flow_key  text COLLATE "C" NOT NULL,
+    slot      bigint  NOT NULL,
+    over_at   bigint  NOT NULL,
+    count     integer NOT NULL,
+    PRIMARY KEY (namespace, queue, flow_key, slot)
+) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000);
+
+COMMENT ON TABLE batuta.begun IS 'Runs that began in a queue with a rate, by sub-windows of its period: see rate_left';
+COMMENT ON COLUMN batuta.begun.flow_key IS 'Empty: all runs of the queue';
+COMMENT ON COLUMN batuta.begun.slot IS 'The end of the sub-window';
+COMMENT ON COLUMN batuta.begun.over_at IS 'No rate looks at it any more';
+
+CREATE INDEX begun_over ON batuta.begun (namespace, over_at);
+
 CREATE TABLE batuta.schedules (
     namespace  text COLLATE "C" NOT NULL,
     id         text COLLATE "C" NOT NULL,
@@ -181,7 +232,8 @@ SELECT namespace, id, run_id, kind, name, queue, priority, state, reason, owner,
        to_timestamp(closed_at / 1e6) AS closed_at,
        to_timestamp(wake_at / 1e6) AS wake_at,
        to_timestamp(deadline / 1e6) AS deadline,
-       current, chain_id, parent_run_id, version, tags, memo
+       current, chain_id, parent_run_id, version, tags, memo, flow_key,
+       to_timestamp(expires_at / 1e6) AS expires_at, awaits
 FROM batuta.runs;
 
 COMMENT ON VIEW batuta.batuta_runs IS 'Runs, with times that people can read';

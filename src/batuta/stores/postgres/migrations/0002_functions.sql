@@ -18,42 +18,47 @@ $$;
 COMMENT ON FUNCTION batuta.worker_lock IS 'The key of the advisory lock that a worker''s heartbeat session holds';
 
 -- Insert runs: unowned ones, or (with an owner, which must be live) ones that it owns already. Returns those that
--- are new. A restart first takes the id from a closed run. Columns that hold nothing but defaults may be empty: unnest
--- fills them with nulls. With `allowed`, only runs whose maker is in there, and the caller has seen to the starter.
+-- are new. One with a renewal first takes the id from a closed run that began so long ago. Columns that hold nothing but
+-- defaults may be empty: unnest fills them with nulls. With `allowed`, only runs whose maker is in there, and the caller
+-- has seen to the starter, and to queues in which nobody may begin at once.
 CREATE FUNCTION batuta.insert_runs(
-    ns text, starter text, run_ids uuid[], ids text[], restarts boolean[], chain_ids uuid[], kinds text[], names text[],
+    ns text, starter text, run_ids uuid[], ids text[], renewals bigint[], chain_ids uuid[], kinds text[], names text[],
     codes text[], queues text[], priorities integer[], versions text[], tag_sets text[], memos text[],
     timeouts bigint[], execution_timeouts bigint[], parents uuid[], parent_seqs integer[], policies text[],
-    flow_keys text[], epochs integer[], heads integer[], states text[], wakes bigint[], delays bigint[], reasons text[],
-    fingerprints text[], makers uuid[] DEFAULT NULL, allowed uuid[] DEFAULT NULL
+    flow_keys text[], expiries bigint[], epochs integer[], heads integer[], states text[], wakes bigint[],
+    delays bigint[], reasons text[], fingerprints text[], makers uuid[] DEFAULT NULL, allowed uuid[] DEFAULT NULL,
+    debounces text[] DEFAULT NULL
 ) RETURNS TABLE (started uuid, started_at bigint, ends_at bigint, due_at bigint) LANGUAGE plpgsql AS $$
 DECLARE
     moment bigint := batuta.batuta_now();
+    shut text[];
 BEGIN
     IF starter IS NOT NULL AND allowed IS NULL THEN
         PERFORM 1 FROM batuta.workers w WHERE w.namespace = ns AND w.worker_id = starter AND w.lease_until > moment;
         IF NOT FOUND THEN
             RETURN;
         END IF;
+        shut := batuta.shut_queues(ns, queues);
     END IF;
-    IF true = ANY (restarts) THEN
+    IF array_length(array_remove(renewals, NULL), 1) > 0 THEN
         -- Not when the start itself is there already: it is being written again, and may have closed since.
         UPDATE batuta.runs r SET current = false
         FROM (
             SELECT s.run_id, (
                 SELECT c.run_id FROM batuta.runs c
-                WHERE c.id = s.id AND c.namespace || '' = ns AND c.current LIMIT 1) AS old_id
-            FROM unnest(run_ids, ids, restarts, makers) AS s(run_id, id, restart, maker)
-            WHERE s.restart AND (allowed IS NULL OR (s.maker IN (SELECT unnest(allowed))) IS TRUE)
+                WHERE c.id = s.id AND c.namespace || '' = ns AND c.current LIMIT 1) AS old_id, s.renewal
+            FROM unnest(run_ids, ids, renewals, makers, queues) AS s(run_id, id, renewal, maker, queue)
+            WHERE s.renewal IS NOT NULL AND (allowed IS NULL OR (s.maker IN (SELECT unnest(allowed))) IS TRUE)
+              AND (shut IS NULL OR s.queue <> ALL (shut))
         ) s
-        WHERE r.run_id = s.old_id AND r.current AND r.closed_at IS NOT NULL
+        WHERE r.run_id = s.old_id AND r.current AND r.closed_at IS NOT NULL AND r.created_at + s.renewal <= moment
           AND NOT EXISTS (SELECT FROM batuta.runs known WHERE known.run_id = s.run_id OFFSET 0);
     END IF;
     RETURN QUERY
     INSERT INTO batuta.runs AS r (
         run_id, namespace, id, chain_id, signalled, kind, name, code, queue, priority, version, tags, memo,
         parent_run_id, parent_seq, parent_policy, flow_key, epoch, head, claimed_head, state, owner, wake_at,
-        created_at, closed_at, deadline, reason, failed_code)
+        created_at, closed_at, deadline, expires_at, debounce, reason, failed_code)
     SELECT s.run_id, ns, s.id, coalesce(s.chain_id, s.run_id), s.chain_id IS NOT NULL, s.kind, s.name,
            coalesce(nullif(s.code, ''), s.name), s.queue, coalesce(s.priority, 0), coalesce(s.version, ''),
            coalesce(s.tags, '{}'), coalesce(s.memo, 'null'), s.parent, coalesce(s.parent_seq, 0),
@@ -68,19 +73,22 @@ BEGIN
            CASE WHEN s.state IN ('completed', 'failed', 'timed_out', 'cancelled', 'terminated', 'continued')
                 THEN moment END,
            least(moment + coalesce(s.delay, 0) + nullif(s.timeout, 0), chain.ends_at),
+           CASE WHEN s.epoch = 0 THEN moment + nullif(s.expiry, 0) END, s.debounce,
            coalesce(s.reason, ''), array_remove(ARRAY[s.fingerprint], NULL)
     FROM unnest(run_ids, ids, chain_ids, kinds, names, codes, queues, priorities, versions, tag_sets, memos, timeouts,
-                execution_timeouts, parents, parent_seqs, policies, flow_keys, epochs, heads, states, wakes, delays,
-                reasons, fingerprints, makers)
+                execution_timeouts, parents, parent_seqs, policies, flow_keys, expiries, epochs, heads, states, wakes,
+                delays, reasons, fingerprints, makers, debounces)
          AS s(run_id, id, chain_id, kind, name, code, queue, priority, version, tags, memo, timeout, execution_timeout,
-              parent, parent_seq, policy, flow_key, epoch, head, state, wake, delay, reason, fingerprint, maker)
+              parent, parent_seq, policy, flow_key, expiry, epoch, head, state, wake, delay, reason, fingerprint,
+              maker, debounce)
     CROSS JOIN LATERAL (
         SELECT nullif(s.execution_timeout, 0) + CASE
             WHEN s.chain_id IS NULL THEN moment
             ELSE coalesce((SELECT f.created_at FROM batuta.runs f WHERE f.run_id = s.chain_id), moment)
         END AS ends_at
     ) chain
-    WHERE allowed IS NULL OR (s.maker IN (SELECT unnest(allowed))) IS TRUE
+    WHERE (allowed IS NULL OR (s.maker IN (SELECT unnest(allowed))) IS TRUE)
+      AND (shut IS NULL OR s.queue <> ALL (shut))
     ON CONFLICT DO NOTHING
     RETURNING r.run_id, r.created_at, r.deadline, r.wake_at;
 END
@@ -139,10 +147,10 @@ CREATE FUNCTION batuta.commit_changes(
     attempt_runs uuid[], seqs integer[], numbers integer[], starts bigint[], ends bigint[], nexts bigint[],
     errors text[], details text[], outsides boolean[],
     -- new runs, as in insert_runs
-    new_ids uuid[], ids text[], restarts boolean[], chain_ids uuid[], kinds text[], names text[], codes text[],
+    new_ids uuid[], ids text[], renewals bigint[], chain_ids uuid[], kinds text[], names text[], codes text[],
     queues text[], priorities integer[], versions text[], tag_sets text[], memos text[], timeouts bigint[],
     execution_timeouts bigint[], parents uuid[], parent_seqs integer[], policies text[], flow_keys text[],
-    new_epochs integer[], first_heads integer[], new_states text[], new_wakes bigint[], delays bigint[],
+    expiries bigint[], new_epochs integer[], first_heads integer[], new_states text[], new_wakes bigint[], delays bigint[],
     new_reasons text[], new_fingerprints text[],
     OUT won uuid[], OUT due boolean
 ) LANGUAGE plpgsql AS $$
@@ -162,9 +170,9 @@ BEGIN
     END IF;
     IF cardinality(new_ids) > 0 THEN
         won := won || ARRAY(SELECT s.started FROM batuta.insert_runs(
-            ns, worker, new_ids, ids, restarts, chain_ids, kinds, names, codes, queues, priorities, versions, tag_sets,
-            memos, timeouts, execution_timeouts, parents, parent_seqs, policies, flow_keys, new_epochs, first_heads,
-            new_states, new_wakes, delays, new_reasons, new_fingerprints) s);
+            ns, worker, new_ids, ids, renewals, chain_ids, kinds, names, codes, queues, priorities, versions, tag_sets,
+            memos, timeouts, execution_timeouts, parents, parent_seqs, policies, flow_keys, expiries, new_epochs,
+            first_heads, new_states, new_wakes, delays, new_reasons, new_fingerprints) s);
     END IF;
     due := batuta.write_changes(
         ns, won, run_ids, new_heads, states, wakes, reasons, fingerprints, entry_runs, entry_epochs, ords, entry_kinds,
@@ -184,6 +192,7 @@ CREATE FUNCTION batuta.write_changes(
 ) LANGUAGE plpgsql AS $$
 DECLARE
     moment bigint := batuta.batuta_now();
+    parents uuid[];
 BEGIN
     INSERT INTO batuta.journal (namespace, run_id, ord, epoch, kind, at, crc, body)
     SELECT ns, e.*
@@ -240,9 +249,34 @@ BEGIN
         FROM unnest(run_ids, new_heads, states, wakes, reasons, fingerprints)
              AS c(run_id, head, state, wake, reason, fingerprint)
         WHERE r.run_id = c.run_id AND (c.run_id IN (SELECT unnest(won))) IS TRUE
-        RETURNING r.wake_at
+        RETURNING r.wake_at, CASE WHEN r.closed_at IS NOT NULL AND c.state <> 'continued' THEN r.parent_run_id END AS parent
     )
-    SELECT coalesce(bool_or(m.wake_at <= moment), false) INTO due FROM moved m;
+    SELECT coalesce(bool_or(m.wake_at <= moment), false), array_agg(m.parent) FILTER (WHERE m.parent IS NOT NULL)
+    INTO due, parents FROM moved m;
+    due := coalesce(batuta.await_fewer(parents), false) OR due;
+END
+$$;
+
+-- Children of these runs have closed, one for each time that it is named: those of them that wait for all of their
+-- children wait for fewer, and are due when there are no more. Called last, when all that is locked by key is locked:
+-- nobody who holds the lock of a run that awaits others waits for another run. Whether one is due.
+CREATE FUNCTION batuta.await_fewer(parents uuid[]) RETURNS boolean LANGUAGE plpgsql STRICT AS $$
+DECLARE
+    moment bigint := batuta.batuta_now();
+    parent record;
+    awaited integer;
+    due boolean := false;
+BEGIN
+    FOR parent IN SELECT p.run_id, count(*)::integer AS fewer FROM unnest(parents) AS p(run_id) GROUP BY 1 ORDER BY 1 LOOP
+        UPDATE batuta.runs r
+        SET awaits = greatest(r.awaits - parent.fewer, 0),
+            wake_at = CASE WHEN r.awaits <= parent.fewer AND r.state = 'pending' THEN least(r.wake_at, moment)
+                           ELSE r.wake_at END
+        WHERE r.run_id = parent.run_id AND r.awaits > 0 AND r.closed_at IS NULL
+        RETURNING r.awaits INTO awaited;
+        due := due OR coalesce(awaited = 0, false);
+    END LOOP;
+    RETURN due;
 END
 $$;
 
@@ -290,22 +324,12 @@ BEGIN
         IF message_kind IN ('signal', 'update') OR batuta.wakes(message_kind, last.state) THEN
             UPDATE batuta.runs r
             SET signalled = r.signalled OR message_kind IN ('signal', 'update'),
+                debounce = CASE WHEN message_kind IN ('signal', 'update') THEN r.debounce END,
                 wake_at = CASE WHEN batuta.wakes(message_kind, r.state) THEN least(r.wake_at, moment) ELSE r.wake_at END
             WHERE r.run_id = last.run_id;
         END IF;
     END IF;
 END
-$$;
-
--- The highest priority below `under` that is waiting in any of the queues, due or not.
-CREATE FUNCTION batuta.next_priority(ns text, queue_names text[], under bigint) RETURNS integer LANGUAGE sql STABLE AS $$
-    SELECT max(p.priority)
-    FROM unnest(queue_names) AS q(name)
-    CROSS JOIN LATERAL (
-        SELECT r.priority FROM batuta.runs r
-        WHERE r.namespace = ns AND r.queue = q.name AND r.priority < under AND r.wake_at IS NOT NULL
-        ORDER BY r.priority DESC LIMIT 1
-    ) p
 $$;
 
 -- A run is a suspect when two workers or more died with it since it last made progress. Whether the worker is free to
@@ -315,89 +339,6 @@ CREATE FUNCTION batuta.may_take_suspect(ns text, worker text) RETURNS boolean LA
         SELECT FROM batuta.runs r
         WHERE r.namespace = ns AND r.owner = worker AND r.deaths >= 2 AND r.head = r.claimed_head
           AND r.closed_at IS NULL)
-$$;
-
--- Own up to `wanted` due runs: by priority, then by wake_at, and one suspect at most. One index range per queue and
--- priority, so that runs that sleep are not looked at.
-CREATE FUNCTION batuta.claim(
-    ns text, worker text, queue_names text[], codes text[], fingerprints text[], wanted integer
-) RETURNS SETOF batuta.runs LANGUAGE plpgsql AS $$
-DECLARE
-    moment bigint := batuta.batuta_now();
-    rank bigint := 2147483648;
-    left_over integer := wanted;
-    may_suspect boolean;
-    suspect record;
-    found_ids uuid[];
-BEGIN
-    PERFORM 1 FROM batuta.workers w WHERE w.namespace = ns AND w.worker_id = worker AND w.lease_until > moment;
-    IF NOT FOUND THEN
-        RETURN;
-    END IF;
-    may_suspect := batuta.may_take_suspect(ns, worker);
-    WHILE left_over > 0 LOOP
-        rank := batuta.next_priority(ns, queue_names, rank);
-        EXIT WHEN rank IS NULL;
-        -- Suspects are few and have their own index; `+ 0` keeps the planner from looking through all that is due.
-        SELECT r.run_id, r.wake_at INTO suspect FROM batuta.runs r
-        WHERE may_suspect AND r.namespace = ns AND r.owner IS NULL AND r.deaths >= 2 AND r.closed_at IS NULL
-          AND r.head = r.claimed_head
-          AND r.queue || '' = ANY (queue_names) AND r.priority + 0 = rank AND r.wake_at + 0 <= moment
-          AND r.code = ANY (codes) AND fingerprints[array_position(codes, r.code)] <> ALL (r.failed_code)
-        ORDER BY r.wake_at + 0 LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
-        found_ids := ARRAY(
-            SELECT d.run_id
-            FROM (
-                SELECT p.run_id, p.wake_at
-                FROM unnest(queue_names) AS q(name)
-                CROSS JOIN LATERAL (
-                    SELECT r.run_id, r.wake_at FROM batuta.runs r
-                    WHERE r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.wake_at <= moment
-                      AND r.code = ANY (codes)
-                      AND fingerprints[array_position(codes, r.code)] <> ALL (r.failed_code)
-                      AND (r.deaths < 2 OR r.head <> r.claimed_head)
-                    ORDER BY r.wake_at LIMIT left_over FOR NO KEY UPDATE SKIP LOCKED
-                ) p
-                UNION ALL SELECT suspect.run_id, suspect.wake_at WHERE suspect.run_id IS NOT NULL
-            ) d
-            ORDER BY d.wake_at, d.run_id LIMIT left_over);
-        may_suspect := may_suspect AND coalesce(suspect.run_id <> ALL (found_ids), true);
-        left_over := left_over - cardinality(found_ids);
-        RETURN QUERY
-        UPDATE batuta.runs r
-        SET epoch = r.epoch + 1, state = 'running', owner = worker, wake_at = NULL, reason = '', claimed_head = r.head,
-            deaths = CASE WHEN r.head = r.claimed_head THEN r.deaths ELSE 0 END
-        FROM unnest(found_ids) AS f(run_id)
-        WHERE r.run_id = f.run_id
-        RETURNING r.*;
-    END LOOP;
-END
-$$;
-
--- The earliest wake_at of what the worker may claim, due or not.
-CREATE FUNCTION batuta.next_due(ns text, worker text, queue_names text[], codes text[], fingerprints text[])
-RETURNS bigint LANGUAGE plpgsql AS $$
-DECLARE
-    rank bigint := 2147483648;
-    earliest bigint;
-    may_suspect boolean := batuta.may_take_suspect(ns, worker);
-BEGIN
-    LOOP
-        rank := batuta.next_priority(ns, queue_names, rank);
-        EXIT WHEN rank IS NULL;
-        SELECT least(earliest, min(d.wake_at)) INTO earliest
-        FROM unnest(queue_names) AS q(name)
-        CROSS JOIN LATERAL (
-            SELECT r.wake_at FROM batuta.runs r
-            WHERE r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.wake_at IS NOT NULL
-              AND r.code = ANY (codes)
-              AND fingerprints[array_position(codes, r.code)] <> ALL (r.failed_code)
-              AND (may_suspect OR r.deaths < 2 OR r.head <> r.claimed_head)
-            ORDER BY r.wake_at LIMIT 1
-        ) d;
-    END LOOP;
-    RETURN earliest;
-END
 $$;
 
 -- Set free up to `most` runs of a dead worker. freed: how many; due: how many of them may be claimed now (the others
@@ -517,6 +458,11 @@ BEGIN
     overdue := ARRAY(
         SELECT r.run_id FROM batuta.runs r
         WHERE r.namespace = ns AND r.deadline <= moment AND r.closed_at IS NULL ORDER BY r.deadline LIMIT most);
+    overdue := overdue || ARRAY(
+        SELECT r.run_id FROM batuta.runs r
+        WHERE r.namespace = ns AND r.expires_at <= moment AND r.closed_at IS NULL
+        ORDER BY r.expires_at LIMIT most - cardinality(overdue));
+    PERFORM batuta.forget_begun(ns, moment, most);
     reaped := 0;
     due := 0;
     IF reaping AND was_live THEN

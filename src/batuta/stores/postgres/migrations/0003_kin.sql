@@ -37,14 +37,15 @@ BEGIN
 END
 $$;
 
--- Who is to be told when these runs close: their parents and, where `tells` is set, their open children.
+-- Who is to be told when these runs close: their parents, unless those only count them, and, where `tells` is set, their
+-- open children. A run awaits others for as long as one of them is open.
 CREATE FUNCTION batuta.find_kin(closers uuid[], tells boolean[]) RETURNS uuid[] LANGUAGE plpgsql AS $$
 BEGIN
     RETURN ARRAY(
         SELECT r.parent_run_id
         FROM unnest(closers) AS c(run_id)
         CROSS JOIN LATERAL (SELECT r.parent_run_id FROM batuta.runs r WHERE r.run_id = c.run_id LIMIT 1) r
-        WHERE r.parent_run_id IS NOT NULL
+        WHERE EXISTS (SELECT FROM batuta.runs p WHERE p.run_id = r.parent_run_id AND p.awaits = 0 OFFSET 0)
         UNION ALL
         SELECT k.run_id
         FROM unnest(closers, tells) AS c(run_id, tell)
@@ -87,6 +88,7 @@ BEGIN
 
     UPDATE batuta.runs r
     SET signalled = r.signalled OR t.signalled,
+        debounce = CASE WHEN t.kind IS NULL THEN r.debounce END,
         wake_at = CASE WHEN batuta.wakes(t.kind, r.state) THEN least(r.wake_at, moment) ELSE r.wake_at END
     FROM (
         SELECT a.run_id, (a.run_id IN (SELECT unnest(signals))) IS TRUE AS signalled,
@@ -119,7 +121,7 @@ BEGIN
         CROSS JOIN LATERAL (SELECT r.parent_run_id FROM batuta.runs r WHERE r.run_id = c.run_id LIMIT 1) r
         CROSS JOIN LATERAL (
             SELECT p.run_id FROM batuta.runs p
-            WHERE p.run_id = r.parent_run_id AND p.namespace || '' = ns AND p.closed_at IS NULL LIMIT 1
+            WHERE p.run_id = r.parent_run_id AND p.namespace || '' = ns AND p.closed_at IS NULL AND p.awaits = 0 LIMIT 1
         ) p
         WHERE c.outcome <> ''
         UNION ALL
@@ -140,11 +142,11 @@ BEGIN
 END
 $$;
 
--- Close open runs from outside, each with its last entry, and tell their kin. closed: those that were; disowned: those
--- of them that had an owner; told, due: as `owned` and `due` of post.
+-- Close open runs from outside, each with its last entry, and tell their kin. With `over_at`, only those that were to
+-- end by then. closed: those that were; disowned: those of them that had an owner; told, due: as `owned` and `due` of post.
 CREATE FUNCTION batuta.close_runs(
     ns text, new_state text, why text, why_children text, run_ids uuid[], heads integer[], kinds text[], ats bigint[],
-    crcs bigint[], bodies text[], outcomes text[],
+    crcs bigint[], bodies text[], outcomes text[], over_at bigint,
     OUT closed uuid[], OUT disowned uuid[], OUT told uuid[], OUT due boolean
 ) LANGUAGE plpgsql AS $$
 DECLARE
@@ -156,7 +158,8 @@ BEGIN
     FROM unnest(run_ids, heads, outcomes) AS c(run_id, head, outcome)
     CROSS JOIN LATERAL (
         SELECT r.owner FROM batuta.runs r
-        WHERE r.run_id = c.run_id AND r.namespace || '' = ns AND r.head = c.head AND r.closed_at IS NULL LIMIT 1
+        WHERE r.run_id = c.run_id AND r.namespace || '' = ns AND r.head = c.head AND r.closed_at IS NULL
+          AND (over_at IS NULL OR r.deadline <= over_at OR r.expires_at <= over_at) LIMIT 1
     ) r;
     due := false;
     IF closed IS NULL THEN
@@ -167,7 +170,7 @@ BEGIN
 
     UPDATE batuta.runs r
     SET head = r.head + 1, epoch = r.epoch + 1, state = new_state, reason = why, owner = NULL, wake_at = NULL,
-        closed_at = batuta.batuta_now()
+        debounce = NULL, closed_at = batuta.batuta_now()
     FROM unnest(closed) AS c(run_id)
     WHERE r.run_id = c.run_id;
 
@@ -176,6 +179,12 @@ BEGIN
     FROM unnest(run_ids, kinds, ats, crcs, bodies) AS e(run_id, kind, at, crc, body)
     CROSS JOIN LATERAL (SELECT r.head, r.epoch FROM batuta.runs r WHERE r.run_id = e.run_id LIMIT 1) r
     WHERE (e.run_id IN (SELECT unnest(closed))) IS TRUE;
+
+    due := coalesce(batuta.await_fewer((
+        SELECT array_agg(r.parent_run_id)
+        FROM unnest(closed) AS c(run_id)
+        CROSS JOIN LATERAL (SELECT r.parent_run_id FROM batuta.runs r WHERE r.run_id = c.run_id LIMIT 1) r
+        WHERE r.parent_run_id IS NOT NULL)), false) OR coalesce(due, false);
 END
 $$;
 
@@ -183,10 +192,10 @@ $$;
 -- and it may not be given back), or what send_message says; owner: the receiver's.
 CREATE FUNCTION batuta.start_and_send(
     ns text, may_join boolean,
-    run_ids uuid[], ids text[], restarts boolean[], chain_ids uuid[], kinds text[], names text[], codes text[],
+    run_ids uuid[], ids text[], renewals bigint[], chain_ids uuid[], kinds text[], names text[], codes text[],
     queues text[], priorities integer[], versions text[], tag_sets text[], memos text[], timeouts bigint[],
     execution_timeouts bigint[], parents uuid[], parent_seqs integer[], policies text[], flow_keys text[],
-    epochs integer[], heads integer[], states text[], wakes bigint[], delays bigint[], reasons text[],
+    expiries bigint[], epochs integer[], heads integer[], states text[], wakes bigint[], delays bigint[], reasons text[],
     fingerprints text[],
     start_id text, start_kind text, start_name text, start_body text,
     message text, message_kind text, message_name text, content text,
@@ -197,9 +206,9 @@ DECLARE
 BEGIN
     LOOP
         SELECT s.started INTO receiver FROM batuta.insert_runs(
-            ns, NULL, run_ids, ids, restarts, chain_ids, kinds, names, codes, queues, priorities, versions, tag_sets,
-            memos, timeouts, execution_timeouts, parents, parent_seqs, policies, flow_keys, epochs, heads, states,
-            wakes, delays, reasons, fingerprints) s;
+            ns, NULL, run_ids, ids, renewals, chain_ids, kinds, names, codes, queues, priorities, versions, tag_sets,
+            memos, timeouts, execution_timeouts, parents, parent_seqs, policies, flow_keys, expiries, epochs, heads,
+            states, wakes, delays, reasons, fingerprints) s;
         IF FOUND THEN
             INSERT INTO batuta.inbox (namespace, chain_id, message_id, kind, name, body, at)
             VALUES (ns, coalesce(chain_ids[1], receiver), start_id, start_kind, start_name, start_body,

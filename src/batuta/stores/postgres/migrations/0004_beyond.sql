@@ -67,29 +67,25 @@ BEGIN
 END
 $$;
 
--- Of messages that go to these runs: those that any chain has ever had. Where the receiver's own has not, it looks
--- through all that were ever sent, once: that is asked for what dead workers sent last, and an index would cost every
--- message something.
+-- The chains that had an id before: only a run that another one follows is in it.
+CREATE INDEX runs_earlier ON batuta.runs (id, namespace, chain_id) WHERE NOT current;
+
+-- Of messages that go to these runs: those that their chain, or another one that had their id before, has ever had.
 CREATE FUNCTION batuta.taken_before(ns text, message_ids text[], targets uuid[]) RETURNS text[] LANGUAGE plpgsql AS $$
-DECLARE
-    here text[];
-    rest text[];
 BEGIN
-    SELECT array_agg(m.message_id) FILTER (WHERE m.here), array_agg(m.message_id) FILTER (WHERE NOT m.here)
-    INTO here, rest
-    FROM (
-        SELECT a.message_id, EXISTS (
-            SELECT FROM batuta.inbox i
-            WHERE i.message_id = a.message_id
-              AND i.chain_id = (SELECT r.chain_id FROM batuta.runs r WHERE r.run_id = a.target LIMIT 1) OFFSET 0) AS here
+    RETURN ARRAY(
+        SELECT a.message_id
         FROM unnest(message_ids, targets) AS a(message_id, target)
-    ) m;
-    IF rest IS NULL THEN
-        RETURN here;
-    END IF;
-    RETURN here || ARRAY(
-        SELECT i.message_id FROM batuta.inbox i
-        WHERE i.namespace = ns AND (i.message_id IN (SELECT unnest(rest))) IS TRUE);
+        CROSS JOIN LATERAL (SELECT r.id, r.chain_id FROM batuta.runs r WHERE r.run_id = a.target LIMIT 1) t
+        WHERE EXISTS (
+                SELECT FROM batuta.inbox i WHERE i.chain_id = t.chain_id AND i.message_id = a.message_id OFFSET 0)
+           OR EXISTS (
+                SELECT FROM batuta.runs e
+                CROSS JOIN LATERAL (
+                    SELECT FROM batuta.inbox i
+                    WHERE i.chain_id = e.chain_id AND i.message_id = a.message_id LIMIT 1
+                ) i
+                WHERE e.id = t.id AND e.namespace || '' = ns AND NOT e.current OFFSET 0));
 END
 $$;
 
@@ -138,22 +134,27 @@ BEGIN
 END
 $$;
 
--- Starts of a batch that may be written: by a live worker, and the id seems to be free. The first of two that want one.
+-- Starts of a batch that may be written: by a live worker, the id seems to be free, and the queue lets runs begin at
+-- once. The first of two that want one.
 CREATE FUNCTION batuta.find_starts(
-    ns text, worker text, new_ids uuid[], makers uuid[], ids text[], restarts boolean[], holders uuid[]
+    ns text, worker text, new_ids uuid[], makers uuid[], ids text[], queues text[], renewals bigint[], holders uuid[]
 ) RETURNS uuid[] LANGUAGE plpgsql AS $$
+DECLARE
+    moment bigint := batuta.batuta_now();
+    shut text[] := batuta.shut_queues(ns, queues);
 BEGIN
     PERFORM 1 FROM batuta.workers w
-    WHERE w.namespace = ns AND w.worker_id = worker AND w.lease_until > batuta.batuta_now();
+    WHERE w.namespace = ns AND w.worker_id = worker AND w.lease_until > moment;
     IF NOT FOUND THEN
         RETURN '{}';
     END IF;
     RETURN ARRAY(
         SELECT DISTINCT ON (s.id) s.run_id
-        FROM unnest(new_ids, makers, ids, restarts, holders) AS s(run_id, maker, id, restart, holder)
-        WHERE s.run_id = s.maker
-          AND (s.holder IS NULL OR (s.restart AND EXISTS (
-              SELECT FROM batuta.runs r WHERE r.run_id = s.holder AND r.closed_at IS NOT NULL OFFSET 0)))
+        FROM unnest(new_ids, makers, ids, queues, renewals, holders) AS s(run_id, maker, id, queue, renewal, holder)
+        WHERE s.run_id = s.maker AND s.queue <> ALL (shut)
+          AND (s.holder IS NULL OR EXISTS (
+              SELECT FROM batuta.runs r
+              WHERE r.run_id = s.holder AND r.closed_at IS NOT NULL AND r.created_at + s.renewal <= moment OFFSET 0))
           AND NOT EXISTS (SELECT FROM batuta.runs r WHERE r.run_id = s.run_id OFFSET 0)
         ORDER BY s.id);
 END
@@ -176,10 +177,10 @@ CREATE FUNCTION batuta.commit_beyond(
     attempt_runs uuid[], seqs integer[], numbers integer[], starts bigint[], ends bigint[], nexts bigint[],
     errors text[], details text[], outsides boolean[],
     -- new runs, as in insert_runs, and the JSON of their start messages
-    new_ids uuid[], ids text[], restarts boolean[], chain_ids uuid[], kinds text[], names text[], codes text[],
+    new_ids uuid[], ids text[], renewals bigint[], chain_ids uuid[], kinds text[], names text[], codes text[],
     queues text[], priorities integer[], versions text[], tag_sets text[], memos text[], timeouts bigint[],
     execution_timeouts bigint[], parents uuid[], parent_seqs integer[], policies text[], flow_keys text[],
-    new_epochs integer[], first_heads integer[], new_states text[], new_wakes bigint[], delays bigint[],
+    expiries bigint[], new_epochs integer[], first_heads integer[], new_states text[], new_wakes bigint[], delays bigint[],
     new_reasons text[], new_fingerprints text[], makers uuid[], start_bodies text[],
     -- what closes, other than alone
     closers uuid[], outcomes text[], tells boolean[],
@@ -215,7 +216,7 @@ DECLARE
 BEGIN
     locked := batuta.lock_runs(
         run_ids || parents || targets || batuta.find_kin(closers, tells) || batuta.current_runs(ns, ARRAY(
-            SELECT n.id FROM unnest(ids, restarts) AS n(id, restart) WHERE n.restart)));
+            SELECT n.id FROM unnest(ids, renewals) AS n(id, renewal) WHERE n.renewal IS NOT NULL)));
 
     -- Whose fence holds: changes of runs that exist, starts that were written before, and new ones.
     SELECT coalesce(array_agg(c.run_id) FILTER (WHERE r.mine), '{}'),
@@ -232,7 +233,7 @@ BEGIN
         WHERE s.run_id = s.maker AND EXISTS (
             SELECT FROM batuta.runs r
             WHERE r.run_id = s.run_id AND r.namespace || '' = ns AND r.epoch = s.epoch AND r.head >= s.head OFFSET 0));
-    begun := batuta.find_starts(ns, worker, new_ids, makers, ids, restarts, batuta.current_runs(ns, ids));
+    begun := batuta.find_starts(ns, worker, new_ids, makers, ids, queues, renewals, batuta.current_runs(ns, ids));
     -- What was taken before is not sent to the run that has the id now: nobody looks at a message without a sender.
     IF cardinality(again) > 0 OR true = ANY (sends_again) THEN
         SELECT array_agg(s.message_id) AS message_ids, array_agg(s.target) AS targets INTO got
@@ -260,9 +261,9 @@ BEGIN
     -- Starts and children.
     fresh := ARRAY(
         SELECT s.started FROM batuta.insert_runs(
-            ns, worker, new_ids, ids, restarts, chain_ids, kinds, names, codes, queues, priorities, versions, tag_sets,
-            memos, timeouts, execution_timeouts, parents, parent_seqs, policies, flow_keys, new_epochs, first_heads,
-            new_states, new_wakes, delays, new_reasons, new_fingerprints, makers, durable) s);
+            ns, worker, new_ids, ids, renewals, chain_ids, kinds, names, codes, queues, priorities, versions, tag_sets,
+            memos, timeouts, execution_timeouts, parents, parent_seqs, policies, flow_keys, expiries, new_epochs,
+            first_heads, new_states, new_wakes, delays, new_reasons, new_fingerprints, makers, durable) s);
     PERFORM batuta.must_be_locked(begun, fresh);  -- an id was taken while we looked
     won := won || begun;
     locked := locked || fresh;
@@ -297,7 +298,7 @@ BEGIN
         FROM (
             SELECT array_agg(c.run_id) AS closers, array_agg(c.outcome) AS outcomes, array_agg(c.tell) AS tells
             FROM unnest(closers, outcomes, tells) AS c(run_id, outcome, tell)
-            WHERE (c.run_id IN (SELECT unnest(durable))) IS TRUE
+            WHERE (c.run_id IN (SELECT unnest(won))) IS TRUE
         ) c, batuta.tell_kin(ns, why_children, c.closers, c.outcomes, c.tells, leaving, locked) k;
         told := told || got.owned;
         due := due OR got.due;

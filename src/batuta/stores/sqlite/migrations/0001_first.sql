@@ -34,14 +34,31 @@ CREATE TABLE runs (
     current       INTEGER NOT NULL,
     -- What a worker must have to run it.
     code          TEXT    NOT NULL,
+    -- When it is closed if nobody has claimed it, and the key that later starts find it by until then.
+    expires_at    INTEGER,
+    debounce      TEXT,
+    -- Children that must close before it is due.
+    awaits        INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (namespace, run_id)
 ) STRICT;
 
 -- An id has one current run, open or closed.
 CREATE UNIQUE INDEX runs_current ON runs (namespace, id) WHERE current = 1;
--- What can be claimed now or later: wake_at is set only while nobody owns the run.
-CREATE INDEX runs_due ON runs (namespace, queue, priority, wake_at, code) WHERE wake_at IS NOT NULL;
-CREATE INDEX runs_owned ON runs (namespace, owner) WHERE owner IS NOT NULL;
+-- The chains that had an id before: only a run that another one follows is in it.
+CREATE INDEX runs_earlier ON runs (namespace, id, chain_id) WHERE current = 0;
+-- What can be claimed now or later: wake_at is set only while nobody owns the run. Runs with a flow key apart, so that
+-- those of a key that must wait do not stand in the way of others; and those by key, so that keys have their turns.
+CREATE INDEX runs_due ON runs (namespace, queue, priority, wake_at, code, flow_key)
+    WHERE wake_at IS NOT NULL AND flow_key = '';
+CREATE INDEX runs_keyed ON runs (namespace, queue, priority, wake_at, code)
+    WHERE wake_at IS NOT NULL AND flow_key <> '';
+CREATE INDEX runs_turns ON runs (namespace, queue, priority, flow_key, wake_at, code)
+    WHERE wake_at IS NOT NULL AND flow_key <> '';
+-- What has begun is claimed again although a rate lets nothing new begin.
+CREATE INDEX runs_begun ON runs (namespace, queue, priority, wake_at, code) WHERE wake_at IS NOT NULL AND epoch > 0;
+CREATE INDEX runs_owned ON runs (namespace, owner, queue, flow_key) WHERE owner IS NOT NULL;
+CREATE INDEX runs_expiring ON runs (namespace, expires_at) WHERE expires_at IS NOT NULL;
+CREATE UNIQUE INDEX runs_debounced ON runs (namespace, debounce) WHERE debounce IS NOT NULL;
 -- Runs that workers died with: few, and each to be run alone.
 CREATE INDEX runs_suspect_due ON runs (namespace, queue, priority DESC, wake_at)
     WHERE deaths >= 2 AND wake_at IS NOT NULL;
@@ -124,6 +141,33 @@ CREATE TABLE workers (
     PRIMARY KEY (namespace, worker_id)
 ) STRICT, WITHOUT ROWID;
 
+-- Queues that were limited or paused, and those (`keyed`) that a run with a flow key was ever started into.
+CREATE TABLE queues (
+    namespace       TEXT    NOT NULL,
+    name            TEXT    NOT NULL,
+    keyed           INTEGER NOT NULL DEFAULT 0,
+    paused          INTEGER NOT NULL DEFAULT 0,
+    note            TEXT    NOT NULL DEFAULT '',
+    concurrency     INTEGER,
+    key_concurrency INTEGER,
+    rate_count      INTEGER,
+    rate_period     INTEGER,
+    key_rate_count  INTEGER,
+    key_rate_period INTEGER,
+    PRIMARY KEY (namespace, name)
+) STRICT, WITHOUT ROWID;
+
+-- How many runs began in a queue with a rate, by the end of a sub-window of its period; '' counts for the queue itself.
+CREATE TABLE begun (
+    namespace TEXT    NOT NULL,
+    queue     TEXT    NOT NULL,
+    flow_key  TEXT    NOT NULL,
+    slot      INTEGER NOT NULL,
+    count     INTEGER NOT NULL,
+    PRIMARY KEY (namespace, queue, flow_key, slot)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX begun_slot ON begun (namespace, queue, slot);
+
 -- `spec` is JSON: when, what, and how to catch up. `state` is JSON, too: what is remembered between two looks.
 CREATE TABLE schedules (
     namespace  TEXT    NOT NULL,
@@ -158,7 +202,8 @@ SELECT
         substr(r.chain, 17, 4), substr(r.chain, 21))) AS chain_id,
     nullif(lower(printf('%s-%s-%s-%s-%s', substr(r.parent, 1, 8), substr(r.parent, 9, 4), substr(r.parent, 13, 4),
         substr(r.parent, 17, 4), substr(r.parent, 21))), '----') AS parent_run_id,
-    r.version, r.tags, r.memo
+    r.version, r.tags, r.memo, r.flow_key,
+    strftime('%Y-%m-%d %H:%M:%f', r.expires_at / 1e6, 'unixepoch') AS expires_at, r.awaits
 FROM (SELECT *, hex(run_id) AS run, hex(chain_id) AS chain, hex(parent_run_id) AS parent FROM runs) AS r;
 
 -- One row for each activity that a run has asked for: its command stands in one entry, its end in a later one.

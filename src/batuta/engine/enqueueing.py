@@ -1,0 +1,80 @@
+"""Jobs on their way into the store: what is inserted for a request. Pure, so that any transaction can carry it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Raw, json
+from msgspec.structs import replace
+
+from batuta.authoring.enqueueing import JobOverrides, JobRequest
+from batuta.authoring.jobs import job_code
+from batuta.clock import SECOND
+from batuta.engine.rows import small
+from batuta.ids import new_run_id, seed_of
+from batuta.journal.entries import Body, StartInfo
+from batuta.journal.records import IfExists, NewRun, RunKind
+
+_encoder = json.Encoder()
+_AS_DEFINED = JobOverrides()
+_NOTHING = Raw(b"{}")
+
+
+def job_run(request: JobRequest, now: int = 0) -> NewRun:
+    """The run of a job, with its start message. `now` is the store's clock, which only `at` needs."""
+    run_id = new_run_id()
+    key_base = str(run_id)
+    overrides = request.overrides
+    told = _NOTHING if overrides == _AS_DEFINED else Raw(_encoder.encode(overrides))
+    start = StartInfo(request.job, seed_of(run_id), key_base, options=told)
+    new = NewRun(
+        run_id=run_id,
+        id=request.id if request.id is not None else key_base,
+        name=request.job,
+        kind=RunKind.JOB,
+        queue=request.queue,
+        priority=request.priority,
+        code=job_code(request.job),
+        flow_key=request.key,
+        start=_encoder.encode(Body(value=Raw(request.input), start=start)).decode(),
+    )
+    if request.delay or request.at is not None:
+        new.delay = max(0, request.at - now) if request.at is not None else round(request.delay * SECOND)
+    if request.expires is not None:
+        new.expires = round(request.expires * SECOND)
+    if request.tags:
+        new.tags = small(request.tags, "option 'tags'")
+    if request.memo is not None:
+        new.memo = small(request.memo, "option 'memo'")
+    if request.unique is not None:
+        _make_unique(new, request)
+    return new
+
+
+def _make_unique(new: NewRun, request: JobRequest) -> None:
+    key = f"{request.job}:{request.unique}"
+    if request.debounce is None:
+        new.id, new.if_exists = key, IfExists.RENEW
+        new.fresh = round((request.unique_for or 0) * SECOND)
+    else:
+        new.debounce, new.delay = key, round(request.debounce * SECOND)
+        new.debounce_limit = round((request.debounce_limit or 0) * SECOND)
+
+
+def batch_runs(
+    requests: Sequence[JobRequest], after: JobRequest | None, now: int = 0
+) -> tuple[list[NewRun], NewRun | None]:
+    """Many, and the one that is called when they have ended. An unserialisable tag or memo is found before anything is
+    written."""
+    runs = [job_run(request, now) for request in requests]
+    return runs, None if after is None else last_run(after, len(runs), now)
+
+
+def last_run(after: JobRequest, size: int, now: int = 0) -> NewRun:
+    """The run that is called when a batch of that size has ended."""
+    return job_run(replace(after, overrides=replace(after.overrides, batch=size)), now)
+
+
+def needs_clock(requests: Sequence[JobRequest]) -> bool:
+    """Whether the store's time must be known: some are to begin at a time."""
+    return any(request.at is not None for request in requests)

@@ -1,0 +1,433 @@
+-- What a worker takes from its queues.
+--
+-- Queues that were never limited, with runs that have no flow key, are one index range each and nothing else. Whoever
+-- takes from a queue with limits holds its row locked from before it counts: the row comes first, then runs, which are
+-- never waited for. Owned runs are counted as they are, so that nothing can drift.
+--
+-- What is due and has a flow key is taken by turns: one that has been due for longest, then one of the next key. Where the
+-- turn stands is the caller's to remember, per queue and priority (`turn_key` had the last one; `in_turn`: the next run is
+-- that of a key).
+
+-- Those of the queues in which no run may begin at once.
+CREATE FUNCTION batuta.shut_queues(ns text, names text[]) RETURNS text[] LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN ARRAY(
+        SELECT q.name FROM batuta.queues q WHERE q.namespace = ns AND q.name = ANY (names) AND (q.paused OR q.limited));
+END
+$$;
+
+-- Whether a worker with this code may have a run.
+CREATE FUNCTION batuta.may_take(code text, failed text[], codes text[], fingerprints text[])
+RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT code = ANY (codes) AND fingerprints[array_position(codes, code)] <> ALL (failed)
+$$;
+
+-- See may_take_suspect.
+CREATE FUNCTION batuta.is_suspect(deaths integer, head integer, claimed_head integer)
+RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT deaths >= 2 AND head = claimed_head
+$$;
+
+-- The highest priority below `under` that is waiting in any of the queues, due or not.
+CREATE FUNCTION batuta.next_priority(ns text, queue_names text[], under bigint) RETURNS integer LANGUAGE sql STABLE AS $$
+    SELECT max(p.priority)
+    FROM unnest(queue_names) AS q(name)
+    CROSS JOIN LATERAL (
+        SELECT r.priority FROM batuta.runs r
+        WHERE r.namespace = ns AND r.queue = q.name AND r.priority < under AND r.wake_at IS NOT NULL
+        ORDER BY r.priority DESC LIMIT 1
+    ) p
+$$;
+
+-- The earliest wake_at of a queue at one priority.
+CREATE FUNCTION batuta.oldest_due(ns text, queue_name text, rank bigint) RETURNS bigint LANGUAGE sql STABLE AS $$
+    SELECT least(
+        (SELECT r.wake_at FROM batuta.runs r
+         WHERE r.namespace = ns AND r.queue = queue_name AND r.priority = rank AND r.flow_key = ''
+           AND r.wake_at IS NOT NULL
+         ORDER BY r.wake_at LIMIT 1),
+        (SELECT r.wake_at FROM batuta.runs r
+         WHERE r.namespace = ns AND r.queue = queue_name AND r.priority = rank AND r.flow_key <> ''
+           AND r.wake_at IS NOT NULL
+         ORDER BY r.wake_at LIMIT 1))
+$$;
+
+-- Whether anything in the queue is due.
+CREATE FUNCTION batuta.has_due(ns text, queue_name text, moment bigint) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    rank bigint := 2147483648;
+BEGIN
+    LOOP
+        rank := batuta.next_priority(ns, ARRAY[queue_name], rank);
+        IF rank IS NULL OR batuta.oldest_due(ns, queue_name, rank) <= moment THEN
+            RETURN rank IS NOT NULL;
+        END IF;
+    END LOOP;
+END
+$$;
+
+-- The owned runs of a queue, in all and by flow key: owner by owner, of which there are few.
+CREATE FUNCTION batuta.count_owned(ns text, queue_name text, OUT total integer, OUT by_key jsonb) LANGUAGE sql STABLE AS $$
+    WITH RECURSIVE owners AS (
+        (SELECT r.owner FROM batuta.runs r WHERE r.namespace = ns AND r.owner IS NOT NULL ORDER BY r.owner LIMIT 1)
+        UNION ALL
+        SELECT (SELECT r.owner FROM batuta.runs r WHERE r.namespace = ns AND r.owner > o.owner ORDER BY r.owner LIMIT 1)
+        FROM owners o WHERE o.owner IS NOT NULL
+    ), owned AS (
+        SELECT k.flow_key, count(*) AS several
+        FROM owners o
+        CROSS JOIN LATERAL (
+            SELECT r.flow_key FROM batuta.runs r
+            WHERE r.namespace = ns AND r.owner = o.owner AND r.queue = queue_name OFFSET 0
+        ) k
+        GROUP BY k.flow_key
+    )
+    SELECT coalesce(sum(w.several), 0)::integer,
+           coalesce(jsonb_object_agg(w.flow_key, w.several) FILTER (WHERE w.flow_key <> ''), '{}')
+    FROM owned w
+$$;
+
+-- How many may begin now under a rate of `most` in a period. What began is counted by parts of a period, each until its
+-- end is a whole period ago: never more than `most` begin in any period.
+CREATE FUNCTION batuta.rate_left(ns text, queue_name text, key text, most integer, period bigint, moment bigint)
+RETURNS integer LANGUAGE sql STABLE AS $$
+    SELECT greatest(most - coalesce(sum(b.count), 0), 0)::integer FROM batuta.begun b
+    WHERE b.namespace = ns AND b.queue = queue_name AND b.flow_key = key AND b.slot > moment - period
+$$;
+
+-- When one more may begin; null when no time allows it.
+CREATE FUNCTION batuta.rate_at(ns text, queue_name text, key text, most integer, period bigint, moment bigint)
+RETURNS bigint LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN coalesce(max(p.total), 0) < most THEN moment
+                ELSE min(p.slot + period) FILTER (WHERE p.total - p.over < most) END
+    FROM (
+        SELECT b.slot, sum(b.count) OVER (ORDER BY b.slot) AS over, sum(b.count) OVER () AS total
+        FROM batuta.begun b
+        WHERE b.namespace = ns AND b.queue = queue_name AND b.flow_key = key AND b.slot > moment - period
+    ) p
+$$;
+
+-- Drop up to `most` counts that no rate looks at any more.
+CREATE FUNCTION batuta.forget_begun(ns text, moment bigint, most integer) RETURNS void LANGUAGE sql AS $$
+    DELETE FROM batuta.begun b
+    USING (
+        SELECT o.queue, o.flow_key, o.slot FROM batuta.begun o
+        WHERE o.namespace = ns AND o.over_at <= moment ORDER BY o.over_at LIMIT most FOR UPDATE SKIP LOCKED
+    ) o
+    WHERE b.namespace = ns AND b.queue = o.queue AND b.flow_key = o.flow_key AND b.slot = o.slot
+$$;
+
+-- Count runs that begin: one for each flow key that is named.
+CREATE FUNCTION batuta.note_begun(ns text, q batuta.queues, keys text[], moment bigint) RETURNS void LANGUAGE sql AS $$
+    INSERT INTO batuta.begun AS b (namespace, queue, flow_key, slot, over_at, count)
+    SELECT ns, q.name, k.key, w.slot, w.slot + k.period, k.several
+    FROM (
+        SELECT '' AS key, q.rate_period AS period, cardinality(keys) AS several WHERE q.rate_count IS NOT NULL
+        UNION ALL
+        SELECT n.key, q.key_rate_period, count(*) FROM unnest(keys) AS n(key)
+        WHERE q.key_rate_count IS NOT NULL AND n.key <> '' GROUP BY n.key
+    ) k
+    CROSS JOIN LATERAL (SELECT (k.period + 59) / 60 AS width) p
+    CROSS JOIN LATERAL (SELECT moment - moment % p.width + p.width AS slot) w
+    ON CONFLICT (namespace, queue, flow_key, slot) DO UPDATE SET count = b.count + excluded.count
+$$;
+
+-- Flow keys that are waiting in a queue at one priority, each once, from behind one of them: up to `many`.
+CREATE FUNCTION batuta.next_keys(ns text, queue_name text, rank bigint, behind text, many integer)
+RETURNS text[] LANGUAGE plpgsql AS $$
+DECLARE
+    keys text[] := '{}';
+    start text;
+BEGIN
+    FOREACH start IN ARRAY ARRAY[behind, ''] LOOP
+        keys := keys || ARRAY(
+            WITH RECURSIVE turn AS (
+                SELECT start COLLATE "C" AS flow_key, 0 AS n
+                UNION ALL
+                SELECT (SELECT r.flow_key FROM batuta.runs r
+                        WHERE r.namespace = ns AND r.queue = queue_name AND r.priority = rank
+                          AND r.flow_key > t.flow_key AND r.wake_at IS NOT NULL
+                        ORDER BY r.flow_key LIMIT 1), t.n + 1
+                FROM turn t
+                WHERE t.flow_key IS NOT NULL AND t.n < many - cardinality(keys)
+                  AND (start = behind OR t.flow_key < behind)
+            )
+            SELECT t.flow_key FROM turn t
+            WHERE t.n > 0 AND t.flow_key IS NOT NULL AND (start = behind OR t.flow_key <= behind) ORDER BY t.n);
+        EXIT WHEN behind = '' OR cardinality(keys) >= many;
+    END LOOP;
+    RETURN keys;
+END
+$$;
+
+-- The longest due of queues whose runs have no flow key, up to `most`, and of each queue up to its cap.
+CREATE FUNCTION batuta.take_plain(
+    ns text, names text[], caps integer[], rank bigint, moment bigint, most integer, codes text[], fingerprints text[],
+    suspect uuid
+) RETURNS uuid[] LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN ARRAY(
+        SELECT p.run_id
+        FROM unnest(names, caps) AS q(name, cap)
+        CROSS JOIN LATERAL (
+            SELECT r.run_id, r.wake_at FROM batuta.runs r
+            WHERE r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.flow_key = '' AND r.wake_at <= moment
+              AND batuta.may_take(r.code, r.failed_code, codes, fingerprints)
+              AND (NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head) OR r.run_id = suspect)
+            ORDER BY r.wake_at LIMIT least(most, q.cap) FOR NO KEY UPDATE SKIP LOCKED
+        ) p
+        ORDER BY p.wake_at, p.run_id LIMIT most);
+END
+$$;
+
+-- The longest due of one queue, whatever their flow keys, but for `besides`.
+CREATE FUNCTION batuta.take_by_time(
+    ns text, queue_name text, rank bigint, moment bigint, most integer, codes text[], fingerprints text[], suspect uuid,
+    besides uuid[], OUT ids uuid[], OUT keys text[]
+) LANGUAGE plpgsql AS $$
+BEGIN
+    SELECT coalesce(array_agg(t.run_id), '{}'), coalesce(array_agg(t.flow_key), '{}') INTO ids, keys
+    FROM (
+        SELECT * FROM (
+            SELECT r.run_id, r.flow_key, r.wake_at FROM batuta.runs r
+            WHERE r.namespace = ns AND r.queue = queue_name AND r.priority = rank AND r.flow_key = ''
+              AND r.wake_at <= moment AND r.run_id <> ALL (besides)
+              AND batuta.may_take(r.code, r.failed_code, codes, fingerprints)
+              AND (NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head) OR r.run_id = suspect)
+            ORDER BY r.wake_at LIMIT most FOR NO KEY UPDATE SKIP LOCKED
+        ) plain
+        UNION ALL
+        SELECT * FROM (
+            SELECT r.run_id, r.flow_key, r.wake_at FROM batuta.runs r
+            WHERE r.namespace = ns AND r.queue = queue_name AND r.priority = rank AND r.flow_key <> ''
+              AND r.wake_at <= moment AND r.run_id <> ALL (besides)
+              AND batuta.may_take(r.code, r.failed_code, codes, fingerprints)
+              AND (NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head) OR r.run_id = suspect)
+            ORDER BY r.wake_at LIMIT most FOR NO KEY UPDATE SKIP LOCKED
+        ) keyed
+        ORDER BY wake_at, run_id LIMIT most
+    ) t;
+END
+$$;
+
+-- Take from a queue without limits in which runs with flow keys are due.
+CREATE FUNCTION batuta.take_in_turn(
+    ns text, queue_name text, rank bigint, moment bigint, most integer, codes text[], fingerprints text[], suspect uuid,
+    INOUT turn_key text, INOUT in_turn boolean, OUT taken uuid[]
+) LANGUAGE plpgsql AS $$
+DECLARE
+    by_turn integer := (most + in_turn::integer) / 2;
+    keys text[];
+    got record;
+BEGIN
+    SELECT * INTO got
+    FROM batuta.take_by_time(ns, queue_name, rank, moment, most - by_turn, codes, fingerprints, suspect, '{}');
+    taken := got.ids;
+    IF by_turn > 0 AND cardinality(taken) = most - by_turn THEN
+        keys := batuta.next_keys(ns, queue_name, rank, turn_key, most);
+        -- What was taken by time counts as turns of its keys.
+        SELECT array_agg(c.run_id ORDER BY c.nth, c.n) AS ids, (array_agg(c.key ORDER BY c.nth DESC, c.n DESC))[1] AS last
+        INTO got
+        FROM (
+            SELECT p.run_id, k.key, k.n, had.several + row_number() OVER (PARTITION BY k.n ORDER BY p.wake_at) AS nth
+            FROM unnest(keys) WITH ORDINALITY AS k(key, n)
+            CROSS JOIN LATERAL (SELECT count(*) AS several FROM unnest(got.keys) AS h(key) WHERE h.key = k.key) had
+            CROSS JOIN LATERAL (
+                SELECT r.run_id, r.wake_at FROM batuta.runs r
+                WHERE r.namespace = ns AND r.queue = queue_name AND r.priority = rank AND r.flow_key = k.key
+                  AND r.wake_at <= moment AND r.run_id <> ALL (taken)
+                  AND batuta.may_take(r.code, r.failed_code, codes, fingerprints)
+                  AND (NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head) OR r.run_id = suspect)
+                ORDER BY r.wake_at
+                LIMIT greatest((most + cardinality(keys) - 1) / cardinality(keys) - had.several, 0)
+                FOR NO KEY UPDATE SKIP LOCKED
+            ) p
+            ORDER BY nth, k.n LIMIT by_turn
+        ) c;
+        taken := taken || got.ids;
+        turn_key := coalesce(got.last, turn_key);
+        IF cardinality(taken) < most THEN
+            SELECT * INTO got FROM batuta.take_by_time(
+                ns, queue_name, rank, moment, most - cardinality(taken), codes, fingerprints, suspect, taken);
+            taken := taken || got.ids;
+        END IF;
+    END IF;
+    in_turn := in_turn <> (cardinality(taken) % 2 = 1);
+END
+$$;
+
+-- Choose among what is due in a queue whose row is locked: the longest due up to `many`, and as many of each of `keys`
+-- (in the order of their turns) as may be needed. `room` is how many it may give, `fresh` how many of them may begin (null:
+-- any). seen: how many were looked at; late: keys whose rate left some out.
+CREATE FUNCTION batuta.choose(
+    ns text, q batuta.queues, rank bigint, moment bigint, codes text[], fingerprints text[], suspect uuid,
+    many integer, keys text[], busy jsonb, room integer, fresh integer, turn_key text, in_turn boolean,
+    OUT ids uuid[], OUT flow_keys text[], OUT firsts boolean[], OUT last_key text, OUT seen integer, OUT late text[]
+) LANGUAGE plpgsql AS $$
+DECLARE
+    wanted integer := least(room, fresh);
+    by_turn integer := (wanted + in_turn::integer) / 2;
+    share integer := (room + cardinality(keys) - 1) / greatest(cardinality(keys), 1);
+BEGIN
+    WITH peek AS MATERIALIZED (
+        SELECT * FROM (
+            SELECT r.run_id, r.flow_key, r.wake_at, r.epoch = 0 AS first FROM batuta.runs r
+            WHERE r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.flow_key = '' AND r.wake_at <= moment
+              AND batuta.may_take(r.code, r.failed_code, codes, fingerprints)
+              AND (NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head) OR r.run_id = suspect)
+            ORDER BY r.wake_at LIMIT many
+        ) plain
+        UNION
+        SELECT * FROM (
+            SELECT r.run_id, r.flow_key, r.wake_at, r.epoch = 0 FROM batuta.runs r
+            WHERE r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.flow_key <> '' AND r.wake_at <= moment
+              AND batuta.may_take(r.code, r.failed_code, codes, fingerprints)
+              AND (NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head) OR r.run_id = suspect)
+            ORDER BY r.wake_at LIMIT many
+        ) keyed
+        UNION
+        SELECT * FROM (
+            SELECT r.run_id, r.flow_key, r.wake_at, false FROM batuta.runs r
+            WHERE (fresh < room OR q.key_rate_count IS NOT NULL)
+              AND r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.epoch > 0 AND r.wake_at <= moment
+              AND batuta.may_take(r.code, r.failed_code, codes, fingerprints)
+              AND (NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head) OR r.run_id = suspect)
+            ORDER BY r.wake_at LIMIT many
+        ) begun
+        UNION
+        SELECT p.*
+        FROM unnest(keys) AS k(key)
+        CROSS JOIN LATERAL (
+            SELECT r.run_id, r.flow_key, r.wake_at, r.epoch = 0 FROM batuta.runs r
+            WHERE r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.flow_key = k.key
+              AND r.wake_at <= moment
+              AND batuta.may_take(r.code, r.failed_code, codes, fingerprints)
+              AND (NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head) OR r.run_id = suspect)
+            ORDER BY r.wake_at
+            LIMIT greatest(least(share, q.key_concurrency - coalesce((busy ->> k.key)::integer, 0)), 0)
+        ) p
+    ), rates AS MATERIALIZED (
+        SELECT jsonb_object_agg(d.flow_key, batuta.rate_left(
+            ns, q.name, d.flow_key, q.key_rate_count, q.key_rate_period, moment)) AS by_key
+        FROM (SELECT DISTINCT p.flow_key FROM peek p WHERE p.flow_key <> '' AND q.key_rate_count IS NOT NULL) d
+    ), counted AS MATERIALIZED (
+        SELECT p.*, count(*) FILTER (WHERE p.first) OVER (PARTITION BY p.flow_key ORDER BY p.wake_at, p.run_id)
+                    <= coalesce(((SELECT s.by_key FROM rates s) ->> p.flow_key)::integer, 2147483647) AS timely
+        FROM peek p
+    ), fitting AS (
+        SELECT c.*, row_number() OVER (PARTITION BY c.flow_key ORDER BY c.wake_at, c.run_id) AS nth
+        FROM counted c WHERE NOT c.first OR c.timely
+    ), aged AS (
+        SELECT f.*, dense_rank() OVER (ORDER BY f.flow_key = '', f.flow_key <= turn_key, f.flow_key) AS place,
+               row_number() OVER (ORDER BY f.wake_at, f.run_id) <= wanted - by_turn AS old
+        FROM fitting f
+        WHERE f.flow_key = '' OR q.key_concurrency IS NULL
+           OR f.nth <= q.key_concurrency - coalesce((busy ->> f.flow_key)::integer, 0)
+    ), turned AS (
+        SELECT a.*, NOT a.old AND a.flow_key <> '' AND by_turn >= row_number() OVER (
+            PARTITION BY a.old OR a.flow_key = '' ORDER BY a.nth, a.place) AS turn
+        FROM aged a
+    ), numbered AS (
+        SELECT t.*, row_number() OVER (ORDER BY NOT t.old, NOT t.turn, CASE WHEN t.turn THEN t.nth END,
+                                                CASE WHEN t.turn THEN t.place END, t.wake_at, t.run_id) AS n
+        FROM turned t
+    ), chosen AS (
+        SELECT b.* FROM (
+            SELECT n.*, count(*) FILTER (WHERE n.first) OVER (ORDER BY n.n) AS begins FROM numbered n
+        ) b
+        WHERE NOT b.first OR fresh IS NULL OR b.begins <= fresh
+        ORDER BY b.n LIMIT room
+    )
+    SELECT array_agg(c.run_id ORDER BY c.n), array_agg(c.flow_key ORDER BY c.n), array_agg(c.first ORDER BY c.n),
+           (array_agg(c.flow_key ORDER BY c.n DESC) FILTER (WHERE c.turn))[1], (SELECT count(*) FROM peek),
+           (SELECT array_agg(DISTINCT c.flow_key) FROM counted c WHERE c.first AND NOT c.timely)
+    INTO ids, flow_keys, firsts, last_key, seen, late
+    FROM chosen c;
+END
+$$;
+
+-- Take from a queue with limits, whose row is locked. held: something due was left because of them; again_at: when time
+-- allows the next of that.
+CREATE FUNCTION batuta.take_limited(
+    ns text, queue_name text, rank bigint, moment bigint, most integer, codes text[], fingerprints text[], suspect uuid,
+    INOUT turn_key text, INOUT in_turn boolean, OUT taken uuid[], OUT held boolean, OUT again_at bigint
+) LANGUAGE plpgsql AS $$
+DECLARE
+    visits CONSTANT integer := 1000;
+    q batuta.queues;
+    owned record;
+    got record;
+    room integer;
+    fresh integer;
+    many integer;
+    keys text[] := '{}';
+BEGIN
+    SELECT * INTO q FROM batuta.queues k WHERE k.namespace = ns AND k.name = queue_name;
+    SELECT * INTO owned FROM batuta.count_owned(ns, queue_name);
+    room := greatest(least(most, q.concurrency - owned.total), 0);
+    IF q.rate_count IS NOT NULL THEN
+        fresh := batuta.rate_left(ns, queue_name, '', q.rate_count, q.rate_period, moment);
+    END IF;
+    taken := '{}';
+    IF room > 0 THEN
+        many := 2 * room + 16;
+        -- By time alone when that is all there is; else also by key; and further when most keys can give nothing.
+        FOR look IN 1..3 LOOP
+            SELECT * INTO got FROM batuta.choose(
+                ns, q, rank, moment, codes, fingerprints, suspect, many, keys, owned.by_key, room, fresh, turn_key,
+                in_turn);
+            EXIT WHEN look = 1 AND got.seen < many OR look = 3
+                OR look = 2 AND (cardinality(got.ids) >= least(room, fresh) OR cardinality(keys) < many);
+            keys := batuta.next_keys(ns, queue_name, rank, turn_key, CASE look WHEN 1 THEN many ELSE visits END);
+        END LOOP;
+        WITH locked AS MATERIALIZED (
+            SELECT c.run_id, c.flow_key, c.first, c.n
+            FROM unnest(got.ids, got.flow_keys, got.firsts) WITH ORDINALITY AS c(run_id, flow_key, first, n)
+            CROSS JOIN LATERAL (
+                SELECT r.run_id FROM batuta.runs r
+                WHERE r.run_id = c.run_id AND r.wake_at <= moment FOR NO KEY UPDATE SKIP LOCKED
+            ) r
+        )
+        SELECT coalesce(array_agg(l.run_id ORDER BY l.n), '{}') AS ids, got.last_key, got.late,
+               array_agg(l.flow_key) FILTER (WHERE l.first) AS begins
+        INTO got FROM locked l;
+        taken := got.ids;
+        IF cardinality(got.begins) > 0 AND (q.rate_count IS NOT NULL OR q.key_rate_count IS NOT NULL) THEN
+            PERFORM batuta.note_begun(ns, q, got.begins, moment);
+            PERFORM batuta.forget_begun(ns, moment, 2 * cardinality(got.begins));
+        END IF;
+        in_turn := in_turn <> (cardinality(taken) % 2 = 1);
+        turn_key := coalesce(got.last_key, CASE WHEN cardinality(taken) = 0 THEN keys[cardinality(keys)] END, turn_key);
+    END IF;
+    held := cardinality(taken) < most AND batuta.is_left(
+        ns, queue_name, rank, moment, codes, fingerprints, suspect, taken);
+    IF held AND (q.concurrency IS NULL OR owned.total + cardinality(taken) < q.concurrency) THEN
+        IF q.rate_count IS NOT NULL THEN
+            again_at := nullif(batuta.rate_at(ns, queue_name, '', q.rate_count, q.rate_period, moment), moment);
+        END IF;
+        IF again_at IS NULL THEN
+            SELECT min(batuta.rate_at(ns, queue_name, k.key, q.key_rate_count, q.key_rate_period, moment)) INTO again_at
+            FROM (SELECT l.key FROM unnest(got.late) AS l(key) LIMIT 100) k;
+        END IF;
+    END IF;
+END
+$$;
+
+-- Whether anything is due at this priority that the worker may take, but for what it has taken.
+CREATE FUNCTION batuta.is_left(
+    ns text, queue_name text, rank bigint, moment bigint, codes text[], fingerprints text[], suspect uuid, taken uuid[]
+) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN EXISTS (
+        SELECT FROM batuta.runs r
+        WHERE r.namespace = ns AND r.queue = queue_name AND r.priority = rank AND r.flow_key = '' AND r.wake_at <= moment
+          AND batuta.may_take(r.code, r.failed_code, codes, fingerprints) AND r.run_id <> ALL (taken)
+          AND (NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head) OR r.run_id = suspect)
+    ) OR EXISTS (
+        SELECT FROM batuta.runs r
+        WHERE r.namespace = ns AND r.queue = queue_name AND r.priority = rank AND r.flow_key <> '' AND r.wake_at <= moment
+          AND batuta.may_take(r.code, r.failed_code, codes, fingerprints) AND r.run_id <> ALL (taken)
+          AND (NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head) OR r.run_id = suspect)
+    );
+END
+$$;

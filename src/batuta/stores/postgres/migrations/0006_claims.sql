@@ -1,0 +1,421 @@
+-- Claiming from many queues at once, and starts that look at more than their own id.
+
+-- Own up to `wanted` due runs: by priority, then by wake_at, and one suspect at most. One index range per queue and
+-- priority, so that runs that sleep are not looked at. Of queues that are named in `room_names`, as many as `rooms` says.
+-- Rows without a run are news: where turns stand now, and what limits held back.
+CREATE FUNCTION batuta.claim(
+    ns text, worker text, queue_names text[], codes text[], fingerprints text[], wanted integer,
+    room_names text[], rooms integer[], turn_queues text[], turn_ranks integer[], turn_keys text[], turns_next boolean[]
+) RETURNS TABLE (
+    run batuta.runs, held boolean, again_at bigint, turn_queue text, turn_rank integer, turn_key text, in_turn boolean
+) LANGUAGE plpgsql AS $$
+DECLARE
+    moment bigint := batuta.batuta_now();
+    rank bigint := 2147483648;
+    left_over integer := wanted;
+    most integer;
+    may_suspect boolean;
+    suspect uuid;
+    names text[];
+    limited text[];
+    flowing text[];
+    found_ids uuid[];
+    part record;
+    got record;
+BEGIN
+    PERFORM 1 FROM batuta.workers w WHERE w.namespace = ns AND w.worker_id = worker AND w.lease_until > moment;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    held := false;
+    SELECT array_agg(DISTINCT n.name), array_agg(DISTINCT n.name) FILTER (WHERE k.limited) INTO names, limited
+    FROM unnest(queue_names) AS n(name)
+    LEFT JOIN LATERAL (
+        SELECT k.paused, k.limited FROM batuta.queues k WHERE k.namespace = ns AND k.name = n.name
+    ) k ON true
+    WHERE k.paused IS NOT TRUE AND coalesce(rooms[array_position(room_names, n.name)] > 0, true);
+    IF limited IS NOT NULL THEN
+        FOR part IN SELECT * FROM batuta.lock_queues(ns, limited, moment) LOOP
+            names := array_remove(names, part.shut);
+            held := held OR part.due;
+        END LOOP;
+        moment := batuta.batuta_now();
+    END IF;
+    may_suspect := batuta.may_take_suspect(ns, worker);
+    WHILE left_over > 0 LOOP
+        rank := batuta.next_priority(ns, names, rank);
+        EXIT WHEN rank IS NULL;
+        suspect := NULL;
+        -- Suspects are few and have their own index; `+ 0` keeps the planner from looking through all that is due.
+        SELECT r.run_id INTO suspect FROM batuta.runs r
+        WHERE may_suspect AND r.namespace = ns AND r.owner IS NULL AND r.deaths >= 2 AND r.closed_at IS NULL
+          AND r.head = r.claimed_head
+          AND r.queue || '' = ANY (names) AND r.priority + 0 = rank AND r.wake_at + 0 <= moment
+          AND batuta.may_take(r.code, r.failed_code, codes, fingerprints)
+        ORDER BY r.wake_at + 0 LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
+        flowing := ARRAY(
+            SELECT n.name FROM unnest(names) AS n(name)
+            WHERE n.name = ANY (limited) OR EXISTS (
+                SELECT FROM batuta.runs r
+                WHERE r.namespace = ns AND r.queue = n.name AND r.priority = rank AND r.flow_key <> ''
+                  AND r.wake_at <= moment OFFSET 0));
+        found_ids := '{}';
+        FOR part IN
+            SELECT p.queues, p.flows
+            FROM (
+                SELECT ARRAY[f.name] AS queues, true AS flows, batuta.oldest_due(ns, f.name, rank) AS oldest
+                FROM unnest(flowing) AS f(name)
+                UNION ALL
+                SELECT array_agg(n.name), false, CASE WHEN cardinality(flowing) = 0 THEN moment
+                                                      ELSE min(batuta.oldest_due(ns, n.name, rank)) END
+                FROM unnest(names) AS n(name) WHERE n.name <> ALL (flowing)
+            ) p
+            WHERE p.oldest <= moment ORDER BY p.oldest
+        LOOP
+            most := left_over - cardinality(found_ids);
+            EXIT WHEN most <= 0;
+            IF NOT part.flows THEN
+                found_ids := found_ids || batuta.take_plain(
+                    ns, part.queues, ARRAY(
+                        SELECT rooms[array_position(room_names, n.name)]
+                        FROM unnest(part.queues) WITH ORDINALITY AS n(name, n) WHERE rooms IS NOT NULL ORDER BY n.n),
+                    rank, moment, most, codes, fingerprints, suspect);
+                CONTINUE;
+            END IF;
+            turn_queue := part.queues[1];
+            turn_rank := rank;
+            most := least(most, rooms[array_position(room_names, turn_queue)]);
+            SELECT t.key, t.next INTO turn_key, in_turn
+            FROM unnest(turn_queues, turn_ranks, turn_keys, turns_next) AS t(queue, rank, key, next)
+            WHERE t.queue = turn_queue AND t.rank = turn_rank;
+            turn_key := coalesce(turn_key, '');
+            in_turn := coalesce(in_turn, false);
+            IF turn_queue = ANY (limited) THEN
+                SELECT * INTO got FROM batuta.take_limited(
+                    ns, turn_queue, rank, moment, most, codes, fingerprints, suspect, turn_key, in_turn);
+                held := held OR got.held;
+                again_at := least(again_at, got.again_at);
+            ELSE
+                SELECT * INTO got FROM batuta.take_in_turn(
+                    ns, turn_queue, rank, moment, most, codes, fingerprints, suspect, turn_key, in_turn);
+            END IF;
+            found_ids := found_ids || got.taken;
+            IF (got.turn_key, got.in_turn) <> (turn_key, in_turn) THEN
+                turn_key := got.turn_key;
+                in_turn := got.in_turn;
+                RETURN NEXT;
+            END IF;
+        END LOOP;
+        may_suspect := may_suspect AND coalesce(suspect <> ALL (found_ids), true);
+        left_over := left_over - cardinality(found_ids);
+        IF cardinality(flowing) > 0 THEN
+            found_ids := ARRAY(
+                SELECT f.run_id FROM unnest(found_ids) AS f(run_id)
+                CROSS JOIN LATERAL (SELECT r.wake_at FROM batuta.runs r WHERE r.run_id = f.run_id OFFSET 0) r
+                ORDER BY r.wake_at, f.run_id);
+        END IF;
+        IF rooms IS NOT NULL THEN
+            SELECT array_agg(m.room - taken.several ORDER BY m.n),
+                   array_agg(m.name) FILTER (WHERE m.room <= taken.several)
+            INTO rooms, flowing
+            FROM unnest(room_names, rooms) WITH ORDINALITY AS m(name, room, n)
+            CROSS JOIN LATERAL (
+                SELECT count(*)::integer AS several FROM unnest(found_ids) AS f(run_id)
+                WHERE (SELECT r.queue FROM batuta.runs r WHERE r.run_id = f.run_id) = m.name
+            ) taken;
+            names := ARRAY(SELECT n.name FROM unnest(names) AS n(name) WHERE (n.name = ANY (flowing)) IS NOT TRUE);
+        END IF;
+        RETURN QUERY
+        UPDATE batuta.runs r
+        SET epoch = r.epoch + 1, state = 'running', owner = worker, wake_at = NULL, reason = '', claimed_head = r.head,
+            deaths = CASE WHEN r.head = r.claimed_head THEN r.deaths ELSE 0 END,
+            deadline = CASE WHEN r.expires_at <= moment THEN least(r.deadline, r.expires_at) ELSE r.deadline END,
+            expires_at = NULL, debounce = NULL
+        FROM unnest(found_ids) AS f(run_id)
+        WHERE r.run_id = f.run_id
+        RETURNING r, NULL::boolean, NULL::bigint, NULL::text, NULL::integer, NULL::text, NULL::boolean;
+    END LOOP;
+    IF held THEN
+        turn_queue := NULL;
+        RETURN NEXT;
+    END IF;
+END
+$$;
+
+-- Lock the rows of queues with limits, in order. Those that can give nothing at all are not waited for: they are
+-- returned, each with whether something is due there.
+CREATE FUNCTION batuta.lock_queues(ns text, names text[], moment bigint)
+RETURNS TABLE (shut text, due boolean) LANGUAGE plpgsql AS $$
+DECLARE
+    q batuta.queues;
+BEGIN
+    FOREACH shut IN ARRAY names LOOP
+        SELECT * INTO q FROM batuta.queues k WHERE k.namespace = ns AND k.name = shut;
+        IF q.concurrency IS NULL OR q.concurrency > (SELECT c.total FROM batuta.count_owned(ns, shut) c) THEN
+            SELECT * INTO q FROM batuta.queues k WHERE k.namespace = ns AND k.name = shut FOR NO KEY UPDATE;
+            CONTINUE WHEN NOT q.paused;
+            due := false;
+        ELSE
+            due := batuta.has_due(ns, shut, moment);
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+END
+$$;
+
+-- The earliest time at which the worker can claim something.
+CREATE FUNCTION batuta.next_due(ns text, worker text, queue_names text[], codes text[], fingerprints text[])
+RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    rank bigint := 2147483648;
+    earliest bigint;
+    may_suspect boolean := batuta.may_take_suspect(ns, worker);
+    names text[];
+    q batuta.queues;
+BEGIN
+    names := ARRAY(
+        SELECT n.name FROM unnest(queue_names) AS n(name)
+        WHERE NOT EXISTS (
+            SELECT FROM batuta.queues k WHERE k.namespace = ns AND k.name = n.name AND (k.paused OR k.limited) OFFSET 0));
+    IF cardinality(names) < cardinality(queue_names) THEN
+        FOR q IN SELECT * FROM batuta.queues k
+                 WHERE k.namespace = ns AND k.name = ANY (queue_names) AND k.limited AND NOT k.paused LOOP
+            earliest := least(earliest, batuta.next_allowed(ns, q, codes, fingerprints, may_suspect));
+        END LOOP;
+    END IF;
+    LOOP
+        rank := batuta.next_priority(ns, names, rank);
+        EXIT WHEN rank IS NULL;
+        SELECT least(earliest, min(d.wake_at)) INTO earliest
+        FROM unnest(names) AS n(name)
+        CROSS JOIN LATERAL (
+            SELECT * FROM (
+                SELECT r.wake_at FROM batuta.runs r
+                WHERE r.namespace = ns AND r.queue = n.name AND r.priority = rank AND r.flow_key = ''
+                  AND r.wake_at IS NOT NULL AND batuta.may_take(r.code, r.failed_code, codes, fingerprints)
+                  AND (may_suspect OR NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head))
+                ORDER BY r.wake_at LIMIT 1
+            ) plain
+            UNION ALL
+            SELECT * FROM (
+                SELECT r.wake_at FROM batuta.runs r
+                WHERE r.namespace = ns AND r.queue = n.name AND r.priority = rank AND r.flow_key <> ''
+                  AND r.wake_at IS NOT NULL AND batuta.may_take(r.code, r.failed_code, codes, fingerprints)
+                  AND (may_suspect OR NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head))
+                ORDER BY r.wake_at LIMIT 1
+            ) keyed
+        ) d;
+    END LOOP;
+    RETURN earliest;
+END
+$$;
+
+-- The same for one queue with limits. Where flow keys have limits it looks at the longest waiting, and at a good number
+-- of keys.
+CREATE FUNCTION batuta.next_allowed(ns text, q batuta.queues, codes text[], fingerprints text[], may_suspect boolean)
+RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    moment bigint := batuta.batuta_now();
+    rank bigint := 2147483648;
+    owned record;
+    queue_at bigint := 0;
+    keys text[] := '{}';
+    earliest bigint;
+BEGIN
+    SELECT * INTO owned FROM batuta.count_owned(ns, q.name);
+    IF q.concurrency <= owned.total THEN
+        RETURN NULL;
+    END IF;
+    IF q.rate_count IS NOT NULL THEN
+        queue_at := batuta.rate_at(ns, q.name, '', q.rate_count, q.rate_period, moment);
+    END IF;
+    LOOP
+        rank := batuta.next_priority(ns, ARRAY[q.name], rank);
+        EXIT WHEN rank IS NULL;
+        IF q.key_concurrency IS NOT NULL OR q.key_rate_count IS NOT NULL THEN
+            keys := batuta.next_keys(ns, q.name, rank, '', 1000);
+        END IF;
+        WITH waiting AS (
+            SELECT * FROM (
+                SELECT r.flow_key, r.wake_at, r.epoch = 0 AS first FROM batuta.runs r
+                WHERE r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.flow_key = ''
+                  AND r.wake_at IS NOT NULL AND batuta.may_take(r.code, r.failed_code, codes, fingerprints)
+                  AND (may_suspect OR NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head))
+                ORDER BY r.wake_at LIMIT 100
+            ) plain
+            UNION ALL
+            SELECT * FROM (
+                SELECT r.flow_key, r.wake_at, r.epoch = 0 FROM batuta.runs r
+                WHERE r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.flow_key <> ''
+                  AND r.wake_at IS NOT NULL AND batuta.may_take(r.code, r.failed_code, codes, fingerprints)
+                  AND (may_suspect OR NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head))
+                ORDER BY r.wake_at LIMIT 100
+            ) keyed
+            UNION ALL
+            SELECT * FROM (
+                SELECT r.flow_key, r.wake_at, false FROM batuta.runs r
+                WHERE r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.epoch > 0
+                  AND r.wake_at IS NOT NULL AND batuta.may_take(r.code, r.failed_code, codes, fingerprints)
+                  AND (may_suspect OR NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head))
+                ORDER BY r.wake_at LIMIT 100
+            ) begun
+            UNION ALL
+            SELECT p.*
+            FROM unnest(keys) AS k(key)
+            CROSS JOIN LATERAL (
+                SELECT r.flow_key, r.wake_at, r.epoch = 0 FROM batuta.runs r
+                WHERE r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.flow_key = k.key
+                  AND r.wake_at IS NOT NULL AND batuta.may_take(r.code, r.failed_code, codes, fingerprints)
+                  AND (may_suspect OR NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head))
+                ORDER BY r.wake_at LIMIT 1
+            ) p
+        ), distinct_waiting AS (
+            SELECT w.flow_key, w.first, min(w.wake_at) AS wake_at FROM waiting w
+            WHERE w.flow_key = '' OR q.key_concurrency IS NULL
+               OR coalesce((owned.by_key ->> w.flow_key)::integer, 0) < q.key_concurrency
+            GROUP BY w.flow_key, w.first
+        )
+        SELECT least(earliest, min(CASE
+            WHEN NOT w.first THEN w.wake_at
+            WHEN queue_at + k.key_at IS NOT NULL THEN greatest(w.wake_at, queue_at, k.key_at) END))
+        INTO earliest
+        FROM distinct_waiting w
+        CROSS JOIN LATERAL (
+            SELECT CASE WHEN w.flow_key = '' OR q.key_rate_count IS NULL OR NOT w.first THEN 0 ELSE batuta.rate_at(
+                ns, q.name, w.flow_key, q.key_rate_count, q.key_rate_period, moment) END AS key_at
+        ) k;
+    END LOOP;
+    RETURN earliest;
+END
+$$;
+
+-- Insert unowned runs, each with its start message, of which some are debounced, or all of which are awaited by
+-- `after_id`, which is among them. Those without a debounce key come first, in order of their ids; the others in order of
+-- their keys. Returns what became of those that were started or replace another: `started` is that one then. Nothing when
+-- `after_id` is there already: it is being written again.
+CREATE FUNCTION batuta.start_together(
+    ns text, after_id uuid, debounces text[], debounce_limits bigint[],
+    run_ids uuid[], ids text[], renewals bigint[], chain_ids uuid[], kinds text[], names text[], codes text[],
+    queues text[], priorities integer[], versions text[], tag_sets text[], memos text[], timeouts bigint[],
+    execution_timeouts bigint[], parents uuid[], parent_seqs integer[], policies text[], flow_keys text[],
+    expiries bigint[], epochs integer[], heads integer[], states text[], wakes bigint[], delays bigint[],
+    reasons text[], fingerprints text[],
+    message_ids text[], message_kinds text[], message_names text[], bodies text[]
+) RETURNS TABLE (asked uuid, started uuid, started_at bigint, ends_at bigint, due_at bigint) LANGUAGE plpgsql AS $$
+DECLARE
+    moment bigint;
+    fresh uuid[];
+    other record;
+BEGIN
+    PERFORM 1 FROM batuta.runs r WHERE r.run_id = after_id;
+    IF FOUND THEN
+        RETURN;
+    END IF;
+    PERFORM batuta.lock_runs(ARRAY(
+        SELECT h.run_id FROM unnest(debounces) AS d(key) CROSS JOIN LATERAL (
+            SELECT r.run_id FROM batuta.runs r WHERE r.debounce = d.key AND r.namespace || '' = ns LIMIT 1) h));
+    FOR asked, started, started_at, ends_at, due_at IN
+        SELECT s.started, s.* FROM batuta.insert_runs(
+            ns, NULL, run_ids, ids, renewals, chain_ids, kinds, names, codes, queues, priorities, versions, tag_sets,
+            memos, timeouts, execution_timeouts, parents, parent_seqs, policies, flow_keys, expiries, epochs, heads,
+            states, wakes, delays, reasons, fingerprints, run_ids, ARRAY(
+                SELECT n.run_id FROM unnest(run_ids, debounces) AS n(run_id, key)
+                WHERE n.key IS NULL OR NOT EXISTS (
+                    SELECT FROM batuta.runs r WHERE r.debounce = n.key AND r.namespace || '' = ns OFFSET 0)
+            ), debounces) s
+    LOOP
+        fresh := fresh || started;
+        RETURN NEXT;
+    END LOOP;
+    moment := coalesce(started_at, batuta.batuta_now());
+    INSERT INTO batuta.inbox (namespace, chain_id, message_id, kind, name, body, at)
+    SELECT ns, coalesce(m.chain_id, m.run_id), m.message_id, m.kind, m.name, m.body, moment
+    FROM unnest(run_ids, chain_ids, message_ids, message_kinds, message_names, bodies)
+         AS m(run_id, chain_id, message_id, kind, name, body)
+    WHERE (m.run_id IN (SELECT unnest(fresh))) IS TRUE;
+
+    FOR other IN
+        SELECT d.* FROM unnest(run_ids, ids, debounces, debounce_limits, delays, names, tag_sets, memos, priorities,
+                               expiries, timeouts, execution_timeouts, bodies) WITH ORDINALITY
+            AS d(run_id, id, key, put_off, delay, name, tags, memo, priority, expiry, timeout, execution_timeout, body, n)
+        WHERE d.key IS NOT NULL AND (d.run_id IN (SELECT unnest(fresh))) IS NOT TRUE
+          AND NOT EXISTS (SELECT FROM batuta.runs r WHERE r.run_id = d.run_id OFFSET 0)
+        ORDER BY d.n
+    LOOP
+        UPDATE batuta.runs r
+        SET tags = coalesce(other.tags, '{}'), memo = coalesce(other.memo, 'null'),
+            priority = coalesce(other.priority, 0), expires_at = moment + nullif(other.expiry, 0), wake_at = w.wake_at,
+            deadline = least(w.wake_at + nullif(other.timeout, 0), r.created_at + nullif(other.execution_timeout, 0))
+        FROM (
+            SELECT h.run_id, least(moment + other.delay, h.created_at + nullif(other.put_off, 0)) AS wake_at
+            FROM batuta.runs h WHERE h.debounce = other.key AND h.namespace || '' = ns FOR NO KEY UPDATE
+        ) w
+        WHERE r.run_id = w.run_id
+        RETURNING other.run_id, r.run_id, r.created_at, r.deadline, r.wake_at
+        INTO asked, started, started_at, ends_at, due_at;
+        IF FOUND THEN
+            UPDATE batuta.inbox i SET name = other.name, body = other.body
+            WHERE i.chain_id = started AND i.message_id = 'start:' || started;
+            RETURN NEXT;
+        ELSE
+            PERFORM 1 FROM batuta.runs r WHERE r.id = other.id AND r.namespace || '' = ns AND r.current;
+            IF NOT FOUND THEN
+                RAISE EXCEPTION 'what was to be replaced has begun: try again' USING ERRCODE = 'serialization_failure';
+            END IF;
+        END IF;
+    END LOOP;
+
+    IF after_id = ANY (fresh) THEN
+        UPDATE batuta.runs r
+        SET awaits = cardinality(fresh) - 1, wake_at = CASE WHEN cardinality(fresh) = 1 THEN r.wake_at END
+        WHERE r.run_id = after_id;
+    ELSIF after_id IS NOT NULL THEN
+        -- Nobody waits for them: another run has the id.
+        UPDATE batuta.runs r SET parent_run_id = NULL, parent_policy = 'cancel'
+        FROM unnest(fresh) AS f(run_id) WHERE r.run_id = f.run_id;
+    END IF;
+END
+$$;
+
+-- Every queue of a namespace that there is something to say about, by name.
+CREATE FUNCTION batuta.view_queues(ns text, moment bigint) RETURNS TABLE (
+    name text, paused boolean, note text, concurrency integer, key_concurrency integer, rate_count integer,
+    rate_period bigint, key_rate_count integer, key_rate_period bigint, ready integer, delayed integer, running integer,
+    oldest bigint, workers integer
+) LANGUAGE sql STABLE AS $$
+    WITH RECURSIVE waiting AS (
+        (SELECT r.queue FROM batuta.runs r
+         WHERE r.namespace = ns AND r.wake_at IS NOT NULL ORDER BY r.queue LIMIT 1)
+        UNION ALL
+        SELECT (SELECT r.queue FROM batuta.runs r
+                WHERE r.namespace = ns AND r.queue > w.queue AND r.wake_at IS NOT NULL ORDER BY r.queue LIMIT 1)
+        FROM waiting w WHERE w.queue IS NOT NULL
+    ), owned AS MATERIALIZED (
+        SELECT r.queue, count(*)::integer AS several FROM batuta.runs r
+        WHERE r.namespace = ns AND r.owner IS NOT NULL GROUP BY r.queue
+    ), taken_from AS MATERIALIZED (
+        SELECT t.queue, count(*)::integer AS several
+        FROM batuta.workers w CROSS JOIN LATERAL (SELECT DISTINCT unnest(w.queues) AS queue) t
+        WHERE w.namespace = ns AND w.lease_until > moment GROUP BY t.queue
+    ), named AS (
+        SELECT w.queue FROM waiting w WHERE w.queue IS NOT NULL
+        UNION SELECT o.queue FROM owned o
+        UNION SELECT t.queue FROM taken_from t
+        UNION SELECT r.queue FROM batuta.runs r
+              WHERE r.namespace = ns AND r.closed_at IS NULL AND r.owner IS NULL AND r.wake_at IS NULL
+        UNION SELECT q.name FROM batuta.queues q WHERE q.namespace = ns AND (q.paused OR q.limited)
+    )
+    SELECT n.queue, coalesce(q.paused, false), coalesce(q.note, ''), q.concurrency, q.key_concurrency, q.rate_count,
+           q.rate_period, q.key_rate_count, q.key_rate_period, c.ready, c.delayed,
+           coalesce((SELECT o.several FROM owned o WHERE o.queue = n.queue), 0), c.oldest,
+           coalesce((SELECT t.several FROM taken_from t WHERE t.queue = n.queue), 0)
+    FROM named n
+    LEFT JOIN batuta.queues q ON q.namespace = ns AND q.name = n.queue
+    CROSS JOIN LATERAL (
+        SELECT count(*) FILTER (WHERE r.wake_at <= moment)::integer AS ready,
+               count(*) FILTER (WHERE r.wake_at > moment)::integer AS delayed,
+               min(r.wake_at) FILTER (WHERE r.wake_at <= moment) AS oldest
+        FROM batuta.runs r WHERE r.namespace = ns AND r.queue = n.queue AND r.wake_at IS NOT NULL
+    ) c
+    ORDER BY n.queue
+$$;

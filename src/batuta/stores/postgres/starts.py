@@ -1,0 +1,165 @@
+"""Runs come in, and messages for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from asyncpg import Record
+
+from batuta.errors import AlreadyStarted, BadData, OutcomeUnknown, RunClosed, StoreUnavailable, UnknownRun
+from batuta.ids import RunId
+from batuta.journal.records import Hint, IfExists, Message, NewRun, Run, StartOutcome
+from batuta.stores import rules
+from batuta.stores.postgres import batch
+from batuta.stores.postgres.base import Base
+from batuta.stores.postgres.rows import run_of, run_of_start, standard
+from batuta.stores.postgres.session import Session
+
+_JUST_GONE = "the run with id {!r} vanished while another was started: try again"
+
+
+class Starts(Base):
+    """Starting and sending."""
+
+    async def start(self, run: NewRun, message: Message | None = None) -> tuple[Run, bool]:
+        if message is None:
+            return rules.started((await self.start_many([run]))[0])
+        if run.debounce and (replaced := await self._start_debounced(run, message)) is not None:
+            return replaced
+        may_join = run.if_exists in rules.GIVES
+        columns = (*batch.new_run_columns([batch.unowned_row(run)]), *_message_values(rules.start_message(run)))
+        values = (self.namespace, may_join, *columns, *_message_values(message))
+        async with self._pool.session() as session:
+            [(outcome, receiver, state, owner)] = await session.write(self._sql["start_and_send"], *values)
+            if outcome == "taken":
+                raise AlreadyStarted(run.id, state)
+            if outcome == "closed":
+                raise RunClosed(run.id, state)
+            self._announce("sent" if outcome == "new" else outcome, receiver, state, owner)
+            rows = await session.read(self._sql["run"], self.namespace, receiver)
+        return run_of(rows[0]), receiver == run.run_id
+
+    async def _start_debounced(self, run: NewRun, message: Message) -> tuple[Run, bool] | None:
+        """None when it was written before, or its id is taken: then it is a start as any other."""
+        values = (self.namespace, None, *batch.together_columns([run]), *_message_values(message))
+        async with self._pool.session() as session:
+            for row in await session.write(self._sql["start_debounced_and_send"], *values):
+                self._announce(row["outcome"], row["started"], row["receiver_state"], None)
+                rows = await session.read(self._sql["run"], self.namespace, row["started"])
+                return run_of(rows[0]), row["started"] == run.run_id
+        return None
+
+    async def start_many(self, runs: Sequence[NewRun], after: NewRun | None = None) -> list[StartOutcome]:
+        asked = list(runs) if after is None else [*(rules.member(run, after) for run in runs), after]
+        if not asked:
+            return []
+        outcomes: dict[RunId, StartOutcome] = {}
+        async with self._pool.session() as session:
+            try:
+                rows = await self._insert(session, asked, after)
+            except BadData:
+                sound = await self._sound(session, asked, after, outcomes)
+                rows = await self._insert(session, sound, after) if sound else []
+            try:
+                await self._tell_outcomes(session, asked, after, rows, outcomes)
+            except StoreUnavailable as error:
+                if not rows:
+                    raise
+                # "Nothing was written" would be a lie: some of them are.
+                raise OutcomeUnknown(str(error)) from error
+        return [outcomes[run.run_id] for run in asked]
+
+    async def _insert(self, session: Session, runs: Sequence[NewRun], after: NewRun | None) -> list[Record]:
+        return await session.write(*self._insertion(runs, after))
+
+    def _insertion(self, runs: Sequence[NewRun], after: NewRun | None) -> tuple[str, *tuple[object, ...]]:
+        if after is None and not any(run.debounce for run in runs):
+            return self._sql["start_runs"], self.namespace, *batch.unowned_columns(runs)
+        awaiting = next((run.run_id for run in runs if run is after), None)
+        return self._sql["start_together"], self.namespace, awaiting, *batch.together_columns(runs)
+
+    async def _sound(
+        self, session: Session, runs: Sequence[NewRun], after: NewRun | None, outcomes: dict[RunId, StartOutcome]
+    ) -> list[NewRun]:
+        """Those whose data the database takes; of the others it notes why not. Nothing is written."""
+        try:
+            await session.rehearse(*self._insertion(runs, after))
+        except BadData as error:
+            middle = len(runs) // 2
+            if middle == 0:
+                outcomes[runs[0].run_id] = error
+                return []
+            halves = (runs[:middle], runs[middle:])
+            return [run for half in halves for run in await self._sound(session, half, after, outcomes)]
+        return list(runs)
+
+    async def _tell_outcomes(
+        self,
+        session: Session,
+        runs: Sequence[NewRun],
+        after: NewRun | None,
+        rows: Sequence[Record],
+        outcomes: dict[RunId, StartOutcome],
+    ) -> None:
+        """What became of each. Those that made no run of their own are looked up."""
+        made = {row["started"]: row for row in rows if row.get("asked", row["started"]) == row["started"]}
+        replaced = {row["asked"]: row["started"] for row in rows if row.get("asked", row["started"]) != row["started"]}
+        if rows:
+            self._announcer.tell(Hint(due=True))
+        rest: list[NewRun] = []
+        for run in runs:
+            row = made.get(run.run_id)
+            if row is not None and run is not after and (after is None or after.run_id in made):
+                outcomes[run.run_id] = (run_of_start(run, row), True)
+            elif run.run_id not in outcomes:
+                rest.append(run)
+        if rest:
+            outcomes.update(await self._look_up(session, rest, replaced))
+
+    async def _look_up(
+        self, session: Session, runs: Sequence[NewRun], replaced: Mapping[RunId, RunId]
+    ) -> dict[RunId, StartOutcome]:
+        """What is there in place of runs that were asked for; `replaced` has some of those."""
+        keys = [replaced.get(run.run_id, run.run_id) for run in runs]
+        ids = [run.id for run in runs]
+        found = await session.read(self._sql["standing_starts"], self.namespace, keys, ids)
+        known = {row["asked"]: row for row in found}
+        return {run.run_id: _outcome(run, known.get(key)) for run, key in zip(runs, keys, strict=True)}
+
+    async def send(self, run_id: RunId, message: Message) -> bool:
+        rows = await self._pool.write(self._sql["send_message"], self.namespace, run_id, *_message_values(message))
+        outcome, receiver, state, owner = rows[0]
+        if outcome == "unknown":
+            raise UnknownRun(run_id, self.namespace)
+        if outcome == "closed":
+            raise RunClosed(run_id, state)
+        self._announce(outcome, receiver, state, owner)
+        return bool(outcome == "sent")
+
+    async def unpark(self, run_id: RunId) -> bool:
+        known, unparked = (await self._pool.write(self._sql["unpark"], self.namespace, run_id))[0]
+        if not known:
+            raise UnknownRun(run_id, self.namespace)
+        self._announcer.tell(Hint(due=unparked))
+        return bool(unparked)
+
+    def _announce(self, outcome: str, receiver: RunId, state: str | None, owner: str | None) -> None:
+        if outcome == "sent" and owner is not None:
+            self._announcer.tell(Hint(messages=[standard(receiver)]))
+        elif outcome == "sent" and state in ("pending", "waiting"):
+            self._announcer.tell(Hint(due=True))
+
+
+def _outcome(run: NewRun, row: Record | None) -> StartOutcome:
+    """Of a start that made no run of its own, or not as it was asked for: what is there."""
+    if row is None:
+        return StoreUnavailable(_JUST_GONE.format(run.id))
+    if row["run_id"] == run.run_id:
+        return run_of(row), True  # the same start, also one that is written again because its first answer was lost
+    if run.debounce or run.if_exists in (IfExists.RETURN, IfExists.RENEW):
+        return run_of(row), False
+    return AlreadyStarted(run.id, row["state"])
+
+
+def _message_values(message: Message) -> tuple[str, str, str, str]:
+    return message.message_id, message.kind, message.name, message.body

@@ -1,0 +1,113 @@
+"""Many starts in one transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from batuta.errors import AlreadyStarted, BadData
+from batuta.journal.records import NewRun, StartOutcome
+from batuta.stores import rules
+from batuta.stores.sqlite.connection import Q
+from batuta.stores.sqlite.effects import deadline_of
+from batuta.stores.sqlite.errors import translate
+from batuta.stores.sqlite.intake import find, start
+from batuta.stores.sqlite.many import execute_many
+from batuta.stores.sqlite.queues import note_keyed
+from batuta.stores.sqlite.rows import message_row, new_run_row, one, run_of
+
+PIECE = 500
+"""Runs that are written together; when one of them stands in the way, they are written one by one."""
+
+
+def start_many(
+    cursor: sqlite3.Cursor, namespace: str, runs: Sequence[NewRun], after: NewRun | None, now: int
+) -> list[StartOutcome]:
+    """Start each by itself: of one that is refused nothing is left, and the others stay."""
+    if after is None:
+        return _start_all(cursor, namespace, runs, now)
+    if one(cursor.execute(Q["created_at"], (namespace, after.run_id.bytes))) is not None:
+        return [_again(cursor, namespace, new, now) for new in (*runs, after)]
+    # Written first, so that the others find it.
+    last = _start_one(cursor, namespace, after, now)
+    if isinstance(last, Exception) or not last[1]:
+        return [*_start_all(cursor, namespace, runs, now), last]
+    outcomes = _start_all(cursor, namespace, [rules.member(new, after) for new in runs], now)
+    cursor.execute(Q["await_members"], {"namespace": namespace, "run_id": after.run_id.bytes})
+    cursor.execute(Q["hold_back"], (namespace, after.run_id.bytes))
+    return [*outcomes, (find(cursor, namespace, after.run_id), True)]
+
+
+def _again(cursor: sqlite3.Cursor, namespace: str, new: NewRun, now: int) -> StartOutcome:
+    """What a start came to when its batch was written the first time: nothing is begun now."""
+    same = one(cursor.execute(Q["run_by_run_id"], (namespace, new.run_id.bytes)))
+    if same is not None:
+        return run_of(same), True
+    row = one(cursor.execute(Q["run_by_id"], (namespace, new.id)))
+    if row is None:
+        return _start_one(cursor, namespace, new, now)
+    taken = run_of(row)
+    return (taken, False) if new.if_exists in rules.GIVES else AlreadyStarted(new.id, taken.state)
+
+
+def _start_all(cursor: sqlite3.Cursor, namespace: str, runs: Sequence[NewRun], now: int) -> list[StartOutcome]:
+    outcomes: list[StartOutcome] = []
+    for first in range(0, len(runs), PIECE):
+        piece = runs[first : first + PIECE]
+        together = _start_together(cursor, namespace, piece, now) if len(piece) > 1 else None
+        if together is None:
+            together = [_start_one(cursor, namespace, new, now) for new in piece]
+        outcomes += together
+    return outcomes
+
+
+def _start_one(cursor: sqlite3.Cursor, namespace: str, new: NewRun, now: int) -> StartOutcome:
+    outcome: StartOutcome
+    cursor.execute("SAVEPOINT one")
+    try:
+        outcome = start(cursor, namespace, new, now)
+    except Exception as error:
+        meant = error if isinstance(error, AlreadyStarted) else translate(error)
+        if not isinstance(meant, AlreadyStarted | BadData):
+            raise
+        cursor.execute("ROLLBACK TO one")
+        outcome = meant
+    cursor.execute("RELEASE one")
+    return outcome
+
+
+def _start_together(
+    cursor: sqlite3.Cursor, namespace: str, runs: Sequence[NewRun], now: int
+) -> list[StartOutcome] | None:
+    """Start all of them with few statements. None, and nothing is written, unless every one is new and good."""
+    if any(new.debounce for new in runs):
+        return None
+    deadlines = [deadline_of(cursor, namespace, new, now) for new in runs]
+    cursor.execute("SAVEPOINT together")
+    try:
+        all_new = _insert(cursor, namespace, runs, deadlines, now)
+    except Exception as error:
+        if not isinstance(translate(error), BadData):
+            raise
+        all_new = False
+    if not all_new:
+        cursor.execute("ROLLBACK TO together")
+    cursor.execute("RELEASE together")
+    if not all_new:
+        return None
+    return [(rules.unowned(new, now, deadline), True) for new, deadline in zip(runs, deadlines, strict=True)]
+
+
+def _insert(
+    cursor: sqlite3.Cursor, namespace: str, runs: Sequence[NewRun], deadlines: Sequence[int | None], now: int
+) -> bool:
+    rows = [
+        new_run_row(namespace, new, now, deadline, epoch=0, head=-1, owner=None)
+        for new, deadline in zip(runs, deadlines, strict=True)
+    ]
+    if execute_many(cursor, Q["insert_run"], rows) != len(rows):
+        return False
+    messages = [message_row(namespace, rules.chain_of(new), rules.start_message(new), now) for new in runs]
+    execute_many(cursor, Q["insert_message"], messages)
+    note_keyed(cursor, namespace, runs)
+    return True

@@ -1,0 +1,106 @@
+"""Fairness: a flow key with many runs does not keep others waiting."""
+
+from __future__ import annotations
+
+from batuta.clock import SECOND
+from batuta.journal.queues import QueueLimits, Rate
+from batuta.journal.store import Store
+from batuta.testing.conformance.kit import Pen, claimed, live_worker, new_run
+from batuta.testing.conformance.queues import finish, keys_of, start_some
+
+
+class FairnessConformance:
+    """Half of what is taken goes to the flow keys in turn."""
+
+    async def test_a_key_with_few_runs_is_not_kept_waiting(self, store: Store) -> None:
+        worker = await live_worker(store)
+        await start_some(store, 300, "many")
+        await start_some(store, 5, "few")
+        tapes = await claimed(store, worker, 20)
+        assert keys_of(tapes) == {"many": 15, "few": 5}
+
+    async def test_half_goes_to_those_who_have_waited_for_longest(self, store: Store) -> None:
+        worker = await live_worker(store)
+        await start_some(store, 100, "old")
+        await start_some(store, 10, *(f"new {number}" for number in range(10)))
+        taken = keys_of(await claimed(store, worker, 20))
+        assert taken["old"] >= 10
+        assert len(taken) >= 9
+
+    async def test_the_keys_take_turns_from_claim_to_claim(self, store: Store) -> None:
+        worker = await live_worker(store)
+        await start_some(store, 50, *(f"{number:02}" for number in range(20)))
+        seen: set[str] = set()
+        for _ in range(10):
+            seen.update(keys_of(await claimed(store, worker, 5)))
+        assert len(seen) == 20
+
+    async def test_one_at_a_time_is_fair_too(self, store: Store) -> None:
+        worker = await live_worker(store)
+        await store.limit_queue("default", QueueLimits(concurrency=1))
+        await start_some(store, 50, "many")
+        await start_some(store, 3, "few")
+        seen: list[str] = []
+        for _ in range(16):
+            [tape] = await claimed(store, worker, 10)
+            seen.append(tape.run.flow_key)
+            await finish(store, worker, tape)
+        assert seen.count("few") == 3
+
+    async def test_a_rate_is_shared_fairly(self, store: Store) -> None:
+        worker = await live_worker(store)
+        await store.limit_queue("default", QueueLimits(rate=Rate(20, 600 * SECOND)))
+        await start_some(store, 100, "many")
+        await start_some(store, 4, "few")
+        assert keys_of(await claimed(store, worker, 100)) == {"many": 16, "few": 4}
+
+    async def test_a_higher_priority_comes_first_whatever_the_key(self, store: Store) -> None:
+        worker = await live_worker(store)
+        await start_some(store, 10, "low", "lower")
+        high = await start_some(store, 4, "high", priority=1)
+        assert {tape.run.run_id for tape in await claimed(store, worker, 4)} == {new.run_id for new in high}
+
+    async def test_what_has_no_key_is_taken_in_order(self, store: Store) -> None:
+        worker = await live_worker(store)
+        plain = await start_some(store, 5)
+        await start_some(store, 50, "keyed")
+        taken = {tape.run.run_id for tape in await claimed(store, worker, 10)}
+        assert taken.issuperset(new.run_id for new in plain)
+
+    async def test_all_that_fits_is_taken_and_comes_in_order(self, store: Store) -> None:
+        worker = await live_worker(store)
+        for number, key in enumerate(["b", "a", "", "b", "a", "c"]):
+            await store.start(new_run(f"{number}", flow_key=key, delay=number))
+        store.shift_clock(1)
+        assert [tape.run.id for tape in await claimed(store, worker, 6)] == ["0", "1", "2", "3", "4", "5"]
+
+    async def test_what_is_not_due_has_no_turn(self, store: Store) -> None:
+        worker = await live_worker(store)
+        await start_some(store, 20, "now")
+        await start_some(store, 20, "a later one", "later", delay=60 * SECOND)
+        assert keys_of(await claimed(store, worker, 10)) == {"now": 10}
+
+    async def test_what_the_worker_does_not_know_has_no_turn(self, store: Store) -> None:
+        worker = await live_worker(store)
+        await start_some(store, 20, "theirs", name="unknown")
+        await start_some(store, 20, "mine", "theirs")
+        assert len(await claimed(store, worker, 40)) == 40
+
+    async def test_a_queue_with_keys_does_not_keep_another_one_waiting(self, store: Store) -> None:
+        worker = await live_worker(store, queues=["keyed", "plain"])
+        await start_some(store, 30, "a", "b", queue="keyed")
+        plain = await start_some(store, 2, queue="plain")
+        await start_some(store, 30, "a", "b", queue="keyed")
+        taken: set[object] = set()
+        for _ in range(7):
+            tapes = await claimed(store, worker, 10)
+            taken.update(tape.run.run_id for tape in tapes)
+        assert taken.issuperset(new.run_id for new in plain)
+
+    async def test_a_run_keeps_its_key_when_it_comes_back(self, store: Store) -> None:
+        worker = await live_worker(store)
+        await start_some(store, 1, "a")
+        [tape] = await claimed(store, worker)
+        await Pen.of(tape).release(store, worker, wake_at=await store.now(), count=1)
+        await start_some(store, 20, "b")
+        assert keys_of(await claimed(store, worker, 4))["a"] == 1
