@@ -120,4 +120,3 @@ class Work(Base):
             if row["message_id"] is not None:
                 messages.append(message_of(row))
         return found
-
