@@ -97,13 +97,17 @@ def show(place: Place, id: str) -> None:
 @click.option("--priority", type=int, metavar="N", help="Higher goes first.  [default: 0]")
 @click.option("--timeout", type=float, metavar="SECONDS", help="For the run of each slot.")
 @click.option("--execution-timeout", type=float, metavar="SECONDS", help="For it and those that follow it.")
+@click.option("--expires", type=float, metavar="SECONDS", help="A run that nobody begins for so long times out.")
 @click.option("--key", metavar="TEXT", help="What limits per key of the queue count by.")
 @click.option("--tag", "tags", multiple=True, metavar="KEY=VALUE", help="Repeatable.")
 @click.option("--memo", metavar="JSON|@FILE", help="A small note kept with each run.")
 @click.option("--replace", is_flag=True, help="Put it in place of the one that has this id.")
 @placed
 def create(place: Place, /, id: str, name: str, text: str | None, replace: bool, **more: Any) -> None:
-    """Make the schedule ID, which starts the workflow NAME at each slot of --cron, --every or --once."""
+    """Make the schedule ID, which starts the workflow NAME at each slot of --cron, --every or --once.
+
+    NAME is `job:NAME` for a job.
+    """
     from batuta.authoring.schedules import Schedule
 
     when = _when(more)
