@@ -152,7 +152,7 @@ async def send(text: str, times: int = 1) -> int:
 
 
 @pytest.mark.parametrize("target", [send, send.call("a", times=2), "job:send"])
-async def test_a_schedule_enqueues_a_job_at_each_slot(target: Any) -> None:
+async def test_a_schedule_enqueues_a_job_at_each_slot(target: Any) -> None:  # covers B-11
     sent.clear()
     arguments = () if isinstance(target, JobCall) else ("a",)
     schedule = Schedule("s", every(60), target, *arguments, tags={"k": "v"}, queue="mail", key="ada", expires=300)

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from batuta.authoring.calendar import Cron, cron, slots
 from batuta.clock import SECOND
 
+pytestmark = pytest.mark.timeout(180)
+
 MINUTE = timedelta(minutes=1)
 AFTER = timedelta(hours=30)
 

@@ -154,11 +154,11 @@ def _next_cron(when: Cron, after: int) -> int | None:
     best: datetime | None = None
     for one in _wall_times(when.expression, wall - _overlap(zone, start)):
         first, second = _real_times(zone, one, exact)
-        if best is not None and first is not None and first >= best:
-            break
         for found in (first, second):
             if found is not None and found > start and (best is None or found < best):
                 best = found
+        if first is not None and first > start:
+            break  # what later wall times stand for is later
     return None if best is None else _since_epoch(best)
 
 
