@@ -17,6 +17,7 @@ Scenario = Callable[[Stage, Tally], Awaitable[None]]
 
 KILLS_A_SITE, STOPS_A_SITE = 2, 1
 SENDS_A_MOMENT, SENDS_ELSEWHERE = 2, 1
+JOBS_A_MOMENT, JOBS_ELSEWHERE = 2, 1
 
 
 def scenarios(kinds: Sequence[StoreKind]) -> dict[str, Scenario]:
@@ -76,7 +77,9 @@ async def _letters(kind: StoreKind, stage: Stage, tally: Tally) -> None:
 
 async def _jobs(kind: StoreKind, stage: Stage, tally: Tally) -> None:
     counts = await work.count_points(stage, kind, tally)
-    points = sweep.points(counts, None if stage.long else KILLS_A_SITE)
+    moments = Counter({site: times for site, times in counts.items() if site in work.MOMENTS})
+    many = 4 if stage.long else 1
+    points = sweep.points(moments, JOBS_A_MOMENT * many) + sweep.points(counts - moments, JOBS_ELSEWHERE * many)
     await each(stage, tally, [partial(work.kill_at, stage, kind, point, tally) for point in points])
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from batuta.errors import RunClosed
-from batuta.journal.records import Message, MessageKind
+from batuta.journal.records import Message, MessageKind, RunFilter
 from batuta.journal.states import CLOSED, RunState
 from batuta.verify import verify as audit
 from chaos import talks
@@ -67,6 +67,14 @@ async def _refuse_the_late(case: Case, tally: Tally) -> None:
             tally.violate(case.name, f"{run.id} is closed, and took a message (run {run.run_id})")
         except RunClosed:
             tally.refused += 1
+
+
+async def poisoned(case: Case, tally: Tally) -> frozenset[str]:
+    """Runs with which five workers were killed: they look just like one that kills its workers."""
+    parked = await case.runs(RunFilter(states=(RunState.POISONED,)))
+    if parked:
+        tally.note(f"parked as poisoned, since five workers were killed with them: {len(parked)} runs")
+    return frozenset(run.id for run in parked)
 
 
 async def verify(case: Case) -> list[str]:

@@ -11,15 +11,13 @@ from typing import Any
 from batuta.authoring.handle import Handle
 from batuta.errors import BatutaError
 from batuta.failpoints import SITES
-from batuta.journal.records import RunFilter
-from batuta.journal.states import RunState
 from chaos.case import LEASE_S, Case
 from chaos.errands import LIMITED, errands, made_by
 from chaos.flows import THERE
 from chaos.places import StoreKind
 from chaos.process import WorkerProcess
 from chaos.report import Tally
-from chaos.stage import Stage, finish
+from chaos.stage import Stage, finish, poisoned
 
 WORKERS = 3
 ERRANDS = "errands"
@@ -54,15 +52,7 @@ async def storm(stage: Stage, kind: StoreKind, number: int, seconds: float, tall
         for keeper in keepers:
             if (code := await keeper.stop()) != 0:
                 tally.violate(case.name, f"a worker ended with {code} after the storm:\n{keeper.log()}")
-        await finish(case, tally, parked=await _poisoned(case, tally), exact=False)
-
-
-async def _poisoned(case: Case, tally: Tally) -> frozenset[str]:
-    """Runs with which five workers were killed: they look just like one that kills its workers."""
-    parked = await case.runs(RunFilter(states=(RunState.POISONED,)))
-    if parked:
-        tally.note(f"parked as poisoned, since five workers were killed with them: {len(parked)} runs")
-    return frozenset(run.id for run in parked)
+        await finish(case, tally, parked=await poisoned(case, tally), exact=False)
 
 
 class _Weather:

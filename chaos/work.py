@@ -8,37 +8,61 @@ import time
 from collections import Counter
 from datetime import UTC, datetime
 
-from batuta.authoring.calendar import slot_text
-
 from batuta import Schedule, every
+from batuta.authoring.calendar import slot_text, slots
 from batuta.clock import SECOND
 from batuta.journal.records import RunFilter
 from chaos.case import PATIENCE_S, Case
-from chaos.errands import Errands, errands, ids_of, one
+from chaos.errands import Errands, errands, ids_of
 from chaos.places import StoreKind
 from chaos.process import TooSlow, WorkerProcess
 from chaos.report import Tally
-from chaos.stage import Stage, finish
+from chaos.stage import Stage, finish, poisoned
 from chaos.sweep import Point
 
 EARLY, MINE = "early", "mine"
 """Names: what waits for the victim, and what it enqueues itself."""
 ERRANDS = sorted({*ids_of(EARLY), *ids_of(MINE)})
-CLOCKWORK, EVERY_S, SLOTS = "clockwork", 0.2, 10
-VISITS, VISIT_KEYS, WORKERS, KILL_EVERY_S = 80, 7, 3, 0.5
+CLOCKWORK, CLOCKS, TICKING_S = "clockwork", 4, 2.2
+MOMENTS = frozenset(
+    {
+        "enqueue.before",
+        "enqueue.after",
+        "claim.after",
+        "activity.after",
+        "activity.failed",
+        "checkpoint.before",
+        "checkpoint.after",
+        "commit.before",
+        "commit.inside",
+        "commit.after",
+        "close.durable",
+        "schedule.before_fire",
+        "schedule.after_fire",
+    }
+)
+"""Where a job, a slot or a place in a queue could be lost or be had twice."""
+VISITS, VISIT_KEYS, WORKERS, KILL_EVERY_S = 400, 7, 3, 0.3
 
 
 async def _prepare(case: Case) -> list[str]:
     """Work that a worker finds, and a schedule of some slots. Returns the ids of all runs that must be there."""
     for id, enqueue in errands(EARLY):
         await case.caller.enqueue(id, enqueue)
-    end = datetime.fromtimestamp(await case.store.now() / SECOND + SLOTS * EVERY_S, UTC)
-    await case.client.schedules.create(
-        Schedule(CLOCKWORK, every(EVERY_S), "slot", CLOCKWORK, overlap="allow", end_at=end)
-    )
-    slots = await case.client.schedules.next_times(CLOCKWORK, SLOTS + 1)
-    texts = [slot_text(round(slot.timestamp() * SECOND)) for slot in slots]
-    return [*ERRANDS, *(f"{CLOCKWORK}:{text}" for text in texts)]
+    return [*ERRANDS, *await _schedule(case)]
+
+
+async def _schedule(case: Case) -> list[str]:
+    """Some schedules with a few slots each. Returns the ids of the runs of all slots."""
+    end = await case.store.now() + round(TICKING_S * SECOND)
+    ids = []
+    for number in range(CLOCKS):
+        id, when = f"{CLOCKWORK}{number}", every(1.0, number / CLOCKS)
+        until = datetime.fromtimestamp(end / SECOND, UTC)
+        made = await case.client.schedules.create(Schedule(id, when, "slot", id, overlap="allow", end_at=until))
+        created = round(made.created_at.timestamp() * SECOND)
+        ids += [f"{id}:{slot_text(slot)}" for slot in slots(when, created, end)]
+    return ids
 
 
 def _victim(case: Case, **env: str) -> WorkerProcess:
@@ -84,11 +108,11 @@ async def _finish(case: Case, tally: Tally, ids: list[str]) -> None:
         if (code := await other.stop()) != 0:
             tally.violate(case.name, f"a worker ended with {code}:\n{other.log()}")
     await finish(case, tally)
-    slots = Counter(run.id for run in await case.runs(RunFilter(id_prefix=f"{CLOCKWORK}:")))
-    wanted = Counter(id for id in ids if id.startswith(f"{CLOCKWORK}:"))
-    if slots != wanted:
-        tally.twice += (slots - wanted).total()
-        tally.violate(case.name, f"slots: too many {slots - wanted}, missing {wanted - slots}")
+    begun = Counter(run.id for run in await case.runs(RunFilter(id_prefix=CLOCKWORK)))
+    wanted = Counter(id for id in ids if id.startswith(CLOCKWORK))
+    if begun != wanted:
+        tally.twice += (begun - wanted).total()
+        tally.violate(case.name, f"slots: too many {begun - wanted}, missing {wanted - begun}")
 
 
 async def limits_under_kills(stage: Stage, kind: StoreKind, seconds: float, tally: Tally) -> None:
@@ -98,18 +122,24 @@ async def limits_under_kills(stage: Stage, kind: StoreKind, seconds: float, tall
         workers = [case.worker() for _ in range(WORKERS)]
         for worker in workers:
             await worker.ready()
-        ids = [f"visit-{number}" for number in range(VISITS)]
-        for number, id in enumerate(ids):
-            key = f"k{number % VISIT_KEYS}"
-            await case.caller.enqueue(*one(Errands.visit.call(id, key).with_options(key=key), id))
+        ids = await _visits(case)
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             await asyncio.sleep(KILL_EVERY_S)
-            workers.pop(stage.chance.randrange(WORKERS)).kill()
+            victim = workers.pop(0)
+            await victim.ready()
+            victim.kill()
             tally.kills += 1
             workers.append(case.worker())
         await case.settled(ids)
         for worker in workers:
             await worker.ready()
             await worker.stop()
-        await finish(case, tally)
+        await finish(case, tally, parked=await poisoned(case, tally))
+
+
+async def _visits(case: Case) -> list[str]:
+    keys = {f"visit-{number}": f"k{number % VISIT_KEYS}" for number in range(VISITS)}
+    calls = [Errands.visit.call(id, key).with_options(key=key, id=id) for id, key in keys.items()]
+    await case.caller.enqueue("visit-0", lambda client: client.enqueue_many(calls))
+    return list(keys)

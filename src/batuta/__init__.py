@@ -13,7 +13,7 @@ from batuta.authoring.context import call, info, logger, now, random, side_effec
 from batuta.authoring.definitions import Activity, Workflow, activity, workflow
 from batuta.authoring.handle import Batch, Handle
 from batuta.authoring.jobs import Job, JobCall, job
-from batuta.authoring.messages import Query, Signal, Update, publish
+from batuta.authoring.messages import Query, Signal, Update, handlers_done, publish
 from batuta.authoring.options import ActivityOptions
 from batuta.authoring.patches import deprecate_patch, patched
 from batuta.authoring.queues import Queue, QueueInfo, Rate
@@ -53,6 +53,7 @@ from batuta.errors import (
     UnknownRun,
     UnknownSchedule,
     UpdateFailed,
+    UpdateInterrupted,
     UpdateRejected,
     WrongTransaction,
 )
@@ -113,6 +114,7 @@ __all__ = [
     "UnknownSchedule",
     "Update",
     "UpdateFailed",
+    "UpdateInterrupted",
     "UpdateRejected",
     "Workflow",
     "WrongTransaction",
@@ -128,6 +130,7 @@ __all__ = [
     "cron",
     "deprecate_patch",
     "every",
+    "handlers_done",
     "heartbeat",
     "info",
     "job",

@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from batuta.authoring.backend import Backend, Entering, RunPage, RunRef, StartRequest
 from batuta.authoring.definitions import Workflow
-from batuta.authoring.enqueueing import JobRequest, job_request, job_requests
+from batuta.authoring.enqueueing import JobRequest, callback_request, job_request, job_requests
 from batuta.authoring.failures import to_failure
 from batuta.authoring.handle import Batch, Handle
 from batuta.authoring.jobs import Job, JobCall
@@ -33,6 +33,8 @@ from batuta.serde import MAX_PAYLOAD, decoder_for, encode
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+_Queues = list[QueueInfo]
+"""Named here: in the class `list` is a verb."""
 
 
 class Batuta:
@@ -124,7 +126,7 @@ class Batuta:
         """
         calls = list(calls)
         requests = job_requests(calls, self._max_payload)
-        after = None if on_done is None else job_request(on_done, (), {}, self._max_payload)
+        after = callback_request(on_done, self._max_payload)
 
         def batch_of(refs: Sequence[RunRef]) -> Batch:
             batch = Batch(self._handle(ref, call) for ref, call in zip(refs, calls, strict=False))
@@ -167,8 +169,8 @@ class Batuta:
         entering = await self._backend.enter(transaction, requests, after)
         if not entering.suits_a_loop:
             raise WrongTransaction(
-                f"{type(transaction).__qualname__} blocks, and would hold up this event loop: use an async connection or "
-                f"session here, or batuta.sync where there is no event loop"
+                f"{type(transaction).__qualname__} blocks, and would hold up this event loop: use an async connection "
+                f"or session here, or batuta.sync where there is no event loop"
             )
         return made(await entering.write())
 
@@ -197,7 +199,7 @@ class Batuta:
         """How many runs match. Filters as in `list`."""
         return await self._backend.count_runs(run_filter(**where))
 
-    async def queues(self) -> Sequence[QueueInfo]:
+    async def queues(self) -> _Queues:
         """Every queue that was set up or paused, or that has open runs or workers."""
         return await self._backend.queues()
 

@@ -29,6 +29,7 @@ BatutaError
 │   └── TokenUsed               because it was completed from outside before
 ├── UpdateRejected              the run's validator, or the lack of a handler, said no; it left no trace in the run
 ├── UpdateFailed                the handler of an accepted update raised
+│   └── UpdateInterrupted       the run continued as new before the handler was done
 ├── UnknownQuery                the run answers no such query
 ├── QueryFailed                 a query could not be answered
 ├── NotPublished                the run has published no such value
@@ -184,11 +185,14 @@ class UnknownJob(BatutaError, LookupError):
 class AlreadyStarted(BatutaError):
     """The id is taken by another run."""
 
-    def __init__(self, id: str, state: str) -> None:
-        super().__init__(
-            f"a run with id {id!r} exists and is {state}: use another id, or start with "
-            f"if_exists='return' to get it (if_exists='restart' begins anew once it is closed)"
-        )
+    def __init__(
+        self,
+        id: str,
+        state: str,
+        advice: str = "use another id, or start with if_exists='return' to get it (if_exists='restart' begins anew "
+        "once it is closed)",
+    ) -> None:
+        super().__init__(f"a run with id {id!r} exists and is {state}: {advice}")
         self.id, self.state = id, state
 
 
@@ -257,6 +261,21 @@ class UpdateFailed(BatutaError):
     def __init__(self, name: str, id: str, message: str) -> None:
         super().__init__(f"update {name!r} of run {id!r} failed: {message}")
         self.name, self.id = name, id
+
+
+class UpdateInterrupted(UpdateFailed):
+    """The run had accepted the update, and continued as new before its handler was done: it may have done a part of its
+    work. It is not done again by itself, and its id names this try."""
+
+    def __init__(self, name: str, id: str, message: str = "") -> None:
+        super().__init__(
+            name,
+            id,
+            message
+            or "the run continued as new before it answered, and how far it came is not known: send it with another id "
+            "if it may be done again (a workflow that calls `await handlers_done()` before `continue_as_new` answers "
+            "all that it has accepted)",
+        )
 
 
 class UnknownQuery(BatutaError, LookupError):

@@ -26,6 +26,10 @@ _OWN_WORDS = {
 """Variables with our prefix that are read elsewhere."""
 
 
+MOST_UNDURABLE = 1_000
+"""Of `undurable_entries`: the engine looks so far back for what a dead worker may not have sent."""
+
+
 class Settings(Struct, frozen=True, kw_only=True):
     """How a worker behaves. Times are seconds."""
 
@@ -71,6 +75,8 @@ class Settings(Struct, frozen=True, kw_only=True):
                 raise InvalidInput(
                     f"setting {name}={value!r} must be more than 0, of type {self.__annotations__[name]}"
                 )
+        if self.undurable_entries > MOST_UNDURABLE:
+            raise InvalidInput(f"undurable_entries={self.undurable_entries} must be at most {MOST_UNDURABLE}")
         if self.heartbeat * 2 > self.lease:
             raise InvalidInput(f"heartbeat={self.heartbeat} must be at most half of lease={self.lease}")
 

@@ -114,6 +114,14 @@ def test_a_run_is_cancelled_by_its_own_code(cli: Cli, spawn: Spawn) -> None:
     assert "is cancelled" in again.stderr
 
 
+def test_a_second_cancel_says_that_it_changes_nothing(cli: Cli) -> None:
+    cli("runs", "start", "nap", "--input", "3600", "--id", "n-1")
+    assert document(cli, "runs", "cancel", "n-1")["news"] is True
+    assert cli("runs", "cancel", "n-1").stdout.startswith("run n-1 was asked to end before")
+    assert document(cli, "runs", "cancel", "n-1")["news"] is False
+    assert cli("runs", "cancel", "n-1", "--again").stdout == "asked run n-1 to end\n"
+
+
 def test_a_parked_run_is_tried_again(cli: Cli, spawn: Spawn) -> None:
     worker = spawn("worker", SHOP)
     cli("runs", "start", "stuck", "--id", "s-1", "--wait")

@@ -3,8 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -12,52 +11,12 @@ import pytest
 from batuta import Batuta, activity, workflow
 from batuta.clock import SystemClock
 from batuta.engine.native import NativeBackend
-from batuta.journal.records import Claim, Pulse, WorkerInfo
-from batuta.journal.store import Heart
+from batuta.journal.records import Claim, WorkerInfo
 from batuta.stores.memory import MemoryDatabase, MemoryStore
-from tests.engine.arena import until
+from tests.engine.beating import BeatingStore
 
 named = threading.Event()
 executed: list[str] = []
-
-
-class CountingHeart:
-    """Tells its store of every beat."""
-
-    def __init__(self, heart: Heart, store: "BeatingStore") -> None:
-        self._heart, self._store = heart, store
-
-    async def beat(self, worker: WorkerInfo, *, reap: bool) -> Pulse:
-        pulse = await self._heart.beat(worker, reap=reap)
-        self._store.beats += 1
-        return pulse
-
-    async def bury(self, worker_ids: Sequence[str]) -> int:
-        return await self._heart.bury(worker_ids)
-
-
-class BeatingStore(MemoryStore):
-    """A store in memory whose workers have heartbeats and a watchdog, as those of real databases."""
-
-    poll_seconds: float | None = 0.02
-
-    def __init__(self, database: MemoryDatabase | None = None) -> None:
-        super().__init__(database)
-        self.beats = 0
-
-    @asynccontextmanager
-    async def _beating(self, worker_id: str) -> AsyncIterator[Heart]:
-        async with super()._beating(worker_id) as heart:
-            yield CountingHeart(heart, self)
-
-    async def after_beats(self, count: int) -> None:
-        """Wait for so many more heartbeats."""
-        wanted = self.beats + count
-
-        async def reached() -> bool:
-            return self.beats >= wanted
-
-        await until(reached)
 
 
 class SlowStore(BeatingStore):

@@ -26,6 +26,7 @@ from batuta import (
     start_child,
     workflow,
 )
+from batuta.engine import chains
 from tests.engine.arena import PATIENCE, Arena, until_state
 from tests.engine.kit import replay_all, world
 
@@ -380,3 +381,81 @@ async def test_a_safe_point_is_passed_by_while_a_handler_is_not_done() -> None:
         assert await handle.update(ask, 5) == 5
         assert await handle.result() == 1
         assert handled == [7]
+
+
+async def test_signals_that_nobody_receives_go_on_and_are_warned_of(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise, number = Signal("noise"), Signal("number", int)
+    monkeypatch.setattr(chains, "_MANY", 3)
+
+    @workflow
+    async def deaf(left: int) -> int:
+        await asyncio.sleep(10)
+        if left:
+            continue_as_new(left - 1)
+        return await number.wait()
+
+    async with world(deaf) as env:
+        handle = await env.start(deaf, 2)
+        await handle.signal(number, 7)
+        for sent in range(3):
+            assert "carries" not in caplog.text
+            await handle.signal(noise, message_id=str(sent))
+        assert await handle.result() == 7
+    assert caplog.text.count("carries 4 signals that its code has not received (3 of 'noise', 1 of 'number')") == 2
+
+
+async def test_a_run_that_passes_a_safe_point_and_then_continues_by_itself_replays() -> None:
+    @workflow
+    async def passes(left: int) -> int:
+        number = await add(left)
+        await safe_point(100)
+        if left:
+            continue_as_new(left - 1)
+        return number
+
+    @workflow
+    async def passes_with_what_does_not_fit(left: int) -> int:
+        await safe_point("not", "fit")
+        if left:
+            continue_as_new(left - 1)
+        return await add(left)
+
+    async with world(passes, passes_with_what_does_not_fit, add) as env:
+        assert await env.run(passes, 2) == 1
+        assert await env.run(passes_with_what_does_not_fit, 2) == 1
+
+
+async def test_a_safe_point_that_is_left_through_an_activity_replays() -> None:
+    @workflow(continue_after=2)
+    async def tidies(left: int) -> int:
+        await add(1)
+        if left:
+            try:
+                await safe_point(left - 1)
+            finally:
+                await add(2)
+        return left
+
+    async with world(tidies, add) as env:
+        assert await env.run(tidies, 2) == 0
+        handle = await env.start(tidies, 1)
+        await env.crash()
+        assert await handle.result() == 0
+        kinds = [[str(command.kind) for command in line.body.commands] for line in await handle.journal()]
+        assert kinds == [["activity"], ["safe_point", "activity"], ["continue"]]
+
+
+async def test_a_safe_point_whose_arguments_do_not_fit_replays() -> None:
+    @workflow(continue_after=2)
+    async def careless(number: int) -> str:
+        await add(number)
+        try:
+            await safe_point("not", "fit")
+        except TypeError as error:
+            return f"{type(error).__name__} {await add(number)}"
+        return "passed by"
+
+    async with world(careless, add) as env:
+        assert await env.run(careless, 1) == "TypeError 2"

@@ -101,7 +101,8 @@ async def refused() -> list[str]:
         try:
             await start(adds, 1, id="taken")
         except AlreadyStarted as error:
-            said.append(f"{error.id} {error.state}")
+            advice = str(error).partition(":")[2].partition(",")[0]
+            said.append(f"{error.id} {error.state}:{advice}")
     return said
 
 
@@ -197,7 +198,7 @@ async def test_a_child_whose_id_is_taken_is_refused(arena: Arena) -> None:
     other = await client.start(stays, "gate", id="taken")
     await has_begun("gate")
     handle = await client.start(refused, id="p")
-    assert await handle.result(PATIENCE) == ["taken running", "taken running"]
+    assert await handle.result(PATIENCE) == ["taken running: give the child another id"] * 2
     gates["gate"].set()
     assert await other.result(PATIENCE) == "gate"
     await replay_all(arena.store(client), WORKFLOWS)

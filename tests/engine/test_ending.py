@@ -15,6 +15,7 @@ from batuta import (
     RunTerminated,
     RunTimedOut,
     activity,
+    continue_as_new,
     logger,
     workflow,
 )
@@ -249,12 +250,64 @@ async def test_asking_again_does_not_cancel_the_cleaning_up() -> None:
     async with world(cleans_up, echo) as env:
         handle = await env.start(cleans_up)
         await env.settle()
-        await handle.cancel("first")
+        assert await handle.cancel("first")
         await env.settle()
-        await handle.cancel("second")
+        assert not await handle.cancel("second")
         await handle.result()
         kinds = [line.kind for line in await handle.journal()]
         assert kinds.count(EntryKind.CANCEL_REQUESTED) == 1
+
+
+@workflow
+async def refuses(times: int) -> list[str]:
+    heard: list[str] = []
+    while len(heard) < times:
+        try:
+            await asyncio.sleep(86_400)
+        except asyncio.CancelledError as error:
+            heard.append(str(error))
+    return heard
+
+
+async def test_a_run_that_refused_a_cancel_can_be_asked_again() -> None:
+    async with world(refuses) as env:
+        handle = await env.start(refuses, 3)
+        assert await handle.cancel("one")
+        await env.settle()
+        assert not await handle.cancel("two")
+        assert await handle.cancel("three", again=True)
+        await env.crash()
+        assert await handle.cancel("four", again=True)
+        assert await handle.result() == ["one", "three", "four"]
+        with pytest.raises(RunClosed):
+            await handle.cancel("five", again=True)
+
+
+async def test_a_run_that_was_not_asked_before_hears_a_cancel_that_asks_again() -> None:
+    async with world(refuses) as env:
+        handle = await env.start(refuses, 1)
+        assert await handle.cancel("one", again=True)
+        assert await handle.result() == ["one"]
+
+
+async def test_a_chain_whose_first_run_refused_a_cancel_is_cancelled_by_the_same_handle() -> None:
+    @workflow
+    async def goes_on(refusing: bool) -> str:
+        try:
+            await asyncio.sleep(86_400)
+        except asyncio.CancelledError as error:
+            if refusing:
+                continue_as_new(False)
+            return str(error)
+        return "slept"
+
+    async with world(goes_on) as env:
+        handle = await env.start(goes_on, True)
+        assert await handle.cancel("one")
+        await env.settle()
+        assert await handle.cancel("two")
+        assert not await handle.cancel("three")
+        assert await handle.result() == "two"
 
 
 async def test_the_reason_of_a_cancel_reaches_the_code() -> None:

@@ -188,3 +188,32 @@ async def test_a_run_whose_error_holds_nul_is_tried_again(arena: Arena) -> None:
     client = await arena.client()
     await arena.worker(client, garbles)
     assert await (await client.start(garbles, retry=Retry(attempts=2, first=0.01))).result(PATIENCE) == 2
+
+
+async def test_what_an_earlier_run_of_a_child_sent_comes_before_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    news = Signal("news", int)
+
+    @workflow
+    async def tells(parent: str, told: bool) -> str:
+        if not told:
+            await send(parent, news, 7)
+            continue_as_new(parent, True)
+        return "done"
+
+    @workflow
+    async def listens() -> list[Any]:
+        heard: list[Any] = []
+        news.handle(heard.append)
+        before_its_end = [await run_child(tells, info().id, False), *heard]
+        await asyncio.sleep(10)
+        return before_its_end
+
+    async with world(tells, listens) as env:
+        unread = env.store.unread
+
+        async def slow(*args: Any) -> Any:
+            await asyncio.sleep(1)
+            return await unread(*args)
+
+        monkeypatch.setattr(env.store, "unread", slow)
+        assert await env.run(listens) == ["done", 7]

@@ -11,7 +11,7 @@ import pytest
 
 from batuta import ActivityTimeout, Retry, RunFailed, RunState, activity, activity_info, connect, logger, workflow
 from batuta.errors import InvalidInput
-from batuta.journal.records import WorkerInfo
+from batuta.journal.records import Claim
 from batuta.testing import Environment
 from tests.engine.kit import parked, world
 
@@ -354,10 +354,10 @@ async def test_an_unexpected_error_of_a_claim_does_not_end_claiming(
     async with world(works, slow) as env:
         claim, errors = env.store.claim, [error, error]
 
-        async def fails_first(worker: WorkerInfo, limit: int) -> Any:
+        async def fails_first(*asked: Any) -> Claim:
             if errors:
                 raise errors.pop()
-            return await claim(worker, limit)
+            return await claim(*asked)
 
         monkeypatch.setattr(env.store, "claim", fails_first)
         waiting = await neighbour(env)
@@ -391,12 +391,12 @@ async def test_a_run_whose_journal_is_incomplete_is_parked_alone(monkeypatch: py
         await env.settle()
         claim = env.store.claim
 
-        async def loses_entries(worker: WorkerInfo, limit: int) -> Any:
-            tapes = await claim(worker, limit)
-            for tape in tapes:
+        async def loses_entries(*asked: Any) -> Claim:
+            found = await claim(*asked)
+            for tape in found.tapes:
                 if tape.run.run_id == broken.run_id:
                     tape.entries.clear()
-            return tapes
+            return found
 
         monkeypatch.setattr(env.store, "claim", loses_entries)
         await env.crash()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from batuta import RunState, activity, workflow
-from batuta.journal.records import WorkerInfo
+from batuta.journal.records import Claim
 from tests.engine.kit import world
 
 happened: Counter[str] = Counter()
@@ -103,9 +103,9 @@ async def test_waiting_for_a_lacking_activity_costs_a_claim_every_few_seconds(
     async with world(waits_for_ever, is_cancelled, has) as env:
         claim, claims = env.store.claim, Counter[str]()
 
-        async def counted(worker: WorkerInfo, limit: int) -> Any:
-            found = await claim(worker, limit)
-            claims.update(tape.run.id for tape in found)
+        async def counted(*asked: Any) -> Claim:
+            found = await claim(*asked)
+            claims.update(tape.run.id for tape in found.tapes)
             return found
 
         monkeypatch.setattr(env.store, "claim", counted)

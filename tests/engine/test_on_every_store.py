@@ -15,11 +15,13 @@ from batuta import (
     RunState,
     RunTerminated,
     RunTimedOut,
+    UnknownRun,
     activity,
     activity_info,
     now,
     workflow,
 )
+from batuta.ids import new_run_id
 from tests.engine.arena import PATIENCE, Arena, until, until_state
 from tests.engine.kit import replay_all
 
@@ -374,3 +376,12 @@ async def test_a_cancel_and_a_terminate_are_noticed_long_before_the_next_heartbe
         return terminated.run_id not in worker.session.runs
 
     await until(gone)
+
+
+async def test_the_journal_of_a_run_that_is_not_there_any_more_is_an_error(arena: Arena) -> None:
+    client = await arena.client()
+    handle = await client.start(order, "a")
+    assert await handle.journal() == []
+    handle._ref.run_id = new_run_id()
+    with pytest.raises(UnknownRun):
+        await handle.journal()

@@ -2,11 +2,14 @@
 
 import asyncio
 import threading
+import zlib
+from base64 import urlsafe_b64encode
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec import msgpack
 
 from batuta import (
     ActivityFailed,
@@ -27,7 +30,7 @@ from batuta import (
     workflow,
 )
 from batuta.authoring.tokens import AttemptRef, parse_token
-from batuta.engine import outside
+from batuta.engine.completing import Completing
 from batuta.errors import NotSerialisable, TooLarge
 from batuta.ids import new_run_id
 from batuta.journal.entries import Body
@@ -471,8 +474,59 @@ async def test_an_answer_that_came_too_late_all_the_same_is_thrown_away() -> Non
         await env.advance(59.99)
         late = parse_token(tokens[-1])
         await env.advance(5)
-        assert await outside._send(env.store, late, Body(), "late")
+        assert await Completing(env.store).send(late, Body(), "late")
         assert "took longer" in await handle.result()
+
+
+async def test_an_answer_or_heartbeat_reads_only_what_came_after_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    @activity
+    async def step() -> None: ...
+
+    @workflow
+    async def long_lived(before: int, beside: int) -> bool:
+        for _ in range(before):
+            await step()
+        asking = asyncio.create_task(ask("o-1"))
+        for _ in range(beside):
+            await step()
+        return (await asking).approved
+
+    async with world(long_lived, step, ask) as env:
+        handle = await env.start(long_lived, 50, 0)
+        await env.settle()
+        read: list[int] = []
+        journal = env.store.journal
+
+        async def counted(*args: Any) -> Any:
+            found = await journal(*args)
+            read.extend(entry.ord for entry in found)
+            return found
+
+        monkeypatch.setattr(env.store, "journal", counted)
+        for page in range(3):
+            await env.client.heartbeat(tokens[0], page)
+        await env.client.complete(tokens[0], Verdict(True, "Ada"))
+        assert read == []
+        assert await handle.result()
+
+        handle = await env.start(long_lived, 50, 20)
+        await env.settle()
+        for page in range(3):
+            await env.client.heartbeat(tokens[1], page)
+        assert read == list(range(51, 71))
+        await env.client.complete(tokens[1], Verdict(True, "Ada"))
+        assert len(read) == 20
+        assert await handle.result()
+
+
+async def test_a_token_of_an_older_version_serves() -> None:
+    async with world(approval, ask) as env:
+        handle = await asked(env)
+        ref = parse_token(tokens[0])
+        data = msgpack.encode((ref.namespace, ref.run_id.bytes, ref.seq, ref.attempt))
+        old = urlsafe_b64encode(zlib.crc32(data).to_bytes(4, "big") + data).decode().rstrip("=")
+        await env.client.complete(old, Verdict(True, "Ada"))
+        assert await handle.result() == "o-1 approved by Ada"
 
 
 async def test_a_closed_run_takes_no_answer() -> None:

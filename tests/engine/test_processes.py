@@ -83,6 +83,17 @@ async def test_a_process_is_another_one_and_is_used_again(real_time: None) -> No
     await until_gone(pids[0])
 
 
+async def test_a_process_that_died_while_it_was_idle_costs_nobody_an_attempt(real_time: None) -> None:
+    calls = calling(c.whoami)  # has one attempt
+    async with connect("memory://") as client, client.worker(workflows=[calls], activities=ALL):
+        first = await (await client.start(calls)).result(PATIENCE)
+        os.kill(first, signal.SIGKILL)
+        os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)
+        second = await (await client.start(calls)).result(PATIENCE)
+    assert isinstance(second, int), second
+    assert second != first
+
+
 async def test_what_is_raised_there_is_raised_here(real_time: None) -> None:
     assert await result_of(c.refuses, "no") == "Refused: no"
     assert await result_of(c.refuses, "never") == "NonRetryable: never"

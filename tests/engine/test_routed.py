@@ -142,7 +142,7 @@ async def test_arguments_that_do_not_fit_are_the_activitys_failure() -> None:
 async def test_with_options_and_calls_by_name_are_routed() -> None:
     @activity
     async def where() -> str:
-        return activity_info().id
+        return str(activity_info().ref.run_id)
 
     @workflow
     async def asks() -> list[str]:
@@ -151,10 +151,27 @@ async def test_with_options_and_calls_by_name_are_routed() -> None:
 
     here = where.with_options(queue="default")
     async with world(asks, where) as env, gpu(env, where):
-        found = await env.run(asks, id="a")
-        assert found[2:] == ["a", "a"]
-        assert all(id.startswith("a/") for id in found[:2])
-        assert len(await children(env)) == 2
+        handle = await env.start(asks)
+        found = await handle.result()
+        assert found[2:] == [str(handle.run_id)] * 2
+        assert set(found[:2]) == {str(child.run_id) for child in await children(env)}
+
+
+async def test_its_code_sees_the_run_that_called_it() -> None:
+    @activity
+    async def here() -> None:
+        seen.append(activity_info())
+
+    @workflow
+    async def calls() -> None:
+        await here()
+        await here.with_options(queue="gpu")()
+
+    async with world(calls, here) as env, gpu(env, here):
+        handle = await env.start(calls, id="a")
+        await handle.result()
+        assert [(one.id, one.run_id, one.seq) for one in seen] == [("a", handle.run_id, seq) for seq in (1, 2)]
+        assert [one.key for one in seen] == [f"{handle.run_id}:{seq}:here" for seq in (1, 2)]
 
 
 async def test_many_at_once_come_back_in_their_places() -> None:
@@ -297,6 +314,16 @@ async def endless() -> None:
         raise
 
 
+@workflow
+async def impatient() -> str:
+    try:
+        async with asyncio.timeout(5):
+            await endless()
+    except TimeoutError:
+        pass
+    return "went on"
+
+
 async def test_a_cancelled_run_cancels_it_there() -> None:
     @workflow
     async def waits() -> None:
@@ -314,15 +341,6 @@ async def test_a_cancelled_run_cancels_it_there() -> None:
 
 
 async def test_a_cancelled_call_cancels_it_there_and_the_run_goes_on() -> None:
-    @workflow
-    async def impatient() -> str:
-        try:
-            async with asyncio.timeout(5):
-                await endless()
-        except TimeoutError:
-            pass
-        return "went on"
-
     async with world(impatient) as env, gpu(env, endless):
         assert await env.run(impatient) == "went on"
         await env.settle()
@@ -330,15 +348,6 @@ async def test_a_cancelled_call_cancels_it_there_and_the_run_goes_on() -> None:
 
 
 async def test_a_call_cancelled_before_anybody_took_it_is_never_executed() -> None:
-    @workflow
-    async def impatient() -> str:
-        try:
-            async with asyncio.timeout(5):
-                await endless()
-        except TimeoutError:
-            pass
-        return "went on"
-
     async with world(impatient) as env:
         assert await env.run(impatient) == "went on"
         async with gpu(env, endless):
@@ -433,7 +442,7 @@ async def test_a_call_that_was_at_home_stays_there_when_the_code_sends_it_elsewh
         async def step() -> str:
             seen.append(queue)
             await asyncio.sleep(50)
-            return activity_info().id
+            return str(activity_info().ref.run_id)
 
         @workflow(name="flow")
         async def flow() -> str:
@@ -448,9 +457,9 @@ async def test_a_call_that_was_at_home_stays_there_when_the_code_sends_it_elsewh
         await env.crash()
         await env.deploy(workflows=[elsewhere[0]], activities=[elsewhere[1]], grace=0.001)
         sent_away = await env.start(elsewhere[0], id="b")
-        assert await at_home.result() == "a"
+        assert await at_home.result() == str(at_home.run_id)
         await env.deploy(workflows=[home[0]], activities=[home[1]], grace=0.001)
-        assert (await sent_away.result()).startswith("b/")
+        assert await sent_away.result() == str((await children(env))[0].run_id)
 
 
 # -- lists

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -13,56 +13,12 @@ from batuta import Batuta, RunState, activity, workflow
 from batuta.clock import ManualClock, SystemClock
 from batuta.engine.native import NativeBackend
 from batuta.engine.worker import Worker
-from batuta.errors import StoreUnavailable
-from batuta.journal.records import Pulse, WorkerInfo
-from batuta.journal.store import Heart
-from batuta.stores.memory import MemoryDatabase, MemoryStore
+from batuta.stores.memory import MemoryDatabase
 from tests.engine.arena import until
+from tests.engine.beating import BeatingStore
 
 begun: list[str] = []
 gates: list[asyncio.Event] = []
-
-
-class WatchedHeart:
-    """Counts beats, and fails while its store is away."""
-
-    def __init__(self, heart: Heart, store: "BeatingStore") -> None:
-        self._heart, self._store = heart, store
-
-    async def beat(self, worker: WorkerInfo, *, reap: bool) -> Pulse:
-        if self._store.away:
-            raise StoreUnavailable("the network is still asleep")
-        pulse = await self._heart.beat(worker, reap=reap)
-        self._store.beats += 1
-        return pulse
-
-    async def bury(self, worker_ids: Sequence[str]) -> int:
-        return await self._heart.bury(worker_ids)
-
-
-class BeatingStore(MemoryStore):
-    """A store in memory whose workers have heartbeats, as those of real databases."""
-
-    poll_seconds: float | None = 0.02
-
-    def __init__(self, database: MemoryDatabase) -> None:
-        super().__init__(database)
-        self.database = database
-        self.beats = 0
-        self.away = False
-
-    @asynccontextmanager
-    async def _beating(self, worker_id: str) -> AsyncIterator[Heart]:
-        async with super()._beating(worker_id) as heart:
-            yield WatchedHeart(heart, self)
-
-    async def after_beats(self, count: int) -> None:
-        wanted = self.beats + count
-
-        async def reached() -> bool:
-            return self.beats >= wanted
-
-        await until(reached)
 
 
 @activity

@@ -2,9 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,7 @@ from batuta.clock import SystemClock
 from batuta.engine.native import NativeBackend
 from batuta.engine.session import Session
 from batuta.errors import StoreUnavailable
-from batuta.journal.records import WorkerInfo
+from batuta.journal.records import Claim, WorkerInfo
 from batuta.journal.store import Heart
 from batuta.stores.memory import MemoryDatabase, MemoryStore
 from batuta.testing import Environment
@@ -194,7 +193,7 @@ class Unclaimable(MemoryStore):
 
     poll_seconds: float | None = 0.02
 
-    async def claim(self, worker: WorkerInfo, limit: int) -> Any:
+    async def claim(self, worker: WorkerInfo, limit: int, room: Mapping[str, int] | None = None) -> Claim:
         raise ValueError("a row that cannot be read")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from batuta import Handle, RunFailed, Signal, Update, Workflow, activity, workflow
+from batuta import Handle, RunFailed, RunState, Signal, Update, Workflow, activity, publish, workflow
 from batuta.journal.records import Change, Message, MessageKind, Refusal, Verdict
 from batuta.journal.states import CLOSED
 from batuta.stores.memory import MemoryDatabase, MemoryStore
@@ -30,6 +30,12 @@ def _afresh() -> None:
 async def act(number: int) -> int:
     executed.append(number)
     await asyncio.sleep(1)
+    return number
+
+
+@activity
+def act_in_a_thread(number: int) -> int:
+    executed.append(number)
     return number
 
 
@@ -93,6 +99,12 @@ async def fails() -> None:
     raise ValueError("as planned")
 
 
+@workflow
+async def has_a_careless_validator() -> int:
+    ask.handle(lambda number: number, validator=lambda number: publish("number", number))
+    return await act_in_a_thread(1)
+
+
 class Racy(MemoryStore):
     """Sends messages at the last moment before a run would close."""
 
@@ -122,12 +134,20 @@ def late(kind: MessageKind, name: str, *bodies: str) -> list[Message]:
     return [Message(message_id=f"{kind}:{name}{body}", kind=kind, name=name, body=body) for body in bodies]
 
 
-ALL: list[Workflow[..., Any]] = [takes_notes, stops, handles_slowly, at_once, busy_at_its_end, fails]
+ALL: list[Workflow[..., Any]] = [
+    takes_notes,
+    stops,
+    handles_slowly,
+    at_once,
+    busy_at_its_end,
+    fails,
+    has_a_careless_validator,
+]
 modes = pytest.mark.parametrize("always_replay", [False, True])
 
 
 def racy(always_replay: bool) -> RacyEnvironment:
-    return RacyEnvironment(workflows=ALL, activities=[act], always_replay=always_replay)
+    return RacyEnvironment(workflows=ALL, activities=[act, act_in_a_thread], always_replay=always_replay)
 
 
 async def ended(env: RacyEnvironment, handle: Handle[Any]) -> Any:
@@ -176,6 +196,20 @@ async def test_late_updates_are_validated_and_answered(always_replay: bool) -> N
         found = await env.store.answers([(handle.run_id, f"update:ask[{n}]") for n in (3, -1, 4, -2)])
         assert [one.value if one is not None else "" for one in found] == ["4", None, "5", None]
         assert all("too low" in (one.error or "") for one in found[1::2] if one is not None)
+
+
+@modes
+async def test_a_late_update_whose_validator_acts_parks_the_run_where_it_was(always_replay: bool) -> None:
+    async with racy(always_replay) as env:
+        env.store.late = [late(MessageKind.UPDATE, "ask", "[1]")]
+        handle = await env.start(has_a_careless_validator)
+        await env.advance(5)
+        described = await handle.describe()
+        assert described.state is RunState.NEEDS_CODE
+        assert "the validator of update 'ask'" in described.reason
+        assert [str(line.kind) for line in await handle.journal()] == ["started"]
+        assert len((await env.store.load(handle.run_id)).messages) == 1
+        assert executed == [1]
 
 
 @modes

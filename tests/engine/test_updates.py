@@ -17,9 +17,11 @@ from batuta import (
     UnknownRun,
     Update,
     UpdateFailed,
+    UpdateInterrupted,
     UpdateRejected,
     activity,
     continue_as_new,
+    handlers_done,
     info,
     now,
     random,
@@ -442,6 +444,82 @@ async def test_an_update_that_a_run_leaves_unanswered_when_it_continues_says_so(
         asked = asyncio.create_task(handle.update(slow))
         await env.advance(1)
         await handle.signal(go_on)
-        with pytest.raises(RunClosed, match="is continued: it went on as a new run before it answered update 'slow'"):
+        with pytest.raises(UpdateInterrupted, match=r"'slow' .* continued as new before it answered"):
             await asked
         assert await handle.result() == 0
+
+
+async def test_an_update_that_was_interrupted_is_not_done_twice_under_its_id_but_under_another() -> None:
+    begun: list[str] = []
+    go_on, slow, stop = Signal("go_on"), Update("slow", str), Signal("stop")
+
+    @activity
+    async def begin(said: str) -> None:
+        begun.append(said)
+
+    @workflow
+    async def continues(times: int) -> str:
+        @slow.handle
+        async def handle_it(said: str) -> str:
+            await begin(said)
+            if times:
+                await asyncio.sleep(100)
+            return said.upper()
+
+        if times:
+            await go_on.wait()
+            continue_as_new(times - 1)
+        await stop.wait()
+        return "done"
+
+    async with world(continues, begin) as env:
+        handle = await env.start(continues, 1)
+        asked = asyncio.create_task(handle.update(slow, "one", update_id="1"))
+        await env.advance(1)
+        await handle.signal(go_on)
+        with pytest.raises(UpdateInterrupted):
+            await asked
+        with pytest.raises(UpdateInterrupted, match="another id"):
+            await handle.update(slow, "one", update_id="1")
+        assert begun == ["one"]
+        assert await handle.update(slow, "one", update_id="2") == "ONE"
+        assert begun == ["one", "one"]
+        await handle.signal(stop)
+        await handle.result()
+
+
+async def test_a_run_can_wait_for_its_handlers_before_it_continues_or_ends() -> None:
+    handled: list[int] = []
+    go_on, note, slow = Signal("go_on"), Signal("note", int), Update("slow", int)
+
+    @workflow
+    async def patient(times: int) -> int:
+        @slow.handle
+        async def answer(seconds: int) -> int:
+            await asyncio.sleep(seconds)
+            return seconds
+
+        @note.handle
+        async def take(number: int) -> None:
+            await asyncio.sleep(number)
+            handled.append(number)
+
+        await handlers_done()
+        await go_on.wait()
+        await handlers_done()
+        if times:
+            continue_as_new(times - 1)
+        return info().entries
+
+    async with world(patient) as env:
+        handle = await env.start(patient, 1)
+        for seconds in (10, 20):
+            asked = asyncio.create_task(handle.update(slow, seconds))
+            await handle.signal(note, seconds + 5)
+            await env.advance(1)
+            await handle.signal(go_on)
+            await env.crash()
+            assert await asked == seconds
+        await handle.result()
+    assert handled[-1] == 25
+    assert set(handled) == {15, 25}

@@ -16,14 +16,14 @@ from batuta.errors import StoreError, StoreUnavailable
 from batuta.stores.postgres import PostgresStore
 from batuta.testing import conformance
 from batuta.testing.conformance import MakeStore
-from batuta.testing.conformance.kit import beat, live_worker, outlive_lease, start_owned
+from batuta.testing.conformance.kit import beat, live_worker, making, outlive_lease, start_owned
 from batuta.testing.databases import DatabaseMaker
 from tests.extra.pooler import Pooler
+from tests.stores.postgres.stores import long_up
 
 pytestmark = pytest.mark.extra
 
 PATIENCE = 30.0
-UPTIME_SECONDS = 3_600
 
 
 @pytest.fixture(scope="module")
@@ -44,45 +44,26 @@ def both_url(pooler: Pooler, postgres_url: str) -> str:
     return pooler.url(postgres_url, direct_url=postgres_url)
 
 
-async def _stores(url: str) -> AsyncIterator[MakeStore]:
-    opened: list[PostgresStore] = []
-
-    async def make(namespace: str = "default") -> PostgresStore:
-        new = PostgresStore(url, namespace=namespace)
-        new.shift_clock(UPTIME_SECONDS)
-        await new.open()
-        opened.append(new)
+class _Pooled:
+    @pytest.fixture
+    async def store(self, make_store: MakeStore) -> PostgresStore:
+        new = await make_store()
+        assert isinstance(new, PostgresStore)
         return new
 
-    yield make
-    for each in opened:
-        await each.close()
 
-
-class _WithDirect:
+class _WithDirect(_Pooled):
     @pytest.fixture
     async def make_store(self, both_url: str) -> AsyncIterator[MakeStore]:
-        async for make in _stores(both_url):
+        async with making(long_up(both_url)) as make:
             yield make
 
-    @pytest.fixture
-    async def store(self, make_store: MakeStore) -> PostgresStore:
-        new = await make_store()
-        assert isinstance(new, PostgresStore)
-        return new
 
-
-class _Alone:
+class _Alone(_Pooled):
     @pytest.fixture
     async def make_store(self, pooled_url: str) -> AsyncIterator[MakeStore]:
-        async for make in _stores(pooled_url):
+        async with making(long_up(pooled_url)) as make:
             yield make
-
-    @pytest.fixture
-    async def store(self, make_store: MakeStore) -> PostgresStore:
-        new = await make_store()
-        assert isinstance(new, PostgresStore)
-        return new
 
 
 class TestStart(_WithDirect, conformance.StartConformance): ...
@@ -184,23 +165,21 @@ async def test_without_a_direct_address_nobody_is_taken_for_dead_before_the_leas
     pooled_url: str, postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        async for make in _stores(pooled_url):
-            behind = await make()
-            async for make_direct in _stores(postgres_url):
-                direct = await make_direct()
-                hidden, seen = await live_worker(behind), await live_worker(direct)
-                pen = await start_owned(behind, hidden)
-                assert hidden.worker_id not in (await beat(direct, seen)).peers
-                assert (await beat(behind, hidden)).alive
-                await outlive_lease(behind, direct)
-                await direct.register(seen)
-                assert (await beat(direct, seen, reap=True)).reaped == 1
-                assert (await direct.get_run(pen.run_id)).owner is None
+        async with making(long_up(pooled_url)) as make, making(long_up(postgres_url)) as make_direct:
+            behind, direct = await make(), await make_direct()
+            hidden, seen = await live_worker(behind), await live_worker(direct)
+            pen = await start_owned(behind, hidden)
+            assert hidden.worker_id not in (await beat(direct, seen)).peers
+            assert (await beat(behind, hidden)).alive
+            await outlive_lease(behind, direct)
+            await direct.register(seen)
+            assert (await beat(direct, seen, reap=True)).reaped == 1
+            assert (await direct.get_run(pen.run_id)).owner is None
     assert "is a pooler (statement_cache_size=0) and there is no direct_url" in caplog.text
 
 
 async def test_with_a_direct_address_a_worker_that_is_gone_is_seen_at_once(both_url: str) -> None:
-    async for make in _stores(both_url):
+    async with making(long_up(both_url)) as make:
         one, two = await make(), await make()
         dead, seen = await live_worker(one, lease=1_000 * SECOND), await live_worker(two)
         async with one.heart(dead.worker_id):

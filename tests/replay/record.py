@@ -78,6 +78,8 @@ SCENARIOS: dict[str, Scenario] = {
     "sends": plain(w.sends, id="id"),
     "goes_on": plain(w.goes_on, 2, []),
     "goes_on_by_itself": plain(w.goes_on_by_itself, 0),
+    "tidies_up_and_goes_on": plain(w.tidies_up_and_goes_on, 0),
+    "passes_a_safe_point": plain(w.passes_a_safe_point, 1),
     "tries_again": plain(w.tries_again, retry=Retry(attempts=3, jitter=0)),
     "changed": plain(w.changed),
     "named_timers": plain(w.named_timers),

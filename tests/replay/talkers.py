@@ -3,7 +3,19 @@
 import asyncio
 from typing import Any
 
-from batuta import Handle, Query, Signal, Update, UpdateFailed, UpdateRejected, Workflow, activity, publish, workflow
+from batuta import (
+    Handle,
+    Query,
+    Signal,
+    Update,
+    UpdateFailed,
+    UpdateRejected,
+    Workflow,
+    activity,
+    handlers_done,
+    publish,
+    workflow,
+)
 from batuta.testing import Environment
 
 approve = Signal("approve", bool)
@@ -105,6 +117,34 @@ async def send_as_it_ends(env: Environment) -> Handle[Any]:
     return handle
 
 
-ALL: list[Workflow[..., Any]] = [signalled, updated, reads_before_it_ends]
+@workflow
+async def waits_for_its_handlers() -> list[int]:
+    numbers: list[int] = []
+
+    @add.handle
+    async def append(number: int) -> int:
+        numbers.append(await weigh(number))
+        return len(numbers)
+
+    await stop.wait()
+    await handlers_done()
+    return numbers
+
+
+async def ask_before_it_ends(env: Environment) -> Handle[Any]:
+    handle = await env.start(waits_for_its_handlers)
+    asked = [asyncio.create_task(handle.update(add, number, update_id=f"u{number}")) for number in (1, 2)]
+    await env.advance(0.5)
+    await handle.signal(stop)
+    await asyncio.gather(*asked)
+    return handle
+
+
+ALL: list[Workflow[..., Any]] = [signalled, updated, reads_before_it_ends, waits_for_its_handlers]
 ACTIVITIES = [weigh]
-SCENARIOS = {"signalled": signal_it, "updated": update_it, "reads_before_it_ends": send_as_it_ends}
+SCENARIOS = {
+    "signalled": signal_it,
+    "updated": update_it,
+    "reads_before_it_ends": send_as_it_ends,
+    "waits_for_its_handlers": ask_before_it_ends,
+}

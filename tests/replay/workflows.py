@@ -361,6 +361,28 @@ async def goes_on_by_itself(number: int) -> int:
     return number
 
 
+@workflow(continue_after=3)
+async def tidies_up_and_goes_on(number: int) -> int:
+    number += len(await echo("x"))
+    await safe_point(number)
+    if number < 2:
+        number += len(await echo("y"))
+    try:
+        await safe_point(number)
+    finally:
+        await echo("tidied up")
+    return number
+
+
+@workflow
+async def passes_a_safe_point(left: int) -> str:
+    said = await echo(f"{left} left")
+    await safe_point(100)
+    if left:
+        continue_as_new(left - 1)
+    return said
+
+
 @workflow
 async def tries_again() -> int:
     if info().attempt < 3:
@@ -422,6 +444,8 @@ ALL: list[Workflow[..., Any]] = [
     sends,
     goes_on,
     goes_on_by_itself,
+    tidies_up_and_goes_on,
+    passes_a_safe_point,
     tries_again,
     changed,
     named_timers,

@@ -12,27 +12,20 @@ from batuta.stores.memory import MemoryDatabase, MemoryStore
 from batuta.stores.sqlite.store import SqliteStore
 from batuta.testing import conformance
 from batuta.testing.conformance import MakeStore
+from batuta.testing.conformance.kit import making
 
 
 @pytest.fixture(params=["memory", "sqlite"])
 async def make_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MakeStore]:
-    opened: list[Store] = []
     database = MemoryDatabase()
 
-    async def make(namespace: str = "default") -> Store:
-        new: Store
+    def new(namespace: str) -> Store:
         if request.param == "memory":
-            new = MemoryStore(database, namespace)
-        else:
-            new = SqliteStore(tmp_path / "batuta.db", namespace)
-        await new.migrate()
-        await new.open()
-        opened.append(new)
-        return new
+            return MemoryStore(database, namespace)
+        return SqliteStore(tmp_path / "batuta.db", namespace)
 
-    yield make
-    for each in opened:
-        await each.close()
+    async with making(new, migrate=True) as make:
+        yield make
 
 
 @pytest.fixture

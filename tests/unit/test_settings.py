@@ -25,6 +25,12 @@ def test_a_variable_that_cannot_be_read_is_named(name: str, text: str) -> None:
         Settings.from_env({f"BATUTA_{name}": text})
 
 
+def test_a_run_may_not_go_too_far_ahead() -> None:
+    assert Settings(undurable_entries=1_000).undurable_entries == 1_000
+    with pytest.raises(InvalidInput, match="undurable_entries=1001 must be at most 1000"):
+        Settings(undurable_entries=1_001)
+
+
 def test_strange_variables_are_told_with_the_nearest_name() -> None:
     env = {"BATUTA_MAX_RUMS": "5", "BATUTA_DATABASE_URL": "x", "BATUTA_MAX_RUNS": "1", "PATH": "y"}
     assert Settings.strange_variables(env) == ["BATUTA_MAX_RUMS is not a setting; did you mean 'max_runs'?"]

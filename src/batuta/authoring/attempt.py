@@ -30,9 +30,12 @@ class ActivityInfo(Struct, frozen=True, kw_only=True):
     attempt: int
     run_id: RunId
     id: str
+    """Of the run that called it, as are `run_id` and `seq`, also where another queue executes it."""
     seq: int
     started_at: datetime
     namespace: str
+    ref: AttemptRef
+    """What `token` names."""
     last_details: str | None = None
     """JSON of the last heartbeat's details."""
     is_lost: Callable[[], bool]
@@ -40,7 +43,7 @@ class ActivityInfo(Struct, frozen=True, kw_only=True):
     @property
     def token(self) -> str:
         """Names this attempt to whoever completes it from outside: `client.complete(token, value)`."""
-        return AttemptRef(self.namespace, self.run_id, self.seq, self.attempt).token()
+        return self.ref.token()
 
     @property
     def cancelled(self) -> bool:

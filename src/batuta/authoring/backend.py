@@ -90,7 +90,7 @@ class Ending(Struct):
 
 
 class Answer(Struct):
-    """To an update. The error is UpdateRejected, UpdateFailed or RunClosed."""
+    """To an update. The error is UpdateRejected, UpdateFailed, UpdateInterrupted or RunClosed."""
 
     value: Raw | None = None
     error: Failure | None = None
@@ -205,8 +205,8 @@ class Backend(Protocol):
         """Wait for the end."""
         ...
 
-    async def cancel(self, ref: RunRef, reason: str) -> None:
-        """Ask the run to end. Raises RunClosed."""
+    async def cancel(self, ref: RunRef, reason: str, *, again: bool) -> bool:
+        """Ask the run to end. False when it was asked before, and is not to be asked `again`. Raises RunClosed."""
         ...
 
     async def terminate(self, ref: RunRef, reason: str) -> None:

@@ -19,7 +19,8 @@ def continue_as_new(*args: Any, version: str | None = None) -> NoReturn:
     """End this run here and go on as a new one of the same id, with these arguments and an empty journal.
 
     Messages that are unread, or taken and not yet received, go on with it; queue, timeouts, retry, tags and memo stay.
-    Activities in flight are cancelled, children are told by their policy. `version` is that of the next run's
+    Activities in flight are cancelled, children are told by their policy, updates whose handlers are not done raise
+    UpdateInterrupted at their callers: `await handlers_done()` first. `version` is that of the next run's
     definition; without it, this one's. Call it in the workflow's own coroutine, not in a task. Raises InvalidInput or
     TypeError, and the run goes on, when the arguments do not fit; those of another version are checked where it runs.
     """
@@ -33,5 +34,5 @@ async def safe_point(*args: Any) -> None:
     a signal or update that is not done. Otherwise, and in most calls, nothing happens.
     """
     kin = kinship("safe_point()")
-    if kin.at_safe_point():
+    if kin.at_safe_point(args):
         kin.continue_as_new(args, None)

@@ -64,7 +64,7 @@ class Kinship(Protocol):
     ) -> Coroutine[Any, Any, ChildRun]: ...
     def send(self, id: str, name: str, value: Any, decoder: Decoder | None) -> Coroutine[Any, Any, None]: ...
     def continue_as_new(self, args: tuple[Any, ...], version: str | None) -> NoReturn: ...
-    def at_safe_point(self) -> bool: ...
+    def at_safe_point(self, args: tuple[Any, ...]) -> bool: ...
 
 
 class Child(Generic[R]):
@@ -83,7 +83,7 @@ class Child(Generic[R]):
         return value
 
     async def cancel(self, reason: str = "") -> None:
-        """Ask it to end; it may clean up first, and may refuse. Nothing when it has ended already."""
+        """Ask it to end; it may clean up first, and may refuse. Nothing when it has ended, or was asked before."""
         self._run.cancel(check_reason(reason))
 
     async def signal(self, signal: Any, value: Any = None) -> None:

@@ -25,8 +25,8 @@ class JobOverrides(Struct, frozen=True, omit_defaults=True):
     timeout: float | None = None
     total_timeout: float | None = None
     heartbeat: float | None = None
-    batch: int = 0
-    """It is called when a batch of that many is done."""
+    batch: int | None = None
+    """It is called when a batch of that many is done; there may be none in it."""
 
 
 class JobRequest(Struct, kw_only=True):
@@ -73,10 +73,19 @@ def job_requests(calls: Iterable[Any], limit: int) -> list[JobRequest]:
             raise InvalidInput(f"call {place} of the batch is {call!r}: give calls of jobs, such as send.call('a')")
         try:
             requests.append(call_request(call, call.options, limit))
-        except InvalidInput as error:
+        except (InvalidInput, TypeError) as error:
             error.args = (f"call {place} of the batch ({call!r}): {error}", *error.args[1:])
             raise
     return requests
+
+
+def callback_request(call: object, limit: int) -> JobRequest | None:
+    """What is called when a batch is done. Raises InvalidInput."""
+    if call is None:
+        return None
+    if not isinstance(call, JobCall):
+        raise InvalidInput(f"on_done={call!r} must be a call of a job, such as report.call()")
+    return call_request(call, call.options, limit)
 
 
 def call_request(call: JobCall[Any], options: dict[str, Any], limit: int) -> JobRequest:

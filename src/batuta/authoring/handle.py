@@ -99,9 +99,9 @@ class Handle(Generic[R]):
     async def update(self, update: Any, *args: Any, update_id: str | None = None, timeout: float | None = None) -> Any:
         """Ask the run to do something, and wait for its answer. The request is durable once it is sent.
 
-        Raises UpdateRejected, UpdateFailed (with the handler's error as its cause), RunClosed when no answer will come,
-        and TimeoutError after `timeout` seconds: the request stays, and asking again with the same `update_id` waits
-        for the same answer.
+        Raises UpdateRejected, UpdateFailed (with the handler's error as its cause), UpdateInterrupted when the run
+        continued as new before it answered, RunClosed when no answer will come, and TimeoutError after `timeout`
+        seconds: the request stays, and asking again with the same `update_id` waits for the same answer.
         """
         letter = update_letter(update, args, update_id, self._limit)
         if timeout is None:
@@ -153,9 +153,14 @@ class Handle(Generic[R]):
         what = f"the published value {name!r}"
         return decode(values[name], decoder_for(type, what), what)
 
-    async def cancel(self, reason: str = "") -> None:
-        """Ask the run to end; its code may clean up first, and may refuse."""
-        await self._backend.cancel(self._ref, check_reason(reason))
+    async def cancel(self, reason: str = "", *, again: bool = False) -> bool:
+        """Ask the run to end; its code may clean up first, and may refuse.
+
+        False when it was asked before: a run hears one cancel, so that a second does not cut off its clean-up, and
+        nothing has changed. `again` asks once more a run that went on, or whose clean-up takes too long: it always
+        hears that. Raises RunClosed.
+        """
+        return await self._backend.cancel(self._ref, check_reason(reason), again=again)
 
     async def terminate(self, reason: str = "") -> None:
         """End the run at once. Its code is not told."""
@@ -180,7 +185,7 @@ class Handle(Generic[R]):
         return await self._backend.attempts(self._ref)
 
     async def journal(self) -> list[JournalLine]:
-        """Every entry so far."""
+        """Every entry so far, of this run alone. Raises UnknownRun."""
         return await self._backend.journal(self._ref)
 
     def __repr__(self) -> str:

@@ -136,6 +136,15 @@ class Query(_Definition, Generic[A_co]):
         return fn
 
 
+async def handlers_done() -> None:
+    """Wait until every handler of a signal or update that has begun is done: also of those that come meanwhile.
+
+    For the end of a workflow and before `continue_as_new`, which do not wait for handlers. Not for a handler itself: it
+    would wait for its own end.
+    """
+    await _messages("handlers_done()").handlers_done()
+
+
 def publish(name: str, value: Any) -> None:
     """Show a value outside, under a name; a later one takes its place. Clients read it with `handle.published`.
 

@@ -20,15 +20,24 @@ class AttemptRef(Struct, array_like=True, frozen=True):
     run_id: RunId
     seq: int
     attempt: int
+    entry: int = -1
+    """The entry that called it: what ended the call comes later. Not in the tokens of older versions."""
 
     def token(self) -> str:
         """Opaque to its holders. As hard to guess as a run's id; whoever has it can complete the attempt."""
-        packed = (self.namespace, self.run_id.bytes, self.seq, self.attempt)
-        data = msgspec.msgpack.encode(packed)
+        data = msgspec.msgpack.encode(_Packed(self.namespace, self.run_id.bytes, self.seq, self.attempt, self.entry))
         return urlsafe_b64encode(zlib.crc32(data).to_bytes(4, "big") + data).decode().rstrip("=")
 
 
-_decoder = msgspec.msgpack.Decoder(tuple[str, bytes, int, int])
+class _Packed(Struct, array_like=True):
+    namespace: str
+    run_id: bytes
+    seq: int
+    attempt: int
+    entry: int = -1
+
+
+_decoder = msgspec.msgpack.Decoder(_Packed)
 
 
 def parse_token(token: object) -> AttemptRef:
@@ -39,8 +48,8 @@ def parse_token(token: object) -> AttemptRef:
         raw = urlsafe_b64decode(token.encode("ascii") + b"=" * (-len(token) % 4))
         if zlib.crc32(raw[4:]).to_bytes(4, "big") != raw[:4]:
             raise ValueError("its check sum is wrong")
-        namespace, run_id, seq, attempt = _decoder.decode(raw[4:])
-        return AttemptRef(namespace, UUID(bytes=run_id), seq, attempt)
+        found = _decoder.decode(raw[4:])
+        return AttemptRef(found.namespace, UUID(bytes=found.run_id), found.seq, found.attempt, found.entry)
     except (TypeError, ValueError, msgspec.MsgspecError) as error:
         raise InvalidToken(
             f"{str(token)[:100]!r} is no token of an activity ({error}): pass on `activity_info().token` unchanged"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -98,7 +99,7 @@ def _limit(option: str, text: str) -> str | int | None:
         raise InvalidInput(f"--{option.replace('_', '-')} {text!r} must be a whole number, or {_NONE}") from None
 
 
-async def _queues(place: Place) -> list[QueueInfo]:
+async def _queues(place: Place) -> Sequence[QueueInfo]:
     async with place.client() as client:
         return await client.queues()
 

@@ -57,7 +57,11 @@ async def _work(
         declared = {one.name if isinstance(one, Queue) else one: one for one in app.queues}
         chosen = {name: declared.get(name, name) for name in queues or declared}
         worker: Any = client.worker(
-            workflows=app.workflows, activities=app.activities, jobs=app.jobs, queues=[*chosen.values()]
+            workflows=app.workflows,
+            activities=app.activities,
+            jobs=app.jobs,
+            queues=[*chosen.values()],
+            schedules=app.schedules,
         )
         asked = _stop_signals()
         await worker.start()
@@ -65,7 +69,7 @@ async def _work(
         await asked[0].wait()
         drained = await _stop(worker, grace, asked[1])
         log.info("left %s", "in order" if drained else "at once; what was in flight will run elsewhere")
-        return {"queues": chosen, "workflows": sorted(w.name for w in app.workflows), "drained": drained}
+        return {"queues": [*chosen], "workflows": sorted(w.name for w in app.workflows), "drained": drained}
 
 
 def _stop_signals() -> tuple[asyncio.Event, asyncio.Event]:

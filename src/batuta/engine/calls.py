@@ -14,7 +14,9 @@ from batuta.authoring.attempt import ActivityInfo
 from batuta.authoring.checkpoints import BatchInfo
 from batuta.authoring.definitions import Activity
 from batuta.authoring.failures import to_failure
+from batuta.authoring.tokens import AttemptRef
 from batuta.engine.machine import PendingActivity
+from batuta.engine.routes import Caller, caller_of
 from batuta.errors import ActivityCancelled, ActivityTimeout, LostAttempt, WorkerError
 from batuta.journal.failures import Failure
 from batuta.journal.records import Attempt
@@ -93,16 +95,19 @@ class Call(Struct, eq=False):
     # -- what its code asks, in whatever thread
 
     def info(self) -> ActivityInfo:
-        run = self.run
+        run, seq = self.run, self.seq
+        caller = caller_of(run.machine.start) or Caller(run.identity.id, run.run_id, seq)
+        namespace = run.identity.namespace
         return ActivityInfo(
-            key=run.machine.key(self.seq, self.pending.name),
+            key=run.machine.key(seq, self.pending.name),
             name=self.pending.name,
             attempt=self.attempt,
-            run_id=run.run_id,
-            id=run.identity.id,
-            seq=self.seq,
+            run_id=caller.run_id,
+            id=caller.id,
+            seq=caller.seq,
             started_at=_EPOCH + timedelta(microseconds=self.started_at),
-            namespace=run.identity.namespace,
+            namespace=namespace,
+            ref=AttemptRef(namespace, run.run_id, seq, self.attempt, self.pending.entry),
             last_details=self.details,
             is_lost=self.is_lost,
         )

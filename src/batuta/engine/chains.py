@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from msgspec import UNSET, Raw, json
@@ -12,7 +14,7 @@ from batuta.authoring.retry import Retry
 from batuta.clock import SECOND
 from batuta.engine.routes import with_attempts
 from batuta.ids import derived_run_id, jitter, seed_of
-from batuta.journal.entries import Body, Command, CommandKind, Entry, StartInfo
+from batuta.journal.entries import Body, Carried, Command, CommandKind, Entry, StartInfo
 from batuta.journal.outcomes import completed_outcome, ended_outcome
 from batuta.journal.records import Effects, Move, Successor
 from batuta.journal.states import RunState
@@ -20,6 +22,11 @@ from batuta.journal.states import RunState
 if TYPE_CHECKING:
     from batuta.engine.live import LiveRun
     from batuta.engine.machine import Machine
+
+log = logging.getLogger("batuta.engine")
+
+_MANY = 1_000
+"""Signals that are carried on without a word."""
 
 _CLOSES = {
     CommandKind.COMPLETE: RunState.COMPLETED,
@@ -54,6 +61,9 @@ def add_retry(run: LiveRun, effects: Effects, entry: Entry, command: Command) ->
 def _successor(machine: Machine, seq: int, at: int, arguments: bytes, version: str, attempt: int = 1) -> Successor:
     before = machine.start
     run_id = derived_run_id(at, before.key_base, seq)
+    carried = machine.mailbox.unreceived() if machine.mailbox is not None else []
+    if len(carried) > _MANY:
+        _warn(machine, carried)
     start = StartInfo(
         before.name,
         seed_of(run_id),
@@ -63,7 +73,7 @@ def _successor(machine: Machine, seq: int, at: int, arguments: bytes, version: s
         execution_timeout=before.execution_timeout,
         attempt=attempt,
         retry=before.retry,
-        carried=machine.mailbox.unreceived() if machine.mailbox is not None else [],
+        carried=carried,
     )
     return Successor(
         run_id=run_id,
@@ -74,6 +84,21 @@ def _successor(machine: Machine, seq: int, at: int, arguments: bytes, version: s
         timeout=before.timeout,
         execution_timeout=before.execution_timeout,
         start=json.encode(Body(value=Raw(arguments), start=start)).decode(),
+    )
+
+
+def _warn(machine: Machine, carried: list[Carried]) -> None:
+    """They are acknowledged, so they must go on; each run of the chain begins with reading and writing them all."""
+    id, names = machine.identity.id, Counter(letter.name for letter in carried).most_common(3)
+    text = ", ".join(f"{count:,} of {name!r}" for name, count in names)
+    machine.log(
+        lambda: log.warning(
+            "run %s carries %s signals that its code has not received (%s): it should "
+            "receive them, or nobody should send them",
+            id,
+            f"{len(carried):,}",
+            text,
+        )
     )
 
 

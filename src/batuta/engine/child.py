@@ -23,6 +23,7 @@ from batuta.authoring.attempt import ActivityInfo, CompleteLater, current_activi
 from batuta.authoring.checkpoints import BatchInfo
 from batuta.authoring.definitions import Activity
 from batuta.authoring.failures import to_exception, to_failure
+from batuta.authoring.tokens import AttemptRef
 from batuta.errors import InvalidInput
 from batuta.ids import RunId
 from batuta.journal.failures import Failure
@@ -50,6 +51,7 @@ class Request(Struct, kw_only=True):
     seq: int
     started_at: datetime
     namespace: str
+    ref: AttemptRef
     last_details: str | None
 
 
@@ -70,6 +72,7 @@ class ChildAttempt:
             seq=asked.seq,
             started_at=asked.started_at,
             namespace=asked.namespace,
+            ref=asked.ref,
             last_details=self._details,
             is_lost=bool,  # never: a process whose attempt is lost is killed
         )

@@ -8,9 +8,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from batuta.authoring.definitions import Place, Workflow
-from batuta.engine.jobs import JobWorkflow
+from batuta.engine.jobs import EarlyRun
 from batuta.engine.live import LiveRun
-from batuta.journal.records import WorkerInfo
+from batuta.engine.routes import RoutedCall
+from batuta.journal.records import RunKind, Tape, WorkerInfo
 from batuta.settings import Settings
 
 _AVOID_SECONDS = 5.0
@@ -29,23 +30,40 @@ class Intake:
         self._limits = dict(limits)
         self._taken = dict.fromkeys(limits, 0)
         self._avoided: dict[str, float] = {}
-        jobs = {code: one for code, one in workflows.items() if isinstance(one, JobWorkflow)}
-        self._places = _places({one.activity.place for one in jobs.values()}, settings)
+        self.calls = 0
+        """Runs in memory that are one call."""
+        calls = {code: one for code, one in workflows.items() if isinstance(one, RoutedCall)}
+        self._places = _places({one.activity.place for one in calls.values()}, settings)
         self._most_leaving = 2 * settings.claim_batch
         self._info = info
-        self._without_jobs = replace(info, code={code: mark for code, mark in info.code.items() if code not in jobs})
-        self._has_jobs, self._has_others = bool(jobs), len(jobs) < len(workflows)
+        self._other_work = replace(info, code={code: mark for code, mark in info.code.items() if code not in calls})
+        self._has_calls, self._has_others = bool(calls), len(calls) < len(workflows)
 
     # -- so many of a queue
 
-    def enter(self, queue: str) -> None:
+    def expect(self, tapes: Iterable[Tape], *, sign: int = 1) -> None:
+        """Claimed runs that are on their way into memory, where they `enter`; with the sign -1: they are there."""
+        if self._has_calls or self._limits:
+            for tape in tapes:
+                if tape.run.kind is not RunKind.WORKFLOW:
+                    self.calls += sign
+                if tape.run.queue in self._taken:
+                    self._taken[tape.run.queue] += sign
+
+    def enter(self, queue: str, workflow: Workflow[..., Any]) -> None:
         """A run of that queue comes in."""
+        if isinstance(workflow, RoutedCall):
+            self.calls += 1
         if queue in self._taken:
             self._taken[queue] += 1
 
-    def leave(self, queue: str) -> None:
-        if queue in self._taken:
-            self._taken[queue] -= 1
+    def leave(self, run: LiveRun) -> None:
+        if run.is_call:
+            self.calls -= 1
+        if self._taken:
+            queue = run.row.queue if isinstance(run, EarlyRun) else run.identity.queue
+            if queue in self._taken:
+                self._taken[queue] -= 1
 
     def room(self) -> dict[str, int] | None:
         """How many more of each queue that has a limit here."""
@@ -64,12 +82,12 @@ class Intake:
         """The store has refused an owned start into it: it is paused, or has limits."""
         self._avoided[queue] = now + _AVOID_SECONDS
 
-    # -- no more jobs than can begin soon
+    # -- no more calls than can begin soon: jobs, and activities from elsewhere
 
     def appetite(self, runs: Iterable[LiveRun]) -> tuple[WorkerInfo, int | None]:
         """As whom to claim, and how many at most; None: as many as fit. 0: nothing now, until a run leaves."""
-        if not self._has_jobs:
-            return self._info, None
+        if self.calls <= self._places:
+            return self._info, 2 * self._places - self.calls if self._has_calls else None
         here = leaving = 0
         for run in runs:
             if run.is_call:
@@ -80,10 +98,10 @@ class Intake:
         room = 2 * self._places - here
         if leaving < self._most_leaving and room * 4 > self._places:
             return self._info, room
-        return self._without_jobs, None if self._has_others else 0
+        return self._other_work, None if self._has_others else 0
 
 
 def _places(kinds: set[Place], settings: Settings) -> int:
-    """How many jobs of these kinds can be executed at once."""
+    """How many calls of these kinds can be executed at once."""
     most = {Place.LOOP: settings.max_activities, Place.THREAD: settings.threads, Place.PROCESS: settings.processes}
     return sum(most[kind] for kind in kinds)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from batuta.engine.machine import Machine
 
 _LONGEST_ID = 500
+_ANOTHER_ID = "give the child another id, or none, wait until that run is closed, or send() to it"
 
 
 class PendingChild:
@@ -180,16 +181,32 @@ class Kin:
         codec.decode_args(data)
         raise ContinueAsNew(data, following)
 
-    def at_safe_point(self) -> bool:
-        """Whether to continue as new here. In replay, what was done when this turn was live."""
+    def at_safe_point(self, args: tuple[Any, ...]) -> bool:
+        """Whether to continue as new here; kept on the tape. In replay, what was done when this turn was live."""
         machine = self._machine
         machine.check_alive()
         busy = machine.mailbox is not None and machine.mailbox.is_handling()
         if busy or machine.activities or self.waits() or machine.next_timer() is not None:
             return False
-        if machine.recorded is not None:
-            return any(command.kind is CommandKind.CONTINUE for command in machine.recorded)
-        return machine.continue_hint()
+        if machine.recorded is None:
+            goes_on = machine.continue_hint()
+        else:
+            place = len(machine.commands)
+            found = machine.recorded[place] if place < len(machine.recorded) else None
+            if found is not None and found.kind is CommandKind.CONTINUE:
+                # Of a journal older than the mark, or its code continued right here, with the same arguments.
+                return self._is_input(found, args)
+            goes_on = found is not None and found.kind is CommandKind.SAFE_POINT
+        if goes_on:
+            machine.commands.append(Command(machine.next_seq(), CommandKind.SAFE_POINT))
+        return goes_on
+
+    def _is_input(self, command: Command, args: tuple[Any, ...]) -> bool:
+        machine = self._machine
+        try:
+            return command.value == Raw(machine.workflow.codec.encode_args(args, {}, machine.limit))
+        except (TypeError, InvalidInput):
+            return False
 
     # -- inputs
 
@@ -323,7 +340,7 @@ def refusal_failure(refusal: Refusal, namespace: str) -> Failure:
     error: BatutaError
     match refusal.error:
         case "AlreadyStarted":
-            error = AlreadyStarted(refusal.id, refusal.state or "open")
+            error = AlreadyStarted(refusal.id, refusal.state or "open", _ANOTHER_ID)
         case "UnknownRun":
             error = UnknownRun(refusal.id, namespace)
         case _:

@@ -62,6 +62,8 @@ class PendingActivity(Struct, eq=False):
     data: bytes
     options: ActivityOptions
     issued_at: int
+    entry: int = 0
+    """That of the turn which called it."""
     future: RunFuture = cast(RunFuture, None)
     """Set when it is known where it is executed."""
 
@@ -325,7 +327,7 @@ class Machine:
             data = codec.encode_args(args, kwargs, self.limit)
         else:
             data = encode(arguments, f"the input of activity {name!r}", self.limit)
-        pending = PendingActivity(name, codec, result, data, options, issued_at or self.at)
+        pending = PendingActivity(name, codec, result, data, options, issued_at or self.at, self.entries - 1)
         if (options.queue is not None or self.recorded is not None) and (to := routed_to(self, options)) is not None:
             return await call_routed(self, pending, to)
         self._seq = seq = self._seq + 1

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from msgspec import UNSET, Raw
 
 from batuta.engine.loop import RunFuture
-from batuta.errors import InvalidInput, Nondeterministic, RunClosed, UnknownQuery, UpdateFailed
+from batuta.errors import InvalidInput, Nondeterministic, RunClosed, UnknownQuery, UpdateFailed, UpdateInterrupted
 from batuta.journal.entries import Body, Carried, CommandKind
 from batuta.serde import Codec, Decoder, decode, encode
 
@@ -80,6 +80,8 @@ class Mailbox:
         self._arrived = self._receivers = self._handled = 0
         self._handles_signals = False
         self._misfits: dict[str, int] = {}
+        self._idle: list[RunFuture] = []
+        """Of code that waits for the handlers."""
 
     def listens(self) -> bool:
         """Whether a message could wake the run's code."""
@@ -88,6 +90,20 @@ class Mailbox:
     def is_handling(self) -> bool:
         """Whether a handler of a signal or update is not done."""
         return self._handled > 0 or bool(self._open)
+
+    async def handlers_done(self) -> None:
+        self._machine.check_alive()
+        while self.is_handling():
+            idle = RunFuture(loop=self._machine.loop)
+            self._idle.append(idle)
+            await idle
+
+    def _one_done(self) -> None:
+        if self._idle and not self.is_handling():
+            waiting, self._idle = self._idle, []
+            for idle in waiting:
+                if not idle.done():
+                    idle.set_result(None)
 
     # -- signals
 
@@ -180,6 +196,7 @@ class Mailbox:
             self._machine.fail(error)
         finally:
             self._handled -= 1
+            self._one_done()
 
     def _box(self, name: str) -> _Box:
         found = self._boxes.get(name)
@@ -251,13 +268,14 @@ class Mailbox:
     def _say(self, name: str, message_id: str, data: bytes | None = None, error: Exception | None = None) -> None:
         if self._open.pop(message_id, None) is not None:
             self._machine.issue_beyond(CommandKind.ANSWER, name, data, error, to=message_id)
+            self._one_done()
 
     def close(self, *, continues: bool) -> None:
         """The run ends: who still waits for an answer is told that none will come."""
-        state, how = ("continued", "went on as a new run") if continues else ("closed", "ended")
+        id = self._machine.identity.id
         for message_id, name in list(self._open.items()):
-            ended = RunClosed(self._machine.identity.id, state, f"it {how} before it answered update {name!r}")
-            self._say(name, message_id, error=ended)
+            ended = RunClosed(id, "closed", f"it ended before it answered update {name!r}")
+            self._say(name, message_id, error=UpdateInterrupted(name, id) if continues else ended)
 
     # -- queries
 

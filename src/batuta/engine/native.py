@@ -26,14 +26,15 @@ from batuta.authoring.queues import Queue, QueueInfo
 from batuta.authoring.schedules import Schedule
 from batuta.authoring.tokens import AttemptRef
 from batuta.clock import SECOND, Clock, SystemClock
-from batuta.engine import outside
 from batuta.engine.closing import close_from_outside
 from batuta.engine.committer import MustQueue
+from batuta.engine.completing import Completing
 from batuta.engine.completion import Completion
 from batuta.engine.enqueueing import batch_runs, job_run, last_run, needs_clock
 from batuta.engine.following import last_of_chain
 from batuta.engine.guests import Entering
 from batuta.engine.queues import change_limits, queue_info
+from batuta.engine.relations import CANCEL_AGAIN
 from batuta.engine.rows import small
 from batuta.engine.session import Session
 from batuta.engine.slots import Plan
@@ -53,7 +54,7 @@ from batuta.errors import (
     WorkflowBroken,
 )
 from batuta.failpoints import failpoint
-from batuta.ids import RunId, new_run_id, seed_of
+from batuta.ids import RunId, new_message_id, new_run_id, seed_of
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, decode_body
 from batuta.journal.failures import Failure
 from batuta.journal.records import Attempt, IfExists, Message, MessageKind, NewRun, Run, RunFilter, StartOutcome
@@ -71,8 +72,9 @@ class NativeBackend:
         self._workers: list[Worker] = []
         self._waiters = Waiters(store, self._runs_here)
         self._starter = Starter(store)
+        self._completing = Completing(store)
         self._messenger = Messenger(store, self._waiters, self._code_here)
-        self.schedules = NativeSchedules(store, _new_run)
+        self.schedules = NativeSchedules(store, _unowned)
 
     # -- starting
 
@@ -232,13 +234,20 @@ class NativeBackend:
 
     # -- ending runs from outside
 
-    async def cancel(self, ref: RunRef, reason: str) -> None:
-        # One name for all: asking again, or repeating a call whose answer was lost, must not cancel the clean-up.
+    async def cancel(self, ref: RunRef, reason: str, *, again: bool) -> bool:
+        # One name for all: asking twice, or repeating a call whose answer was lost, must not cancel the clean-up.
         message = Message(message_id=f"cancel:{ref.run_id}", kind=MessageKind.CANCEL, name=reason)
-        if not await self._store.send(ref.run_id, message):
-            run = await last_of_chain(self._store, ref.run_id)
-            if run.state in CLOSED:
-                raise RunClosed(run.id, str(run.state))
+        if again:
+            message.message_id, message.body = f"cancel:{new_message_id()}", CANCEL_AGAIN
+        if await self._store.send(ref.run_id, message):
+            return True
+        run = await last_of_chain(self._store, ref.run_id)
+        if run.state in CLOSED:
+            raise RunClosed(run.id, str(run.state))
+        if run.run_id == ref.run_id:
+            return False
+        message.message_id = f"cancel:{run.run_id}"  # that one was asked, and continued as this one
+        return await self._store.send(run.run_id, message)
 
     async def terminate(self, ref: RunRef, reason: str) -> None:
         for _ in range(100):
@@ -261,10 +270,10 @@ class NativeBackend:
 
     async def answer_activity(self, ref: AttemptRef, answer: Raw | Failure) -> None:
         body = Body(error=answer) if isinstance(answer, Failure) else Body(value=answer)
-        await outside.answer(self._store, ref, body)
+        await self._completing.answer(ref, body)
 
     async def beat_activity(self, ref: AttemptRef, details: Raw) -> None:
-        await outside.beat(self._store, ref, Body(value=details))
+        await self._completing.beat(ref, Body(value=details))
 
     # -- reading
 
@@ -303,6 +312,8 @@ class NativeBackend:
         lines: list[JournalLine] = []
         while page := await self._store.journal(ref.run_id, lines[-1].ord if lines else -1):
             lines.extend(_line(entry) for entry in page)
+        if not lines:
+            await self._store.get_run(ref.run_id)  # has it none, or is it not there?
         return lines
 
     async def list_runs(self, where: RunFilter, cursor: str | None, limit: int) -> RunPage:

@@ -12,18 +12,14 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec import UNSET, Raw, json
 
 from batuta.authoring.failures import to_failure
-from batuta.authoring.tokens import AttemptRef
 from batuta.clock import SECOND
 from batuta.engine.calls import ANSWERED, Call, fatal, timeout
 from batuta.engine.deadlines import ends_at, too_long
-from batuta.errors import InvalidInput, InvalidToken, LostAttempt, RunClosed, TokenUsed
+from batuta.errors import InvalidInput
 from batuta.failpoints import failpoint
-from batuta.ids import new_message_id
-from batuta.journal.entries import Body, CommandKind, EntryKind, decode_body
+from batuta.journal.entries import Body
 from batuta.journal.failures import Failure
 from batuta.journal.records import Attempt, Message, MessageKind
-from batuta.journal.states import CLOSED
-from batuta.journal.store import Store
 
 if TYPE_CHECKING:
     from batuta.engine.executor import Executor
@@ -31,8 +27,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("batuta.engine")
 
-_BEAT = "heartbeat"
-_ANSWERS = (EntryKind.ACTIVITY_DONE, EntryKind.ACTIVITY_FAILED)
+BEAT = "heartbeat"
+"""The reason of a message that is a sign of life."""
 
 
 class Outside:
@@ -98,7 +94,7 @@ class Outside:
         if call is None:
             log.warning("an answer for an attempt of run %s that is over is thrown away", run.identity.id)
             run.consume(message.message_id)
-        elif body.reason == _BEAT:
+        elif body.reason == BEAT:
             self._beat(call, body, message)
         else:
             self._answer(call, body, message.message_id)
@@ -150,54 +146,6 @@ def answered_early(run: LiveRun, messages: Sequence[Message], attempts: Sequence
         if message.kind is MessageKind.ACTIVITY and message.name == str(run.run_id):
             body = json.decode(message.body, type=Body)
             failures = sum(one.seq == body.seq and one.ended_at is not None for one in attempts)
-            if body.reason != _BEAT and body.attempts > failures:
+            if body.reason != BEAT and body.attempts > failures:
                 found.add(body.seq)
     return found
-
-
-# -- the sending side
-
-
-async def answer(store: Store, ref: AttemptRef, body: Body) -> None:
-    """Send a value or an error. Raises InvalidToken, UnknownRun, RunClosed, LostAttempt, TokenUsed."""
-    message_id = f"answer:{ref.run_id}:{ref.seq}:{ref.attempt}"
-    await _check(store, ref, message_id)
-    if not await _send(store, ref, body, message_id):
-        raise TokenUsed(f"attempt {ref.attempt} of command {ref.seq} of run {ref.run_id} has its answer already")
-
-
-async def beat(store: Store, ref: AttemptRef, body: Body) -> None:
-    """Send a heartbeat. Raises as `answer` does."""
-    await _check(store, ref, f"answer:{ref.run_id}:{ref.seq}:{ref.attempt}")
-    body.reason = _BEAT
-    await _send(store, ref, body, f"beat:{new_message_id()}")
-
-
-async def _send(store: Store, ref: AttemptRef, body: Body, message_id: str) -> bool:
-    body.seq, body.attempts = ref.seq, ref.attempt
-    message = Message(
-        message_id=message_id, kind=MessageKind.ACTIVITY, name=str(ref.run_id), body=json.encode(body).decode()
-    )
-    return await store.send(ref.run_id, message)
-
-
-async def _check(store: Store, ref: AttemptRef, message_id: str) -> None:
-    """Refuse what cannot be delivered, as of now. What comes too late all the same is thrown away by the run."""
-    if ref.namespace != store.namespace:
-        raise InvalidToken(f"the token is of namespace {ref.namespace!r}, and this is {store.namespace!r}")
-    run = await store.get_run(ref.run_id)
-    if run.state in CLOSED:
-        raise RunClosed(run.id, str(run.state))
-    rows = [row for row in await store.attempts(ref.run_id) if row.seq == ref.seq and row.number >= ref.attempt]
-    lost = LostAttempt(f"attempt {ref.attempt} of command {ref.seq} of run {run.id!r} is over: it takes no answer")
-    if any(row.number > ref.attempt or row.ended_at is not None for row in rows):
-        raise lost
-    after = -1
-    while page := await store.journal(ref.run_id, after):
-        for entry in page:
-            body = decode_body(entry)
-            if entry.kind in _ANSWERS and body.seq == ref.seq:
-                raise TokenUsed(str(lost)) if body.message_id == message_id else lost
-            if any(one.kind is CommandKind.CANCEL and one.target == ref.seq for one in body.commands):
-                raise lost
-        after = page[-1].ord

@@ -11,6 +11,7 @@ from batuta.clock import SECOND
 from batuta.errors import StoreError
 from batuta.failpoints import failpoint
 from batuta.ids import jitter
+from batuta.journal.records import WorkerInfo
 
 if TYPE_CHECKING:
     from batuta.engine.session import Session
@@ -20,6 +21,8 @@ log = logging.getLogger("batuta.engine")
 _AFTER_ERROR = 1.0
 _LONGEST_PAUSE = 10.0
 _HELD_PAUSE = 1.0
+_SHORTEST_PAUSE = 0.001
+_LONGEST_REST = 0.2
 _SLICE = 32
 """Runs that are brought into memory before others get their turn on the event loop."""
 
@@ -29,6 +32,7 @@ class Poller:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._now = session.monotonic
         self.backlog = True
         """Whether the last look found more than could be taken, or no look was made yet."""
         self.claims_begun = self.claims_ended = 0
@@ -36,6 +40,8 @@ class Poller:
         self._wake = asyncio.Event()
         self._held = False
         """The last look had to leave what a limit held back."""
+        self._rest = 0.0
+        """How long not to look though a run has left: places that become free one by one are taken together."""
         self._due: list[int] = []
         self._idle = 0
         """Looks in a row that found nothing. Heartbeats tell what is due, so that looking is a net below a net."""
@@ -117,6 +123,7 @@ class Poller:
             return None if session.store.poll_seconds is None else session.store.poll_seconds
         failpoint("claim.before")
         self.claims_begun += 1
+        began = self._now()
         try:
             claim = await session.store.claim(info, limit, session.intake.room())
         finally:
@@ -124,19 +131,21 @@ class Poller:
         tapes = claim.tapes
         if tapes:
             failpoint("claim.after")
+        self._rest = min(max(self._now() - began, _SHORTEST_PAUSE), _LONGEST_REST) if claim.held else 0.0
         self.backlog = len(tapes) == limit or info is not session.info
         self._held = claim.held
         if claim.again_at is not None:
             heappush(self._due, claim.again_at)
         self._idle = 0 if tapes else self._idle + 1
+        session.intake.expect(tapes)
         loop = asyncio.get_running_loop()
         for first in range(0, len(tapes), _SLICE):
             failpoint("claim.loaded")
-            loop.call_soon(session.adopt_all, tapes[first : first + _SLICE])
+            loop.call_soon(session.adopt_claimed, tapes[first : first + _SLICE])
         if len(tapes) == limit:
             await asyncio.sleep(0)
             return 0.0
-        return self._until_room() if self._held else await self._until_due()
+        return self._until_room() if self._held else await self._until_due(info)
 
     def _until_room(self) -> float:
         """What is held back may come when a run leaves this worker, which wakes us, or another one; or by time."""
@@ -147,20 +156,22 @@ class Poller:
         pause = _HELD_PAUSE if session.store.poll_seconds is None else session.store.poll_seconds
         return min(pause, (self._due[0] - now) / SECOND) if self._due else pause
 
-    async def _until_due(self) -> float | None:
+    async def _until_due(self, info: WorkerInfo) -> float | None:
         session = self._session
         now = session.clock.now()
         while self._due and self._due[0] <= now:
             heappop(self._due)
         pause = session.store.poll_seconds
         if pause is None:  # hints are certain, but nobody hints at the passing of time
-            due_at = await session.store.due_at(session.info)
-            return None if due_at is None else max(0.0, (due_at - now) / SECOND)
+            due_at = await session.store.due_at(info)
+            return None if due_at is None else max(_SHORTEST_PAUSE, (due_at - now) / SECOND)
         pause = min(pause * 2.0 ** min(self._idle, 10), _LONGEST_PAUSE) * (0.9 + 0.2 * jitter())
         return min(pause, max(0.0, (self._due[0] - now) / SECOND)) if self._due else pause
 
     async def _wait(self, pause: float | None) -> None:
-        if pause is not None and pause <= 0:
+        if self._rest:
+            await asyncio.sleep(self._rest)
+        if pause is not None and pause <= self._rest:
             return
         try:
             async with asyncio.timeout(pause):

@@ -43,9 +43,18 @@ class Child:
         self._process = _spawn.Process(target=serve, args=(theirs,), name="batuta-activity")
         self._process.start()
         theirs.close()
+        self.was_idle = False
 
     def kill(self) -> None:
         self._process.kill()
+
+    def asked(self, request: bytes) -> bool:
+        """Give it work. False when it is not there any more."""
+        try:
+            self.pipe.send_bytes(request)
+        except OSError:
+            return False
+        return True
 
     def buried(self) -> int | None:
         """It is killed, or about to end: wait for that. Its exit code, negative for a signal."""
@@ -95,9 +104,14 @@ class Processes:
             if call.over:
                 raise asyncio.CancelledError
             time.sleep(0.05)
+        request = json.encode(_request(call, limit))
         child = self._take(call)
+        while child.was_idle and not child.asked(request):  # it died meanwhile, and nothing has begun
+            child.buried()
+            child = self._take(call)
         try:
-            child.pipe.send_bytes(json.encode(_request(call, limit)))
+            if not child.was_idle:
+                child.pipe.send_bytes(request)
             answer = self._listen(call, child)
         except (EOFError, OSError):
             self._forget(call)
@@ -148,6 +162,7 @@ class Processes:
         with self._lock:
             self._busy.pop(call, None)
             if not call.over and not self._closed:  # else it was, or is being, killed
+                child.was_idle = True
                 self._idle.append(child)
                 return
         child.kill()
@@ -169,6 +184,7 @@ def _request(call: Call, limit: int) -> Request:
         seq=info.seq,
         started_at=info.started_at,
         namespace=info.namespace,
+        ref=info.ref,
         last_details=info.last_details,
     )
 

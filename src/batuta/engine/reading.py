@@ -140,6 +140,8 @@ def redo(run: LiveRun, again: Redo, messages: Sequence[Message]) -> None:
     tail = _tail(run, again.inputs[-1], messages)
     accepted = [one for one in tail if one[0] is not EntryKind.UPDATE or accepts(run, run.machine, one[1])]
     for kind, body in accepted:
+        if run.leaving:
+            return  # a turn failed, or a validator acted: it is parked where it was
         body.quiet = body is not accepted[-1][1]
         run.run_turn(kind, body)
 

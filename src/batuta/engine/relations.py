@@ -11,15 +11,15 @@ from batuta.engine.kin import parent_mark, refusal_failure
 from batuta.engine.routes import routed_answer
 from batuta.journal.entries import Body, Command, CommandKind, EntryKind
 from batuta.journal.records import Message, MessageKind, Move, Refusal
+from batuta.settings import MOST_UNDURABLE
 
 if TYPE_CHECKING:
     from batuta.engine.live import LiveRun
 
 _ASKED = (CommandKind.CHILD, CommandKind.SEND)
 
-_RECENT = 1_000
-"""Entries after a command by which its refusal, had there been one, is written: refusals go first, and a run goes no
-further than `undurable_entries` ahead of what is durable."""
+CANCEL_AGAIN = '"again"'
+"""The body of a cancel that is meant for a run that heard one before."""
 
 Input = tuple[EntryKind, Body]
 
@@ -40,6 +40,8 @@ def child_input(run: LiveRun, message: Message) -> Input | None:
 def cancel_input(run: LiveRun, message: Message) -> Input | None:
     """A cancel. None when it is a parent's and not for this run, which only has the id of its child; or when another
     one came before, from whomever: it must not cancel the clean-up."""
+    if message.body == CANCEL_AGAIN:
+        return EntryKind.CANCEL_REQUESTED, Body(reason=message.name)
     if run.machine.cancel_requested:
         return None
     if message.body != "null" and (run.parent is None or message.body != parent_mark(*run.parent)):
@@ -78,7 +80,8 @@ def send_again(run: LiveRun) -> None:
     kin = run.machine.kin
     if kin is None:
         return
-    again = kin.unanswered(_RECENT)
+    # Refusals go first, and a run goes no further ahead of what is durable: what is older was taken, or is refused.
+    again = kin.unanswered(MOST_UNDURABLE)
     if again is not None:
         commands = [Command(one.parent_seq, CommandKind.CHILD, one.name) for one in again.children]
         run.open_change().effects = again
@@ -87,7 +90,7 @@ def send_again(run: LiveRun) -> None:
 
 def parent_message(run: LiveRun, move: Move) -> Message | None:
     """What the store has told the parent of a run that closed, for a parent in this process."""
-    kin = run.machine.kin
-    if run.parent is None or not move.outcome or (kin is not None and kin.has_sent):
-        return None  # what it sent before must come first: the parent reads its inbox
+    kin, continued = run.machine.kin, run.identity.chain_id != run.run_id
+    if run.parent is None or not move.outcome or continued or (kin is not None and kin.has_sent):
+        return None  # what it, or a run before it, sent must come first: the parent reads its inbox
     return Message(message_id=f"child:{run.run_id}", kind=MessageKind.CHILD, name=str(run.parent[0]), body=move.outcome)

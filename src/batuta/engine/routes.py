@@ -90,12 +90,21 @@ async def call_routed(machine: Machine, pending: PendingActivity, id: str) -> An
         raise
 
 
-class Sent(Struct, kw_only=True):
-    """What goes with an activity to another queue."""
+class Caller(Struct, frozen=True):
+    """The call, in the run whose code made it."""
 
-    options: ActivityOptions
-    issued_at: int
+    id: str
+    run_id: RunId
+    seq: int
+
+
+class Sent(Struct, kw_only=True, omit_defaults=True):
+    """What goes with an activity to another queue. Nothing of it goes with a job, which has no caller."""
+
+    options: ActivityOptions = ActivityOptions()
+    issued_at: int = 0
     """Its times count from here."""
+    caller: Caller | None = None
 
 
 def routed_run_id(machine: Machine, route: Route) -> RunId:
@@ -105,7 +114,8 @@ def routed_run_id(machine: Machine, route: Route) -> RunId:
 def routed_run(machine: Machine, route: Route) -> NewRun:
     """The child, as the store is to insert it. The same every time it is asked for."""
     pending, run_id = route.pending, routed_run_id(machine, route)
-    sent = Sent(options=replace(pending.options, queue=None), issued_at=pending.issued_at)
+    caller = Caller(machine.identity.id, machine.identity.run_id, route.seq)
+    sent = Sent(options=replace(pending.options, queue=None), issued_at=pending.issued_at, caller=caller)
     start = StartInfo(
         pending.name,
         seed_of(run_id),
@@ -193,6 +203,17 @@ async def end_overdue(store: Store, route: Route, run_id: RunId, now: int) -> No
 def activity_code(name: str) -> str:
     """What a worker must have to execute an activity that was sent to its queue."""
     return f"activity:{name}"
+
+
+class _Called(Struct):
+    """The one part of `Sent` that is asked for here: a job has other options, and nobody called it."""
+
+    caller: Caller | None = None
+
+
+def caller_of(start: StartInfo) -> Caller | None:
+    """Who called the activity that a run executes for another one."""
+    return None if start.options is UNSET else json.decode(start.options, type=_Called).caller
 
 
 class _Through:

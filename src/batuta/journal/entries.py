@@ -46,6 +46,8 @@ class CommandKind(StrEnum):
     COMPLETE = "complete"
     FAIL = "fail"
     CANCELLED = "cancelled"
+    SAFE_POINT = "safe_point"
+    """The run decided to continue as new, at a place where its code lets it."""
     CONTINUE = "continue"
 
 

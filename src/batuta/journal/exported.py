@@ -9,7 +9,7 @@ from msgspec import Raw, Struct
 
 from batuta.errors import InvalidInput
 from batuta.journal.entries import Entry, EntryKind
-from batuta.journal.records import Run
+from batuta.journal.records import Run, RunKind
 
 
 class ExportedEntry(Struct):
@@ -32,6 +32,7 @@ class Exported(Struct, kw_only=True):
     queue: str = "default"
     namespace: str = "default"
     state: str = ""
+    kind: RunKind = RunKind.WORKFLOW
     entries: list[ExportedEntry]
 
     def tape(self) -> list[Entry]:
@@ -54,6 +55,7 @@ def export(run: Run, namespace: str, entries: list[Entry]) -> Exported:
         queue=run.queue,
         namespace=namespace,
         state=str(run.state),
+        kind=run.kind,
         entries=[ExportedEntry(row.ord, row.kind, row.at, row.crc, Raw(row.body.encode())) for row in entries],
     )
 

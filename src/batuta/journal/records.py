@@ -232,7 +232,7 @@ class Move(Struct, gc=False):
 
     Closing (but for `continued`) tells the parent, if it is open: a message `child:<run_id>` of kind CHILD with
     `outcome` as its body. Closing in any way tells open children by their policy, when `children` is set: a message
-    `parent:<run_id of the parent>` of kind CANCEL or TERMINATE.
+    `parent:<run_id of the parent>` of kind CANCEL or TERMINATE. One that closes in the same batch need not be told.
     """
 
     state: RunState

@@ -280,6 +280,7 @@ class Store(Protocol):
         ...
 
     # -- reading
+    # A run that is not there raises UnknownRun where one thing is asked for, and where many are there are none of them.
 
     async def get(self, id: str) -> Run:
         """The current run of the id: the last one begun. Raises UnknownRun."""
@@ -297,8 +298,8 @@ class Store(Protocol):
         """The epoch that wrote each entry, in order."""
         ...
 
-    async def attempts(self, run_id: RunId) -> list[Attempt]:
-        """By seq and number."""
+    async def attempts(self, run_id: RunId, seq: int | None = None) -> list[Attempt]:
+        """By seq and number. `seq`: those of that call."""
         ...
 
     async def outputs(self, run_id: RunId) -> list[Output]:
@@ -314,7 +315,7 @@ class Store(Protocol):
         ...
 
     async def outcome(self, run_id: RunId) -> tuple[Run, Entry | None]:
-        """The run and its last entry."""
+        """The run and its last entry. Raises UnknownRun."""
         ...
 
     async def list_runs(self, where: RunFilter, cursor: str | None = None, limit: int = 50) -> Page:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, count
 from typing import Generic, TypeVar
 
 from msgspec import Struct
@@ -36,12 +36,12 @@ def rate_allows(rate: Rate | None, begun: Begun, now: int) -> int | None:
     """When one more may begin: `now`, or later; None when no time allows it."""
     if rate is None:
         return now
-    counted = [(end, count) for end, count in begun if end > forgotten(rate, now)]
-    left = rate.count - sum(count for _, count in counted)
+    counted = [(end, runs) for end, runs in begun if end > forgotten(rate, now)]
+    left = rate.count - sum(runs for _, runs in counted)
     if left > 0:
         return now
-    for end, count in counted:
-        left += count
+    for end, runs in counted:
+        left += runs
         if left > 0:
             return end + rate.period
     return None
@@ -57,10 +57,11 @@ class Allowance:
     def __init__(self, limits: QueueLimits, now: int, owned: Mapping[str, int], begun: Callable[[str], Begun]) -> None:
         self._limits = limits
         self._now = now
-        self._owned = Counter(owned)
+        self._owned = dict(owned)
         self._all = sum(owned.values())
         self._begun = begun
         self._counts: dict[str, list[tuple[int, int]]] = {}
+        self._allowed: dict[str, int | None] = {}
         self.begins: Counter[str] = Counter()
         """Runs that were taken for the first time, by flow key, with "" for all of them."""
 
@@ -71,7 +72,7 @@ class Allowance:
 
     def is_key_full(self, key: str) -> bool:
         limit = self._limits.key_concurrency
-        return bool(key) and limit is not None and self._owned[key] >= limit
+        return bool(key) and limit is not None and self._owned.get(key, 0) >= limit
 
     def when(self, key: str, first: bool) -> int | None:
         """When a run may be taken, for the `first` time or again: now, or later. None: not by time alone."""
@@ -79,14 +80,27 @@ class Allowance:
             return None
         if not first:
             return self._now
-        times = [rate_allows(self._limits.rate, self._count("", self._limits.rate), self._now)]
-        if key:
-            times.append(rate_allows(self._limits.key_rate, self._count(key, self._limits.key_rate), self._now))
-        return None if None in times else max(at for at in times if at is not None)
+        queue = self._may_begin("", self._limits.rate)
+        if not key or self._limits.key_rate is None:
+            return queue
+        own = self._may_begin(key, self._limits.key_rate)
+        return None if queue is None or own is None else max(queue, own)
+
+    @property
+    def is_worn(self) -> bool:
+        """Whether its rate lets nothing more begin now, whatever the key."""
+        return self._may_begin("", self._limits.rate) != self._now
+
+    def _may_begin(self, key: str, rate: Rate | None) -> int | None:
+        if rate is None:
+            return self._now
+        if key not in self._allowed:
+            self._allowed[key] = rate_allows(rate, self._count(key), self._now)
+        return self._allowed[key]
 
     def take(self, key: str, first: bool) -> None:
         self._all += 1
-        self._owned[key] += 1
+        self._owned[key] = self._owned.get(key, 0) + 1
         if not first:
             return
         self._note("", self._limits.rate)
@@ -95,12 +109,11 @@ class Allowance:
 
     def _note(self, key: str, rate: Rate | None) -> None:
         if rate is not None:
-            self._count(key, rate).append((window_end(rate, self._now), 1))
+            self._count(key).append((window_end(rate, self._now), 1))
+            self._allowed.pop(key, None)
             self.begins[key] += 1
 
-    def _count(self, key: str, rate: Rate | None) -> list[tuple[int, int]]:
-        if rate is None:
-            return []
+    def _count(self, key: str) -> list[tuple[int, int]]:
         if key not in self._counts:
             self._counts[key] = list(self._begun(key))
         return self._counts[key]
@@ -126,6 +139,8 @@ class Hand(Struct):
     """The flow key that had its turn last."""
     in_turn: bool = False
     """Whether the next run is that of a flow key in turn, and not the longest due."""
+    longest: str = ""
+    """The flow key of the one that came last because it was the longest due."""
 
 
 class Level(Struct, Generic[T]):
@@ -134,9 +149,11 @@ class Level(Struct, Generic[T]):
     ordered: Iterator[Due[T]]
     """By wake_at."""
     keys: Callable[[str], Iterator[str]]
-    """Its flow keys in turn, from behind the one that is given; each once."""
+    """Its flow keys with something due, in turn, from behind the one that is given; each once."""
     of_key: Callable[[str], Iterator[Due[T]]]
     """Of a flow key, by wake_at."""
+    begun: Iterator[Due[T]]
+    """By wake_at what is not new: a rate does not hold it back. May be empty where there is no rate."""
     hand: Hand
 
 
@@ -175,6 +192,7 @@ class Line(Generic[T]):
         self._now = now
         self._room = room
         self._seen: set[bytes] = set()
+        self._given: Counter[str] = Counter()
         self._picks = self._all(levels)
         self._head: Pick[T] | None = None
 
@@ -195,6 +213,9 @@ class Line(Generic[T]):
         due = pick.due
         if pick.in_turn:
             pick.hand.key = due.flow_key
+        else:
+            pick.hand.longest = due.flow_key
+        self._given[due.flow_key] += 1
         pick.hand.in_turn = not pick.in_turn
         if self.allowance is not None:
             self.allowance.take(due.flow_key, due.first)
@@ -211,14 +232,17 @@ class Line(Generic[T]):
                 return
 
     def _level(self, level: Level[T]) -> Iterator[Pick[T]]:
-        """By turns the longest due and that of the next flow key.
+        """By turns the longest due and that of the flow key that has had the fewest.
 
         Who comes by its key stands where the longest due does: what waits for long in other queues does not push in.
         """
         first = next(level.ordered, None)
         if first is None:
             return
-        ordered = self._in_order(chain([first], level.ordered))
+        self._given.clear()
+        if level.hand.in_turn:  # where claims are small, the one before counts too
+            self._given[level.hand.longest] += 1
+        ordered = self._in_order(chain([first], level.ordered), level.begun)
         by_key = self._in_turn(level)
         place = first.wake_at
         while True:
@@ -233,26 +257,51 @@ class Line(Generic[T]):
             place = place if in_turn else due.wake_at
             yield Pick(due, place, level.hand, in_turn)
 
-    def _in_order(self, stream: Iterator[Due[T]]) -> Iterator[Due[T]]:
-        for due in stream:
+    def _in_order(self, ordered: Iterator[Due[T]], begun: Iterator[Due[T]]) -> Iterator[Due[T]]:
+        for due in ordered:
+            if self._fits(due):
+                yield due
+            elif self._nothing_begins():
+                break
+        for due in begun:
             if self._fits(due):
                 yield due
             elif self.allowance is not None and self.allowance.is_full:
                 return
 
+    def _nothing_begins(self) -> bool:
+        return self.allowance is not None and (self.allowance.is_full or self.allowance.is_worn)
+
     def _in_turn(self, level: Level[T]) -> Iterator[Due[T]]:
-        """One run of each flow key, and again. A key that a limit holds back is left out."""
-        streams: Iterator[Iterator[Due[T]]] = map(level.of_key, level.keys(level.hand.key))
-        while True:
-            going: list[Iterator[Due[T]]] = []
-            for stream in streams:
+        """One run of each flow key, and again; those that have had more than others leave their turn out.
+
+        A key that a limit holds back is left out: those of its runs that have begun come in order, if at all.
+        """
+        streams: Iterator[tuple[str, Iterator[Due[T]]]] = (
+            (key, level.of_key(key)) for key in self._giving(level.keys(level.hand.key))
+        )
+        for number in count():
+            going: list[tuple[str, Iterator[Due[T]]]] = []
+            for key, stream in streams:
+                if self._given[key] > number:
+                    going.append((key, stream))
+                    continue
                 due = self._first_of(stream)
                 if due is not None:
-                    going.append(stream)
+                    going.append((key, stream))
                     yield due
+                elif self._nothing_begins():
+                    return
             if not going:
                 return
             streams = iter(going)
+
+    def _giving(self, keys: Iterator[str]) -> Iterator[str]:
+        for key in keys:
+            if self._may_give(key, first=True):
+                yield key
+            elif self._nothing_begins():
+                return
 
     def _first_of(self, stream: Iterator[Due[T]]) -> Due[T] | None:
         for due in stream:
@@ -265,9 +314,12 @@ class Line(Generic[T]):
     def _fits(self, due: Due[T]) -> bool:
         if due.run_id in self._seen or (due.suspect and not self._suspects.left):
             return False
+        return self._may_give(due.flow_key, due.first)
+
+    def _may_give(self, key: str, first: bool) -> bool:
         if self.allowance is None:
             return True
-        at = self.allowance.when(due.flow_key, due.first)
+        at = self.allowance.when(key, first)
         if at is not None and at <= self._now:
             return True
         self.held = True

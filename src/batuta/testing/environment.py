@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar, overload
 
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.handle import Handle
+from batuta.authoring.queues import Queue
 from batuta.authoring.schedules import Schedule
 from batuta.client import Batuta
 from batuta.clock import Clock, SystemClock
@@ -40,11 +41,12 @@ class Environment:
         *,
         workflows: Sequence[Workflow[..., Any]] = (),
         activities: Sequence[object] = (),
-        queues: Sequence[str] = ("default",),
+        jobs: Sequence[object] = (),
+        queues: Sequence[str | Queue] = ("default",),
         schedules: Sequence[Schedule] = (),
         **settings: Any,
     ) -> None:
-        self._workflows, self._activities, self._queues = list(workflows), list(activities), queues
+        self._workflows, self._activities, self._queues = list(workflows), [*activities, *jobs], queues
         self._schedules = list(schedules)
         self._settings = settings
         self.store: MemoryStore

@@ -10,10 +10,10 @@ from batuta.authoring.definitions import Workflow, by_code
 from batuta.errors import UnknownRun
 from batuta.ids import RunId
 from batuta.journal.entries import CommandKind, Entry
-from batuta.journal.records import MessageKind, Run, RunFilter
-from batuta.journal.states import CLOSED, RunState
+from batuta.journal.records import MessageKind, Run, RunFilter, RunKind
+from batuta.journal.states import CLOSED, OPEN, RunState
 from batuta.journal.store import Store
-from batuta.verify.code import CodeCheck
+from batuta.verify.code import CodeCheck, call_workflow
 from batuta.verify.orphans import Orphans
 from batuta.verify.report import Report, Violation
 from batuta.verify.row import check_end, check_epochs, check_liveness
@@ -92,6 +92,8 @@ class _Audit:
     def _code(self, run: Run, tell: Callable[[str, str], None]) -> CodeCheck | None:
         """A replay, if there is code for the run. One that is parked for want of other code is known not to replay."""
         workflow = self._workflows.get(run.code or run.name)
+        if run.kind is not RunKind.WORKFLOW:
+            workflow = call_workflow(run.kind, run.name)
         if workflow is None or run.state is RunState.NEEDS_CODE:
             return None
         self.report.checked["I7"] += 1
@@ -164,6 +166,10 @@ class _Audit:
         check_liveness(run, waits_for_activity, len(unread), lambda *finding: found.append(finding))
         if run.head < 0 and run.state not in CLOSED and not any(m.kind is MessageKind.START for m in unread):
             found.append(("I1", "the run was never begun, and its start message is not in its inbox"))
+        if run.state is RunState.PENDING and run.wake_at is None and run.awaits:
+            members = await self._store.count_runs(RunFilter(parent=run.run_id, states=tuple(OPEN)))
+            if members < run.awaits:
+                found.append(("I12", f"the run waits for {run.awaits} others, and {members} of them are open"))
         timer = None if code is None or code.failed else code.next_timer()
         if run.state is RunState.WAITING and timer is not None and (run.wake_at is None or run.wake_at > timer):
             found.append(("I12", f"the run has a timer for {timer}, and is due at {run.wake_at or 'no time'}"))

@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from batuta.authoring.definitions import Workflow
+from batuta.authoring.jobs import Job
+from batuta.authoring.options import ActivityOptions
+from batuta.engine.jobs import JobWorkflow
 from batuta.engine.machine import Machine, RunIdentity
 from batuta.engine.replay import Replay
+from batuta.engine.routes import RoutedCall
 from batuta.journal.entries import Entry
-from batuta.journal.records import Run
+from batuta.journal.records import Run, RunKind
 
 T = TypeVar("T")
+
+
+@functools.cache
+def call_workflow(kind: RunKind, name: str) -> Workflow[..., Any]:
+    """What a run does that is one call, of a job or of an activity from elsewhere. It needs no code of the author's."""
+
+    async def nothing() -> None:
+        raise NotImplementedError  # a replay calls nothing
+
+    return (JobWorkflow if kind is RunKind.JOB else RoutedCall)(Job(nothing, name, ActivityOptions()))
 
 
 class CodeCheck:

@@ -15,7 +15,7 @@ from batuta.ids import RunId, derived_run_id
 from batuta.journal.exported import Exported, export
 from batuta.journal.records import RunFilter, RunKind
 from batuta.journal.store import Store
-from batuta.verify.code import outside_task
+from batuta.verify.code import call_workflow, outside_task
 
 _RUNS = 100
 
@@ -45,6 +45,8 @@ async def replay_exported(code: Mapping[str, Workflow[..., Any]], exported: Expo
         verdict="ok",
     )
     workflow = code.get(code_of(exported.workflow, exported.version))
+    if exported.kind is not RunKind.WORKFLOW:
+        workflow = call_workflow(exported.kind, exported.workflow)
     if workflow is None:
         done.verdict = "no code"
         return done

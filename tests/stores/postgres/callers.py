@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
@@ -10,7 +11,13 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 import psycopg
 import sqlalchemy
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, create_async_engine
+from sqlalchemy.ext.asyncio import (
+    AsyncConnection,
+    AsyncSession,
+    async_scoped_session,
+    async_sessionmaker,
+    create_async_engine,
+)
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 
@@ -138,6 +145,15 @@ async def with_async_connection(url: str) -> AsyncIterator[Caller]:
     await engine.dispose()
 
 
+@asynccontextmanager
+async def with_async_scoped_session(url: str) -> AsyncIterator[Caller]:
+    engine = create_async_engine(dialect(url, "asyncpg"))
+    sessions = async_scoped_session(async_sessionmaker(engine), asyncio.current_task)
+    yield _async_sqlalchemy(sessions)
+    await sessions.remove()
+    await engine.dispose()
+
+
 def dialect(url: str, driver: str) -> str:
     """The URL as SQLAlchemy has it."""
     return urlunsplit(urlsplit(url)._replace(scheme=f"postgresql+{driver}"))
@@ -149,6 +165,7 @@ ASYNC: dict[str, Calling] = {
     "psycopg": with_psycopg,
     "AsyncSession on asyncpg": with_async_session("asyncpg"),
     "AsyncSession on psycopg": with_async_session("psycopg"),
+    "async_scoped_session": with_async_scoped_session,
     "AsyncConnection": with_async_connection,
 }
 BLOCKING: dict[str, Calling] = {

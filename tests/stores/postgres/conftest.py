@@ -8,25 +8,14 @@ import pytest
 
 from batuta.stores.postgres import PostgresStore
 from batuta.testing.conformance import MakeStore
-
-UPTIME_SECONDS = 3_600
-"""The clock of each store goes ahead by this: a server that was just started must not look so."""
+from batuta.testing.conformance.kit import making
+from tests.stores.postgres.stores import long_up
 
 
 @pytest.fixture
 async def make_store(postgres_url: str) -> AsyncIterator[MakeStore]:
-    opened: list[PostgresStore] = []
-
-    async def make(namespace: str = "default") -> PostgresStore:
-        new = PostgresStore(postgres_url, namespace=namespace)
-        new.shift_clock(UPTIME_SECONDS)
-        await new.open()
-        opened.append(new)
-        return new
-
-    yield make
-    for each in opened:
-        await each.close()
+    async with making(long_up(postgres_url)) as make:
+        yield make
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ NAMES = [
     "0004_beyond",
     "0005_queues",
     "0006_claims",
-    "0009_enqueue",
+    "0007_enqueue",
     "0009_schedules",
 ]
 

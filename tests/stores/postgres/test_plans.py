@@ -90,6 +90,8 @@ async def _reach_out(store: PostgresStore, prefix: str) -> None:
     ]
     assert await store.commit(worker.worker_id, changes) == {3: Verdict.UNREAD}
     pens[0].wrote(changes[0])
+    again = Send(seq=9, id=f"{prefix}-4", message=signal("unheard of"), again=True)
+    assert await pens[0].write(store, worker, 0, effects=Effects(sends=[again])) is None
     assert await store.close_run(pens[0].run_id, 1, last_word(pens[0]), RunState.TERMINATED, "enough")
     await store.start(new_run(f"{prefix}-4"), signal("m"))
     await store.send(pens[4].run_id, signal("n"))

@@ -75,7 +75,7 @@ async def test_an_empty_file_is_not_opened(path: Path) -> None:
 
 SORTED = {"list_children"}
 """Of one parent only: their index is in the order that its end needs."""
-WITHOUT_INDEX = {"create_migrations", "applied_migrations", "has_migrations", "messages_taken"}
+WITHOUT_INDEX = {"create_migrations", "applied_migrations", "has_migrations"}
 
 
 @pytest.mark.parametrize("name", sorted(set(Q) - WITHOUT_INDEX))

@@ -125,8 +125,10 @@ class Commit:
         target = self._room.current_row(send.id)
         if target is None:
             return rules.nobody(send)
-        inboxes = self._room.inboxes.values() if again else [self._room.inbox(target.run.chain_id)]
-        if any(send.message.message_id in inbox.known for inbox in inboxes):
+        chains = {target.run.chain_id}
+        if again:
+            chains.update(row.run.chain_id for row in self._room.rows.values() if row.run.id == send.id)
+        if any(send.message.message_id in self._room.inbox(chain_id).known for chain_id in chains):
             return None
         if not target.is_open:
             return rules.receiver_closed(send, target.run.state)

@@ -144,12 +144,17 @@ def _levels(room: Room, queue: str, due: list[flow.Due[Row]]) -> Iterator[flow.L
             if each.flow_key:
                 by_key[each.flow_key].append(each)
         hand = room.hands.setdefault((queue, priority), flow.Hand())
-        yield flow.Level(iter(level), partial(_from, sorted(by_key)), partial(_of, by_key), hand)
+        begun = filter(_has_begun, level)
+        yield flow.Level(iter(level), partial(_from, sorted(by_key)), partial(_of, by_key), begun, hand)
 
 
 def _from(keys: list[str], last: str) -> Iterator[str]:
     yield from (key for key in keys if key > last)
     yield from (key for key in keys if key <= last)
+
+
+def _has_begun(due: flow.Due[Row]) -> bool:
+    return not due.first
 
 
 def _of(by_key: dict[str, list[flow.Due[Row]]], key: str) -> Iterator[flow.Due[Row]]:

@@ -216,20 +216,25 @@ class MemoryStore(QueueVerbs, ScheduleVerbs):
             return moment.row(run_id).snapshot()
 
     async def journal(self, run_id: RunId, after: int = -1, limit: int = 10_000) -> list[Entry]:
-        with self.transaction() as moment:
-            return moment.row(run_id).journal[after + 1 : after + 1 + limit]
+        with self.transaction():
+            row = self._room.rows.get(run_id)
+            return row.journal[after + 1 : after + 1 + limit] if row is not None else []
 
     async def epochs(self, run_id: RunId) -> list[int]:
-        with self.transaction() as moment:
-            return list(moment.row(run_id).epochs)
+        with self.transaction():
+            row = self._room.rows.get(run_id)
+            return list(row.epochs) if row is not None else []
 
-    async def attempts(self, run_id: RunId) -> list[Attempt]:
-        with self.transaction() as moment:
-            return self._tape(moment.row(run_id)).attempts
+    async def attempts(self, run_id: RunId, seq: int | None = None) -> list[Attempt]:
+        with self.transaction():
+            row = self._room.rows.get(run_id)
+            found = row.attempts if row is not None else {}
+            return [found[key] for key in sorted(found) if seq is None or key[0] == seq]
 
     async def outputs(self, run_id: RunId) -> list[Output]:
-        with self.transaction() as moment:
-            published = moment.row(run_id).published
+        with self.transaction():
+            row = self._room.rows.get(run_id)
+            published = row.published if row is not None else {}
             return [published[name] for name in sorted(published)]
 
     async def answers(self, asked: Sequence[tuple[RunId, str]]) -> list[Output | None]:

@@ -60,12 +60,12 @@ class Base:
             session = self._new_session(self.address.for_sessions)
             self._ear = Ear(session, self._channel, self._announcer.name, self._listeners)
         self._is_open = False
+        self._place = ""
+        """Names the database; read when a caller's own transaction must be known to be one of it."""
         self._held = False
         """The last claim left something because of a limit: a run that leaves makes room."""
         self._turns: dict[tuple[str, int], tuple[str, bool]] = {}
         """Of queues and priorities: the flow key that had its turn last, and whether the next run is in turn."""
-        self._place = ""
-        """Names the database; read when a caller's own transaction must be known to be one of it."""
 
     async def open(self) -> None:
         self._pool.open()

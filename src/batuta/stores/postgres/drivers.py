@@ -16,6 +16,7 @@ _SUPPORTED = (
     "an asyncpg connection, a psycopg (3) connection, or a SQLAlchemy Session, AsyncSession, Connection or "
     "AsyncConnection, each on the client's own database"
 )
+_ALCHEMY, _ALCHEMY_ASYNC = "sqlalchemy.orm", "sqlalchemy.ext.asyncio"
 _PARAMETER = re.compile(r"\$(\d+)")
 
 
@@ -24,7 +25,7 @@ class Link(Protocol):
 
     blocking: bool
 
-    async def ask(self, query: str, texts: Sequence[str]) -> str | None:
+    async def ask(self, query: str, texts: Sequence[str | None]) -> str | None:
         """The one value of a query whose parameters $1, $2, ... are texts. Never suspends when it is blocking.
 
         Raises WrongTransaction, and the driver's errors."""
@@ -39,13 +40,9 @@ def link_to(transaction: Any) -> Link:
         return _Psycopg(transaction)
     if _is(transaction, "psycopg", "Connection"):
         return _BlockingPsycopg(transaction)
-    if _is(transaction, "sqlalchemy.orm", "scoped_session") or _is(
-        transaction, "sqlalchemy.ext.asyncio", "async_scoped_session"
-    ):
-        transaction = transaction()  # the session of this thread or task
-    if _is(transaction, "sqlalchemy.ext.asyncio", "AsyncSession", "AsyncConnection"):
+    if _is(transaction, _ALCHEMY_ASYNC, "AsyncSession", "AsyncConnection", "async_scoped_session"):
         return _AsyncSqlalchemy(transaction)
-    if _is(transaction, "sqlalchemy.orm", "Session") or _is(transaction, "sqlalchemy.engine", "Connection"):
+    if _is(transaction, _ALCHEMY, "Session", "scoped_session") or _is(transaction, "sqlalchemy.engine", "Connection"):
         return _Sqlalchemy(transaction)
     kind = type(transaction)
     raise WrongTransaction(f"transaction= cannot be a {kind.__module__}.{kind.__qualname__}: give {_SUPPORTED}")
@@ -70,7 +67,7 @@ class _Asyncpg:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    async def ask(self, query: str, texts: Sequence[str]) -> str | None:
+    async def ask(self, query: str, texts: Sequence[str | None]) -> str | None:
         if not self._connection.is_in_transaction():
             raise _not_begun("async with connection.transaction()")
         answer: str | None = await self._connection.fetchval(query, *texts)
@@ -83,7 +80,7 @@ class _Psycopg:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    async def ask(self, query: str, texts: Sequence[str]) -> str | None:
+    async def ask(self, query: str, texts: Sequence[str | None]) -> str | None:
         _check_psycopg(self._connection)
         async with self._connection.cursor(row_factory=_tuple_row()) as cursor:
             await cursor.execute(_PARAMETER.sub("%s", query), list(texts))
@@ -96,7 +93,7 @@ class _BlockingPsycopg:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    async def ask(self, query: str, texts: Sequence[str]) -> str | None:
+    async def ask(self, query: str, texts: Sequence[str | None]) -> str | None:
         _check_psycopg(self._connection)
         with self._connection.cursor(row_factory=_tuple_row()) as cursor:
             cursor.execute(_PARAMETER.sub("%s", query), list(texts))
@@ -124,9 +121,10 @@ class _Sqlalchemy:
     def __init__(self, given: Any) -> None:
         self._given = given
 
-    async def ask(self, query: str, texts: Sequence[str]) -> str | None:
-        is_session = _is(self._given, "sqlalchemy.orm", "Session")
-        connection = self._given.connection() if is_session else self._given
+    async def ask(self, query: str, texts: Sequence[str | None]) -> str | None:
+        is_connection = _is(self._given, "sqlalchemy.engine", "Connection")
+        # Of a scoped session: that of this thread.
+        connection = self._given if is_connection else self._given.connection()
         _check_sqlalchemy(connection, connection.connection.dbapi_connection)
         answer: str | None = connection.execute(*_sqlalchemy_query(query, texts)).scalar_one()
         return answer
@@ -138,9 +136,9 @@ class _AsyncSqlalchemy:
     def __init__(self, given: Any) -> None:
         self._given = given
 
-    async def ask(self, query: str, texts: Sequence[str]) -> str | None:
-        is_session = _is(self._given, "sqlalchemy.ext.asyncio", "AsyncSession")
-        connection = await self._given.connection() if is_session else self._given
+    async def ask(self, query: str, texts: Sequence[str | None]) -> str | None:
+        is_connection = _is(self._given, _ALCHEMY_ASYNC, "AsyncConnection")
+        connection = self._given if is_connection else await self._given.connection()
         raw = await connection.get_raw_connection()
         _check_sqlalchemy(connection, raw.dbapi_connection)
         answer: str | None = (await connection.execute(*_sqlalchemy_query(query, texts))).scalar_one()
@@ -154,6 +152,6 @@ def _check_sqlalchemy(connection: Any, driver: Any) -> None:
         raise _not_begun("on a connection without isolation_level='AUTOCOMMIT'")
 
 
-def _sqlalchemy_query(query: str, texts: Sequence[str]) -> tuple[Any, dict[str, str]]:
+def _sqlalchemy_query(query: str, texts: Sequence[str | None]) -> tuple[Any, dict[str, str | None]]:
     clause = sys.modules["sqlalchemy"].text(_PARAMETER.sub(r":p\1", query))
     return clause, {f"p{number}": text for number, text in enumerate(texts, start=1)}

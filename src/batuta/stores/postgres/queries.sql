@@ -288,6 +288,10 @@ CROSS JOIN LATERAL (
     SELECT * FROM batuta.attempts t WHERE t.run_id = a.run_id AND t.namespace = $1 ORDER BY t.seq, t.number
 ) t;
 
+-- attempts_of_call --
+SELECT seq, number, started_at, ended_at, next_at, error, details, outside FROM batuta.attempts
+WHERE run_id = $2 AND seq = $3 AND namespace = $1 ORDER BY number;
+
 -- unread --
 -- Of many runs: epoch (-1 when closed) and unread messages of the chain.
 SELECT r.run_id, r.epoch, i.message_id, i.kind, i.name, i.body, i.at, i.number

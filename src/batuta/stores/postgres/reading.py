@@ -52,8 +52,12 @@ class Reading(Base):
     async def epochs(self, run_id: RunId) -> list[int]:
         return [row["epoch"] for row in await self._pool.read(self._sql["epochs"], self.namespace, run_id)]
 
-    async def attempts(self, run_id: RunId) -> list[Attempt]:
-        return [attempt_of(row) for row in await self._pool.read(self._sql["attempts"], self.namespace, [run_id])]
+    async def attempts(self, run_id: RunId, seq: int | None = None) -> list[Attempt]:
+        if seq is None:
+            rows = await self._pool.read(self._sql["attempts"], self.namespace, [run_id])
+        else:
+            rows = await self._pool.read(self._sql["attempts_of_call"], self.namespace, run_id, seq)
+        return [attempt_of(row) for row in rows]
 
     async def outputs(self, run_id: RunId) -> list[Output]:
         return [output_of(row) for row in await self._pool.read(self._sql["outputs"], self.namespace, run_id)]

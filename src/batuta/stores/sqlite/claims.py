@@ -13,7 +13,7 @@ from batuta.stores import rules
 from batuta.stores.sqlite.batch import is_live
 from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.queues import Executor, special
-from batuta.stores.sqlite.rows import Row, claimed_deadline_of, claimed_run_of, is_anew, is_suspect, one, to_json
+from batuta.stores.sqlite.rows import Row, claimed_deadline_of, claimed_run_of, is_anew, is_suspect, one, place, to_json
 from batuta.stores.sqlite.turns import Hands, Turns, priorities
 
 Room = Mapping[str, int]
@@ -93,13 +93,9 @@ def _plain(
         found = _due(cursor, values | {"queue": queue}, most)
         if suspects and most > 0:
             found += cursor.execute(Q["due_suspect"], values | {"queue": queue}).fetchall()
-        rows += sorted(found, key=_place)[:most]
-    rows.sort(key=_place)
+        rows += sorted(found, key=place)[:most]
+    rows.sort(key=place)
     return rules.one_suspect(rows, is_suspect)[:limit]
-
-
-def _place(row: Row) -> tuple[int, int]:
-    return -row[7], row[12]
 
 
 def _due(cursor: sqlite3.Cursor, values: dict[str, Any], limit: int) -> list[Row]:

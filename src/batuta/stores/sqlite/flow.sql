@@ -102,7 +102,7 @@ WHERE namespace = :namespace AND queue = :queue AND priority = :priority AND wak
 ORDER BY wake_at;
 
 -- keys_in_turn --
--- Steps from one flow key to the next through the index, not through their runs.
+-- Steps from one flow key to the next through the index, not through their runs. With each when it is due first.
 WITH RECURSIVE keys (flow_key) AS (
     SELECT min(flow_key) FROM runs INDEXED BY runs_turns
     WHERE namespace = :namespace AND queue = :queue AND priority = :priority AND wake_at IS NOT NULL
@@ -113,7 +113,10 @@ WITH RECURSIVE keys (flow_key) AS (
             AND flow_key <> '' AND flow_key > keys.flow_key)
     FROM keys WHERE keys.flow_key IS NOT NULL
 )
-SELECT flow_key FROM keys WHERE flow_key IS NOT NULL LIMIT :limit;
+SELECT flow_key, (SELECT min(wake_at) FROM runs INDEXED BY runs_turns
+    WHERE namespace = :namespace AND queue = :queue AND priority = :priority AND flow_key = keys.flow_key
+        AND wake_at IS NOT NULL AND flow_key <> '')
+FROM keys WHERE flow_key IS NOT NULL LIMIT :limit;
 
 -- due_of_key --
 SELECT rowid, run_id, wake_at, flow_key, epoch = 0 FROM runs INDEXED BY runs_turns
@@ -126,8 +129,8 @@ WHERE namespace = :namespace AND queue = :queue AND priority = :priority AND flo
         WHERE mine.key = runs.code))
 ORDER BY wake_at LIMIT :limit OFFSET :offset;
 
--- run_by_rowid --
-SELECT * FROM runs WHERE rowid = ?;
+-- runs_by_rowid --
+SELECT * FROM runs WHERE rowid IN (SELECT value FROM json_each(?));
 
 -- debounced --
 SELECT * FROM runs WHERE namespace = ? AND debounce = ?;

@@ -13,7 +13,7 @@ from batuta.journal.records import Hint, Message, ParentPolicy
 from batuta.journal.states import RunState
 from batuta.stores import rules
 from batuta.stores.sqlite.connection import Q
-from batuta.stores.sqlite.rows import Row, one, to_json
+from batuta.stores.sqlite.rows import Row, one
 
 
 class Target(NamedTuple):
@@ -51,14 +51,14 @@ class Post:
         return one(self._cursor.execute(Q["message_known"], (target.chain_id, message_id))) is not None
 
     def taken_before(self, asked: Sequence[tuple[str, str]]) -> frozenset[str]:
-        """Of messages, given as the id of their receiver and their own: those that any chain has ever had."""
-        chains = ((self.receiver(id), message_id) for id, message_id in asked)
-        here = {message_id for target, message_id in chains if target is not None and self._has(target, message_id)}
-        rest = {message_id for _, message_id in asked} - here
-        if not rest:
-            return frozenset(here)
-        found = self._cursor.execute(Q["messages_taken"], (to_json(sorted(rest)), self._namespace)).fetchall()
-        return frozenset(here | {message_id for (message_id,) in found})
+        """Of messages, given as the id of their receiver and their own: those that a chain of that id has ever had."""
+        return frozenset(message_id for id, message_id in asked if self._was_taken(id, message_id))
+
+    def _was_taken(self, id: str, message_id: str) -> bool:
+        target = self.receiver(id)
+        if target is not None and self._has(target, message_id):
+            return True
+        return one(self._cursor.execute(Q["taken_earlier"], (self._namespace, id, message_id))) is not None
 
     def deliver(self, target: Target, message: Message) -> bool:
         """Put a message into the inbox of an open run's chain. False when it was there before."""

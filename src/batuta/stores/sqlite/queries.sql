@@ -104,10 +104,11 @@ ON CONFLICT DO NOTHING;
 -- message_known --
 SELECT 1 FROM inbox WHERE chain_id = ? AND message_id = ?;
 
--- messages_taken --
--- Through all that were ever sent, once for many. It is asked for what dead workers sent last, when their receivers do
--- not know it: an index would cost every message something.
-SELECT message_id FROM inbox WHERE message_id IN (SELECT value FROM json_each(?)) AND namespace = ?;
+-- taken_earlier --
+-- Whether a chain that had this id before has ever had the message.
+SELECT 1 FROM inbox
+WHERE chain_id IN (SELECT chain_id FROM runs WHERE namespace = ? AND id = ? AND current = 0) AND message_id = ?
+LIMIT 1;
 
 -- unread_kinds --
 -- What keeps a run from coming to its end. The kinds are repeated in `finish`.
@@ -312,8 +313,9 @@ SELECT ord, kind, at, crc, body FROM journal WHERE run_id = ? AND ord > ? AND or
 -- Of short journals, whole.
 SELECT run_id, ord, kind, at, crc, body FROM journal WHERE run_id IN (?) ORDER BY run_id, ord;
 
--- have_unread --
-SELECT DISTINCT chain_id FROM inbox WHERE consumed_at IS NULL AND chain_id IN (?);
+-- unread_of_many --
+SELECT chain_id, message_id, kind, name, body, at, number FROM inbox
+WHERE consumed_at IS NULL AND chain_id IN (?) ORDER BY chain_id, number;
 
 -- have_attempts --
 SELECT DISTINCT run_id FROM attempts WHERE run_id IN (?);
@@ -331,6 +333,10 @@ WHERE chain_id = ? AND consumed_at IS NULL ORDER BY number;
 -- attempts --
 SELECT seq, number, started_at, ended_at, next_at, error, details, outside FROM attempts
 WHERE run_id = ? AND namespace = ? ORDER BY seq, number;
+
+-- attempts_of_call --
+SELECT seq, number, started_at, ended_at, next_at, error, details, outside FROM attempts
+WHERE run_id = ? AND seq = ? AND namespace = ? ORDER BY number;
 
 -- list_runs --
 -- Newest first by run id, which is of time. Every restriction can be left out with NULL.
@@ -406,7 +412,25 @@ WHERE namespace = :namespace
     AND (:tags IS NULL OR NOT EXISTS (
         SELECT 1 FROM json_each(:tags) AS wanted WHERE NOT EXISTS (
             SELECT 1 FROM json_each(runs.tags) AS tag
-            WHERE tag.key = json_extract(wanted.value, '$[0]') AND tag.value = json_extract(wanted.value, '$[1]'))))
+            WHERE tag.key = json_extract(wanted.value, '$[0]') AND tag.value = json_extract(wanted.value, '$[1]'))));
+
+-- count_children --
+-- The same, through the index of children.
+SELECT count(*) FROM runs INDEXED BY runs_children
+WHERE namespace = :namespace
+    AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
+    AND (:name IS NULL OR name = :name)
+    AND (:kind IS NULL OR kind = :kind)
+    AND (:queue IS NULL OR queue = :queue)
+    AND (:flow_key IS NULL OR flow_key = :flow_key)
+    AND parent_run_id = :parent
+    AND (:id_prefix IS NULL OR substr(id, 1, length(:id_prefix)) = :id_prefix)
+    AND (:created_after IS NULL OR created_at > :created_after)
+    AND (:created_before IS NULL OR created_at < :created_before)
+    AND (:tags IS NULL OR NOT EXISTS (
+        SELECT 1 FROM json_each(:tags) AS wanted WHERE NOT EXISTS (
+            SELECT 1 FROM json_each(runs.tags) AS tag
+            WHERE tag.key = json_extract(wanted.value, '$[0]') AND tag.value = json_extract(wanted.value, '$[1]'))));
 
 -- namespaces --
 -- From one to the next by the index: there are few of them, and many runs.

@@ -78,6 +78,11 @@ def is_suspect(row: Row) -> bool:
     return rules.is_suspect(deaths=row[16], head=row[10], claimed_head=row[26])
 
 
+def place(row: Row) -> tuple[int, int]:
+    """Where a row of `SELECT * FROM runs` stands among what is due."""
+    return -row[7], row[12]
+
+
 def is_anew(row: Row) -> bool:
     """Whether the run could expire or was debounced, until it is claimed."""
     return row[29] is not None or row[30] is not None

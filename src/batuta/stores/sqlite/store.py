@@ -333,8 +333,8 @@ class SqliteStore(ScheduleVerbs):
     async def epochs(self, run_id: RunId) -> list[int]:
         return self._tapes.epochs(run_id)
 
-    async def attempts(self, run_id: RunId) -> list[Attempt]:
-        return self._tapes.attempts(run_id)
+    async def attempts(self, run_id: RunId, seq: int | None = None) -> list[Attempt]:
+        return self._tapes.attempts(run_id, seq)
 
     async def outputs(self, run_id: RunId) -> list[Output]:
         return self._tapes.outputs(run_id)

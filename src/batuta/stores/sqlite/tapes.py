@@ -25,8 +25,8 @@ SHORT = 30
 """Entries of a journal that is read together with others."""
 
 _MANY = f"IN ({', '.join('?' * RUNS_AT_ONCE)})"
-_ENTRIES, _HAVE_UNREAD, _HAVE_ATTEMPTS = (
-    Q[name].replace("IN (?)", _MANY) for name in ("entries_of_many", "have_unread", "have_attempts")
+_ENTRIES, _UNREAD, _HAVE_ATTEMPTS = (
+    Q[name].replace("IN (?)", _MANY) for name in ("entries_of_many", "unread_of_many", "have_attempts")
 )
 
 
@@ -72,8 +72,13 @@ class Tapes:
         )
         return [epoch for (epoch,) in rows]
 
-    def attempts(self, run_id: RunId) -> list[Attempt]:
-        return self._readers.read(lambda connection: self._attempts(connection, run_id))
+    def attempts(self, run_id: RunId, seq: int | None) -> list[Attempt]:
+        if seq is None:
+            return self._readers.read(lambda connection: self._attempts(connection, run_id))
+        values = (run_id.bytes, seq, self._namespace)
+        return attempts_of(
+            self._readers.read(lambda connection: connection.execute(Q["attempts_of_call"], values).fetchall())
+        )
 
     def outputs(self, run_id: RunId) -> list[Output]:
         """What the run has published."""
@@ -104,8 +109,12 @@ class Tapes:
         return self._readers.read(work)
 
     async def journal(self, run_id: RunId, after: int, limit: int) -> list[Entry]:
-        """Entries with ord > after, in order. Raises UnknownRun."""
-        return await self._entries(run_id, after, self.run(run_id).head, limit)
+        """Entries with ord > after, in order."""
+        try:
+            head = self.run(run_id).head
+        except UnknownRun:
+            return []
+        return await self._entries(run_id, after, head, limit)
 
     async def load(self, run_id: RunId) -> Tape:
         def work(connection: sqlite3.Connection) -> Tape:
@@ -143,11 +152,13 @@ class Tapes:
         run_ids = _padded([run.run_id.bytes for run in runs])
         have_attempts = {run_id for (run_id,) in connection.execute(_HAVE_ATTEMPTS, run_ids).fetchall()}
         chains = _padded([run.chain_id.bytes for run in runs])
-        have_unread = {chain_id for (chain_id,) in connection.execute(_HAVE_UNREAD, chains).fetchall()}
+        unread: dict[bytes, list[Message]] = {}
+        for chain_id, rows in groupby(connection.execute(_UNREAD, chains).fetchall(), itemgetter(0)):
+            unread[chain_id] = messages_of(row[1:] for row in rows)
         entries = self._short_journals(connection, [run for run in runs if 0 <= run.head < SHORT])
         return [
-            Tape(run, entries.get(run.run_id.bytes, []), [], [])
-            if run.head < SHORT and run.run_id.bytes not in have_attempts and run.chain_id.bytes not in have_unread
+            Tape(run, entries.get(run.run_id.bytes, []), unread.get(run.chain_id.bytes, []), [])
+            if run.head < SHORT and run.run_id.bytes not in have_attempts
             else self._tape(connection, run)
             for run in runs
         ]

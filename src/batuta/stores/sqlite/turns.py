@@ -12,10 +12,12 @@ from batuta.journal.records import WorkerInfo
 from batuta.stores import flow
 from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.queues import Executor, Queue, allowance_of, note_begun
-from batuta.stores.sqlite.rows import Row, one, to_json
+from batuta.stores.sqlite.rows import Row, one, place, to_json
 
 MOST_VISITS = 1_000
-"""Runs and flow keys that a claim looks at, one by one, before it lets the others wait for the next one."""
+"""Flow keys that a claim looks at, one by one, before it lets the others wait for the next one."""
+MOST_HELD = 250
+"""The same for runs that a limit holds back: the flow keys lead to the others."""
 _ABOVE_ALL = 2**63 - 1
 
 Hands = dict[tuple[str, int], flow.Hand]
@@ -45,6 +47,7 @@ class Turns:
         self._suspects = suspects
         self._open: list[sqlite3.Cursor] = []
         self._lines: dict[str, flow.Line[int]] = {}
+        self._earliest: int | None = None
         self._code = to_json(worker.code)
         self._names = [name for name in dict.fromkeys(worker.queues) if name not in queues or not queues[name].paused]
 
@@ -57,10 +60,11 @@ class Turns:
             chosen = [due.row for due in flow.choose(lines, limit)]
         finally:
             self._close()
-        rows = [one(self._connection.execute(Q["run_by_rowid"], (rowid,))) for rowid in chosen]
+        rows = self._connection.execute(Q["runs_by_rowid"], (to_json(chosen),)).fetchall() if chosen else []
+        rows.sort(key=place)
         times = [line.again_at for line in lines if line.again_at is not None]
         held = any(line.held for line in lines)
-        return [row for row in rows if row is not None], held, min(times, default=None)
+        return rows, held, min(times, default=None)
 
     def note_begun(self, cursor: sqlite3.Cursor) -> None:
         """What was chosen is owned now."""
@@ -70,15 +74,15 @@ class Turns:
 
     def due_at(self) -> int | None:
         """Earliest time at which something may be owned."""
-        earliest: int | None = None
+        self._earliest = None
         try:
             for at in (at for name in self._names for at in self._times(name)):
-                earliest = at if earliest is None else min(at, earliest)
+                self._earliest = at if self._earliest is None else min(at, self._earliest)
                 if at <= self._now:
                     break
         finally:
             self._close()
-        return earliest
+        return self._earliest
 
     def _line(
         self, name: str, suspects: flow.Suspects, limit: int, room: Mapping[str, int], hands: Hands
@@ -86,7 +90,7 @@ class Turns:
         queue = self._queues.get(name)
         allowance = None if queue is None else allowance_of(self._connection, self._namespace, queue, self._now)
         found = priorities(self._connection, self._namespace, name, queue)
-        levels = (self._level(name, queue, priority, limit + MOST_VISITS, hands) for priority in found)
+        levels = (self._level(name, queue, priority, limit + MOST_HELD, hands) for priority in found)
         return flow.Line(levels, suspects, allowance, self._now, room.get(name))
 
     def _level(self, name: str, queue: Queue | None, priority: int, most: int, hands: Hands) -> flow.Level[int]:
@@ -95,13 +99,14 @@ class Turns:
         queries = ["due_in_order"]
         if keyed:
             queries.append("keyed_in_order")
+        begun: Iterator[flow.Due[int]] = iter(())
         if queue is not None and (queue.limits.rate or queue.limits.key_rate):
-            queries.append("begun_in_order")
+            begun = islice(level.stream("begun_in_order"), MOST_VISITS)
         streams = [islice(level.stream(query), most) for query in queries]
         if self._suspects:
             streams.append(islice(level.stream("suspects_in_order", suspect=True), most))
         ordered = heapq.merge(*streams, key=lambda due: due.wake_at)
-        return flow.Level(ordered, level.keys if keyed else _no_keys, level.of_key, level.hand)
+        return flow.Level(ordered, level.keys if keyed else _no_keys, level.of_key, begun, level.hand)
 
     def _times(self, name: str) -> Iterator[int]:
         """When runs of a queue may be owned: of each kind the first."""
@@ -130,8 +135,9 @@ class Turns:
         for stream in streams:
             yield from islice(stream, 1)
         if queue is not None and queue.keyed and by_key and allowance is not None:
-            for key in level.keys(""):
-                if not allowance.is_key_full(key):
+            for key, wake_at in level.keys_from("", MOST_VISITS):
+                at = allowance.when(key, first=True)
+                if at is not None and (self._earliest is None or max(at, wake_at) < self._earliest):
                     yield from islice(level.of_key(key), 1)
 
     # -- reading step by step
@@ -166,7 +172,8 @@ class _Level:
         self.hand = hand
         self._turns = turns
         self._priority = priority
-        self._values = turns.values(name, priority, turns.now if until is None else until)
+        self._until = turns.now if until is None else until
+        self._values = turns.values(name, priority, self._until)
 
     def stream(self, query: str, *, suspect: bool = False) -> Iterator[flow.Due[int]]:
         """What is due, by wake_at."""
@@ -177,14 +184,18 @@ class _Level:
         """The flow keys in turn, behind the last one and then from the first; so many, and the next claim goes on."""
         visits = 0
         for after in (last, "") if last else ("",):
-            values = self._values | {"after": after, "limit": MOST_VISITS - visits}
-            for (key,) in self._turns.steps("keys_in_turn", values):
+            for key, wake_at in self.keys_from(after, MOST_VISITS - visits):
                 if not after and last and key > last:
                     return
                 visits += 1
-                yield key
+                if wake_at <= self._until:
+                    yield key
                 if visits == MOST_VISITS:
                     self.hand.key = key
+
+    def keys_from(self, after: str, limit: int) -> Iterator[Row]:
+        """Flow keys with the times from which on they are due."""
+        return self._turns.steps("keys_in_turn", self._values | {"after": after, "limit": limit})
 
     def of_key(self, key: str) -> Iterator[flow.Due[int]]:
         """What is due of a flow key, by wake_at."""

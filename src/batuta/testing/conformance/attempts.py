@@ -20,6 +20,8 @@ class AttemptsConformance:
         ]
         await pen.write(store, worker, 0, attempts=attempts)
         assert await store.attempts(pen.run_id) == [attempts[2], attempts[1], attempts[0]]
+        assert await store.attempts(pen.run_id, 1) == [attempts[2], attempts[1]]
+        assert await store.attempts(pen.run_id, 3) == []
         assert (await store.get_run(pen.run_id)).head == 0
 
     async def test_an_attempt_is_written_over(self, store: Store) -> None:

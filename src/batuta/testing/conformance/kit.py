@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
 from batuta.clock import SECOND
@@ -35,6 +36,24 @@ class MakeStore(Protocol):
     """Gives a new store object, opened, on the database of this test."""
 
     async def __call__(self, namespace: str = "default") -> Store: ...
+
+
+@asynccontextmanager
+async def making(new: Callable[[str], Store], *, migrate: bool = False) -> AsyncIterator[MakeStore]:
+    """For the fixture `make_store`: `new` gives a store object for a namespace. All that were opened are closed."""
+    opened: list[Store] = []
+
+    async def make(namespace: str = "default") -> Store:
+        store = new(namespace)
+        if migrate:
+            await store.migrate()
+        await store.open()
+        opened.append(store)
+        return store
+
+    yield make
+    for store in opened:
+        await store.close()
 
 
 def new_run(id: str | None = None, **options: Any) -> NewRun:

@@ -42,6 +42,11 @@ class ReadingConformance:
         ):
             with pytest.raises(UnknownRun):
                 await missing
+        for nothing in (store.journal, store.epochs, store.attempts, store.outputs):
+            assert await nothing(run_id) == []
+        assert await store.closed_among([run_id]) == []
+        assert await store.answers([(run_id, "x")]) == [None]
+        assert await store.unread([run_id]) == {}
 
     async def test_a_journal_is_read_in_pieces(self, store: Store) -> None:
         worker = await live_worker(store)

@@ -95,6 +95,23 @@ class SendsConformance:
         assert await sender.write(store, worker, 0, effects=later) is None
         assert await inbox(store, following) == ["n"]
 
+    async def test_what_an_earlier_run_of_the_id_has_taken_is_not_sent_again(self, store: Store) -> None:
+        worker = await live_worker(store)
+        sender = await start_owned(store, worker)
+        for number in range(3):
+            target = await start_owned(store, worker, "target", if_exists=IfExists.RESTART)
+            assert await sender.write(store, worker, effects=sends(("target", f"m{number}"))) is None
+            move = Move(RunState.COMPLETED)
+            assert await target.write(store, worker, consumed=[f"m{number}"], move=move) is None
+        elsewhere = await start_owned(store, worker, "elsewhere")
+        assert await sender.write(store, worker, effects=sends(("elsewhere", "n"))) is None
+        following = await start_owned(store, worker, "target", if_exists=IfExists.RESTART)
+        names = enumerate(["m0", "m1", "m2", "n"])
+        again = [Send(seq=seq, id="target", message=signal(name), again=True) for seq, name in names]
+        assert await sender.write(store, worker, 0, effects=Effects(sends=again)) is None
+        assert await inbox(store, following) == ["n"]
+        assert await inbox(store, elsewhere) == ["n"]
+
     async def test_a_message_id_is_taken_once(self, store: Store) -> None:
         worker = await live_worker(store)
         sender, target = await start_owned(store, worker), await start_owned(store, worker, "target")

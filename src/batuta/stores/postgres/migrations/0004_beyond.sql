@@ -67,29 +67,25 @@ BEGIN
 END
 $$;
 
--- Of messages that go to these runs: those that any chain has ever had. Where the receiver's own has not, it looks
--- through all that were ever sent, once: that is asked for what dead workers sent last, and an index would cost every
--- message something.
+-- The chains that had an id before: only a run that another one follows is in it.
+CREATE INDEX runs_earlier ON batuta.runs (id, namespace, chain_id) WHERE NOT current;
+
+-- Of messages that go to these runs: those that their chain, or another one that had their id before, has ever had.
 CREATE FUNCTION batuta.taken_before(ns text, message_ids text[], targets uuid[]) RETURNS text[] LANGUAGE plpgsql AS $$
-DECLARE
-    here text[];
-    rest text[];
 BEGIN
-    SELECT array_agg(m.message_id) FILTER (WHERE m.here), array_agg(m.message_id) FILTER (WHERE NOT m.here)
-    INTO here, rest
-    FROM (
-        SELECT a.message_id, EXISTS (
-            SELECT FROM batuta.inbox i
-            WHERE i.message_id = a.message_id
-              AND i.chain_id = (SELECT r.chain_id FROM batuta.runs r WHERE r.run_id = a.target LIMIT 1) OFFSET 0) AS here
+    RETURN ARRAY(
+        SELECT a.message_id
         FROM unnest(message_ids, targets) AS a(message_id, target)
-    ) m;
-    IF rest IS NULL THEN
-        RETURN here;
-    END IF;
-    RETURN here || ARRAY(
-        SELECT i.message_id FROM batuta.inbox i
-        WHERE i.namespace = ns AND (i.message_id IN (SELECT unnest(rest))) IS TRUE);
+        CROSS JOIN LATERAL (SELECT r.id, r.chain_id FROM batuta.runs r WHERE r.run_id = a.target LIMIT 1) t
+        WHERE EXISTS (
+                SELECT FROM batuta.inbox i WHERE i.chain_id = t.chain_id AND i.message_id = a.message_id OFFSET 0)
+           OR EXISTS (
+                SELECT FROM batuta.runs e
+                CROSS JOIN LATERAL (
+                    SELECT FROM batuta.inbox i
+                    WHERE i.chain_id = e.chain_id AND i.message_id = a.message_id LIMIT 1
+                ) i
+                WHERE e.id = t.id AND e.namespace || '' = ns AND NOT e.current OFFSET 0));
 END
 $$;
 

@@ -44,6 +44,8 @@ CREATE TABLE runs (
 
 -- An id has one current run, open or closed.
 CREATE UNIQUE INDEX runs_current ON runs (namespace, id) WHERE current = 1;
+-- The chains that had an id before: only a run that another one follows is in it.
+CREATE INDEX runs_earlier ON runs (namespace, id, chain_id) WHERE current = 0;
 -- What can be claimed now or later: wake_at is set only while nobody owns the run. Runs with a flow key apart, so that
 -- those of a key that must wait do not stand in the way of others; and those by key, so that keys have their turns.
 CREATE INDEX runs_due ON runs (namespace, queue, priority, wake_at, code, flow_key)

@@ -1,0 +1,51 @@
+"""A store in memory whose workers have heartbeats and a watchdog, as those of real databases."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from batuta.errors import StoreUnavailable
+from batuta.journal.records import Pulse, WorkerInfo
+from batuta.journal.store import Heart
+from batuta.stores.memory import MemoryDatabase, MemoryStore
+from tests.engine.arena import until
+
+
+class WatchedHeart:
+    """Counts beats, and fails while its store is away."""
+
+    def __init__(self, heart: Heart, store: "BeatingStore") -> None:
+        self._heart, self._store = heart, store
+
+    async def beat(self, worker: WorkerInfo, *, reap: bool) -> Pulse:
+        if self._store.away:
+            raise StoreUnavailable("the network is still asleep")
+        pulse = await self._heart.beat(worker, reap=reap)
+        self._store.beats += 1
+        return pulse
+
+    async def bury(self, worker_ids: Sequence[str]) -> int:
+        return await self._heart.bury(worker_ids)
+
+
+class BeatingStore(MemoryStore):
+    poll_seconds: float | None = 0.02
+
+    def __init__(self, database: MemoryDatabase | None = None) -> None:
+        self.database = database or MemoryDatabase()
+        super().__init__(self.database)
+        self.beats = 0
+        self.away = False
+
+    @asynccontextmanager
+    async def _beating(self, worker_id: str) -> AsyncIterator[Heart]:
+        async with super()._beating(worker_id) as heart:
+            yield WatchedHeart(heart, self)
+
+    async def after_beats(self, count: int) -> None:
+        """Wait for so many more heartbeats."""
+        wanted = self.beats + count
+
+        async def reached() -> bool:
+            return self.beats >= wanted
+
+        await until(reached)
