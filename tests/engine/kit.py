@@ -13,6 +13,7 @@ from batuta.journal.states import PARKED
 from batuta.journal.store import Store
 from batuta.serde import MAX_PAYLOAD
 from batuta.testing import Environment
+from batuta.verify import verify
 
 
 @asynccontextmanager
@@ -24,6 +25,17 @@ async def world(*things: Any, **settings: Any) -> AsyncIterator[Environment]:
         yield env
         limit = settings.get("max_payload", MAX_PAYLOAD)
         await replay_all(env.store, {workflow.name: workflow for workflow in env.workflows}, limit)
+
+
+@asynccontextmanager
+async def jobs(*things: Any, **settings: Any) -> AsyncIterator[Environment]:
+    """An environment with these jobs. At its end everything in the store is as it should be."""
+    async with Environment(jobs=things, **settings) as env:
+        yield env
+        assert env.worker.session is not None
+        assert env.worker.session.intake.calls == sum(run.is_call for run in env.worker.session.runs.values())
+        report = await verify(env.store)
+        assert not report.violations, report
 
 
 async def replay_all(store: Store, workflows: dict[str, Workflow[..., Any]], limit: int = MAX_PAYLOAD) -> None:

@@ -2,19 +2,14 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from msgspec import Struct
 
 from batuta import (
-    ActivityCancelled,
     ActivityTimeout,
     CompleteLater,
-    InvalidInput,
     Job,
     JobCall,
     NonRetryable,
@@ -26,17 +21,14 @@ from batuta import (
     RunTimedOut,
     activity_info,
     batch_info,
-    checkpoint,
     heartbeat,
     job,
-    last_checkpoint,
-    progress,
     workflow,
 )
-from batuta.errors import LostAttempt, NotSerialisable, WorkerError
+from batuta.errors import NotSerialisable
 from batuta.journal.entries import EntryKind
 from batuta.testing import Environment
-from batuta.verify import verify
+from tests.engine.kit import jobs
 
 seen: list[Any] = []
 
@@ -44,17 +36,6 @@ seen: list[Any] = []
 @pytest.fixture(autouse=True)
 def _nothing_seen() -> None:
     seen.clear()
-
-
-@asynccontextmanager
-async def jobs(*things: Any, **settings: Any) -> AsyncIterator[Environment]:
-    """An environment with these jobs. At its end everything in the store is as it should be."""
-    async with Environment(jobs=things, **settings) as env:
-        yield env
-        assert env.worker.session is not None
-        assert env.worker.session.intake.calls == sum(run.is_call for run in env.worker.session.runs.values())
-        report = await verify(env.store)
-        assert not report.violations, report
 
 
 FAST = Retry(attempts=3, first=10, factor=1, jitter=0)
@@ -393,8 +374,10 @@ async def test_the_callback_of_an_empty_batch_is_called() -> None:
         batch = await env.client.enqueue_many([], on_done=report.call())
         assert batch == []
         assert batch.done is not None
+        assert await batch.done.result() == 0
+        alone = await env.client.enqueue(report, retry=Retry(attempts=1))
         with pytest.raises(RunFailed, match="no batch has called"):
-            await batch.done.result()
+            await alone.result()
 
 
 async def test_an_argument_that_cannot_be_written_leaves_nothing_of_its_batch() -> None:
@@ -533,203 +516,6 @@ async def test_a_job_that_is_done_once_is_not_begun_again() -> None:
         with pytest.raises(RunFailed, match="Interrupted"):
             await handle.result()
         assert seen == ["ana"]
-
-
-# -- checkpoints and progress
-
-
-class Position(Struct):
-    row: int
-
-
-async def test_a_job_goes_on_from_its_checkpoint_after_a_crash() -> None:  # covers B-12
-    @job
-    async def copy(rows: int) -> int:
-        last = last_checkpoint(Position)
-        for row in range(last.row if last is not None else 0, rows):
-            seen.append(row)
-            await checkpoint(Position(row + 1))
-            await asyncio.sleep(0.1)
-        return rows
-
-    async with jobs(copy) as env:
-        [handle] = await env.client.enqueue_many([copy.call(10)])
-        await env.advance(0.45)
-        before = list(seen)
-        await env.crash()
-        assert await handle.result() == 10
-        assert before == [0, 1, 2, 3, 4]
-        assert seen == list(range(10))
-
-
-async def test_a_thread_saves_checkpoints_too() -> None:
-    @job(retry=Retry(attempts=2, first=1))
-    def copy() -> int:
-        at = last_checkpoint(int, 0)
-        seen.append(at)
-        if not at:
-            checkpoint.sync(7)
-            raise Refused("after the checkpoint")
-        return at
-
-    async with jobs(copy) as env:
-        [handle] = await env.client.enqueue_many([copy.call()])
-        assert await handle.result() == 7
-        assert seen == [0, 7]
-
-
-async def test_an_activity_of_a_workflow_saves_checkpoints_too() -> None:
-    @job(retry=Retry(attempts=2, first=1))
-    async def copy() -> int:
-        at = last_checkpoint(int, 0)
-        progress(at)
-        if not at:
-            await checkpoint(7)
-            raise Refused("after the checkpoint")
-        return at
-
-    @workflow
-    async def copying() -> int:
-        return await copy()
-
-    async with Environment(workflows=[copying], jobs=[copy]) as env:
-        handle = await env.start(copying)
-        assert await handle.result() == 7
-        assert await handle.progress() is None
-
-
-async def test_a_cancelled_job_is_told_at_its_next_checkpoint() -> None:
-    told = threading.Event()
-
-    @job
-    def work() -> None:
-        seen.append(1)
-        try:
-            for n in range(1_000_000):
-                checkpoint.sync(n)
-        except (ActivityCancelled, LostAttempt):
-            told.set()
-
-    async with jobs(work) as env:
-        [handle] = await env.client.enqueue_many([work.call()])
-        while not seen:
-            await asyncio.sleep(0)
-        await handle.cancel()
-        with pytest.raises(RunCancelled):
-            await handle.result()
-        assert await asyncio.to_thread(told.wait, 20)
-
-
-async def test_a_checkpoint_is_asked_for_as_its_place_needs() -> None:
-    @job
-    def in_thread() -> None:
-        checkpoint(1)
-
-    @job
-    async def on_loop() -> None:
-        checkpoint.sync(1)
-
-    async with jobs(in_thread, on_loop) as env:
-        for each, instead in ((in_thread, r"checkpoint\.sync"), (on_loop, "await checkpoint")):
-            call: JobCall[None] = each.call()
-            handle = await env.client.enqueue(call, retry=Retry(attempts=1))
-            with pytest.raises(RunFailed, match=instead):
-                await handle.result()
-
-
-async def test_outside_a_job_there_is_nothing_to_save() -> None:
-    for asked in (lambda: checkpoint(1), lambda: progress(1), last_checkpoint, batch_info):
-        with pytest.raises(WorkerError, match="outside an activity"):
-            asked()
-
-
-async def test_progress_is_seen_while_the_job_runs_and_at_its_end() -> None:
-    @job
-    async def walk() -> None:
-        for n in range(5):
-            progress({"step": n})
-            await asyncio.sleep(1)
-
-    async with jobs(walk) as env:
-        [handle] = await env.client.enqueue_many([walk.call()])
-        assert await handle.progress(default="nothing") == "nothing"
-        await env.advance(2.5)
-        assert await handle.progress() == {"step": 1}
-        await handle.result()
-        assert await handle.progress() == {"step": 4}
-
-
-async def test_quick_progress_goes_with_the_result() -> None:
-    @job
-    async def quick() -> None:
-        progress(1)
-        progress(2)
-
-    async with jobs(quick) as env:
-        [handle] = await env.client.enqueue_many([quick.call()])
-        await handle.result()
-        assert await handle.progress() == 2
-
-
-# -- bad input
-
-
-BAD: list[tuple[dict[str, Any], str]] = [
-    ({"delay": -1}, "delay"),
-    ({"delay": "soon"}, "delay"),
-    ({"at": datetime(2030, 1, 1)}, "no time zone"),  # noqa: DTZ001 - that is what is tested
-    ({"at": 5}, "datetime"),
-    ({"at": datetime(2030, 1, 1, tzinfo=UTC), "delay": 1}, "together"),
-    ({"debounce": 5}, "needs unique"),
-    ({"unique_for": 5}, "needs unique"),
-    ({"debounce_limit": 5, "unique": "a"}, "needs debounce"),
-    ({"unique": "a", "debounce": 5, "debounce_limit": 1}, "must not be less"),
-    ({"unique": "a", "debounce": 5, "delay": 1}, "together"),
-    ({"unique": "a", "debounce": 5, "unique_for": 1}, "together"),
-    ({"unique": "a", "id": "b"}, "together"),
-    ({"unique": ""}, "unique"),
-    ({"unique": 5}, "unique"),
-    ({"key": "\n"}, "key"),
-    ({"expires": 0}, "expires"),
-    ({"expires": -1}, "expires"),
-    ({"priority": "high"}, "priority"),
-    ({"priority": 1 << 20}, "priority"),
-    ({"queue": ""}, "queue"),
-    ({"retry": 3}, "retry"),
-    ({"timeout": -1}, "timeout"),
-    ({"tags": {"a": 1}}, "tags"),
-    ({"id": ""}, "id"),
-    ({"colour": "blue"}, "unknown enqueue options colour"),
-]
-
-
-@pytest.mark.parametrize(("options", "said"), BAD)
-async def test_bad_options_are_refused_and_nothing_is_written(options: dict[str, Any], said: str) -> None:
-    async with jobs(send) as env:
-        with pytest.raises(InvalidInput, match=said):
-            await env.client.enqueue(send, "ana", **options)
-        with pytest.raises(InvalidInput, match=said):
-            await env.client.enqueue_many([send.call("bo"), send.call("ana").with_options(**options)])
-        assert await env.client.count(kind="job") == 0
-
-
-async def test_what_is_no_job_is_refused() -> None:
-    async with jobs(send) as env:
-        wrong: list[Callable[[], Any]] = [
-            lambda: env.client.enqueue(5),  # type: ignore[call-overload]  # that is what is tested
-            lambda: env.client.enqueue(""),
-            lambda: env.client.enqueue(send.call("ana"), "more"),
-            lambda: env.client.enqueue_many(["send"]),  # type: ignore[list-item]  # that is what is tested
-            lambda: env.client.enqueue_many([send.call("ana")], on_done=send),  # type: ignore[arg-type]  # the same
-        ]
-        for each in wrong:
-            with pytest.raises(InvalidInput):
-                await each()
-        with pytest.raises(TypeError, match="too many"):
-            await env.client.enqueue(send, "ana", 1, 2, 3, 4)
-        with pytest.raises(TypeError, match="call 1 of the batch"):
-            await env.client.enqueue_many([send.call("ana"), send.call()])  # type: ignore[call-arg]  # the same
-        assert await env.client.count(kind="job") == 0
 
 
 # -- looking

@@ -52,7 +52,7 @@ async def test_a_tape_that_comes_late_does_not_bring_back_what_has_ended_meanwhi
         reads = SlowReads(env)
         pulse = Pulse(now=session.clock.now(), alive=True, owned={run.run_id: run.epoch})
         for _ in range(3):
-            session._reconcile(pulse)
+            session._strays.reconcile(pulse)
             await env.settle()
         reads.gates[0].set()
         await env.advance(10)

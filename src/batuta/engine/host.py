@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.waiters import Waiters
 from batuta.ids import RunId
+from batuta.journal.entries import Command
 from batuta.journal.records import Message
 from batuta.journal.store import Store
 from batuta.settings import Settings
@@ -61,6 +62,10 @@ class Host(Protocol):
 
     def look_after(self, run: LiveRun, route: Route) -> None:
         """An activity of the run that is elsewhere may be over its time."""
+        ...
+
+    def finished(self, run: LiveRun, outcome: Command) -> None:
+        """A job is completed and has left memory, with nothing in it to be cleaned up."""
         ...
 
     def forget(self, run: LiveRun, wake_at: int | None) -> None:

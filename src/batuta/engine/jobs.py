@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec import UNSET, Raw, json
 from msgspec.structs import replace
 
+from batuta import failpoints
 from batuta.authoring.checkpoints import BatchInfo
 from batuta.authoring.definitions import Activity, Workflow
 from batuta.authoring.enqueueing import JobOverrides
@@ -22,11 +23,12 @@ from batuta.authoring.failures import to_failure
 from batuta.authoring.jobs import Job, job_code
 from batuta.authoring.options import ActivityOptions
 from batuta.engine.calls import Call, fatal
-from batuta.engine.live import PYTHON, LiveRun
+from batuta.engine.live import PYTHON, Effect, LiveRun
 from batuta.engine.machine import Machine, PendingActivity, RunIdentity
 from batuta.engine.replay import Replay
 from batuta.engine.routes import RoutedCall
 from batuta.errors import InvalidInput, WorkerError
+from batuta.failpoints import failpoint
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, encode_entry
 from batuta.journal.failures import Failure
 from batuta.journal.records import (
@@ -38,6 +40,7 @@ from batuta.journal.records import (
     Move,
     Output,
     OutputKind,
+    Refusal,
     RunFilter,
     Tape,
 )
@@ -69,6 +72,7 @@ class JobWorkflow(RoutedCall):
         super().__init__(job)
         self._options = replace(job.options, queue=None, start_timeout=None)
         self.begins_early = not job.options.once
+        """Whether an attempt may begin before anything is written of it."""
 
     def options(self, start: StartInfo) -> tuple[ActivityOptions, int]:
         told = start.options
@@ -88,65 +92,183 @@ class CallRun(LiveRun):
     """A live run that is one call: of a job, or of an activity that was sent here from another queue."""
 
     is_call = True
-    __slots__ = ("_began_at", "_failed", "_first", "_keeps", "_pending", "_said", "_start", "batched", "early")
+    __slots__ = ("_failed", "_said", "batched")
 
     def __init__(self, host: Host, workflow: RoutedCall, identity: RunIdentity, epoch: int) -> None:
         super().__init__(host, workflow, identity, epoch)
-        self.early = False
-        """Its call is under way, and nothing of it is written."""
         self.batched = False
         """It belongs to a batch, which counts the ends of its jobs."""
-        self._first: Entry | None = None
-        """Written, but not given to the machine: which is only asked when there is an answer."""
         self._failed: Attempt | None = None
         self._said: str | None = None
-        activity = workflow.activity
-        self._keeps = not isinstance(activity, Job) or activity.keeps_result
+
+    # -- progress
+
+    def record_attempt(self, attempt: Attempt, then: Callable[[], None] | None = None) -> None:
+        super().record_attempt(attempt, then)
+        if self._said is not None and self.change is not None:
+            self._publish(self.change, self._said)
+            self._said = None
+
+    def say(self, progress: str) -> None:
+        """Publish how far it is, with the next batch."""
+        if not self.leaving:
+            self._publish(self.open_change(), progress)
+
+    def say_last(self, progress: str) -> None:
+        """The same, with the answer."""
+        self._said = progress
+
+    def _publish(self, change: Change, progress: str) -> None:
+        if change.effects is None:
+            change.effects = Effects()
+        at = self._host.clock.now()
+        output = Output(kind=OutputKind.PUBLISHED, name="progress", ord=max(self.head, 0), at=at, value=progress)
+        change.effects.outputs[:] = [output]
+
+    # -- the answer
+
+    def gave_up(self, call: Call, failure: Failure, now: int) -> None:
+        """The last attempt failed: it is kept like those before."""
+        self._failed = call.row(ended_at=now, error=json.encode(failure).decode())
+
+    def deliver(self, kind: EntryKind, body: Body) -> None:
+        if kind is _DONE:
+            kind = self._fitting(kind, body)
+        if not self.leaving and self.ready and kind in (_DONE, _FAILED):
+            if self._said is not None:
+                self._publish(self.open_change(), self._said)
+            if self._failed is not None and kind is _FAILED:
+                self.open_change().attempts.append(self._failed)
+        super().deliver(kind, body)
+
+    def _fitting(self, kind: EntryKind, body: Body) -> EntryKind:
+        """A result that does not fit the job's annotation is its failure, as in a workflow. One that is not to be kept
+        goes here."""
+        if not isinstance(self.workflow, JobWorkflow):
+            return kind
+        job = self.workflow.activity
+        if not job.keeps_result:
+            body.value = _NULL
+            return kind
+        try:
+            job.codec.decode_result(body.value if body.value is not UNSET else _NULL)
+        except InvalidInput as error:
+            failure = body.error = fatal(to_failure(error))
+            body.value = UNSET
+            self._failed = Attempt(
+                seq=_SEQ,
+                number=body.attempts,
+                started_at=body.started_at,
+                ended_at=self._host.clock.now(),
+                error=json.encode(failure).decode(),
+            )
+            return _FAILED
+        return kind
+
+    # -- its batch
+
+    def move(self, move: Move) -> None:
+        if self.batched and move.state in CLOSED:
+            move.outcome = _COUNTS
+        super().move(move)
+
+    def batch(self, loop: asyncio.AbstractEventLoop) -> Future[BatchInfo]:
+        """What became of the runs whose end it was called for."""
+        told = self.machine.start.options
+        size = None if told is UNSET else _overrides_decoder.decode(told).batch
+        if not isinstance(self.workflow, JobWorkflow) or size is None:
+            raise WorkerError(
+                "batch_info() was called in a job that no batch has called: give it to enqueue_many as on_done="
+            )
+        return asyncio.run_coroutine_threadsafe(_look_at_batch(self._host.store, self.identity), loop)
+
+
+def may_begin_early(workflow: JobWorkflow, tape: Tape) -> bool:
+    """Whether it is a run that nobody has begun, with nothing but its start in the inbox."""
+    run, messages = tape.run, tape.messages
+    return (
+        run.head < 0
+        and workflow.begins_early
+        and len(messages) == 1
+        and messages[0].kind is _START
+        and not tape.attempts
+        and run.deadline is None
+    )
+
+
+class EarlyRun(CallRun):
+    """A job whose call is under way before anything is written of it.
+
+    Most jobs need little of what a live run is, so that is all they get. Whoever asks for more has it grow.
+    """
+
+    __slots__ = ("_began_at", "_first", "_grown", "_message", "_outcome", "_pending", "_start", "early", "row")
+
+    def __init__(self, host: Host, workflow: JobWorkflow, tape: Tape) -> None:
+        row = self.row = tape.run
+        self._host, self.workflow = host, workflow
+        self.run_id, self.epoch = row.run_id, row.epoch
+        self._message = tape.messages[0]
+        self.batched = row.parent_run_id is not None
+        self._grown = self.leaving = False
+        self.early = self.ready = True
+        """Nothing of it is written."""
+        self._start: Body | None = None
+        self._first: Entry | None = None
+        """Written, but not given to the machine: which is only asked when there is an answer."""
+        self._failed = self._said = self.change = None
+        self.head = self.durable = -1
+        self.calls = {}
+        self.effects = []
+
+    def __getattr__(self, name: str) -> Any:
+        """Only called for what is not there."""
+        if self._grown:
+            raise AttributeError(name)
+        self._grow()
+        return getattr(self, name)
+
+    def _grow(self) -> None:
+        """Become a whole live run, in the same place."""
+        self._grown = True
+        row, before = self.row, {name: getattr(self, name) for name in _LEAN}
+        identity = RunIdentity(row.run_id, row.id, row.queue, self._host.store.namespace, row.chain_id)
+        super().__init__(self._host, cast(JobWorkflow, self.workflow), identity, self.epoch)
+        for name, value in before.items():
+            setattr(self, name, value)
+        if self._start is not None:
+            self.machine.start = cast(StartInfo, self._start.start)
+        self.seen.add(self._message.message_id)
 
     # -- beginning
 
-    def may_begin_early(self, tape: Tape) -> bool:
-        """Whether it is a job that nobody has begun, with nothing but its start in the inbox."""
-        return (
-            isinstance(self.workflow, JobWorkflow)
-            and self.workflow.begins_early
-            and tape.run.head < 0
-            and len(tape.messages) == 1
-            and tape.messages[0].kind is _START
-            and not tape.attempts
-            and self.deadline is None
-            and not self._host.draining
-            and not self._host.settings.always_replay
-        )
-
-    def begin_early(self, message: Message) -> None:
+    def begin_early(self) -> None:
         """Call it now."""
-        host = self._host
+        host, workflow, message = self._host, cast(JobWorkflow, self.workflow), self._message
         body = self._start = _body_decoder.decode(message.body)
-        start = self.machine.start = cast(StartInfo, body.start)
-        workflow = cast(JobWorkflow, self.workflow)
+        start = cast(StartInfo, body.start)
         start.fingerprint, start.python, start.max_payload = workflow.fingerprint, PYTHON, host.settings.max_payload
         body.message_id = message.message_id
-        self.seen.add(message.message_id)
         at = self._began_at = host.clock.latest()
         data = bytes(cast(Raw, body.value))
-        self._pending = PendingActivity(workflow.name, None, None, data, workflow.options(start)[0], at, 0)
-        self.ready = self.early = True
-        host.executor.start(self, _SEQ, self._pending)
+        pending = self._pending = PendingActivity(workflow.name, None, None, data, workflow.options(start)[0], at, 0)
+        host.executor.start(self, _SEQ, pending)
 
     def _opening(self) -> Entry:
         """The entry of its start."""
-        body = self._start
-        body.commands = [Command(_SEQ, _ACTIVITY, self._pending.name, Raw(self._pending.data))]
+        body, pending = cast(Body, self._start), self._pending
+        body.commands = [Command(_SEQ, _ACTIVITY, pending.name, Raw(pending.data))]
         return encode_entry(0, _STARTED, self._began_at, body, 0)
 
     def _begin_formally(self) -> None:
         """There is something to write before the answer: the start goes with it."""
+        if not self._grown:
+            self._grow()
         self.early = False
         entry = self._first = self._opening()
         change = self.open_change()
         change.entries.append(entry)
-        change.consumed.append(self._start.message_id)
+        change.consumed.append(self._message.message_id)
         self.head, self._crc, self.last = 0, entry.crc, _STARTED
         machine = self.machine
         machine.activities[_SEQ] = self._pending
@@ -166,13 +288,15 @@ class CallRun(LiveRun):
         if self.early and not self.leaving:
             self._begin_formally()
         super().record_attempt(attempt, then)
-        if self._said is not None and self.change is not None:
-            self._publish(self.change, self._said)
-            self._said = None
+
+    def say(self, progress: str) -> None:
+        if self.early and not self.leaving:
+            self._begin_formally()
+        super().say(progress)
 
     def receive(self, messages: Sequence[Message]) -> None:
         if self.early:
-            if all(message.message_id in self.seen for message in messages):
+            if all(message.message_id == self._message.message_id for message in messages):
                 return
             self._begin_formally()
         super().receive(messages)
@@ -196,103 +320,64 @@ class CallRun(LiveRun):
             self._catch_up(self._first)
         super().run_turn(kind, body, at)
 
-    # -- progress
-
-    def say(self, progress: str) -> None:
-        """Publish how far it is, with the next batch."""
-        if self.leaving:
-            return
-        if self.early:
-            self._begin_formally()
-        self._publish(self.open_change(), progress)
-
-    def say_last(self, progress: str) -> None:
-        """The same, with the answer."""
-        self._said = progress
-
-    def _publish(self, change: Change, progress: str) -> None:
-        if change.effects is None:
-            change.effects = Effects()
-        at = self._host.clock.now()
-        output = Output(kind=OutputKind.PUBLISHED, name="progress", ord=max(self.head, 0), at=at, value=progress)
-        change.effects.outputs[:] = [output]
-
     # -- the answer
 
-    def gave_up(self, call: Call, failure: Failure, now: int) -> None:
-        self._failed = call.row(ended_at=now, error=json.encode(failure).decode())
-
     def deliver(self, kind: EntryKind, body: Body) -> None:
-        if kind is _DONE:
-            kind = self._fitting(kind, body)
         if self.early and not self.leaving:
-            if kind is _DONE:
+            if kind is _DONE and self._fitting(kind, body) is _DONE:
                 self._complete(body)
                 return
+            kind = _FAILED if kind is _DONE else kind
             self._begin_formally()
-        if not self.leaving and self.ready and kind in (_DONE, _FAILED):
-            if self._said is not None:
-                self._publish(self.open_change(), self._said)
-            if self._failed is not None and kind is _FAILED:
-                self.open_change().attempts.append(self._failed)
         super().deliver(kind, body)
-
-    def _fitting(self, kind: EntryKind, body: Body) -> EntryKind:
-        """A result that does not fit the job's annotation is its failure, as in a workflow. One that is not to be kept
-        goes here."""
-        if not isinstance(self.workflow, JobWorkflow):
-            return kind
-        if not self._keeps:
-            body.value = _NULL
-            return kind
-        try:
-            self.workflow.activity.codec.decode_result(body.value if body.value is not UNSET else _NULL)
-        except InvalidInput as error:
-            failure = body.error = fatal(to_failure(error))
-            body.value = UNSET
-            self._failed = Attempt(
-                seq=_SEQ,
-                number=body.attempts,
-                started_at=body.started_at,
-                ended_at=self._host.clock.now(),
-                error=json.encode(failure).decode(),
-            )
-            return _FAILED
-        return kind
 
     def _complete(self, body: Body) -> None:
         """The whole journal at once: it has begun, and it is done."""
         opening = self._opening()
-        outcome = Command(_SEQ + 1, _COMPLETE, "", body.value)
-        body.commands = [outcome]
+        body.commands = [Command(_SEQ + 1, _COMPLETE, "", body.value)]
         at = self._host.clock.latest()
         closing = encode_entry(1, _DONE, at if at > opening.at else opening.at, body, opening.crc)
-        change = self.change = Change(self.run_id, self.epoch, -1, [opening, closing])
-        change.consumed.append(self._start.message_id)
-        change.move = Move(_COMPLETED, outcome=_COUNTS if self.batched else "")
+        move = Move(_COMPLETED, None, "", "", _COUNTS if self.batched else "")
+        change = Change(self.run_id, self.epoch, -1, [opening, closing], None, [self._message.message_id], [], move)
+        self.change = change
         if self._said is not None:
             self._publish(change, self._said)
-        self.machine.outcome = outcome
-        self.head, self._crc, self.last = 1, closing.crc, _DONE
+        self.head = 1
         self.early, self.leaving = False, True
+        if self._grown:
+            self._crc, self.last, self.machine.outcome = closing.crc, _DONE, body.commands[0]
+        else:
+            self._outcome = body.commands[0]
         self._host.submit(self)
 
-    # -- its batch
+    def settled(self, change: Change, effects: list[Effect], refusals: Sequence[Refusal] = ()) -> None:
+        if self._grown:
+            super().settled(change, effects, refusals)
+            return
+        if failpoints.armed is not None:
+            failpoint("close.durable")
+        self.durable = 1
+        self._host.finished(self, self._outcome)
 
-    def move(self, move: Move) -> None:
-        if self.batched and move.state in CLOSED:
-            move.outcome = _COUNTS
-        super().move(move)
+    def unread(self, change: Change, effects: list[Effect]) -> None:
+        if not self._grown:
+            self._grow()
+        super().unread(change, effects)
 
-    def batch(self, loop: asyncio.AbstractEventLoop) -> Future[BatchInfo]:
-        """What became of the runs whose end it was called for."""
-        told = self.machine.start.options
-        size = None if told is UNSET else _overrides_decoder.decode(told).batch
-        if not isinstance(self.workflow, JobWorkflow) or size is None:
-            raise WorkerError(
-                "batch_info() was called in a job that no batch has called: give it to enqueue_many as on_done="
-            )
-        return asyncio.run_coroutine_threadsafe(_look_at_batch(self._host.store, self.identity), loop)
+
+_LEAN = (
+    "batched",
+    "calls",
+    "change",
+    "durable",
+    "effects",
+    "head",
+    "leaving",
+    "ready",
+    "_failed",
+    "_said",
+)
+"""What of a live run an EarlyRun has from the beginning."""
 
 
 async def _look_at_batch(store: Store, after: RunIdentity) -> BatchInfo:

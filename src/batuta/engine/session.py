@@ -20,7 +20,7 @@ from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.executor import Executor
 from batuta.engine.generators import turns
 from batuta.engine.intake import Intake
-from batuta.engine.jobs import CallRun
+from batuta.engine.jobs import CallRun, EarlyRun, JobWorkflow, may_begin_early
 from batuta.engine.lease import Lease
 from batuta.engine.live import LiveRun
 from batuta.engine.machine import RunIdentity
@@ -28,13 +28,14 @@ from batuta.engine.poller import Poller
 from batuta.engine.replay import Replay
 from batuta.engine.routes import Route, RoutedCall, end_overdue, routed_run_id
 from batuta.engine.schedules import Scheduler
+from batuta.engine.strays import Strays
 from batuta.engine.timers import Timers
 from batuta.engine.waiters import Waiters
 from batuta.engine.watchdog import Watchdog
 from batuta.errors import InvalidInput, StoreError, StoreUnavailable, UnknownRun, WorkflowBroken
 from batuta.failpoints import failpoint
 from batuta.ids import RunId, new_worker_id
-from batuta.journal.entries import Body
+from batuta.journal.entries import Body, Command
 from batuta.journal.records import Hint, Message, NewRun, Pulse, RunKind, Tape, WorkerInfo
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
@@ -66,6 +67,7 @@ class Session:
     ) -> None:
         self.store, self.workflows, self.settings = store, workflows, settings
         self.clock = DatabaseClock(clock)
+        self.monotonic = clock.monotonic
         self._beats = store.poll_seconds is not None
         self.info = WorkerInfo(
             worker_id=new_worker_id(),
@@ -91,13 +93,9 @@ class Session:
         self._scheduler = Scheduler(store, self.clock)
         self._watchdog = Watchdog(settings.stuck_turn, self._holding_up, clock)
         self.turn: LiveRun | None = None
-        self._strange: dict[RunId, tuple[int, int]] = {}
-        self._missing: dict[RunId, int] = {}
-        self._strays: set[RunId] = set()
-        """Being read. One read at a time: the tape of a second could be older than what the run has done since."""
+        self._strays = Strays(self, self._poller)
         self._hinted: set[RunId] = set()
         self._lingering: set[RunId] = set()
-        self._early: list[tuple[CallRun, Message]] = []
         self._told: dict[RunId, list[Message]] = {}
         self._to_read: set[RunId] = set()
         self._unhurried: set[RunId] = set()
@@ -106,7 +104,6 @@ class Session:
         self._emptied = asyncio.Event()
         self._renewed = asyncio.Event()
         self._over = self._hurried = False
-        self._monotonic = clock.monotonic
         self._ticked = clock.monotonic()
         self._ticking: asyncio.TimerHandle | None = None
         self._unlisten: Callable[[], None] = lambda: None
@@ -130,9 +127,9 @@ class Session:
     async def _open(self) -> None:
         if self._beats:
             await self._lease.open()
-        registered_at = self._monotonic()
+        registered_at = self.monotonic()
         now = await self.store.register(self.info)
-        self.clock.learn(now, registered_at, self._monotonic())
+        self.clock.learn(now, registered_at, self.monotonic())
         if self._beats:
             self._lease.start(registered_at)
             self._watchdog.start()
@@ -238,7 +235,7 @@ class Session:
             await self._renewed.wait()
 
     def _tick(self) -> None:
-        self._ticked = self._monotonic()
+        self._ticked = self.monotonic()
         self._lease.tick()
         self._ticking = self._loop.call_later(_TICK, self._tick)
 
@@ -267,6 +264,11 @@ class Session:
             if run is not None and run.ready and run.durable >= 0:
                 self._receive(run, messages)
 
+    def finished(self, run: LiveRun, outcome: Command) -> None:
+        if self.waiters.any:
+            self.waiters.settle(run.run_id, (RunState.COMPLETED, outcome))
+        self.forget(run, None)
+
     def forget(self, run: LiveRun, wake_at: int | None) -> None:
         run_id = run.run_id
         if self.runs.get(run_id) is run:
@@ -284,7 +286,7 @@ class Session:
         run = self.turn
         if run is not None:
             return f"turn {run.machine.entries} of run {run.identity.id!r} (workflow {run.workflow.name!r})"
-        if self._monotonic() - self._ticked > 2 * _TICK:
+        if self.monotonic() - self._ticked > 2 * _TICK:
             return "an async activity, or other code on the event loop,"
         return None
 
@@ -304,12 +306,12 @@ class Session:
             and code in self.workflows
             and self.free > 0
             and not self._poller.backlog
-            and self.intake.may_start(queue, self._monotonic(), claiming=self._poller.claiming)
+            and self.intake.may_start(queue, self.monotonic(), claiming=self._poller.claiming)
         )
 
     def avoid(self, queue: str) -> None:
         """No start into that queue may be owned, for a while."""
-        self.intake.avoid(queue, self._monotonic())
+        self.intake.avoid(queue, self.monotonic())
 
     def start_here(self, new: NewRun, body: Body) -> asyncio.Future[Completion]:
         """Run the first turn and insert the run already owned. The future fails as the start does."""
@@ -343,27 +345,42 @@ class Session:
 
     def adopt_all(self, tapes: Sequence[Tape]) -> None:
         """Bring claimed runs into memory."""
+        early: list[EarlyRun] = []
         with turns():
             for tape in tapes:
                 try:
-                    self.adopt(tape)
+                    if tape.run.kind is not RunKind.JOB or not self._adopt_early(tape, early):
+                        self.adopt(tape)
                 except Exception:
                     log.exception("run %s could not be brought into memory", tape.run.id)
-        self._begin_early()  # not within `turns`: their code may begin at once
+        for run in early:  # not within `turns`: their code may begin at once
+            self._begin_early(run)
 
     def _live(self, workflow: Workflow[..., Any], identity: RunIdentity, epoch: int) -> LiveRun:
         if isinstance(workflow, RoutedCall):
             return CallRun(self, workflow, identity, epoch)
         return LiveRun(self, workflow, identity, epoch)
 
-    def _begin_early(self) -> None:
-        early, self._early = self._early, []
-        for run, message in early:
-            try:
-                run.begin_early(message)
-            except Exception:
-                log.exception("run %s could not be begun and will be read again", run.identity.id)
-                run.drop()
+    def _adopt_early(self, tape: Tape, early: list[EarlyRun]) -> bool:
+        """Whether it is a job that may begin at once."""
+        row = tape.run
+        workflow = self.workflows.get(row.code)
+        if not isinstance(workflow, JobWorkflow) or not may_begin_early(workflow, tape) or row.run_id in self.runs:
+            return False
+        if self._over or self.draining or self.settings.always_replay:
+            return False
+        run = EarlyRun(self, workflow, tape)
+        self.runs[row.run_id] = run
+        self.intake.enter(row.queue, workflow)
+        early.append(run)
+        return True
+
+    def _begin_early(self, run: EarlyRun) -> None:
+        try:
+            run.begin_early()
+        except Exception:
+            log.exception("run %s could not be begun and will be read again", run.run_id)
+            run.drop()
 
     def adopt(self, tape: Tape) -> None:
         """Bring a claimed run into memory."""
@@ -383,9 +400,6 @@ class Session:
         self.runs[row.run_id] = run
         if isinstance(run, CallRun):
             run.batched = row.kind is RunKind.JOB and row.parent_run_id is not None
-            if run.may_begin_early(tape):
-                self._early.append((run, tape.messages[0]))
-                return
         if len(tape.entries) != row.head + 1:
             run.head = run.durable = row.head
             run.park(f"its journal has {len(tape.entries)} entries, and its row says {row.head + 1}: restore a backup")
@@ -434,7 +448,7 @@ class Session:
             run.drop()
 
     def go_back(self, run: LiveRun) -> None:
-        self._spawn(self._load_again(run))
+        self.spawn(self._load_again(run))
 
     async def _load_again(self, run: LiveRun) -> None:
         try:
@@ -455,7 +469,7 @@ class Session:
 
     def look_after(self, run: LiveRun, route: Route) -> None:
         run.machine.kinship().unsettled.add(route.seq)  # it stays until that is done: nobody else would look again
-        self._spawn(self._look_after(run, route))
+        self.spawn(self._look_after(run, route))
 
     async def _look_after(self, run: LiveRun, route: Route) -> None:
         try:
@@ -486,24 +500,26 @@ class Session:
         if pulse.now:
             self.clock.learn(pulse.now, sent, received)
             self._scheduler.learn(pulse.schedule_at)
-            self._reconcile(pulse)
+            self._strays.reconcile(pulse)
             self._timers.look()
             self._renewed.set()
             self._renewed.clear()
             self._committer.release()
         if pulse.due_at is not None:
             self._poller.due(pulse.due_at)
-        self._look_for_messages([run_id for run_id in pulse.unread if run_id in self.runs])
+        # Of a job that nothing is written of, the start is unread; hints tell of the rest.
+        runs = self.runs
+        self._look_for_messages([one for one in pulse.unread if (run := runs.get(one)) is not None and not run.early])
 
     def _look_for_messages(self, run_ids: Sequence[RunId]) -> None:
         if run_ids and not self._over:
             for run_id in run_ids:
                 run = self.runs.get(run_id)
                 if run is not None:  # one that cannot keep up with what it was given need not be given it again
-                    (self._unhurried if run.backlog else self._to_read).add(run_id)
+                    (self._unhurried if not run.early and run.backlog else self._to_read).add(run_id)
             if self._to_read and not self._reading:
                 self._reading = True
-                self._spawn(self._read_all())
+                self.spawn(self._read_all())
 
     def caught_up(self, run: LiveRun) -> None:
         if run.run_id in self._unhurried:
@@ -540,47 +556,7 @@ class Session:
             log.exception("run %s is dropped and will be read again", run.identity.id)
             run.drop()
 
-    def _reconcile(self, pulse: Pulse) -> None:
-        """Compare what the store says is ours with memory. A difference counts when it is there twice.
-
-        For a run that we do not have, the claims that were under way when it was first seen must have ended in between:
-        it may be in the answer of one of them.
-        """
-        strange: dict[RunId, tuple[int, int]] = {}
-        for run_id, epoch in pulse.owned.items():
-            if run_id in self.runs:
-                continue
-            first_seen = self._strange.get(run_id)
-            if first_seen is None or first_seen[0] != epoch:
-                first_seen = (epoch, self._poller.claims_begun)
-            elif first_seen[1] <= self._poller.claims_ended and run_id not in self._strays:
-                self._strays.add(run_id)
-                self._spawn(self._adopt_stray(run_id, epoch))
-            strange[run_id] = first_seen
-        missing = {
-            run_id: run.epoch
-            for run_id, run in self.runs.items()
-            if run_id not in pulse.owned and (run.durable >= 0 or run.early) and not run.leaving
-        }
-        for run_id, epoch in missing.items():
-            if self._missing.get(run_id) == epoch:
-                log.warning("run %s is not ours any more", run_id)
-                self.runs[run_id].drop()
-        self._strange, self._missing = strange, missing
-
-    async def _adopt_stray(self, run_id: RunId, epoch: int) -> None:
-        """A claim or start whose reply was lost: the store says that we own it."""
-        try:
-            tape = await self.store.load(run_id)
-        finally:
-            self._strays.discard(run_id)
-        ours = tape.run.owner == self.info.worker_id and tape.run.epoch == epoch
-        known = (tape.run.code or tape.run.name) in self.workflows
-        if ours and tape.run.state is RunState.RUNNING and run_id not in self.runs and known:
-            log.info("run %s was claimed by a call whose answer was lost", run_id)
-            self._loop.call_soon(self.adopt_all, [tape])
-
-    def _spawn(self, work: Any) -> None:
+    def spawn(self, work: Any) -> None:
         task = self._loop.create_task(_logged(work), context=self._context)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -40,6 +40,11 @@ class Lookout(ABC, Generic[K, V]):
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
+    @property
+    def any(self) -> bool:
+        """Whether anybody waits."""
+        return bool(self._waiting)
+
     async def wait(self, key: K) -> V:
         """Returns when it is there."""
         future = self.expect(key)

@@ -13,7 +13,12 @@ class Queues(Base):
     """Limiting, pausing and looking at queues."""
 
     async def limit_queue(self, name: str, limits: QueueLimits) -> None:
-        values = (limits.concurrency, limits.key_concurrency, *_rate_values(limits.rate), *_rate_values(limits.key_rate))
+        values = (
+            limits.concurrency,
+            limits.key_concurrency,
+            *_rate_values(limits.rate),
+            *_rate_values(limits.key_rate),
+        )
         await self._pool.write(self._sql["limit_queue"], self.namespace, name, *values)
         self._announcer.tell(Hint(due=True))
 

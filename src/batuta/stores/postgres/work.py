@@ -51,7 +51,7 @@ class Work(Base):
                 self._sql["claim"],
                 self.namespace,
                 worker.worker_id,
-                worker.queues,
+                list(dict.fromkeys(worker.queues)),
                 list(worker.code),
                 list(worker.code.values()),
                 limit,
@@ -120,4 +120,3 @@ class Work(Base):
             if row["message_id"] is not None:
                 messages.append(message_of(row))
         return found
-
