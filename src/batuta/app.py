@@ -11,13 +11,14 @@ from msgspec import Struct
 from batuta.authoring.definitions import Activity, Workflow
 from batuta.authoring.jobs import Job
 from batuta.authoring.queues import Queue
+from batuta.authoring.schedules import Schedule
 from batuta.errors import InvalidInput
 
 A = TypeVar("A", bound=Activity[..., Any])
 
 
 class App(Struct, frozen=True, kw_only=True):
-    """Workflows, activities and jobs that belong together, for `batuta worker MODULE:ATTR`.
+    """Workflows, activities, jobs and schedules that belong together, for `batuta worker MODULE:ATTR`.
 
     `activities` and `jobs` are decorated functions, or instances with decorated methods. `queues` are names, or
     `Queue(...)` with limits. It registers nothing; it is a list.
@@ -27,10 +28,11 @@ class App(Struct, frozen=True, kw_only=True):
     activities: Sequence[object] = ()
     jobs: Sequence[object] = ()
     queues: Sequence[str | Queue] = ("default",)
+    schedules: Sequence[Schedule] = ()
 
     @classmethod
     def of_module(cls, module: ModuleType) -> App:
-        """All workflows, activities and jobs that a module has at its top, its own and imported ones.
+        """All workflows, activities, jobs and schedules that a module has at its top, its own and imported ones.
 
         Raises InvalidInput when there are none. Activities that are methods need an instance: make an App of it.
         """
@@ -43,7 +45,13 @@ class App(Struct, frozen=True, kw_only=True):
                 f"module {module.__name__!r} has no @workflow, @activity or @job at its top: "
                 f"name another module, or MODULE:ATTR where ATTR is a batuta.App"
             )
-        return cls(workflows=workflows, activities=_without_twins(activities), jobs=_without_twins(jobs))
+        schedules = {id(value): value for value in vars(module).values() if isinstance(value, Schedule)}
+        return cls(
+            workflows=workflows,
+            activities=_without_twins(activities),
+            jobs=_without_twins(jobs),
+            schedules=list(schedules.values()),
+        )
 
 
 def _without_twins(activities: Sequence[A]) -> list[A]:

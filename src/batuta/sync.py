@@ -25,6 +25,8 @@ from batuta.authoring.handle import Handle as AsyncHandle
 from batuta.authoring.jobs import Job, JobCall
 from batuta.authoring.messages import Query, Signal, Update
 from batuta.authoring.queues import Queue
+from batuta.authoring.schedules import Schedule
+from batuta.authoring.schedules import Schedules as AsyncSchedules
 from batuta.connect import connect as connect_async
 from batuta.errors import ClientError
 from batuta.ids import RunId
@@ -164,6 +166,11 @@ class Client:
     fail = blocking(aio.Batuta.fail)
     heartbeat = blocking(aio.Batuta.heartbeat)
 
+    @property
+    def schedules(self) -> Schedules:
+        """Schedules: made, changed, paused, triggered."""
+        return Schedules(self)
+
     def worker(
         self,
         *,
@@ -171,11 +178,14 @@ class Client:
         activities: Sequence[object] = (),
         jobs: Sequence[object] = (),
         queues: Sequence[str | Queue] = ("default",),
+        schedules: Sequence[Schedule] = (),
         **settings: Any,
     ) -> AbstractContextManager[None]:
         """A worker in the client's thread, while the context is open. For development and small programs."""
         home = self._opened()
-        worker = home.client.worker(workflows=workflows, activities=activities, jobs=jobs, queues=queues, **settings)
+        worker = home.client.worker(
+            workflows=workflows, activities=activities, jobs=jobs, queues=queues, schedules=schedules, **settings
+        )
         return _Working(home, worker)
 
     def _begin(self, transaction: object, work: Callable[[aio.Batuta, Any], Coroutine[Any, Any, T]]) -> tuple[_Home, T]:
@@ -215,6 +225,30 @@ class Client:
             self._home = None
             if not self._survives_fork:
                 self._why_not = "memory:// belongs to the process that made it: a forked one cannot use it"
+
+
+class Schedules:
+    """The schedules of a namespace, for blocking code: `client.schedules`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    create = blocking(AsyncSchedules.create)
+    update = blocking(AsyncSchedules.update)
+    get = blocking(AsyncSchedules.get)
+    list = blocking(AsyncSchedules.list)
+    delete = blocking(AsyncSchedules.delete)
+    pause = blocking(AsyncSchedules.pause)
+    resume = blocking(AsyncSchedules.resume)
+    backfill = blocking(AsyncSchedules.backfill)
+    next_times = blocking(AsyncSchedules.next_times)
+
+    def trigger(self, id: str) -> Handle[Any]:
+        """Begin a run now, whatever the calendar and the overlap policy say."""
+        return self._client._handle(lambda client: client.schedules.trigger(id))
+
+    def _ask(self, work: Callable[[AsyncSchedules], Coroutine[Any, Any, T]]) -> T:
+        return self._client._ask(lambda client: work(client.schedules))
 
 
 class Handle(Generic[R]):

@@ -1,9 +1,9 @@
-"""A worker as a process of its own: `python -m tests.engine.slots_worker URL [SCHEDULE CRON]`. Says when it is ready."""
+"""A worker as a process of its own: `python -m tests.engine.slots_worker URL`. Says when it is ready."""
 
 import asyncio
 import sys
 
-from batuta import Schedule, connect, cron, workflow
+from batuta import connect, workflow
 
 
 @workflow
@@ -11,13 +11,12 @@ async def tick(number: int = 0) -> int:
     return number
 
 
-async def main(url: str, *declared: str) -> None:
-    schedules = [Schedule(declared[0], cron(declared[1]), tick)] if declared else []
+async def main(url: str) -> None:
     async with connect(url, migrate=False) as client:
-        async with client.worker(workflows=[tick], schedules=schedules, heartbeat=0.5, lease=2.0):
+        async with client.worker(workflows=[tick], heartbeat=0.5, lease=2.0):
             print("ready", flush=True)
             await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))
+    asyncio.run(main(sys.argv[1]))

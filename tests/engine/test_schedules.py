@@ -1,30 +1,35 @@
 """Schedules, in virtual time: slots become runs as the calendar and the policies say."""
 
 import asyncio
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from batuta import (
+    InvalidInput,
     InvalidSchedule,
     Overlap,
+    Retry,
     RunState,
     Schedule,
     ScheduleExists,
     UnknownSchedule,
     activity,
+    activity_info,
     cron,
     every,
     heartbeat,
     info,
+    job,
     once,
     workflow,
 )
+from batuta.authoring.jobs import JobCall
 from batuta.clock import SECOND
 from batuta.errors import DuplicateDefinition
 from batuta.journal import schedules as rows
+from batuta.journal.records import RunKind
 from batuta.stores.memory import MemoryDatabase, MemoryStore
 from batuta.testing import Environment
 
@@ -33,10 +38,9 @@ ended: list[str] = []
 
 
 @pytest.fixture(autouse=True)
-def _nothing_yet() -> Iterator[None]:
+def _nothing_yet() -> None:
     begun.clear()
     ended.clear()
-    yield
 
 
 @activity
@@ -132,6 +136,60 @@ async def test_a_slot_whose_run_takes_too_long_is_ended_and_the_next_one_begins(
         states = [(await (await env.client.get(id)).describe()).state for id, _ in begun]
         assert minutes() == [20, 30]
         assert states[0] is RunState.TIMED_OUT
+
+
+# -- jobs
+
+sent: list[tuple[str, int]] = []
+
+
+@job(retry=Retry(attempts=2, first=1, jitter=0), queue="mail")
+async def send(text: str, times: int = 1) -> int:
+    sent.append((text, activity_info().attempt))
+    if activity_info().attempt == 1:
+        raise ConnectionError("busy")
+    return times
+
+
+@pytest.mark.parametrize("target", [send, send.call("a", times=2), "job:send"])
+async def test_a_schedule_enqueues_a_job_at_each_slot(target: Any) -> None:  # covers B-11
+    sent.clear()
+    arguments = () if isinstance(target, JobCall) else ("a",)
+    schedule = Schedule("s", every(60), target, *arguments, tags={"k": "v"}, queue="mail", key="ada", expires=300)
+    async with Environment(jobs=[send], queues=["mail"], schedules=[schedule]) as env:
+        await env.advance(130)
+        assert sent == [("a", 1), ("a", 2)] * 2
+        page = await env.client.list(id_prefix="s:", kind="job")
+        assert [run.id for run in page.runs] == ["s:2023-11-14T22:15:00Z", "s:2023-11-14T22:14:00Z"]
+        for run in page.runs:
+            assert (run.state, run.queue, run.tags) == (RunState.COMPLETED, "mail", {"k": "v"})
+            assert (await env.store.get_run(run.run_id)).flow_key == "ada"
+        handle = await env.client.schedules.trigger("s")
+        assert await handle.result() == (2 if isinstance(target, JobCall) else 1)
+        view = await env.client.schedules.get("s")
+        assert (view.workflow, view.kind) == ("send", RunKind.JOB)
+
+
+async def test_a_job_is_not_begun_beside_itself() -> None:
+    @job
+    async def nap() -> None:
+        begun.append((activity_info().key, env.now))
+        await asyncio.sleep(90)
+
+    async with Environment(jobs=[nap], schedules=[Schedule("s", every(60), nap)]) as env:
+        await env.advance(300)
+        assert [at.minute for _, at in begun] == [14, 16, 18]
+
+
+async def test_options_of_a_workflow_are_none_of_a_job() -> None:
+    with pytest.raises(InvalidSchedule, match="unknown options execution_timeout"):
+        Schedule("s", every(60), send, "a", execution_timeout=5)
+    with pytest.raises(InvalidSchedule, match="unknown options heartbeat"):
+        Schedule("s", every(60), tick, heartbeat=5)
+    with pytest.raises(InvalidSchedule, match="unknown options unique"):
+        Schedule("s", every(60), send, "a", unique="k")
+    with pytest.raises(InvalidInput):
+        Schedule("s", every(60), send, object())
 
 
 # -- overlap
@@ -432,7 +490,11 @@ async def test_a_schedule_that_cannot_be_read_does_not_stop_the_others(caplog: p
         assert await env.store.put_schedule(strange)
         await env.advance(180)
         assert minutes() == [14, 15, 16]
-        assert "schedule 'strange' cannot be read by this worker" in caplog.text
+        assert caplog.text.count("schedule 'strange' cannot be looked at") == 1
+        with pytest.raises(InvalidSchedule, match="written by another version"):
+            await env.client.schedules.get("strange")
+        await env.client.schedules.update(Schedule("strange", every(60), tick))
+        await env.client.schedules.delete("strange")
         assert env.store.asked < 1_000
 
 

@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -47,7 +48,7 @@ async def test_of_several_workers_one_begins_each_slot(arena: Arena) -> None:
         await arena.worker(client, tick)
     await clients[0].schedules.create(Schedule("s", every(1), tick, 7, overlap="allow"))
     slots = slots_of(await until_runs(clients[1], "s", 3))
-    assert all(later - slot == timedelta(seconds=1) for slot, later in zip(slots, slots[1:], strict=False))
+    assert all(later - slot == timedelta(seconds=1) for slot, later in pairwise(slots))
     await clients[2].schedules.delete("s")
     seen = [run.created_at for run in await runs_of(clients[0], "s")]
     for slot, created in zip(slots, sorted(filter(None, seen)), strict=False):
@@ -127,7 +128,7 @@ async def test_a_run_that_is_over_its_slot_is_waited_for_on_every_store(arena: A
     runs = await until_runs(client, "s", 2)
     await client.schedules.delete("s")
     closed = sorted((run.created_at, run.closed_at) for run in runs if run.closed_at and run.created_at)
-    for (_, ended), (began, _) in zip(closed, closed[1:], strict=False):
+    for (_, ended), (began, _) in pairwise(closed):
         assert ended <= began
 
 

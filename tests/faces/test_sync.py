@@ -11,6 +11,7 @@ import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import assert_type
 
@@ -28,10 +29,14 @@ from batuta import (
     RunFailed,
     RunState,
     RunTerminated,
+    Schedule,
     Signal,
     UnknownRun,
+    UnknownSchedule,
     Update,
     activity,
+    cron,
+    every,
     job,
     publish,
     workflow,
@@ -100,6 +105,23 @@ def test_a_run_goes_from_start_to_result(client: batuta.sync.Client) -> None:
     assert [str(line.kind) for line in handle.journal()] == ["started", "activity_done"]
     assert client.get("a", doubles).result() == 42
     assert repr(handle) == "<run a>"
+
+
+def test_schedules_are_made_and_triggered_by_blocking_code(client: batuta.sync.Client) -> None:
+    schedules = client.schedules
+    assert schedules.create(Schedule("a", cron("@yearly"), doubles, 21)).when == "@yearly (UTC)"
+    assert [each.id for each in schedules.list()] == ["a"]
+    assert schedules.trigger("a").result(PATIENCE) == 42
+    schedules.pause("a", note="why")
+    assert schedules.get("a").note == "why"
+    schedules.resume("a")
+    assert len(schedules.next_times("a", 2)) == 2
+    start = datetime(2020, 6, 1, tzinfo=UTC)
+    assert schedules.backfill("a", start, start + timedelta(days=365)) == ["a:2021-01-01T00:00:00Z"]
+    assert schedules.update(Schedule("a", every(60), doubles, 2)).arguments == [2]
+    schedules.delete("a")
+    with pytest.raises(UnknownSchedule):
+        schedules.get("a")
 
 
 def test_errors_are_those_of_the_async_client(client: batuta.sync.Client) -> None:

@@ -12,17 +12,25 @@ from hypothesis import strategies as st
 from batuta.authoring.calendar import Cron, cron, slots
 from batuta.clock import SECOND
 
+pytestmark = pytest.mark.timeout(180)
+
 MINUTE = timedelta(minutes=1)
-AFTER = timedelta(days=2)
+AFTER = timedelta(hours=30)
 
 CHANGES = {
     # Midnight does not exist, and the last hour of a day comes twice; no more changes since 2019.
-    "America/Sao_Paulo": [(2018, 11, 4, 3), (2018, 2, 18, 2), (2017, 10, 15, 3), (2019, 2, 17, 2), (1996, 10, 6, 3)],
-    "America/New_York": [(2024, 3, 10, 7), (2024, 11, 3, 6), (2007, 3, 11, 7), (1987, 10, 25, 6)],
+    "America/Sao_Paulo": [
+        "2018-11-04T03:00Z",
+        "2018-02-18T02:00Z",
+        "2017-10-15T03:00Z",
+        "2019-02-17T02:00Z",
+        "1996-10-06T03:00Z",
+    ],
+    "America/New_York": ["2024-03-10T07:00Z", "2024-11-03T06:00Z", "2007-03-11T07:00Z", "1987-10-25T06:00Z"],
     # Half an hour.
-    "Australia/Lord_Howe": [(2023, 9, 30, 15, 30), (2024, 4, 6, 15), (2019, 10, 5, 15, 30), (1985, 10, 26, 15, 30)],
+    "Australia/Lord_Howe": ["2023-09-30T15:30Z", "2024-04-06T15:00Z", "2019-10-05T15:30Z", "1985-10-26T15:30Z"],
 }
-PLACES = [(zone, datetime(*change, tzinfo=UTC)) for zone, changes in CHANGES.items() for change in changes]
+PLACES = [(zone, datetime.fromisoformat(change)) for zone, changes in CHANGES.items() for change in changes]
 
 
 class Field:
@@ -91,7 +99,7 @@ def expressions(draw: st.DrawFn) -> Expression:
 @functools.cache
 def minutes_around(zone: str, change: datetime) -> tuple[list[datetime], list[datetime]]:
     """The minutes of some days, and what the wall clock shows at each."""
-    real = [change - timedelta(days=3) + n * MINUTE for n in range(7 * 24 * 60)]
+    real = [change - timedelta(days=2) + n * MINUTE for n in range(4 * 24 * 60)]
     return real, [moment.astimezone(ZoneInfo(zone)).replace(tzinfo=None) for moment in real]
 
 
@@ -124,7 +132,7 @@ def at(text: str) -> Expression:
     return Expression(Field(minute, {int(minute)}), Field(hour, {int(hour)}), star(1, 31), star(1, 12), star(0, 6))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(expressions(), st.sampled_from(PLACES), st.integers(-26 * 60, 4 * 60))
 @example(at("0 0"), PLACES[0], -600)
 @example(at("30 23"), PLACES[1], -600)
@@ -142,7 +150,7 @@ def test_next_times_around_a_change_of_the_clock_are_those_of_the_oracle(
 @pytest.mark.parametrize("zone", CHANGES)
 def test_the_changes_that_are_tried_are_changes(zone: str) -> None:
     for change in CHANGES[zone]:
-        moment = datetime(*change, tzinfo=UTC)
+        moment = datetime.fromisoformat(change)
         offsets = {(moment + shift).astimezone(ZoneInfo(zone)).utcoffset() for shift in (-MINUTE, timedelta())}
         assert len(offsets) == 2, change
 

@@ -1,5 +1,7 @@
 """What a schedule does at a moment, for every policy."""
 
+from typing import Any
+
 import pytest
 from msgspec import Raw
 
@@ -31,9 +33,8 @@ BODY = Raw(b'{"value":[1],"start":{"name":"flow","seed":0,"key_base":""}}')
 
 
 def plan(overlap: Overlap = Overlap.SKIP, catch_up: int = HOUR, **options) -> Plan:
-    return Plan(
-        **({"when": EACH_MINUTE, "work": Work("flow", BODY), "overlap": overlap, "catch_up": catch_up} | options)
-    )
+    told: dict[str, Any] = {"when": EACH_MINUTE, "work": Work("flow", BODY), "overlap": overlap, "catch_up": catch_up}
+    return Plan(**(told | options))
 
 
 def minutes(*numbers: int) -> list[int]:

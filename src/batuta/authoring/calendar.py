@@ -25,7 +25,8 @@ from batuta.clock import SECOND
 from batuta.errors import InvalidSchedule
 
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - wall clocks and UTC are both reckoned from here, without a zone
-_DAY = timedelta(days=1)
+_FAR = timedelta(hours=4)
+"""More than any clock has gone back since 1970."""
 _LATEST = 250_000_000_000 * SECOND
 """In the year 9892: 50 years later there is still a `datetime`."""
 _ALIASES = {
@@ -153,11 +154,11 @@ def _next_cron(when: Cron, after: int) -> int | None:
     best: datetime | None = None
     for one in _wall_times(when.expression, wall - _overlap(zone, start)):
         first, second = _real_times(zone, one, exact)
-        if best is not None and first is not None and first >= best:
-            break
         for found in (first, second):
             if found is not None and found > start and (best is None or found < best):
                 best = found
+        if first is not None and first > start:
+            break  # what later wall times stand for is later
     return None if best is None else _since_epoch(best)
 
 
@@ -169,8 +170,8 @@ def _wall_times(expression: str, wall: datetime) -> Iterator[datetime]:
 
 
 def _overlap(zone: ZoneInfo, start: datetime) -> timedelta:
-    """How much of the wall clock's time around `start` comes twice."""
-    before, here, later = (_offset(zone, start + days) for days in (-_DAY, timedelta(), _DAY))
+    """How much of the wall clock's time close to `start` comes twice."""
+    before, here, later = (_offset(zone, start + way) for way in (-_FAR, timedelta(), _FAR))
     return max(before - here, here - later, timedelta())
 
 

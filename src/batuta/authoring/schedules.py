@@ -11,8 +11,11 @@ from msgspec import Struct
 
 from batuta.authoring.backend import RunRef, StartRequest
 from batuta.authoring.calendar import Cron, Every, Once, When, moment
+from batuta.authoring.enqueueing import JobRequest, job_request
 from batuta.authoring.handle import Handle
+from batuta.authoring.jobs import Job, JobCall
 from batuta.authoring.names import check_name, readable
+from batuta.authoring.options import check_seconds
 from batuta.authoring.starting import check_start_options, name_version_input
 from batuta.errors import InvalidInput, InvalidSchedule
 from batuta.journal.records import RunKind
@@ -22,7 +25,10 @@ CATCH_UP = 3_600.0
 """Seconds after which a slot that nobody could begin is dropped, unless its schedule says otherwise."""
 MOST_BACKFILLED = 10_000
 _LONGEST = 10 * 365 * 86_400
-_OPTIONS = ("queue", "priority", "timeout", "execution_timeout", "retry", "version", "tags", "memo")
+_COMMON = ("queue", "priority", "timeout", "retry", "tags", "memo", "key", "expires")
+_OF_WORKFLOWS = (*_COMMON, "execution_timeout", "version")
+_OF_JOBS = (*_COMMON, "total_timeout", "heartbeat")
+_JOB = "job:"
 
 
 class Overlap(StrEnum):
@@ -43,13 +49,13 @@ class Schedule:
 
         Schedule("nightly", cron("0 2 * * *", zone="America/Sao_Paulo"), close_the_books, "BRL")
 
-    `target` is a workflow, or its name; `args` are its arguments. The id of a slot's run is `nightly:<slot>`, such as
-    `nightly:2031-05-17T05:00:00Z`, and each slot has one run at most.
+    `target` is a workflow or a job, or its name (`"job:send"` for a job); `args` are its arguments. The id of a slot's
+    run is `nightly:<slot>`, such as `nightly:2031-05-17T05:00:00Z`, and each slot has one run at most.
     `overlap` is one of skip, buffer, allow, cancel. A slot that could not be begun within `catch_up` seconds is
     dropped. `jitter`: begin up to so many seconds later, another number for each slot. `start_at` and `end_at` are the
     first and the last time at which there may be a slot.
-    Other options are those of `client.start`, for each slot: queue, priority, timeout, execution_timeout, retry,
-    version, tags, memo; and `key`, which limits per key of a queue count by.
+    Other options are those of `client.start` or `client.enqueue`, for each slot: queue, priority, timeout, retry, tags,
+    memo, key, expires; of a workflow also execution_timeout and version, of a job total_timeout and heartbeat.
     Raises InvalidSchedule, and other InvalidInput.
     """
 
@@ -65,7 +71,6 @@ class Schedule:
         jitter: float = 0.0,
         start_at: datetime | None = None,
         end_at: datetime | None = None,
-        key: str = "",
         **options: Any,
     ) -> None:
         self.id = check_schedule_id(id)
@@ -77,20 +82,26 @@ class Schedule:
         self.jitter = _seconds("jitter", jitter)
         self.start_at = None if start_at is None else moment("start_at", start_at)
         self.end_at = None if end_at is None else moment("end_at", end_at)
-        self.key = check_name(key, "key") if key else ""
         self.request = _request(id, target, args, options)
 
     def __repr__(self) -> str:
         return f"<schedule {self.id}: {self.when}>"
 
 
-def _request(id: str, target: Any, args: tuple[Any, ...], options: dict[str, Any]) -> StartRequest:
-    if unknown := options.keys() - set(_OPTIONS):
+def _request(id: str, target: Any, args: tuple[Any, ...], options: dict[str, Any]) -> StartRequest | JobRequest:
+    is_job = isinstance(target, Job | JobCall) or (isinstance(target, str) and target.startswith(_JOB))
+    known = _OF_JOBS if is_job else _OF_WORKFLOWS
+    if unknown := options.keys() - set(known):
         raise InvalidSchedule(
             f"schedule {id!r} has unknown options {', '.join(sorted(unknown))}: there are overlap, catch_up, jitter, "
-            f"start_at, end_at, key, {', '.join(_OPTIONS)} (arguments of the workflow are given by position)"
+            f"start_at, end_at, {', '.join(known)} (arguments are given by position)"
         )
+    if is_job:
+        return job_request(target.removeprefix(_JOB) if isinstance(target, str) else target, args, options, MAX_PAYLOAD)
     check_start_options(options)
+    check_seconds("expires", options.get("expires"))
+    if options.get("key"):
+        check_name(options["key"], "key")
     name, version, data = name_version_input(target, args, options.pop("version", None), MAX_PAYLOAD)
     return StartRequest(workflow=name, version=version, input=data, **options)
 

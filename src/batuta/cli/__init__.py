@@ -12,7 +12,7 @@ Exit codes:
   0  it went well
   1  the run did not complete or refuses what was asked of it, or verify, replay or backup found something
   2  the command or its input is wrong
-  3  there is no such run or queue
+  3  there is no such run, queue or schedule
   4  the database cannot be used (away, full, or of another version)"""
 
 COMMANDS = {
@@ -24,6 +24,7 @@ COMMANDS = {
     "queues": ("batuta.cli.queues:queues", "List, show, limit, pause and resume queues."),
     "replay": ("batuta.cli.replay:replay", "Check that recorded journals still fit the code."),
     "runs": ("batuta.cli.runs:runs", "Start, list, show, talk to, cancel and terminate runs."),
+    "schedules": ("batuta.cli.schedules:schedules", "Make, look at, pause, trigger and backfill schedules."),
     "verify": ("batuta.cli.verify:verify", "Check that the database keeps its promises."),
     "worker": ("batuta.cli.worker:worker", "Run the workflows and activities of a module."),
 }

@@ -57,7 +57,11 @@ async def _work(
         declared = {one.name if isinstance(one, Queue) else one: one for one in app.queues}
         chosen = {name: declared.get(name, name) for name in queues or declared}
         worker: Any = client.worker(
-            workflows=app.workflows, activities=app.activities, jobs=app.jobs, queues=[*chosen.values()]
+            workflows=app.workflows,
+            activities=app.activities,
+            jobs=app.jobs,
+            queues=[*chosen.values()],
+            schedules=app.schedules,
         )
         asked = _stop_signals()
         await worker.start()

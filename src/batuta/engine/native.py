@@ -74,7 +74,7 @@ class NativeBackend:
         self._starter = Starter(store)
         self._completing = Completing(store)
         self._messenger = Messenger(store, self._waiters, self._code_here)
-        self.schedules = NativeSchedules(store, _new_run)
+        self.schedules = NativeSchedules(store, _unowned)
 
     # -- starting
 

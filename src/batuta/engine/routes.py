@@ -205,9 +205,15 @@ def activity_code(name: str) -> str:
     return f"activity:{name}"
 
 
+class _Called(Struct):
+    """The one part of `Sent` that is asked for here: a job has other options, and nobody called it."""
+
+    caller: Caller | None = None
+
+
 def caller_of(start: StartInfo) -> Caller | None:
     """Who called the activity that a run executes for another one."""
-    return None if start.options is UNSET else json.decode(start.options, type=Sent).caller
+    return None if start.options is UNSET else json.decode(start.options, type=_Called).caller
 
 
 class _Through:

@@ -7,8 +7,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
-import msgspec
-
 from batuta.authoring.calendar import slot_text
 from batuta.clock import SECOND
 from batuta.engine.dbclock import DatabaseClock
@@ -35,7 +33,10 @@ MOST_LOOKED_AT = 500
 """Schedules that one look reads."""
 _MOST_STARTS = 1_000
 """Runs that one transaction begins, unless a single schedule has more."""
+_SLICE = 50
+"""Schedules that are decided on before others get their turn on the event loop."""
 _SPREAD = 0.05
+"""Seconds by which workers look apart from each other."""
 _AFTER_COLLISION = 0.1
 _AFTER_ERROR = 1.0
 _AFTER_RIDDLE = 10.0
@@ -128,11 +129,13 @@ class Scheduler:
 
     async def _decide_all(self, found: Sequence[DueSchedule]) -> list[Firing]:
         firings = []
-        for due in found:
+        for number, due in enumerate(found):
+            if number % _SLICE == _SLICE - 1:
+                await asyncio.sleep(0)
             row = due.schedule
             try:
                 plan, state = read_plan(row), read_state(row)
-            except (msgspec.DecodeError, InvalidSchedule) as error:
+            except InvalidSchedule as error:
                 self._give_up(row, error)
                 continue
             now = max(self._clock.now(), row.next_at or 0)  # the store says that it is due: it is at least that late
@@ -143,11 +146,11 @@ class Scheduler:
             firings.append(firing_of(self._store.namespace, row, plan, made))
         return firings
 
-    def _give_up(self, row: Schedule, error: Exception) -> None:
+    def _give_up(self, row: Schedule, error: InvalidSchedule) -> None:
         """Of another version of this package: its workers will see to it."""
         if (row.id, row.revision) not in self._unreadable:
             self._unreadable = {(row.id, row.revision), *islice(self._unreadable, MOST_LOOKED_AT)}
-            log.error("schedule %r cannot be read by this worker: %s", row.id, error)
+            log.error("schedule %r cannot be looked at: %s", row.id, error)
 
     async def _ask_to_end(self, run: str, id: str) -> None:
         """Before it is noted that it was asked: once more does no harm."""

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from itertools import islice
+from typing import TypeVar
 
-from msgspec import UNSET, Raw, Struct, field, json
+from msgspec import UNSET, DecodeError, Raw, Struct, field, json
 from msgspec.structs import replace
 
 from batuta.authoring.calendar import When, slot_text, slots
 from batuta.authoring.schedules import Overlap, Schedule
 from batuta.clock import SECOND
+from batuta.errors import InvalidSchedule
 from batuta.ids import RunId, named_run_id, seed_of
 from batuta.journal.entries import Body
 from batuta.journal.records import NewRun, RunKind
 from batuta.journal.schedules import Firing
 from batuta.journal.schedules import Schedule as Row
+
+T = TypeVar("T")
 
 GRACE = 10 * SECOND
 """A slot that is no later than this is not missed: a worker may be busy, or just be taken over from."""
@@ -100,8 +105,9 @@ _decode_state = json.Decoder(State).decode
 _decode_body = json.Decoder(Body).decode
 
 
-def plan_of(schedule: Schedule, new: NewRun, body: Body) -> Plan:
-    """The plan of a declared schedule; `new` and `body` are a run as it would start one."""
+def plan_of(schedule: Schedule, new: NewRun) -> Plan:
+    """The plan of a declared schedule; `new` is a run as it would start one."""
+    body = _decode_body(new.start)
     if body.start is not UNSET:
         body.start.seed, body.start.key_base = 0, ""
     work = Work(
@@ -116,7 +122,7 @@ def plan_of(schedule: Schedule, new: NewRun, body: Body) -> Plan:
         execution_timeout=new.execution_timeout,
         tags=new.tags,
         memo=new.memo,
-        flow_key=schedule.key or new.flow_key,
+        flow_key=new.flow_key,
         expires=new.expires,
     )
     return Plan(
@@ -131,12 +137,20 @@ def plan_of(schedule: Schedule, new: NewRun, body: Body) -> Plan:
 
 
 def read_plan(row: Row) -> Plan:
-    """Raises msgspec's errors, and InvalidSchedule, when it is not one that this code knows."""
-    return _decode_plan(row.spec)
+    """Raises InvalidSchedule when it is not one that this code knows."""
+    return _read(row, _decode_plan, row.spec)
 
 
 def read_state(row: Row) -> State:
-    return _decode_state(row.state)
+    """Raises InvalidSchedule, too."""
+    return _read(row, _decode_state, row.state)
+
+
+def _read(row: Row, decode: Callable[[str], T], text: str) -> T:
+    try:
+        return decode(text)
+    except DecodeError as error:
+        raise InvalidSchedule(f"schedule {row.id!r} was written by another version of Batuta: {error}") from None
 
 
 def text_of(value: Plan | State) -> str:
@@ -265,7 +279,7 @@ def replaced_row(row: Row, plan: Plan, now: int) -> Row | None:
 def _same_calendar(row: Row, plan: Plan) -> bool:
     try:
         before = read_plan(row)
-    except ValueError:  # of another version of this code
+    except InvalidSchedule:
         return False
     return (before.when, before.start_at) == (plan.when, plan.start_at)
 

@@ -9,8 +9,10 @@ from msgspec import UNSET, json
 
 from batuta.authoring.backend import RunRef, StartRequest, as_datetime
 from batuta.authoring.calendar import slot_text
+from batuta.authoring.enqueueing import JobRequest
 from batuta.authoring.schedules import MOST_BACKFILLED, Schedule, ScheduleView
 from batuta.clock import SECOND
+from batuta.engine.enqueueing import job_run
 from batuta.engine.schedules import declare
 from batuta.engine.slots import (
     Plan,
@@ -35,18 +37,20 @@ from batuta.journal.store import Store
 _CHUNK = 500
 _decode_body = json.Decoder(Body).decode
 
-MakeRun = Callable[[StartRequest], tuple[NewRun, Body]]
+StartOne = Callable[[StartRequest], NewRun]
 
 
 class NativeSchedules:
     """Implements `authoring.schedules.ScheduleBackend` on a store."""
 
-    def __init__(self, store: Store, make_run: MakeRun) -> None:
-        self._store, self._make_run = store, make_run
+    def __init__(self, store: Store, workflow_run: StartOne) -> None:
+        self._store, self._workflow_run = store, workflow_run
 
     def plan(self, schedule: Schedule) -> Plan:
         """As it is kept."""
-        return plan_of(schedule, *self._make_run(schedule.request))
+        request = schedule.request
+        new = job_run(request) if isinstance(request, JobRequest) else self._workflow_run(request)
+        return plan_of(schedule, new)
 
     async def create(self, schedule: Schedule) -> ScheduleView:
         row = first_row(schedule.id, self.plan(schedule), await self._store.now())

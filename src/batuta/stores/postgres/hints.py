@@ -163,7 +163,7 @@ class Ear:
                 connection = await self._session.connect()
                 connection.add_termination_listener(lambda _connection: self._news.set())
                 await connection.add_listener(self._channel, self._hear)
-                self._listeners.tell(Hint(due=True, closed=None, answered=None))
+                self._listeners.tell(Hint(due=True, closed=None, answered=None, schedules=True))
                 wait = 0.1
                 while not await self._hears_news_within(CHECK_SECONDS):
                     # A connection may die without a word; only a question shows it.

@@ -1,0 +1,57 @@
+"""Tables of schedules. Imports rich, so nothing imports this at its top."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from msgspec import json
+from rich.table import Table
+from rich.text import Text
+
+from batuta.authoring.schedules import ScheduleView
+from batuta.cli.tables import table, when
+
+
+def schedules_table(found: Iterable[ScheduleView]) -> Table:
+    made = table("id", "when", "starts", "next (UTC)", "last (UTC)", "overlap", "")
+    for view in found:
+        state = (
+            Text(f"paused {view.note}".strip(), "yellow") if view.paused else Text("running" if view.running else "")
+        )
+        times = (when(view.next_at)[:-4], when(view.last_at)[:-4])
+        made.add_row(view.id, view.when, view.workflow, *times, str(view.overlap), state)
+    return made
+
+
+def schedule_table(view: ScheduleView) -> Table:
+    """One line for each field that says something."""
+    made = table("", "")
+    made.show_header = False
+    rows: dict[str, Any] = {
+        "id": view.id,
+        "when": view.when,
+        "starts": f"{view.kind} {view.workflow}",
+        "arguments": json.encode(view.arguments).decode(),
+        "state": Text("paused", "yellow") if view.paused else "",
+        "note": view.note,
+        "next": when(view.next_at),
+        "last": when(view.last_at),
+        "last run": f"{view.last_id} (running)" if view.running else view.last_id,
+        "waiting": when(view.waiting),
+        "overlap": str(view.overlap),
+        "catch up": f"{view.catch_up:g} s",
+        "jitter": f"{view.jitter:g} s" if view.jitter else "",
+        "queue": view.queue,
+        "priority": str(view.priority or ""),
+        "timeout": f"{view.timeout:g} s" if view.timeout else "",
+        "execution timeout": f"{view.execution_timeout:g} s" if view.execution_timeout else "",
+        "tags": " ".join(f"{key}={value}" for key, value in view.tags.items()),
+        "memo": "" if view.memo is None else json.encode(view.memo).decode(),
+        "created": when(view.created_at),
+        "changed": when(view.updated_at),
+    }
+    for name, value in rows.items():
+        if value:
+            made.add_row(Text(name, "bold"), value)
+    return made
