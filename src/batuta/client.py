@@ -169,8 +169,8 @@ class Batuta:
         entering = await self._backend.enter(transaction, requests, after)
         if not entering.suits_a_loop:
             raise WrongTransaction(
-                f"{type(transaction).__qualname__} blocks, and would hold up this event loop: use an async connection or "
-                f"session here, or batuta.sync where there is no event loop"
+                f"{type(transaction).__qualname__} blocks, and would hold up this event loop: use an async connection "
+                f"or session here, or batuta.sync where there is no event loop"
             )
         return made(await entering.write())
 

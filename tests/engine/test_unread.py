@@ -33,6 +33,12 @@ async def act(number: int) -> int:
     return number
 
 
+@activity
+def act_in_a_thread(number: int) -> int:
+    executed.append(number)
+    return number
+
+
 def _positive(number: int) -> None:
     if number < 0:
         raise ValueError("too low")
@@ -96,7 +102,7 @@ async def fails() -> None:
 @workflow
 async def has_a_careless_validator() -> int:
     ask.handle(lambda number: number, validator=lambda number: publish("number", number))
-    return await act(1)
+    return await act_in_a_thread(1)
 
 
 class Racy(MemoryStore):
@@ -141,7 +147,7 @@ modes = pytest.mark.parametrize("always_replay", [False, True])
 
 
 def racy(always_replay: bool) -> RacyEnvironment:
-    return RacyEnvironment(workflows=ALL, activities=[act], always_replay=always_replay)
+    return RacyEnvironment(workflows=ALL, activities=[act, act_in_a_thread], always_replay=always_replay)
 
 
 async def ended(env: RacyEnvironment, handle: Handle[Any]) -> Any:

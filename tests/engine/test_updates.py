@@ -453,11 +453,15 @@ async def test_an_update_that_was_interrupted_is_not_done_twice_under_its_id_but
     begun: list[str] = []
     go_on, slow, stop = Signal("go_on"), Update("slow", str), Signal("stop")
 
+    @activity
+    async def begin(said: str) -> None:
+        begun.append(said)
+
     @workflow
     async def continues(times: int) -> str:
         @slow.handle
         async def handle_it(said: str) -> str:
-            begun.append(said)
+            await begin(said)
             if times:
                 await asyncio.sleep(100)
             return said.upper()
@@ -468,7 +472,7 @@ async def test_an_update_that_was_interrupted_is_not_done_twice_under_its_id_but
         await stop.wait()
         return "done"
 
-    async with world(continues) as env:
+    async with world(continues, begin) as env:
         handle = await env.start(continues, 1)
         asked = asyncio.create_task(handle.update(slow, "one", update_id="1"))
         await env.advance(1)

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from batuta.authoring.definitions import Place, Workflow
+from batuta.engine.jobs import EarlyRun
 from batuta.engine.live import LiveRun
 from batuta.engine.routes import RoutedCall
 from batuta.journal.records import RunKind, Tape, WorkerInfo
@@ -59,8 +60,10 @@ class Intake:
     def leave(self, run: LiveRun) -> None:
         if run.is_call:
             self.calls -= 1
-        if self._taken and run.identity.queue in self._taken:
-            self._taken[run.identity.queue] -= 1
+        if self._taken:
+            queue = run.row.queue if isinstance(run, EarlyRun) else run.identity.queue
+            if queue in self._taken:
+                self._taken[queue] -= 1
 
     def room(self) -> dict[str, int] | None:
         """How many more of each queue that has a limit here."""

@@ -202,10 +202,10 @@ class EarlyRun(CallRun):
     Most jobs need little of what a live run is, so that is all they get. Whoever asks for more has it grow.
     """
 
-    __slots__ = ("_began_at", "_first", "_grown", "_message", "_outcome", "_pending", "_row", "_start", "early")
+    __slots__ = ("_began_at", "_first", "_grown", "_message", "_outcome", "_pending", "_start", "early", "row")
 
     def __init__(self, host: Host, workflow: JobWorkflow, tape: Tape) -> None:
-        row = self._row = tape.run
+        row = self.row = tape.run
         self._host, self.workflow = host, workflow
         self.run_id, self.epoch = row.run_id, row.epoch
         self._message = tape.messages[0]
@@ -213,6 +213,7 @@ class EarlyRun(CallRun):
         self._grown = self.leaving = False
         self.early = self.ready = True
         """Nothing of it is written."""
+        self._start: Body | None = None
         self._first: Entry | None = None
         """Written, but not given to the machine: which is only asked when there is an answer."""
         self._failed = self._said = self.change = None
@@ -230,12 +231,13 @@ class EarlyRun(CallRun):
     def _grow(self) -> None:
         """Become a whole live run, in the same place."""
         self._grown = True
-        row, before = self._row, {name: getattr(self, name) for name in _LEAN}
+        row, before = self.row, {name: getattr(self, name) for name in _LEAN}
         identity = RunIdentity(row.run_id, row.id, row.queue, self._host.store.namespace, row.chain_id)
         super().__init__(self._host, cast(JobWorkflow, self.workflow), identity, self.epoch)
         for name, value in before.items():
             setattr(self, name, value)
-        self.machine.start = cast(StartInfo, self._start.start)
+        if self._start is not None:
+            self.machine.start = cast(StartInfo, self._start.start)
         self.seen.add(self._message.message_id)
 
     # -- beginning
@@ -254,7 +256,7 @@ class EarlyRun(CallRun):
 
     def _opening(self) -> Entry:
         """The entry of its start."""
-        body, pending = self._start, self._pending
+        body, pending = cast(Body, self._start), self._pending
         body.commands = [Command(_SEQ, _ACTIVITY, pending.name, Raw(pending.data))]
         return encode_entry(0, _STARTED, self._began_at, body, 0)
 

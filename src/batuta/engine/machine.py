@@ -62,7 +62,7 @@ class PendingActivity(Struct, eq=False):
     data: bytes
     options: ActivityOptions
     issued_at: int
-    entry: int
+    entry: int = 0
     """That of the turn which called it."""
     future: RunFuture = cast(RunFuture, None)
     """Set when it is known where it is executed."""

@@ -22,6 +22,7 @@ _AFTER_ERROR = 1.0
 _LONGEST_PAUSE = 10.0
 _HELD_PAUSE = 1.0
 _SHORTEST_PAUSE = 0.001
+_LONGEST_REST = 0.2
 _SLICE = 32
 """Runs that are brought into memory before others get their turn on the event loop."""
 
@@ -31,6 +32,7 @@ class Poller:
 
     def __init__(self, session: Session) -> None:
         self._session = session
+        self._now = session.monotonic
         self.backlog = True
         """Whether the last look found more than could be taken, or no look was made yet."""
         self.claims_begun = self.claims_ended = 0
@@ -38,6 +40,8 @@ class Poller:
         self._wake = asyncio.Event()
         self._held = False
         """The last look had to leave what a limit held back."""
+        self._rest = 0.0
+        """How long not to look though a run has left: places that become free one by one are taken together."""
         self._due: list[int] = []
         self._idle = 0
         """Looks in a row that found nothing. Heartbeats tell what is due, so that looking is a net below a net."""
@@ -119,6 +123,7 @@ class Poller:
             return None if session.store.poll_seconds is None else session.store.poll_seconds
         failpoint("claim.before")
         self.claims_begun += 1
+        began = self._now()
         try:
             claim = await session.store.claim(info, limit, session.intake.room())
         finally:
@@ -126,6 +131,7 @@ class Poller:
         tapes = claim.tapes
         if tapes:
             failpoint("claim.after")
+        self._rest = min(max(self._now() - began, _SHORTEST_PAUSE), _LONGEST_REST) if claim.held else 0.0
         self.backlog = len(tapes) == limit or info is not session.info
         self._held = claim.held
         if claim.again_at is not None:
@@ -163,7 +169,9 @@ class Poller:
         return min(pause, max(0.0, (self._due[0] - now) / SECOND)) if self._due else pause
 
     async def _wait(self, pause: float | None) -> None:
-        if pause is not None and pause <= 0:
+        if self._rest:
+            await asyncio.sleep(self._rest)
+        if pause is not None and pause <= self._rest:
             return
         try:
             async with asyncio.timeout(pause):

@@ -141,7 +141,7 @@ def redo(run: LiveRun, again: Redo, messages: Sequence[Message]) -> None:
     accepted = [one for one in tail if one[0] is not EntryKind.UPDATE or accepts(run, run.machine, one[1])]
     for kind, body in accepted:
         if run.leaving:
-            return  # a validator acted: it is parked where it was
+            return  # a turn failed, or a validator acted: it is parked where it was
         body.quiet = body is not accepted[-1][1]
         run.run_turn(kind, body)
 

@@ -99,10 +99,10 @@ class Caller(Struct, frozen=True):
 
 
 class Sent(Struct, kw_only=True, omit_defaults=True):
-    """What goes with an activity to another queue."""
+    """What goes with an activity to another queue. Nothing of it goes with a job, which has no caller."""
 
-    options: ActivityOptions
-    issued_at: int
+    options: ActivityOptions = ActivityOptions()
+    issued_at: int = 0
     """Its times count from here."""
     caller: Caller | None = None
 

@@ -67,6 +67,7 @@ class Session:
     ) -> None:
         self.store, self.workflows, self.settings = store, workflows, settings
         self.clock = DatabaseClock(clock)
+        self.monotonic = clock.monotonic
         self._beats = store.poll_seconds is not None
         self.info = WorkerInfo(
             worker_id=new_worker_id(),
@@ -103,7 +104,6 @@ class Session:
         self._emptied = asyncio.Event()
         self._renewed = asyncio.Event()
         self._over = self._hurried = False
-        self._monotonic = clock.monotonic
         self._ticked = clock.monotonic()
         self._ticking: asyncio.TimerHandle | None = None
         self._unlisten: Callable[[], None] = lambda: None
@@ -127,9 +127,9 @@ class Session:
     async def _open(self) -> None:
         if self._beats:
             await self._lease.open()
-        registered_at = self._monotonic()
+        registered_at = self.monotonic()
         now = await self.store.register(self.info)
-        self.clock.learn(now, registered_at, self._monotonic())
+        self.clock.learn(now, registered_at, self.monotonic())
         if self._beats:
             self._lease.start(registered_at)
             self._watchdog.start()
@@ -235,7 +235,7 @@ class Session:
             await self._renewed.wait()
 
     def _tick(self) -> None:
-        self._ticked = self._monotonic()
+        self._ticked = self.monotonic()
         self._lease.tick()
         self._ticking = self._loop.call_later(_TICK, self._tick)
 
@@ -286,7 +286,7 @@ class Session:
         run = self.turn
         if run is not None:
             return f"turn {run.machine.entries} of run {run.identity.id!r} (workflow {run.workflow.name!r})"
-        if self._monotonic() - self._ticked > 2 * _TICK:
+        if self.monotonic() - self._ticked > 2 * _TICK:
             return "an async activity, or other code on the event loop,"
         return None
 
@@ -306,12 +306,12 @@ class Session:
             and code in self.workflows
             and self.free > 0
             and not self._poller.backlog
-            and self.intake.may_start(queue, self._monotonic(), claiming=self._poller.claiming)
+            and self.intake.may_start(queue, self.monotonic(), claiming=self._poller.claiming)
         )
 
     def avoid(self, queue: str) -> None:
         """No start into that queue may be owned, for a while."""
-        self.intake.avoid(queue, self._monotonic())
+        self.intake.avoid(queue, self.monotonic())
 
     def start_here(self, new: NewRun, body: Body) -> asyncio.Future[Completion]:
         """Run the first turn and insert the run already owned. The future fails as the start does."""
@@ -507,14 +507,16 @@ class Session:
             self._committer.release()
         if pulse.due_at is not None:
             self._poller.due(pulse.due_at)
-        self._look_for_messages([run_id for run_id in pulse.unread if run_id in self.runs])
+        # Of a job that nothing is written of, the start is unread; hints tell of the rest.
+        runs = self.runs
+        self._look_for_messages([one for one in pulse.unread if (run := runs.get(one)) is not None and not run.early])
 
     def _look_for_messages(self, run_ids: Sequence[RunId]) -> None:
         if run_ids and not self._over:
             for run_id in run_ids:
                 run = self.runs.get(run_id)
                 if run is not None:  # one that cannot keep up with what it was given need not be given it again
-                    (self._unhurried if run.backlog else self._to_read).add(run_id)
+                    (self._unhurried if not run.early and run.backlog else self._to_read).add(run_id)
             if self._to_read and not self._reading:
                 self._reading = True
                 self.spawn(self._read_all())

@@ -59,6 +59,8 @@ def is_owed(run: LiveRun, backlog: Collection[object]) -> bool:
 
 def pick_up(run: LiveRun, pending: set[int], attempts: Sequence[Attempt], answered: set[int]) -> None:
     """Go on with calls that stood still, or were not begun, because the run was closing."""
+    if run.leaving:
+        return
     for seq in sorted(pending & run.machine.activities.keys() - run.lacking.keys() - answered):
         if seq not in run.calls:
             run.executor.resume(run, seq, [a for a in attempts if a.seq == seq])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, count
 from typing import Generic, TypeVar
 
 from msgspec import Struct
@@ -36,12 +36,12 @@ def rate_allows(rate: Rate | None, begun: Begun, now: int) -> int | None:
     """When one more may begin: `now`, or later; None when no time allows it."""
     if rate is None:
         return now
-    counted = [(end, count) for end, count in begun if end > forgotten(rate, now)]
-    left = rate.count - sum(count for _, count in counted)
+    counted = [(end, runs) for end, runs in begun if end > forgotten(rate, now)]
+    left = rate.count - sum(runs for _, runs in counted)
     if left > 0:
         return now
-    for end, count in counted:
-        left += count
+    for end, runs in counted:
+        left += runs
         if left > 0:
             return end + rate.period
     return None
@@ -139,6 +139,8 @@ class Hand(Struct):
     """The flow key that had its turn last."""
     in_turn: bool = False
     """Whether the next run is that of a flow key in turn, and not the longest due."""
+    longest: str = ""
+    """The flow key of the one that came last because it was the longest due."""
 
 
 class Level(Struct, Generic[T]):
@@ -190,6 +192,7 @@ class Line(Generic[T]):
         self._now = now
         self._room = room
         self._seen: set[bytes] = set()
+        self._given: Counter[str] = Counter()
         self._picks = self._all(levels)
         self._head: Pick[T] | None = None
 
@@ -210,6 +213,9 @@ class Line(Generic[T]):
         due = pick.due
         if pick.in_turn:
             pick.hand.key = due.flow_key
+        else:
+            pick.hand.longest = due.flow_key
+        self._given[due.flow_key] += 1
         pick.hand.in_turn = not pick.in_turn
         if self.allowance is not None:
             self.allowance.take(due.flow_key, due.first)
@@ -226,13 +232,16 @@ class Line(Generic[T]):
                 return
 
     def _level(self, level: Level[T]) -> Iterator[Pick[T]]:
-        """By turns the longest due and that of the next flow key.
+        """By turns the longest due and that of the flow key that has had the fewest.
 
         Who comes by its key stands where the longest due does: what waits for long in other queues does not push in.
         """
         first = next(level.ordered, None)
         if first is None:
             return
+        self._given.clear()
+        if level.hand.in_turn:  # where claims are small, the one before counts too
+            self._given[level.hand.longest] += 1
         ordered = self._in_order(chain([first], level.ordered), level.begun)
         by_key = self._in_turn(level)
         place = first.wake_at
@@ -264,15 +273,22 @@ class Line(Generic[T]):
         return self.allowance is not None and (self.allowance.is_full or self.allowance.is_worn)
 
     def _in_turn(self, level: Level[T]) -> Iterator[Due[T]]:
-        """One run of each flow key, and again. A key that a limit holds back is left out: those of its runs that have
-        begun come in order, if at all."""
-        streams: Iterator[Iterator[Due[T]]] = map(level.of_key, self._giving(level.keys(level.hand.key)))
-        while True:
-            going: list[Iterator[Due[T]]] = []
-            for stream in streams:
+        """One run of each flow key, and again; those that have had more than others leave their turn out.
+
+        A key that a limit holds back is left out: those of its runs that have begun come in order, if at all.
+        """
+        streams: Iterator[tuple[str, Iterator[Due[T]]]] = (
+            (key, level.of_key(key)) for key in self._giving(level.keys(level.hand.key))
+        )
+        for number in count():
+            going: list[tuple[str, Iterator[Due[T]]]] = []
+            for key, stream in streams:
+                if self._given[key] > number:
+                    going.append((key, stream))
+                    continue
                 due = self._first_of(stream)
                 if due is not None:
-                    going.append(stream)
+                    going.append((key, stream))
                     yield due
                 elif self._nothing_begins():
                     return

@@ -11,7 +11,7 @@ from batuta.errors import UnknownRun
 from batuta.ids import RunId
 from batuta.journal.entries import CommandKind, Entry
 from batuta.journal.records import MessageKind, Run, RunFilter, RunKind
-from batuta.journal.states import CLOSED, RunState
+from batuta.journal.states import CLOSED, OPEN, RunState
 from batuta.journal.store import Store
 from batuta.verify.code import CodeCheck, call_workflow
 from batuta.verify.orphans import Orphans
@@ -166,6 +166,10 @@ class _Audit:
         check_liveness(run, waits_for_activity, len(unread), lambda *finding: found.append(finding))
         if run.head < 0 and run.state not in CLOSED and not any(m.kind is MessageKind.START for m in unread):
             found.append(("I1", "the run was never begun, and its start message is not in its inbox"))
+        if run.state is RunState.PENDING and run.wake_at is None and run.awaits:
+            members = await self._store.count_runs(RunFilter(parent=run.run_id, states=tuple(OPEN)))
+            if members < run.awaits:
+                found.append(("I12", f"the run waits for {run.awaits} others, and {members} of them are open"))
         timer = None if code is None or code.failed else code.next_timer()
         if run.state is RunState.WAITING and timer is not None and (run.wake_at is None or run.wake_at > timer):
             found.append(("I12", f"the run has a timer for {timer}, and is due at {run.wake_at or 'no time'}"))

@@ -58,10 +58,11 @@ def check_liveness(run: Run, waits_for_activity: bool, unread: int, tell: Tell) 
     if run.state not in (RunState.PENDING, RunState.WAITING):
         if run.wake_at is not None:
             tell("I12", f"the run is {run.state}, and yet due")
-    elif run.wake_at is None:
-        if run.state is RunState.PENDING and not run.awaits:
+    elif run.wake_at is None and run.state is RunState.PENDING:
+        if not run.awaits:
             tell("I12", "the run is pending and never due")
-        elif waits_for_activity:
+    elif run.wake_at is None:
+        if waits_for_activity:
             tell("I12", "the run waits for an activity that nobody executes: it is never due")
         elif unread:
             tell("I12", f"the run has {unread} unread messages, and is never due")

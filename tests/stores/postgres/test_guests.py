@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -17,7 +18,7 @@ from batuta.testing.conformance import MakeStore
 from batuta.testing.conformance.hints import Ear
 from batuta.testing.conformance.kit import claim_one, live_worker, new_run
 from tests.stores.postgres.callers import ASYNC, BLOCKING, EVERY, Caller, dialect, with_asyncpg, with_session
-from tests.stores.postgres.raw import connection
+from tests.stores.postgres.raw import connection, until_blocked
 
 
 @pytest.fixture(params=EVERY)
@@ -26,9 +27,9 @@ async def caller(request: pytest.FixtureRequest, postgres_url: str) -> AsyncIter
         yield made
 
 
-async def start(store: PostgresStore, given: Any, *runs: NewRun) -> list[StartOutcome]:
+async def start(store: PostgresStore, given: Any, *runs: NewRun, after: NewRun | None = None) -> list[StartOutcome]:
     guest = await store.enter(given, runs)
-    return await guest.start_many(runs)
+    return await guest.start_many(runs, after)
 
 
 async def exists(store: PostgresStore, run: NewRun) -> bool:
@@ -96,6 +97,28 @@ async def test_an_id_that_is_taken_does_not_harm_the_transaction(store: Postgres
     assert await exists(store, other)
 
 
+async def test_what_is_told_of_a_start_is_what_is_there(store: PostgresStore, postgres_url: str) -> None:
+    """The same as a start without a transaction tells, whatever becomes of it."""
+    (taken, _), (waiting, _) = await store.start(new_run("taken")), await store.start(new_run(debounce="k", delay=1))
+    runs = [
+        new_run("new", timeout=5, expires=7, flow_key='"{\\,}'),
+        new_run("new"),
+        new_run("taken", if_exists=IfExists.RENEW),
+        new_run(debounce="k", delay=60_000_000, tags='{"a":"b"}'),
+    ]
+    async with with_asyncpg(postgres_url) as caller:
+        await caller.begin()
+        outcomes = await start(store, caller.given, *runs, after=new_run("after"))
+        others = await start(store, caller.given, new_run("last"), after=new_run("taken"))
+        await caller.commit()
+    told = [outcome for outcome in (*outcomes, *others) if isinstance(outcome, tuple)]
+    assert [is_new for _, is_new in told] == [True, False, False, False, True, True, False]
+    assert [run for run, _ in told] == [await store.get_run(run.run_id) for run, _ in told]
+    assert told[2][0].run_id == told[6][0].run_id == taken.run_id
+    assert told[3][0].run_id == waiting.run_id
+    assert (told[4][0].awaits, told[5][0].parent_run_id) == (1, None)
+
+
 async def test_the_callers_own_rows_and_the_run_are_one(
     store: PostgresStore, caller: Caller, postgres_url: str
 ) -> None:
@@ -141,6 +164,33 @@ async def test_nobody_is_told_of_what_was_rolled_back(store: PostgresStore, post
         await caller.commit()
     await ear.hears(lambda hint: hint.due)
     assert len(ear.hints) == 1
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "repeatable_read", "serializable"])
+async def test_any_isolation_will_do(store: PostgresStore, postgres_url: str, isolation: Any) -> None:
+    run = new_run()
+    async with connection(postgres_url) as raw:
+        async with raw.transaction(isolation=isolation):
+            await raw.fetchval("SELECT 1")
+            [(found, is_new)] = await start(store, raw, run)  # type: ignore[misc]  # it is no error
+    assert (found.run_id, is_new) == (run.run_id, True)
+    assert await exists(store, run)
+
+
+@pytest.mark.parametrize("commits", [True, False])
+async def test_two_transactions_with_one_id_take_turns(store: PostgresStore, postgres_url: str, commits: bool) -> None:
+    first, second = new_run("same"), new_run("same")
+    async with connection(postgres_url) as one, connection(postgres_url) as other, connection(postgres_url) as watcher:
+        begun = one.transaction()
+        await begun.start()
+        await start(store, one, first)
+        async with other.transaction():
+            waiting = asyncio.create_task(start(store, other, second))
+            await until_blocked(watcher)
+            await (begun.commit() if commits else begun.rollback())
+            [(found, is_new)] = await waiting  # type: ignore[misc]  # it is no error
+    assert (found.run_id, is_new) == ((first.run_id, False) if commits else (second.run_id, True))
+    assert (await store.get("same")).run_id == found.run_id
 
 
 async def test_each_namespace_gets_its_own(store: PostgresStore, make_store: MakeStore, postgres_url: str) -> None:

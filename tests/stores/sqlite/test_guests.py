@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -144,6 +145,39 @@ async def test_a_connection_that_commits_by_itself_is_refused_outside_of_a_trans
     connection.execute("BEGIN")
     await start(store, connection, new_run())
     connection.execute("COMMIT")
+
+
+MODES: list[dict[str, Any]] = [{"isolation_level": None}, {"isolation_level": ""}, {"isolation_level": "EXCLUSIVE"}]
+if sys.version_info >= (3, 12):
+    MODES.append({"autocommit": True})
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+async def test_however_the_connection_commits_by_itself_the_block_commits_and_rolls_back(
+    store: SqliteStore, connection: sqlite3.Connection, path: Path, mode: dict[str, Any]
+) -> None:
+    with closing(sqlite3.connect(path, **mode)) as own:
+        for commit in (True, False):
+            run = new_run()
+            borrowed = await begin(store.borrow(own))
+            own.execute("INSERT INTO orders VALUES (1)")
+            await start(store, own, run)
+            borrowed.end(commit=commit)
+            assert await exists(store, run) is commit
+    assert orders(path) == 1
+
+
+async def test_a_connection_that_is_always_in_a_transaction_cannot_be_borrowed(
+    store: SqliteStore, connection: sqlite3.Connection, path: Path, mended: None
+) -> None:
+    if sys.version_info >= (3, 12):
+        with closing(sqlite3.connect(path, autocommit=False)) as own:
+            with pytest.raises(WrongTransaction, match="autocommit=False"):
+                await begin(store.borrow(own))
+            run = new_run()
+            await start(store, own, run)
+            own.commit()
+        assert await exists(store, run)
 
 
 async def test_a_savepoint_takes_back_what_was_started_after_it(

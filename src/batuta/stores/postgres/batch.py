@@ -137,8 +137,9 @@ def renewal_of(run: NewRun) -> int | None:
 def together_columns(runs: Sequence[NewRun]) -> Columns:
     """For start_together: debounce keys and limits, and then as for start_runs, in the order that it wants."""
     runs = sorted(runs, key=lambda run: (run.debounce, "" if run.debounce else run.id))
-    keys = [[run.debounce or None for run in runs], [run.debounce_limit for run in runs]]
-    return (keys if any(keys[0]) else [[], []]) + _unowned_columns(runs)
+    debounced = any(run.debounce for run in runs)
+    keys = as_columns([(run.debounce or None, run.debounce_limit) for run in runs if debounced], 2)
+    return keys + _unowned_columns(runs)
 
 
 def unowned_columns(runs: Sequence[NewRun]) -> Columns:

@@ -25,7 +25,7 @@ class Link(Protocol):
 
     blocking: bool
 
-    async def ask(self, query: str, texts: Sequence[str]) -> str | None:
+    async def ask(self, query: str, texts: Sequence[str | None]) -> str | None:
         """The one value of a query whose parameters $1, $2, ... are texts. Never suspends when it is blocking.
 
         Raises WrongTransaction, and the driver's errors."""
@@ -67,7 +67,7 @@ class _Asyncpg:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    async def ask(self, query: str, texts: Sequence[str]) -> str | None:
+    async def ask(self, query: str, texts: Sequence[str | None]) -> str | None:
         if not self._connection.is_in_transaction():
             raise _not_begun("async with connection.transaction()")
         answer: str | None = await self._connection.fetchval(query, *texts)
@@ -80,7 +80,7 @@ class _Psycopg:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    async def ask(self, query: str, texts: Sequence[str]) -> str | None:
+    async def ask(self, query: str, texts: Sequence[str | None]) -> str | None:
         _check_psycopg(self._connection)
         async with self._connection.cursor(row_factory=_tuple_row()) as cursor:
             await cursor.execute(_PARAMETER.sub("%s", query), list(texts))
@@ -93,7 +93,7 @@ class _BlockingPsycopg:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
-    async def ask(self, query: str, texts: Sequence[str]) -> str | None:
+    async def ask(self, query: str, texts: Sequence[str | None]) -> str | None:
         _check_psycopg(self._connection)
         with self._connection.cursor(row_factory=_tuple_row()) as cursor:
             cursor.execute(_PARAMETER.sub("%s", query), list(texts))
@@ -121,7 +121,7 @@ class _Sqlalchemy:
     def __init__(self, given: Any) -> None:
         self._given = given
 
-    async def ask(self, query: str, texts: Sequence[str]) -> str | None:
+    async def ask(self, query: str, texts: Sequence[str | None]) -> str | None:
         is_connection = _is(self._given, "sqlalchemy.engine", "Connection")
         # Of a scoped session: that of this thread.
         connection = self._given if is_connection else self._given.connection()
@@ -136,7 +136,7 @@ class _AsyncSqlalchemy:
     def __init__(self, given: Any) -> None:
         self._given = given
 
-    async def ask(self, query: str, texts: Sequence[str]) -> str | None:
+    async def ask(self, query: str, texts: Sequence[str | None]) -> str | None:
         is_connection = _is(self._given, _ALCHEMY_ASYNC, "AsyncConnection")
         connection = self._given if is_connection else await self._given.connection()
         raw = await connection.get_raw_connection()
@@ -152,6 +152,6 @@ def _check_sqlalchemy(connection: Any, driver: Any) -> None:
         raise _not_begun("on a connection without isolation_level='AUTOCOMMIT'")
 
 
-def _sqlalchemy_query(query: str, texts: Sequence[str]) -> tuple[Any, dict[str, str]]:
+def _sqlalchemy_query(query: str, texts: Sequence[str | None]) -> tuple[Any, dict[str, str | None]]:
     clause = sys.modules["sqlalchemy"].text(_PARAMETER.sub(r":p\1", query))
     return clause, {f"p{number}": text for number, text in enumerate(texts, start=1)}

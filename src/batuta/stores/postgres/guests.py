@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from msgspec import json
+from msgspec import Struct, json
 
 from batuta.errors import AlreadyStarted, StoreUnavailable, TransactionFailed, WrongTransaction
 from batuta.journal.records import NewRun, StartOutcome
@@ -19,7 +19,7 @@ from batuta.stores.postgres import batch
 from batuta.stores.postgres.base import Base
 from batuta.stores.postgres.drivers import Link, link_to
 from batuta.stores.postgres.hints import FROM_A_GUEST
-from batuta.stores.postgres.rows import run_of
+from batuta.stores.postgres.rows import run_of, run_of_start
 
 _FAILED = "25P02"
 _NOT_THERE = frozenset({"3F000", "42883", "42P01"})
@@ -50,17 +50,18 @@ class PostgresGuest:
 
     async def start_many(self, runs: Sequence[NewRun], after: NewRun | None = None) -> list[StartOutcome]:
         asked = list(runs) if after is None else [*(rules.member(run, after) for run in runs), after]
-        columns = [[None if after is None else after.run_id], *batch.together_columns(asked)]
+        columns = [array_literal(column) for column in batch.together_columns(asked)]
         try:
-            answer = await self._link.ask(self._query, [*self._texts, json.encode(columns).decode()])
+            answer = await self._link.ask(
+                self._query, [*self._texts, None if after is None else after.run_id.hex, *columns]
+            )
         except Exception as error:
             if (meant := self._meant(error)) is None:
                 raise  # the caller's own: it may know what to do about a deadlock or a lost connection
             raise meant from error
         if answer is None:
             raise WrongTransaction("the transaction is one of another database than the client's: nothing was started")
-        found = {UUID(row["asked"]): row["run"] for row in json.decode(answer)}
-        return [_outcome(run, found.get(run.run_id)) for run in asked]
+        return _outcomes(asked, after, json.decode(answer, type=_Answer))
 
     def _meant(self, error: Exception) -> Exception | None:
         state = _sqlstate(error)
@@ -77,6 +78,19 @@ class PostgresGuest:
         return None
 
 
+def array_literal(values: Sequence[Any]) -> str:
+    """An array of PostgreSQL, written out: every driver can pass on a text."""
+    return "{" + ",".join([_element(value) for value in values]) + "}"
+
+
+def _element(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return value.hex if isinstance(value, UUID) else str(value)
+
+
 def _sqlstate(error: Exception) -> str | None:
     """SQLAlchemy wraps the driver's error; psycopg2 has another word for it."""
     for each in (error, getattr(error, "orig", None)):
@@ -86,7 +100,33 @@ def _sqlstate(error: Exception) -> str | None:
     return None
 
 
+class _Answer(Struct):
+    """What batuta.enqueue says."""
+
+    made: list[tuple[UUID, int, int | None, int | None]]
+    others: list[_Other]
+
+
+class _Other(Struct):
+    asked: UUID
+    run: dict[str, Any]
+
+
+def _outcomes(asked: Sequence[NewRun], after: NewRun | None, answer: _Answer) -> list[StartOutcome]:
+    made = {run_id: {"started_at": at, "ends_at": ends, "due_at": due} for run_id, at, ends, due in answer.made}
+    others = {other.asked: other.run for other in answer.others}
+    # Those that another run was to await, but does not: their parent is none.
+    plain = after is None or after.run_id in made
+    return [
+        (run_of_start(run, row), True)
+        if run is not after and plain and (row := made.get(run.run_id)) is not None
+        else _outcome(run, others.get(run.run_id))
+        for run in asked
+    ]
+
+
 def _outcome(run: NewRun, row: dict[str, Any] | None) -> StartOutcome:
+    """Of one that is not new, or not as it was asked for: what is there."""
     if row is None:
         return StoreUnavailable(f"the run with id {run.id!r} vanished while another was started: try again")
     for name in ("run_id", "chain_id", "parent_run_id"):

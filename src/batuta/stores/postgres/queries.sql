@@ -319,7 +319,7 @@ WHERE r.run_id = $2 AND r.namespace || '' = $1;
 -- list_runs --
 -- Newest first, after a cursor. What does not restrict is null.
 SELECT * FROM batuta.runs r
-WHERE r.namespace = $1
+WHERE r.namespace || ':' = $1 || ':'
   AND ($2::text[] IS NULL OR r.state = ANY ($2))
   AND ($3::text IS NULL OR r.name = $3)
   AND ($4::text IS NULL OR r.kind = $4)
@@ -336,7 +336,7 @@ ORDER BY r.run_id DESC LIMIT $13;
 -- list_notable_runs --
 -- The same for states that have an index of their own: failed ones are found among millions that completed.
 SELECT * FROM batuta.runs r
-WHERE r.namespace = $1
+WHERE r.namespace || ':' = $1 || ':'
   AND r.state = ANY ($2::text[])
   AND r.state IN ('failed', 'timed_out', 'cancelled', 'terminated', 'paused', 'needs_code', 'poisoned')
   AND ($3::text IS NULL OR r.name = $3)
@@ -370,7 +370,7 @@ ORDER BY r.run_id DESC LIMIT $13;
 
 -- count_runs --
 SELECT count(*) AS runs FROM batuta.runs r
-WHERE r.namespace = $1
+WHERE r.namespace || ':' = $1 || ':'
   AND ($2::text[] IS NULL OR r.state = ANY ($2))
   AND ($3::text IS NULL OR r.name = $3)
   AND ($4::text IS NULL OR r.kind = $4)

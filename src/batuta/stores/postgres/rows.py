@@ -64,7 +64,7 @@ def run_of(row: Record | Mapping[str, Any]) -> Run:
     )
 
 
-def run_of_start(start: NewRun, row: Record) -> Run:
+def run_of_start(start: NewRun, row: Record | Mapping[str, Any]) -> Run:
     """The run that an unowned start made, from what insert_runs returns."""
     return Run(
         run_id=start.run_id,

@@ -70,20 +70,22 @@ class Starts(Base):
         return [outcomes[run.run_id] for run in asked]
 
     async def _insert(self, session: Session, runs: Sequence[NewRun], after: NewRun | None) -> list[Record]:
-        return await session.write(*self._insertion(runs, after))
+        query, values = self._insertion(runs, after)
+        return await session.write(query, *values)
 
-    def _insertion(self, runs: Sequence[NewRun], after: NewRun | None) -> tuple[str, *tuple[object, ...]]:
+    def _insertion(self, runs: Sequence[NewRun], after: NewRun | None) -> tuple[str, list[object]]:
         if after is None and not any(run.debounce for run in runs):
-            return self._sql["start_runs"], self.namespace, *batch.unowned_columns(runs)
+            return self._sql["start_runs"], [self.namespace, *batch.unowned_columns(runs)]
         awaiting = next((run.run_id for run in runs if run is after), None)
-        return self._sql["start_together"], self.namespace, awaiting, *batch.together_columns(runs)
+        return self._sql["start_together"], [self.namespace, awaiting, *batch.together_columns(runs)]
 
     async def _sound(
         self, session: Session, runs: Sequence[NewRun], after: NewRun | None, outcomes: dict[RunId, StartOutcome]
     ) -> list[NewRun]:
         """Those whose data the database takes; of the others it notes why not. Nothing is written."""
         try:
-            await session.rehearse(*self._insertion(runs, after))
+            query, values = self._insertion(runs, after)
+            await session.rehearse(query, *values)
         except BadData as error:
             middle = len(runs) // 2
             if middle == 0:

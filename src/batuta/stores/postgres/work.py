@@ -51,7 +51,7 @@ class Work(Base):
                 self._sql["claim"],
                 self.namespace,
                 worker.worker_id,
-                worker.queues,
+                list(dict.fromkeys(worker.queues)),
                 list(worker.code),
                 list(worker.code.values()),
                 limit,

@@ -40,7 +40,8 @@ def list_runs(
 
 
 def count_runs(connection: sqlite3.Connection, namespace: str, where: RunFilter) -> int:
-    row = one(connection.execute(Q["count_runs"], _values(namespace, where)))
+    query = Q["count_children" if where.parent else "count_runs"]
+    row = one(connection.execute(query, _values(namespace, where)))
     return 0 if row is None else int(row[0])
 
 

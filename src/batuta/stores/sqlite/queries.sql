@@ -412,7 +412,25 @@ WHERE namespace = :namespace
     AND (:tags IS NULL OR NOT EXISTS (
         SELECT 1 FROM json_each(:tags) AS wanted WHERE NOT EXISTS (
             SELECT 1 FROM json_each(runs.tags) AS tag
-            WHERE tag.key = json_extract(wanted.value, '$[0]') AND tag.value = json_extract(wanted.value, '$[1]'))))
+            WHERE tag.key = json_extract(wanted.value, '$[0]') AND tag.value = json_extract(wanted.value, '$[1]'))));
+
+-- count_children --
+-- The same, through the index of children.
+SELECT count(*) FROM runs INDEXED BY runs_children
+WHERE namespace = :namespace
+    AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
+    AND (:name IS NULL OR name = :name)
+    AND (:kind IS NULL OR kind = :kind)
+    AND (:queue IS NULL OR queue = :queue)
+    AND (:flow_key IS NULL OR flow_key = :flow_key)
+    AND parent_run_id = :parent
+    AND (:id_prefix IS NULL OR substr(id, 1, length(:id_prefix)) = :id_prefix)
+    AND (:created_after IS NULL OR created_at > :created_after)
+    AND (:created_before IS NULL OR created_at < :created_before)
+    AND (:tags IS NULL OR NOT EXISTS (
+        SELECT 1 FROM json_each(:tags) AS wanted WHERE NOT EXISTS (
+            SELECT 1 FROM json_each(runs.tags) AS tag
+            WHERE tag.key = json_extract(wanted.value, '$[0]') AND tag.value = json_extract(wanted.value, '$[1]'))));
 
 -- namespaces --
 -- From one to the next by the index: there are few of them, and many runs.

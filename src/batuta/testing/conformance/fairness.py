@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from batuta.clock import SECOND
 from batuta.journal.queues import QueueLimits, Rate
+from batuta.journal.records import Tape
 from batuta.journal.store import Store
 from batuta.testing.conformance.kit import Pen, claimed, live_worker, new_run
 from batuta.testing.conformance.queues import finish, keys_of, start_some
@@ -18,6 +19,23 @@ class FairnessConformance:
         await start_some(store, 5, "few")
         tapes = await claimed(store, worker, 20)
         assert keys_of(tapes) == {"many": 15, "few": 5}
+
+    async def test_two_keys_have_the_same_share(self, store: Store) -> None:
+        worker = await live_worker(store)
+        await start_some(store, 100, "first", "second")
+        for _ in range(3):
+            assert keys_of(await claimed(store, worker, 20)) == {"first": 10, "second": 10}
+
+    async def test_two_keys_have_the_same_share_one_at_a_time(self, store: Store) -> None:
+        worker = await live_worker(store)
+        await store.limit_queue("default", QueueLimits(concurrency=1))
+        await start_some(store, 20, "first", "second")
+        taken: list[Tape] = []
+        for _ in range(12):
+            [tape] = await claimed(store, worker, 10)
+            taken.append(tape)
+            await finish(store, worker, tape)
+        assert keys_of(taken) == {"first": 6, "second": 6}
 
     async def test_half_goes_to_those_who_have_waited_for_longest(self, store: Store) -> None:
         worker = await live_worker(store)

@@ -17,8 +17,10 @@ DECLARE
     may_suspect boolean;
     suspect uuid;
     names text[];
+    shut text[];
     limited text[];
     flowing text[];
+    caps integer[];
     found_ids uuid[];
     part record;
     got record;
@@ -28,13 +30,17 @@ BEGIN
         RETURN;
     END IF;
     held := false;
-    SELECT array_agg(DISTINCT n.name), array_agg(DISTINCT n.name) FILTER (WHERE k.limited) INTO names, limited
-    FROM unnest(queue_names) AS n(name)
-    LEFT JOIN LATERAL (
-        SELECT k.paused, k.limited FROM batuta.queues k WHERE k.namespace = ns AND k.name = n.name
-    ) k ON true
-    WHERE k.paused IS NOT TRUE AND coalesce(rooms[array_position(room_names, n.name)] > 0, true);
-    IF limited IS NOT NULL THEN
+    SELECT array_agg(k.name) FILTER (WHERE k.paused), array_agg(k.name ORDER BY k.name) FILTER (WHERE NOT k.paused)
+    INTO shut, limited
+    FROM batuta.queues k WHERE k.namespace = ns AND k.name = ANY (queue_names) AND (k.paused OR k.limited);
+    names := queue_names;
+    IF shut IS NOT NULL OR rooms IS NOT NULL THEN
+        names := ARRAY(
+            SELECT n.name FROM unnest(queue_names) AS n(name)
+            WHERE (n.name = ANY (shut)) IS NOT TRUE AND coalesce(rooms[array_position(room_names, n.name)] > 0, true));
+        limited := ARRAY(SELECT n.name FROM unnest(limited) AS n(name) WHERE n.name = ANY (names) ORDER BY n.name);
+    END IF;
+    IF cardinality(limited) > 0 THEN
         FOR part IN SELECT * FROM batuta.lock_queues(ns, limited, moment) LOOP
             names := array_remove(names, part.shut);
             held := held OR part.due;
@@ -60,29 +66,24 @@ BEGIN
                 WHERE r.namespace = ns AND r.queue = n.name AND r.priority = rank AND r.flow_key <> ''
                   AND r.wake_at <= moment OFFSET 0));
         found_ids := '{}';
-        FOR part IN
-            SELECT p.queues, p.flows
-            FROM (
-                SELECT ARRAY[f.name] AS queues, true AS flows, batuta.oldest_due(ns, f.name, rank) AS oldest
-                FROM unnest(flowing) AS f(name)
-                UNION ALL
-                SELECT array_agg(n.name), false, CASE WHEN cardinality(flowing) = 0 THEN moment
-                                                      ELSE min(batuta.oldest_due(ns, n.name, rank)) END
-                FROM unnest(names) AS n(name) WHERE n.name <> ALL (flowing)
-            ) p
-            WHERE p.oldest <= moment ORDER BY p.oldest
-        LOOP
+        IF cardinality(flowing) = 0 THEN
+            IF rooms IS NOT NULL THEN
+                caps := ARRAY(SELECT rooms[array_position(room_names, n.name)]
+                              FROM unnest(names) WITH ORDINALITY AS n(name, n) ORDER BY n.n);
+            END IF;
+            found_ids := batuta.take_plain(ns, names, caps, rank, moment, left_over, codes, fingerprints, suspect);
+        END IF;
+        FOR part IN SELECT * FROM batuta.by_age(ns, names, flowing, rank, moment) b WHERE cardinality(flowing) > 0 LOOP
             most := left_over - cardinality(found_ids);
             EXIT WHEN most <= 0;
             IF NOT part.flows THEN
+                caps := ARRAY(SELECT rooms[array_position(room_names, n.name)]
+                              FROM unnest(part.names) WITH ORDINALITY AS n(name, n) ORDER BY n.n);
                 found_ids := found_ids || batuta.take_plain(
-                    ns, part.queues, ARRAY(
-                        SELECT rooms[array_position(room_names, n.name)]
-                        FROM unnest(part.queues) WITH ORDINALITY AS n(name, n) WHERE rooms IS NOT NULL ORDER BY n.n),
-                    rank, moment, most, codes, fingerprints, suspect);
+                    ns, part.names, caps, rank, moment, most, codes, fingerprints, suspect);
                 CONTINUE;
             END IF;
-            turn_queue := part.queues[1];
+            turn_queue := part.names[1];
             turn_rank := rank;
             most := least(most, rooms[array_position(room_names, turn_queue)]);
             SELECT t.key, t.next INTO turn_key, in_turn
@@ -140,6 +141,21 @@ BEGIN
         RETURN NEXT;
     END IF;
 END
+$$;
+
+-- The queues of a claim at one priority, in the order in which it takes from them: by what has been due for longest. Those
+-- that flow are taken from one by one, the others together.
+CREATE FUNCTION batuta.by_age(ns text, queue_names text[], flowing text[], rank bigint, moment bigint)
+RETURNS TABLE (names text[], flows boolean) LANGUAGE sql STABLE AS $$
+    SELECT p.names, p.flows
+    FROM (
+        SELECT ARRAY[f.name] AS names, true AS flows, batuta.oldest_due(ns, f.name, rank) AS oldest
+        FROM unnest(flowing) AS f(name)
+        UNION ALL
+        SELECT array_agg(n.name), false, min(batuta.oldest_due(ns, n.name, rank))
+        FROM unnest(queue_names) AS n(name) WHERE n.name <> ALL (flowing)
+    ) p
+    WHERE p.oldest <= moment ORDER BY p.oldest
 $$;
 
 -- Lock the rows of queues with limits, in order. Those that can give nothing at all are not waited for: they are

@@ -1,4 +1,4 @@
--- Starting runs inside a transaction of the caller's own, from any driver: all parameters are plain texts.
+-- Starting runs inside a transaction of the caller's own, from any driver: what it is called with are plain texts.
 
 -- Names this database and no other, also when one is a copy of the other.
 CREATE FUNCTION batuta.place() RETURNS text LANGUAGE plpgsql STABLE AS $$
@@ -12,50 +12,47 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION batuta.texts(column_of json) RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
-    SELECT ARRAY(SELECT e.value FROM json_array_elements_text(column_of) WITH ORDINALITY AS e(value, n) ORDER BY e.n)
-$$;
-
-COMMENT ON FUNCTION batuta.texts IS 'A JSON array as an array. What was JSON within it is text, and not looked into';
-
 -- Start unowned runs, and tell the workers when, and if, the transaction commits. `home` is the place that the caller
--- means; `columns` are those of start_together behind `ns`, as a JSON array of arrays. Gives JSON: for each run its row,
--- or that of the run that stands in its place; nothing when this is another place.
+-- means; the columns are those of start_together. Gives JSON: what start_together says of those that are new, and of the
+-- others, and of `after_id`, the rows that are there; nothing when this is another place.
 -- The session is the caller's, so that the settings which our statements count on come with the function.
-CREATE FUNCTION batuta.enqueue(ns text, home text, channel text, news text, columns text)
-RETURNS text LANGUAGE plpgsql
+CREATE FUNCTION batuta.enqueue(
+    ns text, home text, channel text, news text, after_id uuid,
+    debounces text[], debounce_limits bigint[], run_ids uuid[], ids text[], renewals bigint[], chain_ids uuid[], kinds
+    text[], names text[], codes text[], queues text[], priorities integer[], versions text[], tag_sets text[], memos
+    text[], timeouts bigint[], execution_timeouts bigint[], parents uuid[], parent_seqs integer[], policies text[],
+    flow_keys text[], expiries bigint[], epochs integer[], heads integer[], states text[], wakes bigint[], delays
+    bigint[], reasons text[], fingerprints text[], message_ids text[], message_kinds text[], message_names text[],
+    bodies text[]
+) RETURNS text LANGUAGE plpgsql
 SET plan_cache_mode = 'force_generic_plan' SET jit = off SET enable_seqscan = off SET enable_hashjoin = off
 SET enable_mergejoin = off SET enable_bitmapscan = off AS $$
 DECLARE
-    c json[];
-    several bigint;
+    made json;
+    fresh uuid[];
     replacing uuid[];
     replaced uuid[];
 BEGIN
     IF batuta.place() <> home THEN
         RETURN NULL;
     END IF;
-    c := ARRAY(SELECT e.value FROM json_array_elements(columns::json) WITH ORDINALITY AS e(value, n) ORDER BY e.n);
-    SELECT count(*), array_agg(s.asked) FILTER (WHERE s.asked <> s.started),
+    SELECT json_agg(json_build_array(s.started, s.started_at, s.ends_at, s.due_at)) FILTER (WHERE s.asked = s.started),
+           array_agg(s.started) FILTER (WHERE s.asked = s.started),
+           array_agg(s.asked) FILTER (WHERE s.asked <> s.started),
            array_agg(s.started) FILTER (WHERE s.asked <> s.started)
-    INTO several, replacing, replaced
+    INTO made, fresh, replacing, replaced
     FROM batuta.start_together(
-            ns, (batuta.texts(c[1])::uuid[])[1],
-            batuta.texts(c[2]), batuta.texts(c[3])::bigint[], batuta.texts(c[4])::uuid[], batuta.texts(c[5]),
-            batuta.texts(c[6])::bigint[], batuta.texts(c[7])::uuid[], batuta.texts(c[8]), batuta.texts(c[9]),
-            batuta.texts(c[10]), batuta.texts(c[11]), batuta.texts(c[12])::integer[], batuta.texts(c[13]),
-            batuta.texts(c[14]), batuta.texts(c[15]), batuta.texts(c[16])::bigint[], batuta.texts(c[17])::bigint[],
-            batuta.texts(c[18])::uuid[], batuta.texts(c[19])::integer[], batuta.texts(c[20]), batuta.texts(c[21]),
-            batuta.texts(c[22])::bigint[], batuta.texts(c[23])::integer[], batuta.texts(c[24])::integer[],
-            batuta.texts(c[25]), batuta.texts(c[26])::bigint[], batuta.texts(c[27])::bigint[], batuta.texts(c[28]),
-            batuta.texts(c[29]), batuta.texts(c[30]), batuta.texts(c[31]), batuta.texts(c[32]), batuta.texts(c[33])) s;
-    IF several > 0 THEN
+        ns, after_id, debounces, debounce_limits, run_ids, ids, renewals, chain_ids, kinds, names, codes, queues, priorities,
+        versions, tag_sets, memos, timeouts, execution_timeouts, parents, parent_seqs, policies, flow_keys,
+        expiries, epochs, heads, states, wakes, delays, reasons, fingerprints, message_ids, message_kinds,
+        message_names, bodies) s;
+    IF cardinality(fresh || replaced) > 0 THEN
         PERFORM pg_notify(channel, news);
     END IF;
     -- With its own snapshot: it must see what was written just now.
-    RETURN (
-        SELECT coalesce(json_agg(json_build_object('asked', a.run_id, 'run', row_to_json(r))), '[]')::text
-        FROM unnest(batuta.texts(c[4])::uuid[], batuta.texts(c[5])) AS a(run_id, id)
+    RETURN json_build_object('made', coalesce(made, '[]'), 'others', (
+        SELECT coalesce(json_agg(json_build_object('asked', a.run_id, 'run', row_to_json(r))), '[]')
+        FROM unnest(run_ids, ids) AS a(run_id, id)
         CROSS JOIN LATERAL (
             SELECT coalesce(replaced[array_position(replacing, a.run_id)], a.run_id) AS run_id
         ) m
@@ -63,6 +60,9 @@ BEGIN
             SELECT k.* FROM batuta.runs k WHERE k.run_id = coalesce(
                 (SELECT o.run_id FROM batuta.runs o WHERE o.run_id = m.run_id),
                 (SELECT o.run_id FROM batuta.runs o WHERE o.id = a.id AND o.namespace || '' = ns AND o.current))
-        ) r);
+        ) r
+        -- All of them when nobody awaits them after all.
+        WHERE (a.run_id IN (SELECT unnest(fresh))) IS NOT TRUE OR a.run_id = after_id
+           OR (after_id = ANY (fresh)) IS FALSE))::text;
 END
 $$;
