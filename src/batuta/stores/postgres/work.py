@@ -73,7 +73,7 @@ class Work(Base):
         else:
             if len(self._turns) >= MOST_TURNS:
                 self._turns.clear()
-            self._turns[row["turn_queue"], row["turn_rank"]] = (row["turn_key"], row["in_turn"])
+            self._turns[row["turn_queue"], row["turn_rank"]] = (row["turn_key"], row["longest"])
         return False
 
     def _claimed(self) -> None:
