@@ -34,7 +34,9 @@ def level(runs: list[flow.Due[str]], hand: flow.Hand) -> flow.Level[str]:
     return flow.Level(iter(runs), in_turn, of_key, begun, hand)
 
 
-def taken(runs: list[flow.Due[str]], limit: int, hand: flow.Hand | None = None, rate: Rate | None = None) -> Counter[str]:
+def taken(
+    runs: list[flow.Due[str]], limit: int, hand: flow.Hand | None = None, rate: Rate | None = None
+) -> Counter[str]:
     """How many of each key a claim takes."""
     allowance = flow.Allowance(QueueLimits(rate=rate), NOW, {}, lambda _key: [])
     line = flow.Line([level(runs, hand or flow.Hand())], flow.Suspects(1), allowance, NOW)
