@@ -71,9 +71,11 @@ class Intake:
             return None
         return {queue: max(0, limit - self._taken[queue]) for queue, limit in self._limits.items()}
 
-    def may_start(self, queue: str, now: float, *, claiming: bool) -> bool:
-        """Whether a start into that queue may be owned at once, as far as the queue goes."""
+    def may_start(self, queue: str, workflow: Workflow[..., Any], now: float, *, claiming: bool) -> bool:
+        """Whether a start into that queue may be owned at once, as far as the queue and the places go."""
         if self._avoided and self._avoided.get(queue, 0.0) > now:
+            return False
+        if self.calls >= self._places and isinstance(workflow, RoutedCall):
             return False
         limit = self._limits.get(queue)
         return limit is None or (not claiming and self._taken[queue] < limit)

@@ -334,11 +334,14 @@ $$;
 
 -- A run is a suspect when two workers or more died with it since it last made progress. Whether the worker is free to
 -- take one: it owns none.
-CREATE FUNCTION batuta.may_take_suspect(ns text, worker text) RETURNS boolean LANGUAGE sql STABLE AS $$
-    SELECT NOT EXISTS (
-        SELECT FROM batuta.runs r
-        WHERE r.namespace = ns AND r.owner = worker AND r.deaths >= 2 AND r.head = r.claimed_head
-          AND r.closed_at IS NULL)
+CREATE FUNCTION batuta.may_take_suspect(ns text, worker text) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (
+        SELECT NOT EXISTS (
+            SELECT FROM batuta.runs r
+            WHERE r.namespace = ns AND r.owner = worker AND r.deaths >= 2 AND r.head = r.claimed_head
+              AND r.closed_at IS NULL));
+END
 $$;
 
 -- Set free up to `most` runs of a dead worker. freed: how many; due: how many of them may be claimed now (the others

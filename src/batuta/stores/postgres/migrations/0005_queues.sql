@@ -8,6 +8,8 @@
 -- turn stands is the caller's to remember, per queue and priority (`turn_key` had the last one; `in_turn`: the next run is
 -- that of a key).
 
+-- All that runs a query is plpgsql: its plan is kept, where that of a function in SQL is made anew by each call.
+
 -- Those of the queues in which no run may begin at once.
 CREATE FUNCTION batuta.shut_queues(ns text, names text[]) RETURNS text[] LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -29,27 +31,33 @@ RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
 $$;
 
 -- The highest priority below `under` that is waiting in any of the queues, due or not.
-CREATE FUNCTION batuta.next_priority(ns text, queue_names text[], under bigint) RETURNS integer LANGUAGE sql STABLE AS $$
-    SELECT max(p.priority)
-    FROM unnest(queue_names) AS q(name)
-    CROSS JOIN LATERAL (
-        SELECT r.priority FROM batuta.runs r
-        WHERE r.namespace = ns AND r.queue = q.name AND r.priority < under AND r.wake_at IS NOT NULL
-        ORDER BY r.priority DESC LIMIT 1
-    ) p
+CREATE FUNCTION batuta.next_priority(ns text, queue_names text[], under bigint) RETURNS integer LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (
+        SELECT max(p.priority)
+        FROM unnest(queue_names) AS q(name)
+        CROSS JOIN LATERAL (
+            SELECT r.priority FROM batuta.runs r
+            WHERE r.namespace = ns AND r.queue = q.name AND r.priority < under AND r.wake_at IS NOT NULL
+            ORDER BY r.priority DESC LIMIT 1
+        ) p);
+END
 $$;
 
 -- The earliest wake_at of a queue at one priority.
-CREATE FUNCTION batuta.oldest_due(ns text, queue_name text, rank bigint) RETURNS bigint LANGUAGE sql STABLE AS $$
-    SELECT least(
-        (SELECT r.wake_at FROM batuta.runs r
-         WHERE r.namespace = ns AND r.queue = queue_name AND r.priority = rank AND r.flow_key = ''
-           AND r.wake_at IS NOT NULL
-         ORDER BY r.wake_at LIMIT 1),
-        (SELECT r.wake_at FROM batuta.runs r
-         WHERE r.namespace = ns AND r.queue = queue_name AND r.priority = rank AND r.flow_key <> ''
-           AND r.wake_at IS NOT NULL
-         ORDER BY r.wake_at LIMIT 1))
+CREATE FUNCTION batuta.oldest_due(ns text, queue_name text, rank bigint) RETURNS bigint LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (
+        SELECT least(
+            (SELECT r.wake_at FROM batuta.runs r
+             WHERE r.namespace = ns AND r.queue = queue_name AND r.priority = rank AND r.flow_key = ''
+               AND r.wake_at IS NOT NULL
+             ORDER BY r.wake_at LIMIT 1),
+            (SELECT r.wake_at FROM batuta.runs r
+             WHERE r.namespace = ns AND r.queue = queue_name AND r.priority = rank AND r.flow_key <> ''
+               AND r.wake_at IS NOT NULL
+             ORDER BY r.wake_at LIMIT 1)));
+END
 $$;
 
 -- Whether anything in the queue is due.
@@ -67,7 +75,8 @@ END
 $$;
 
 -- The owned runs of a queue, in all and by flow key: owner by owner, of which there are few.
-CREATE FUNCTION batuta.count_owned(ns text, queue_name text, OUT total integer, OUT by_key jsonb) LANGUAGE sql STABLE AS $$
+CREATE FUNCTION batuta.count_owned(ns text, queue_name text, OUT total integer, OUT by_key jsonb) LANGUAGE plpgsql STABLE AS $$
+BEGIN
     WITH RECURSIVE owners AS (
         (SELECT r.owner FROM batuta.runs r WHERE r.namespace = ns AND r.owner IS NOT NULL ORDER BY r.owner LIMIT 1)
         UNION ALL
@@ -84,41 +93,51 @@ CREATE FUNCTION batuta.count_owned(ns text, queue_name text, OUT total integer, 
     )
     SELECT coalesce(sum(w.several), 0)::integer,
            coalesce(jsonb_object_agg(w.flow_key, w.several) FILTER (WHERE w.flow_key <> ''), '{}')
-    FROM owned w
+    INTO total, by_key FROM owned w;
+END
 $$;
 
 -- How many may begin now under a rate of `most` in a period. What began is counted by parts of a period, each until its
 -- end is a whole period ago: never more than `most` begin in any period.
 CREATE FUNCTION batuta.rate_left(ns text, queue_name text, key text, most integer, period bigint, moment bigint)
-RETURNS integer LANGUAGE sql STABLE AS $$
-    SELECT greatest(most - coalesce(sum(b.count), 0), 0)::integer FROM batuta.begun b
-    WHERE b.namespace = ns AND b.queue = queue_name AND b.flow_key = key AND b.slot > moment - period
+RETURNS integer LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (
+        SELECT greatest(most - coalesce(sum(b.count), 0), 0)::integer FROM batuta.begun b
+        WHERE b.namespace = ns AND b.queue = queue_name AND b.flow_key = key AND b.slot > moment - period);
+END
 $$;
 
 -- When one more may begin; null when no time allows it.
 CREATE FUNCTION batuta.rate_at(ns text, queue_name text, key text, most integer, period bigint, moment bigint)
-RETURNS bigint LANGUAGE sql STABLE AS $$
-    SELECT CASE WHEN coalesce(max(p.total), 0) < most THEN moment
-                ELSE min(p.slot + period) FILTER (WHERE p.total - p.over < most) END
-    FROM (
-        SELECT b.slot, sum(b.count) OVER (ORDER BY b.slot) AS over, sum(b.count) OVER () AS total
-        FROM batuta.begun b
-        WHERE b.namespace = ns AND b.queue = queue_name AND b.flow_key = key AND b.slot > moment - period
-    ) p
+RETURNS bigint LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (
+        SELECT CASE WHEN coalesce(max(p.total), 0) < most THEN moment
+                    ELSE min(p.slot + period) FILTER (WHERE p.total - p.over < most) END
+        FROM (
+            SELECT b.slot, sum(b.count) OVER (ORDER BY b.slot) AS over, sum(b.count) OVER () AS total
+            FROM batuta.begun b
+            WHERE b.namespace = ns AND b.queue = queue_name AND b.flow_key = key AND b.slot > moment - period
+        ) p);
+END
 $$;
 
 -- Drop up to `most` counts that no rate looks at any more.
-CREATE FUNCTION batuta.forget_begun(ns text, moment bigint, most integer) RETURNS void LANGUAGE sql AS $$
+CREATE FUNCTION batuta.forget_begun(ns text, moment bigint, most integer) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
     DELETE FROM batuta.begun b
     USING (
         SELECT o.queue, o.flow_key, o.slot FROM batuta.begun o
         WHERE o.namespace = ns AND o.over_at <= moment ORDER BY o.over_at LIMIT most FOR UPDATE SKIP LOCKED
     ) o
-    WHERE b.namespace = ns AND b.queue = o.queue AND b.flow_key = o.flow_key AND b.slot = o.slot
+    WHERE b.namespace = ns AND b.queue = o.queue AND b.flow_key = o.flow_key AND b.slot = o.slot;
+END
 $$;
 
 -- Count runs that begin: one for each flow key that is named.
-CREATE FUNCTION batuta.note_begun(ns text, q batuta.queues, keys text[], moment bigint) RETURNS void LANGUAGE sql AS $$
+CREATE FUNCTION batuta.note_begun(ns text, q batuta.queues, keys text[], moment bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
     INSERT INTO batuta.begun AS b (namespace, queue, flow_key, slot, over_at, count)
     SELECT ns, q.name, k.key, w.slot, w.slot + k.period, k.several
     FROM (
@@ -129,7 +148,8 @@ CREATE FUNCTION batuta.note_begun(ns text, q batuta.queues, keys text[], moment 
     ) k
     CROSS JOIN LATERAL (SELECT (k.period + 59) / 60 AS width) p
     CROSS JOIN LATERAL (SELECT moment - moment % p.width + p.width AS slot) w
-    ON CONFLICT (namespace, queue, flow_key, slot) DO UPDATE SET count = b.count + excluded.count
+    ON CONFLICT (namespace, queue, flow_key, slot) DO UPDATE SET count = b.count + excluded.count;
+END
 $$;
 
 -- Flow keys that are waiting in a queue at one priority, each once, from behind one of them: up to `many`.
@@ -258,11 +278,11 @@ $$;
 
 -- Choose among what is due in a queue whose row is locked: the longest due up to `many`, and as many of each of `keys`
 -- (in the order of their turns) as may be needed. `room` is how many it may give, `fresh` how many of them may begin (null:
--- any). seen: how many were looked at; late: keys whose rate left some out.
+-- any). late: keys whose rate left some out.
 CREATE FUNCTION batuta.choose(
     ns text, q batuta.queues, rank bigint, moment bigint, codes text[], fingerprints text[], suspect uuid,
     many integer, keys text[], busy jsonb, room integer, fresh integer, turn_key text, in_turn boolean,
-    OUT ids uuid[], OUT flow_keys text[], OUT firsts boolean[], OUT last_key text, OUT seen integer, OUT late text[]
+    OUT ids uuid[], OUT flow_keys text[], OUT firsts boolean[], OUT last_key text, OUT late text[]
 ) LANGUAGE plpgsql AS $$
 DECLARE
     wanted integer := least(room, fresh);
@@ -307,8 +327,11 @@ BEGIN
             LIMIT greatest(least(share, q.key_concurrency - coalesce((busy ->> k.key)::integer, 0)), 0)
         ) p
     ), rates AS MATERIALIZED (
-        SELECT jsonb_object_agg(d.flow_key, batuta.rate_left(
-            ns, q.name, d.flow_key, q.key_rate_count, q.key_rate_period, moment)) AS by_key
+        -- As rate_left, which would cost several times as much.
+        SELECT jsonb_object_agg(d.flow_key, q.key_rate_count - coalesce((
+            SELECT sum(b.count) FROM batuta.begun b
+            WHERE b.namespace = ns AND b.queue = q.name AND b.flow_key = d.flow_key
+              AND b.slot > moment - q.key_rate_period), 0)) AS by_key
         FROM (SELECT DISTINCT p.flow_key FROM peek p WHERE p.flow_key <> '' AND q.key_rate_count IS NOT NULL) d
     ), counted AS MATERIALIZED (
         SELECT p.*, count(*) FILTER (WHERE p.first) OVER (PARTITION BY p.flow_key ORDER BY p.wake_at, p.run_id)
@@ -339,9 +362,9 @@ BEGIN
         ORDER BY b.n LIMIT room
     )
     SELECT array_agg(c.run_id ORDER BY c.n), array_agg(c.flow_key ORDER BY c.n), array_agg(c.first ORDER BY c.n),
-           (array_agg(c.flow_key ORDER BY c.n DESC) FILTER (WHERE c.turn))[1], (SELECT count(*) FROM peek),
+           (array_agg(c.flow_key ORDER BY c.n DESC) FILTER (WHERE c.turn))[1],
            (SELECT array_agg(DISTINCT c.flow_key) FROM counted c WHERE c.first AND NOT c.timely)
-    INTO ids, flow_keys, firsts, last_key, seen, late
+    INTO ids, flow_keys, firsts, last_key, late
     FROM chosen c;
 END
 $$;
@@ -370,15 +393,13 @@ BEGIN
     END IF;
     taken := '{}';
     IF room > 0 THEN
-        many := 2 * room + 16;
-        -- By time alone when that is all there is; else also by key; and further when most keys can give nothing.
-        FOR look IN 1..3 LOOP
+        -- Further when most keys can give nothing.
+        FOREACH many IN ARRAY ARRAY[least(room + 32, visits), visits] LOOP
+            keys := batuta.next_keys(ns, queue_name, rank, turn_key, many);
             SELECT * INTO got FROM batuta.choose(
-                ns, q, rank, moment, codes, fingerprints, suspect, many, keys, owned.by_key, room, fresh, turn_key,
+                ns, q, rank, moment, codes, fingerprints, suspect, room + 32, keys, owned.by_key, room, fresh, turn_key,
                 in_turn);
-            EXIT WHEN look = 1 AND got.seen < many OR look = 3
-                OR look = 2 AND (cardinality(got.ids) >= least(room, fresh) OR cardinality(keys) < many);
-            keys := batuta.next_keys(ns, queue_name, rank, turn_key, CASE look WHEN 1 THEN many ELSE visits END);
+            EXIT WHEN cardinality(got.ids) >= least(room, fresh) OR cardinality(keys) < many;
         END LOOP;
         WITH locked AS MATERIALIZED (
             SELECT c.run_id, c.flow_key, c.first, c.n

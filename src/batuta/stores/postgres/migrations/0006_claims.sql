@@ -146,7 +146,9 @@ $$;
 -- The queues of a claim at one priority, in the order in which it takes from them: by what has been due for longest. Those
 -- that flow are taken from one by one, the others together.
 CREATE FUNCTION batuta.by_age(ns text, queue_names text[], flowing text[], rank bigint, moment bigint)
-RETURNS TABLE (names text[], flows boolean) LANGUAGE sql STABLE AS $$
+RETURNS TABLE (names text[], flows boolean) LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY
     SELECT p.names, p.flows
     FROM (
         SELECT ARRAY[f.name] AS names, true AS flows, batuta.oldest_due(ns, f.name, rank) AS oldest
@@ -155,7 +157,8 @@ RETURNS TABLE (names text[], flows boolean) LANGUAGE sql STABLE AS $$
         SELECT array_agg(n.name), false, min(batuta.oldest_due(ns, n.name, rank))
         FROM unnest(queue_names) AS n(name) WHERE n.name <> ALL (flowing)
     ) p
-    WHERE p.oldest <= moment ORDER BY p.oldest
+    WHERE p.oldest <= moment ORDER BY p.oldest;
+END
 $$;
 
 -- Lock the rows of queues with limits, in order. Those that can give nothing at all are not waited for: they are
@@ -297,8 +300,14 @@ BEGIN
         INTO earliest
         FROM distinct_waiting w
         CROSS JOIN LATERAL (
-            SELECT CASE WHEN w.flow_key = '' OR q.key_rate_count IS NULL OR NOT w.first THEN 0 ELSE batuta.rate_at(
-                ns, q.name, w.flow_key, q.key_rate_count, q.key_rate_period, moment) END AS key_at
+            SELECT CASE
+                WHEN w.flow_key = '' OR q.key_rate_count IS NULL OR NOT w.first THEN 0
+                WHEN q.key_rate_count > coalesce((
+                    SELECT sum(b.count) FROM batuta.begun b
+                    WHERE b.namespace = ns AND b.queue = q.name AND b.flow_key = w.flow_key
+                      AND b.slot > moment - q.key_rate_period), 0) THEN 0
+                ELSE batuta.rate_at(ns, q.name, w.flow_key, q.key_rate_count, q.key_rate_period, moment)
+            END AS key_at
         ) k;
     END LOOP;
     RETURN earliest;
