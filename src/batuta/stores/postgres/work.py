@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 
 from msgspec import json
 
 from batuta.errors import AlreadyStarted, BadData, OutcomeUnknown, RunClosed, StoreUnavailable, UnknownRun
 from batuta.ids import RunId
-from batuta.journal.entries import Entry
-from batuta.journal.records import Attempt, Hint, IfExists, Message, NewRun, Run, StartOutcome, Tape, WorkerInfo
+from batuta.journal.records import Hint, IfExists, Message, NewRun, Run, StartOutcome, Tape, WorkerInfo
 from batuta.stores import rules
 from batuta.stores.postgres import batch
 from batuta.stores.postgres.base import Base
-from batuta.stores.postgres.rows import attempt_of, entry_of, message_of, run_of, run_of_start, standard
+from batuta.stores.postgres.rows import attempt_of, journals_of, message_of, run_of, run_of_start, standard
 from batuta.stores.postgres.session import Session
+from batuta.stores.postgres.texts import ids_text
 
 
 class Work(Base):
@@ -156,20 +155,20 @@ class Work(Base):
         """Bring the rest of what belongs to these runs. What comes in between is not lost: it is unread, or a hint."""
         if not runs:
             return []
-        begun = [run for run in runs if run.head >= 0]
-        entries: dict[RunId, list[Entry]] = defaultdict(list)
-        attempts: dict[RunId, list[Attempt]] = defaultdict(list)
-        messages: dict[RunId, list[Message]] = defaultdict(list)
-        if begun:
-            which, heads = [run.run_id for run in begun], [run.head for run in begun]
-            for row in await session.read(self._sql["journals"], self.namespace, which, heads):
-                entries[row["run_id"]].append(entry_of(row))
-            for row in await session.read(self._sql["attempts"], self.namespace, which):
-                attempts[row["run_id"]].append(attempt_of(row))
-        chains = list({run.chain_id for run in runs})
-        for row in await session.read(self._sql["messages"], self.namespace, chains):
-            messages[row["chain_id"]].append(message_of(row))
-        return [Tape(run, entries[run.run_id], messages[run.chain_id], attempts[run.run_id]) for run in runs]
+        ids, chains = ids_text(run.run_id for run in runs), ids_text(run.chain_id for run in runs)
+        heads = ",".join([str(run.head) for run in runs])
+        rows = await session.read(self._sql["journals"], self.namespace, ids, heads)
+        tapes = [Tape(run, entries, [], []) for run, entries in zip(runs, journals_of(rows, len(runs)), strict=True)]
+        more = await session.read(self._sql["have_more"], self.namespace, ids, chains)
+        tried = {tapes[row["n"] - 1].run.run_id: tapes[row["n"] - 1] for row in more if row["tried"]}
+        if tried:
+            for row in await session.read(self._sql["attempts"], self.namespace, list(tried)):
+                tried[row["run_id"]].attempts.append(attempt_of(row))
+        told = {tapes[row["n"] - 1].run.chain_id: tapes[row["n"] - 1] for row in more if row["told"]}
+        if told:
+            for row in await session.read(self._sql["messages"], self.namespace, list(told)):
+                told[row["chain_id"]].messages.append(message_of(row))
+        return tapes
 
     async def unread(self, run_ids: Sequence[RunId]) -> dict[RunId, tuple[int, list[Message]]]:
         found: dict[RunId, tuple[int, list[Message]]] = {}
