@@ -219,7 +219,7 @@ class Batch:
         rows = self._evictions
         if not rows:
             return
-        missing = len(rows) - self._cursor.executemany(_EVICT, rows).rowcount
+        missing = len(rows) - execute_many(self._cursor, _EVICT, rows)
         if missing:
             at_once = [(new_head, self._now, *rest) for new_head, _wake_at, *rest in rows]
             if self._cursor.executemany(_EVICT_UNREAD, at_once).rowcount != missing:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable
 from typing import Any
-from uuid import UUID
 
 from msgspec import json
 
-from batuta.ids import RunId
+from batuta.ids import RunId, uuid_of
 from batuta.journal.entries import Entry, EntryKind
 from batuta.journal.records import (
     Attempt,
@@ -28,7 +27,7 @@ from batuta.stores import rules
 
 Row = tuple[Any, ...]
 
-_ENTRY_KINDS = {kind.value: kind for kind in EntryKind}
+ENTRY_KINDS = {kind.value: kind for kind in EntryKind}
 _RUN_KINDS = {kind.value: kind for kind in RunKind}
 _STATES = {state.value: state for state in RunState}
 _strings = json.Decoder(list[str])
@@ -41,11 +40,11 @@ def to_json(value: object) -> str:
 
 def run_of(row: Row) -> Run:
     """A row of `SELECT * FROM runs`."""
-    run_id = UUID(bytes=row[0])
+    run_id = uuid_of(int.from_bytes(row[0]))
     return Run(
         run_id=run_id,
         id=row[2],
-        chain_id=run_id if row[3] == row[0] else UUID(bytes=row[3]),
+        chain_id=run_id if row[3] == row[0] else uuid_of(int.from_bytes(row[3])),
         kind=_RUN_KINDS[row[4]],
         name=row[5],
         queue=row[6],
@@ -60,11 +59,11 @@ def run_of(row: Row) -> Run:
         deadline=row[15],
         deaths=row[16],
         reason=row[17],
-        failed_code=_strings.decode(row[18]),
+        failed_code=[] if row[18] == "[]" else _strings.decode(row[18]),
         version=row[19],
         tags=row[20],
         memo=row[21],
-        parent_run_id=None if row[22] is None else UUID(bytes=row[22]),
+        parent_run_id=None if row[22] is None else uuid_of(int.from_bytes(row[22])),
         parent_seq=row[23],
         code=row[28],
     )
@@ -115,7 +114,7 @@ def new_run_row(
 
 
 def entries_of(rows: Iterable[Row]) -> list[Entry]:
-    kinds = _ENTRY_KINDS
+    kinds = ENTRY_KINDS
     return [Entry(number, kinds[kind], at, crc, body) for number, kind, at, crc, body in rows]
 
 

@@ -6,8 +6,6 @@ import asyncio
 import sqlite3
 from collections.abc import Sequence
 from functools import partial
-from itertools import groupby
-from operator import itemgetter
 
 from batuta.errors import UnknownRun
 from batuta.ids import RunId
@@ -15,7 +13,7 @@ from batuta.journal.entries import Entry
 from batuta.journal.records import Attempt, Message, Output, Run, Tape
 from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.readers import Readers
-from batuta.stores.sqlite.rows import attempts_of, entries_of, messages_of, one, outputs_of, run_of
+from batuta.stores.sqlite.rows import ENTRY_KINDS, attempts_of, entries_of, messages_of, one, outputs_of, run_of
 
 SLICE = 1_000
 """Entries that are read before others get their turn on the event loop."""
@@ -140,24 +138,25 @@ class Tapes:
 
     def _tapes(self, connection: sqlite3.Connection, runs: Sequence[Run]) -> list[Tape]:
         """All at one moment: what most of them have not is asked for all of them together."""
-        run_ids = _padded([run.run_id.bytes for run in runs])
-        have_attempts = {run_id for (run_id,) in connection.execute(_HAVE_ATTEMPTS, run_ids).fetchall()}
-        chains = _padded([run.chain_id.bytes for run in runs])
-        have_unread = {chain_id for (chain_id,) in connection.execute(_HAVE_UNREAD, chains).fetchall()}
-        entries = self._short_journals(connection, [run for run in runs if 0 <= run.head < SHORT])
+        run_ids = [run.run_id.bytes for run in runs]
+        chains = [run.chain_id.bytes for run in runs]
+        have_attempts = {run_id for (run_id,) in connection.execute(_HAVE_ATTEMPTS, _padded(run_ids)).fetchall()}
+        have_unread = {chain_id for (chain_id,) in connection.execute(_HAVE_UNREAD, _padded(chains)).fetchall()}
+        short = [run_id for run, run_id in zip(runs, run_ids, strict=True) if 0 <= run.head < SHORT]
+        entries = self._short_journals(connection, short)
         return [
-            Tape(run, entries.get(run.run_id.bytes, []), [], [])
-            if run.head < SHORT and run.run_id.bytes not in have_attempts and run.chain_id.bytes not in have_unread
+            Tape(run, entries.get(run_id, []), [], [])
+            if run.head < SHORT and run_id not in have_attempts and chain_id not in have_unread
             else self._tape(connection, run)
-            for run in runs
+            for run, run_id, chain_id in zip(runs, run_ids, chains, strict=True)
         ]
 
-    def _short_journals(self, connection: sqlite3.Connection, runs: Sequence[Run]) -> dict[bytes, list[Entry]]:
-        found: dict[bytes, list[Entry]] = {}
-        if runs:
-            rows = connection.execute(_ENTRIES, _padded([run.run_id.bytes for run in runs])).fetchall()
-            for run_id, pieces in groupby(rows, itemgetter(0)):
-                found[run_id] = entries_of(piece[1:] for piece in pieces)
+    def _short_journals(self, connection: sqlite3.Connection, run_ids: list[bytes]) -> dict[bytes, list[Entry]]:
+        found: dict[bytes, list[Entry]] = {run_id: [] for run_id in run_ids}
+        if run_ids:
+            kinds = ENTRY_KINDS
+            for run_id, number, kind, at, crc, body in connection.execute(_ENTRIES, _padded(run_ids)).fetchall():
+                found[run_id].append(Entry(number, kinds[kind], at, crc, body))
         return found
 
     async def _to_the_end(self, tape: Tape) -> Tape:
