@@ -10,7 +10,7 @@ from batuta.stores import rules
 from batuta.stores.sqlite.batch import is_live
 from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.many import execute_many
-from batuta.stores.sqlite.rows import Row, claimed_run_of, is_suspect, one, to_json
+from batuta.stores.sqlite.rows import Row, blob, claimed_run_of, is_suspect, one, to_json
 
 _ABOVE_ALL = 2**63 - 1
 
@@ -58,7 +58,7 @@ def own_due(cursor: sqlite3.Cursor, namespace: str, worker: WorkerInfo, limit: i
     rows.sort(key=lambda row: (-row[7], row[12]))
     rows = rules.one_suspect(rows, is_suspect)[:limit]
     runs = [claimed_run_of(row, worker.worker_id) for row in rows]
-    execute_many(cursor, Q["own"], [(worker.worker_id, namespace, run.run_id.bytes) for run in runs])
+    execute_many(cursor, Q["own"], [(worker.worker_id, namespace, blob(run.run_id)) for run in runs])
     return runs
 
 

@@ -182,6 +182,6 @@ class Tapes:
         return entries_of(self._readers.read(lambda connection: connection.execute(Q["entries"], values).fetchall()))
 
 
-def _padded(keys: list[bytes]) -> list[bytes]:
-    """As many as the statements take: the last one again and again."""
-    return keys + keys[-1:] * (RUNS_AT_ONCE - len(keys))
+def _padded(keys: list[bytes]) -> list[bytearray]:
+    """As many as the statements take: the last one again and again. For `bytearray` see `rows.blob`."""
+    return [*map(bytearray, keys), *[bytearray(keys[-1])] * (RUNS_AT_ONCE - len(keys))]
