@@ -83,6 +83,7 @@ def _opening(
                 activities=worker.activities,
                 jobs=worker.jobs,
                 queues=worker.queues,
+                schedules=worker.schedules,
                 **settings,
             ):
                 yield client

@@ -11,7 +11,7 @@ BatutaError
 │   ├── WrongTransaction        a transaction of the caller's in which nothing can be started
 │   ├── DuplicateDefinition     two definitions of one name in one worker
 │   └── DuplicateTimer          a timer id used twice in one run
-├── UnknownRun / UnknownSchedule / UnknownWorkflow / UnknownActivity / UnknownQueue
+├── UnknownRun / UnknownSchedule / UnknownWorkflow / UnknownActivity / UnknownJob / UnknownQueue
 ├── AlreadyStarted              the id is taken
 ├── ScheduleExists              the id of a schedule is taken
 ├── RunClosed                   the run has ended; the message was refused

@@ -6,7 +6,20 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from batuta import CompleteLater, NonRetryable, Retry, activity, activity_info, heartbeat, workflow
+from batuta import (
+    CompleteLater,
+    NonRetryable,
+    Retry,
+    activity,
+    activity_info,
+    batch_info,
+    checkpoint,
+    heartbeat,
+    job,
+    last_checkpoint,
+    progress,
+    workflow,
+)
 
 
 @dataclass
@@ -90,3 +103,21 @@ def lies() -> int:
 @workflow
 async def crunching(numbers: Numbers) -> Numbers:
     return await crunch(numbers)
+
+
+@job(process=True, retry=Retry(attempts=2, first=0.01))
+def copies_rows() -> int:
+    """A job that goes on from its checkpoint, though its process died."""
+    at = last_checkpoint(int, 0)
+    if not at:
+        progress("half")
+        checkpoint.sync(7)
+        assert last_checkpoint(int) == 7
+        os.kill(os.getpid(), signal.SIGKILL)
+    return at
+
+
+@job(process=True, retry=Retry(attempts=1))
+def sums_up() -> list[int]:
+    found = batch_info.sync()
+    return [found.total, found.completed]

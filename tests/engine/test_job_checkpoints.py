@@ -22,6 +22,8 @@ from batuta import (
 )
 from batuta.errors import LostAttempt, WorkerError
 from batuta.testing import Environment
+from tests.engine import crunch
+from tests.engine.arena import Arena
 from tests.engine.kit import jobs
 
 seen: list[Any] = []
@@ -167,3 +169,13 @@ async def test_quick_progress_goes_with_the_result() -> None:
         [handle] = await env.client.enqueue_many([quick.call()])
         await handle.result()
         assert await handle.progress() == 2
+
+
+async def test_a_process_saves_checkpoints_and_knows_its_batch(arena: Arena) -> None:
+    client = await arena.client()
+    batch = await client.enqueue_many([crunch.copies_rows.call()], on_done=crunch.sums_up.call())
+    await arena.worker(client, crunch.copies_rows, crunch.sums_up)
+    assert await batch[0].result(30) == 7
+    assert await batch[0].progress() == "half"
+    assert batch.done is not None
+    assert await batch.done.result(30) == [1, 1]

@@ -13,12 +13,16 @@ from batuta import (
     RunFailed,
     RunState,
     RunTimedOut,
+    activity,
     batch_info,
     checkpoint,
     job,
     last_checkpoint,
     progress,
+    run_child,
+    workflow,
 )
+from batuta.authoring.backend import as_datetime
 from batuta.errors import NotSerialisable
 from batuta.verify import verify
 from tests.engine.arena import Arena, until
@@ -312,3 +316,54 @@ async def test_a_key_with_many_does_not_starve_one_with_few(arena: Arena) -> Non
     await asyncio.gather(*(handle.result(20) for handle in few))
     place = max(place for place, name in enumerate(seen) if name == "few")
     assert place < 60
+
+
+async def test_a_run_of_a_workflow_has_a_key_and_waits_for_its_turn(arena: Arena) -> None:
+    crowd = Crowd()
+
+    @activity
+    async def visit(key: str) -> None:
+        await crowd.visit(key)
+
+    @workflow
+    async def order(key: str) -> str:
+        await visit(key)
+        return key
+
+    client = await arena.client()
+    await arena.worker(client, order, visit, queues=[Queue("default", key_concurrency=1)])
+    handles = await asyncio.gather(*(client.start(order, f"{n % 2}", key=f"{n % 2}", expires=60) for n in range(12)))
+    assert [await handle.result(20) for handle in handles] == [f"{n % 2}" for n in range(12)]
+    assert (crowd.most["0"], crowd.most["1"]) == (1, 1)
+    assert (await handles[0].describe()).key == "0"
+    assert await client.count(key="0") == 6
+    await sound(arena, client)
+
+
+async def test_a_child_has_a_key_and_expires(arena: Arena) -> None:
+    @workflow
+    async def late() -> None:
+        pass
+
+    @workflow
+    async def parent() -> str:
+        try:
+            await run_child(late, queue="later", key="k", expires=0.01)
+        except RunTimedOut as error:
+            return str(error)
+        return "in time"
+
+    client = await arena.client()
+    await arena.worker(client, parent, late, queues=["default"])
+    handle = await client.start(parent)
+
+    async def too_late() -> bool:
+        waiting = (await client.list(queue="later")).runs
+        now = as_datetime(await arena.store(client).now())
+        return bool(waiting) and (waiting[0].expires_at or now) <= now
+
+    await until(too_late)
+    await arena.worker(client, late, queues=["later"])
+    assert "timed out" in await handle.result(20)
+    [child] = (await client.list(queue="later")).runs
+    assert child.key == "k"

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from batuta import App, activity, asgi, connect, workflow
+from batuta import App, Schedule, activity, asgi, connect, cron, workflow
 from batuta.errors import InvalidInput, InvalidURL
 
 PATIENCE = 20.0
@@ -30,7 +30,8 @@ async def doubles(n: int) -> int:
     return await double(n)
 
 
-WORKER = App(workflows=[doubles], activities=[double])
+YEARLY = Schedule("yearly", cron("@yearly"), doubles, 1)
+WORKER = App(workflows=[doubles], activities=[double], schedules=[YEARLY])
 
 
 class Server:
@@ -111,6 +112,8 @@ async def test_a_plain_application_gets_a_client_and_a_worker(
     assert await server.tell("shutdown") == {"type": "lifespan.shutdown.complete"}
     await server.ends()
     assert shop.heard == (["startup", "shutdown"] if knows_lifespan else [])
+    async with connect(sqlite_url) as client:
+        assert [view.id for view in await client.schedules.list()] == ["yearly"]
 
 
 async def test_a_database_that_is_away_fails_the_startup_and_the_application_is_not_begun(tmp_path: Path) -> None:

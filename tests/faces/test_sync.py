@@ -37,6 +37,7 @@ from batuta import (
     activity,
     cron,
     every,
+    job,
     publish,
     workflow,
 )
@@ -370,3 +371,28 @@ def test_ctrl_c_ends_the_wait_and_the_program(tmp_path: Path) -> None:
         errors = process.stderr.read()
         assert process.wait(PATIENCE) == -signal.SIGINT
     assert "KeyboardInterrupt" in errors
+
+
+@job
+def triple(n: int) -> int:
+    return 3 * n
+
+
+def test_jobs_and_queues_have_the_same_verbs() -> None:
+    with batuta.sync.connect("memory://") as client:
+        client.limit_queue("default", concurrency=3, rate="1000/s")
+        client.pause_queue("default", "wait")
+        batch = client.enqueue_many([triple.call(n) for n in range(3)], on_done=triple.call(5))
+        with client.worker(jobs=[triple]):
+            alone = client.enqueue(triple, 7)
+            assert_type(alone, batuta.sync.Handle[int])
+            assert "paused: wait" in alone.describe().reason
+            client.resume_queue("default")
+            assert alone.result(PATIENCE) == 21
+            assert [handle.result(PATIENCE) for handle in batch] == [0, 3, 6]
+            assert batch.done is not None
+            assert batch.done.result(PATIENCE) == 15
+            assert [attempt.number for attempt in alone.attempts()] == [1]
+            assert alone.progress() is None
+        [queue] = client.queues()
+        assert (queue.name, queue.concurrency, str(queue.rate)) == ("default", 3, "1000/s")

@@ -131,6 +131,10 @@ class Description(Struct, kw_only=True):
     wake_at: datetime | None
     deadline: datetime | None
     deaths: int
+    key: str = ""
+    """What its queue's limits per key count by."""
+    expires_at: datetime | None = None
+    """When it times out if nobody has begun it."""
     version: str
     tags: dict[str, str]
     memo: Any

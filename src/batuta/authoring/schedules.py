@@ -204,6 +204,8 @@ class Schedules:
         """By id; those whose ids come after `after`."""
         if type(limit) is not int or not 1 <= limit <= 1_000:
             raise InvalidInput(f"limit={limit!r} must be a whole number from 1 to 1000: use after= for more")
+        if not isinstance(after, str):
+            raise InvalidInput(f"after={after!r} must be an id")
         return await self._backend.list(after, limit)
 
     async def delete(self, id: str) -> None:

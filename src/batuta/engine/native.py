@@ -38,7 +38,7 @@ from batuta.engine.relations import CANCEL_AGAIN
 from batuta.engine.rows import small
 from batuta.engine.session import Session
 from batuta.engine.slots import Plan
-from batuta.engine.starter import Starter
+from batuta.engine.starter import Starter, until_known
 from batuta.engine.takers import needs_taker, why_held, why_nobody_takes
 from batuta.engine.talking import Messenger, as_message
 from batuta.engine.timetable import NativeSchedules
@@ -95,15 +95,15 @@ class NativeBackend:
             here = await self._start_here(new, json.decode(new.start, type=Body))
             if here is not None:
                 return here
-        return _ref(await self._starter.start(new))
+        return _ref(await until_known(lambda: self._starter.start(new)))
 
     async def enqueue_many(self, requests: Sequence[JobRequest], after: JobRequest | None) -> list[RunRef]:
         now = await self._now_for(requests if after is None else [*requests, after])
         runs, last = batch_runs(requests, after, now)
         if not runs:
-            return [] if last is None else [_ref(await self._starter.start(last))]
+            return [] if last is None else [_ref(await until_known(lambda: self._starter.start(last)))]
         failpoint("enqueue.before")
-        outcomes = await self._store.start_many(runs, last)
+        outcomes = await until_known(lambda: self._store.start_many(runs, last))
         failpoint("enqueue.after")
         return [_ref_of(place, outcome) for place, outcome in enumerate(outcomes)]
 
@@ -129,7 +129,7 @@ class NativeBackend:
         session = self._session_for(new)
         if session is None:
             return None
-        owned = replace(new, expires=0, start="{}")
+        owned = new if not new.expires else replace(new, expires=0)  # it begins now
         try:
             completion = await session.start_here(owned, body)
             return RunRef(new.id, new.run_id, completion, new.run_id)
@@ -405,6 +405,8 @@ def _description(run: Run, attempts: Sequence[Attempt]) -> Description:
         wake_at=as_datetime(run.wake_at),
         deadline=as_datetime(run.deadline),
         deaths=run.deaths,
+        key=run.flow_key,
+        expires_at=as_datetime(run.expires_at),
         version=run.version,
         tags=json.decode(run.tags),
         memo=json.decode(run.memo),

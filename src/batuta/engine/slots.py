@@ -269,19 +269,19 @@ def replaced_row(row: Row, plan: Plan, now: int) -> Row | None:
     spec = text_of(plan)
     if spec == row.spec:
         return None
-    state = read_state(row)
-    if not _same_calendar(row, plan):
-        state = State(now, state.waiting, state.asked)
+    state = _kept_state(row, plan, now)
     next_at = now if state.waiting is not None else plan.next(state.cursor)
     return replace(row, spec=spec, state=text_of(state), next_at=next_at)
 
 
-def _same_calendar(row: Row, plan: Plan) -> bool:
+def _kept_state(row: Row, plan: Plan, now: int) -> State:
     try:
-        before = read_plan(row)
+        before, state = read_plan(row), read_state(row)
     except InvalidSchedule:
-        return False
-    return (before.when, before.start_at) == (plan.when, plan.start_at)
+        return State(now)
+    if (before.when, before.start_at) == (plan.when, plan.start_at):
+        return state
+    return State(now, state.waiting, state.asked)
 
 
 def paused_row(row: Row, note: str) -> Row:

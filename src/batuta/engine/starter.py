@@ -5,16 +5,32 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
-from batuta.errors import StoreError
+from batuta.errors import OutcomeUnknown, StoreError
 from batuta.journal.records import NewRun, Run, StartOutcome
 from batuta.journal.store import Store
+
+T = TypeVar("T")
 
 _ROWS = 500
 _BYTES = 4 * 1024 * 1024
 
 Batch = list[tuple[NewRun, asyncio.Future[StartOutcome]]]
+
+
+_AGAIN = (0.05, 0.2, 0.5)
+
+
+async def until_known(write: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Write runs again, the same ones, when it is not known whether that worked. Raises OutcomeUnknown in the end."""
+    for wait in _AGAIN:
+        try:
+            return await write()
+        except OutcomeUnknown:
+            await asyncio.sleep(wait)
+    return await write()
 
 
 class Starter:
