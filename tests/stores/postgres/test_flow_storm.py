@@ -104,7 +104,8 @@ async def test_four_processes_keep_a_rate_together(store: PostgresStore, make_st
     taken: list[Tape] = []
     for _ in range(20):
         pairs = zip(stores, workers, strict=True)
-        taken += sum(await asyncio.gather(*(claimed(each, worker, 4) for each, worker in pairs)), [])
+        for tapes in await asyncio.gather(*(claimed(each, worker, 4) for each, worker in pairs)):
+            taken += tapes
     assert len(taken) == 100
     assert max(Counter(tape.run.flow_key for tape in taken).values()) <= 7
 
@@ -117,7 +118,8 @@ async def test_keys_take_turns_also_when_several_processes_claim(store: Postgres
     taken: list[Tape] = []
     for _ in range(4):
         pairs = zip(stores, workers, strict=True)
-        taken += sum(await asyncio.gather(*(claimed(each, worker, 10) for each, worker in pairs)), [])
+        for tapes in await asyncio.gather(*(claimed(each, worker, 10) for each, worker in pairs)):
+            taken += tapes
     assert len({tape.run.run_id for tape in taken}) == 160
     assert Counter(tape.run.flow_key for tape in taken)["few"] == 20
 

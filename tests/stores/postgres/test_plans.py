@@ -160,8 +160,8 @@ async def test_a_list_of_notable_states_gives_what_a_plain_list_gives(store: Pos
 
 
 WAITING = """
-    INSERT INTO batuta.runs (run_id, chain_id, epoch, head, claimed_head, priority, created_at, namespace, id, kind, name,
-                             code, queue, state, wake_at, flow_key)
+    INSERT INTO batuta.runs (run_id, chain_id, epoch, head, claimed_head, priority, created_at, namespace, id, kind,
+                             name, code, queue, state, wake_at, flow_key)
     SELECT gen_random_uuid(), gen_random_uuid(), 0, -1, -1, 0, n, 'default', n::text, 'job', 'flow', 'flow', 'default',
            'pending', n, {key}
     FROM generate_series(1, 50000) n
