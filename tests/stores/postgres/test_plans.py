@@ -113,7 +113,20 @@ async def _whole_tables_read(session: Any) -> dict[str, int]:
 async def check_that_sleepers_cost_a_claim_nothing(store: PostgresStore, session: Any) -> None:
     worker = await live_worker(store)
     read = await _blocks_read(session)
-    values = ("default", worker.worker_id, ["default"], ["flow"], ["v1"], 10, None, None, [], [], [], [])
+    values: tuple[Any, ...] = (
+        "default",
+        worker.worker_id,
+        ["default"],
+        ["flow"],
+        ["v1"],
+        10,
+        None,
+        None,
+        [],
+        [],
+        [],
+        [],
+    )
     assert await session.fetch(store._sql["claim"], *values) == []
     assert await _blocks_read(session) - read < 200
 
