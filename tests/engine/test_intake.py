@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from batuta import InvalidInput, Queue, RunState, job, workflow
+from batuta import InvalidInput, Queue, Retry, RunState, activity_info, job, workflow
 from batuta.errors import DuplicateDefinition
 from batuta.testing import Environment
 from tests.engine.kit import jobs
@@ -91,6 +91,21 @@ async def test_a_start_into_a_limited_queue_waits_for_its_turn() -> None:
         for handle in handles:
             await handle.result()
         assert max(at_once) == 2
+
+
+async def test_a_job_that_waits_for_its_next_attempt_holds_no_place_in_its_queue() -> None:
+    @job(retry=Retry(attempts=2, first=10, jitter=0))
+    async def shaky(fails: bool) -> str:
+        if fails and activity_info().attempt == 1:
+            raise LookupError
+        return "done"
+
+    async with jobs(shaky, queues=[Queue("default", concurrency=1)]) as env:
+        bad, good = await env.client.enqueue_many([shaky.call(True), shaky.call(False)])
+        await env.advance(1)
+        assert (await good.describe()).state is RunState.COMPLETED
+        assert (await bad.describe()).state is RunState.WAITING
+        assert await bad.result() == "done"
 
 
 async def test_limits_that_change_are_logged(caplog: pytest.LogCaptureFixture) -> None:

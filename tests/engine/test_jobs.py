@@ -29,6 +29,7 @@ from batuta import (
 from batuta.errors import NotSerialisable
 from batuta.journal.entries import EntryKind
 from batuta.testing import Environment
+from batuta.verify.replaying import export_run, replay_exported
 from tests.engine.kit import jobs
 
 seen: list[Any] = []
@@ -544,3 +545,13 @@ async def test_a_job_that_nobody_has_says_so() -> None:
         assert "no live worker of this queue has job 'send' (they have: compute)" in (await handle.describe()).reason
         other = await env.client.enqueue(send, "ana", queue="nowhere")
         assert "no live worker works on queue 'nowhere'" in (await other.describe()).reason
+
+
+async def test_a_journal_of_a_job_is_replayed_without_its_code() -> None:
+    async with jobs(send) as env:
+        batch = await env.client.enqueue_many([send.call("ana"), send.call("bo", 99)])
+        await env.advance(100)
+        for handle in batch:
+            exported = await export_run(env.store, handle.run_id)
+            assert (await replay_exported({}, exported)).verdict == "ok"
+        assert [run.state for run in (await env.client.list(kind="job")).runs] == [RunState.FAILED, RunState.COMPLETED]

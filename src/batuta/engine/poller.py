@@ -23,6 +23,7 @@ _LONGEST_PAUSE = 10.0
 _HELD_PAUSE = 1.0
 _SHORTEST_PAUSE = 0.001
 _LONGEST_REST = 0.2
+_OTHERS_PAUSE = 0.05
 _SLICE = 32
 """Runs that are brought into memory before others get their turn on the event loop."""
 
@@ -40,6 +41,7 @@ class Poller:
         self._wake = asyncio.Event()
         self._held = False
         """The last look had to leave what a limit held back."""
+        self._others_at = 0.0
         self._rest = 0.0
         """How long not to look though a run has left: places that become free one by one are taken together."""
         self._due: list[int] = []
@@ -121,6 +123,11 @@ class Poller:
         if limit <= 0:
             self.backlog = True
             return None if session.store.poll_seconds is None else session.store.poll_seconds
+        if info is not session.info:  # there is no room for jobs, only for others: no need to ask at every commit
+            if (wait := self._others_at - self._now()) > 0:
+                self.backlog = True
+                return wait
+            self._others_at = self._now() + _OTHERS_PAUSE
         failpoint("claim.before")
         self.claims_begun += 1
         began = self._now()
@@ -134,8 +141,6 @@ class Poller:
         self._rest = min(max(self._now() - began, _SHORTEST_PAUSE), _LONGEST_REST) if claim.held else 0.0
         self.backlog = len(tapes) == limit or info is not session.info
         self._held = claim.held
-        if claim.again_at is not None:
-            heappush(self._due, claim.again_at)
         self._idle = 0 if tapes else self._idle + 1
         session.intake.expect(tapes)
         loop = asyncio.get_running_loop()
@@ -145,16 +150,17 @@ class Poller:
         if len(tapes) == limit:
             await asyncio.sleep(0)
             return 0.0
-        return self._until_room() if self._held else await self._until_due(info)
+        return self._until_room(claim.again_at) if self._held else await self._until_due(info)
 
-    def _until_room(self) -> float:
+    def _until_room(self, again_at: int | None) -> float:
         """What is held back may come when a run leaves this worker, which wakes us, or another one; or by time."""
         session = self._session
         now = session.clock.now()
         while self._due and self._due[0] <= now:
             heappop(self._due)
         pause = _HELD_PAUSE if session.store.poll_seconds is None else session.store.poll_seconds
-        return min(pause, (self._due[0] - now) / SECOND) if self._due else pause
+        due = min(filter(None, (again_at, self._due[0] if self._due else None)), default=None)
+        return pause if due is None else min(pause, max(_SHORTEST_PAUSE, (due - now) / SECOND))
 
     async def _until_due(self, info: WorkerInfo) -> float | None:
         session = self._session

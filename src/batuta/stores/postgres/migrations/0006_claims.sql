@@ -5,9 +5,9 @@
 -- Rows without a run are news: where turns stand now, and what limits held back.
 CREATE FUNCTION batuta.claim(
     ns text, worker text, queue_names text[], codes text[], fingerprints text[], wanted integer,
-    room_names text[], rooms integer[], turn_queues text[], turn_ranks integer[], turn_keys text[], turns_next boolean[]
+    room_names text[], rooms integer[], turn_queues text[], turn_ranks integer[], turn_keys text[], longests text[]
 ) RETURNS TABLE (
-    run batuta.runs, held boolean, again_at bigint, turn_queue text, turn_rank integer, turn_key text, in_turn boolean
+    run batuta.runs, held boolean, again_at bigint, turn_queue text, turn_rank integer, turn_key text, longest text
 ) LANGUAGE plpgsql AS $$
 DECLARE
     moment bigint := batuta.batuta_now();
@@ -86,24 +86,23 @@ BEGIN
             turn_queue := part.names[1];
             turn_rank := rank;
             most := least(most, rooms[array_position(room_names, turn_queue)]);
-            SELECT t.key, t.next INTO turn_key, in_turn
-            FROM unnest(turn_queues, turn_ranks, turn_keys, turns_next) AS t(queue, rank, key, next)
+            SELECT t.key, t.longest INTO turn_key, longest
+            FROM unnest(turn_queues, turn_ranks, turn_keys, longests) AS t(queue, rank, key, longest)
             WHERE t.queue = turn_queue AND t.rank = turn_rank;
             turn_key := coalesce(turn_key, '');
-            in_turn := coalesce(in_turn, false);
             IF turn_queue = ANY (limited) THEN
                 SELECT * INTO got FROM batuta.take_limited(
-                    ns, turn_queue, rank, moment, most, codes, fingerprints, suspect, turn_key, in_turn);
+                    ns, turn_queue, rank, moment, most, codes, fingerprints, suspect, turn_key, longest);
                 held := held OR got.held;
                 again_at := least(again_at, got.again_at);
             ELSE
                 SELECT * INTO got FROM batuta.take_in_turn(
-                    ns, turn_queue, rank, moment, most, codes, fingerprints, suspect, turn_key, in_turn);
+                    ns, turn_queue, rank, moment, most, codes, fingerprints, suspect, turn_key, longest);
             END IF;
             found_ids := found_ids || got.taken;
-            IF (got.turn_key, got.in_turn) <> (turn_key, in_turn) THEN
+            IF (got.turn_key, got.longest) IS DISTINCT FROM (turn_key, longest) THEN
                 turn_key := got.turn_key;
-                in_turn := got.in_turn;
+                longest := got.longest;
                 RETURN NEXT;
             END IF;
         END LOOP;
@@ -134,7 +133,7 @@ BEGIN
             expires_at = NULL, debounce = NULL
         FROM unnest(found_ids) AS f(run_id)
         WHERE r.run_id = f.run_id
-        RETURNING r, NULL::boolean, NULL::bigint, NULL::text, NULL::integer, NULL::text, NULL::boolean;
+        RETURNING r, NULL::boolean, NULL::bigint, NULL::text, NULL::integer, NULL::text, NULL::text;
     END LOOP;
     IF held THEN
         turn_queue := NULL;
