@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -11,7 +13,7 @@ from batuta.clock import SECOND
 from batuta.errors import StoreError
 from batuta.failpoints import failpoint
 from batuta.ids import jitter
-from batuta.journal.records import WorkerInfo
+from batuta.journal.records import Tape, WorkerInfo
 
 if TYPE_CHECKING:
     from batuta.engine.session import Session
@@ -24,6 +26,8 @@ _HELD_PAUSE = 1.0
 _SHORTEST_PAUSE = 0.001
 _LONGEST_REST = 0.2
 _OTHERS_PAUSE = 0.05
+_FAIR_BATCH = 100
+"""Where there are flow keys: what was claimed before is what a run of another key waits for."""
 _SLICE = 32
 """Runs that are brought into memory before others get their turn on the event loop."""
 
@@ -39,6 +43,8 @@ class Poller:
         self.claims_begun = self.claims_ended = 0
         """While one is under way the store may know of runs that we do not have yet."""
         self._wake = asyncio.Event()
+        self._keyed = False
+        """The last look brought runs with flow keys."""
         self._held = False
         """The last look had to leave what a limit held back."""
         self._others_at = 0.0
@@ -117,7 +123,7 @@ class Poller:
         """Take what is due and fits. Returns how long to wait for the next look; None: until woken."""
         session = self._session
         info, most = session.intake.appetite(session.runs.values())
-        limit = min(session.free, session.settings.claim_batch)
+        limit = min(session.free, session.settings.claim_batch, _FAIR_BATCH if self._keyed else session.free)
         if most is not None and most < limit:
             limit = most
         if limit <= 0:
@@ -138,6 +144,9 @@ class Poller:
         tapes = claim.tapes
         if tapes:
             failpoint("claim.after")
+            self._keyed = any(tape.run.flow_key for tape in tapes)
+            if self._keyed:
+                tapes = _in_turn(tapes)
         self._rest = min(max(self._now() - began, _SHORTEST_PAUSE), _LONGEST_REST) if claim.held else 0.0
         self.backlog = len(tapes) == limit or info is not session.info
         self._held = claim.held
@@ -184,3 +193,14 @@ class Poller:
                 await self._wake.wait()
         except TimeoutError:
             pass
+
+
+def _in_turn(tapes: Sequence[Tape]) -> list[Tape]:
+    """Those of one flow key do not begin before all others of the same claim and priority."""
+    seen: Counter[tuple[int, str]] = Counter()
+    places: list[tuple[int, int, int]] = []
+    for number, tape in enumerate(tapes):
+        key = (tape.run.priority, tape.run.flow_key)
+        seen[key] += 1
+        places.append((-tape.run.priority, seen[key], number))
+    return [tapes[number] for _, _, number in sorted(places)]
