@@ -66,7 +66,7 @@ def limit(place: Place, /, name: str, **given: str | None) -> None:
     They hold for all workers together, from the next run that is taken on. A worker that declares limits for the queue
     in its code sets them again when it starts.
     """
-    limits = {option: _limit(option, text) for option, text in given.items() if text is not None}
+    limits: dict[str, Any] = {option: _limit(option, text) for option, text in given.items() if text is not None}
     if not limits:
         raise InvalidInput("nothing to set: give --concurrency, --key-concurrency, --rate or --key-rate")
     _answer(place, asyncio.run(_change(place, name, "limit_queue", **limits)))
