@@ -77,6 +77,11 @@ class Intake:
             return None
         return {queue: max(0, limit - self._taken[queue]) for queue, limit in self._limits.items()}
 
+    def still_open(self, info: WorkerInfo) -> WorkerInfo:
+        """The worker without those of its queues that it can take no more from."""
+        full = {queue for queue, limit in self._limits.items() if self._taken[queue] >= limit}
+        return replace(info, queues=[queue for queue in info.queues if queue not in full]) if full else info
+
     def may_start(self, queue: str, workflow: Workflow[..., Any], now: float, *, claiming: bool) -> bool:
         """Whether a start into that queue may be owned at once, as far as the queue and the places go."""
         if self._avoided and self._avoided.get(queue, 0.0) > now:

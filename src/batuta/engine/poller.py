@@ -47,6 +47,8 @@ class Poller:
         """The last look brought runs with flow keys."""
         self._held = False
         """The last look had to leave what a limit held back."""
+        self._full = False
+        """This worker can take no more from one of its queues, whatever waits there, until a run leaves."""
         self._others_at = 0.0
         self._rest = 0.0
         """How long not to look though a run has left: places that become free one by one are taken together."""
@@ -93,7 +95,7 @@ class Poller:
         """A run has left memory: there is room, and it may come back."""
         if wake_at is not None:
             self._comes_back(wake_at)
-        if self.backlog or self._held:
+        if self.backlog or self._held or self._full:
             self._wake.set()
 
     def _comes_back(self, wake_at: int) -> None:
@@ -147,11 +149,14 @@ class Poller:
             self._keyed = any(tape.run.flow_key for tape in tapes)
             if self._keyed:
                 tapes = _in_turn(tapes)
-        self._rest = min(max(self._now() - began, _SHORTEST_PAUSE), _LONGEST_REST) if claim.held else 0.0
+        session.intake.expect(tapes)
+        still_open = session.intake.still_open(info)
+        self._full = still_open is not info
+        held = claim.held or self._full
+        self._rest = min(max(self._now() - began, _SHORTEST_PAUSE), _LONGEST_REST) if held else 0.0
         self.backlog = len(tapes) == limit or info is not session.info
         self._held = claim.held
         self._idle = 0 if tapes else self._idle + 1
-        session.intake.expect(tapes)
         loop = asyncio.get_running_loop()
         for first in range(0, len(tapes), _SLICE):
             failpoint("claim.loaded")
@@ -159,7 +164,7 @@ class Poller:
         if len(tapes) == limit:
             await asyncio.sleep(0)
             return 0.0
-        return self._until_room(claim.again_at) if self._held else await self._until_due(info)
+        return self._until_room(claim.again_at) if self._held else await self._until_due(still_open)
 
     def _until_room(self, again_at: int | None) -> float:
         """What is held back may come when a run leaves this worker, which wakes us, or another one; or by time."""
