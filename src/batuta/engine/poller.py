@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from batuta.clock import SECOND
 from batuta.errors import StoreError
 from batuta.failpoints import failpoint
 from batuta.ids import jitter
+from batuta.journal.records import Tape
 
 if TYPE_CHECKING:
     from batuta.engine.session import Session
@@ -32,6 +34,8 @@ class Poller:
         """Whether the last look found more than could be taken, or no look was made yet."""
         self.claims_begun = self.claims_ended = 0
         """While one is under way the store may know of runs that we do not have yet."""
+        self._loaded = 0
+        """Runs of the last claim that are about to be brought into memory."""
         self._wake = asyncio.Event()
         self._due: list[int] = []
         self._idle = 0
@@ -101,7 +105,9 @@ class Poller:
     async def _claim(self) -> float | None:
         """Take what is due and fits. Returns how long to wait for the next look; None: until woken."""
         session = self._session
-        limit = min(session.free, session.settings.claim_batch)
+        if self._loaded > session.settings.claim_batch:  # a store need not have waited for anything
+            await asyncio.sleep(0)  # all of them are brought into memory then
+        limit = min(session.free - self._loaded, session.settings.claim_batch)
         if limit <= 0:
             self.backlog = True
             return None if session.store.poll_seconds is None else session.store.poll_seconds
@@ -118,11 +124,15 @@ class Poller:
         loop = asyncio.get_running_loop()
         for first in range(0, len(tapes), _SLICE):
             failpoint("claim.loaded")
-            loop.call_soon(session.adopt_all, tapes[first : first + _SLICE])
-        if self.backlog:
-            await asyncio.sleep(0)
-            return 0.0
-        return await self._until_due()
+            some = tapes[first : first + _SLICE]
+            self._loaded += len(some)
+            loop.call_soon(self._adopt, some)
+        # When there is more, it is asked for before these are brought into memory: the store works meanwhile.
+        return 0.0 if self.backlog else await self._until_due()
+
+    def _adopt(self, tapes: Sequence[Tape]) -> None:
+        self._loaded -= len(tapes)
+        self._session.adopt_all(tapes)
 
     async def _until_due(self) -> float | None:
         session = self._session
