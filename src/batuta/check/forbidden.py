@@ -8,8 +8,10 @@ _TIME = (
     "time time_ns monotonic monotonic_ns perf_counter perf_counter_ns process_time process_time_ns thread_time "
     "thread_time_ns clock_gettime clock_gettime_ns localtime ctime asctime tzname timezone altzone"
 )
-_MACHINE = "environ environb getenv getenvb getpid getppid getlogin getuid geteuid getgid getcwd uname cpu_count "
+_MACHINE = (
+    "environ environb getenv getenvb getpid getppid getlogin getuid geteuid getgid getcwd uname cpu_count "
     "getloadavg times"
+)
 _FILES = (
     "open fdopen read write listdir scandir walk stat lstat remove unlink rename replace mkdir makedirs rmdir "
     "removedirs link symlink readlink truncate chmod chown access utime mkfifo"
