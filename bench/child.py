@@ -98,16 +98,16 @@ class Countdown:
     """Tells when the last job of a burst was executed: nobody asks the database before, which would cost it time."""
 
     def __init__(self) -> None:
-        self._left, self._done = 0, asyncio.Event()
+        self.left, self._done = 0, asyncio.Event()
 
     def begin(self, jobs: int) -> None:
-        self._left = jobs
+        self.left = jobs
         self._done.clear()
 
     def one(self) -> None:
         """A job was executed."""
-        self._left -= 1
-        if self._left == 0:
+        self.left -= 1
+        if self.left == 0:
             self._done.set()
 
     async def wait(self) -> None:

@@ -12,6 +12,8 @@ from bench.child import Countdown, Figures, Task, percentile
 WARM_UP: Final = 200
 FEW: Final = 100
 """How many the second key of W10 enqueues."""
+IN_FLOW: Final = 1_000
+"""How many of A's jobs are done when B comes."""
 ROUNDS_ALONE: Final = 5
 OPEN: Final = ("pending", "running", "waiting")
 
@@ -77,7 +79,7 @@ async def waits_of_b(batuta: Batuta) -> list[float]:
 
 
 async def fairness(task: Task) -> Figures:
-    """W10: B alone, several times; then B while A has `runs` jobs before it in the same queue."""
+    """W10: B alone, several times; then B while the `runs` jobs of A, before it in the same queue, are in full flow."""
     async with engine(task.url) as batuta:
         alone = []
         for _ in range(ROUNDS_ALONE):
@@ -86,6 +88,8 @@ async def fairness(task: Task) -> Figures:
             await done(batuta)
         countdown.begin(task.runs + FEW)
         await batuta.enqueue_many(calls([-1] * task.runs, "A"))
+        while countdown.left > task.runs + FEW - IN_FLOW:
+            await asyncio.sleep(0.001)
         beside = await waits_of_b(batuta)
         waiting = await batuta.count(kind="job", states=OPEN)
         await done(batuta)
