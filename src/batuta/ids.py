@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import random
 import secrets
 import struct
 import threading
@@ -32,6 +33,14 @@ def new_run_id() -> RunId:
             _chance.extend(number >> 2 for number in struct.unpack(f"{_DRAWN}Q", os.urandom(8 * _DRAWN)))
         chance = _chance.pop()
     return _uuid7(stamp, chance)
+
+
+def foresee(seed: int | None) -> None:
+    """Testing only: let what is random in the next ids grow from `seed`, and with it `random()` and `uuid()` of the
+    runs. None: from the system again."""
+    with _lock:
+        numbers = random.Random(seed)
+        _chance[:] = [] if seed is None else [numbers.getrandbits(62) for _ in range(_DRAWN)]
 
 
 def derived_run_id(at: int, key_base: str, seq: int) -> RunId:

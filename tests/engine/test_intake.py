@@ -175,3 +175,21 @@ async def test_jobs_of_a_key_with_many_do_not_begin_before_all_those_of_one_with
             await handle.result()
     assert begun.index(1) < 2
     assert 1 not in begun[20:]
+
+
+async def test_a_queue_that_is_full_here_does_not_keep_the_worker_busy() -> None:
+    @job
+    async def long() -> None:
+        begun.append(1)
+        await asyncio.sleep(50)
+
+    async with jobs(long, queues=[Queue("default", per_worker=2)]) as env:
+        batch = await env.client.enqueue_many([long.call() for _ in range(6)])
+        await env.settle()
+        assert env.worker.session is not None
+        before = env.worker.session._poller.claims_begun
+        await env.advance(40)
+        assert len(begun) == 2
+        assert env.worker.session._poller.claims_begun - before < 5
+        await env.advance(120)
+        assert [(await handle.describe()).state for handle in batch] == [RunState.COMPLETED] * 6

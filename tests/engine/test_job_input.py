@@ -64,6 +64,8 @@ async def test_what_is_no_job_is_refused() -> None:
             lambda: env.client.enqueue(""),
             lambda: env.client.enqueue(send.call("ana"), "more"),
             lambda: env.client.enqueue_many(["send"]),  # type: ignore[list-item]  # that is what is tested
+            lambda: env.client.enqueue_many([send.call("ana")], on_done=send.call("bo").with_options(delay=5)),
+            lambda: env.client.enqueue_many([send.call("ana")], on_done=send.call("bo").with_options(expires=5)),
             lambda: env.client.enqueue_many([send.call("ana")], on_done=send),  # type: ignore[arg-type]  # the same
         ]
         for each in wrong:

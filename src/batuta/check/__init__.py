@@ -1,0 +1,6 @@
+"""Does workflow code keep the rules that let it be replayed? Reads sources; imports and runs nothing of them."""
+
+from batuta.check.checking import Check
+from batuta.check.findings import RULES, Finding, Rule
+
+__all__ = ["RULES", "Check", "Finding", "Rule"]
