@@ -20,7 +20,7 @@ from batuta.stores.postgres import PostgresStore
 from batuta.testing.conformance import MakeStore
 from batuta.testing.conformance.close import last_word
 from batuta.testing.conformance.kit import Pen, beat, claimed, live_worker, new_run
-from tests.stores.postgres.raw import DEADLINE_SECONDS, connection
+from tests.stores.postgres.raw import DEADLINE_SECONDS, connection, until_blocked
 
 DONE = Move(RunState.COMPLETED, outcome='{"value":1}')
 PROCESSES = 4
@@ -93,6 +93,28 @@ async def test_four_processes_never_go_beyond_the_limits_of_a_queue_and_its_keys
     assert await store.count_runs(RunFilter(states=(RunState.COMPLETED,))) == 2_400
     assert 1 <= ledger.most <= 50
     assert ledger.most_of_a_key == 1
+
+
+@pytest.mark.parametrize("options", ["", "?statement_cache_size=0"])
+async def test_limits_are_kept_whatever_isolation_the_database_begins_with(postgres_url: str, options: str) -> None:
+    async with connection(postgres_url) as raw:
+        database = await raw.fetchval("SELECT current_database()")
+        await raw.execute(f"ALTER DATABASE \"{database}\" SET default_transaction_isolation = 'repeatable read'")
+        stores = [PostgresStore(postgres_url + options) for _ in range(2)]
+        for each in stores:
+            await each.open()
+        workers = [await live_worker(each, code={name: "v1"}) for each, name in zip(stores, "ab", strict=True)]
+        await stores[0].limit_queue("default", QueueLimits(concurrency=1))
+        await stores[0].start_many([new_run(name=name) for name in "ab"])
+        await raw.execute("BEGIN")
+        await raw.execute("SELECT FROM batuta.queues FOR UPDATE")  # both wait for it, and then come one after the other
+        claims = [asyncio.create_task(claimed(*pair, 4)) for pair in zip(stores, workers, strict=True)]
+        async with connection(postgres_url) as watcher:
+            await until_blocked(watcher, 2)
+        await raw.execute("COMMIT")
+        assert sorted([len(tapes) for tapes in await asyncio.gather(*claims)]) == [0, 1]
+        for each in stores:
+            await each.close()
 
 
 async def test_four_processes_keep_a_rate_together(store: PostgresStore, make_store: MakeStore) -> None:
