@@ -12,7 +12,7 @@ from batuta.journal.records import Hint, IfExists, Message, NewRun, Run, StartOu
 from batuta.stores import rules
 from batuta.stores.postgres import batch
 from batuta.stores.postgres.base import Base
-from batuta.stores.postgres.rows import attempt_of, journals_of, message_of, run_of, run_of_start, standard
+from batuta.stores.postgres.rows import attempt_of, fill_journals, message_of, run_of, run_of_start, standard
 from batuta.stores.postgres.session import Session
 from batuta.stores.postgres.texts import ids_text
 
@@ -157,14 +157,13 @@ class Work(Base):
             return []
         ids, chains = ids_text(run.run_id for run in runs), ids_text(run.chain_id for run in runs)
         heads = ",".join([str(run.head) for run in runs])
-        rows = await session.read(self._sql["journals"], self.namespace, ids, heads)
-        tapes = [Tape(run, entries, [], []) for run, entries in zip(runs, journals_of(rows, len(runs)), strict=True)]
-        more = await session.read(self._sql["have_more"], self.namespace, ids, chains)
-        tried = {tapes[row["n"] - 1].run.run_id: tapes[row["n"] - 1] for row in more if row["tried"]}
+        tapes = [Tape(run, [], [], []) for run in runs]
+        more = fill_journals(tapes, await session.read(self._sql["journals"], self.namespace, ids, heads, chains))
+        tried = {tape.run.run_id: tape for tape, tried, _ in more if tried}
         if tried:
             for row in await session.read(self._sql["attempts"], self.namespace, list(tried)):
                 tried[row["run_id"]].attempts.append(attempt_of(row))
-        told = {tapes[row["n"] - 1].run.chain_id: tapes[row["n"] - 1] for row in more if row["told"]}
+        told = {tape.run.chain_id: tape for tape, _, told in more if told}
         if told:
             for row in await session.read(self._sql["messages"], self.namespace, list(told)):
                 told[row["chain_id"]].messages.append(message_of(row))
