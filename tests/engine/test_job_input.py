@@ -23,6 +23,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"delay": "soon"}, "delay"),
     ({"at": datetime(2030, 1, 1)}, "no time zone"),  # noqa: DTZ001 - that is what is tested
     ({"at": 5}, "datetime"),
+    ({"at": datetime.max.replace(tzinfo=UTC)}, "too far away"),
     ({"at": datetime(2030, 1, 1, tzinfo=UTC), "delay": 1}, "together"),
     ({"debounce": 5}, "needs unique"),
     ({"unique_for": 5}, "needs unique"),

@@ -53,6 +53,7 @@ class JobRequest(Struct, kw_only=True):
 
 
 _OVERRIDES = ("retry", "timeout", "total_timeout", "heartbeat")
+_LAST_YEAR = 9000
 _TIMES = ("delay", "at", "debounce", "expires")
 _OPTIONS = frozenset(JobRequest.__struct_fields__) - {"job", "input", "overrides"} | set(_OVERRIDES)
 
@@ -156,6 +157,8 @@ def _check_time(options: dict[str, Any]) -> None:
         raise InvalidInput(f"at={at!r} must be a datetime with a time zone, such as datetime(2020, 1, 1, tzinfo=UTC)")
     if at.utcoffset() is None:
         raise InvalidInput(f"at={at!r} has no time zone, so nobody knows which moment it is: give tzinfo=")
+    if at.year > _LAST_YEAR:
+        raise InvalidInput(f"at={at!r} is too far away: the last year is {_LAST_YEAR}")
 
 
 _NEEDS = {

@@ -2,5 +2,6 @@
 
 from batuta.check.checking import Check
 from batuta.check.findings import RULES, Finding, Rule
+from batuta.check.locked import compare, read_shapes, shapes_of, write_shapes
 
-__all__ = ["RULES", "Check", "Finding", "Rule"]
+__all__ = ["RULES", "Check", "Finding", "Rule", "compare", "read_shapes", "shapes_of", "write_shapes"]

@@ -38,6 +38,8 @@ class Check:
         self._seen: set[int] = set()
         self.workflows: list[Workflow] = []
         self.files = 0
+        self.steps = 0
+        """Activities and jobs."""
         for target in targets:
             for name, path, root in self._library.files(target):
                 self._read(name, path, root)
@@ -51,9 +53,9 @@ class Check:
                     self._seen.add(id(workflow.function))
                     self.workflows.append(workflow)
         except Unreadable as error:
-            self._add(Finding(file=_shown(path), line=error.line, column=1, code="W001", what=error.what, where=""))
+            self._add(Finding(file=shown_path(path), line=error.line, column=1, code="W001", what=error.what, where=""))
         except RecursionError:
-            self._add(Finding(file=_shown(path), line=1, column=1, code="W001", what="nested too deeply", where=""))
+            self._add(Finding(file=shown_path(path), line=1, column=1, code="W001", what="nested too deeply", where=""))
 
     def findings(self) -> list[Finding]:
         """What the rules find, in order of file and line."""
@@ -124,6 +126,7 @@ class Check:
         self._check(node, found.module, (), where)
 
     def _check_activity(self, found: Definition, scopes: Sequence[Scope]) -> None:
+        self.steps += 1
         if not isinstance(found.node, ast.AsyncFunctionDef):
             return
         code = Code(self.names, found.module)
@@ -135,13 +138,13 @@ class Check:
         if module.ignores(node, rule):
             return
         line, column = getattr(node, "lineno", 1), getattr(node, "col_offset", 0) + 1
-        self._add(Finding(file=_shown(module.path), line=line, column=column, code=rule, what=what, where=where))
+        self._add(Finding(file=shown_path(module.path), line=line, column=column, code=rule, what=what, where=where))
 
     def _add(self, finding: Finding) -> None:
         self._found.setdefault((finding.file, finding.line, finding.column, finding.code), finding)
 
 
-def _shown(path: Path) -> str:
+def shown_path(path: Path) -> str:
     """From the current directory, as it would be typed."""
     try:
         return str(path.resolve().relative_to(Path.cwd()))

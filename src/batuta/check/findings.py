@@ -68,6 +68,7 @@ class Finding(Struct, frozen=True, kw_only=True, order=True):
     """The culprit, as the code has it."""
     where: str
     """The workflow or activity, and the helper if it is one."""
+    details: tuple[str, ...] = ()
 
     @property
     def rule(self) -> Rule:

@@ -31,6 +31,7 @@ class WorkflowRules(ast.NodeVisitor):
         self._dropped = 0
         self._async: list[bool] = []
         self._live_only: set[str] = set()
+        self._any_order: set[ast.AST] = set()
 
     # -- functions
 
@@ -141,8 +142,9 @@ class WorkflowRules(ast.NodeVisitor):
             self._constructed(node)
             self.visit(node.func)
         for part in (*node.args, *(word.value for word in node.keywords)):
-            if not self._is_harmless(part, name):
-                self.visit(part)
+            if isinstance(part, ast.ListComp | ast.GeneratorExp) and self._is_harmless(part, name):
+                self._any_order.add(part)
+            self.visit(part)
 
     def _constructed(self, node: ast.Call) -> None:
         found = self._code.resolve(node.func)
@@ -188,13 +190,13 @@ class WorkflowRules(ast.NodeVisitor):
         if self._code.is_set(node):
             self._report(node, "W404", shown(node))
 
-    def _is_harmless(self, node: ast.expr, consumer: str) -> bool:
-        """A comprehension whose order is lost at once, and that does nothing on its way."""
-        if consumer not in _ORDER_DOES_NOT_MATTER or not isinstance(node, ast.ListComp | ast.GeneratorExp):
+    def _is_harmless(self, node: ast.ListComp | ast.GeneratorExp, consumer: str) -> bool:
+        """A comprehension whose order is lost at once, and that issues no command on its way."""
+        if consumer not in _ORDER_DOES_NOT_MATTER:
             return False
-        if any(isinstance(part, ast.Await | ast.Call) for part in ast.walk(node.elt)):
-            return False
-        return any(self._code.is_set(one.iter) for one in node.generators)
+        parts = list(ast.walk(node.elt))
+        acts = any(isinstance(part, ast.Call) and self._code.makes_awaitable(part) for part in parts)
+        return not acts and not any(isinstance(part, ast.Await) for part in parts)
 
     def visit_For(self, node: ast.For) -> None:
         acts = (ast.Call, ast.Await, ast.Yield, ast.Return, ast.Break)
@@ -212,7 +214,7 @@ class WorkflowRules(ast.NodeVisitor):
         self._comprehension(node)
 
     def _comprehension(self, node: ast.ListComp | ast.GeneratorExp | ast.DictComp) -> None:
-        for one in node.generators:
+        for one in node.generators if node not in self._any_order else ():
             self._check_set(one.iter)
         self.generic_visit(node)
 

@@ -133,7 +133,7 @@ def double(
 
     One of: `stand_in`, a function, a lambda or a mock that is called instead; `returns`, a value for every call;
     `results`, one for each attempt in order, in which errors are raised. `fails=2` lets the first two attempts fail,
-    with `error` if it is given, before any of that. Without any of these it returns None.
+    with `error` (a ConnectionError unless given), before any of that. Without an answer it returns None.
 
     Give it to a worker or an `Environment` in place of the activity, or beside an instance that has the activity. It
     runs on the event loop, async or not; arguments and results pass through JSON as those of the real one.
@@ -144,14 +144,14 @@ def double(
     if len(given) > 1:
         raise UnfitDouble(f"{what} has {' and '.join(given)}: one of them must say what it does")
     if stand_in is not None:
-        _check_parameters(activity, stand_in, what)
+        stand_in = _fitted(activity, stand_in, what)
     listed = None if results is None else list(results)
     answers: _Answers[R] = _Answers(what, stand_in, listed)
     answers.failures = [error or ConnectionError(f"{what} fails {fails} times")] * fails
     if not given or given == ["returns"]:
         value = None if returns is _NOTHING else returns
         answers = _Constant(what, value, answers.failures)
-        listed = [value]
+        listed = [value] if given or not fails else []
     for value in listed or ():
         if not isinstance(value, BaseException):
             _check_result(activity, value, what)
@@ -195,24 +195,38 @@ def _made(activity: Activity[P, R], answers: _Answers[R], what: str) -> Double[P
     return twin
 
 
-def _check_parameters(activity: Activity[..., Any], stand_in: Callable[..., Any], what: str) -> None:
-    """The stand-in must take every call that the activity takes."""
+def _fitted(activity: Activity[..., Any], stand_in: Callable[..., Any], what: str) -> Callable[..., Any]:
+    """The stand-in, able to take every call that the activity takes: where it must be given what the activity need not
+    be, it is given the activity's defaults."""
     if not callable(stand_in):
         raise UnfitDouble(f"{what} is given {stand_in!r}, which cannot be called: for a value, say returns=")
     try:
         theirs = inspect.signature(stand_in)
     except (TypeError, ValueError):  # some builtins do not tell
-        return
-    parameters = activity.codec.signature.parameters.values()
+        return stand_in
+    signature = activity.codec.signature
+    parameters = list(signature.parameters.values())
+    if error := _misfit(theirs, parameters):
+        raise UnfitDouble(f"{what} takes {theirs}, and the activity is called with {signature}: {error}")
+    if not _misfit(theirs, [p for p in parameters if p.default is p.empty]):
+        return stand_in
+
+    def filled(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return stand_in(*bound.args, **bound.kwargs)
+
+    return filled
+
+
+def _misfit(theirs: inspect.Signature, parameters: Sequence[inspect.Parameter]) -> str:
+    """Why a call with these parameters cannot be taken; empty when it can."""
+    named = {p.name: None for p in parameters if p.kind is p.KEYWORD_ONLY}
     try:
-        for all_of_them in (False, True):
-            chosen = [p for p in parameters if all_of_them or p.default is p.empty]
-            named = {p.name: None for p in chosen if p.kind is p.KEYWORD_ONLY}
-            theirs.bind(*(None for p in chosen if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)), **named)
+        theirs.bind(*(None for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)), **named)
     except TypeError as error:
-        raise UnfitDouble(
-            f"{what} takes {theirs}, and the activity is called with {activity.codec.signature}: {error}"
-        ) from None
+        return str(error)
+    return ""
 
 
 def _check_result(activity: Activity[..., Any], value: Any, what: str) -> None:

@@ -53,7 +53,10 @@ class Life:
     ending: Any = None
     """The result, or the RunNotCompleted that was raised."""
     passed: list[Point] = field(default_factory=list)
+    """By every worker; each one's passages are counted from 1."""
     killed: list[Point] = field(default_factory=list)
+    passed_by_heir: list[Point] = field(default_factory=list)
+    """Those of `passed` that came after the last death."""
     executed: Counter[tuple[Call, str, int]] = field(default_factory=Counter)
     """How often each attempt of each activity call was begun."""
     wrong: list[str] = field(default_factory=list)
@@ -89,9 +92,12 @@ class Killer:
         self._counted[site] += 1
         point = Point(site, self._counted[site])
         self._life.passed.append(point)
+        if self._life.killed:
+            self._life.passed_by_heir.append(point)
         if self._targets and point == self._targets[0]:
             self._targets.pop(0)
             self._life.killed.append(point)
+            self._life.passed_by_heir.clear()
             self._kill_from_anywhere()
             raise Killed(site)
 
@@ -154,7 +160,6 @@ class Plan:
         counted = [_counted(one, life) for one in with_doubles(self.activities())]
         env = _Place(activities=counted, **self.environment)
         env.file = file
-        ids.foresee(_SEED)
         try:
             async with env:
                 killer = Killer(env, life, targets, self.downtime)
@@ -182,6 +187,7 @@ class Plan:
     async def _begin(self, env: Environment, killer: Killer) -> Handle[Any]:
         """As a client does: again, under the same id, when the answer is lost."""
         while True:
+            ids.foresee(_SEED)
             try:
                 return await env.begin(self.work, *self.input, id="swept")
             except (OutcomeUnknown, StoreUnavailable):

@@ -92,16 +92,20 @@ def crash_sweep(
     A plain function, for a plain test: it has event loops of its own, in virtual time.
     Raises CrashChangesResult, an AssertionError that names the points.
     """
-    given = activities if callable(activities) else lambda: activities
+    jobs = list(environment.pop("jobs", ()))
     if isinstance(workflow, Job):
-        environment["jobs"] = [workflow, *environment.get("jobs", ())]
+        jobs.append(workflow)
     elif isinstance(workflow, Workflow):
         workflows = [workflow, *workflows]
     else:
         raise InvalidInput(f"{workflow!r} is neither a workflow nor a job")
     if store not in ("memory", "sqlite"):
         raise InvalidInput(f"store={store!r} is none that can be swept: 'memory' or 'sqlite'")
-    plan = Plan(workflow, input, lambda: _fresh(given()), {"workflows": workflows, **environment}, script, downtime)
+
+    def given() -> Sequence[object]:
+        return _fresh([*(activities() if callable(activities) else activities), *jobs])
+
+    plan = Plan(workflow, input, given, {"workflows": workflows, **environment}, script, downtime)
     return apart(lambda: _Sweeper(plan, store, key or _comparable).sweep(most))
 
 
@@ -127,7 +131,7 @@ class _Sweeper:
             recovery: dict[str, tuple[Point, Point]] = {}
             for point in points:
                 life = self._try(found, calm, [point])
-                for after in life.passed if life.killed else ():
+                for after in life.passed_by_heir:
                     if after.site in _RECOVERY and after.passage == 1:
                         recovery[after.site] = (point, after)
             for both in recovery.values():  # and the one that takes over dies, too

@@ -113,7 +113,20 @@ async def _whole_tables_read(session: Any) -> dict[str, int]:
 async def check_that_sleepers_cost_a_claim_nothing(store: PostgresStore, session: Any) -> None:
     worker = await live_worker(store)
     read = await _blocks_read(session)
-    values = ("default", worker.worker_id, ["default"], ["flow"], ["v1"], 10, None, None, [], [], [], [])
+    values: tuple[Any, ...] = (
+        "default",
+        worker.worker_id,
+        ["default"],
+        ["flow"],
+        ["v1"],
+        10,
+        None,
+        None,
+        [],
+        [],
+        [],
+        [],
+    )
     assert await session.fetch(store._sql["claim"], *values) == []
     assert await _blocks_read(session) - read < 200
 
@@ -160,8 +173,8 @@ async def test_a_list_of_notable_states_gives_what_a_plain_list_gives(store: Pos
 
 
 WAITING = """
-    INSERT INTO batuta.runs (run_id, chain_id, epoch, head, claimed_head, priority, created_at, namespace, id, kind, name,
-                             code, queue, state, wake_at, flow_key)
+    INSERT INTO batuta.runs (run_id, chain_id, epoch, head, claimed_head, priority, created_at, namespace, id, kind,
+                             name, code, queue, state, wake_at, flow_key)
     SELECT gen_random_uuid(), gen_random_uuid(), 0, -1, -1, 0, n, 'default', n::text, 'job', 'flow', 'flow', 'default',
            'pending', n, {key}
     FROM generate_series(1, 50000) n

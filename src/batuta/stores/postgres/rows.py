@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 from uuid import UUID
@@ -12,7 +12,18 @@ from msgspec import json
 
 from batuta.ids import RunId, uuid_of
 from batuta.journal.entries import Entry, EntryKind
-from batuta.journal.records import Attempt, Message, MessageKind, NewRun, Output, OutputKind, Run, RunKind, WorkerView
+from batuta.journal.records import (
+    Attempt,
+    Message,
+    MessageKind,
+    NewRun,
+    Output,
+    OutputKind,
+    Run,
+    RunKind,
+    Tape,
+    WorkerView,
+)
 from batuta.journal.states import RunState
 
 _STATES = {state.value: state for state in RunState}
@@ -83,13 +94,16 @@ def entry_of(row: Record, prefix: str = "") -> Entry:
     return Entry(row[f"{prefix}ord"], kind, row[f"{prefix}at"], row[f"{prefix}crc"], row[f"{prefix}body"])
 
 
-def journals_of(rows: Iterable[Record], runs: int) -> list[list[Entry]]:
-    """The journals of so many runs, in the order in which they were asked for."""
-    journals: list[list[Entry]] = [[] for _ in range(runs)]
+def fill_journals(tapes: Sequence[Tape], rows: Iterable[Record]) -> list[tuple[Tape, bool, bool]]:
+    """Put rows of `journals` where they belong. Returns those that have more: attempts, and unread messages."""
+    more: list[tuple[Tape, bool, bool]] = []
     kinds = _ENTRY_KINDS
     for place, number, kind, at, crc, body in rows:
-        journals[place - 1].append(Entry(number, kinds[kind], at, crc, body))
-    return journals
+        if number < 0:
+            more.append((tapes[place - 1], bool(at), bool(crc)))
+        else:
+            tapes[place - 1].entries.append(Entry(number, kinds[kind], at, crc, body))
+    return more
 
 
 def message_of(row: Record) -> Message:

@@ -12,7 +12,7 @@ from batuta.ids import RunId
 from batuta.journal.records import Claim, Hint, Message, Run, Tape, WorkerInfo
 from batuta.stores.postgres.base import Base
 from batuta.stores.postgres.batch import as_columns
-from batuta.stores.postgres.rows import attempt_of, journals_of, message_of, run_of, standard
+from batuta.stores.postgres.rows import attempt_of, fill_journals, message_of, run_of, standard
 from batuta.stores.postgres.session import Session
 from batuta.stores.postgres.texts import ids_text
 
@@ -109,15 +109,12 @@ class Work(Base):
         """Entries and attempts of runs that have begun. Returns those with unread messages, by chain."""
         ids, chains = ids_text(tape.run.run_id for tape in tapes), ids_text(tape.run.chain_id for tape in tapes)
         heads = ",".join([str(tape.run.head) for tape in tapes])
-        rows = await session.read(self._sql["journals"], self.namespace, ids, heads)
-        for tape, entries in zip(tapes, journals_of(rows, len(tapes)), strict=True):
-            tape.entries = entries
-        more = await session.read(self._sql["have_more"], self.namespace, ids, chains)
-        tried = {tapes[row["n"] - 1].run.run_id: tapes[row["n"] - 1] for row in more if row["tried"]}
+        more = fill_journals(tapes, await session.read(self._sql["journals"], self.namespace, ids, heads, chains))
+        tried = {tape.run.run_id: tape for tape, tried, _ in more if tried}
         if tried:
             for row in await session.read(self._sql["attempts"], self.namespace, list(tried)):
                 tried[row["run_id"]].attempts.append(attempt_of(row))
-        return {tapes[row["n"] - 1].run.chain_id: tapes[row["n"] - 1] for row in more if row["told"]}
+        return {tape.run.chain_id: tape for tape, _, told in more if told}
 
     async def unread(self, run_ids: Sequence[RunId]) -> dict[RunId, tuple[int, list[Message]]]:
         found: dict[RunId, tuple[int, list[Message]]] = {}
