@@ -383,13 +383,18 @@ WHERE r.namespace || ':' = $1 || ':'
   AND ($11::uuid IS NULL OR r.parent_run_id = $11);
 
 -- limit_queue --
-INSERT INTO batuta.queues (
+-- Those that are named in $9; the others stay.
+INSERT INTO batuta.queues AS q (
     namespace, name, concurrency, key_concurrency, rate_count, rate_period, key_rate_count, key_rate_period)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 ON CONFLICT (namespace, name) DO UPDATE
-SET concurrency = excluded.concurrency, key_concurrency = excluded.key_concurrency,
-    rate_count = excluded.rate_count, rate_period = excluded.rate_period,
-    key_rate_count = excluded.key_rate_count, key_rate_period = excluded.key_rate_period;
+SET concurrency = CASE WHEN 'concurrency' = ANY ($9::text[]) THEN excluded.concurrency ELSE q.concurrency END,
+    key_concurrency =
+        CASE WHEN 'key_concurrency' = ANY ($9::text[]) THEN excluded.key_concurrency ELSE q.key_concurrency END,
+    rate_count = CASE WHEN 'rate' = ANY ($9::text[]) THEN excluded.rate_count ELSE q.rate_count END,
+    rate_period = CASE WHEN 'rate' = ANY ($9::text[]) THEN excluded.rate_period ELSE q.rate_period END,
+    key_rate_count = CASE WHEN 'key_rate' = ANY ($9::text[]) THEN excluded.key_rate_count ELSE q.key_rate_count END,
+    key_rate_period = CASE WHEN 'key_rate' = ANY ($9::text[]) THEN excluded.key_rate_period ELSE q.key_rate_period END;
 
 -- pause_queue --
 INSERT INTO batuta.queues (namespace, name, paused, note) VALUES ($1, $2, $3, $4)
