@@ -161,6 +161,22 @@ async def test_a_rate_does_not_keep_the_worker_busy() -> None:
         assert len(begun) == 3
 
 
+@job
+async def quick(n: int) -> None:
+    begun.append(n)
+
+
+async def test_jobs_of_a_key_with_many_do_not_begin_before_all_those_of_one_with_few() -> None:
+    async with jobs(quick) as env:
+        many = [quick.call(0).with_options(key="many") for _ in range(300)]
+        few = [quick.call(1).with_options(key="few") for _ in range(10)]
+        batch = await env.client.enqueue_many([*many, *few])
+        for handle in batch:
+            await handle.result()
+    assert begun.index(1) < 2
+    assert 1 not in begun[20:]
+
+
 async def test_a_queue_that_is_full_here_does_not_keep_the_worker_busy() -> None:
     @job
     async def long() -> None:

@@ -37,7 +37,7 @@ class Intake:
         calls = {code: one for code, one in workflows.items() if isinstance(one, RoutedCall)}
         self._places = _places({one.activity.place for one in calls.values()}, settings)
         self._batch, self._fair_batch = settings.claim_batch, min(settings.claim_batch, _FAIR_BATCH)
-        self._keyed = False
+        self.keyed = False
         """The last look brought runs with flow keys."""
         self._info = info
         self._other_work = replace(info, code={code: mark for code, mark in info.code.items() if code not in calls})
@@ -49,7 +49,7 @@ class Intake:
         """Claimed runs that are on their way into memory, where they `enter`; with the sign -1: they are there."""
         if self._has_calls or self._limits:
             if sign > 0:
-                self._keyed = any(tape.run.flow_key for tape in tapes)
+                self.keyed = any(tape.run.flow_key for tape in tapes)
             for tape in tapes:
                 if tape.run.kind is not RunKind.WORKFLOW:
                     self.calls += sign
@@ -101,7 +101,7 @@ class Intake:
         """As whom to claim, and how many at most; None: as many as fit. 0: nothing now, until a run leaves."""
         if not self._has_calls:
             return self._info, None
-        if self.calls <= self._places and not self._keyed:
+        if self.calls <= self._places and not self.keyed:
             return self._info, 2 * self._places - self.calls
         here = leaving = 0
         for run in runs:
@@ -111,7 +111,7 @@ class Intake:
                 else:
                     here += 1
         room = 2 * self._places - here
-        batch = self._fair_batch if self._keyed else self._batch
+        batch = self._fair_batch if self.keyed else self._batch
         if leaving < 2 * batch and room * 4 > self._places:
             return self._info, min(room, batch)
         return self._other_work, None if self._has_others else 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -11,7 +13,7 @@ from batuta.clock import SECOND
 from batuta.errors import StoreError
 from batuta.failpoints import failpoint
 from batuta.ids import jitter
-from batuta.journal.records import WorkerInfo
+from batuta.journal.records import Tape, WorkerInfo
 
 if TYPE_CHECKING:
     from batuta.engine.session import Session
@@ -38,6 +40,8 @@ class Poller:
         """Whether the last look found more than could be taken, or no look was made yet."""
         self.claims_begun = self.claims_ended = 0
         """While one is under way the store may know of runs that we do not have yet."""
+        self._loaded = 0
+        """Runs of the last claim that are about to be brought into memory."""
         self._wake = asyncio.Event()
         self._held = False
         """The last look had to leave what a limit held back."""
@@ -118,10 +122,13 @@ class Poller:
     async def _claim(self) -> float | None:
         """Take what is due and fits. Returns how long to wait for the next look; None: until woken."""
         session = self._session
+        if self._loaded and (session.intake.keyed or self._loaded > session.settings.claim_batch):
+            await asyncio.sleep(0)  # all of them are brought into memory then
         info, most = session.intake.appetite(session.runs.values())
         limit = min(session.free, session.settings.claim_batch)
         if most is not None and most < limit:
             limit = most
+        limit -= self._loaded
         if limit <= 0:
             self.backlog = True
             return None if session.store.poll_seconds is None else session.store.poll_seconds
@@ -141,6 +148,8 @@ class Poller:
         if tapes:
             failpoint("claim.after")
         session.intake.expect(tapes)
+        if session.intake.keyed:
+            tapes = _in_turn(tapes)
         still_open = session.intake.still_open(info)
         self._full = still_open is not info
         held = claim.held or self._full
@@ -151,11 +160,16 @@ class Poller:
         loop = asyncio.get_running_loop()
         for first in range(0, len(tapes), _SLICE):
             failpoint("claim.loaded")
-            loop.call_soon(session.adopt_claimed, tapes[first : first + _SLICE])
-        if len(tapes) == limit:
-            await asyncio.sleep(0)
+            some = tapes[first : first + _SLICE]
+            self._loaded += len(some)
+            loop.call_soon(self._adopt, some)
+        if len(tapes) == limit:  # there is more: asked for before these are in memory, so that the store works meanwhile
             return 0.0
         return self._until_room(claim.again_at) if self._held else await self._until_due(still_open)
+
+    def _adopt(self, tapes: Sequence[Tape]) -> None:
+        self._loaded -= len(tapes)
+        self._session.adopt_claimed(tapes)
 
     def _until_room(self, again_at: int | None) -> float:
         """What is held back may come when a run leaves this worker, which wakes us, or another one; or by time."""
@@ -189,3 +203,14 @@ class Poller:
                 await self._wake.wait()
         except TimeoutError:
             pass
+
+
+def _in_turn(tapes: Sequence[Tape]) -> list[Tape]:
+    """Those of one flow key do not begin before all others of the same claim and priority."""
+    seen: Counter[tuple[int, str]] = Counter()
+    places: list[tuple[int, int, int]] = []
+    for number, tape in enumerate(tapes):
+        key = (tape.run.priority, tape.run.flow_key)
+        seen[key] += 1
+        places.append((-tape.run.priority, seen[key], number))
+    return [tapes[number] for _, _, number in sorted(places)]

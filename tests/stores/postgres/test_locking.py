@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -190,7 +191,20 @@ async def _reap_again_and_again(store: PostgresStore) -> int:
     async with connection(store.address.dsn) as raw:
         for _ in range(20):
             worker = await live_worker(store)
-            values = ("default", worker.worker_id, ["default"], ["flow"], ["v1"], 5, None, None, [], [], [], [])
+            values: tuple[Any, ...] = (
+                "default",
+                worker.worker_id,
+                ["default"],
+                ["flow"],
+                ["v1"],
+                5,
+                None,
+                None,
+                [],
+                [],
+                [],
+                [],
+            )
             await raw.fetch(store._sql["claim"], *values)
             ages = "batuta.batuta_now() + 86400000000"
             reaped += await raw.fetchval(f"SELECT freed FROM batuta.reap('default', {ages}, 500, 1000, '')")

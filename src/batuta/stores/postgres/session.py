@@ -169,7 +169,9 @@ class Session:
                 connection.terminate()
 
     async def _once(self, query: str, args: tuple[Any, ...]) -> list[asyncpg.Record]:
-        connection = await self.connect()
+        connection = self._connection
+        if connection is None or connection.is_closed() or self._shifted != self._shift.micros:
+            connection = await self.connect()
         try:
             if self._address.is_pooled:
                 return await self._once_pooled(connection, query, args)
