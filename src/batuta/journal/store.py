@@ -236,8 +236,8 @@ class Store(Protocol):
     # -- queues
 
     async def limit_queue(self, name: str, limits: QueueLimits, only: Collection[str] = LIMITS) -> None:
-        """Set limits of the queue, those that are named in `only`; the others stay. Runs that are owned go on, also when
-        they are more than it allows."""
+        """Set limits of the queue, those that are named in `only`; the others stay. Runs that are owned go on, also
+        when they are more than it allows."""
         ...
 
     async def pause_queue(self, name: str, paused: bool, note: str = "") -> None:
