@@ -395,6 +395,21 @@ WHERE r.namespace || ':' = $1 || ':'
   AND ($10::text IS NULL OR r.flow_key = $10)
   AND ($11::uuid IS NULL OR r.parent_run_id = $11);
 
+-- count_children --
+-- The same for the children of one run.
+SELECT count(*) AS runs FROM batuta.runs r
+WHERE r.namespace || '' = $1
+  AND ($2::text[] IS NULL OR r.state = ANY ($2))
+  AND ($3::text IS NULL OR r.name = $3)
+  AND ($4::text IS NULL OR r.kind = $4)
+  AND ($5::text IS NULL OR r.queue = $5)
+  AND ($6::text IS NULL OR starts_with(r.id, $6))
+  AND ($7::text IS NULL OR batuta.readable(r.tags)::jsonb @> batuta.readable($7)::jsonb)
+  AND ($8::bigint IS NULL OR r.created_at > $8)
+  AND ($9::bigint IS NULL OR r.created_at < $9)
+  AND ($10::text IS NULL OR r.flow_key = $10)
+  AND r.parent_run_id = $11::uuid;
+
 -- limit_queue --
 -- Those that are named in $9; the others stay.
 INSERT INTO batuta.queues AS q (
