@@ -228,6 +228,14 @@ def test_a_workflow_that_is_gone_is_told(file: Path) -> None:
     assert (gone.code, gone.what) == ("W603", "workflow purchase is new")
 
 
+def test_namesakes_are_told_apart(file: Path) -> None:
+    twins = body("await ship(order)") + body("await charge(order)") + ORDER.replace("def order(", "def other(")
+    twins = twins.replace("@workflow(version='')", "@workflow(name='twin')").replace("def order(", "def one(", 1)
+    assert list(shapes_of(checked(file, twins))) == ["twin (shop.one)", "twin (shop.order)", "other"]
+    same = ORDER + ORDER
+    assert list(shapes_of(checked(file, same))) == ["order (shop.order)", "order (shop.order) 2"]
+
+
 def test_helpers_that_call_themselves_or_each_other_many_times_have_a_shape(file: Path) -> None:
     many = "".join(
         f"async def h{n}(x):\n    await h{n + 1}(x)\n    await h{n + 1}(x)\n    await h{n + 1}(x)\n" for n in range(40)
