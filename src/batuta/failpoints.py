@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 
 SITES: dict[str, str] = {
     "start.before_commit": "the first turn has run, nothing is written",
@@ -101,6 +102,21 @@ def arm(text: str = "", counts: str | None = None) -> None:
     """Arm by hand, as the environment variable does at import. Empty text and no counts disarm."""
     global armed  # noqa: PLW0603 - a process has one set of failpoints
     armed = _Armed(text, counts) if text or counts else None
+
+
+class _Observed(_Armed):
+    def __init__(self, observer: Callable[[str], None]) -> None:
+        super().__init__("", None)
+        self._observer = observer
+
+    def pass_by(self, name: str) -> None:
+        self._observer(name)
+
+
+def observe(observer: Callable[[str], None]) -> None:
+    """Have the observer called with the name of every site that is passed; it may raise. `arm()` ends it."""
+    global armed  # noqa: PLW0603 - a process has one set of failpoints
+    armed = _Observed(observer)
 
 
 def failpoint(name: str) -> None:

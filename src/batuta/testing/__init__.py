@@ -1,13 +1,34 @@
-"""What tests of batuta, and of programs built on it, need: virtual time, doubles, servers, conformance suites."""
+"""What tests of batuta, and of programs built on it, need: virtual time, doubles, crashes, recorded journals."""
 
 from __future__ import annotations
 
 from batuta.failpoints import SITES
-from batuta.testing.doubles import double
+from batuta.testing.doubles import Double, DoubleCall, UnfitDouble, double
 from batuta.testing.environment import Environment
+from batuta.testing.lives import Point
+from batuta.testing.recorded import assert_replays, record
+from batuta.testing.sweep import CrashChangesResult, Sweep, crash_sweep
 from batuta.testing.virtualtime import Stuck, VirtualClock, VirtualLoop, in_virtual_time, run
 
-__all__ = ["Environment", "Stuck", "VirtualClock", "VirtualLoop", "double", "failpoints", "in_virtual_time", "run"]
+__all__ = [
+    "CrashChangesResult",
+    "Double",
+    "DoubleCall",
+    "Environment",
+    "Point",
+    "Stuck",
+    "Sweep",
+    "UnfitDouble",
+    "VirtualClock",
+    "VirtualLoop",
+    "assert_replays",
+    "crash_sweep",
+    "double",
+    "failpoints",
+    "in_virtual_time",
+    "record",
+    "run",
+]
 
 
 def failpoints() -> dict[str, str]:

@@ -1,22 +1,32 @@
-"""The real engine, on a store in memory, in virtual time: for tests of workflows."""
+"""The real engine, on a store of its own, in virtual time: for tests of workflows and jobs."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
-from batuta.authoring.definitions import Workflow
-from batuta.authoring.handle import Handle
+from batuta.app import App
+from batuta.authoring.definitions import Workflow, by_code
+from batuta.authoring.handle import Batch, Handle
+from batuta.authoring.jobs import Job, JobCall
 from batuta.authoring.queues import Queue
-from batuta.authoring.schedules import Schedule
+from batuta.authoring.schedules import Schedule, Schedules
 from batuta.client import Batuta
 from batuta.clock import Clock, SystemClock
 from batuta.engine.native import NativeBackend
 from batuta.engine.worker import Worker
+from batuta.errors import InvalidInput
+from batuta.journal.store import Store
 from batuta.stores.memory import MemoryDatabase, MemoryStore
+from batuta.testing.doubles import with_doubles
+from batuta.testing.stores import StoreName, quick_folder, sqlite_store
+from batuta.testing.stuck import what_runs_wait_for
 from batuta.testing.virtualtime import VirtualLoop
 
 R = TypeVar("R")
@@ -29,10 +39,12 @@ class Environment:
 
         @in_virtual_time
         async def test_it_ships_after_a_month():
-            async with Environment(workflows=[order], activities=[double(ship, lambda sku: "shipped")]) as env:
+            async with Environment(workflows=[order], activities=[double(ship, returns="shipped")]) as env:
                 handle = await env.start(order, "sku-1")
                 assert await handle.result() == "shipped"
 
+    `activities` and `jobs` may hold doubles beside what they stand in for. `store` is "memory", or "sqlite" for a file
+    that is gone at the end. Other keywords are settings of the worker.
     On an ordinary event loop everything works too, only that a month takes a month.
     """
 
@@ -44,23 +56,51 @@ class Environment:
         jobs: Sequence[object] = (),
         queues: Sequence[str | Queue] = ("default",),
         schedules: Sequence[Schedule] = (),
+        store: StoreName = "memory",
         **settings: Any,
     ) -> None:
+        if store not in ("memory", "sqlite"):
+            raise InvalidInput(f"store={store!r} is none that an environment can have: 'memory' or 'sqlite'")
         self._workflows, self._activities, self._queues = list(workflows), [*activities, *jobs], queues
         self._schedules = list(schedules)
         self._settings = settings
-        self.store: MemoryStore
+        self._kind = store
+        self._open = AsyncExitStack()
+        self.store: Store
+        """What the runs are in, for tests that look closer than a client does."""
         self.client: Batuta
+        """A client as any other, for whatever this class has no verb for."""
         self.worker: Worker
+
+    @classmethod
+    def of(cls, app: App, *doubles: object, store: StoreName = "memory", **settings: Any) -> Self:
+        """An environment with all that an App has, in which these doubles stand in for activities and jobs."""
+        return cls(
+            workflows=app.workflows,
+            activities=[*app.activities, *doubles],
+            jobs=app.jobs,
+            queues=app.queues,
+            schedules=app.schedules,
+            store=store,
+            **settings,
+        )
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
         self._clock: Clock = loop.clock if isinstance(loop, VirtualLoop) else SystemClock()
-        self.store = self.make_store(MemoryDatabase(self._clock))
+        self.store = await self._made_store(virtual=isinstance(loop, VirtualLoop))
         self._backend = NativeBackend(self.store, self._clock)
         self.client = Batuta(self._backend, self.store.open, self.store.close)
         await self.client.__aenter__()
-        await self._begin()
+        try:
+            await self._begin()
+        except BaseException:
+            await self.client.__aexit__(None, None, None)
+            await self._open.aclose()
+            raise
+        if isinstance(loop, VirtualLoop):
+            loop.explainers.append(self._explain)
+            self._open.callback(loop.explainers.remove, self._explain)
         return self
 
     async def __aexit__(
@@ -69,10 +109,22 @@ class Environment:
         # What a failed test left behind is not worth waiting for.
         await self.worker.stop(grace=None if error is None else 0.001)
         await self.client.__aexit__(None, None, None)
+        await self._open.aclose()
+
+    async def _made_store(self, *, virtual: bool) -> Store:
+        if self._kind == "memory":
+            return self.make_store(MemoryDatabase(self._clock))
+        folder = TemporaryDirectory(prefix="batuta-test-", dir=quick_folder(), ignore_cleanup_errors=True)
+        store = sqlite_store(Path(self._open.enter_context(folder), "batuta.db"), self._clock, virtual=virtual)
+        await store.migrate()
+        return store
 
     def make_store(self, database: MemoryDatabase) -> MemoryStore:
-        """The store of this environment. To be overridden by those who want it to fail."""
+        """The store of this environment, when it is in memory. To be overridden by those who want it to fail."""
         return MemoryStore(database)
+
+    def _explain(self) -> list[str]:
+        return what_runs_wait_for(self.store, by_code(self._workflows))
 
     @property
     def workflows(self) -> list[Workflow[..., Any]]:
@@ -91,10 +143,37 @@ class Environment:
         """`Batuta.start`."""
         return await self.client.start(workflow, *args, id=id, **options)
 
-    async def run(self, workflow: Workflow[..., R], /, *args: Any, **options: Any) -> R:
-        """Start, and wait for the result."""
-        handle = await self.client.start(workflow, *args, **options)
+    @overload
+    async def enqueue(self, job: Job[..., R] | JobCall[R], /, *args: Any, **options: Any) -> Handle[R]: ...
+    @overload
+    async def enqueue(self, job: str, /, *args: Any, **options: Any) -> Handle[Any]: ...
+    async def enqueue(self, job: Any, /, *args: Any, **options: Any) -> Handle[Any]:
+        """`Batuta.enqueue`."""
+        return await self.client.enqueue(job, *args, **options)
+
+    async def enqueue_many(self, calls: Iterable[JobCall[Any]], /, *, on_done: JobCall[Any] | None = None) -> Batch:
+        """`Batuta.enqueue_many`."""
+        return await self.client.enqueue_many(calls, on_done=on_done)
+
+    async def run(self, work: Workflow[..., R] | Job[..., R], /, *args: Any, **options: Any) -> R:
+        """Start a workflow, or enqueue a job, and wait for the result."""
+        handle = await self.begin(work, *args, **options)
         return await handle.result()
+
+    async def begin(self, work: Workflow[..., R] | Job[..., R], /, *args: Any, **options: Any) -> Handle[R]:
+        """Start a workflow, or enqueue a job."""
+        if isinstance(work, Job):
+            return await self.client.enqueue(work, *args, **options)
+        return await self.client.start(work, *args, **options)
+
+    async def get(self, id: str, workflow: Workflow[..., R] | Job[..., R] | None = None) -> Handle[Any]:
+        """`Batuta.get`: a run that a schedule or another run has begun, by its id."""
+        return await self.client.get(id, workflow)
+
+    @property
+    def schedules(self) -> Schedules:
+        """`Batuta.schedules`."""
+        return self.client.schedules
 
     # -- time
 
@@ -103,8 +182,12 @@ class Environment:
         """The time in the environment, UTC."""
         return _EPOCH + timedelta(microseconds=self._clock.now())
 
-    async def advance(self, seconds: float) -> None:
-        """Let that much time pass, with all that is due in it. Threads at work do not hold it up."""
+    async def advance(self, time: float | timedelta) -> None:
+        """Let that much time pass (seconds, or a timedelta), with all that is due in it.
+
+        Threads at work do not hold it up.
+        """
+        seconds = time.total_seconds() if isinstance(time, timedelta) else time
         loop = asyncio.get_running_loop()
         if isinstance(loop, VirtualLoop):
             await loop.let_pass(seconds)
@@ -130,6 +213,20 @@ class Environment:
         await self.store.retire(session.info.worker_id)
         await self._begin()
 
+    async def take_over(self, downtime: float = 0.0) -> None:
+        """The worker has dropped everything already. After `downtime` another one begins, and buries it."""
+        dead = self.worker.session
+        if dead is None:
+            raise RuntimeError("there was no worker that could have died")
+        await dead.abandoned()
+        await asyncio.sleep(downtime)
+        await self._begin()
+        heir = self.worker.session
+        if heir is None:
+            raise RuntimeError("the next worker has not begun")
+        async with self.store.heart(heir.info.worker_id) as heart:
+            await heart.bury([dead.info.worker_id])
+
     async def deploy(
         self,
         workflows: Sequence[Workflow[..., Any]] | None = None,
@@ -147,6 +244,6 @@ class Environment:
 
     async def _begin(self) -> None:
         self.worker = self._backend.worker(
-            self._workflows, self._activities, self._queues, self._schedules, **self._settings
+            self._workflows, with_doubles(self._activities), self._queues, self._schedules, **self._settings
         )
         await self.worker.start()

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
 from batuta.clock import SECOND, SystemClock
+from batuta.testing.stuck import where_tasks_wait
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -24,7 +25,7 @@ _ITS_OWN = 1  # file descriptors that every loop watches: the pipe that wakes it
 
 
 class Stuck(RuntimeError):
-    """Everything waits, and neither time nor a thread nor a socket can wake any of it."""
+    """Everything waits, and neither time nor a thread nor a socket can wake any of it. The message says who waits."""
 
 
 class VirtualClock:
@@ -54,6 +55,7 @@ class _SkippingSelector(selectors.BaseSelector):
         self.busy_threads = 0
         self.threads_hold_time = True
         self.idle: list[asyncio.Future[None]] = []
+        self.explain: Callable[[], list[str]] = list
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         found = self._real.select(0)
@@ -89,10 +91,8 @@ class _SkippingSelector(selectors.BaseSelector):
         """Nothing will happen by itself; a thread that we do not know of may still call."""
         found = self._real.select(_PATIENCE)
         if not found:
-            raise Stuck(
-                "everything in this test waits for something that cannot come: is a run parked "
-                "(look at `await handle.describe()`), or does nobody set what is awaited?"
-            )
+            why = "everything in this test waits for something that cannot come"
+            raise Stuck("\n  ".join([f"{why}:", *told]) if (told := self.explain()) else why)
         return found
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
@@ -119,6 +119,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._skipping = _SkippingSelector(self.clock)
         super().__init__(self._skipping)
         self._clock_resolution = 1 / SECOND
+        self._skipping.explain = self._explain
+        self.explainers: list[Callable[[], list[str]]] = []
+        """Asked for sentences when everything waits."""
+
+    def _explain(self) -> list[str]:
+        return [*where_tasks_wait(self), *(sentence for explain in self.explainers for sentence in explain())]
 
     def time(self) -> float:
         return self.clock.monotonic()

@@ -1,0 +1,96 @@
+"""When everything in a test waits: what for, and where."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Coroutine, Mapping
+from types import FrameType
+from typing import Any, TypeVar
+
+import batuta
+from batuta.authoring.definitions import Workflow
+from batuta.engine.machine import Machine, RunIdentity
+from batuta.engine.replay import Replay
+from batuta.errors import BatutaError
+from batuta.journal.records import Run, RunFilter
+from batuta.journal.states import OPEN, PARKED
+from batuta.journal.store import Store
+
+T = TypeVar("T")
+
+_SHOWN = 5
+_NOT_THE_TESTS = (os.path.dirname(batuta.__file__), os.path.dirname(asyncio.__file__))
+
+
+def where_tasks_wait(loop: asyncio.AbstractEventLoop) -> list[str]:
+    """The lines of the test's own tasks that wait."""
+    found = []
+    for task in asyncio.all_tasks(loop):
+        frame = _own_frame(task.get_coro())
+        if frame is not None:
+            code = frame.f_code
+            found.append(f"{code.co_qualname} waits at {os.path.basename(code.co_filename)}:{frame.f_lineno}")
+    return sorted(found)[:_SHOWN]
+
+
+def _own_frame(coro: Any) -> FrameType | None:
+    """The innermost frame that is neither ours nor asyncio's; None when the outermost is."""
+    found: FrameType | None = None
+    while coro is not None:
+        frame = getattr(coro, "cr_frame", None)
+        if frame is not None:
+            if not frame.f_code.co_filename.startswith(_NOT_THE_TESTS):
+                found = frame
+            elif found is None:
+                return None
+        coro = getattr(coro, "cr_await", None)
+    return found
+
+
+def what_runs_wait_for(store: Store, code: Mapping[str, Workflow[..., Any]]) -> list[str]:
+    """A sentence about each open run that no time will wake, as far as the store can be read without waiting."""
+    try:
+        page = _at_once(store.list_runs(RunFilter(states=tuple(OPEN)), None, _SHOWN))
+        return [_sentence(store, run, code) for run in page.runs]
+    except (BatutaError, _Waits):
+        return []
+
+
+def _sentence(store: Store, run: Run, code: Mapping[str, Workflow[..., Any]]) -> str:
+    what = f"run {run.id!r} of {run.name!r} is {run.state}"
+    if run.reason:
+        return f"{what}: {run.reason}"
+    if run.state in PARKED or run.head < 0:
+        return f"{what}: no worker here has taken it from queue {run.queue!r}" if run.head < 0 else what
+    workflow = code.get(run.code or run.name)
+    return what if workflow is None else f"{what}{_waits(store, run, workflow)}"
+
+
+def _waits(store: Store, run: Run, workflow: Workflow[..., Any]) -> str:
+    """What its code waits for, found by replay."""
+    machine = Machine(workflow, RunIdentity(run.run_id, run.id, run.queue, store.namespace))
+    try:
+        Replay(machine, _at_once(store.journal(run.run_id))).run()
+        pending = [f"activity {one.name!r}" for one in machine.activities.values()]
+        places = [*pending, *machine.loop.waiting()]
+        return f", waits for {'; '.join(places[:_SHOWN])}" if places else ""
+    except Exception:  # noqa: BLE001 - this is an explanation of another error, and must not replace it
+        return ""
+    finally:
+        machine.tear_down()
+
+
+class _Waits(Exception):
+    """The coroutine did not come to its end at once."""
+
+
+def _at_once(coro: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that never really waits."""
+    try:
+        coro.send(None)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    coro.close()
+    raise _Waits

@@ -1,0 +1,96 @@
+"""The pytest fixtures, in a pytest of their own: with a plugin for asyncio beside them and without."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CONFTEST = """
+import pytest
+
+pytest_plugins = ["batuta.testing.pytest"]
+
+
+@pytest.fixture
+def batuta_app():
+    from tests.testing.shop import app
+
+    return app
+"""
+
+TESTS = """
+import asyncio
+
+import pytest
+
+from batuta import InvalidInput
+from batuta.testing import double
+from tests.testing.shop import approval, approve, order, reserve
+
+
+async def test_an_app(batuta_env):
+    async with batuta_env(double(reserve, returns="some")) as env:
+        assert (await env.run(order, "tea")).startswith("some, ")
+
+
+class TestInAClass:
+    @pytest.mark.parametrize("answer", [True, False])
+    async def test_some_workflows(self, batuta_env, answer, tmp_path):
+        async with batuta_env(workflows=[approval], store="sqlite") as env:
+            handle = await env.start(approval)
+            await env.advance(30 * 86_400)
+            await handle.signal(approve, answer)
+            assert await handle.result() == ("approved" if answer else "declined")
+
+
+async def test_virtual_time(virtual_time):
+    await asyncio.sleep(1_000_000)
+
+
+def test_a_plain_function(virtual_time):
+    assert virtual_time(asyncio.sleep(1_000_000, "done")) == "done"
+"""
+
+NOTHING = """
+import pytest
+from batuta import InvalidInput
+
+pytest_plugins = ["batuta.testing.pytest"]
+
+
+def test_nothing_to_run(batuta_env):
+    with pytest.raises(InvalidInput, match="batuta_app"):
+        batuta_env()
+"""
+
+
+def outcome(folder: Path, *options: str) -> str:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null", *options, str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=50, check=False).stdout
+
+
+@pytest.mark.parametrize("options", [["-p", "no:asyncio"], ["-o", "asyncio_mode=auto"], ["-o", "asyncio_mode=strict"]])
+def test_async_tests_that_ask_for_a_fixture_run_in_virtual_time(tmp_path: Path, options: list[str]) -> None:
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_shop.py").write_text(TESTS)
+    said = outcome(tmp_path, *options)
+    assert "5 passed" in said, said
+
+
+def test_an_environment_without_anything_to_run_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "test_shop.py").write_text(NOTHING)
+    said = outcome(tmp_path)
+    assert "1 passed" in said, said
+
+
+def test_without_pytest_the_missing_extra_is_named() -> None:
+    program = "import sys; sys.modules['pytest'] = None; import batuta.testing; import batuta.testing.pytest"
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=False)
+    assert "MissingExtra" in said.stderr
+    assert "batuta[testing]" in said.stderr
+
+
+def test_the_kit_itself_does_not_need_pytest() -> None:
+    program = "import sys; import batuta.testing; sys.exit('pytest' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], timeout=50, check=False).returncode == 0
