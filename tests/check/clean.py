@@ -63,6 +63,10 @@ async def order(time: float, open: list[str], id: str, hash: str) -> str:
     names = sorted(NAMES)
     known = [name for name in sorted(set(open)) if name in NAMES]
     most = max(len(name) for name in NAMES)
+    mixed = set(open)
+    mixed = sorted(mixed)
+    for name in mixed:
+        await book(name, due)
     tasks = {asyncio.create_task(book(name, due)) for name in names}
     done, pending = await asyncio.wait(tasks)
     for task in done | pending:

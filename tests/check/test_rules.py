@@ -51,6 +51,14 @@ def test_every_rule_about_code_has_a_planted_fault() -> None:
     assert {code for code in RULES if code[1] not in "06"} == planted
 
 
+def test_the_page_tells_every_rule_and_its_fix() -> None:
+    page = (ROOT / "docs" / "concepts" / "check.md").read_text()
+    wanted = [
+        f"| {code} | {'warning' if rule.warning else ''} | {rule.title} | {rule.fix} |" for code, rule in RULES.items()
+    ]
+    assert not [row for row in wanted if row.replace("|  |", "| |") not in page]
+
+
 def test_a_module_is_found_by_its_name_without_being_imported() -> None:
     findings = Check(["tests.check.planted"]).findings()
     assert found(PLANTED, findings) == expected(PLANTED)
@@ -142,6 +150,9 @@ def test_code_that_is_nested_too_deeply_is_a_finding(tmp_path: Path) -> None:
         ("@workflow\nasync def f(a: dict, b: dict):\n    return list(a.keys() & b.keys())", "W404"),
         ("@workflow\nasync def f(a: list):\n    b = set(a)\n    return b.pop()", "W404"),
         ("@workflow\nasync def f(a: set[str]):\n    return ', '.join(a)", "W404"),
+        ("@workflow\nasync def f(a):\n    b = set(a)\n    b = b | {1}\n    return [*b]", "W404"),
+        ("A = {1}\nA = A | {2}\n@workflow\nasync def f():\n    return list(A)", "W404"),
+        ("A = B | {1}\nB = A | {2}\n@workflow\nasync def f():\n    return list(A)", "W404"),
         ("class A:\n    n = 0\n@workflow\nasync def f():\n    A.n += 1", "W405"),
         ("state = {}\n@workflow\nasync def f():\n    state['x'] = 1", "W405"),
         ("m = object()\n@workflow\nasync def f():\n    try:\n        ...\n    finally:\n        m.count()", "W401"),
@@ -175,7 +186,7 @@ def test_workflows_that_a_module_imports_are_checked_with_it(tmp_path: Path) -> 
 
 
 def test_what_is_not_there_is_told_by_name() -> None:
-    with pytest.raises(batuta.InvalidInput, match="there is no module 'no.such'"):
+    with pytest.raises(batuta.InvalidInput, match=r"there is no module 'no\.such'"):
         Check(["no.such"])
     with pytest.raises(batuta.InvalidInput, match="neither a module nor a file"):
         Check(["./nowhere.py"])

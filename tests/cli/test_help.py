@@ -12,6 +12,7 @@ from tests.cli.conftest import Cli
 
 HEAVY = {"asyncpg", "rich", "uvloop", "pydantic", "sqlite3"}
 LEAVES = [
+    "check",
     "demo",
     "worker",
     "migrate",

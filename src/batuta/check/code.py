@@ -123,44 +123,47 @@ class Code:
 
     # -- sets
 
-    def is_set(self, node: ast.AST | None, left: int = 8) -> bool:
-        """Whether a value is a set whose order is by chance. Sets of tasks are not: their order is counted."""
-        if not left or node is None:
-            return False
+    def is_set(self, node: ast.AST | None, assumed: frozenset[str] = frozenset()) -> bool:
+        """Whether a value is a set whose order is by chance. Sets of tasks are not: their order is counted.
+
+        `assumed`: variables that are asked about already, and are sets as far as they go by themselves.
+        """
         match node:
             case ast.Set(elts=elements):
                 return not any(map(is_task, elements))
             case ast.SetComp(elt=element):
                 return not is_task(element)
             case ast.Call(func=ast.Attribute(value=value, attr=method)) if method in _SET_METHODS:
-                return self.is_set(value, left - 1)
+                return self.is_set(value, assumed)
             case ast.Call(func=func, args=args):
                 return self.outside(func) in ("set", "frozenset") and not (args and _holds_task(args[0]))
             case ast.BinOp(left=one, right=other, op=ast.BitOr() | ast.BitAnd() | ast.Sub() | ast.BitXor()):
-                return self.is_set(one, left - 1) or self.is_set(other, left - 1) or _is_keys(one) or _is_keys(other)
+                return _is_keys(one) or _is_keys(other) or self.is_set(one, assumed) or self.is_set(other, assumed)
             case ast.IfExp(body=one, orelse=other):
-                return self.is_set(one, left - 1) or self.is_set(other, left - 1)
+                return self.is_set(one, assumed) or self.is_set(other, assumed)
             case ast.Name(id=name):
-                return self._is_set_name(name, left - 1)
+                return name in assumed or self._is_set_name(name, assumed | {name})
             case ast.Attribute():
-                return self._is_set_value(self.resolve(node), left - 1)
+                return self._is_set_value(self.resolve(node), assumed)
             case _:
                 return False
 
-    def _is_set_name(self, name: str, left: int) -> bool:
+    def _is_set_name(self, name: str, assumed: frozenset[str]) -> bool:
         for scope in reversed(self.scopes):
             if name in scope.annotations:
                 return self.is_set_type(scope.annotations[name])
             if name in scope.values:
-                return name not in scope.of_tasks and any(self.is_set(value, left) for value in scope.values[name])
+                return name not in scope.of_tasks and all(self.is_set(value, assumed) for value in scope.values[name])
             if name in scope.local:
                 return False
-        return self._is_set_value(self.resolve(ast.Name(id=name, ctx=ast.Load())), left)
+        return self._is_set_value(self.resolve(ast.Name(id=name, ctx=ast.Load())), assumed)
 
-    def _is_set_value(self, found: Found, left: int) -> bool:
-        if not isinstance(found, Definition) or found.kind is not Kind.VALUE:
+    def _is_set_value(self, found: Found, assumed: frozenset[str]) -> bool:
+        if not isinstance(found, Definition) or found.kind is not Kind.VALUE or not isinstance(found.node, ast.expr):
             return False
-        return isinstance(found.node, ast.expr) and Code(self.names, found.module).is_set(found.node, left)
+        key = f"{found.module.name}:{found.name}"
+        inner = frozenset(name for name in assumed if ":" in name) | {key}
+        return key in assumed or Code(self.names, found.module).is_set(found.node, inner)
 
     def is_set_type(self, annotation: ast.expr) -> bool:
         match annotation:

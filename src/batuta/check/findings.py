@@ -34,8 +34,8 @@ RULES = {
     "W303": Rule("asyncio.as_completed gives coroutines in an order by chance", "use batuta.as_completed"),
     "W304": Rule("a task that nobody keeps is dropped when the workflow ends", "keep it and await it", warning=True),
     "W401": Rule(
-        "touches the world where code also runs when the run leaves memory (`finally`, or `except` of GeneratorExit)",
-        "use `except Exception`, or await an activity, which is refused there when the run only leaves memory",
+        "touches the world in a block that also runs when the run only leaves memory",
+        "use `except Exception`, or await an activity",
     ),
     "W402": Rule("swallows cancellation and continue_as_new", "catch Exception, or raise again"),
     "W403": Rule("is not awaited: nothing happens", "put `await` before it"),

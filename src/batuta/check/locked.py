@@ -49,10 +49,16 @@ def shapes_of(check: Check) -> dict[str, Shaped]:
     """By name and version. Namesakes are told apart by their module and function."""
     found = [Shaped(workflow, _shape_of(workflow, check.names)) for workflow in check.workflows]
     often = Counter(shaped.code for shaped in found)
+    kept: dict[str, Shaped] = {}
     for shaped in found:
         if often[shaped.code] > 1:
             shaped.code += f" ({shaped.workflow.module.name}.{shaped.workflow.function.name})"
-    return {shaped.code: shaped for shaped in found}
+        code, number = shaped.code, 1
+        while shaped.code in kept:
+            number += 1
+            shaped.code = f"{code} {number}"
+        kept[shaped.code] = shaped
+    return kept
 
 
 def _shape_of(workflow: Workflow, names: Names) -> Shape:
