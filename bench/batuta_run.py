@@ -134,7 +134,7 @@ async def fill(task: Task) -> Figures:
 if __name__ == "__main__":
     from bench.asleep import asleep
     from bench.health import health
-    from bench.jobs import fairness
+    from bench.jobs import fairness, fairness_when_busy
     from bench.jobs import throughput as jobs
     from bench.kin import family, pairs
     from bench.kit import claim_month, demo_sweep
@@ -153,6 +153,7 @@ if __name__ == "__main__":
             "W5": asleep,
             "W9": jobs,
             "W10": fairness,
+            "W10-busy": fairness_when_busy,
             "W11": limited,
             "health": health,
             "slots": slots,

@@ -45,7 +45,11 @@ def answer(measures: Mapping[str, Measure]) -> NoReturn:
     if task.deadline:
         faulthandler.dump_traceback_later(task.deadline)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        figures = runner.run(measures[task.workload](task))
+        answer_now(runner.run(measures[task.workload](task)))
+
+
+def answer_now(figures: Figures) -> NoReturn:
+    """Print the figures and end, whatever is under way."""
     sys.stdout.write(json.dumps(figures) + "\n")
     sys.stdout.flush()
     os._exit(0)
@@ -98,16 +102,16 @@ class Countdown:
     """Tells when the last job of a burst was executed: nobody asks the database before, which would cost it time."""
 
     def __init__(self) -> None:
-        self._left, self._done = 0, asyncio.Event()
+        self.left, self._done = 0, asyncio.Event()
 
     def begin(self, jobs: int) -> None:
-        self._left = jobs
+        self.left = jobs
         self._done.clear()
 
     def one(self) -> None:
         """A job was executed."""
-        self._left -= 1
-        if self._left == 0:
+        self.left -= 1
+        if self.left == 0:
             self._done.set()
 
     async def wait(self) -> None:

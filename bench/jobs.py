@@ -6,12 +6,15 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
-from batuta import Batuta, JobCall, connect, job
-from bench.child import Countdown, Figures, Task, percentile
+from batuta import Batuta, Queue, connect, job
+from bench.child import Countdown, Figures, Task, answer_now, percentile
 
 WARM_UP: Final = 200
 FEW: Final = 100
 """How many the second key of W10 enqueues."""
+WORK_S, PLACES = 0.01, 20
+IN_FLOW: Final = 1_000
+"""How many of A's jobs are done when B comes."""
 ROUNDS_ALONE: Final = 5
 OPEN: Final = ("pending", "running", "waiting")
 
@@ -26,16 +29,19 @@ async def trivial(number: int) -> None:
 
 
 @job(result=False)
-async def timed(number: int) -> None:
+async def timed(number: int, seconds: float) -> None:
     """Says when it was begun, if somebody will ask."""
     if number >= 0:
         begun_at[number] = time.perf_counter()
+    if seconds:
+        await asyncio.sleep(seconds)
     countdown.one()
 
 
 @asynccontextmanager
-async def engine(url: str) -> AsyncIterator[Batuta]:
-    async with connect(url) as batuta, batuta.worker(jobs=[trivial, timed]):
+async def engine(url: str, places: int | None = None) -> AsyncIterator[Batuta]:
+    queue = Queue("default", per_worker=places)
+    async with connect(url) as batuta, batuta.worker(jobs=[trivial, timed], queues=[queue]):
         yield batuta
 
 
@@ -62,37 +68,59 @@ async def throughput(task: Task) -> Figures:
     return {"jobs_per_s": task.runs / took}
 
 
-def calls(numbers: Sequence[int], key: str) -> list[JobCall[None]]:
-    return [timed.call(number).with_options(key=key) for number in numbers]
+class Keys:
+    """A and B, who enqueue jobs of so many seconds into one queue."""
 
+    def __init__(self, batuta: Batuta, seconds: float) -> None:
+        self._batuta, self._seconds = batuta, seconds
 
-async def waits_of_b(batuta: Batuta) -> list[float]:
-    """B enqueues its few; how long each of them waited until it was begun, in ms."""
-    begun_at.clear()
-    enqueued = time.perf_counter()
-    await batuta.enqueue_many(calls(range(FEW), "B"))
-    while len(begun_at) < FEW:
-        await asyncio.sleep(0.001)
-    return [(at - enqueued) * 1000 for at in begun_at.values()]
+    async def enqueue(self, key: str, numbers: Sequence[int]) -> None:
+        calls = [timed.call(number, self._seconds).with_options(key=key) for number in numbers]
+        await self._batuta.enqueue_many(calls)
+
+    async def waits_of_b(self) -> float:
+        """B enqueues its few: the p99 of how long they waited until they were begun, in ms."""
+        begun_at.clear()
+        enqueued = time.perf_counter()
+        await self.enqueue("B", range(FEW))
+        while len(begun_at) < FEW:
+            await asyncio.sleep(0.001)
+        return percentile([(at - enqueued) * 1000 for at in begun_at.values()], 0.99)
+
+    async def alone(self) -> float:
+        """The median of several times."""
+        found = []
+        for _ in range(ROUNDS_ALONE):
+            countdown.begin(FEW)
+            found.append(await self.waits_of_b())
+            await done(self._batuta)
+        return sorted(found)[ROUNDS_ALONE // 2]
+
+    async def beside(self, many: int) -> float:
+        """While A's many jobs, which were there before, are in full flow. Leaves the rest of them."""
+        countdown.begin(many + FEW)
+        await self.enqueue("A", [-1] * many)
+        while countdown.left > many + FEW - IN_FLOW:
+            await asyncio.sleep(0.001)
+        return await self.waits_of_b()
 
 
 async def fairness(task: Task) -> Figures:
-    """W10: B alone, several times; then B while A has `runs` jobs before it in the same queue."""
-    async with engine(task.url) as batuta:
-        alone = []
-        for _ in range(ROUNDS_ALONE):
-            countdown.begin(FEW)
-            alone.append(percentile(await waits_of_b(batuta), 0.99))
-            await done(batuta)
-        countdown.begin(task.runs + FEW)
-        await batuta.enqueue_many(calls([-1] * task.runs, "A"))
-        beside = await waits_of_b(batuta)
-        waiting = await batuta.count(kind="job", states=OPEN)
-        await done(batuta)
-    p99_alone, p99_beside = sorted(alone)[len(alone) // 2], percentile(beside, 0.99)
-    return {
-        "alone_p99_ms": p99_alone,
-        "beside_p99_ms": p99_beside,
-        "beside_over_alone": p99_beside / p99_alone,
-        "left_of_a": float(waiting),
-    }
+    """W10: B alone; then B beside A, of whom `runs` jobs were there before, on a worker with so many places for jobs
+    that take some time."""
+    return await _fairness(task, WORK_S, PLACES)
+
+
+async def fairness_when_busy(task: Task) -> Figures:
+    """The same with jobs that do nothing and as many places as there are: the processor is what they share."""
+    return await _fairness(task, 0.0, None)
+
+
+async def _fairness(task: Task, seconds: float, places: int | None) -> Figures:
+    async with engine(task.url, places) as batuta:
+        keys = Keys(batuta, seconds)
+        alone, beside = await keys.alone(), await keys.beside(task.runs)
+        left = await batuta.count(kind="job", states=OPEN)
+        if not left:
+            raise RuntimeError("nothing of A was left when B was done: it was not beside A")
+        answer_now({"alone_p99_ms": alone, "beside_p99_ms": beside, "beside_over_alone": beside / alone})

@@ -23,6 +23,8 @@ PROCESSES: Final = 4
 LIMIT: Final = 50
 KEY_LIMIT: Final = 1
 KEYS: Final = 500
+WORK_S: Final = 0.001
+"""So that many are at work at once, as far as the limits allow it."""
 QUEUE: Final = "limited"
 WARM_UP: Final = 200
 OPEN: Final = ("pending", "running", "waiting")
@@ -37,7 +39,7 @@ class Marked:
     @job(queue=QUEUE, result=False)
     async def marked(self, key: str) -> None:
         os.write(self._file, f"B {key}\n".encode())
-        await asyncio.sleep(0)
+        await asyncio.sleep(WORK_S)
         os.write(self._file, f"E {key}\n".encode())
 
 

@@ -121,7 +121,10 @@ def _jobs(full: bool) -> list[Group]:
             Part("W9", "oban", runs=10_000, rounds=rounds, stores=("pg",)),
             Part("W11", "batuta", runs=5_000, rounds=rounds, stores=("pg",)),
         ),
-        (Part("W10", "batuta", runs=20_000, rounds=rounds),),
+        (
+            Part("W10", "batuta", runs=20_000, rounds=rounds),
+            Part("W10-busy", "batuta", runs=20_000, rounds=rounds),
+        ),
         (_health(full),),
         (Part("slots", "batuta", runs=1_000, rounds=1),),
     ]

@@ -26,10 +26,10 @@ async def render(scene: str) -> tuple[str, str]:
 
 
 @workflow
-async def heavy(scene: str) -> list[str]:
+async def heavy(scene: str) -> tuple[int, int, str, str]:
     primes, process = await count_primes(1000)
     image, key = await render(scene)
-    return [f"{primes} primes below 1000, in another process: {process != os.getpid()}", image, key]
+    return primes, process, image, key
 
 
 async def main(folder: Path) -> None:
@@ -38,8 +38,8 @@ async def main(folder: Path) -> None:
         there = batuta.worker(activities=[render], queues=["gpu"])  # on another machine, in real life
         async with here, there:
             handle = await batuta.start(heavy, "dawn")
-            counted, image, key = await handle.result()
-            print(counted)
+            primes, process, image, key = await handle.result()
+            print(f"{primes} primes below 1000, in another process: {process != os.getpid()}")
             print(f"{image}, executed by the worker of queue gpu")
             print(f"the key is the same wherever it runs: {key == f'{handle.run_id}:2:render'}")
 

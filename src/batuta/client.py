@@ -105,8 +105,8 @@ class Batuta:
         running, or was enqueued less than `unique_for` seconds ago, that one is given back instead. `debounce=5`, with
         `unique`: wait until there was no other call with that key for 5 seconds, and do what the last of them said;
         `debounce_limit`: for so long at most. `key`: what the limits per key of the queue count by, and what it is fair
-        between. `expires`: it times out when nobody has begun it by then. `retry`, `timeout`, `total_timeout`,
-        `heartbeat`: in place of the job's own.
+        between. `expires`: it times out when nobody has begun it for so long, from when it may begin on. `retry`,
+        `timeout`, `total_timeout`, `heartbeat`: in place of the job's own.
         `transaction`: a connection or session of your own, on the same database, in whose transaction it is enqueued:
         it exists if, and only if, that commits. Raises WrongTransaction, TransactionFailed, and your driver's errors.
         """

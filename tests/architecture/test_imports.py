@@ -8,7 +8,7 @@ from tests.architecture.source import Import, imports, modules
 
 FOUNDATION = ("errors", "clock", "ids", "serde", "settings", "telemetry", "failpoints")
 ROOMS = ("engine", "stores", "resilience", "cache", "bus", "backends", "flows")
-FRONT = ("app", "asgi", "connect", "client", "sync", "verify")
+FRONT = ("app", "asgi", "check", "connect", "client", "sync", "verify")
 
 RANK = (
     dict.fromkeys(FOUNDATION, 0)

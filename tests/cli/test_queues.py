@@ -1,6 +1,7 @@
 """`batuta queues` against SQLite."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ def test_queues_show_what_waits_in_them(cli: Cli) -> None:
 
 
 def test_limits_are_set_one_by_one_and_taken_away(cli: Cli) -> None:
+    cli("migrate")
     cli("queues", "limit", "mail", "--concurrency", "5", "--rate", "100/min")
     shown = document(cli, "queues", "limit", "mail", "--key-rate", "2/s", "--rate", "none")
     limits = ("concurrency", "key_concurrency", "rate", "key_rate")
@@ -38,6 +40,7 @@ def test_limits_are_set_one_by_one_and_taken_away(cli: Cli) -> None:
 
 
 def test_a_paused_queue_waits_until_it_is_resumed(cli: Cli, spawn: Spawn) -> None:
+    cli("migrate")
     paused = document(cli, "queues", "pause", "default", "--note", "stock-taking")
     assert (paused["paused"], paused["note"]) == (True, "stock-taking")
     spawn("worker", SHOP)
@@ -56,6 +59,23 @@ def test_a_queue_that_is_not_there_is_not_found(cli: Cli) -> None:
     assert "'nobody'" in result.stderr
 
 
+def test_a_queue_of_which_nothing_is_left_to_say_is_no_error(cli: Cli) -> None:
+    cli("migrate")
+    cli("queues", "pause", "mail")
+    assert document(cli, "queues", "resume", "mail")["paused"] is False
+    cli("queues", "limit", "mail", "--rate", "5/s")
+    assert document(cli, "queues", "limit", "mail", "--rate", "none")["rate"] is None
+    assert cli("queues", "resume", "mial").exit_code == NOT_FOUND
+
+
+@pytest.mark.parametrize("words", [["pause", "mail"], ["resume", "mail"], ["limit", "mail", "--rate", "5/s"]])
+def test_a_database_that_is_not_there_is_not_made(cli: Cli, words: list[str], tmp_path: Path) -> None:
+    place = tmp_path / "mistyped.db"
+    result = cli("queues", *words, "--url", f"sqlite:///{place}")
+    assert result.exit_code not in (OK, USAGE)
+    assert not place.exists()
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -65,6 +85,8 @@ def test_a_queue_that_is_not_there_is_not_found(cli: Cli) -> None:
         (["limit", "mail", "--key-concurrency", "0"], "key_concurrency=0"),
         (["limit", "mail", "--rate", "-5/min"], "rate '-5/min'"),
         (["limit", "mail", "--rate", "fast"], "100/min"),
+        (["limit", "mail", "--rate", "0/s"], "from 1 on"),
+        (["limit", "mail", "--rate", "1/0s"], "from 0.001 s"),
         (["limit", "mail", "--key-rate", "1/fortnight"], "units"),
         (["limit", "", "--rate", "1/s"], "queue ''"),
         (["pause", "a\nb"], "queue 'a\\nb'"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from batuta import InvalidInput, Queue, RunState, job, workflow
+from batuta import InvalidInput, Queue, Retry, RunState, activity_info, job, workflow
 from batuta.errors import DuplicateDefinition
 from batuta.testing import Environment
 from tests.engine.kit import jobs
@@ -93,6 +93,21 @@ async def test_a_start_into_a_limited_queue_waits_for_its_turn() -> None:
         assert max(at_once) == 2
 
 
+async def test_a_job_that_waits_for_its_next_attempt_holds_no_place_in_its_queue() -> None:
+    @job(retry=Retry(attempts=2, first=10, jitter=0))
+    async def shaky(fails: bool) -> str:
+        if fails and activity_info().attempt == 1:
+            raise LookupError
+        return "done"
+
+    async with jobs(shaky, queues=[Queue("default", concurrency=1)]) as env:
+        bad, good = await env.client.enqueue_many([shaky.call(True), shaky.call(False)])
+        await env.advance(1)
+        assert (await good.describe()).state is RunState.COMPLETED
+        assert (await bad.describe()).state is RunState.WAITING
+        assert await bad.result() == "done"
+
+
 async def test_limits_that_change_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "batuta.engine")
     queue = Queue("default", concurrency=2, rate="5/s")
@@ -144,3 +159,37 @@ async def test_a_rate_does_not_keep_the_worker_busy() -> None:
         await env.advance(100)
         await asyncio.gather(*(handle.result() for handle in batch))
         assert len(begun) == 3
+
+
+@job
+async def quick(n: int) -> None:
+    begun.append(n)
+
+
+async def test_jobs_of_a_key_with_many_do_not_begin_before_all_those_of_one_with_few() -> None:
+    async with jobs(quick) as env:
+        many = [quick.call(0).with_options(key="many") for _ in range(300)]
+        few = [quick.call(1).with_options(key="few") for _ in range(10)]
+        batch = await env.client.enqueue_many([*many, *few])
+        for handle in batch:
+            await handle.result()
+    assert begun.index(1) < 2
+    assert 1 not in begun[20:]
+
+
+async def test_a_queue_that_is_full_here_does_not_keep_the_worker_busy() -> None:
+    @job
+    async def long() -> None:
+        begun.append(1)
+        await asyncio.sleep(50)
+
+    async with jobs(long, queues=[Queue("default", per_worker=2)]) as env:
+        batch = await env.client.enqueue_many([long.call() for _ in range(6)])
+        await env.settle()
+        assert env.worker.session is not None
+        before = env.worker.session._poller.claims_begun
+        await env.advance(40)
+        assert len(begun) == 2
+        assert env.worker.session._poller.claims_begun - before < 5
+        await env.advance(120)
+        assert [(await handle.describe()).state for handle in batch] == [RunState.COMPLETED] * 6

@@ -23,6 +23,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"delay": "soon"}, "delay"),
     ({"at": datetime(2030, 1, 1)}, "no time zone"),  # noqa: DTZ001 - that is what is tested
     ({"at": 5}, "datetime"),
+    ({"at": datetime.max.replace(tzinfo=UTC)}, "too far away"),
     ({"at": datetime(2030, 1, 1, tzinfo=UTC), "delay": 1}, "together"),
     ({"debounce": 5}, "needs unique"),
     ({"unique_for": 5}, "needs unique"),
@@ -64,6 +65,8 @@ async def test_what_is_no_job_is_refused() -> None:
             lambda: env.client.enqueue(""),
             lambda: env.client.enqueue(send.call("ana"), "more"),
             lambda: env.client.enqueue_many(["send"]),  # type: ignore[list-item]  # that is what is tested
+            lambda: env.client.enqueue_many([send.call("ana")], on_done=send.call("bo").with_options(delay=5)),
+            lambda: env.client.enqueue_many([send.call("ana")], on_done=send.call("bo").with_options(expires=5)),
             lambda: env.client.enqueue_many([send.call("ana")], on_done=send),  # type: ignore[arg-type]  # the same
         ]
         for each in wrong:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batuta import Batch, Retry, RunState, batch_info, checkpoint, failpoints, job, last_checkpoint, progress
+from batuta import Batch, JobCall, Retry, RunState, batch_info, checkpoint, failpoints, job, last_checkpoint, progress
 from batuta.errors import OutcomeUnknown, StoreUnavailable
 from batuta.journal.records import RunFilter
 from batuta.testing import Environment
@@ -96,7 +96,7 @@ class Moment:
 
 
 async def begin(env: Environment, moment: Moment) -> Batch:
-    calls = [
+    calls: list[JobCall[Any]] = [
         quick.call("a").with_options(id="a"),
         shaky.call("b").with_options(id="b"),
         copy.call().with_options(id="copy"),

@@ -29,6 +29,7 @@ from batuta import (
 from batuta.errors import NotSerialisable
 from batuta.journal.entries import EntryKind
 from batuta.testing import Environment
+from batuta.verify.replaying import export_run, replay_exported
 from tests.engine.kit import jobs
 
 seen: list[Any] = []
@@ -300,6 +301,27 @@ async def test_a_job_that_nobody_has_begun_in_time_expires() -> None:
 # -- unique, debounce
 
 
+async def test_a_job_does_not_expire_before_it_may_begin() -> None:
+    async with jobs(send) as env:
+        later = await env.client.enqueue(send, "ana", delay=60, expires=10)
+        timed = await env.client.enqueue(send, "bo", at=env.now + timedelta(seconds=60), expires=10)
+        calm = await env.client.enqueue(send, "cy", unique="cy", debounce=60, expires=10)
+        await env.advance(65)
+        assert [await one.result() for one in (later, timed, calm)] == ["sent to ana", "sent to bo", "sent to cy"]
+
+
+async def test_a_callback_does_not_expire_while_its_batch_goes_on() -> None:
+    @job(expires=10)
+    async def report() -> int:
+        return (await batch_info()).total
+
+    async with jobs(send, report) as env:
+        batch = await env.client.enqueue_many([send.call("ana").with_options(delay=60)], on_done=report.call())
+        await env.advance(65)
+        assert batch.done is not None
+        assert await batch.done.result() == 1
+
+
 async def test_of_unique_jobs_one_waits_at_a_time() -> None:
     async with jobs(send) as env:
         first = await env.client.enqueue(send, "ana", unique="a", delay=5)
@@ -544,3 +566,13 @@ async def test_a_job_that_nobody_has_says_so() -> None:
         assert "no live worker of this queue has job 'send' (they have: compute)" in (await handle.describe()).reason
         other = await env.client.enqueue(send, "ana", queue="nowhere")
         assert "no live worker works on queue 'nowhere'" in (await other.describe()).reason
+
+
+async def test_a_journal_of_a_job_is_replayed_without_its_code() -> None:
+    async with jobs(send) as env:
+        batch = await env.client.enqueue_many([send.call("ana"), send.call("bo", 99)])
+        await env.advance(100)
+        for handle in batch:
+            exported = await export_run(env.store, handle.run_id)
+            assert (await replay_exported({}, exported)).verdict == "ok"
+        assert [run.state for run in (await env.client.list(kind="job")).runs] == [RunState.FAILED, RunState.COMPLETED]

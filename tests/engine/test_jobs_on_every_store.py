@@ -257,6 +257,13 @@ async def test_a_worker_keeps_its_own_limit(arena: Arena) -> None:
     assert crowd.most["all"] == 3
 
 
+async def test_a_run_that_leaves_makes_room_for_the_next_at_once(arena: Arena) -> None:
+    client = await arena.client()
+    batch = await client.enqueue_many([send.call(f"{n}") for n in range(100)])
+    await arena.worker(client, send, queues=[Queue("default", per_worker=1)], heartbeat=300, lease=1000)
+    await asyncio.gather(*(handle.result(20) for handle in batch))
+
+
 async def test_a_rate_is_kept_and_everything_is_done(arena: Arena) -> None:
     client = await arena.client()
     batch = await client.enqueue_many([send.call(f"{n}") for n in range(9)])

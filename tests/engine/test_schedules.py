@@ -188,6 +188,8 @@ async def test_options_of_a_workflow_are_none_of_a_job() -> None:
         Schedule("s", every(60), tick, heartbeat=5)
     with pytest.raises(InvalidSchedule, match="unknown options unique"):
         Schedule("s", every(60), send, "a", unique="k")
+    with pytest.raises(InvalidSchedule, match="unknown options delay"):
+        Schedule("s", every(60), send.call("a").with_options(delay=5, tags={"a": "b"}))
     with pytest.raises(InvalidInput):
         Schedule("s", every(60), send, object())
 

@@ -53,6 +53,8 @@ class JobRequest(Struct, kw_only=True):
 
 
 _OVERRIDES = ("retry", "timeout", "total_timeout", "heartbeat")
+_LAST_YEAR = 9000
+_TIMES = ("delay", "at", "debounce", "expires")
 _OPTIONS = frozenset(JobRequest.__struct_fields__) - {"job", "input", "overrides"} | set(_OVERRIDES)
 
 
@@ -85,7 +87,11 @@ def callback_request(call: object, limit: int) -> JobRequest | None:
         return None
     if not isinstance(call, JobCall):
         raise InvalidInput(f"on_done={call!r} must be a call of a job, such as report.call()")
-    return call_request(call, call.options, limit)
+    if given := [name for name in _TIMES if call.options.get(name) is not None]:
+        raise InvalidInput(f"on_done= cannot have {', '.join(given)}: it begins when the batch has ended")
+    request = call_request(call, call.options, limit)
+    request.expires = None  # how long that takes says nothing about how long it waits
+    return request
 
 
 def call_request(call: JobCall[Any], options: dict[str, Any], limit: int) -> JobRequest:
@@ -151,6 +157,8 @@ def _check_time(options: dict[str, Any]) -> None:
         raise InvalidInput(f"at={at!r} must be a datetime with a time zone, such as datetime(2020, 1, 1, tzinfo=UTC)")
     if at.utcoffset() is None:
         raise InvalidInput(f"at={at!r} has no time zone, so nobody knows which moment it is: give tzinfo=")
+    if at.year > _LAST_YEAR:
+        raise InvalidInput(f"at={at!r} is too far away: the last year is {_LAST_YEAR}")
 
 
 _NEEDS = {

@@ -56,9 +56,10 @@ class Rate(Struct, frozen=True):
                 f"(units: {', '.join(_UNITS)})"
             )
         try:
-            return cls(int(found[1]), float(found[2] or 1) * unit)
+            count, units = int(found[1]), float(found[2] or 1)
         except ValueError:
             raise InvalidInput(f"rate {text!r} has no number before its unit that can be read") from None
+        return cls(count, units * unit)
 
 
 def stored_rate(rate: object) -> StoredRate | None:

@@ -91,6 +91,8 @@ class Schedule:
 def _request(id: str, target: Any, args: tuple[Any, ...], options: dict[str, Any]) -> StartRequest | JobRequest:
     is_job = isinstance(target, Job | JobCall) or (isinstance(target, str) and target.startswith(_JOB))
     known = _OF_JOBS if is_job else _OF_WORKFLOWS
+    if isinstance(target, JobCall):
+        options = target.options | options
     if unknown := options.keys() - set(known):
         raise InvalidSchedule(
             f"schedule {id!r} has unknown options {', '.join(sorted(unknown))}: there are overlap, catch_up, jitter, "

@@ -10,7 +10,8 @@ from batuta.cli.lazy import LazyGroup
 EXIT_CODES = """\b
 Exit codes:
   0  it went well
-  1  the run did not complete or refuses what was asked of it, or verify, replay or backup found something
+  1  the run did not complete or refuses what was asked of it, or check, verify, replay or backup
+     found something
   2  the command or its input is wrong
   3  there is no such run, queue or schedule
   4  the database cannot be used (away, full, or of another version)"""
@@ -18,6 +19,7 @@ Exit codes:
 COMMANDS = {
     "activities": ("batuta.cli.activities:activities", "Complete and fail activities from outside, by token."),
     "backup": ("batuta.cli.backup:backup", "Copy a SQLite database while workers write to it."),
+    "check": ("batuta.cli.check:check", "Check workflow code: rules, shapes, and journals of a database."),
     "demo": ("batuta.cli.demo.command:demo", "Kill a worker in the middle of an order and watch another finish it."),
     "jobs": ("batuta.cli.jobs:jobs", "Enqueue, list, show, cancel and retry jobs."),
     "migrate": ("batuta.cli.migrate:migrate", "Create the tables, or bring them up to date."),

@@ -14,6 +14,7 @@ from batuta.errors import InvalidInput, UnknownQueue
 
 if TYPE_CHECKING:
     from batuta.authoring.queues import QueueInfo
+    from batuta.client import Batuta
 
 queues = LazyGroup(
     "queues",
@@ -65,7 +66,7 @@ def limit(place: Place, /, name: str, **given: str | None) -> None:
     They hold for all workers together, from the next run that is taken on. A worker that declares limits for the queue
     in its code sets them again when it starts.
     """
-    limits = {option: _limit(option, text) for option, text in given.items() if text is not None}
+    limits: dict[str, Any] = {option: _limit(option, text) for option, text in given.items() if text is not None}
     if not limits:
         raise InvalidInput("nothing to set: give --concurrency, --key-concurrency, --rate or --key-rate")
     _answer(place, asyncio.run(_change(place, name, "limit_queue", **limits)))
@@ -85,7 +86,7 @@ def pause(place: Place, name: str, note: str) -> None:
 @placed
 def resume(place: Place, name: str) -> None:
     """Let the paused queue NAME go on."""
-    _answer(place, asyncio.run(_change(place, name, "resume_queue")))
+    _answer(place, asyncio.run(_change(place, name, "resume_queue", is_known=True)))
 
 
 def _limit(option: str, text: str) -> str | int | None:
@@ -105,16 +106,30 @@ async def _queues(place: Place) -> Sequence[QueueInfo]:
 
 
 async def _queue(place: Place, name: str) -> QueueInfo:
-    for found in await _queues(place):
+    async with place.client() as client:
+        return await _find(client, name)
+
+
+async def _find(client: Batuta, name: str) -> QueueInfo:
+    for found in await client.queues():
         if found.name == name:
             return found
     raise UnknownQueue(name)
 
 
-async def _change(place: Place, name: str, verb: str, **values: Any) -> QueueInfo:
-    async with place.client(migrate=True) as client:
+async def _change(place: Place, name: str, verb: str, *, is_known: bool = False, **values: Any) -> QueueInfo:
+    # No tables are made: in a database that nobody works on, a pause would hold nobody back.
+    async with place.client() as client:
+        if is_known:
+            await _find(client, name)
         await getattr(client, verb)(name, **values)
-    return await _queue(place, name)
+        try:
+            return await _find(client, name)
+        except UnknownQueue:  # it is empty, and has no limits any more
+            from batuta.engine.queues import queue_info
+            from batuta.journal.queues import QueueView
+
+            return queue_info(QueueView(name=name))
 
 
 def _answer(place: Place, found: QueueInfo) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,7 +36,7 @@ def replay(place: Place, target: str, files: tuple[Path, ...], workflow: str | N
     results = asyncio.run(_replay(place, target, files, workflow, limit))
     bad = [one for one in results if one.verdict != "ok"]
     document = {"replayed": len(results), "ok": len(results) - len(bad), "runs": bad}
-    place.answer(document, lambda console: _show(console, results, bad))
+    place.answer(document, lambda console: show_differences(console, results, bad))
     raise SystemExit(FAILED if bad else OK)
 
 
@@ -77,7 +77,8 @@ async def _from_store(
         yield exported
 
 
-def _show(console: Any, results: list[Replayed], bad: list[Replayed]) -> None:
+def show_differences(console: Any, results: Sequence[Replayed], bad: Sequence[Replayed]) -> None:
+    """The journals that do not fit, and how many did."""
     for one in bad[:_SHOWN]:
         version = f" version {one.version}" if one.version else ""
         console.print(f"{one.verdict}: run {one.id} ({one.run_id}), workflow {one.workflow}{version}")

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+SHORT_WAIT = 1.0
+"""A run that is one call, and waits longer for its next attempt, leaves memory and its place in its queue."""
+
 CANCELLED = "its call or its run was cancelled"
 ENDED = "its run has ended"
 DROPPED = "its run is not this worker's any more"

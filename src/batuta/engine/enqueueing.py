@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from batuta.authoring.enqueueing import JobOverrides, JobRequest
 from batuta.authoring.jobs import job_code
 from batuta.clock import SECOND
-from batuta.engine.rows import small
+from batuta.engine.rows import expiry, small
 from batuta.ids import new_run_id, seed_of
 from batuta.journal.entries import Body, StartInfo
 from batuta.journal.records import IfExists, NewRun, RunKind
@@ -40,14 +40,14 @@ def job_run(request: JobRequest, now: int = 0) -> NewRun:
     )
     if request.delay or request.at is not None:
         new.delay = max(0, request.at - now) if request.at is not None else round(request.delay * SECOND)
-    if request.expires is not None:
-        new.expires = round(request.expires * SECOND)
     if request.tags:
         new.tags = small(request.tags, "option 'tags'")
     if request.memo is not None:
         new.memo = small(request.memo, "option 'memo'")
     if request.unique is not None:
         _make_unique(new, request)
+    if request.expires is not None:
+        new.expires = expiry(request.expires, new.delay)
     return new
 
 

@@ -17,7 +17,7 @@ from batuta.authoring.attempt import CompleteLater
 from batuta.authoring.definitions import Activity, Place
 from batuta.authoring.failures import to_failure
 from batuta.clock import SECOND
-from batuta.engine.calls import CANCELLED, OVERDUE, STOPPED, Call, fatal, last_beats, timeout
+from batuta.engine.calls import CANCELLED, OVERDUE, SHORT_WAIT, STOPPED, Call, fatal, last_beats, timeout
 from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.deadlines import Deadlines
 from batuta.engine.generators import turns
@@ -368,7 +368,7 @@ class Executor:
             failure.message,
         )
         self._try_again_in(delay, call)
-        if delay > self._settings.keep_in_memory:
+        if delay > (SHORT_WAIT if call.run.is_call else self._settings.keep_in_memory):
             call.run.call_waits()
         call.run.hand_back_when_draining()
 

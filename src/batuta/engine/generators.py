@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator
 from typing import Any, cast
 
 from batuta.engine.loop import RunLoop
@@ -34,14 +33,16 @@ def _hold_generator(generator: AsyncGenerator[Any, Any]) -> None:
     cast(RunLoop, _get_running_loop()).hold_generator(generator)
 
 
-@contextmanager
-def turns() -> Iterator[None]:
+class turns:  # noqa: N801 - a context manager; written out, for it is passed in every round of the event loop
     """Many turns, one after the other: what they all need is set once. No async generator may begin between them."""
-    hooks, loop = hook_generators(), _get_running_loop()
-    hooked.loop = loop
-    try:
-        yield
-    finally:
-        if hooked.loop is loop:
+
+    __slots__ = ("_hooks", "_loop")
+
+    def __enter__(self) -> None:
+        self._hooks = hook_generators()
+        self._loop = hooked.loop = _get_running_loop()
+
+    def __exit__(self, *_: object) -> None:
+        if hooked.loop is self._loop:
             hooked.loop = None
-        sys.set_asyncgen_hooks(*hooks)
+        sys.set_asyncgen_hooks(*self._hooks)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -15,6 +15,8 @@ from batuta.journal.records import RunKind, Tape, WorkerInfo
 from batuta.settings import Settings
 
 _AVOID_SECONDS = 5.0
+_FAIR_BATCH = 100
+"""Jobs that are claimed at once where there are flow keys: what is claimed of one key, the others wait for."""
 
 
 class Intake:
@@ -34,16 +36,20 @@ class Intake:
         """Runs in memory that are one call."""
         calls = {code: one for code, one in workflows.items() if isinstance(one, RoutedCall)}
         self._places = _places({one.activity.place for one in calls.values()}, settings)
-        self._most_leaving = 2 * settings.claim_batch
+        self._batch, self._fair_batch = settings.claim_batch, min(settings.claim_batch, _FAIR_BATCH)
+        self.keyed = False
+        """The last look brought runs with flow keys."""
         self._info = info
         self._other_work = replace(info, code={code: mark for code, mark in info.code.items() if code not in calls})
         self._has_calls, self._has_others = bool(calls), len(calls) < len(workflows)
 
     # -- so many of a queue
 
-    def expect(self, tapes: Iterable[Tape], *, sign: int = 1) -> None:
+    def expect(self, tapes: Sequence[Tape], *, sign: int = 1) -> None:
         """Claimed runs that are on their way into memory, where they `enter`; with the sign -1: they are there."""
         if self._has_calls or self._limits:
+            if sign > 0:
+                self.keyed = any(tape.run.flow_key for tape in tapes)
             for tape in tapes:
                 if tape.run.kind is not RunKind.WORKFLOW:
                     self.calls += sign
@@ -71,6 +77,11 @@ class Intake:
             return None
         return {queue: max(0, limit - self._taken[queue]) for queue, limit in self._limits.items()}
 
+    def still_open(self, info: WorkerInfo) -> WorkerInfo:
+        """The worker without those of its queues that it can take no more from."""
+        full = {queue for queue, limit in self._limits.items() if self._taken[queue] >= limit}
+        return replace(info, queues=[queue for queue in info.queues if queue not in full]) if full else info
+
     def may_start(self, queue: str, workflow: Workflow[..., Any], now: float, *, claiming: bool) -> bool:
         """Whether a start into that queue may be owned at once, as far as the queue and the places go."""
         if self._avoided and self._avoided.get(queue, 0.0) > now:
@@ -88,8 +99,10 @@ class Intake:
 
     def appetite(self, runs: Iterable[LiveRun]) -> tuple[WorkerInfo, int | None]:
         """As whom to claim, and how many at most; None: as many as fit. 0: nothing now, until a run leaves."""
-        if self.calls <= self._places:
-            return self._info, 2 * self._places - self.calls if self._has_calls else None
+        if not self._has_calls:
+            return self._info, None
+        if self.calls <= self._places and not self.keyed:
+            return self._info, 2 * self._places - self.calls
         here = leaving = 0
         for run in runs:
             if run.is_call:
@@ -98,8 +111,9 @@ class Intake:
                 else:
                     here += 1
         room = 2 * self._places - here
-        if leaving < self._most_leaving and room * 4 > self._places:
-            return self._info, room
+        batch = self._fair_batch if self.keyed else self._batch
+        if leaving < 2 * batch and room * 4 > self._places:
+            return self._info, min(room, batch)
         return self._other_work, None if self._has_others else 0
 
 

@@ -22,11 +22,13 @@ from batuta.authoring.enqueueing import JobOverrides
 from batuta.authoring.failures import to_failure
 from batuta.authoring.jobs import Job, job_code
 from batuta.authoring.options import ActivityOptions
-from batuta.engine.calls import Call, fatal
+from batuta.clock import SECOND
+from batuta.engine.calls import SHORT_WAIT, Call, fatal
 from batuta.engine.live import PYTHON, Effect, LiveRun
 from batuta.engine.machine import Machine, PendingActivity, RunIdentity
 from batuta.engine.replay import Replay
 from batuta.engine.routes import RoutedCall
+from batuta.engine.waiting import next_wake, only_waits
 from batuta.errors import InvalidInput, WorkerError
 from batuta.failpoints import failpoint
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, encode_entry
@@ -164,6 +166,15 @@ class CallRun(LiveRun):
             )
             return _FAILED
         return kind
+
+    def call_waits(self) -> None:
+        """Sooner than a workflow: there is nothing in memory that is worth keeping, and others may have its place."""
+        if not (self._host.draining or self.leaving or self.reading) and self.ready and only_waits(self):
+            when = next_wake(self)
+            if when is None or when > self._host.clock.now() + int(SHORT_WAIT * SECOND):
+                self.leave(when)
+                return
+        super().call_waits()
 
     # -- its batch
 

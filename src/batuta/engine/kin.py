@@ -19,6 +19,7 @@ from batuta.authoring.starting import LARGEST_MEMO, name_version_input
 from batuta.clock import SECOND
 from batuta.engine.loop import RunFuture
 from batuta.engine.routes import Route, routed_run
+from batuta.engine.rows import expiry
 from batuta.errors import AlreadyStarted, BatutaError, InvalidInput, Nondeterministic, RunClosed, UnknownRun
 from batuta.ids import RunId, derived_run_id, seed_of
 from batuta.journal.entries import Body, Command, CommandKind, StartInfo
@@ -275,9 +276,9 @@ class Kin:
             parent_policy=options.policy,
             code=code_of(pending.name, pending.version),
             flow_key=options.key,
-            expires=round((options.expires or 0) * SECOND),
             if_exists=IfExists.RESTART,
         )
+        new.expires = expiry(options.expires, new.delay)
         new.start = start_body(new, pending.data, Raw(json.encode(options.retry)) if options.retry else UNSET)
         return new
 

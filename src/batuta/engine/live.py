@@ -62,35 +62,9 @@ class LiveRun:
     early = is_call = False
     """As a CallRun says."""
 
-    __slots__ = (
-        "_again",
-        "_crc",
-        "_held_up",
-        "_host",
-        "_kept",
-        "alarm",
-        "backlog",
-        "calls",
-        "change",
-        "completion",
-        "deadline",
-        "durable",
-        "effects",
-        "epoch",
-        "head",
-        "identity",
-        "lacking",
-        "last",
-        "leaving",
-        "machine",
-        "parent",
-        "patient",
-        "reading",
-        "ready",
-        "run_id",
-        "seen",
-        "starting",
-        "workflow",
+    __slots__ = tuple(
+        "_again _crc _held_up _host _kept alarm backlog calls change completion deadline durable effects epoch head "
+        "identity lacking last leaving machine parent patient reading ready run_id seen starting workflow".split()
     )
 
     def __init__(self, host: Host, workflow: Workflow[..., Any], identity: RunIdentity, epoch: int) -> None:
@@ -177,13 +151,17 @@ class LiveRun:
         if self._host.draining:
             self.hand_back()
             return
-        send_again(self)  # before any turn: what that one sends comes after it
-        answered = answered_early(self, messages, attempts)
-        for seq in list(self.machine.activities):
-            if seq in self.machine.activities:  # resuming another one may have caused a turn
-                tries = [a for a in attempts if a.seq == seq]
-                self._host.executor.resume(self, seq, tries, answered=seq in answered)
-        self.receive(messages)
+        machine = self.machine
+        if machine.kin is not None:
+            send_again(self)  # before any turn: what that one sends comes after it
+        if machine.activities:
+            answered = answered_early(self, messages, attempts)
+            for seq in list(machine.activities):
+                if seq in self.machine.activities:  # resuming another one may have caused a turn
+                    tries = [a for a in attempts if a.seq == seq]
+                    self._host.executor.resume(self, seq, tries, answered=seq in answered)
+        if messages:
+            self.receive(messages)
         if self.head >= 0:
             self.wake(self._host.clock.now())
 
@@ -370,7 +348,8 @@ class LiveRun:
             if self.backlog or self._too_far_ahead():
                 self._held_up = True  # `settled` comes back here
                 return
-            failpoint("timer.fired")
+            if failpoints.armed is not None:
+                failpoint("timer.fired")
             self.deliver(EntryKind.TIMER_FIRED, Body(seq=timer[1]))
         if not self.leaving:
             self._after_turn()
@@ -563,22 +542,26 @@ class LiveRun:
         self.wake(self._host.clock.now())
 
     def _gone(self, move: Move) -> None:
-        if move.state in CLOSED:
-            failpoint("close.durable")
-            self.completion.settle(move.state, self.machine.outcome)
-            self._host.waiters.settle(self.run_id, (move.state, self.machine.outcome))
-            told = parent_message(self, move)
-            if told is not None and self.parent is not None:
-                self._host.tell(self.parent[0], told)
+        host, machine, closed = self._host, self.machine, move.state in CLOSED
+        if closed:
+            if failpoints.armed is not None:
+                failpoint("close.durable")
+            self.completion.settle(move.state, machine.outcome)
+            host.waiters.settle(self.run_id, (move.state, machine.outcome))
+            if self.parent is not None and (told := parent_message(self, move)) is not None:
+                host.tell(self.parent[0], told)
         else:
             self.completion.lose()
         self.leaving = True
-        self._host.disarm(self)
-        self._host.executor.cancel_all(self, ENDED)
-        self.machine.tear_down()
-        self._host.forget(self, move.wake_at if move.state not in CLOSED else None)
-        self._host.waiters.look_for(self.run_id)
-        failpoint("evict.after")
+        if self.alarm is not None:
+            host.disarm(self)
+        if self.calls:
+            host.executor.cancel_all(self, ENDED)
+        machine.tear_down()
+        host.forget(self, None if closed else move.wake_at)
+        host.waiters.look_for(self.run_id)
+        if failpoints.armed is not None:
+            failpoint("evict.after")
 
     def drop(self, error: BaseException | None = None) -> None:
         """It is not ours any more: forget it without a word to the store. Whoever waits for it looks there."""

@@ -181,13 +181,17 @@ class RunLoop(asyncio.AbstractEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Any, *args: Any, context: Any = None
     ) -> RunTimerHandle:
-        return self.call_at(self.time() + delay, callback, *args, context=context)
+        now = self._host.seconds()
+        return self._timer(now, now + delay, callback, args, context)
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: Any = None
     ) -> RunTimerHandle:
+        return self._timer(self._host.seconds(), when, callback, args, context)
+
+    def _timer(self, now: float, when: float, callback: Any, args: Any, context: Any) -> RunTimerHandle:
         handle = RunTimerHandle(self._host, when, callback, args, context or contextvars.copy_context())
-        handle.seq = self._host.set_timer(handle, when - self.time())
+        handle.seq = self._host.set_timer(handle, when - now)
         return handle
 
     def fire(self, handle: RunTimerHandle) -> None:
@@ -230,7 +234,18 @@ class RunLoop(asyncio.AbstractEventLoop):
 
     def has_ended(self) -> bool:
         """Whether nothing in it is suspended: tearing it down runs no code of the workflow."""
-        return not self._generators and all(task.done() for task in self._tasks.values())
+        if self._generators:
+            return False
+        for task in self._tasks.values():  # noqa: SIM110 - a generator for it costs more than all the rest
+            if not task.done():
+                return False
+        return True
+
+    def let_go(self) -> None:
+        """Tear down what has ended."""
+        self._torn_down = True
+        self._tasks.clear()
+        self._ready.clear()
 
     def tear_down(self) -> None:
         """Close everything that is suspended, in order. Their `finally` blocks run; what they call must refuse."""

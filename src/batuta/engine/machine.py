@@ -543,7 +543,7 @@ class Machine:
         self._shut = "gone"
         if hasattr(self, "loop"):
             if self.loop.has_ended():
-                self.loop.tear_down()
+                self.loop.let_go()
             else:
                 self._unwind()
             # Machine, loop, main task and context refer to each other: leave nothing for the collector.

@@ -35,7 +35,7 @@ from batuta.engine.following import last_of_chain
 from batuta.engine.guests import Entering
 from batuta.engine.queues import change_limits, queue_info
 from batuta.engine.relations import CANCEL_AGAIN
-from batuta.engine.rows import small
+from batuta.engine.rows import expiry, small
 from batuta.engine.session import Session
 from batuta.engine.slots import Plan
 from batuta.engine.starter import Starter, until_known
@@ -341,9 +341,9 @@ def _new_run(request: StartRequest) -> tuple[NewRun, Body]:
         tags=small(request.tags, "option 'tags'") if request.tags else "{}",
         memo=small(request.memo, "option 'memo'") if request.memo is not None else "null",
         flow_key=request.key,
-        expires=round((request.expires or 0) * SECOND),
         if_exists=request.if_exists,
     )
+    new.expires = expiry(request.expires, new.delay)
     start = StartInfo(request.workflow, seed_of(run_id), key_base, version=request.version, timeout=new.timeout)
     start.execution_timeout = new.execution_timeout
     if request.retry is not None:

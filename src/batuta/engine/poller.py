@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -11,7 +13,7 @@ from batuta.clock import SECOND
 from batuta.errors import StoreError
 from batuta.failpoints import failpoint
 from batuta.ids import jitter
-from batuta.journal.records import WorkerInfo
+from batuta.journal.records import Tape, WorkerInfo
 
 if TYPE_CHECKING:
     from batuta.engine.session import Session
@@ -23,6 +25,7 @@ _LONGEST_PAUSE = 10.0
 _HELD_PAUSE = 1.0
 _SHORTEST_PAUSE = 0.001
 _LONGEST_REST = 0.2
+_OTHERS_PAUSE = 0.05
 _SLICE = 32
 """Runs that are brought into memory before others get their turn on the event loop."""
 
@@ -37,9 +40,14 @@ class Poller:
         """Whether the last look found more than could be taken, or no look was made yet."""
         self.claims_begun = self.claims_ended = 0
         """While one is under way the store may know of runs that we do not have yet."""
+        self._loaded = 0
+        """Runs of the last claim that are about to be brought into memory."""
         self._wake = asyncio.Event()
         self._held = False
         """The last look had to leave what a limit held back."""
+        self._full = False
+        """This worker can take no more from one of its queues, whatever waits there, until a run leaves."""
+        self._others_at = 0.0
         self._rest = 0.0
         """How long not to look though a run has left: places that become free one by one are taken together."""
         self._due: list[int] = []
@@ -85,7 +93,7 @@ class Poller:
         """A run has left memory: there is room, and it may come back."""
         if wake_at is not None:
             self._comes_back(wake_at)
-        if self.backlog or self._held:
+        if self.backlog or self._held or self._full:
             self._wake.set()
 
     def _comes_back(self, wake_at: int) -> None:
@@ -114,13 +122,21 @@ class Poller:
     async def _claim(self) -> float | None:
         """Take what is due and fits. Returns how long to wait for the next look; None: until woken."""
         session = self._session
+        if self._loaded and (session.intake.keyed or self._loaded > session.settings.claim_batch):
+            await asyncio.sleep(0)  # all of them are brought into memory then
         info, most = session.intake.appetite(session.runs.values())
         limit = min(session.free, session.settings.claim_batch)
         if most is not None and most < limit:
             limit = most
+        limit -= self._loaded
         if limit <= 0:
             self.backlog = True
             return None if session.store.poll_seconds is None else session.store.poll_seconds
+        if info is not session.info:  # there is no room for jobs, only for others: no need to ask at every commit
+            if (wait := self._others_at - self._now()) > 0:
+                self.backlog = True
+                return wait
+            self._others_at = self._now() + _OTHERS_PAUSE
         failpoint("claim.before")
         self.claims_begun += 1
         began = self._now()
@@ -131,30 +147,39 @@ class Poller:
         tapes = claim.tapes
         if tapes:
             failpoint("claim.after")
-        self._rest = min(max(self._now() - began, _SHORTEST_PAUSE), _LONGEST_REST) if claim.held else 0.0
+        session.intake.expect(tapes)
+        if session.intake.keyed:
+            tapes = _in_turn(tapes)
+        still_open = session.intake.still_open(info)
+        self._full = still_open is not info
+        held = claim.held or self._full
+        self._rest = min(max(self._now() - began, _SHORTEST_PAUSE), _LONGEST_REST) if held else 0.0
         self.backlog = len(tapes) == limit or info is not session.info
         self._held = claim.held
-        if claim.again_at is not None:
-            heappush(self._due, claim.again_at)
         self._idle = 0 if tapes else self._idle + 1
-        session.intake.expect(tapes)
         loop = asyncio.get_running_loop()
         for first in range(0, len(tapes), _SLICE):
             failpoint("claim.loaded")
-            loop.call_soon(session.adopt_claimed, tapes[first : first + _SLICE])
-        if len(tapes) == limit:
-            await asyncio.sleep(0)
+            some = tapes[first : first + _SLICE]
+            self._loaded += len(some)
+            loop.call_soon(self._adopt, some)
+        if len(tapes) == limit:  # there is more: asked for before these are in memory, so that the store works meanwhile
             return 0.0
-        return self._until_room() if self._held else await self._until_due(info)
+        return self._until_room(claim.again_at) if self._held else await self._until_due(still_open)
 
-    def _until_room(self) -> float:
+    def _adopt(self, tapes: Sequence[Tape]) -> None:
+        self._loaded -= len(tapes)
+        self._session.adopt_claimed(tapes)
+
+    def _until_room(self, again_at: int | None) -> float:
         """What is held back may come when a run leaves this worker, which wakes us, or another one; or by time."""
         session = self._session
         now = session.clock.now()
         while self._due and self._due[0] <= now:
             heappop(self._due)
         pause = _HELD_PAUSE if session.store.poll_seconds is None else session.store.poll_seconds
-        return min(pause, (self._due[0] - now) / SECOND) if self._due else pause
+        due = min(filter(None, (again_at, self._due[0] if self._due else None)), default=None)
+        return pause if due is None else min(pause, max(_SHORTEST_PAUSE, (due - now) / SECOND))
 
     async def _until_due(self, info: WorkerInfo) -> float | None:
         session = self._session
@@ -178,3 +203,14 @@ class Poller:
                 await self._wake.wait()
         except TimeoutError:
             pass
+
+
+def _in_turn(tapes: Sequence[Tape]) -> list[Tape]:
+    """Those of one flow key do not begin before all others of the same claim and priority."""
+    seen: Counter[tuple[int, str]] = Counter()
+    places: list[tuple[int, int, int]] = []
+    for number, tape in enumerate(tapes):
+        key = (tape.run.priority, tape.run.flow_key)
+        seen[key] += 1
+        places.append((-tape.run.priority, seen[key], number))
+    return [tapes[number] for _, _, number in sorted(places)]

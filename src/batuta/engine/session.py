@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from batuta import failpoints
 from batuta.authoring.definitions import Activity, Workflow
 from batuta.clock import SECOND, Clock
 from batuta.engine.committer import Committer
@@ -271,11 +272,13 @@ class Session:
 
     def forget(self, run: LiveRun, wake_at: int | None) -> None:
         run_id = run.run_id
-        if self.runs.get(run_id) is run:
-            del self.runs[run_id]
+        there = self.runs.pop(run_id, None)  # one look: UUIDs hash slowly
+        if there is not run and there is not None:
+            self.runs[run_id] = there
+        elif there is not None:
             self.intake.leave(run)
             for named in (self._hinted, self._lingering, self._unhurried):
-                if named:  # empty as a rule; UUIDs hash slowly
+                if named:  # empty as a rule
                     named.discard(run_id)
             if not self.runs:
                 self._emptied.set()
@@ -404,7 +407,8 @@ class Session:
             run.head = run.durable = row.head
             run.park(f"its journal has {len(tape.entries)} entries, and its row says {row.head + 1}: restore a backup")
             return
-        failpoint("replay.before")
+        if failpoints.armed is not None:
+            failpoint("replay.before")
         replay = run.restore(tape.entries)
         self._replay(run, tape, replay, replay.slices())
 
@@ -427,7 +431,8 @@ class Session:
             return
         finally:
             self.turn = None
-        failpoint("replay.after")
+        if failpoints.armed is not None:
+            failpoint("replay.after")
         if replay.warnings:
             count, first = len(replay.warnings), replay.warnings[0]
             log.warning("run %s sends other inputs than before, %d times; the first: %s", run.identity.id, count, first)
@@ -436,7 +441,7 @@ class Session:
             run.wake(self.clock.now())
         else:
             self._resume(run, tape)
-        if run.run_id in self._hinted:
+        if self._hinted and run.run_id in self._hinted:
             self._hinted.discard(run.run_id)
             self._look_for_messages([run.run_id])
 

@@ -244,7 +244,7 @@ def new_run(work: Work, id: str, run_id: RunId, delay: int = 0) -> NewRun:
         tags=work.tags,
         memo=work.memo,
         flow_key=work.flow_key,
-        expires=work.expires,
+        expires=work.expires + delay if work.expires else 0,
         start=_encode(body).decode(),
     )
 

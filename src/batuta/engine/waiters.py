@@ -74,6 +74,8 @@ class Lookout(ABC, Generic[K, V]):
 
     def settle(self, key: K, value: V) -> None:
         """It is there."""
+        if not self._waiting:
+            return
         for future in self._waiting.pop(key, ()):
             if not future.done():
                 future.set_result(value)

@@ -84,7 +84,7 @@ class NewRun(Struct, kw_only=True, gc=False):
     if_exists: IfExists = IfExists.RETURN
 
 
-class Run(Struct, kw_only=True):
+class Run(Struct):
     """A run's row. Narrow: payloads are in the journal."""
 
     run_id: RunId

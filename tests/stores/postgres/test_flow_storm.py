@@ -20,7 +20,7 @@ from batuta.stores.postgres import PostgresStore
 from batuta.testing.conformance import MakeStore
 from batuta.testing.conformance.close import last_word
 from batuta.testing.conformance.kit import Pen, beat, claimed, live_worker, new_run
-from tests.stores.postgres.raw import DEADLINE_SECONDS, connection
+from tests.stores.postgres.raw import DEADLINE_SECONDS, connection, until_blocked
 
 DONE = Move(RunState.COMPLETED, outcome='{"value":1}')
 PROCESSES = 4
@@ -95,6 +95,28 @@ async def test_four_processes_never_go_beyond_the_limits_of_a_queue_and_its_keys
     assert ledger.most_of_a_key == 1
 
 
+@pytest.mark.parametrize("options", ["", "?statement_cache_size=0"])
+async def test_limits_are_kept_whatever_isolation_the_database_begins_with(postgres_url: str, options: str) -> None:
+    async with connection(postgres_url) as raw:
+        database = await raw.fetchval("SELECT current_database()")
+        await raw.execute(f"ALTER DATABASE \"{database}\" SET default_transaction_isolation = 'repeatable read'")
+        stores = [PostgresStore(postgres_url + options) for _ in range(2)]
+        for each in stores:
+            await each.open()
+        workers = [await live_worker(each, code={name: "v1"}) for each, name in zip(stores, "ab", strict=True)]
+        await stores[0].limit_queue("default", QueueLimits(concurrency=1))
+        await stores[0].start_many([new_run(name=name) for name in "ab"])
+        await raw.execute("BEGIN")
+        await raw.execute("SELECT FROM batuta.queues FOR UPDATE")  # both wait for it, and then come one after the other
+        claims = [asyncio.create_task(claimed(*pair, 4)) for pair in zip(stores, workers, strict=True)]
+        async with connection(postgres_url) as watcher:
+            await until_blocked(watcher, 2)
+        await raw.execute("COMMIT")
+        assert sorted([len(tapes) for tapes in await asyncio.gather(*claims)]) == [0, 1]
+        for each in stores:
+            await each.close()
+
+
 async def test_four_processes_keep_a_rate_together(store: PostgresStore, make_store: MakeStore) -> None:
     stores = [store, *[await make_store() for _ in range(PROCESSES - 1)]]
     workers = [await live_worker(each) for each in stores]
@@ -104,7 +126,8 @@ async def test_four_processes_keep_a_rate_together(store: PostgresStore, make_st
     taken: list[Tape] = []
     for _ in range(20):
         pairs = zip(stores, workers, strict=True)
-        taken += sum(await asyncio.gather(*(claimed(each, worker, 4) for each, worker in pairs)), [])
+        for tapes in await asyncio.gather(*(claimed(each, worker, 4) for each, worker in pairs)):
+            taken += tapes
     assert len(taken) == 100
     assert max(Counter(tape.run.flow_key for tape in taken).values()) <= 7
 
@@ -117,7 +140,8 @@ async def test_keys_take_turns_also_when_several_processes_claim(store: Postgres
     taken: list[Tape] = []
     for _ in range(4):
         pairs = zip(stores, workers, strict=True)
-        taken += sum(await asyncio.gather(*(claimed(each, worker, 10) for each, worker in pairs)), [])
+        for tapes in await asyncio.gather(*(claimed(each, worker, 10) for each, worker in pairs)):
+            taken += tapes
     assert len({tape.run.run_id for tape in taken}) == 160
     assert Counter(tape.run.flow_key for tape in taken)["few"] == 20
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -46,7 +47,7 @@ async def test_a_zombie_that_waits_for_a_terminate_is_refused(
         await closing.start()
         entry = last_word(pen)
         columns = [[value] for value in (pen.run_id, pen.head, entry.kind, entry.at, entry.crc, entry.body, "")]
-        assert await raw.fetch(store._sql["close_runs"], "default", "terminated", "enough", "", *columns)
+        assert await raw.fetch(store._sql["close_runs"], "default", "terminated", "enough", "", *columns, None)
         zombie = asyncio.create_task(store.commit(worker.worker_id, change_in(way, pen, bystander)))
         await until_blocked(watcher)
         await closing.commit()
@@ -190,7 +191,21 @@ async def _reap_again_and_again(store: PostgresStore) -> int:
     async with connection(store.address.dsn) as raw:
         for _ in range(20):
             worker = await live_worker(store)
-            await raw.fetch(store._sql["claim"], "default", worker.worker_id, ["default"], ["flow"], ["v1"], 5)
+            values: tuple[Any, ...] = (
+                "default",
+                worker.worker_id,
+                ["default"],
+                ["flow"],
+                ["v1"],
+                5,
+                None,
+                None,
+                [],
+                [],
+                [],
+                [],
+            )
+            await raw.fetch(store._sql["claim"], *values)
             ages = "batuta.batuta_now() + 86400000000"
             reaped += await raw.fetchval(f"SELECT freed FROM batuta.reap('default', {ages}, 500, 1000, '')")
     return reaped

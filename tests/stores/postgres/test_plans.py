@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from batuta.clock import SECOND
 from batuta.ids import new_run_id
+from batuta.journal.queues import QueueLimits, Rate
 from batuta.journal.records import Effects, IfExists, Move, Output, OutputKind, RunFilter, Send, Successor, Verdict
 from batuta.journal.states import RunState
 from batuta.stores.postgres import PostgresStore
@@ -111,7 +113,20 @@ async def _whole_tables_read(session: Any) -> dict[str, int]:
 async def check_that_sleepers_cost_a_claim_nothing(store: PostgresStore, session: Any) -> None:
     worker = await live_worker(store)
     read = await _blocks_read(session)
-    values = ("default", worker.worker_id, ["default"], ["flow"], ["v1"], 10, None, None, [], [], [], [])
+    values: tuple[Any, ...] = (
+        "default",
+        worker.worker_id,
+        ["default"],
+        ["flow"],
+        ["v1"],
+        10,
+        None,
+        None,
+        [],
+        [],
+        [],
+        [],
+    )
     assert await session.fetch(store._sql["claim"], *values) == []
     assert await _blocks_read(session) - read < 200
 
@@ -155,3 +170,46 @@ async def test_a_list_of_notable_states_gives_what_a_plain_list_gives(store: Pos
     page = await store.list_runs(wanted)
     assert [run.id for run in page.runs] == ["a-poisoned", "a-failed"]
     assert await store.count_runs(wanted) == 2
+
+
+WAITING = """
+    INSERT INTO batuta.runs (run_id, chain_id, epoch, head, claimed_head, priority, created_at, namespace, id, kind,
+                             name, code, queue, state, wake_at, flow_key)
+    SELECT gen_random_uuid(), gen_random_uuid(), 0, -1, -1, 0, n, 'default', n::text, 'job', 'flow', 'flow', 'default',
+           'pending', n, {key}
+    FROM generate_series(1, 50000) n
+"""
+
+
+@pytest.mark.parametrize("key", ["''", "'k' || n % 1000", "CASE WHEN n > 10 THEN 'big' ELSE 'small' END"])
+@pytest.mark.parametrize(
+    "limits",
+    [
+        QueueLimits(),
+        QueueLimits(concurrency=50, key_concurrency=1),
+        QueueLimits(rate=Rate(100, SECOND), key_rate=Rate(5, SECOND)),
+    ],
+)
+async def test_a_claim_reads_little_however_much_is_due(
+    store: PostgresStore, postgres_url: str, key: str, limits: QueueLimits
+) -> None:
+    """Its plans are made while the table is small, and kept."""
+    worker = await live_worker(store)
+    await store.limit_queue("default", limits)
+    await store.start_many([new_run(flow_key=flow_key) for flow_key in ("", "a", "b", "b") for _ in range(5)])
+    for _ in range(3):
+        await store.claim(worker, 2)
+        await store.due_at(worker)
+    async with connection(postgres_url) as raw:
+        await raw.execute(WAITING.format(key=key))
+    read = await _blocks_read_by_all(store)
+    for _ in range(5):
+        await store.claim(worker, 10)
+        await store.due_at(worker)
+    assert await _blocks_read_by_all(store) - read < 10_000
+
+
+async def _blocks_read_by_all(store: PostgresStore) -> int:
+    for each in store._pool._idle:
+        await (await each.connect()).fetch("SELECT pg_stat_force_next_flush()")
+    return await _blocks_read(await store._commit_session.connect())

@@ -50,6 +50,8 @@ def views(room: Room, now: int) -> list[QueueView]:
         if row.paused or row.limits.any
     }
     for each in room.open.values():
+        if each.run.owner is None and each.run.wake_at is None:
+            continue  # it waits for a message, or is parked
         _count(found.setdefault(each.run.queue, QueueView(name=each.run.queue)), each.run, now)
     for known in room.workers.values():
         if known.lease_until > now:

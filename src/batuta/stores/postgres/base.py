@@ -64,8 +64,8 @@ class Base:
         """Names the database; read when a caller's own transaction must be known to be one of it."""
         self._held = False
         """The last claim left something because of a limit: a run that leaves makes room."""
-        self._turns: dict[tuple[str, int], tuple[str, bool]] = {}
-        """Of queues and priorities: the flow key that had its turn last, and whether the next run is in turn."""
+        self._turns: dict[tuple[str, int], tuple[str, str | None]] = {}
+        """Where the turns of flow keys stand, by queue and priority: see the SQL about queues."""
 
     async def open(self) -> None:
         self._pool.open()

@@ -20,6 +20,12 @@ def is_one_entry(change: Change) -> bool:
     return len(change.entries) == 1 and change.start is None and _is_plain(change)
 
 
+def is_step(change: Change) -> bool:
+    """Whether it is one entry of a run that goes on, and nothing else."""
+    nothing_else = change.move is None and change.start is None and change.effects is None
+    return nothing_else and len(change.entries) == 1 and not change.consumed and not change.attempts
+
+
 def is_one_start(change: Change) -> bool:
     """Whether it is a new run with one entry that goes on running here, and has nothing special about it."""
     start = change.start

@@ -25,7 +25,7 @@ class Commits(Base):
     """Committing and closing."""
 
     async def commit(self, worker_id: str, changes: Sequence[Change]) -> dict[int, Verdict | list[Refusal]]:
-        if not changes:
+        if not changes or (len(changes) == 1 and batch.is_step(changes[0]) and await self._write_step(changes[0])):
             return {}
         answers: dict[int, Verdict | list[Refusal]] = {}
         async with self._committing:
@@ -47,6 +47,15 @@ class Commits(Base):
         ]
         self._announcer.tell(hint)
         return answers
+
+    async def _write_step(self, change: Change) -> bool:
+        """The commonest change when it comes alone, with as few calls as can be. False: its fence did not hold."""
+        values = (self.namespace, change.run_id, change.epoch, change.head, *_entry_values(change.entries[0]))
+        await self._committing.acquire()
+        try:
+            return bool(await self._commit_session.write(self._sql["commit_entry"], *values, replied=self._committed))
+        finally:
+            self._committing.release()
 
     async def _write(self, worker_id: str, changes: Sequence[Change]) -> tuple[list[int], bool]:
         """Indexes of the changes whose fence did not hold, and whether a run became due."""

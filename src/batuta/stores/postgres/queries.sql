@@ -204,7 +204,7 @@ FROM batuta.workers w WHERE w.namespace = $1 ORDER BY w.worker_id;
 SELECT batuta.retire($1, $2) AS freed;
 
 -- claim --
-SELECT (c.run).*, c.held, c.again_at, c.turn_queue, c.turn_rank, c.turn_key, c.in_turn
+SELECT (c.run).*, c.held, c.again_at, c.turn_queue, c.turn_rank, c.turn_key, c.longest
 FROM batuta.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) c;
 
 -- due_at --
@@ -261,14 +261,27 @@ ORDER BY j.ord LIMIT $4;
 SELECT epoch FROM batuta.journal j WHERE j.run_id = $2 AND j.namespace = $1 ORDER BY j.ord;
 
 -- journals --
--- Whole journals of many runs, each up to the head it was claimed with.
-SELECT j.run_id, j.ord, j.kind, j.at, j.crc, j.body
-FROM unnest($2::uuid[], $3::integer[]) AS a(run_id, head)
+-- Whole journals of many runs, each up to the head it was claimed with; `n` is the run's place among those asked for.
+-- And of those few that have attempts, or whose chains have unread messages, a row with ord -1 that says so. Ids and heads
+-- come as texts: see texts.py.
+SELECT a.n, j.ord, j.kind, j.at, j.crc, j.body
+FROM unnest(string_to_array($2, ',')::uuid[], string_to_array($3, ',')::integer[]) WITH ORDINALITY AS a(run_id, head, n)
 CROSS JOIN LATERAL (
     SELECT * FROM batuta.journal j
     WHERE j.run_id = a.run_id AND j.ord <= a.head AND j.namespace = $1
     ORDER BY j.ord
-) j;
+) j
+UNION ALL
+SELECT m.n, -1, NULL, m.tried::integer, m.told::integer, NULL
+FROM (
+    SELECT a.n,
+           EXISTS (SELECT FROM batuta.attempts t WHERE t.run_id = a.run_id AND t.namespace = $1) AS tried,
+           EXISTS (SELECT FROM batuta.inbox i
+                   WHERE i.chain_id = a.chain_id AND i.consumed_at IS NULL AND i.namespace = $1) AS told
+    FROM unnest(string_to_array($2, ',')::uuid[], string_to_array($4, ',')::uuid[]) WITH ORDINALITY
+         AS a(run_id, chain_id, n)
+) m
+WHERE m.tried OR m.told;
 
 -- messages --
 -- Unread messages of many chains.

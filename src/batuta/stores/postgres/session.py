@@ -36,6 +36,8 @@ TRIES = 8
 
 SETTINGS = {
     "timezone": "UTC",
+    # Who waited for a lock must see what was done under it.
+    "default_transaction_isolation": "read committed",
     # One generic plan per statement, and none but key look-ups: see queries.sql.
     "plan_cache_mode": "force_generic_plan",
     "enable_seqscan": "off",
@@ -167,7 +169,9 @@ class Session:
                 connection.terminate()
 
     async def _once(self, query: str, args: tuple[Any, ...]) -> list[asyncpg.Record]:
-        connection = await self.connect()
+        connection = self._connection
+        if connection is None or connection.is_closed() or self._shifted != self._shift.micros:
+            connection = await self.connect()
         try:
             if self._address.is_pooled:
                 return await self._once_pooled(connection, query, args)
@@ -184,7 +188,8 @@ class Session:
         local = _settings(self._address)
         if self._shift.micros:
             local["testing.batuta_shift"] = str(self._shift.micros)
-        await connection.execute("BEGIN;" + "".join(f"SET LOCAL {name} = '{value}';" for name, value in local.items()))
+        begin = "BEGIN ISOLATION LEVEL READ COMMITTED;"
+        await connection.execute(begin + "".join(f"SET LOCAL {name} = '{value}';" for name, value in local.items()))
         try:
             rows = await connection.fetch(query, *args)
         except asyncpg.PostgresError as error:

@@ -6,9 +6,11 @@ to the database.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from batuta.errors import BadData
+from batuta.ids import RunId
 from batuta.stores.postgres.batch import Columns
 
 _BETWEEN = "\x1f"
@@ -51,3 +53,8 @@ def start_texts(columns: Columns) -> list[Any]:
         if words and text.count(_BETWEEN) != len(words) - 1:
             raise BadData("the id, name or queue of a run holds a control character")
     return texts
+
+
+def ids_text(ids: Iterable[RunId]) -> str:
+    """Run ids with commas between them."""
+    return ",".join([f"{each.int:032x}" for each in ids])

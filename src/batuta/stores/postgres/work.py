@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from asyncpg import Record
@@ -10,12 +9,12 @@ from msgspec import json
 
 from batuta.errors import UnknownRun
 from batuta.ids import RunId
-from batuta.journal.entries import Entry
-from batuta.journal.records import Attempt, Claim, Hint, Message, Run, Tape, WorkerInfo
+from batuta.journal.records import Claim, Hint, Message, Run, Tape, WorkerInfo
 from batuta.stores.postgres.base import Base
 from batuta.stores.postgres.batch import as_columns
-from batuta.stores.postgres.rows import attempt_of, entry_of, message_of, run_of, standard
+from batuta.stores.postgres.rows import attempt_of, fill_journals, message_of, run_of, standard
 from batuta.stores.postgres.session import Session
+from batuta.stores.postgres.texts import ids_text
 
 MOST_TURNS = 1_000
 """Queues and priorities whose turns are remembered. Forgetting them costs some fairness, once."""
@@ -73,7 +72,7 @@ class Work(Base):
         else:
             if len(self._turns) >= MOST_TURNS:
                 self._turns.clear()
-            self._turns[row["turn_queue"], row["turn_rank"]] = (row["turn_key"], row["in_turn"])
+            self._turns[row["turn_queue"], row["turn_rank"]] = (row["turn_key"], row["longest"])
         return False
 
     def _claimed(self) -> None:
@@ -96,22 +95,26 @@ class Work(Base):
 
     async def _tapes(self, session: Session, runs: list[Run]) -> list[Tape]:
         """Bring the rest of what belongs to these runs. What comes in between is not lost: it is unread, or a hint."""
-        if not runs:
-            return []
-        begun = [run for run in runs if run.head >= 0]
-        entries: dict[RunId, list[Entry]] = defaultdict(list)
-        attempts: dict[RunId, list[Attempt]] = defaultdict(list)
-        messages: dict[RunId, list[Message]] = defaultdict(list)
+        tapes = [Tape(run, [], [], []) for run in runs]
+        told = {tape.run.chain_id: tape for tape in tapes if tape.run.head < 0}  # they have nothing but messages
+        begun = [tape for tape in tapes if tape.run.head >= 0]
         if begun:
-            which, heads = [run.run_id for run in begun], [run.head for run in begun]
-            for row in await session.read(self._sql["journals"], self.namespace, which, heads):
-                entries[row["run_id"]].append(entry_of(row))
-            for row in await session.read(self._sql["attempts"], self.namespace, which):
-                attempts[row["run_id"]].append(attempt_of(row))
-        chains = list({run.chain_id for run in runs})
-        for row in await session.read(self._sql["messages"], self.namespace, chains):
-            messages[row["chain_id"]].append(message_of(row))
-        return [Tape(run, entries[run.run_id], messages[run.chain_id], attempts[run.run_id]) for run in runs]
+            told |= await self._read_on(session, begun)
+        if told:
+            for row in await session.read(self._sql["messages"], self.namespace, list(told)):
+                told[row["chain_id"]].messages.append(message_of(row))
+        return tapes
+
+    async def _read_on(self, session: Session, tapes: list[Tape]) -> dict[RunId, Tape]:
+        """Entries and attempts of runs that have begun. Returns those with unread messages, by chain."""
+        ids, chains = ids_text(tape.run.run_id for tape in tapes), ids_text(tape.run.chain_id for tape in tapes)
+        heads = ",".join([str(tape.run.head) for tape in tapes])
+        more = fill_journals(tapes, await session.read(self._sql["journals"], self.namespace, ids, heads, chains))
+        tried = {tape.run.run_id: tape for tape, tried, _ in more if tried}
+        if tried:
+            for row in await session.read(self._sql["attempts"], self.namespace, list(tried)):
+                tried[row["run_id"]].attempts.append(attempt_of(row))
+        return {tape.run.chain_id: tape for tape, _, told in more if told}
 
     async def unread(self, run_ids: Sequence[RunId]) -> dict[RunId, tuple[int, list[Message]]]:
         found: dict[RunId, tuple[int, list[Message]]] = {}

@@ -14,7 +14,7 @@ from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.effects import Beyond, deadline_of
 from batuta.stores.sqlite.many import execute_many
 from batuta.stores.sqlite.queues import must_wait
-from batuta.stores.sqlite.rows import Row, attempt_row, new_run_row, one
+from batuta.stores.sqlite.rows import Row, attempt_row, blob, new_run_row, one
 
 _INSERT_RUN, _INSERT_ENTRY, _ADVANCE = Q["insert_run"], Q["insert_entry"], Q["advance"]
 _FINISH, _CLOSE = Q["finish"], Q["close"]
@@ -161,7 +161,7 @@ class Batch:
         return hint
 
     def _add(self, change: Change) -> None:
-        namespace, run_id, epoch, head = self._namespace, change.run_id.bytes, change.epoch, change.head
+        namespace, run_id, epoch, head = self._namespace, blob(change.run_id), change.epoch, change.head
         for entry in change.entries:
             self._entries.append(
                 (run_id, entry.ord, namespace, entry.kind._value_, entry.at, entry.crc, epoch, entry.body)
@@ -231,7 +231,7 @@ class Batch:
         rows = self._evictions
         if not rows:
             return
-        missing = len(rows) - self._cursor.executemany(_EVICT, rows).rowcount
+        missing = len(rows) - execute_many(self._cursor, _EVICT, rows)
         if missing:
             at_once = [(new_head, self._now, *rest) for new_head, _wake_at, *rest in rows]
             if self._cursor.executemany(_EVICT_UNREAD, at_once).rowcount != missing:

@@ -12,6 +12,7 @@ from batuta.journal.records import Claim, Run, WorkerInfo
 from batuta.stores import rules
 from batuta.stores.sqlite.batch import is_live
 from batuta.stores.sqlite.connection import Q
+from batuta.stores.sqlite.many import execute_many
 from batuta.stores.sqlite.queues import Executor, special
 from batuta.stores.sqlite.rows import Row, claimed_deadline_of, claimed_run_of, is_anew, is_suspect, one, place, to_json
 from batuta.stores.sqlite.turns import Hands, Turns, priorities
@@ -75,7 +76,7 @@ def own_due(
 
 
 def _own(cursor: sqlite3.Cursor, namespace: str, worker_id: str, rows: list[Row], now: int) -> list[Run]:
-    cursor.executemany(Q["own"], [(worker_id, namespace, row[0]) for row in rows if not is_anew(row)])
+    execute_many(cursor, Q["own"], [(worker_id, namespace, bytearray(row[0])) for row in rows if not is_anew(row)])
     anew = [(worker_id, claimed_deadline_of(row, now), namespace, row[0]) for row in rows if is_anew(row)]
     if anew:
         cursor.executemany(Q["own_anew"], anew)

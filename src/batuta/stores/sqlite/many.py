@@ -10,7 +10,7 @@ from itertools import chain
 
 from batuta.stores.sqlite.rows import Row
 
-_SIZES = (32, 8)
+_SIZES = (128, 32, 8)
 """How many rows a widened statement may take. Few sizes: each is a statement that the driver keeps prepared."""
 _VALUES = re.compile(r"VALUES (\([^()]*\))")
 

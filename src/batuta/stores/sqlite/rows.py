@@ -5,11 +5,10 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable
 from typing import Any
-from uuid import UUID
 
 from msgspec import json
 
-from batuta.ids import RunId
+from batuta.ids import RunId, uuid_of
 from batuta.journal.entries import Entry, EntryKind
 from batuta.journal.records import (
     Attempt,
@@ -28,11 +27,16 @@ from batuta.stores import rules
 
 Row = tuple[Any, ...]
 
-_ENTRY_KINDS = {kind.value: kind for kind in EntryKind}
+ENTRY_KINDS = {kind.value: kind for kind in EntryKind}
 _RUN_KINDS = {kind.value: kind for kind in RunKind}
 _STATES = {state.value: state for state in RunState}
 _strings = json.Decoder(list[str])
 _code = json.Decoder(dict[str, str])
+
+
+def blob(run_id: RunId) -> bytearray:
+    """A run id for a statement. Not bytes: for those the driver looks for an adapter and two methods, each time."""
+    return bytearray(run_id.int.to_bytes(16, "big"))
 
 
 def to_json(value: object) -> str:
@@ -41,11 +45,11 @@ def to_json(value: object) -> str:
 
 def run_of(row: Row) -> Run:
     """A row of `SELECT * FROM runs`."""
-    run_id = UUID(bytes=row[0])
+    run_id = uuid_of(int.from_bytes(row[0]))
     return Run(
         run_id=run_id,
         id=row[2],
-        chain_id=run_id if row[3] == row[0] else UUID(bytes=row[3]),
+        chain_id=run_id if row[3] == row[0] else uuid_of(int.from_bytes(row[3])),
         kind=_RUN_KINDS[row[4]],
         name=row[5],
         queue=row[6],
@@ -60,11 +64,11 @@ def run_of(row: Row) -> Run:
         deadline=row[15],
         deaths=row[16],
         reason=row[17],
-        failed_code=_strings.decode(row[18]),
+        failed_code=[] if row[18] == "[]" else _strings.decode(row[18]),
         version=row[19],
         tags=row[20],
         memo=row[21],
-        parent_run_id=None if row[22] is None else UUID(bytes=row[22]),
+        parent_run_id=None if row[22] is None else uuid_of(int.from_bytes(row[22])),
         parent_seq=row[23],
         code=row[28],
         flow_key=row[25],
@@ -106,10 +110,10 @@ def new_run_row(
 ) -> Row:
     """What `insert_run` takes."""
     return (
-        new.run_id.bytes,
+        blob(new.run_id),
         namespace,
         new.id,
-        rules.chain_of(new).bytes,
+        blob(rules.chain_of(new)),
         new.kind._value_,
         new.name,
         new.queue,
@@ -136,7 +140,7 @@ def new_run_row(
 
 
 def entries_of(rows: Iterable[Row]) -> list[Entry]:
-    kinds = _ENTRY_KINDS
+    kinds = ENTRY_KINDS
     return [Entry(number, kinds[kind], at, crc, body) for number, kind, at, crc, body in rows]
 
 
@@ -165,7 +169,7 @@ def messages_of(rows: Iterable[Row]) -> list[Message]:
     ]
 
 
-def attempt_row(namespace: str, run_id: bytes, attempt: Attempt) -> Row:
+def attempt_row(namespace: str, run_id: bytearray, attempt: Attempt) -> Row:
     """What `upsert_attempt` takes."""
     return (
         run_id,

@@ -15,7 +15,7 @@ from batuta.journal.entries import Entry
 from batuta.journal.records import Attempt, Message, Output, Run, Tape
 from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.readers import Readers
-from batuta.stores.sqlite.rows import attempts_of, entries_of, messages_of, one, outputs_of, run_of
+from batuta.stores.sqlite.rows import ENTRY_KINDS, attempts_of, entries_of, messages_of, one, outputs_of, run_of
 
 SLICE = 1_000
 """Entries that are read before others get their turn on the event loop."""
@@ -149,26 +149,27 @@ class Tapes:
 
     def _tapes(self, connection: sqlite3.Connection, runs: Sequence[Run]) -> list[Tape]:
         """All at one moment: what most of them have not is asked for all of them together."""
-        run_ids = _padded([run.run_id.bytes for run in runs])
-        have_attempts = {run_id for (run_id,) in connection.execute(_HAVE_ATTEMPTS, run_ids).fetchall()}
-        chains = _padded([run.chain_id.bytes for run in runs])
+        run_ids = [run.run_id.bytes for run in runs]
+        chains = [run.chain_id.bytes for run in runs]
+        have_attempts = {run_id for (run_id,) in connection.execute(_HAVE_ATTEMPTS, _padded(run_ids)).fetchall()}
         unread: dict[bytes, list[Message]] = {}
-        for chain_id, rows in groupby(connection.execute(_UNREAD, chains).fetchall(), itemgetter(0)):
+        for chain_id, rows in groupby(connection.execute(_UNREAD, _padded(chains)).fetchall(), itemgetter(0)):
             unread[chain_id] = messages_of(row[1:] for row in rows)
-        entries = self._short_journals(connection, [run for run in runs if 0 <= run.head < SHORT])
+        short = [run_id for run, run_id in zip(runs, run_ids, strict=True) if 0 <= run.head < SHORT]
+        entries = self._short_journals(connection, short)
         return [
-            Tape(run, entries.get(run.run_id.bytes, []), unread.get(run.chain_id.bytes, []), [])
-            if run.head < SHORT and run.run_id.bytes not in have_attempts
+            Tape(run, entries.get(run_id, []), unread.get(chain_id, []), [])
+            if run.head < SHORT and run_id not in have_attempts
             else self._tape(connection, run)
-            for run in runs
+            for run, run_id, chain_id in zip(runs, run_ids, chains, strict=True)
         ]
 
-    def _short_journals(self, connection: sqlite3.Connection, runs: Sequence[Run]) -> dict[bytes, list[Entry]]:
-        found: dict[bytes, list[Entry]] = {}
-        if runs:
-            rows = connection.execute(_ENTRIES, _padded([run.run_id.bytes for run in runs])).fetchall()
-            for run_id, pieces in groupby(rows, itemgetter(0)):
-                found[run_id] = entries_of(piece[1:] for piece in pieces)
+    def _short_journals(self, connection: sqlite3.Connection, run_ids: list[bytes]) -> dict[bytes, list[Entry]]:
+        found: dict[bytes, list[Entry]] = {run_id: [] for run_id in run_ids}
+        if run_ids:
+            kinds = ENTRY_KINDS
+            for run_id, number, kind, at, crc, body in connection.execute(_ENTRIES, _padded(run_ids)).fetchall():
+                found[run_id].append(Entry(number, kinds[kind], at, crc, body))
         return found
 
     async def _to_the_end(self, tape: Tape) -> Tape:
@@ -194,6 +195,6 @@ class Tapes:
         return entries_of(self._readers.read(lambda connection: connection.execute(Q["entries"], values).fetchall()))
 
 
-def _padded(keys: list[bytes]) -> list[bytes]:
-    """As many as the statements take: the last one again and again."""
-    return keys + keys[-1:] * (RUNS_AT_ONCE - len(keys))
+def _padded(keys: list[bytes]) -> list[bytearray]:
+    """As many as the statements take: the last one again and again. For `bytearray` see `rows.blob`."""
+    return [*map(bytearray, keys), *[bytearray(keys[-1])] * (RUNS_AT_ONCE - len(keys))]

@@ -18,6 +18,8 @@ MOST_VISITS = 1_000
 """Flow keys that a claim looks at, one by one, before it lets the others wait for the next one."""
 MOST_HELD = 250
 """The same for runs that a limit holds back: the flow keys lead to the others."""
+MOST_HANDS = 1_000
+"""Queues and priorities whose turns are remembered. Forgetting them costs some fairness, once."""
 _ABOVE_ALL = 2**63 - 1
 
 Hands = dict[tuple[str, int], flow.Hand]
@@ -94,6 +96,8 @@ class Turns:
         return flow.Line(levels, suspects, allowance, self._now, room.get(name))
 
     def _level(self, name: str, queue: Queue | None, priority: int, most: int, hands: Hands) -> flow.Level[int]:
+        if len(hands) > MOST_HANDS:
+            hands.clear()
         level = _Level(self, name, priority, hands.setdefault((name, priority), flow.Hand()))
         keyed = queue is not None and queue.keyed
         queries = ["due_in_order"]

@@ -4,9 +4,9 @@
 -- takes from a queue with limits holds its row locked from before it counts: the row comes first, then runs, which are
 -- never waited for. Owned runs are counted as they are, so that nothing can drift.
 --
--- What is due and has a flow key is taken by turns: one that has been due for longest, then one of the next key. Where the
--- turn stands is the caller's to remember, per queue and priority (`turn_key` had the last one; `in_turn`: the next run is
--- that of a key).
+-- What is due and has a flow key is taken by turns: one that has been due for longest, then one of the next key that has
+-- had the fewest. Where the turn stands is the caller's to remember, per queue and priority: `turn_key` had the last turn;
+-- `longest` is null, or the key of the run that came last because it had been due for longest: the next is in turn then.
 
 -- All that runs a query is plpgsql: its plan is kept, where that of a function in SQL is made anew by each call.
 
@@ -233,25 +233,28 @@ $$;
 -- Take from a queue without limits in which runs with flow keys are due.
 CREATE FUNCTION batuta.take_in_turn(
     ns text, queue_name text, rank bigint, moment bigint, most integer, codes text[], fingerprints text[], suspect uuid,
-    INOUT turn_key text, INOUT in_turn boolean, OUT taken uuid[]
+    INOUT turn_key text, INOUT longest text, OUT taken uuid[]
 ) LANGUAGE plpgsql AS $$
 DECLARE
-    by_turn integer := (most + in_turn::integer) / 2;
+    by_turn integer := (most + (longest IS NOT NULL)::integer) / 2;
+    before text := longest;
     keys text[];
     got record;
 BEGIN
     SELECT * INTO got
     FROM batuta.take_by_time(ns, queue_name, rank, moment, most - by_turn, codes, fingerprints, suspect, '{}');
     taken := got.ids;
+    longest := coalesce(got.keys[cardinality(got.keys)], longest);
     IF by_turn > 0 AND cardinality(taken) = most - by_turn THEN
-        keys := batuta.next_keys(ns, queue_name, rank, turn_key, most);
+        keys := batuta.next_keys(ns, queue_name, rank, turn_key, most + 1);
         -- What was taken by time counts as turns of its keys.
         SELECT array_agg(c.run_id ORDER BY c.nth, c.n) AS ids, (array_agg(c.key ORDER BY c.nth DESC, c.n DESC))[1] AS last
         INTO got
         FROM (
             SELECT p.run_id, k.key, k.n, had.several + row_number() OVER (PARTITION BY k.n ORDER BY p.wake_at) AS nth
             FROM unnest(keys) WITH ORDINALITY AS k(key, n)
-            CROSS JOIN LATERAL (SELECT count(*) AS several FROM unnest(got.keys) AS h(key) WHERE h.key = k.key) had
+            CROSS JOIN LATERAL (
+                SELECT count(*) AS several FROM unnest(got.keys || before) AS h(key) WHERE h.key = k.key) had
             CROSS JOIN LATERAL (
                 SELECT r.run_id, r.wake_at FROM batuta.runs r
                 WHERE r.namespace = ns AND r.queue = queue_name AND r.priority = rank AND r.flow_key = k.key
@@ -272,7 +275,7 @@ BEGIN
             taken := taken || got.ids;
         END IF;
     END IF;
-    in_turn := in_turn <> (cardinality(taken) % 2 = 1);
+    longest := CASE WHEN (before IS NOT NULL) <> (cardinality(taken) % 2 = 1) THEN coalesce(longest, '') END;
 END
 $$;
 
@@ -281,12 +284,12 @@ $$;
 -- any). late: keys whose rate left some out.
 CREATE FUNCTION batuta.choose(
     ns text, q batuta.queues, rank bigint, moment bigint, codes text[], fingerprints text[], suspect uuid,
-    many integer, keys text[], busy jsonb, room integer, fresh integer, turn_key text, in_turn boolean,
-    OUT ids uuid[], OUT flow_keys text[], OUT firsts boolean[], OUT last_key text, OUT late text[]
+    many integer, keys text[], busy jsonb, room integer, fresh integer, turn_key text, longest text,
+    OUT ids uuid[], OUT flow_keys text[], OUT firsts boolean[], OUT last_turn text, OUT last_old text, OUT late text[]
 ) LANGUAGE plpgsql AS $$
 DECLARE
     wanted integer := least(room, fresh);
-    by_turn integer := (wanted + in_turn::integer) / 2;
+    by_turn integer := (wanted + (longest IS NOT NULL)::integer) / 2;
     share integer := (room + cardinality(keys) - 1) / greatest(cardinality(keys), 1);
 BEGIN
     WITH peek AS MATERIALIZED (
@@ -341,17 +344,18 @@ BEGIN
         SELECT c.*, row_number() OVER (PARTITION BY c.flow_key ORDER BY c.wake_at, c.run_id) AS nth
         FROM counted c WHERE NOT c.first OR c.timely
     ), aged AS (
-        SELECT f.*, dense_rank() OVER (ORDER BY f.flow_key = '', f.flow_key <= turn_key, f.flow_key) AS place,
+        SELECT f.*, f.nth + coalesce((f.flow_key = longest)::integer, 0) AS lap,
+               dense_rank() OVER (ORDER BY f.flow_key = '', f.flow_key <= turn_key, f.flow_key) AS place,
                row_number() OVER (ORDER BY f.wake_at, f.run_id) <= wanted - by_turn AS old
         FROM fitting f
         WHERE f.flow_key = '' OR q.key_concurrency IS NULL
            OR f.nth <= q.key_concurrency - coalesce((busy ->> f.flow_key)::integer, 0)
     ), turned AS (
         SELECT a.*, NOT a.old AND a.flow_key <> '' AND by_turn >= row_number() OVER (
-            PARTITION BY a.old OR a.flow_key = '' ORDER BY a.nth, a.place) AS turn
+            PARTITION BY a.old OR a.flow_key = '' ORDER BY a.lap, a.place) AS turn
         FROM aged a
     ), numbered AS (
-        SELECT t.*, row_number() OVER (ORDER BY NOT t.old, NOT t.turn, CASE WHEN t.turn THEN t.nth END,
+        SELECT t.*, row_number() OVER (ORDER BY NOT t.old, NOT t.turn, CASE WHEN t.turn THEN t.lap END,
                                                 CASE WHEN t.turn THEN t.place END, t.wake_at, t.run_id) AS n
         FROM turned t
     ), chosen AS (
@@ -363,8 +367,9 @@ BEGIN
     )
     SELECT array_agg(c.run_id ORDER BY c.n), array_agg(c.flow_key ORDER BY c.n), array_agg(c.first ORDER BY c.n),
            (array_agg(c.flow_key ORDER BY c.n DESC) FILTER (WHERE c.turn))[1],
+           (array_agg(c.flow_key ORDER BY c.n DESC) FILTER (WHERE NOT c.turn))[1],
            (SELECT array_agg(DISTINCT c.flow_key) FROM counted c WHERE c.first AND NOT c.timely)
-    INTO ids, flow_keys, firsts, last_key, late
+    INTO ids, flow_keys, firsts, last_turn, last_old, late
     FROM chosen c;
 END
 $$;
@@ -373,7 +378,7 @@ $$;
 -- allows the next of that.
 CREATE FUNCTION batuta.take_limited(
     ns text, queue_name text, rank bigint, moment bigint, most integer, codes text[], fingerprints text[], suspect uuid,
-    INOUT turn_key text, INOUT in_turn boolean, OUT taken uuid[], OUT held boolean, OUT again_at bigint
+    INOUT turn_key text, INOUT longest text, OUT taken uuid[], OUT held boolean, OUT again_at bigint
 ) LANGUAGE plpgsql AS $$
 DECLARE
     visits CONSTANT integer := 1000;
@@ -398,7 +403,7 @@ BEGIN
             keys := batuta.next_keys(ns, queue_name, rank, turn_key, many);
             SELECT * INTO got FROM batuta.choose(
                 ns, q, rank, moment, codes, fingerprints, suspect, room + 32, keys, owned.by_key, room, fresh, turn_key,
-                in_turn);
+                longest);
             EXIT WHEN cardinality(got.ids) >= least(room, fresh) OR cardinality(keys) < many;
         END LOOP;
         WITH locked AS MATERIALIZED (
@@ -409,7 +414,7 @@ BEGIN
                 WHERE r.run_id = c.run_id AND r.wake_at <= moment FOR NO KEY UPDATE SKIP LOCKED
             ) r
         )
-        SELECT coalesce(array_agg(l.run_id ORDER BY l.n), '{}') AS ids, got.last_key, got.late,
+        SELECT coalesce(array_agg(l.run_id ORDER BY l.n), '{}') AS ids, got.last_turn, got.last_old, got.late,
                array_agg(l.flow_key) FILTER (WHERE l.first) AS begins
         INTO got FROM locked l;
         taken := got.ids;
@@ -417,8 +422,9 @@ BEGIN
             PERFORM batuta.note_begun(ns, q, got.begins, moment);
             PERFORM batuta.forget_begun(ns, moment, 2 * cardinality(got.begins));
         END IF;
-        in_turn := in_turn <> (cardinality(taken) % 2 = 1);
-        turn_key := coalesce(got.last_key, CASE WHEN cardinality(taken) = 0 THEN keys[cardinality(keys)] END, turn_key);
+        longest := CASE WHEN (longest IS NOT NULL) <> (cardinality(taken) % 2 = 1)
+                        THEN coalesce(got.last_old, longest, '') END;
+        turn_key := coalesce(got.last_turn, CASE WHEN cardinality(taken) = 0 THEN keys[cardinality(keys)] END, turn_key);
     END IF;
     held := cardinality(taken) < most AND batuta.is_left(
         ns, queue_name, rank, moment, codes, fingerprints, suspect, taken);

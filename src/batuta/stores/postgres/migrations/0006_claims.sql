@@ -5,9 +5,9 @@
 -- Rows without a run are news: where turns stand now, and what limits held back.
 CREATE FUNCTION batuta.claim(
     ns text, worker text, queue_names text[], codes text[], fingerprints text[], wanted integer,
-    room_names text[], rooms integer[], turn_queues text[], turn_ranks integer[], turn_keys text[], turns_next boolean[]
+    room_names text[], rooms integer[], turn_queues text[], turn_ranks integer[], turn_keys text[], longests text[]
 ) RETURNS TABLE (
-    run batuta.runs, held boolean, again_at bigint, turn_queue text, turn_rank integer, turn_key text, in_turn boolean
+    run batuta.runs, held boolean, again_at bigint, turn_queue text, turn_rank integer, turn_key text, longest text
 ) LANGUAGE plpgsql AS $$
 DECLARE
     moment bigint := batuta.batuta_now();
@@ -86,24 +86,23 @@ BEGIN
             turn_queue := part.names[1];
             turn_rank := rank;
             most := least(most, rooms[array_position(room_names, turn_queue)]);
-            SELECT t.key, t.next INTO turn_key, in_turn
-            FROM unnest(turn_queues, turn_ranks, turn_keys, turns_next) AS t(queue, rank, key, next)
+            SELECT t.key, t.longest INTO turn_key, longest
+            FROM unnest(turn_queues, turn_ranks, turn_keys, longests) AS t(queue, rank, key, longest)
             WHERE t.queue = turn_queue AND t.rank = turn_rank;
             turn_key := coalesce(turn_key, '');
-            in_turn := coalesce(in_turn, false);
             IF turn_queue = ANY (limited) THEN
                 SELECT * INTO got FROM batuta.take_limited(
-                    ns, turn_queue, rank, moment, most, codes, fingerprints, suspect, turn_key, in_turn);
+                    ns, turn_queue, rank, moment, most, codes, fingerprints, suspect, turn_key, longest);
                 held := held OR got.held;
                 again_at := least(again_at, got.again_at);
             ELSE
                 SELECT * INTO got FROM batuta.take_in_turn(
-                    ns, turn_queue, rank, moment, most, codes, fingerprints, suspect, turn_key, in_turn);
+                    ns, turn_queue, rank, moment, most, codes, fingerprints, suspect, turn_key, longest);
             END IF;
             found_ids := found_ids || got.taken;
-            IF (got.turn_key, got.in_turn) <> (turn_key, in_turn) THEN
+            IF (got.turn_key, got.longest) IS DISTINCT FROM (turn_key, longest) THEN
                 turn_key := got.turn_key;
-                in_turn := got.in_turn;
+                longest := got.longest;
                 RETURN NEXT;
             END IF;
         END LOOP;
@@ -134,7 +133,7 @@ BEGIN
             expires_at = NULL, debounce = NULL
         FROM unnest(found_ids) AS f(run_id)
         WHERE r.run_id = f.run_id
-        RETURNING r, NULL::boolean, NULL::bigint, NULL::text, NULL::integer, NULL::text, NULL::boolean;
+        RETURNING r, NULL::boolean, NULL::bigint, NULL::text, NULL::integer, NULL::text, NULL::text;
     END LOOP;
     IF held THEN
         turn_queue := NULL;
@@ -238,7 +237,7 @@ DECLARE
     rank bigint := 2147483648;
     owned record;
     queue_at bigint := 0;
-    keys text[] := '{}';
+    keys text[];
     earliest bigint;
 BEGIN
     SELECT * INTO owned FROM batuta.count_owned(ns, q.name);
@@ -251,64 +250,69 @@ BEGIN
     LOOP
         rank := batuta.next_priority(ns, ARRAY[q.name], rank);
         EXIT WHEN rank IS NULL;
-        IF q.key_concurrency IS NOT NULL OR q.key_rate_count IS NOT NULL THEN
-            keys := batuta.next_keys(ns, q.name, rank, '', 1000);
-        END IF;
-        WITH waiting AS (
-            SELECT * FROM (
-                SELECT r.flow_key, r.wake_at, r.epoch = 0 AS first FROM batuta.runs r
-                WHERE r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.flow_key = ''
-                  AND r.wake_at IS NOT NULL AND batuta.may_take(r.code, r.failed_code, codes, fingerprints)
-                  AND (may_suspect OR NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head))
-                ORDER BY r.wake_at LIMIT 100
-            ) plain
-            UNION ALL
-            SELECT * FROM (
-                SELECT r.flow_key, r.wake_at, r.epoch = 0 FROM batuta.runs r
-                WHERE r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.flow_key <> ''
-                  AND r.wake_at IS NOT NULL AND batuta.may_take(r.code, r.failed_code, codes, fingerprints)
-                  AND (may_suspect OR NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head))
-                ORDER BY r.wake_at LIMIT 100
-            ) keyed
-            UNION ALL
-            SELECT * FROM (
-                SELECT r.flow_key, r.wake_at, false FROM batuta.runs r
-                WHERE r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.epoch > 0
-                  AND r.wake_at IS NOT NULL AND batuta.may_take(r.code, r.failed_code, codes, fingerprints)
-                  AND (may_suspect OR NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head))
-                ORDER BY r.wake_at LIMIT 100
-            ) begun
-            UNION ALL
-            SELECT p.*
-            FROM unnest(keys) AS k(key)
+        keys := '{}';
+        LOOP
+            WITH waiting AS (
+                SELECT * FROM (
+                    SELECT r.flow_key, r.wake_at, r.epoch = 0 AS first FROM batuta.runs r
+                    WHERE r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.flow_key = ''
+                      AND r.wake_at IS NOT NULL AND batuta.may_take(r.code, r.failed_code, codes, fingerprints)
+                      AND (may_suspect OR NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head))
+                    ORDER BY r.wake_at LIMIT 100
+                ) plain
+                UNION ALL
+                SELECT * FROM (
+                    SELECT r.flow_key, r.wake_at, r.epoch = 0 FROM batuta.runs r
+                    WHERE r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.flow_key <> ''
+                      AND r.wake_at IS NOT NULL AND batuta.may_take(r.code, r.failed_code, codes, fingerprints)
+                      AND (may_suspect OR NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head))
+                    ORDER BY r.wake_at LIMIT 100
+                ) keyed
+                UNION ALL
+                SELECT * FROM (
+                    SELECT r.flow_key, r.wake_at, false FROM batuta.runs r
+                    WHERE r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.epoch > 0
+                      AND r.wake_at IS NOT NULL AND batuta.may_take(r.code, r.failed_code, codes, fingerprints)
+                      AND (may_suspect OR NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head))
+                    ORDER BY r.wake_at LIMIT 100
+                ) begun
+                UNION ALL
+                SELECT p.*
+                FROM unnest(keys) AS k(key)
+                CROSS JOIN LATERAL (
+                    SELECT r.flow_key, r.wake_at, r.epoch = 0 FROM batuta.runs r
+                    WHERE r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.flow_key = k.key
+                      AND r.wake_at IS NOT NULL AND batuta.may_take(r.code, r.failed_code, codes, fingerprints)
+                      AND (may_suspect OR NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head))
+                    ORDER BY r.wake_at LIMIT 1
+                ) p
+            ), distinct_waiting AS (
+                SELECT w.flow_key, w.first, min(w.wake_at) AS wake_at FROM waiting w
+                WHERE w.flow_key = '' OR q.key_concurrency IS NULL
+                   OR coalesce((owned.by_key ->> w.flow_key)::integer, 0) < q.key_concurrency
+                GROUP BY w.flow_key, w.first
+            )
+            SELECT least(earliest, min(CASE
+                WHEN NOT w.first THEN w.wake_at
+                WHEN queue_at + k.key_at IS NOT NULL THEN greatest(w.wake_at, queue_at, k.key_at) END))
+            INTO earliest
+            FROM distinct_waiting w
             CROSS JOIN LATERAL (
-                SELECT r.flow_key, r.wake_at, r.epoch = 0 FROM batuta.runs r
-                WHERE r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.flow_key = k.key
-                  AND r.wake_at IS NOT NULL AND batuta.may_take(r.code, r.failed_code, codes, fingerprints)
-                  AND (may_suspect OR NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head))
-                ORDER BY r.wake_at LIMIT 1
-            ) p
-        ), distinct_waiting AS (
-            SELECT w.flow_key, w.first, min(w.wake_at) AS wake_at FROM waiting w
-            WHERE w.flow_key = '' OR q.key_concurrency IS NULL
-               OR coalesce((owned.by_key ->> w.flow_key)::integer, 0) < q.key_concurrency
-            GROUP BY w.flow_key, w.first
-        )
-        SELECT least(earliest, min(CASE
-            WHEN NOT w.first THEN w.wake_at
-            WHEN queue_at + k.key_at IS NOT NULL THEN greatest(w.wake_at, queue_at, k.key_at) END))
-        INTO earliest
-        FROM distinct_waiting w
-        CROSS JOIN LATERAL (
-            SELECT CASE
-                WHEN w.flow_key = '' OR q.key_rate_count IS NULL OR NOT w.first THEN 0
-                WHEN q.key_rate_count > coalesce((
-                    SELECT sum(b.count) FROM batuta.begun b
-                    WHERE b.namespace = ns AND b.queue = q.name AND b.flow_key = w.flow_key
-                      AND b.slot > moment - q.key_rate_period), 0) THEN 0
-                ELSE batuta.rate_at(ns, q.name, w.flow_key, q.key_rate_count, q.key_rate_period, moment)
-            END AS key_at
-        ) k;
+                SELECT CASE
+                    WHEN w.flow_key = '' OR q.key_rate_count IS NULL OR NOT w.first THEN 0
+                    WHEN q.key_rate_count > coalesce((
+                        SELECT sum(b.count) FROM batuta.begun b
+                        WHERE b.namespace = ns AND b.queue = q.name AND b.flow_key = w.flow_key
+                          AND b.slot > moment - q.key_rate_period), 0) THEN 0
+                    ELSE batuta.rate_at(ns, q.name, w.flow_key, q.key_rate_count, q.key_rate_period, moment)
+                END AS key_at
+            ) k;
+            EXIT WHEN earliest <= moment OR cardinality(keys) > 0
+                   OR q.key_concurrency IS NULL AND q.key_rate_count IS NULL;
+            keys := batuta.next_keys(ns, q.name, rank, '', 1000);
+            EXIT WHEN cardinality(keys) = 0;
+        END LOOP;
+        EXIT WHEN earliest <= moment;
     END LOOP;
     RETURN earliest;
 END

@@ -1,0 +1,192 @@
+"""Questions about a piece of workflow code, answered from where it stands."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from batuta.check.forbidden import rule_for
+from batuta.check.names import STEPS, Definition, Found, Kind, Names, Outside, Scope, is_task, ours
+from batuta.check.sources import Function, Module
+
+_AWAITED = frozenset(
+    "run_child start_child send call side_effect handlers_done wait_for_timer safe_point".split()
+)  # of batuta
+_AWAITED_OF_ASYNCIO = frozenset(["asyncio.sleep", "asyncio.wait", "asyncio.wait_for"])
+
+_SET_TYPES = frozenset(
+    "set frozenset typing.Set typing.AbstractSet typing.FrozenSet typing.MutableSet collections.abc.Set "
+    "collections.abc.MutableSet".split()
+)
+_SET_METHODS = frozenset("union intersection difference symmetric_difference copy".split())
+
+MUTATORS = frozenset(
+    "append appendleft extend insert remove pop popleft popitem clear add discard update setdefault sort reverse put "
+    "put_nowait increment".split()
+)
+"""Methods that change what they are called on."""
+
+
+class Code:
+    """A module, and the functions around the place that is looked at, the innermost last."""
+
+    def __init__(self, names: Names, module: Module) -> None:
+        self.names, self.module = names, module
+        self.scopes: list[Scope] = []
+
+    def resolve(self, node: ast.AST) -> Found:
+        return self.names.resolve(node, self.module, self.scopes)
+
+    def outside(self, node: ast.AST) -> str:
+        """The full name of something outside, or ""."""
+        found = self.resolve(node)
+        return found.name if isinstance(found, Outside) else ""
+
+    def of_batuta(self, node: ast.AST) -> str:
+        """`now` for `batuta.now`, or ""."""
+        return ours(self.outside(node)) or ""
+
+    def shared(self, node: ast.AST) -> Definition | None:
+        """The value or class at the top of a module that an expression is, or is inside of."""
+        while isinstance(node, ast.Attribute | ast.Subscript):
+            found = self.resolve(node)
+            if isinstance(found, Definition):
+                break
+            node = node.value
+        found = self.resolve(node)
+        if isinstance(found, Definition) and found.kind in (Kind.VALUE, Kind.CLASS):
+            return found
+        return None
+
+    def makes_awaitable(self, call: ast.Call) -> bool:
+        """Whether it is a call that does nothing unless it is awaited."""
+        found = self.resolve(call.func)
+        if isinstance(found, Outside):
+            return (ours(found.name) or "") in _AWAITED or found.name in _AWAITED_OF_ASYNCIO
+        if isinstance(found, Definition):
+            if found.kind in (*STEPS, Kind.WORKFLOW):
+                return True
+            node = found.node
+            return isinstance(node, ast.AsyncFunctionDef) and not node.decorator_list and not _yields(node)
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "wait":
+            base = self.resolve(call.func.value)
+            return isinstance(base, Definition) and base.kind is Kind.SIGNAL
+        return False
+
+    def is_step(self, call: ast.Call) -> bool:
+        found = self.resolve(call.func)
+        return isinstance(found, Definition) and found.kind in (*STEPS, Kind.WORKFLOW)
+
+    # -- what a value was made by
+
+    def maker(self, node: ast.AST, left: int = 8) -> str:
+        """The full name of what made a value (`requests.Session`, `pathlib.Path`), or ""."""
+        if not left:
+            return ""
+        match node:
+            case ast.Call(func=func):
+                return self.outside(func)
+            case ast.BinOp(left=value, op=ast.Div()):
+                return self.maker(value, left - 1)
+            case ast.Name(id=name):
+                return self._maker_of_name(name, left - 1)
+            case ast.Attribute():
+                found = self.resolve(node)
+                return self._maker_of_global(found) if isinstance(found, Definition) else ""
+            case _:
+                return ""
+
+    def _maker_of_name(self, name: str, left: int) -> str:
+        for scope in reversed(self.scopes):
+            if name in scope.annotations:
+                return self.outside(scope.annotations[name])
+            if name in scope.values:
+                return next((made for value in scope.values[name] if (made := self.maker(value, left))), "")
+            if name in scope.local:
+                return ""
+        found = self.resolve(ast.Name(id=name, ctx=ast.Load()))
+        return self._maker_of_global(found) if isinstance(found, Definition) else ""
+
+    def _maker_of_global(self, found: Definition) -> str:
+        if found.kind is Kind.VALUE and isinstance(found.node, ast.Call):
+            return Code(self.names, found.module).outside(found.node.func)
+        return ""
+
+    def of_the_machine(self, node: ast.AST) -> ast.AST | None:
+        """The part of an expression that asks the clock, chance or the environment, outside of lambdas."""
+        for part in _eager(node):
+            call = part if isinstance(part, ast.Call) else None
+            name = self.outside(call.func if call else part) if isinstance(part, ast.Call | ast.Attribute) else ""
+            if name and (rule_for(name, call) or "") in ("W101", "W102", "W103", "W104"):
+                return part
+        return None
+
+    # -- sets
+
+    def is_set(self, node: ast.AST | None, left: int = 8) -> bool:
+        """Whether a value is a set whose order is by chance. Sets of tasks are not: their order is counted."""
+        if not left or node is None:
+            return False
+        match node:
+            case ast.Set(elts=elements):
+                return not any(map(is_task, elements))
+            case ast.SetComp(elt=element):
+                return not is_task(element)
+            case ast.Call(func=ast.Attribute(value=value, attr=method)) if method in _SET_METHODS:
+                return self.is_set(value, left - 1)
+            case ast.Call(func=func, args=args):
+                return self.outside(func) in ("set", "frozenset") and not (args and _holds_task(args[0]))
+            case ast.BinOp(left=one, right=other, op=ast.BitOr() | ast.BitAnd() | ast.Sub() | ast.BitXor()):
+                return self.is_set(one, left - 1) or self.is_set(other, left - 1) or _is_keys(one) or _is_keys(other)
+            case ast.IfExp(body=one, orelse=other):
+                return self.is_set(one, left - 1) or self.is_set(other, left - 1)
+            case ast.Name(id=name):
+                return self._is_set_name(name, left - 1)
+            case ast.Attribute():
+                return self._is_set_value(self.resolve(node), left - 1)
+            case _:
+                return False
+
+    def _is_set_name(self, name: str, left: int) -> bool:
+        for scope in reversed(self.scopes):
+            if name in scope.annotations:
+                return self.is_set_type(scope.annotations[name])
+            if name in scope.values:
+                return name not in scope.of_tasks and any(self.is_set(value, left) for value in scope.values[name])
+            if name in scope.local:
+                return False
+        return self._is_set_value(self.resolve(ast.Name(id=name, ctx=ast.Load())), left)
+
+    def _is_set_value(self, found: Found, left: int) -> bool:
+        if not isinstance(found, Definition) or found.kind is not Kind.VALUE:
+            return False
+        return isinstance(found.node, ast.expr) and Code(self.names, found.module).is_set(found.node, left)
+
+    def is_set_type(self, annotation: ast.expr) -> bool:
+        match annotation:
+            case ast.Subscript(value=value, slice=inside):
+                return self.is_set_type(value) and not any(word in ast.unparse(inside) for word in ("Task", "Future"))
+            case ast.BinOp(left=one, right=other, op=ast.BitOr()):
+                return self.is_set_type(one) or self.is_set_type(other)
+            case _:
+                return self.outside(annotation) in _SET_TYPES
+
+
+def _is_keys(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("keys", "items")
+
+
+def _holds_task(node: ast.AST) -> bool:
+    return any(is_task(part) for part in ast.walk(node))
+
+
+def _eager(node: ast.AST) -> Iterator[ast.AST]:
+    """The parts that are evaluated with it: not the bodies of lambdas."""
+    if not isinstance(node, ast.Lambda):
+        yield node
+        for child in ast.iter_child_nodes(node):
+            yield from _eager(child)
+
+
+def _yields(function: Function) -> bool:
+    return any(isinstance(node, ast.Yield | ast.YieldFrom) for node in ast.walk(function))

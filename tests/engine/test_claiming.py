@@ -1,0 +1,41 @@
+"""Many runs that are due at once."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from batuta import workflow
+from tests.engine.kit import world
+
+BATCH = 10
+woken: list[int] = []
+
+
+@workflow
+async def nap(number: int) -> int:
+    await asyncio.sleep(3600)
+    woken.append(number)
+    return number
+
+
+async def test_the_next_claim_is_asked_for_before_the_last_ones_runs_are_in_memory_and_few_wait_for_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    woken.clear()
+    async with world(nap, claim_batch=BATCH) as env:
+        claim = env.store.claim
+        handed: list[Any] = []
+        waiting: list[int] = []
+
+        async def watched(*asked: Any) -> Any:
+            waiting.append(len(handed) - len(woken))
+            found = await claim(*asked)
+            handed.extend(found)
+            return found
+
+        handles = await asyncio.gather(*(env.start(nap, number) for number in range(10 * BATCH)))
+        monkeypatch.setattr(env.store, "claim", watched)
+        assert [await handle.result() for handle in handles] == list(range(10 * BATCH))
+        assert sorted(woken) == list(range(10 * BATCH))
+        assert BATCH <= max(waiting) <= 2 * BATCH
