@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -140,7 +140,8 @@ class Poller:
         self.claims_begun += 1
         began = self._now()
         try:
-            claim = await session.store.claim(info, limit, session.intake.room())
+            room = session.intake.room()
+            claim = await session.store.claim(info, limit, room)
         finally:
             self.claims_ended += 1
         tapes = claim.tapes
@@ -162,6 +163,8 @@ class Poller:
             some = tapes[first : first + _SLICE]
             self._loaded += len(some)
             loop.call_soon(self._adopt, some)
+        if room is not None and not self._full and _uses_up(room, tapes):
+            return self._rest  # runs have left meanwhile: there is room, and nobody will say so again
         if len(tapes) == limit:  # there is more. Asked for before these are in memory: the store works meanwhile
             return 0.0
         return self._until_room(claim.again_at) if self._held else await self._until_due(still_open)
@@ -213,3 +216,9 @@ def _in_turn(tapes: Sequence[Tape]) -> list[Tape]:
         seen[key] += 1
         places.append((-tape.run.priority, seen[key], number))
     return [tapes[number] for _, _, number in sorted(places)]
+
+
+def _uses_up(room: Mapping[str, int], tapes: Sequence[Tape]) -> bool:
+    """Whether a claim took all that it could from a queue: more may be due there."""
+    taken = Counter(tape.run.queue for tape in tapes)
+    return any(taken[queue] >= most for queue, most in room.items())
