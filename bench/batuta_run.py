@@ -137,6 +137,7 @@ if __name__ == "__main__":
     from bench.jobs import fairness, fairness_when_busy
     from bench.jobs import throughput as jobs
     from bench.kin import family, pairs
+    from bench.kit import claim_month, demo_sweep
     from bench.limited import limited
     from bench.several import shared
     from bench.slots import slots
@@ -158,6 +159,8 @@ if __name__ == "__main__":
             "slots": slots,
             "W12": family,
             "W13": pairs,
+            "K1": demo_sweep,
+            "K2": claim_month,
             "W8-1": shared,
             "W8-2": shared,
             "W8-4": shared,

@@ -49,6 +49,7 @@ def plan(full: bool) -> list[Group]:
         *_big(),
         *_kin(),
         *_jobs(full),
+        *_kit(),
     ]
 
 
@@ -134,6 +135,14 @@ def _health(full: bool) -> Part:
     seconds, runs, steps = (10.0, 0, 30) if full else (8.0, 60_000, 1)
     patience = seconds * steps
     return Part("health", "batuta", 1, runs, steps, seconds, stores=("pg",), patience=patience)
+
+
+def _kit() -> list[Group]:
+    """The test kit. The sweep measures both of its stores by itself."""
+    return [
+        (Part("K1", "batuta", rounds=3, stores=("sqlite",)),),
+        (Part("K2", "batuta", rounds=3, stores=("sqlite",)),),
+    ]
 
 
 def _long() -> Group:

@@ -11,8 +11,8 @@ from batuta import Batuta, Schedule, connect, every, workflow
 from bench.child import Figures, Task, loop_factory, percentile
 
 PROCESSES: Final = 3
-LEAD_S: Final = 8.0
-"""For all schedules to be made. With less than a second of it left, the measurement is worth nothing."""
+LEAD_S: Final = 3.0
+"""Between the last schedule that is made and the moment. With less than a second left, nothing can be measured."""
 PERIOD: Final = timedelta(hours=1)
 PAGE: Final = 1_000
 AT_ONCE: Final = 50
@@ -32,8 +32,8 @@ async def slots(task: Task) -> Figures:
         workers = [await asyncio.create_subprocess_exec(*command, stdout=pipe) for _ in range(PROCESSES)]
         try:
             await asyncio.gather(*(said_ready(worker) for worker in workers))
-            moment = datetime.fromtimestamp(int(time.time() + LEAD_S), UTC)
-            await declare(batuta, task.runs, moment)
+            moment = datetime.fromtimestamp(int(time.time() + LEAD_S + await time_to_declare(batuta, task.runs)), UTC)
+            await declare(batuta, "s", task.runs, moment)
             await begun(batuta, 1)
             workers[0].kill()
             await ended(batuta, task.runs)
@@ -50,11 +50,18 @@ async def said_ready(worker: asyncio.subprocess.Process) -> None:
         raise RuntimeError(f"a worker ended with {await worker.wait()} before it was ready")
 
 
-async def declare(batuta: Batuta, count: int, moment: datetime) -> None:
+async def time_to_declare(batuta: Batuta, count: int) -> float:
+    """How long it will take, judged by some that are never due here."""
+    begun = time.perf_counter()
+    await declare(batuta, "trial", AT_ONCE, datetime.now(UTC) + PERIOD / 2)
+    return (time.perf_counter() - begun) * 1.5 * count / AT_ONCE
+
+
+async def declare(batuta: Batuta, name: str, count: int, moment: datetime) -> None:
     offset = (moment - datetime.fromtimestamp(0, UTC)) % PERIOD
     for first in range(0, count, AT_ONCE):
         numbers = range(first, min(count, first + AT_ONCE))
-        made = (Schedule(f"s{number}", every(PERIOD, offset), slot) for number in numbers)
+        made = (Schedule(f"{name}{number}", every(PERIOD, offset), slot) for number in numbers)
         await asyncio.gather(*(batuta.schedules.create(schedule) for schedule in made))
     if datetime.now(UTC) > moment - timedelta(seconds=1):
         raise RuntimeError("the machine is too slow: the schedules were due before all of them were made")

@@ -33,7 +33,9 @@ async def jobs(*things: Any, **settings: Any) -> AsyncIterator[Environment]:
     async with Environment(jobs=things, **settings) as env:
         yield env
         assert env.worker.session is not None
-        assert env.worker.session.intake.calls == sum(run.is_call for run in env.worker.session.runs.values())
+        session = env.worker.session
+        counted = sum(pool.calls for pool in session.intake._pools.values())
+        assert counted == sum(run.is_call for run in session.runs.values())
         report = await verify(env.store)
         assert not report.violations, report
 

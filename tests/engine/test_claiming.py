@@ -31,7 +31,7 @@ async def test_the_next_claim_is_asked_for_before_the_last_ones_runs_are_in_memo
         async def watched(*asked: Any) -> Any:
             waiting.append(len(handed) - len(woken))
             found = await claim(*asked)
-            handed.extend(found)
+            handed.extend(found.tapes)
             return found
 
         handles = await asyncio.gather(*(env.start(nap, number) for number in range(10 * BATCH)))

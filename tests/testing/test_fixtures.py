@@ -50,18 +50,16 @@ async def test_virtual_time(virtual_time):
 
 def test_a_plain_function(virtual_time):
     assert virtual_time(asyncio.sleep(1_000_000, "done")) == "done"
-"""
-
-NOTHING = """
-import pytest
-from batuta import InvalidInput
-
-pytest_plugins = ["batuta.testing.pytest"]
 
 
-def test_nothing_to_run(batuta_env):
-    with pytest.raises(InvalidInput, match="batuta_app"):
-        batuta_env()
+class TestWithoutAnApp:
+    @pytest.fixture
+    def batuta_app(self):
+        return None
+
+    def test_nothing_to_run(self, batuta_env):
+        with pytest.raises(InvalidInput, match="batuta_app"):
+            batuta_env()
 """
 
 
@@ -70,18 +68,17 @@ def outcome(folder: Path, *options: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=50, check=False).stdout
 
 
-@pytest.mark.parametrize("options", [["-p", "no:asyncio"], ["-o", "asyncio_mode=auto"], ["-o", "asyncio_mode=strict"]])
+@pytest.mark.parametrize("options", [["-p", "no:asyncio"], ["-o", "asyncio_mode=auto"]])
 def test_async_tests_that_ask_for_a_fixture_run_in_virtual_time(tmp_path: Path, options: list[str]) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_shop.py").write_text(TESTS)
     said = outcome(tmp_path, *options)
-    assert "5 passed" in said, said
+    assert "6 passed" in said, said
 
 
-def test_an_environment_without_anything_to_run_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "test_shop.py").write_text(NOTHING)
-    said = outcome(tmp_path)
-    assert "1 passed" in said, said
+def test_the_example_is_a_file_for_pytest() -> None:
+    said = outcome(Path(__file__).parents[2] / "examples" / "test_order.py")
+    assert "3 passed" in said, said
 
 
 def test_without_pytest_the_missing_extra_is_named() -> None:

@@ -41,7 +41,9 @@ async def test_it_may_be_asked_where_an_event_loop_is_running(tmp_path: Path) ->
 
 def test_changed_code_is_told_apart_with_the_file_and_both_sides(tmp_path: Path) -> None:
     file = recorded(tmp_path / "one.json")
-    with pytest.raises(AssertionError, match=r"1 of 1 journals are not replayed(?s:.*)one.json: run .* of 'order'") as caught:
+    with pytest.raises(
+        AssertionError, match=r"1 of 1 journals are not replayed(?s:.*)one.json: run .* of 'order'"
+    ) as caught:
         assert_replays(other_order, file)
     assert "reserve" in str(caught.value)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from msgspec.structs import replace
 
@@ -19,6 +19,19 @@ _FAIR_BATCH = 100
 """Jobs that are claimed at once where there are flow keys: what is claimed of one key, the others wait for."""
 
 
+class _Pool:
+    """Places that calls share: on the loop, in threads, in processes, or those of one job that has a limit."""
+
+    __slots__ = ("calls", "leaving", "places")
+
+    def __init__(self, places: int) -> None:
+        self.places = places
+        self.calls = 0
+        """Of runs in memory, or on their way there."""
+        self.leaving = 0
+        """Of those, when they were last counted: their calls have ended."""
+
+
 class Intake:
     """What one worker has, and may have."""
 
@@ -32,16 +45,16 @@ class Intake:
         self._limits = dict(limits)
         self._taken = dict.fromkeys(limits, 0)
         self._avoided: dict[str, float] = {}
-        self.calls = 0
-        """Runs in memory that are one call."""
         calls = {code: one for code, one in workflows.items() if isinstance(one, RoutedCall)}
-        self._places = _places({one.activity.place for one in calls.values()}, settings)
+        self._pools = _pools(calls.values(), settings)
+        self._pool_of = {code: self._pools[_kind(one)] for code, one in calls.items()}
+        self._brought: set[_Pool] = set()
+        """Of the last look."""
         self._batch, self._fair_batch = settings.claim_batch, min(settings.claim_batch, _FAIR_BATCH)
         self.keyed = False
         """The last look brought runs with flow keys."""
         self._info = info
-        self._other_work = replace(info, code={code: mark for code, mark in info.code.items() if code not in calls})
-        self._has_calls, self._has_others = bool(calls), len(calls) < len(workflows)
+        self._has_calls = bool(calls)
 
     # -- so many of a queue
 
@@ -50,22 +63,26 @@ class Intake:
         if self._has_calls or self._limits:
             if sign > 0:
                 self.keyed = any(tape.run.flow_key for tape in tapes)
+                self._brought.clear()
             for tape in tapes:
                 if tape.run.kind is not RunKind.WORKFLOW:
-                    self.calls += sign
+                    pool = self._pool_of[tape.run.code]
+                    pool.calls += sign
+                    if sign > 0:
+                        self._brought.add(pool)
                 if tape.run.queue in self._taken:
                     self._taken[tape.run.queue] += sign
 
     def enter(self, queue: str, workflow: Workflow[..., Any]) -> None:
         """A run of that queue comes in."""
         if isinstance(workflow, RoutedCall):
-            self.calls += 1
+            self._pools[_kind(workflow)].calls += 1
         if queue in self._taken:
             self._taken[queue] += 1
 
     def leave(self, run: LiveRun) -> None:
         if run.is_call:
-            self.calls -= 1
+            self._pools[_kind(cast(RoutedCall, run.workflow))].calls -= 1
         if self._taken:
             queue = run.row.queue if isinstance(run, EarlyRun) else run.identity.queue
             if queue in self._taken:
@@ -86,8 +103,10 @@ class Intake:
         """Whether a start into that queue may be owned at once, as far as the queue and the places go."""
         if self._avoided and self._avoided.get(queue, 0.0) > now:
             return False
-        if self.calls >= self._places and isinstance(workflow, RoutedCall):
-            return False
+        if isinstance(workflow, RoutedCall):
+            pool = self._pools[_kind(workflow)]
+            if pool.calls >= pool.places:
+                return False
         limit = self._limits.get(queue)
         return limit is None or (not claiming and self._taken[queue] < limit)
 
@@ -101,23 +120,44 @@ class Intake:
         """As whom to claim, and how many at most; None: as many as fit. 0: nothing now, until a run leaves."""
         if not self._has_calls:
             return self._info, None
-        if self.calls <= self._places and not self.keyed:
-            return self._info, 2 * self._places - self.calls
-        here = leaving = 0
+        if self.keyed or any(pool.calls > pool.places for pool in self._pools.values()):
+            self._count_leaving(runs)
+            rooms = {pool: self._room_in(pool) for pool in self._pools.values()}
+        else:
+            rooms = {pool: 2 * pool.places - pool.calls for pool in self._pools.values()}
+        if all(rooms.values()):
+            return self._info, min(rooms[pool] for pool in self._brought or rooms)
+        code = {name: mark for name, mark in self._info.code.items() if rooms.get(self._pool_of.get(name, _NONE), 1)}
+        return replace(self._info, code=code), min(filter(None, rooms.values()), default=None) if code else 0
+
+    def _count_leaving(self, runs: Iterable[LiveRun]) -> None:
+        for pool in self._pools.values():
+            pool.leaving = 0
         for run in runs:
-            if run.is_call:
-                if run.leaving:
-                    leaving += 1
-                else:
-                    here += 1
-        room = 2 * self._places - here
+            if run.is_call and run.leaving:
+                self._pools[_kind(cast(RoutedCall, run.workflow))].leaving += 1
+
+    def _room_in(self, pool: _Pool) -> int:
+        """How many more calls may come in at once; 0 when it is better to wait until there is room for several."""
         batch = self._fair_batch if self.keyed else self._batch
-        if leaving < 2 * batch and room * 4 > self._places:
-            return self._info, min(room, batch)
-        return self._other_work, None if self._has_others else 0
+        room = 2 * pool.places - pool.calls + pool.leaving
+        return min(room, batch) if pool.leaving < 2 * batch and room * 4 > pool.places else 0
 
 
-def _places(kinds: set[Place], settings: Settings) -> int:
-    """How many calls of these kinds can be executed at once."""
+_NONE = _Pool(0)
+
+
+def _kind(call: RoutedCall) -> Place | str:
+    """What calls of this one share places with."""
+    activity = call.activity
+    return activity.place if activity.limit is None else activity.name
+
+
+def _pools(calls: Iterable[RoutedCall], settings: Settings) -> dict[Place | str, _Pool]:
     most = {Place.LOOP: settings.max_activities, Place.THREAD: settings.threads, Place.PROCESS: settings.processes}
-    return sum(most[kind] for kind in kinds)
+    pools: dict[Place | str, _Pool] = {}
+    for call in calls:
+        most_of_it = most[call.activity.place]
+        limit = call.activity.limit
+        pools.setdefault(_kind(call), _Pool(most_of_it if limit is None else min(limit, most_of_it)))
+    return pools

@@ -125,10 +125,9 @@ class Poller:
         if self._loaded and (session.intake.keyed or self._loaded > session.settings.claim_batch):
             await asyncio.sleep(0)  # all of them are brought into memory then
         info, most = session.intake.appetite(session.runs.values())
-        limit = min(session.free, session.settings.claim_batch)
+        limit = min(session.free - self._loaded, session.settings.claim_batch)
         if most is not None and most < limit:
             limit = most
-        limit -= self._loaded
         if limit <= 0:
             self.backlog = True
             return None if session.store.poll_seconds is None else session.store.poll_seconds
@@ -163,7 +162,7 @@ class Poller:
             some = tapes[first : first + _SLICE]
             self._loaded += len(some)
             loop.call_soon(self._adopt, some)
-        if len(tapes) == limit:  # there is more: asked for before these are in memory, so that the store works meanwhile
+        if len(tapes) == limit:  # there is more. Asked for before these are in memory: the store works meanwhile
             return 0.0
         return self._until_room(claim.again_at) if self._held else await self._until_due(still_open)
 

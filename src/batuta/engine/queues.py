@@ -39,13 +39,12 @@ async def set_limits(store: Store, queues: Iterable[Queue]) -> None:
         after = merged_limits(before, changes)
         if after != before:
             log.info("the limits of queue %s change: %s", name, _difference(before, after))
-            await store.limit_queue(name, after)
+            await store.limit_queue(name, after, changes)
 
 
 async def change_limits(store: Store, name: str, changes: dict[str, Any]) -> None:
     """Set some of a queue's limits and leave the others."""
-    before = next((view.limits for view in await store.queues() if view.name == name), QueueLimits())
-    await store.limit_queue(name, merged_limits(before, changes))
+    await store.limit_queue(name, QueueLimits(**changes), changes)
 
 
 def _difference(before: QueueLimits, after: QueueLimits) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from msgspec import Struct
 
 
@@ -27,6 +29,14 @@ class QueueLimits(Struct, frozen=True, kw_only=True):
     @property
     def any(self) -> bool:
         return any(limit is not None for limit in (self.concurrency, self.key_concurrency, self.rate, self.key_rate))
+
+    def only(self, names: Collection[str]) -> QueueLimits:
+        """Those of these names, and no others."""
+        return QueueLimits(**{name: getattr(self, name) for name in names})
+
+
+LIMITS = QueueLimits.__struct_fields__
+"""The names of all limits."""
 
 
 class QueueView(Struct, kw_only=True):

@@ -12,13 +12,13 @@ Errors, the same for all stores (see `batuta.errors`):
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from batuta.ids import RunId
 from batuta.journal.entries import Entry
-from batuta.journal.queues import QueueLimits, QueueView
+from batuta.journal.queues import LIMITS, QueueLimits, QueueView
 from batuta.journal.records import (
     Attempt,
     Change,
@@ -235,8 +235,9 @@ class Store(Protocol):
 
     # -- queues
 
-    async def limit_queue(self, name: str, limits: QueueLimits) -> None:
-        """Set all of the queue's limits. Runs that are owned go on, also when they are more than it allows."""
+    async def limit_queue(self, name: str, limits: QueueLimits, only: Collection[str] = LIMITS) -> None:
+        """Set limits of the queue, those that are named in `only`; the others stay. Runs that are owned go on, also
+        when they are more than it allows."""
         ...
 
     async def pause_queue(self, name: str, paused: bool, note: str = "") -> None:

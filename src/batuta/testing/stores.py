@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from batuta.clock import Clock
 from batuta.failpoints import failpoint
-from batuta.journal.records import Change, Hint, Page, Refusal, RunFilter, Verdict
+from batuta.journal.records import Change, Hint, Refusal, Verdict
 from batuta.stores.memory import MemoryStore
-from batuta.stores.sqlite import SqliteStore, lists
+from batuta.stores.sqlite import SqliteStore
+from batuta.stores.sqlite.readers import Readers
+from batuta.stores.sqlite.tapes import Tapes
+from batuta.stores.sqlite.watcher import Watcher
+from batuta.stores.sqlite.writer import Writer
+
+T = TypeVar("T")
 
 StoreName = Literal["memory", "sqlite"]
+
+
+class _PlainWriter(Writer):
+    """Writes where it is asked to: nobody else does, and a thread would make the order of events a matter of chance."""
+
+    async def write(self, work: Callable[[sqlite3.Cursor], T], *, small: bool = False, aside: bool = False) -> T:
+        return self.write_blocking(work)
+
+
+class _PlainReaders(Readers):
+    async def read_apart(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        return self.read(work)
 
 
 class LonelySqliteStore(SqliteStore):
@@ -24,12 +43,15 @@ class LonelySqliteStore(SqliteStore):
 
     poll_seconds: float | None = None
 
+    def __init__(self, path: str | Path, namespace: str = "default", clock: Clock | None = None) -> None:
+        super().__init__(path, namespace, clock)
+        self._writer = _PlainWriter(self._path)
+        self._readers = _PlainReaders(self._path)
+        self._tapes = Tapes(self._readers, namespace)
+        self._watcher = Watcher(self._writer, self._listeners, namespace)
+
     def listen(self, callback: Callable[[Hint], None]) -> Callable[[], None]:
         return self._listeners.add(callback)
-
-    async def list_runs(self, where: RunFilter, cursor: str | None = None, limit: int = 50) -> Page:
-        before = lists.decode_cursor(cursor)
-        return self._readers.read(lambda connection: lists.list_runs(connection, self.namespace, where, before, limit))
 
 
 class FragileMemoryStore(MemoryStore):

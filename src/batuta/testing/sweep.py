@@ -49,7 +49,7 @@ class Sweep:
     def __str__(self) -> str:
         lines = [f"{len(self.points)} crashes on {self.store}, the same end each time: {self.ending!r}"]
         for name, times in self.executions.items():
-            lines.append(f"  {name}: executed {times} times, once more in {self.again[name]} of the lives with a crash")
+            lines.append(f"  {name}: executed {times} x, and once more after {self.again[name]} of the crashes")
         if self.unreached:
             lines.append(f"  not reached: {', '.join(map(str, self.unreached[:_SHOWN]))}")
         return "\n".join(lines)

@@ -55,6 +55,9 @@ async def test_runs_are_found_by_their_keys(store: PostgresStore, filled: str) -
         scans = scans_of(plan, "runs")
         assert [(scan["Index Name"], scan["Scan Direction"]) for scan in scans] == [(index, "Backward")]
         assert not [node for node in nodes(plan) if "Sort" in node["Node Type"]], name
+    for name in ("list_children", "count_children"):
+        scans = scans_of(await plan_of(session, store._sql[name]), "runs")
+        assert [scan["Index Name"] for scan in scans] == ["runs_children"], name
     await check_that_sleepers_cost_a_claim_nothing(store, session)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import groupby
 
-from batuta.journal.queues import QueueLimits, QueueView
+from msgspec.structs import replace
+
+from batuta.journal.queues import LIMITS, QueueLimits, QueueView
 from batuta.journal.records import Run, WorkerInfo
 from batuta.journal.states import RunState
 from batuta.stores import flow, rules
@@ -22,9 +24,10 @@ class QueueVerbs:
     def transaction(self) -> AbstractContextManager[Moment]:
         raise NotImplementedError
 
-    async def limit_queue(self, name: str, limits: QueueLimits) -> None:
+    async def limit_queue(self, name: str, limits: QueueLimits, only: Collection[str] = LIMITS) -> None:
         with self.transaction() as moment:
-            moment.room.queues.setdefault(name, QueueRow()).limits = limits
+            row = moment.room.queues.setdefault(name, QueueRow())
+            row.limits = replace(row.limits, **{limit: getattr(limits, limit) for limit in only})
             moment.hint.due = True
 
     async def pause_queue(self, name: str, paused: bool, note: str = "") -> None:

@@ -395,14 +395,34 @@ WHERE r.namespace || ':' = $1 || ':'
   AND ($10::text IS NULL OR r.flow_key = $10)
   AND ($11::uuid IS NULL OR r.parent_run_id = $11);
 
+-- count_children --
+-- The same for the children of one run.
+SELECT count(*) AS runs FROM batuta.runs r
+WHERE r.namespace || '' = $1
+  AND ($2::text[] IS NULL OR r.state = ANY ($2))
+  AND ($3::text IS NULL OR r.name = $3)
+  AND ($4::text IS NULL OR r.kind = $4)
+  AND ($5::text IS NULL OR r.queue = $5)
+  AND ($6::text IS NULL OR starts_with(r.id, $6))
+  AND ($7::text IS NULL OR batuta.readable(r.tags)::jsonb @> batuta.readable($7)::jsonb)
+  AND ($8::bigint IS NULL OR r.created_at > $8)
+  AND ($9::bigint IS NULL OR r.created_at < $9)
+  AND ($10::text IS NULL OR r.flow_key = $10)
+  AND r.parent_run_id = $11::uuid;
+
 -- limit_queue --
-INSERT INTO batuta.queues (
+-- Those that are named in $9; the others stay.
+INSERT INTO batuta.queues AS q (
     namespace, name, concurrency, key_concurrency, rate_count, rate_period, key_rate_count, key_rate_period)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
 ON CONFLICT (namespace, name) DO UPDATE
-SET concurrency = excluded.concurrency, key_concurrency = excluded.key_concurrency,
-    rate_count = excluded.rate_count, rate_period = excluded.rate_period,
-    key_rate_count = excluded.key_rate_count, key_rate_period = excluded.key_rate_period;
+SET concurrency = CASE WHEN 'concurrency' = ANY ($9::text[]) THEN excluded.concurrency ELSE q.concurrency END,
+    key_concurrency =
+        CASE WHEN 'key_concurrency' = ANY ($9::text[]) THEN excluded.key_concurrency ELSE q.key_concurrency END,
+    rate_count = CASE WHEN 'rate' = ANY ($9::text[]) THEN excluded.rate_count ELSE q.rate_count END,
+    rate_period = CASE WHEN 'rate' = ANY ($9::text[]) THEN excluded.rate_period ELSE q.rate_period END,
+    key_rate_count = CASE WHEN 'key_rate' = ANY ($9::text[]) THEN excluded.key_rate_count ELSE q.key_rate_count END,
+    key_rate_period = CASE WHEN 'key_rate' = ANY ($9::text[]) THEN excluded.key_rate_period ELSE q.key_rate_period END;
 
 -- pause_queue --
 INSERT INTO batuta.queues (namespace, name, paused, note) VALUES ($1, $2, $3, $4)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from asyncpg import Record
 
-from batuta.journal.queues import QueueLimits, QueueView, Rate
+from batuta.journal.queues import LIMITS, QueueLimits, QueueView, Rate
 from batuta.journal.records import Hint
 from batuta.stores.postgres.base import Base
 
@@ -12,14 +14,15 @@ from batuta.stores.postgres.base import Base
 class Queues(Base):
     """Limiting, pausing and looking at queues."""
 
-    async def limit_queue(self, name: str, limits: QueueLimits) -> None:
+    async def limit_queue(self, name: str, limits: QueueLimits, only: Collection[str] = LIMITS) -> None:
+        limits = limits.only(only)
         values = (
             limits.concurrency,
             limits.key_concurrency,
             *_rate_values(limits.rate),
             *_rate_values(limits.key_rate),
         )
-        await self._pool.write(self._sql["limit_queue"], self.namespace, name, *values)
+        await self._pool.write(self._sql["limit_queue"], self.namespace, name, *values, list(only))
         self._announcer.tell(Hint(due=True))
 
     async def pause_queue(self, name: str, paused: bool, note: str = "") -> None:

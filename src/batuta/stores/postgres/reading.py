@@ -89,7 +89,8 @@ class Reading(Base):
         return Page(page, str(page[-1].run_id) if len(rows) > limit and page else None)
 
     async def count_runs(self, where: RunFilter) -> int:
-        rows = await self._pool.read(self._sql["count_runs"], self.namespace, *_restrictions(where))
+        query = "count_runs" if where.parent is None else "count_children"
+        rows = await self._pool.read(self._sql[query], self.namespace, *_restrictions(where))
         count: int = rows[0]["runs"]
         return count
 

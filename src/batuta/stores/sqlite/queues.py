@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from msgspec import Struct
 
-from batuta.journal.queues import QueueLimits, QueueView, Rate
+from batuta.journal.queues import LIMITS, QueueLimits, QueueView, Rate
 from batuta.journal.records import NewRun
 from batuta.stores import flow, rules
 from batuta.stores.sqlite.connection import Q
@@ -57,11 +57,12 @@ def note_keyed(cursor: sqlite3.Cursor, namespace: str, runs: Iterable[NewRun]) -
         cursor.execute(Q["note_keyed"], (namespace, name))
 
 
-def limit(cursor: sqlite3.Cursor, namespace: str, name: str, limits: QueueLimits) -> None:
+def limit(cursor: sqlite3.Cursor, namespace: str, name: str, limits: QueueLimits, only: Collection[str]) -> None:
+    limits = limits.only(only)
     rate, key_rate = limits.rate, limits.key_rate
     counts = [(None, None) if each is None else (each.count, each.period) for each in (rate, key_rate)]
     values = (namespace, name, limits.concurrency, limits.key_concurrency, *counts[0], *counts[1])
-    cursor.execute(Q["limit_queue"], values)
+    cursor.execute(Q["limit_queue"], (*values, *(limit in only for limit in LIMITS)))
 
 
 def pause(cursor: sqlite3.Cursor, namespace: str, name: str, paused: bool, note: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from batuta.errors import SchemaMismatch
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
 from batuta.journal.entries import Entry
-from batuta.journal.queues import QueueLimits, QueueView
+from batuta.journal.queues import LIMITS, QueueLimits, QueueView
 from batuta.journal.records import (
     Attempt,
     Change,
@@ -269,8 +269,8 @@ class SqliteStore(ScheduleVerbs):
 
     # -- queues
 
-    async def limit_queue(self, name: str, limits: QueueLimits) -> None:
-        await self._writer.write(lambda cursor: queues.limit(cursor, self.namespace, name, limits), small=True)
+    async def limit_queue(self, name: str, limits: QueueLimits, only: Collection[str] = LIMITS) -> None:
+        await self._writer.write(lambda cursor: queues.limit(cursor, self.namespace, name, limits, only), small=True)
         self.tell(Hint(due=True))
 
     async def pause_queue(self, name: str, paused: bool, note: str = "") -> None:

@@ -335,6 +335,16 @@ class QueuesConformance:
         await store.limit_queue("mail", QueueLimits(concurrency=1))
         assert await store.queues() == [QueueView(name="mail", limits=QueueLimits(concurrency=1))]
 
+    async def test_a_limit_is_set_and_the_others_stay(self, store: Store) -> None:
+        rate = Rate(100, 60 * SECOND)
+        await store.limit_queue("mail", QueueLimits(concurrency=5, rate=rate), ["concurrency"])
+        await store.limit_queue("mail", QueueLimits(rate=rate, key_concurrency=7), ["rate"])
+        assert await store.queues() == [QueueView(name="mail", limits=QueueLimits(concurrency=5, rate=rate))]
+        await store.limit_queue("mail", QueueLimits(key_rate=rate, key_concurrency=2), ["key_rate", "key_concurrency"])
+        await store.limit_queue("mail", QueueLimits(concurrency=3), ["rate"])
+        limits = QueueLimits(concurrency=5, key_concurrency=2, key_rate=rate)
+        assert await store.queues() == [QueueView(name="mail", limits=limits)]
+
     async def test_runs_are_found_by_their_flow_key_and_parent(self, store: Store) -> None:
         mine = await start_some(store, 2, "a")
         await start_some(store, 1, "b")
