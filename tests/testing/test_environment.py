@@ -70,8 +70,7 @@ def test_a_test_that_waits_in_vain_is_told_where_and_what_every_run_waits_for(st
         run(main())
     told = str(caught.value)
     assert "main waits at test_environment.py:" in told
-    assert "run 'for-the-boss' of 'approval' is waiting, waits for" in told
-    assert "shop.py" in told
+    assert "run 'for-the-boss' of 'approval' is waiting, waits for signal 'approve' at shop.py:" in told
 
 
 def test_a_test_that_waits_for_a_parked_run_is_told_why_it_is() -> None:
