@@ -1,12 +1,14 @@
 """Shapes: what may change without a gate, what may not, and what is told about it."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from batuta import InvalidInput
+from batuta import InvalidInput, connect
 from batuta.check import Check, Finding, compare, read_shapes, shapes_of, write_shapes
 from batuta.check.gates import lines
+from batuta.testing import assert_replays, record
 
 HEAD = """
 import asyncio
@@ -177,32 +179,61 @@ def test_a_change_in_a_helper_is_a_change_of_the_workflow(file: Path) -> None:
 BEFORE = body("await charge(order)", "await ship(order)")
 
 
-@pytest.mark.parametrize(
-    "statements",
-    [
-        ("await charge(order)", "if patched('r'): await receipt(order)", "await ship(order)"),
-        ("await charge(order)", "if patched('r') and order: await receipt(order)", "await ship(order)"),
-        ("new = patched('r')", "await charge(order)", "if new: await receipt(order)", "await ship(order)"),
-        ("await charge(order)", "if not patched('r'): return await ship(order)", "await receipt(order)"),
-        ("if patched('r'): return await receipt(order)", "await charge(order)", "await ship(order)"),
-        ("await charge(order)", "await receipt(order) if patched('r') else await ship(order)"),
-    ],
-)
+GATED = [
+    ("await charge(order)", "if patched('r'): await receipt(order)", "await ship(order)"),
+    ("await charge(order)", "if patched('r') and order: await receipt(order)", "await ship(order)"),
+    ("new = patched('r')", "await charge(order)", "if new: await receipt(order)", "await ship(order)"),
+    ("await charge(order)", "if not patched('r'): return await ship(order)", "await receipt(order)"),
+    ("if patched('r'): return await receipt(order)", "await charge(order)", "await ship(order)"),
+    ("await charge(order)", "await receipt(order) if patched('r') else await ship(order)"),
+    ("await charge(order)", "while patched('r') and order: await receipt(order)", "await ship(order)"),
+]
+
+
+@pytest.mark.parametrize("statements", GATED)
 def test_a_change_behind_a_patch_is_gated(file: Path, statements: tuple[str, ...]) -> None:
     assert codes(changed(file, BEFORE, body(*statements))) == ["W603"]
 
 
-@pytest.mark.parametrize(
-    "statements",
-    [
-        ("if patched('r'): await receipt(order)", "await ship(order)"),
-        ("await charge(order)", "if patched('r'): await receipt(order)", "await receipt(order)"),
-        ("await charge(order)", "if not patched('r'): await receipt(order)", "await ship(order)"),
-        ("await charge(order)", "if patched('r') or order: await receipt(order)", "await ship(order)"),
-    ],
-)
+UNGATED = [
+    ("if patched('r'): await receipt(order)", "await ship(order)"),
+    ("await charge(order)", "if patched('r'): await receipt(order)", "await receipt(order)"),
+    ("await charge(order)", "if not patched('r'): await receipt(order)", "await ship(order)"),
+    ("await charge(order)", "if patched('r') or order: await receipt(order)", "await ship(order)"),
+]
+
+
+@pytest.mark.parametrize("statements", UNGATED)
 def test_a_patch_does_not_excuse_what_is_not_behind_it(file: Path, statements: tuple[str, ...]) -> None:
     assert codes(changed(file, BEFORE, body(*statements))) == ["W601"]
+
+
+def built(source: str) -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    exec(HEAD + source, names)
+    return names
+
+
+@pytest.fixture
+async def journal(tmp_path: Path) -> Path:
+    """Of a run that was completed by the code before the change."""
+    old = built(BEFORE)
+    client = connect("memory://")
+    async with client, client.worker(workflows=[old["order"]], activities=[old["charge"], old["ship"]]):
+        handle = await client.start(old["order"], "o-1")
+        await handle.result()
+        return await record(handle, tmp_path / "journal.json")
+
+
+@pytest.mark.parametrize("statements", GATED)
+def test_what_is_called_gated_replays(statements: tuple[str, ...], journal: Path) -> None:
+    assert assert_replays(built(body(*statements))["order"], journal) == 1
+
+
+@pytest.mark.parametrize("statements", UNGATED)
+def test_what_is_called_ungated_does_not_replay(statements: tuple[str, ...], journal: Path) -> None:
+    with pytest.raises(AssertionError, match="not replayed by this code"):
+        assert_replays(built(body(*statements))["order"], journal)
 
 
 def test_the_life_of_a_patch_is_gated_from_its_beginning_to_its_end(file: Path) -> None:

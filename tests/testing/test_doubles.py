@@ -119,11 +119,11 @@ def test_a_stand_in_that_cannot_take_the_calls_of_its_activity_is_refused() -> N
     with pytest.raises(UnfitDouble, match="express"):
         double(Carrier.ship, lambda parcel: "x")
     with pytest.raises(UnfitDouble, match="for a value, say returns="):
-        double(reserve, "x")  # type: ignore[arg-type]  # that is what is refused
+        double(reserve, "x")  # type: ignore[call-overload]  # that is what is refused
 
 
 def test_a_result_of_another_type_than_the_activitys_is_refused() -> None:
-    with pytest.raises(UnfitDouble, match="the double of 'charge' returns 5: .*Expected `str`"):
+    with pytest.raises(UnfitDouble, match=r"the double of 'charge' returns 5: .*Expected `str`"):
         double(charge, returns=5)
     with pytest.raises(UnfitDouble, match="Expected `str`"):
         double(charge, results=["ok", None])

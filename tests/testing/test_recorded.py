@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,8 @@ async def other_order(sku: str) -> str:
 def test_what_was_recorded_is_replayed_by_the_same_code(tmp_path: Path) -> None:
     recorded(tmp_path / "journals" / "one.json")
     recorded(tmp_path / "journals" / "two.json")
-    for code in (order, app, shop, [order, approval]):
+    codes: list[Any] = [order, app, shop, [order, approval]]
+    for code in codes:
         assert assert_replays(code, tmp_path / "journals" / "*.json") == 2
 
 

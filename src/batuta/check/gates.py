@@ -79,6 +79,11 @@ def _settled_part(part: Any, decided: Mapping[str, bool]) -> Shape:
         if isinstance(test, bool):
             return _settled(part.get("then" if test else "else", []), decided)
         part = part | {"if": test}
+    if "while" in part:
+        test = _folded(part["while"], decided)
+        if test is False:
+            return []
+        part = part | {"while": str(test)}
     block = {key: _settled(value, decided) if isinstance(value, list) else value for key, value in part.items()}
     inner = [value for value in block.values() if isinstance(value, list)]
     if "call" in block:

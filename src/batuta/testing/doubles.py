@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, cast
+from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, cast, overload
 
 from msgspec import Struct
 
@@ -120,6 +120,26 @@ class _Answers(Generic[R]):
         return known
 
 
+@overload
+def double(
+    activity: Job[P, R],
+    stand_in: Callable[..., Any] | None = None,
+    *,
+    returns: Any = ...,
+    results: Iterable[Any] | None = None,
+    fails: int = 0,
+    error: BaseException | None = None,
+) -> JobDouble[P, R]: ...
+@overload
+def double(
+    activity: Activity[P, R],
+    stand_in: Callable[..., Any] | None = None,
+    *,
+    returns: Any = ...,
+    results: Iterable[Any] | None = None,
+    fails: int = 0,
+    error: BaseException | None = None,
+) -> Double[P, R]: ...
 def double(
     activity: Activity[P, R],
     stand_in: Callable[..., Any] | None = None,

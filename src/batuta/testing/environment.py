@@ -155,18 +155,30 @@ class Environment:
         """`Batuta.enqueue_many`."""
         return await self.client.enqueue_many(calls, on_done=on_done)
 
-    async def run(self, work: Workflow[..., R] | Job[..., R], /, *args: Any, **options: Any) -> R:
+    @overload
+    async def run(self, work: Workflow[..., R], /, *args: Any, **options: Any) -> R: ...
+    @overload
+    async def run(self, work: Job[..., R], /, *args: Any, **options: Any) -> R: ...
+    async def run(self, work: Any, /, *args: Any, **options: Any) -> Any:
         """Start a workflow, or enqueue a job, and wait for the result."""
         handle = await self.begin(work, *args, **options)
         return await handle.result()
 
-    async def begin(self, work: Workflow[..., R] | Job[..., R], /, *args: Any, **options: Any) -> Handle[R]:
+    @overload
+    async def begin(self, work: Workflow[..., R], /, *args: Any, **options: Any) -> Handle[R]: ...
+    @overload
+    async def begin(self, work: Job[..., R], /, *args: Any, **options: Any) -> Handle[R]: ...
+    async def begin(self, work: Any, /, *args: Any, **options: Any) -> Handle[Any]:
         """Start a workflow, or enqueue a job."""
         if isinstance(work, Job):
             return await self.client.enqueue(work, *args, **options)
         return await self.client.start(work, *args, **options)
 
-    async def get(self, id: str, workflow: Workflow[..., R] | Job[..., R] | None = None) -> Handle[Any]:
+    @overload
+    async def get(self, id: str, workflow: Workflow[..., R] | Job[..., R]) -> Handle[R]: ...
+    @overload
+    async def get(self, id: str, workflow: None = None) -> Handle[Any]: ...
+    async def get(self, id: str, workflow: Any = None) -> Handle[Any]:
         """`Batuta.get`: a run that a schedule or another run has begun, by its id."""
         return await self.client.get(id, workflow)
 

@@ -29,9 +29,12 @@ def where_tasks_wait(loop: asyncio.AbstractEventLoop) -> list[str]:
     for task in asyncio.all_tasks(loop):
         frame = _own_frame(task.get_coro())
         if frame is not None:
-            code = frame.f_code
-            found.append(f"{code.co_qualname} waits at {os.path.basename(code.co_filename)}:{frame.f_lineno}")
+            found.append(f"{frame.f_code.co_qualname} waits at {_place(frame)}")
     return sorted(found)[:_SHOWN]
+
+
+def _place(frame: FrameType) -> str:
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 def _own_frame(coro: Any) -> FrameType | None:
@@ -72,9 +75,13 @@ def _waits(store: Store, run: Run, workflow: Workflow[..., Any]) -> str:
     machine = Machine(workflow, RunIdentity(run.run_id, run.id, run.queue, store.namespace))
     try:
         Replay(machine, _at_once(store.journal(run.run_id))).run()
-        pending = [f"activity {one.name!r}" for one in machine.activities.values()]
-        places = [*pending, *machine.loop.waiting()]
-        return f", waits for {'; '.join(places[:_SHOWN])}" if places else ""
+        awaited = [f"activity {one.name!r}" for one in machine.activities.values()]
+        boxes = machine.mailbox._boxes if machine.mailbox is not None else {}
+        awaited += [f"signal {name!r}" for name, box in boxes.items() if box.getters]
+        frames = [_own_frame(task.get_coro()) for task in machine.loop._tasks.values() if not task.done()]
+        places = [_place(frame) for frame in frames if frame is not None]
+        what = f", waits for {', '.join(awaited[:_SHOWN])}" if awaited else ""
+        return f"{what} at {', '.join(places[:_SHOWN])}" if places else what
     except Exception:  # noqa: BLE001 - this is an explanation of another error, and must not replace it
         return ""
     finally:
