@@ -186,6 +186,7 @@ async def test_a_queue_that_is_full_here_does_not_keep_the_worker_busy() -> None
     async with jobs(long, queues=[Queue("default", per_worker=2)]) as env:
         batch = await env.client.enqueue_many([long.call() for _ in range(6)])
         await env.settle()
+        late = await env.client.enqueue(long, expires=10)
         assert env.worker.session is not None
         before = env.worker.session._poller.claims_begun
         await env.advance(40)
@@ -193,3 +194,4 @@ async def test_a_queue_that_is_full_here_does_not_keep_the_worker_busy() -> None
         assert env.worker.session._poller.claims_begun - before < 5
         await env.advance(120)
         assert [(await handle.describe()).state for handle in batch] == [RunState.COMPLETED] * 6
+        assert (await late.describe()).state is RunState.TIMED_OUT

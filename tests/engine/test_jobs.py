@@ -301,6 +301,19 @@ async def test_a_job_that_nobody_has_begun_in_time_expires() -> None:
 # -- unique, debounce
 
 
+@pytest.mark.parametrize("queue", ["default", "nobody's"])
+async def test_a_job_expires_where_nobody_takes_from(queue: str) -> None:
+    async with jobs(send) as env:
+        await env.client.pause_queue("default")
+        handle = await env.client.enqueue(send, "ana", expires=60, queue=queue)
+        await env.advance(59)
+        assert (await handle.describe()).state is RunState.PENDING
+        await env.advance(2)
+        assert (await handle.describe()).state is RunState.TIMED_OUT
+        assert env.worker.session is not None
+        assert env.worker.session._poller.claims_begun < 10
+
+
 async def test_a_job_does_not_expire_before_it_may_begin() -> None:
     async with jobs(send) as env:
         later = await env.client.enqueue(send, "ana", delay=60, expires=10)

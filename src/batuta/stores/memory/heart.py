@@ -10,7 +10,7 @@ from batuta.journal.records import Pulse, WorkerInfo
 from batuta.journal.states import RunState
 from batuta.stores import rules
 from batuta.stores.memory.moment import Moment
-from batuta.stores.memory.queues import due_at, forget_windows
+from batuta.stores.memory.queues import due_at, forget_windows, time_out
 
 
 class Home(Protocol):
@@ -35,7 +35,7 @@ class MemoryHeart:
                 return Pulse(now=now, alive=False, timeline=self._home.timeline)
             was_live = room.workers[worker.worker_id].lease_until > now
             room.workers[worker.worker_id].lease_until = now + worker.lease
-            _time_out(moment)
+            time_out(moment, room.open.values())
             forget_windows(moment)
             _revive(moment, worker)
             reaped = _reap_expired(moment) if reap and was_live else 0
@@ -62,15 +62,6 @@ class MemoryHeart:
 
     def _seems_gone(self, moment: Moment, worker_id: str) -> bool:
         return worker_id != self._worker_id and worker_id not in moment.room.locks
-
-
-def _time_out(moment: Moment) -> None:
-    for row in list(moment.room.open.values()):
-        reason = rules.overtime(row.run.deadline, row.run.expires_at, moment.now)
-        if reason:
-            last = (row.journal[-1].at, row.journal[-1].crc) if row.journal else None
-            entry = rules.timed_out_entry(row.run.head, last, moment.now, reason)
-            moment.close_from_outside(row, entry, RunState.TIMED_OUT, reason)
 
 
 def _revive(moment: Moment, worker: WorkerInfo) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import groupby
@@ -42,7 +42,9 @@ class QueueVerbs:
 
     async def due_at(self, worker: WorkerInfo) -> int | None:
         with self.transaction() as moment:
-            return due_at(moment, worker)
+            # Nobody beats here: whoever claims ends what is over its time where no worker comes by.
+            times = [due_at(moment, worker), *(overtime_at(row) for row in moment.room.open.values())]
+            return min((at for at in times if at is not None), default=None)
 
 
 def views(room: Room, now: int) -> list[QueueView]:
@@ -89,6 +91,29 @@ def due_at(moment: Moment, worker: WorkerInfo) -> int | None:
         if at is not None:
             times.append(max(at, wake_at))
     return min(times, default=None)
+
+
+def overtime_at(row: Row) -> int | None:
+    """When a run that nobody owns is over its time."""
+    run = row.run
+    if run.owner is not None:
+        return None
+    return min((at for at in (run.deadline, run.expires_at) if at is not None), default=None)
+
+
+def time_out(moment: Moment, rows: Iterable[Row]) -> None:
+    """End those that are over their time."""
+    for row in list(rows):
+        reason = rules.overtime(row.run.deadline, row.run.expires_at, moment.now)
+        if reason:
+            last = (row.journal[-1].at, row.journal[-1].crc) if row.journal else None
+            entry = rules.timed_out_entry(row.run.head, last, moment.now, reason)
+            moment.close_from_outside(row, entry, RunState.TIMED_OUT, reason)
+
+
+def left_behind(moment: Moment) -> list[Row]:
+    """What is over its time, and nobody has taken."""
+    return [row for row in moment.room.open.values() if (at := overtime_at(row)) is not None and at <= moment.now]
 
 
 def claim(

@@ -38,7 +38,7 @@ from batuta.stores.memory.commits import Commit
 from batuta.stores.memory.heart import MemoryHeart
 from batuta.stores.memory.intake import find_or_begin, start_many
 from batuta.stores.memory.moment import Moment
-from batuta.stores.memory.queues import QueueVerbs, claim
+from batuta.stores.memory.queues import QueueVerbs, claim, left_behind, time_out
 from batuta.stores.memory.schedules import ScheduleVerbs
 from batuta.stores.memory.tables import MemoryDatabase, Registration, Room, Row
 
@@ -172,6 +172,7 @@ class MemoryStore(QueueVerbs, ScheduleVerbs):
             if not self._room.is_live(worker.worker_id, moment.now):
                 return Claim()
             rows, held, again_at = claim(moment, worker, limit, room)
+            time_out(moment, left_behind(moment))
             return Claim([self._tape(row) for row in rows], held, again_at)
 
     async def unread(self, run_ids: Sequence[RunId]) -> dict[RunId, tuple[int, list[Message]]]:
