@@ -12,16 +12,16 @@ INSERT INTO queues (namespace, name, keyed) VALUES (?, ?, 1)
 ON CONFLICT (namespace, name) DO UPDATE SET keyed = 1 WHERE keyed = 0;
 
 -- limit_queue --
--- ?9 to ?12 say of each limit whether it is set; the others stay.
+-- The parameters named like a limit say whether it is set; the others stay.
 INSERT INTO queues (
     namespace, name, concurrency, key_concurrency, rate_count, rate_period, key_rate_count, key_rate_period
-) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
-ON CONFLICT (namespace, name) DO UPDATE SET concurrency = iif(?9, excluded.concurrency, concurrency),
-    key_concurrency = iif(?10, excluded.key_concurrency, key_concurrency),
-    rate_count = iif(?11, excluded.rate_count, rate_count),
-    rate_period = iif(?11, excluded.rate_period, rate_period),
-    key_rate_count = iif(?12, excluded.key_rate_count, key_rate_count),
-    key_rate_period = iif(?12, excluded.key_rate_period, key_rate_period);
+) VALUES (:namespace, :name, :at_once, :of_key_at_once, :count, :period, :key_count, :key_period)
+ON CONFLICT (namespace, name) DO UPDATE SET concurrency = iif(:concurrency, excluded.concurrency, concurrency),
+    key_concurrency = iif(:key_concurrency, excluded.key_concurrency, key_concurrency),
+    rate_count = iif(:rate, excluded.rate_count, rate_count),
+    rate_period = iif(:rate, excluded.rate_period, rate_period),
+    key_rate_count = iif(:key_rate, excluded.key_rate_count, key_rate_count),
+    key_rate_period = iif(:key_rate, excluded.key_rate_period, key_rate_period);
 
 -- pause_queue --
 INSERT INTO queues (namespace, name, paused, note) VALUES (?, ?, ?, ?)

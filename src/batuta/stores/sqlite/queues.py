@@ -59,10 +59,19 @@ def note_keyed(cursor: sqlite3.Cursor, namespace: str, runs: Iterable[NewRun]) -
 
 def limit(cursor: sqlite3.Cursor, namespace: str, name: str, limits: QueueLimits, only: Collection[str]) -> None:
     limits = limits.only(only)
-    rate, key_rate = limits.rate, limits.key_rate
-    counts = [(None, None) if each is None else (each.count, each.period) for each in (rate, key_rate)]
-    values = (namespace, name, limits.concurrency, limits.key_concurrency, *counts[0], *counts[1])
-    cursor.execute(Q["limit_queue"], (*values, *(limit in only for limit in LIMITS)))
+    rates = [(None, None) if each is None else (each.count, each.period) for each in (limits.rate, limits.key_rate)]
+    (count, period), (key_count, key_period) = rates
+    values = {
+        "namespace": namespace,
+        "name": name,
+        "at_once": limits.concurrency,
+        "of_key_at_once": limits.key_concurrency,
+        "count": count,
+        "period": period,
+        "key_count": key_count,
+        "key_period": key_period,
+    }
+    cursor.execute(Q["limit_queue"], values | {limit: limit in only for limit in LIMITS})
 
 
 def pause(cursor: sqlite3.Cursor, namespace: str, name: str, paused: bool, note: str) -> None:
