@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from batuta.testing import failpoints
-from chaos import clocks, deploys, disk, letters, outages, replies, sweep, zombies
+from chaos import clocks, deploys, disk, letters, outages, replies, sweep, work, zombies
 from chaos.places import KINDS, StoreKind
 from chaos.report import Tally
 from chaos.stage import Stage, each
@@ -15,9 +15,12 @@ pytestmark = [pytest.mark.chaos, pytest.mark.serial, pytest.mark.timeout(180)]
 
 both_stores = pytest.mark.parametrize("kind", KINDS)
 
-KILLS, STOPS, SENDS, LOST, DISK = 6, 4, 4, 3, 6
-ELSEWHERE: dict[StoreKind, set[str]] = {"sqlite": set(), "postgres": {"commit.inside"}}
+KILLS, JOB_KILLS, STOPS, SENDS, LOST, DISK = 6, 4, 4, 4, 3, 6
+OF_JOBS = {site for site in failpoints() if site.startswith(("enqueue.", "checkpoint.", "schedule."))}
+"""Passed by jobs and schedules, which have a sweep of their own."""
+NOWHERE: dict[StoreKind, set[str]] = {"sqlite": set(), "postgres": {"commit.inside"}}
 """PostgreSQL commits in one statement: there is no inside."""
+ELSEWHERE: dict[StoreKind, set[str]] = {kind: sites | OF_JOBS for kind, sites in NOWHERE.items()}
 
 
 @both_stores
@@ -33,6 +36,25 @@ async def test_a_worker_killed_at_a_failpoint_loses_nothing(stage: Stage, tally:
     await each(stage, tally, [partial(sweep.kill_at, stage, kind, point, tally) for point in points])
     assert_holds(tally)
     assert tally.kills >= KILLS - 2
+
+
+@both_stores
+async def test_a_worker_killed_at_its_jobs_loses_none_and_ends_none_twice(
+    stage: Stage, tally: Tally, kind: StoreKind
+) -> None:
+    counts = await work.count_points(stage, kind, tally)
+    assert work.MOMENTS - set(counts) == NOWHERE[kind]
+    points = [(site, 1) for site in stage.chance.sample(sorted(work.MOMENTS - NOWHERE[kind]), JOB_KILLS)]
+    await each(stage, tally, [partial(work.kill_at, stage, kind, point, tally) for point in points])
+    assert_holds(tally)
+    assert tally.kills >= JOB_KILLS - 1
+
+
+@both_stores
+async def test_limits_hold_while_workers_are_killed(stage: Stage, tally: Tally, kind: StoreKind) -> None:
+    await work.limits_under_kills(stage, kind, 1.0, tally)
+    assert_holds(tally)
+    assert tally.kills > 1
 
 
 @both_stores
