@@ -7,54 +7,28 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batuta.cli import inputs
+from batuta.cli.listing import filtered, show_page
 from batuta.cli.place import Place, placed, print_json
 from batuta.errors import RunNotCompleted
 from batuta.journal.records import RunKind
 from batuta.journal.states import CLOSED, RunState
 
 if TYPE_CHECKING:
-    from batuta.authoring.backend import Description, JournalLine, RunPage
+    from batuta.authoring.backend import Description, JournalLine
     from batuta.authoring.handle import Handle
     from batuta.journal.exported import Exported
 
 
 @click.command("list")
-@click.option(
-    "--state", "states", multiple=True, type=click.Choice([str(state) for state in RunState]), help="Repeatable."
-)
 @click.option("--workflow", metavar="NAME")
-@click.option("--queue", "-q", metavar="NAME")
-@click.option("--id-prefix", metavar="TEXT")
 @click.option(
     "--kind", type=click.Choice([*map(str, RunKind), "any"]), default=str(RunKind.WORKFLOW), show_default=True
 )
-@click.option("--tag", "tags", multiple=True, metavar="KEY=VALUE", help="Repeatable.")
-@click.option("--created-after", metavar="TIME", help="ISO 8601.")
-@click.option("--created-before", metavar="TIME", help="ISO 8601.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
-@click.option("--cursor", metavar="TEXT", help="Of the page before: gives the next one.")
+@filtered
 @placed
 def list_runs(place: Place, /, tags: tuple[str, ...], **where: Any) -> None:
     """Runs, newest first."""
-    where["tags"] = inputs.tags(tags)
-    for option in ("created_after", "created_before"):
-        where[option] = inputs.moment(where[option], "--" + option.replace("_", "-"))
-    page = asyncio.run(_list(place, where))
-
-    def human(console: Any) -> None:
-        from batuta.cli.tables import runs_table
-
-        console.print(runs_table(page.runs))
-        if page.cursor is not None:
-            click.echo(f"there are more: --cursor {page.cursor}", err=True)
-
-    place.answer(page, human)
-
-
-async def _list(place: Place, where: dict[str, Any]) -> RunPage:
-    async with place.client() as client:
-        return await client.list(**where)
+    show_page(place, "runs_table", tags, where)
 
 
 @click.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -18,11 +19,11 @@ from batuta.stores.memory.moment import Moment
 from batuta.stores.memory.tables import QueueRow, Room, Row
 
 
-class QueueVerbs:
+class QueueVerbs(ABC):
     """The part of the store that is about queues."""
 
-    def transaction(self) -> AbstractContextManager[Moment]:
-        raise NotImplementedError
+    @abstractmethod
+    def transaction(self) -> AbstractContextManager[Moment]: ...
 
     async def limit_queue(self, name: str, limits: QueueLimits, only: Collection[str] = LIMITS) -> None:
         with self.transaction() as moment:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
@@ -13,13 +14,13 @@ from batuta.stores.memory.moment import Moment
 from batuta.stores.memory.tables import Room
 
 
-class ScheduleVerbs:
+class ScheduleVerbs(ABC):
     """The part of the store that is about schedules."""
 
     namespace: str
 
-    def transaction(self) -> AbstractContextManager[Moment]:
-        raise NotImplementedError
+    @abstractmethod
+    def transaction(self) -> AbstractContextManager[Moment]: ...
 
     async def put_schedule(self, schedule: Schedule, expected: int | None = None) -> bool:
         with self.transaction() as moment:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from batuta.errors import UnknownSchedule
@@ -18,18 +19,18 @@ SMALL_STARTS = 2
 """A firing of no more runs may be synced on the event loop's thread."""
 
 
-class ScheduleVerbs:
+class ScheduleVerbs(ABC):
     """The part of the store that is about schedules."""
 
     namespace: str
     _writer: Writer
     _readers: Readers
 
-    def clock_now(self) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def clock_now(self) -> int: ...
 
-    def tell(self, hint: Hint) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def tell(self, hint: Hint) -> None: ...
 
     async def put_schedule(self, schedule: Schedule, expected: int | None = None) -> bool:
         now = self.clock_now()
