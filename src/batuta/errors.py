@@ -9,13 +9,16 @@ BatutaError
 │   ├── InvalidToken            a text that names no attempt of an activity of this namespace
 │   ├── MissingExtra            an optional dependency is not installed
 │   ├── WrongTransaction        a transaction of the caller's in which nothing can be started
+│   ├── InvalidFork             a point or an edit that does not fit the run
 │   ├── DuplicateDefinition     two definitions of one name in one worker
 │   └── DuplicateTimer          a timer id used twice in one run
-├── UnknownRun / UnknownSchedule / UnknownWorkflow / UnknownActivity / UnknownJob / UnknownQueue
+├── UnknownRun / UnknownSchedule / UnknownWorkflow / UnknownActivity / UnknownJob / UnknownQueue / UnknownLetter
 ├── AlreadyStarted              the id is taken
 ├── ScheduleExists              the id of a schedule is taken
 ├── RunClosed                   the run has ended; the message was refused
 ├── NotParked                   the run goes on by itself; there is nothing to try again
+├── RunMoved                    the run is not any more as it was when it was looked at
+├── LetterResolved              the dead letter was reprocessed or discarded before
 ├── TransactionFailed           the caller's own transaction had failed before
 ├── RunNotCompleted             awaiting a result that will not come
 │   ├── RunFailed · RunCancelled · RunTerminated · RunTimedOut
@@ -99,6 +102,10 @@ class MissingExtra(InvalidInput):
 
 class WrongTransaction(InvalidInput):
     """`transaction=` is nothing in which a run can be started: of another database or driver, or not begun."""
+
+
+class InvalidFork(InvalidInput):
+    """A point that the run's journal does not have, or an edit that does not fit what it is to take the place of."""
 
 
 class DuplicateDefinition(InvalidInput):
@@ -209,6 +216,30 @@ class NotParked(BatutaError):
 
     def __init__(self, id: object, state: str) -> None:
         super().__init__(f"run {str(id)!r} is {state}: only a parked run (needs_code, poisoned) can be tried again")
+        self.id, self.state = id, state
+
+
+class RunMoved(BatutaError):
+    """The run is not any more as it was when it was looked at. Nothing was written: look again."""
+
+    def __init__(self, id: str, why: str) -> None:
+        super().__init__(f"run {id!r} {why}: look at it again")
+        self.id = id
+
+
+class UnknownLetter(BatutaError, LookupError):
+    """No run of that id is a dead letter."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(f"run {id!r} is no dead letter: `batuta letters list` shows those that are")
+        self.id = id
+
+
+class LetterResolved(BatutaError):
+    """The dead letter was reprocessed or discarded before. Nothing was written."""
+
+    def __init__(self, id: str, state: str) -> None:
+        super().__init__(f"the dead letter of run {id!r} was {state} before: only open ones can be")
         self.id, self.state = id, state
 
 

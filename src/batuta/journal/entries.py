@@ -73,6 +73,17 @@ class Carried(Struct, omit_defaults=True, gc=False):
     value: Raw | UnsetType = UNSET
 
 
+class Edit(Struct, omit_defaults=True, gc=False):
+    """A fork with an edit: what comes after it is not what was done before, so it must not have the same keys."""
+
+    seq: int
+    """The last command that keeps the keys it had."""
+    key_base: str
+    """Of the keys of the commands after it, and of those in `inputs`."""
+    inputs: dict[int, Raw] = {}
+    """The arguments that calls pending at the fork are executed with, in place of those in the journal: by command."""
+
+
 class StartInfo(Struct, omit_defaults=True, gc=False):
     """What the first entry fixes for the run's whole life. Forks copy `seed` and `key_base`."""
 
@@ -97,6 +108,10 @@ class StartInfo(Struct, omit_defaults=True, gc=False):
     """Messages that the run before had taken from the inbox and its code had not yet received."""
     max_payload: int = 0
     """The limit on payloads that this run lives with: a setting that changes later must not change its replay."""
+    trace: str = ""
+    """The W3C `traceparent` of whoever started it."""
+    edits: list[Edit] = []
+    """What a fork changed, each holding for the commands after its `seq`."""
 
 
 class Body(Struct, omit_defaults=True, gc=False):

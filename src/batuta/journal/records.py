@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from batuta.errors import AlreadyStarted, StoreError
 from batuta.ids import RunId
 from batuta.journal.entries import Entry
+from batuta.journal.letters import NewLetter
 from batuta.journal.states import RunState
 
 
@@ -123,6 +124,14 @@ class Run(Struct):
     """When it is closed if nobody has claimed it; None once it was claimed."""
     awaits: int = 0
     """Children that must close before it is due."""
+    paused_at: int | None = None
+    """Since when an operator holds it: its deadline and expiry are put off by as long as that."""
+    resume_at: int | None = None
+    """The wake_at that it had when it was paused."""
+    forked_from: RunId | None = None
+    """The run whose journal it began with."""
+    forked_at: int = -1
+    """The last entry that it has in common with that one."""
 
 
 StartOutcome = tuple[Run, bool] | AlreadyStarted | StoreError
@@ -140,6 +149,8 @@ class MessageKind(StrEnum):
     """A child closed. The body is the JSON of a journal `Body`: `seq`, and `value` or `error`."""
     ACTIVITY = "activity"
     """An activity was completed from outside. The body is as for a child."""
+    PAUSE = "pause"
+    """From an operator: the owner lets what is in flight come to its end, and moves the run to paused."""
 
 
 class Message(Struct, kw_only=True):
@@ -256,6 +267,8 @@ class Effects(Struct, kw_only=True, gc=False):
     """Put into inboxes, in order. One that was sent before, by message id, is accepted."""
     successor: Successor | None = None
     """With a move to `continued`."""
+    letter: NewLetter | None = None
+    """With a move to `failed`: the run becomes a dead letter."""
 
 
 class Change(Struct, gc=False):

@@ -16,8 +16,12 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
+from batuta.errors import BatutaError
 from batuta.ids import RunId
+from batuta.journal.acts import Act, Recorded
 from batuta.journal.entries import Entry
+from batuta.journal.forks import Fork
+from batuta.journal.letters import DeadLetter, GroupPage, LetterFilter, LetterPage
 from batuta.journal.queues import LIMITS, QueueLimits, QueueView
 from batuta.journal.records import (
     Attempt,
@@ -38,8 +42,12 @@ from batuta.journal.records import (
     WorkerInfo,
     WorkerView,
 )
+from batuta.journal.retention import Pruned, Retention
 from batuta.journal.schedules import DueSchedule, Firing, Schedule
 from batuta.journal.states import RunState
+
+ForkOutcome = Run | BatutaError
+"""The new run, or why there is none."""
 
 
 class Heart(Protocol):
@@ -152,7 +160,7 @@ class Store(Protocol):
         """For a database where a transaction needs more than the database's own locks. Raises WrongTransaction."""
         ...
 
-    async def send(self, run_id: RunId, message: Message) -> bool:
+    async def send(self, run_id: RunId, message: Message, act: Act | None = None) -> bool:
         """Put a message into the inbox of the run's chain; a waiting run becomes due. A pending one keeps its
         time, but for a CANCEL or TERMINATE.
 
@@ -160,7 +168,7 @@ class Store(Protocol):
         """
         ...
 
-    async def unpark(self, run_id: RunId) -> bool:
+    async def unpark(self, run_id: RunId, act: Act | None = None) -> bool:
         """Let a parked run be tried again by whatever code: waiting, due now, no deaths, no failed code, no reason.
 
         False when it is not parked; nothing changes then. Raises UnknownRun.
@@ -228,19 +236,98 @@ class Store(Protocol):
         """
         ...
 
-    async def close_run(self, run_id: RunId, head: int, entry: Entry, state: RunState, reason: str) -> bool:
+    async def close_run(
+        self, run_id: RunId, head: int, entry: Entry, state: RunState, reason: str, act: Act | None = None
+    ) -> bool:
         """Close an open run from outside with its last entry: epoch + 1, owner none. False when `head` has moved or
         it is closed; nothing is written then. Tells parent and children, as a `Move` does."""
         ...
 
+    # -- what operators do
+    # Every verb that is given an `act` records it in the audit log, in its own transaction, once for each run, queue,
+    # schedule or dead letter that it changed; when nothing was changed, nothing is recorded.
+
+    async def pause_runs(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
+        """Hold them. Those that nobody owns (pending, waiting, parked) are paused at once: owner and wake_at none,
+        paused_at now, resume_at the wake_at. One that is owned gets a message `pause:<n>` of kind PAUSE instead, and
+        its owner moves it to paused. Returns those that were paused or sent the message; those that are paused, closed, or
+        already have such a message unread are left alone. Nothing makes a paused run due, times it out or lets it
+        expire; messages are taken, and wait in its inbox. `awaits` is counted on."""
+        ...
+
+    async def resume_runs(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
+        """Let paused ones go on: waiting (pending when head is -1), due at resume_at, or now when anything unread is in
+        the inbox of one that has begun; deadline and expires_at later by the time that it was paused; paused_at and
+        resume_at none. One that is owned and has an unread PAUSE: that is marked read. One that had been parked is
+        tried again, as by `unpark`. Returns those that go on."""
+        ...
+
+    async def delete_runs(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
+        """Delete closed runs with all that belongs to them: the whole chain of each, journals, messages, outputs,
+        attempts, dead letters, and their closed children in the same way. Returns the ids of all runs that are gone.
+
+        A chain with an open run, or with an open child at any depth, is left alone, and is not in the answer."""
+        ...
+
+    async def fork(self, forks: Sequence[Fork], act: Act) -> list[ForkOutcome]:
+        """Make runs from others, each by itself, all in one transaction: the new run, or why there is none.
+
+        UnknownRun; RunMoved (another head, open where it must be closed, not the current one of its id);
+        AlreadyStarted (the id is taken); LetterResolved (the dead letter is not open, or there is none)."""
+        ...
+
+    # -- dead letters
+
+    async def letter(self, run_id: RunId) -> DeadLetter:
+        """Raises UnknownLetter."""
+        ...
+
+    async def letters(self, where: LetterFilter, cursor: str | None = None, limit: int = 50) -> LetterPage:
+        """Newest first; the cost of a page does not grow with its number."""
+        ...
+
+    async def letter_groups(self, where: LetterFilter, cursor: str | None = None, limit: int = 50) -> GroupPage:
+        """By fingerprint, those with the newest letter first; the cost of a page does not grow with its number, nor,
+        where only states, name, reason or fingerprint restrict, with the size of the groups."""
+        ...
+
+    async def count_letters(self, where: LetterFilter) -> int: ...
+
+    async def discard_letters(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
+        """Mark open ones as discarded, with `act.reason` as the note. Returns those that were open."""
+        ...
+
+    # -- retention
+
+    async def set_retention(self, rule: Retention, act: Act | None = None) -> None:
+        """Add the rule, or replace the one of its name and state."""
+        ...
+
+    async def retention(self) -> list[Retention]:
+        """By name and state."""
+        ...
+
+    async def prune(self, limit: int, after: RunId | None = None) -> Pruned:
+        """Look at up to `limit` runs, from the oldest after `after` on, and delete the chains that are closed and whose
+        retention is over, with all that belongs to them. Never waits for a lock, nor holds one for long."""
+        ...
+
+    # -- the audit log
+
+    async def audit(self, after: int = 0, limit: int = 1_000) -> list[Recorded]:
+        """Those with numbers > after, in order."""
+        ...
+
     # -- queues
 
-    async def limit_queue(self, name: str, limits: QueueLimits, only: Collection[str] = LIMITS) -> None:
+    async def limit_queue(
+        self, name: str, limits: QueueLimits, only: Collection[str] = LIMITS, act: Act | None = None
+    ) -> None:
         """Set limits of the queue, those that are named in `only`; the others stay. Runs that are owned go on, also
         when they are more than it allows."""
         ...
 
-    async def pause_queue(self, name: str, paused: bool, note: str = "") -> None:
+    async def pause_queue(self, name: str, paused: bool, note: str = "", act: Act | None = None) -> None:
         """Let nothing more be claimed from it, or let it go on. Runs that are owned go on."""
         ...
 
@@ -250,13 +337,13 @@ class Store(Protocol):
 
     # -- schedules
 
-    async def put_schedule(self, schedule: Schedule, expected: int | None = None) -> bool:
+    async def put_schedule(self, schedule: Schedule, expected: int | None = None, act: Act | None = None) -> bool:
         """Write it with revision `expected` + 1 in place of the one that has the revision `expected`; None: insert it.
         False when there is another (or, with `expected`, none): nothing is written. The times of the row are the
         store's."""
         ...
 
-    async def delete_schedule(self, id: str) -> bool:
+    async def delete_schedule(self, id: str, act: Act | None = None) -> bool:
         """False when there is none."""
         ...
 

@@ -32,6 +32,7 @@ _ENTRY_KINDS = {kind.value: kind for kind in EntryKind}
 _MESSAGE_KINDS = {kind.value: kind for kind in MessageKind}
 _run_columns = itemgetter(*Run.__struct_fields__)
 _PARENT = Run.__struct_fields__.index("parent_run_id")
+_FORKED = Run.__struct_fields__.index("forked_from")
 
 
 def standard(value: UUID) -> RunId:
@@ -53,6 +54,8 @@ def run_of(row: Record | Mapping[str, Any]) -> Run:
     values[3], values[7] = _RUN_KINDS[values[3]], _STATES[values[7]]
     if parent is not None:
         values[_PARENT] = uuid_of(parent.int)
+    if values[_FORKED] is not None:
+        values[_FORKED] = uuid_of(values[_FORKED].int)
     return Run(*values)
 
 

@@ -74,6 +74,10 @@ def run_of(row: Row) -> Run:
         flow_key=row[25],
         expires_at=row[29],
         awaits=row[31],
+        paused_at=row[32],
+        resume_at=row[33],
+        forked_from=None if row[34] is None else uuid_of(int.from_bytes(row[34])),
+        forked_at=row[35],
     )
 
 
@@ -101,7 +105,7 @@ def claimed_run_of(row: Row, worker_id: str, now: int) -> Run:
     """A row of `SELECT * FROM runs`, as statements `own` and `own_anew` leave it."""
     epoch, head, deaths, claimed_head = row[9], row[10], row[16], row[26]
     now_owned = ("running", epoch + 1, head, worker_id, None, row[13], row[14], claimed_deadline_of(row, now))
-    rest = (*row[18:29], None, None, row[31])
+    rest = (*row[18:29], None, None, *row[31:])
     return run_of((*row[:8], *now_owned, deaths if head == claimed_head else 0, "", *rest))
 
 

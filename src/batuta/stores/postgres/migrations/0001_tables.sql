@@ -19,6 +19,10 @@ CREATE TABLE batuta.runs (
     deadline      bigint,
     expires_at    bigint,
     awaits        integer NOT NULL DEFAULT 0,
+    forked_at     integer NOT NULL DEFAULT -1,
+    paused_at     bigint,
+    resume_at     bigint,
+    forked_from   uuid,
     parent_run_id uuid,
     parent_seq    integer NOT NULL DEFAULT 0,
     namespace     text COLLATE "C" NOT NULL,
@@ -59,6 +63,10 @@ COMMENT ON COLUMN batuta.runs.code IS 'What a worker must have to run it';
 COMMENT ON COLUMN batuta.runs.wake_at IS 'When it may be claimed; null when owned, parked, closed or waiting for a message';
 COMMENT ON COLUMN batuta.runs.expires_at IS 'When it is closed if nobody has claimed it; null once it was claimed';
 COMMENT ON COLUMN batuta.runs.awaits IS 'Children that must close before it is due';
+COMMENT ON COLUMN batuta.runs.paused_at IS 'Since when an operator holds it: deadline and expiry are put off by as long as that';
+COMMENT ON COLUMN batuta.runs.resume_at IS 'The wake_at that it had when it was paused';
+COMMENT ON COLUMN batuta.runs.forked_from IS 'The run whose journal it began with';
+COMMENT ON COLUMN batuta.runs.forked_at IS 'The last entry that it has in common with that one';
 COMMENT ON COLUMN batuta.runs.debounce IS 'While it was never claimed, starts of this key replace what it is to do';
 
 -- `head` is in none of these, nor in their conditions.

@@ -39,6 +39,12 @@ CREATE TABLE runs (
     debounce      TEXT,
     -- Children that must close before it is due.
     awaits        INTEGER NOT NULL DEFAULT 0,
+    -- Since when an operator holds it, and the wake_at that it had then.
+    paused_at     INTEGER,
+    resume_at     INTEGER,
+    -- The run whose journal it began with, and the last entry that they have in common.
+    forked_from   BLOB,
+    forked_at     INTEGER NOT NULL DEFAULT -1,
     PRIMARY KEY (namespace, run_id)
 ) STRICT;
 
