@@ -17,8 +17,8 @@ from __future__ import annotations
 import pytest
 
 _TOPICS = (
-    "attempts batches chains claim close commit_fence fairness hints inbox kin kit large_batches lease_reap outputs "
-    "parking poison queues races rates reading schedules sends start unclaimed unread"
+    "attempts batches chains claim close commit_fence fairness hints inbox kin kit large_batches lease_reap letters "
+    "outputs parking poison queues races rates reading schedules sends start unclaimed unread"
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{topic}" for topic in _TOPICS.split()))
 
@@ -35,6 +35,7 @@ from batuta.testing.conformance.kin import KinConformance  # noqa: E402
 from batuta.testing.conformance.kit import MakeStore  # noqa: E402
 from batuta.testing.conformance.large_batches import LargeBatchConformance  # noqa: E402
 from batuta.testing.conformance.lease_reap import LeaseReapConformance  # noqa: E402
+from batuta.testing.conformance.letters import LettersConformance  # noqa: E402
 from batuta.testing.conformance.outputs import OutputsConformance  # noqa: E402
 from batuta.testing.conformance.parking import ParkingConformance  # noqa: E402
 from batuta.testing.conformance.poison import PoisonConformance  # noqa: E402
@@ -73,6 +74,7 @@ __all__ = [
     "KinConformance",
     "LargeBatchConformance",
     "LeaseReapConformance",
+    "LettersConformance",
     "MakeStore",
     "OutputsConformance",
     "ParkingConformance",
