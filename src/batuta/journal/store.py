@@ -250,8 +250,8 @@ class Store(Protocol):
     async def pause_runs(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
         """Hold them. Those that nobody owns (pending, waiting, parked) are paused at once: owner and wake_at none,
         paused_at now, resume_at the wake_at. One that is owned gets a message `pause:<n>` of kind PAUSE instead, and
-        its owner moves it to paused. Returns those that were paused or sent the message; those that are paused, closed, or
-        already have such a message unread are left alone. Nothing makes a paused run due, times it out or lets it
+        its owner moves it to paused. Returns those that were paused or sent the message; those that are paused, closed,
+        or already have such a message unread are left alone. Nothing makes a paused run due, times it out or lets it
         expire; messages are taken, and wait in its inbox. `awaits` is counted on."""
         ...
 
