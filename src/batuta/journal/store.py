@@ -18,7 +18,7 @@ from typing import Protocol
 
 from batuta.errors import BatutaError
 from batuta.ids import RunId
-from batuta.journal.acts import Act, Recorded
+from batuta.journal.acts import Act, ActFilter, Recorded
 from batuta.journal.entries import Entry
 from batuta.journal.forks import Fork
 from batuta.journal.letters import DeadLetter, GroupPage, LetterFilter, LetterPage
@@ -250,8 +250,8 @@ class Store(Protocol):
     async def pause_runs(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
         """Hold them. Those that nobody owns (pending, waiting, parked) are paused at once: owner and wake_at none,
         paused_at now, resume_at the wake_at. One that is owned gets a message `pause:<n>` of kind PAUSE instead, and
-        its owner moves it to paused. Returns those that were paused or sent the message; those that are paused, closed, or
-        already have such a message unread are left alone. Nothing makes a paused run due, times it out or lets it
+        its owner moves it to paused. Returns those that were paused or sent the message; those that are paused, closed,
+        or already have such a message unread are left alone. Nothing makes a paused run due, times it out or lets it
         expire; messages are taken, and wait in its inbox. `awaits` is counted on."""
         ...
 
@@ -316,6 +316,14 @@ class Store(Protocol):
 
     async def audit(self, after: int = 0, limit: int = 1_000) -> list[Recorded]:
         """Those with numbers > after, in order."""
+        ...
+
+    async def audit_head(self) -> tuple[int, str]:
+        """Number and hash of the last row ever written, remembered apart from the rows; (0, "") before the first."""
+        ...
+
+    async def acts(self, where: ActFilter, before: int | None = None, limit: int = 50) -> list[Recorded]:
+        """Those with numbers < before, newest first. `target` is the id of a run, or the name of something else."""
         ...
 
     # -- queues
