@@ -7,6 +7,7 @@ from uuid import UUID
 
 from batuta.errors import InvalidInput
 from batuta.ids import RunId
+from batuta.journal.acts import Changed, state_json
 from batuta.journal.letters import DeadLetter, LetterFilter, LetterGroup, LetterState, NewLetter
 from batuta.journal.records import Run
 
@@ -38,6 +39,12 @@ def letter_of(run: Run, new: NewLetter, at: int) -> DeadLetter:
         keep=new.keep,
         trace=new.trace,
     )
+
+
+def changed(letter: DeadLetter, after: LetterState) -> Changed:
+    """What the audit log says of an open letter that was resolved."""
+    before = state_json(LetterState.OPEN)
+    return Changed(target=letter.id, run_id=str(letter.run_id), before=before, after=state_json(after))
 
 
 def states_of(where: LetterFilter) -> list[str]:

@@ -13,7 +13,8 @@ from batuta.errors import UnknownLetter
 from batuta.ids import RunId
 from batuta.journal.acts import Act
 from batuta.journal.letters import DeadLetter, GroupPage, LetterFilter, LetterPage, LetterState
-from batuta.stores.letters import cursor_of, grouped, letter_place_of, matches, place_of
+from batuta.stores.letters import changed, cursor_of, grouped, letter_place_of, matches, place_of
+from batuta.stores.memory.audit import record
 from batuta.stores.memory.moment import Moment
 from batuta.stores.memory.tables import Room
 
@@ -55,7 +56,10 @@ class LetterVerbs(ABC):
 
     async def discard_letters(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
         with self.transaction() as moment:
-            return resolve(moment, run_ids, LetterState.DISCARDED, act.reason)
+            discarded = resolve(moment, run_ids, LetterState.DISCARDED, act.reason)
+            letters = [moment.room.letters[run_id] for run_id in discarded]
+            record(moment, act, (changed(letter, LetterState.DISCARDED) for letter in letters))
+            return discarded
 
 
 def resolve(

@@ -21,6 +21,7 @@ from batuta.journal.letters import (
     LetterState,
 )
 from batuta.stores.letters import cursor_of, is_counted, letter_place_of, place_of, states_of
+from batuta.stores.postgres.audit import act_values
 from batuta.stores.postgres.base import Base
 from batuta.stores.postgres.rows import run_ids as standard_ids
 from batuta.stores.postgres.rows import standard
@@ -66,7 +67,8 @@ class LetterVerbs(Base):
         return count
 
     async def discard_letters(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
-        rows = await self._pool.write(self._sql["discard_letters"], self.namespace, list(run_ids), act.reason)
+        values = (list(run_ids), act.reason, *act_values(act))
+        rows = await self._pool.write(self._sql["discard_letters"], self.namespace, *values)
         return standard_ids(rows[0]["resolved"])
 
 

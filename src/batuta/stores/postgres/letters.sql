@@ -11,7 +11,9 @@ FROM batuta.commit_beyond(
 CROSS JOIN LATERAL batuta.write_letters($1, b.won, $86, $87, $88, $89, $90, $91, $92, $93, $94, $95) w;
 
 -- discard_letters --
-SELECT batuta.resolve_letters($1, $2, 'discarded', $3, NULL) AS resolved;
+SELECT d.resolved, a.recorded
+FROM batuta.resolve_letters($1, $2, 'discarded', $3, NULL) AS d(resolved)
+CROSS JOIN LATERAL batuta.record_letters($1, $4, $5, $6, $7, $8, $9, d.resolved, 'discarded') AS a(recorded);
 
 -- letter --
 SELECT * FROM batuta.dead_letters l WHERE l.run_id = $2 AND l.namespace = $1;

@@ -24,7 +24,8 @@ from batuta.journal.letters import (
     NewLetter,
 )
 from batuta.journal.records import Run
-from batuta.stores.letters import cursor_of, is_counted, letter_place_of, place_of, states_of
+from batuta.stores.letters import changed, cursor_of, is_counted, letter_place_of, place_of, states_of
+from batuta.stores.sqlite.audit import record
 from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.readers import Readers
 from batuta.stores.sqlite.rows import Row, one, to_json
@@ -80,8 +81,7 @@ class LetterVerbs(ABC):
     async def discard_letters(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
         now = self.clock_now()
         return await self._writer.write(
-            lambda cursor: resolve(cursor, self.namespace, run_ids, LetterState.DISCARDED, act.reason, None, now),
-            small=len(run_ids) <= _SMALL,
+            lambda cursor: _discard(cursor, self.namespace, run_ids, act, now), small=len(run_ids) <= _SMALL
         )
 
 
@@ -121,6 +121,14 @@ def resolve(
         cursor.execute(Q["count_letter"], (namespace, fingerprint, state.value, *kind, count, at, at))
     _count_fewer(cursor, namespace, gone)
     return resolved
+
+
+def _discard(cursor: sqlite3.Cursor, namespace: str, run_ids: Sequence[RunId], act: Act, now: int) -> list[RunId]:
+    discarded = resolve(cursor, namespace, run_ids, LetterState.DISCARDED, act.reason, None, now)
+    rows = (one(cursor.execute(Q["letter"], (namespace, run_id.bytes))) for run_id in discarded)
+    letters = [letter_of_row(row) for row in rows if row is not None]
+    record(cursor, namespace, now, act, (changed(letter, LetterState.DISCARDED) for letter in letters))
+    return discarded
 
 
 def forget(cursor: sqlite3.Cursor, namespace: str, run_ids: Iterable[RunId]) -> None:

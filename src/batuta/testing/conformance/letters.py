@@ -9,7 +9,7 @@ import pytest
 
 from batuta.errors import InvalidInput, UnknownLetter
 from batuta.ids import RunId, new_run_id
-from batuta.journal.acts import Act, Verb
+from batuta.journal.acts import Act, Verb, first_break
 from batuta.journal.letters import DeadLetter, LetterFilter, LetterReason, LetterState, NewLetter
 from batuta.journal.records import Change, Effects, IfExists, Move, RunKind, Verdict, WorkerInfo
 from batuta.journal.states import RunState
@@ -107,7 +107,8 @@ class LettersConformance:
         for place, asked in ((store, new_run_id()), (elsewhere, run_id)):
             with pytest.raises(UnknownLetter):
                 await place.letter(asked)
-        assert await ids_of(elsewhere) == [] and await groups_of(elsewhere) == []
+        assert await ids_of(elsewhere) == []
+        assert await groups_of(elsewhere) == []
         assert await elsewhere.count_letters(ANY) == 0
         assert await elsewhere.discard_letters([run_id], discard()) == []
         assert (await store.letter(run_id)).state is OPEN
@@ -120,7 +121,8 @@ class LettersConformance:
         assert await zombie.write(store, worker, move=failed, effects=dead()) is Verdict.REFUSED
         await store.send(pen.run_id, signal("s"))
         assert await pen.write(store, worker, move=failed, effects=dead()) is Verdict.UNREAD
-        assert await store.count_letters(ANY) == 0 and await groups_of(store) == []
+        assert await store.count_letters(ANY) == 0
+        assert await groups_of(store) == []
 
     async def test_a_change_that_is_written_twice_leaves_one_letter(self, store: Store) -> None:
         worker = await live_worker(store)
@@ -179,7 +181,8 @@ class LettersConformance:
         assert await groups_of(store, where) == [("f2", 1, wanted)]
         assert await store.count_letters(where) == 1
         nothing = LetterFilter(**{field: LetterReason.RAISED if field == "reason" else "unheard of"})
-        assert await ids_of(store, nothing) == [] and await groups_of(store, nothing) == []
+        assert await ids_of(store, nothing) == []
+        assert await groups_of(store, nothing) == []
         assert await store.count_letters(nothing) == 0
 
     async def test_letters_of_a_time_are_found(self, store: Store) -> None:
@@ -211,7 +214,8 @@ class LettersConformance:
         assert set(await store.discard_letters([three, one, new_run_id()], discard("twice"))) == {three, one}
         letter = await store.letter(one)
         assert (letter.state, letter.note, letter.successor) == (DISCARDED, "twice", None)
-        assert letter.resolved_at is not None and letter.resolved_at >= letter.at
+        assert letter.resolved_at is not None
+        assert letter.resolved_at >= letter.at
         assert await ids_of(store, LetterFilter()) == [two]
         (group,) = (await store.letter_groups(LetterFilter())).groups
         at = (await store.letter(two)).at
@@ -226,7 +230,24 @@ class LettersConformance:
         assert await store.discard_letters([run_id], discard("first")) == [run_id]
         assert await store.discard_letters([run_id, run_id], discard("second")) == []
         assert (await store.letter(run_id)).note == "first"
-        assert await groups_of(store, LetterFilter()) == [] and await store.count_letters(LetterFilter()) == 0
+        assert await groups_of(store, LetterFilter()) == []
+        assert await store.count_letters(LetterFilter()) == 0
+
+    async def test_what_was_discarded_is_in_the_audit_log(self, store: Store) -> None:
+        worker = await live_worker(store)
+        one, two, three = [await give_up(store, worker, options={"id": f"run-{n}"}) for n in range(3)]
+        await store.discard_letters([one], discard("first"))
+        await store.discard_letters([one, two, new_run_id()], discard("second"))
+        await store.discard_letters([one, two], discard("third"))
+        rows = await store.audit()
+        said = [(row.actor, row.verb, row.target, row.run_id, row.reason) for row in rows]
+        assert said == [
+            ("ann", "discard", "run-0", str(one), "first"),
+            ("ann", "discard", "run-1", str(two), "second"),
+        ]
+        assert {(row.before, row.after) for row in rows} == {('{"state":"open"}', '{"state":"discarded"}')}
+        assert first_break("default", (0, ""), rows) is None
+        assert (await store.letter(three)).state is OPEN
 
     async def test_each_is_discarded_by_one_of_many(self, store: Store, make_store: MakeStore) -> None:
         worker = await live_worker(store)

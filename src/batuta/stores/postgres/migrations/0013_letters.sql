@@ -188,6 +188,25 @@ BEGIN
 END
 $$;
 
+-- Write into the audit log what became of letters that were open.
+CREATE FUNCTION batuta.record_letters(
+    ns text, actor text, verb text, reason text, detail text, act_before text, act_after text, resolved uuid[],
+    new_state text
+) RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+    letters record;
+BEGIN
+    SELECT array_agg(l.id) AS ids, array_agg(l.run_id::text) AS run_ids,
+           array_agg(batuta.state_json('open')) AS befores, array_agg(batuta.state_json(new_state)) AS afters
+    INTO letters
+    FROM unnest(resolved) AS a(run_id)
+    CROSS JOIN LATERAL (SELECT l.id, l.run_id FROM batuta.dead_letters l WHERE l.run_id = a.run_id LIMIT 1) l;
+    RETURN batuta.record_acts(
+        ns, actor, verb, reason, detail, act_before, act_after, letters.ids, letters.run_ids, letters.befores,
+        letters.afters, batuta.batuta_now());
+END
+$$;
+
 -- The runs are deleted.
 CREATE FUNCTION batuta.forget_letters(ns text, forgotten uuid[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
