@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, TypeVar
 
 from msgspec import Struct
 
+from batuta.authoring.deadletters import DeadLetter
 from batuta.authoring.definitions import Activity, Workflow
 from batuta.authoring.jobs import Job
 from batuta.authoring.queues import Queue
@@ -29,6 +30,8 @@ class App(Struct, frozen=True, kw_only=True):
     jobs: Sequence[object] = ()
     queues: Sequence[str | Queue] = ("default",)
     schedules: Sequence[Schedule] = ()
+    on_dead_letter: Callable[[DeadLetter], Any] | None = None
+    """Called with each dead letter that the worker makes."""
 
     @classmethod
     def of_module(cls, module: ModuleType) -> App:

@@ -21,6 +21,7 @@ from batuta.engine.chains import closing_move, ended_move
 from batuta.engine.completion import Completion
 from batuta.engine.effects import add_effects
 from batuta.engine.host import Host
+from batuta.engine.letters import add_letter, letter_of
 from batuta.engine.logs import emit
 from batuta.engine.machine import Machine, RunIdentity
 from batuta.engine.outside import answered_early
@@ -45,6 +46,7 @@ log = logging.getLogger("batuta.engine")
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 _DONE, _FAILED, _UPDATE = EntryKind.ACTIVITY_DONE, EntryKind.ACTIVITY_FAILED, EntryKind.UPDATE
 _ACTIVITY, _CANCEL = CommandKind.ACTIVITY, CommandKind.CANCEL
+_RUN_FAILED = RunState.FAILED
 
 _LACK_SECONDS = 5
 _UNKNOWN_START = "the run may or may not have been started: start it again with the same id"
@@ -302,7 +304,10 @@ class LiveRun:
         machine = self.machine
         outcome = machine.outcome
         if outcome is not None:
-            self.move(closing_move(self, outcome))
+            move = closing_move(self, outcome)
+            if move.state is _RUN_FAILED:
+                add_letter(self, outcome)
+            self.move(move)
             return
         if self.reading:
             return
@@ -454,6 +459,8 @@ class LiveRun:
             machine.logs = emit(machine.logs, self.durable + 1, self.identity.id)
         if change.effects is not None:
             tell_answers(self._host.waiters.answers, self.identity.chain_id, change.effects)
+            if change.effects.letter is not None:
+                self._host.letters.arrived(letter_of(self, change, change.effects.letter))
         if self.starting is not None:
             failpoint("start.after_commit")
             if not self.starting.done():  # the starter may have been cancelled; the run goes on

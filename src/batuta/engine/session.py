@@ -15,6 +15,7 @@ from typing import Any
 from batuta import failpoints
 from batuta.authoring.definitions import Activity, Workflow
 from batuta.clock import SECOND, Clock
+from batuta.engine.alerts import Alerts
 from batuta.engine.committer import Committer
 from batuta.engine.completion import Completion
 from batuta.engine.dbclock import DatabaseClock
@@ -65,6 +66,7 @@ class Session:
         clock: Clock,
         on_lost: Callable[[str], None],
         waiters: Waiters,
+        letters: Alerts,
     ) -> None:
         self.store, self.workflows, self.settings = store, workflows, settings
         self.clock = DatabaseClock(clock)
@@ -82,7 +84,7 @@ class Session:
         self.runs: dict[RunId, LiveRun] = {}
         self.draining = False
         self._on_lost = on_lost
-        self.waiters = waiters
+        self.waiters, self.letters = waiters, letters
         self._starts: deque[tuple[NewRun, Workflow[..., Any], Body, asyncio.Future[Completion]]] = deque()
         self._timers = Timers(self.clock)
         self.executor = Executor(activities, self.clock, settings, self.may_act, self.permission)

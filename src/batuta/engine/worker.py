@@ -12,6 +12,7 @@ from typing import Any, Self
 from batuta.authoring.definitions import Activity, Place, Workflow, activities_of, by_code
 from batuta.authoring.queues import Queue
 from batuta.clock import Clock
+from batuta.engine.alerts import Alerts, Hook
 from batuta.engine.collector import tune_collector
 from batuta.engine.committer import STORE_FAILED
 from batuta.engine.jobs import job_workflows
@@ -43,7 +44,9 @@ class Worker:
         crew: list[Worker],
         waiters: Waiters,
         plans: Mapping[str, Plan],
+        on_dead_letter: Hook | None = None,
     ) -> None:
+        self.letters = Alerts(on_dead_letter)
         self._plans = plans
         self._activities = _activities_by_name(activities)
         self.code = by_code(workflows) | routed_calls(self._activities) | job_workflows(self._activities)
@@ -102,6 +105,7 @@ class Worker:
         if self._closing is not None:
             try:
                 await self._closing.close(self._settings.grace if grace is None else grace)
+                await self.letters.close()
             finally:
                 self._closing = None
 
@@ -121,6 +125,7 @@ class Worker:
             self._clock,
             self._lost,
             self._waiters,
+            self.letters,
         )
 
     def _lost(self, why: str) -> None:
