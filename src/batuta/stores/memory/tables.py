@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from batuta.clock import Clock, SystemClock
 from batuta.ids import RunId, new_message_id
+from batuta.journal.acts import Recorded
 from batuta.journal.entries import Entry
 from batuta.journal.queues import QueueLimits
 from batuta.journal.records import Attempt, Message, Output, ParentPolicy, Run, WorkerInfo
@@ -105,6 +106,7 @@ class Room(Struct):
     debounced: dict[str, Row] = field(default_factory=dict)
     """What later starts of the same key replace."""
     schedules: dict[str, Schedule] = field(default_factory=dict)
+    audit: list[Recorded] = field(default_factory=list)
 
     def inbox(self, chain_id: RunId) -> Inbox:
         return self.inboxes.setdefault(chain_id, Inbox())

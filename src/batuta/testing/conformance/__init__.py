@@ -17,12 +17,13 @@ from __future__ import annotations
 import pytest
 
 _TOPICS = (
-    "attempts batches chains claim close commit_fence fairness hints inbox kin kit large_batches lease_reap outputs "
-    "parking poison queues races rates reading schedules sends start unclaimed unread"
+    "attempts audit batches chains claim close commit_fence fairness hints inbox kin kit large_batches lease_reap "
+    "outputs parking poison queues races rates reading schedules sends start unclaimed unread"
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{topic}" for topic in _TOPICS.split()))
 
 from batuta.testing.conformance.attempts import AttemptsConformance  # noqa: E402
+from batuta.testing.conformance.audit import AuditConformance  # noqa: E402
 from batuta.testing.conformance.batches import BatchesConformance  # noqa: E402
 from batuta.testing.conformance.chains import ChainsConformance  # noqa: E402
 from batuta.testing.conformance.claim import ClaimConformance  # noqa: E402
@@ -58,6 +59,7 @@ from batuta.testing.conformance.unread import UnreadConformance  # noqa: E402
 
 __all__ = [
     "AttemptsConformance",
+    "AuditConformance",
     "BatchesConformance",
     "ChainsConformance",
     "ClaimConformance",
