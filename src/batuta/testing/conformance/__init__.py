@@ -18,8 +18,8 @@ import pytest
 
 _TOPICS = (
     "attempts audit batches chains claim close commit_fence deleting fairness hints inbox kin kit "
-    "large_batches lease_reap outputs parking poison queues races rates reading retention schedules sends "
-    "start unclaimed unread"
+    "large_batches lease_reap letters outputs parking poison queues races rates reading retention schedules "
+    "sends start unclaimed unread"
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{topic}" for topic in _TOPICS.split()))
 
@@ -38,6 +38,7 @@ from batuta.testing.conformance.kin import KinConformance  # noqa: E402
 from batuta.testing.conformance.kit import MakeStore  # noqa: E402
 from batuta.testing.conformance.large_batches import LargeBatchConformance  # noqa: E402
 from batuta.testing.conformance.lease_reap import LeaseReapConformance  # noqa: E402
+from batuta.testing.conformance.letters import LettersConformance  # noqa: E402
 from batuta.testing.conformance.outputs import OutputsConformance  # noqa: E402
 from batuta.testing.conformance.parking import ParkingConformance  # noqa: E402
 from batuta.testing.conformance.poison import PoisonConformance  # noqa: E402
@@ -79,6 +80,7 @@ __all__ = [
     "KinConformance",
     "LargeBatchConformance",
     "LeaseReapConformance",
+    "LettersConformance",
     "MakeStore",
     "OutputsConformance",
     "ParkingConformance",
