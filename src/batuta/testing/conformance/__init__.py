@@ -17,8 +17,9 @@ from __future__ import annotations
 import pytest
 
 _TOPICS = (
-    "attempts audit batches chains claim close commit_fence fairness hints inbox kin kit large_batches lease_reap "
-    "letters outputs parking poison queues races rates reading schedules sends start unclaimed unread"
+    "attempts audit batches chains claim close commit_fence deleting fairness hints inbox kin kit "
+    "large_batches lease_reap letters outputs parking poison queues races rates reading retention schedules "
+    "sends start unclaimed unread"
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{topic}" for topic in _TOPICS.split()))
 
@@ -29,6 +30,7 @@ from batuta.testing.conformance.chains import ChainsConformance  # noqa: E402
 from batuta.testing.conformance.claim import ClaimConformance  # noqa: E402
 from batuta.testing.conformance.close import CloseConformance  # noqa: E402
 from batuta.testing.conformance.commit_fence import CommitFenceConformance  # noqa: E402
+from batuta.testing.conformance.deleting import DeletingConformance  # noqa: E402
 from batuta.testing.conformance.fairness import FairnessConformance  # noqa: E402
 from batuta.testing.conformance.hints import HintsConformance  # noqa: E402
 from batuta.testing.conformance.inbox import InboxConformance  # noqa: E402
@@ -44,6 +46,7 @@ from batuta.testing.conformance.queues import QueuesConformance  # noqa: E402
 from batuta.testing.conformance.races import RacesConformance  # noqa: E402
 from batuta.testing.conformance.rates import RatesConformance  # noqa: E402
 from batuta.testing.conformance.reading import ReadingConformance  # noqa: E402
+from batuta.testing.conformance.retention import PruningStepsConformance, RetentionConformance  # noqa: E402
 from batuta.testing.conformance.schedules import (  # noqa: E402
     DueSchedulesConformance,
     FireConformance,
@@ -67,6 +70,7 @@ __all__ = [
     "CloseConformance",
     "CommitFenceConformance",
     "DebounceConformance",
+    "DeletingConformance",
     "DueSchedulesConformance",
     "ExpiryConformance",
     "FairnessConformance",
@@ -81,11 +85,13 @@ __all__ = [
     "OutputsConformance",
     "ParkingConformance",
     "PoisonConformance",
+    "PruningStepsConformance",
     "QueuesConformance",
     "RacesConformance",
     "RatesConformance",
     "ReadingConformance",
     "RenewConformance",
+    "RetentionConformance",
     "SchedulesConformance",
     "SendsConformance",
     "StartConformance",
