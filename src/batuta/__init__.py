@@ -10,6 +10,7 @@ from batuta.authoring.checkpoints import BatchInfo, batch_info, checkpoint, last
 from batuta.authoring.children import Child, run_child, send, start_child
 from batuta.authoring.completed import as_completed
 from batuta.authoring.context import call, info, logger, now, random, side_effect, uuid
+from batuta.authoring.deadletters import DeadLetter, DeadLetterGroup, Reprocessed
 from batuta.authoring.definitions import Activity, Workflow, activity, workflow
 from batuta.authoring.handle import Batch, Handle
 from batuta.authoring.jobs import Job, JobCall, job
@@ -35,6 +36,7 @@ from batuta.errors import (
     InvalidInput,
     InvalidSchedule,
     InvalidToken,
+    LetterResolved,
     LostAttempt,
     NonRetryable,
     NotParked,
@@ -49,6 +51,7 @@ from batuta.errors import (
     ScheduleExists,
     TokenUsed,
     TransactionFailed,
+    UnknownLetter,
     UnknownQuery,
     UnknownRun,
     UnknownSchedule,
@@ -77,6 +80,8 @@ __all__ = [
     "Child",
     "ClientError",
     "CompleteLater",
+    "DeadLetter",
+    "DeadLetterGroup",
     "DuplicateTimer",
     "Handle",
     "Interrupted",
@@ -85,6 +90,7 @@ __all__ = [
     "InvalidToken",
     "Job",
     "JobCall",
+    "LetterResolved",
     "LostAttempt",
     "NonRetryable",
     "NotParked",
@@ -95,6 +101,7 @@ __all__ = [
     "Queue",
     "QueueInfo",
     "Rate",
+    "Reprocessed",
     "Retry",
     "RunCancelled",
     "RunClosed",
@@ -109,6 +116,7 @@ __all__ = [
     "Signal",
     "TokenUsed",
     "TransactionFailed",
+    "UnknownLetter",
     "UnknownQuery",
     "UnknownRun",
     "UnknownSchedule",

@@ -236,9 +236,7 @@ class Letters:
         named = await self._named(which, where, everything)
         return await self._backend.discard(named, reason, dry_run=_flag("dry_run", dry_run))
 
-    async def _named(
-        self, which: Which | Iterable[Which] | None, where: dict[str, Any], everything: bool
-    ) -> Named:
+    async def _named(self, which: Which | Iterable[Which] | None, where: dict[str, Any], everything: bool) -> Named:
         if which is None:
             if not where and not everything:
                 raise InvalidInput("say which dead letters: ids, filters, or everything=True for all that are open")
@@ -283,7 +281,9 @@ _FILTERS = (
 def letter_filter(**where: Any) -> LetterFilter:
     """Which dead letters, in the words of `list`. Raises InvalidInput."""
     if unknown := where.keys() - set(_FILTERS):
-        raise InvalidInput(f"{', '.join(sorted(unknown))} is no filter of dead letters: there are {', '.join(_FILTERS)}")
+        raise InvalidInput(
+            f"{', '.join(sorted(unknown))} is no filter of dead letters: there are {', '.join(_FILTERS)}"
+        )
     return LetterFilter(
         states=_states(where.get("states"), where.get("state")),
         fingerprint=_text("fingerprint", where.get("fingerprint")),
@@ -340,17 +340,17 @@ def _name_of(which: Which) -> str:
     return str(which) if isinstance(which, RunId) else check_id(which)
 
 
-def _how(mode: object, input: Any, rate: Any, reason: str) -> Reprocess:
+def _how(mode: object, arguments: Any, rate: Any, reason: str) -> Reprocess:
     chosen = _one_of(Mode, "mode", mode) or Mode.FAILED_STEP
     if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= 1e6):
         raise InvalidInput(f"rate={rate!r} must be a number a second, more than 0")
     data = None
-    if input is not None:
+    if arguments is not None:
         if chosen is not Mode.START:
             raise InvalidInput('input= is what a run starts with: give mode="start" with it')
-        if not isinstance(input, list | tuple):
-            raise InvalidInput(f"input={input!r} must be a list of arguments")
-        data = encode(list(input), "the input", MAX_PAYLOAD)
+        if not isinstance(arguments, list | tuple):
+            raise InvalidInput(f"input={arguments!r} must be a list of arguments")
+        data = encode(list(arguments), "the input", MAX_PAYLOAD)
     return Reprocess(mode=chosen, input=data, rate=rate, reason=check_reason(reason))
 
 

@@ -11,9 +11,9 @@ from msgspec import UNSET, Struct
 from batuta.authoring.deadletters import DeadLetter, as_dead_letter
 from batuta.authoring.failures import to_exception
 from batuta.authoring.names import readable
+from batuta.journal import letters as rows
 from batuta.journal.entries import Body, Command
 from batuta.journal.failures import Failure
-from batuta.journal import letters as rows
 from batuta.journal.letters import LetterReason, LetterState, NewLetter
 from batuta.journal.records import Change, Effects, RunKind
 
@@ -141,12 +141,15 @@ def _trace_id(traceparent: str) -> str:
 
 # -- what errors have in common
 
-_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`")
-_ADDRESS = re.compile(r"\b(?:[a-z][a-z0-9+.-]*://|/)[^\s,;)]+", re.IGNORECASE)
+_QUOTED = re.compile(r"(?<!\w)(?:'[^']*'|\"[^\"]*\"|`[^`]*`)")
+_ADDRESS = re.compile(r"(?<!\w)(?:[a-z][a-z0-9+.-]*:/)?/[^\s,;)]+", re.IGNORECASE)
 _ID = re.compile(r"\b(?=[\w-]*\d)[\w-]+\b")
+_FOLDER = re.compile(r"[/\\]")
 _SPACE = re.compile(r"\s+")
 _FRAME = re.compile(r'^\s*File "([^"]+)", line \d+, in (.+)$', re.MULTILINE)
-_FOREIGN = re.compile(r"[/\\](?:site-packages|dist-packages|python\d+\.\d+)[/\\]|[/\\]batuta[/\\](?:engine|authoring)[/\\]")
+_FOREIGN = re.compile(
+    r"[/\\](?:site-packages|dist-packages|python\d+\.\d+)[/\\]|[/\\]batuta[/\\](?:engine|authoring)[/\\]"
+)
 
 
 def fingerprint(failure: Failure, where: str) -> str:
@@ -168,4 +171,4 @@ def _own_frames(traceback: str) -> list[str]:
     """File and function of each frame that is neither of the library nor of a package that was installed. Without the
     line and the folder: the next deploy moves both."""
     frames = [(file, name) for file, name in _FRAME.findall(traceback) if not _FOREIGN.search(file)]
-    return [f"{re.split(r'[/\\]', file)[-1]}:{name}" for file, name in frames[-_FRAMES:]]
+    return [f"{_FOLDER.split(file)[-1]}:{name}" for file, name in frames[-_FRAMES:]]

@@ -14,6 +14,8 @@ from batuta.journal.acts import Act, Verb
 from batuta.journal.letters import DeadLetter, GroupPage, LetterFilter, LetterPage, LetterState
 from batuta.journal.store import Store
 
+_Letters = list[DeadLetter]
+"""Named here: in the class `list` is a verb."""
 _BATCH = 500
 """Letters of one transaction."""
 
@@ -69,7 +71,7 @@ class NativeLetters:
         now = await self._store.letter(letter.run_id)
         return LetterResolved(now.id, now.state)
 
-    async def _batches(self, which: Named, size: int) -> AsyncIterator[list[DeadLetter]]:
+    async def _batches(self, which: Named, size: int) -> AsyncIterator[_Letters]:
         """Open ones of those that are named, from the newest on: what comes meanwhile is not among them.
 
         Raises LetterResolved of one that is named alone."""
