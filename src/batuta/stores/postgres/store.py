@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from batuta.journal.store import Heart
 from batuta.stores.postgres.base import HEART_PATIENCE_SECONDS
 from batuta.stores.postgres.commits import Commits
+from batuta.stores.postgres.forks import ForkVerbs
 from batuta.stores.postgres.guests import Guests
 from batuta.stores.postgres.heart import PostgresHeart
 from batuta.stores.postgres.queues import Queues
@@ -18,7 +19,7 @@ from batuta.stores.postgres.starts import Starts
 from batuta.stores.postgres.work import Work
 
 
-class PostgresStore(Starts, Commits, Work, Queues, Guests, ScheduleVerbs, Reading):
+class PostgresStore(Starts, Commits, Work, Queues, Guests, ScheduleVerbs, ForkVerbs, Reading):
     """A `Store` on a PostgreSQL database.
 
     `url` is `postgresql://...`; its options in `address.OPTIONS` are ours, all others are the driver's. A commit has a

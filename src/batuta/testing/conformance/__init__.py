@@ -17,8 +17,8 @@ from __future__ import annotations
 import pytest
 
 _TOPICS = (
-    "attempts batches chains claim close commit_fence fairness hints inbox kin kit large_batches lease_reap outputs "
-    "parking poison queues races rates reading schedules sends start unclaimed unread"
+    "attempts batches chains claim close commit_fence fairness forks hints inbox kin kit large_batches lease_reap "
+    "outputs parking poison queues races rates reading schedules sends start unclaimed unread"
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{topic}" for topic in _TOPICS.split()))
 
@@ -29,6 +29,7 @@ from batuta.testing.conformance.claim import ClaimConformance  # noqa: E402
 from batuta.testing.conformance.close import CloseConformance  # noqa: E402
 from batuta.testing.conformance.commit_fence import CommitFenceConformance  # noqa: E402
 from batuta.testing.conformance.fairness import FairnessConformance  # noqa: E402
+from batuta.testing.conformance.forks import ForksConformance  # noqa: E402
 from batuta.testing.conformance.hints import HintsConformance  # noqa: E402
 from batuta.testing.conformance.inbox import InboxConformance  # noqa: E402
 from batuta.testing.conformance.kin import KinConformance  # noqa: E402
@@ -68,6 +69,7 @@ __all__ = [
     "ExpiryConformance",
     "FairnessConformance",
     "FireConformance",
+    "ForksConformance",
     "HintsConformance",
     "InboxConformance",
     "KinConformance",
