@@ -270,6 +270,12 @@ def fork_start(fork: Fork, source: Run, policy: ParentPolicy) -> NewRun:
     return new
 
 
+def fork_said(fork: Fork) -> str:
+    """JSON: what the audit log says of the source after the act."""
+    said = {"run_id": str(fork.new.run_id), "at": forked_at(fork)} | ({"id": fork.id} if fork.id else {})
+    return _encoder.encode(said).decode()
+
+
 def why_moved(fork: Fork, source: Run, current: bool) -> str:
     """What keeps the source from being forked now; empty when nothing does."""
     if source.head != fork.head:

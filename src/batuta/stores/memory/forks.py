@@ -6,14 +6,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
-from batuta.errors import AlreadyStarted, RunMoved, UnknownRun
+from batuta.errors import AlreadyStarted, LetterResolved, RunMoved, UnknownRun
 from batuta.ids import RunId
-from batuta.journal.acts import Act
+from batuta.journal.acts import Act, Changed, state_json
 from batuta.journal.entries import decode_body
 from batuta.journal.forks import Fork
+from batuta.journal.letters import LetterState
 from batuta.journal.states import RunState
 from batuta.journal.store import ForkOutcome
 from batuta.stores import rules
+from batuta.stores.memory.audit import record
+from batuta.stores.memory.letters import resolve
 from batuta.stores.memory.moment import Moment
 from batuta.stores.memory.tables import Row
 
@@ -21,28 +24,29 @@ from batuta.stores.memory.tables import Row
 class ForkVerbs(ABC):
     """The part of the store that makes runs from others."""
 
-    namespace: str
-
     @abstractmethod
     def transaction(self) -> AbstractContextManager[Moment]: ...
 
     async def fork(self, forks: Sequence[Fork], act: Act) -> list[ForkOutcome]:
         with self.transaction() as moment:
-            return [_fork(moment, self.namespace, fork) for fork in forks]
+            return [_fork(moment, fork, act) for fork in forks]
 
 
-def _fork(moment: Moment, namespace: str, fork: Fork) -> ForkOutcome:
+def _fork(moment: Moment, fork: Fork, act: Act) -> ForkOutcome:
     room = moment.room
     known, source = room.rows.get(fork.new.run_id), room.rows.get(fork.source)
     if known is not None:
         return known.snapshot()  # written again because the first answer was lost
     if source is None:
-        return UnknownRun(fork.source, namespace)
+        return UnknownRun(fork.source, moment.namespace)
     if why := rules.why_moved(fork, source.run, room.current.get(source.run.id) == fork.source):
         return RunMoved(source.run.id, why)
     if fork.id and (taken := room.current_row(fork.id)) is not None:
         return AlreadyStarted(fork.id, taken.run.state, "give another id")
-    # The dead letter of the source: is it open? Then it is resolved here.
+    before = source.run.state
+    if fork.letter and not resolve(moment, [fork.source], LetterState.REPROCESSED, "", [fork.new.run_id]):
+        letter = room.letters.get(fork.source)
+        return LetterResolved(source.run.id, letter.state if letter is not None else "no dead letter")
     if fork.close is not None:
         reason = decode_body(fork.close).reason
         moment.close_from_outside(source, fork.close, RunState.TERMINATED, reason, quiet=True)
@@ -51,7 +55,10 @@ def _fork(moment: Moment, namespace: str, fork: Fork) -> ForkOutcome:
     for message in fork.messages:
         moment.post(row.run.chain_id, message)
     moment.hint.due = True
-    # The act is recorded here: the source as it was and is, and the new run.
+    done = Changed(
+        target=source.run.id, run_id=str(fork.source), before=state_json(before), after=rules.fork_said(fork)
+    )
+    record(moment, act, [done])
     return row.snapshot()
 
 

@@ -8,7 +8,15 @@ from typing import Any
 from asyncpg import Record
 from msgspec import json, to_builtins
 
-from batuta.errors import AlreadyStarted, BatutaError, OutcomeUnknown, RunMoved, StoreUnavailable, UnknownRun
+from batuta.errors import (
+    AlreadyStarted,
+    BatutaError,
+    LetterResolved,
+    OutcomeUnknown,
+    RunMoved,
+    StoreUnavailable,
+    UnknownRun,
+)
 from batuta.ids import RunId
 from batuta.journal.acts import Act
 from batuta.journal.entries import decode_body
@@ -16,9 +24,11 @@ from batuta.journal.forks import Fork
 from batuta.journal.records import Hint, Run
 from batuta.journal.store import ForkOutcome
 from batuta.stores import rules
+from batuta.stores.postgres.audit import act_values
 from batuta.stores.postgres.base import Base
 from batuta.stores.postgres.rows import run_ids, run_of
 
+_MADE = ("forked", "again")
 _WHY = {"moved": "has moved on", "ended": "has ended", "followed": "is followed by another run"}
 
 
@@ -30,8 +40,9 @@ class ForkVerbs(Base):
             return []
         asked = json.encode([_asked(fork) for fork in forks]).decode()
         async with self._pool.session() as session:
-            rows = await session.write(self._sql["fork_runs"], self.namespace, rules.PARENT_CLOSED, asked)
-            made = [fork.new.run_id for fork, row in zip(forks, rows, strict=True) if row["outcome"] == "forked"]
+            values = (self.namespace, rules.PARENT_CLOSED, asked, *act_values(act))
+            rows = await session.write(self._sql["fork_runs"], *values)
+            made = [fork.new.run_id for fork, row in zip(forks, rows, strict=True) if row["outcome"] in _MADE]
             self._tell_of(forks, rows)
             try:
                 found = await session.read(self._sql["forked_runs"], self.namespace, made) if made else []
@@ -41,7 +52,7 @@ class ForkVerbs(Base):
         return [self._outcome(fork, row, runs) for fork, row in zip(forks, rows, strict=True)]
 
     def _tell_of(self, forks: Sequence[Fork], rows: Sequence[Record]) -> None:
-        done = [(fork, row) for fork, row in zip(forks, rows, strict=True) if row["outcome"] == "forked"]
+        done = [(fork, row) for fork, row in zip(forks, rows, strict=True) if row["outcome"] in _MADE]
         closed = [fork.source for fork, _ in done if fork.close is not None]
         told = [run_id for _, row in done for run_id in run_ids(row["told"])]
         if done:
@@ -49,12 +60,14 @@ class ForkVerbs(Base):
 
     def _outcome(self, fork: Fork, row: Record, made: dict[RunId, Run]) -> Run | BatutaError:
         match row["outcome"]:
-            case "forked":
+            case "forked" | "again":
                 return made.get(fork.new.run_id) or UnknownRun(fork.new.run_id, self.namespace)
             case "unknown":
                 return UnknownRun(fork.source, self.namespace)
             case "taken":
                 return AlreadyStarted(fork.id, row["state"], "give another id")
+            case "resolved":
+                return LetterResolved(row["said"], row["state"] or "no dead letter")
             case why:
                 return RunMoved(row["said"], _WHY.get(why, f"is {row['state']}"))
 
@@ -86,4 +99,5 @@ def _asked(fork: Fork) -> dict[str, Any]:
         "attempts": to_builtins(fork.attempts),
         "outputs": to_builtins(fork.outputs),
         "letter": fork.letter,
+        "after": rules.fork_said(fork),
     }

@@ -1,7 +1,7 @@
 -- Runs made from others.
 
 -- fork_runs --
-SELECT f.outcome, f.said, f.state, f.told FROM batuta.fork_runs($1, $2, $3) f;
+SELECT f.outcome, f.said, f.state, f.told FROM batuta.fork_runs($1, $2, $3, $4, $5, $6, $7, $8, $9) f;
 
 -- forked_runs --
 SELECT r.* FROM unnest($2::uuid[]) WITH ORDINALITY AS a(run_id, n)

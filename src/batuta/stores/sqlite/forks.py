@@ -6,17 +6,20 @@ import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from batuta.errors import AlreadyStarted, RunMoved, UnknownRun
-from batuta.journal.acts import Act
+from batuta.errors import AlreadyStarted, LetterResolved, RunMoved, UnknownRun
+from batuta.journal.acts import Act, Changed, state_json
 from batuta.journal.entries import decode_body
 from batuta.journal.forks import Fork
+from batuta.journal.letters import LetterState
 from batuta.journal.records import Hint, NewRun, ParentPolicy, Run
 from batuta.journal.states import RunState
 from batuta.journal.store import ForkOutcome
 from batuta.stores import rules
 from batuta.stores.sqlite import intake
+from batuta.stores.sqlite.audit import record
 from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.effects import deadline_of
+from batuta.stores.sqlite.letters import resolve, state_of
 from batuta.stores.sqlite.queues import note_keyed
 from batuta.stores.sqlite.rows import (
     Row,
@@ -51,14 +54,14 @@ class ForkVerbs(ABC):
         now, hint = self.clock_now(), Hint()
 
         def work(cursor: sqlite3.Cursor) -> list[ForkOutcome]:
-            return [_fork(cursor, self.namespace, fork, now, hint) for fork in forks]
+            return [_fork(cursor, self.namespace, fork, act, now, hint) for fork in forks]
 
         outcomes = await self._writer.write(work, aside=len(forks) > 1)
         self.tell(hint)
         return outcomes
 
 
-def _fork(cursor: sqlite3.Cursor, namespace: str, fork: Fork, now: int, hint: Hint) -> ForkOutcome:
+def _fork(cursor: sqlite3.Cursor, namespace: str, fork: Fork, act: Act, now: int, hint: Hint) -> ForkOutcome:
     known = one(cursor.execute(Q["run_by_run_id"], (namespace, fork.new.run_id.bytes)))
     if known is not None:
         return run_of(known)  # written again because the first answer was lost
@@ -70,14 +73,18 @@ def _fork(cursor: sqlite3.Cursor, namespace: str, fork: Fork, now: int, hint: Hi
         return RunMoved(source.id, why)
     if fork.id and (taken := one(cursor.execute(Q["run_by_id"], (namespace, fork.id)))) is not None:
         return AlreadyStarted(fork.id, run_of(taken).state, "give another id")
-    # The dead letter of the source: is it open? Then it is resolved here.
+    news, run_ids = [fork.new.run_id], [fork.source]
+    if fork.letter and not resolve(cursor, namespace, run_ids, LetterState.REPROCESSED, "", news, now):
+        return LetterResolved(source.id, state_of(cursor, namespace, fork.source) or "no dead letter")
     if fork.close is not None:
         _close(cursor, namespace, source, fork, now, hint)
     new = rules.fork_start(fork, source, ParentPolicy(row[_POLICY]))
     _insert(cursor, namespace, fork, new, now)
     _fill_inbox(cursor, namespace, source, fork, new, now)
     hint.due = True
-    # The act is recorded here: the source as it was and is, and the new run.
+    before, after = state_json(source.state), rules.fork_said(fork)
+    done = Changed(target=source.id, run_id=str(fork.source), before=before, after=after)
+    record(cursor, namespace, now, act, [done])
     return intake.find(cursor, namespace, new.run_id)
 
 

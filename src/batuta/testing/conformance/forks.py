@@ -7,13 +7,15 @@ from itertools import pairwise
 from typing import Any
 
 from batuta.clock import SECOND
-from batuta.errors import AlreadyStarted, RunMoved, UnknownRun
+from batuta.errors import AlreadyStarted, LetterResolved, RunMoved, UnknownRun
 from batuta.ids import new_run_id
 from batuta.journal.acts import Act, Verb
 from batuta.journal.entries import Body, Entry, EntryKind, crc_holds, encode_entry
 from batuta.journal.forks import Fork
+from batuta.journal.letters import LetterReason, LetterState, NewLetter
 from batuta.journal.records import (
     Attempt,
+    Effects,
     Message,
     MessageKind,
     Move,
@@ -63,6 +65,15 @@ async def failed(store: Store, entries: int = 3, **options: Any) -> Pen:
     worker = await live_worker(store)
     pen = await start_owned(store, worker, **options)
     assert await pen.write(store, worker, entries - 1, move=Move(RunState.FAILED)) is None
+    return pen
+
+
+async def dead(store: Store) -> Pen:
+    """The same, and it is a dead letter."""
+    worker = await live_worker(store)
+    pen = await start_owned(store, worker)
+    letter = NewLetter(reason=LetterReason.EXHAUSTED, error="Boom", message="boom", fingerprint="f")
+    assert await pen.write(store, worker, move=Move(RunState.FAILED), effects=Effects(letter=letter)) is None
     return pen
 
 
@@ -313,3 +324,39 @@ class ForksConformance:
         run = await forked(store, fork_of(pen))
         found, is_new = await store.start(new_run("order-1"))
         assert (found.run_id, is_new) == (run.run_id, False)
+
+    # -- the audit log, and dead letters
+
+    async def test_it_is_in_the_audit_log_once(self, store: Store) -> None:
+        pen = await failed(store, id="order-1")
+        fork = fork_of(pen)
+        wrong = fork_of(Pen(new_run_id(), 1, 0))
+        await store.fork([fork, wrong], ACT)
+        await store.fork([fork], ACT)
+        [row] = await store.audit()
+        assert (row.actor, row.verb, row.target, row.run_id) == ("ann@desk", "fork", "order-1", str(pen.run_id))
+        assert (row.reason, row.before) == ("try again", '{"state":"failed"}')
+        assert row.after == f'{{"run_id":"{fork.new.run_id}","at":0}}'
+
+    async def test_it_resolves_the_dead_letter_of_its_source(self, store: Store) -> None:
+        pen = await dead(store)
+        fork = fork_of(pen, letter=True)
+        await forked(store, fork)
+        letter = await store.letter(pen.run_id)
+        assert (letter.state, letter.successor) == (LetterState.REPROCESSED, fork.new.run_id)
+        assert (await forked(store, fork)).run_id == fork.new.run_id
+
+    async def test_a_dead_letter_that_is_not_open_is_not_forked(self, store: Store) -> None:
+        discarded, none = await dead(store), await failed(store)
+        await store.discard_letters([discarded.run_id], ACT)
+        outcomes = await store.fork([fork_of(pen, letter=True) for pen in (discarded, none)], ACT)
+        assert [type(outcome) for outcome in outcomes] == [LetterResolved, LetterResolved]
+        assert await store.count_runs(RunFilter()) == 2
+
+    async def test_a_dead_letter_is_resolved_once_by_two_at_once(self, make_store: MakeStore) -> None:
+        one, other = await make_store(), await make_store()
+        pens = [await dead(one) for _ in range(5)]
+        forks = [[fork_of(pen, letter=True, id=f"copy-{pen.run_id}-{n}") for pen in pens] for n in range(2)]
+        outcomes = await asyncio.gather(one.fork(forks[0], ACT), other.fork(forks[1][::-1], ACT))
+        kinds = sorted(type(outcome).__name__ for some in outcomes for outcome in some)
+        assert kinds == ["LetterResolved"] * 5 + ["Run"] * 5

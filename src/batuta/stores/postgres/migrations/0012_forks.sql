@@ -108,7 +108,7 @@ DECLARE
 BEGIN
     PERFORM 1 FROM batuta.runs r WHERE r.run_id = (f ->> 'run_id')::uuid AND r.namespace || '' = ns;
     IF FOUND THEN
-        outcome := 'forked';  -- before: the first answer was lost
+        outcome := 'again';  -- it was written before, and the first answer was lost
         RETURN;
     END IF;
     SELECT * INTO source FROM batuta.runs r WHERE r.run_id = (f ->> 'source')::uuid AND r.namespace || '' = ns;
@@ -134,7 +134,14 @@ BEGIN
             RETURN;
         END IF;
     END IF;
-    -- The dead letter of the source: is it open? Then it is resolved at the end.
+    IF (f ->> 'letter')::boolean THEN
+        SELECT l.state INTO state FROM batuta.dead_letters l WHERE l.run_id = source.run_id AND l.namespace = ns;
+        IF state IS DISTINCT FROM 'open' THEN
+            outcome := 'resolved';
+            RETURN;
+        END IF;
+        state := source.state;
+    END IF;
     IF closes THEN
         told := batuta.close_source(ns, why_children, source, f -> 'close', locked);
     END IF;
@@ -150,21 +157,46 @@ BEGIN
 END
 $$;
 
--- Make runs from others, each by itself; `asked` is a JSON array of what forks.py says. One row for each, in order.
-CREATE FUNCTION batuta.fork_runs(ns text, why_children text, asked text)
-RETURNS TABLE (outcome text, said text, state text, told uuid[]) LANGUAGE plpgsql AS $$
+-- Make runs from others, each by itself; `asked` is a JSON array of what forks.py says. One row for each, in order. What is
+-- locked last is what all others want, too: groups of dead letters, and the audit log.
+CREATE FUNCTION batuta.fork_runs(
+    ns text, why_children text, asked text, actor text, verb text, reason text, detail text, act_before text,
+    act_after text
+) RETURNS TABLE (outcome text, said text, state text, told uuid[]) LANGUAGE plpgsql AS $$
 DECLARE
     f json;
     locked uuid[];
+    letters uuid[] := '{}';
+    successors uuid[] := '{}';
+    targets text[] := '{}';
+    sources text[] := '{}';
+    befores text[] := '{}';
+    afters text[] := '{}';
 BEGIN
     locked := batuta.lock_runs(ARRAY(
         SELECT (a ->> 'source')::uuid FROM json_array_elements(asked::json) a
         UNION ALL
         SELECT unnest(batuta.find_kin(ARRAY[(a ->> 'source')::uuid], ARRAY[true]))
         FROM json_array_elements(asked::json) a WHERE json_typeof(a -> 'close') = 'object'));
-    FOR f IN SELECT a FROM json_array_elements(asked::json) WITH ORDINALITY AS e(a, n) ORDER BY e.n LOOP
-        RETURN QUERY SELECT o.* FROM batuta.fork_one(ns, why_children, f, locked) o;
+    FOR f IN SELECT e.a FROM json_array_elements(asked::json) WITH ORDINALITY AS e(a, n) ORDER BY e.n LOOP
+        SELECT o.* INTO outcome, said, state, told FROM batuta.fork_one(ns, why_children, f, locked) o;
+        IF outcome = 'forked' THEN
+            targets := targets || said;
+            sources := sources || (f ->> 'source');
+            befores := befores || batuta.state_json(state);
+            afters := afters || (f ->> 'after');
+            IF (f ->> 'letter')::boolean THEN
+                letters := letters || (f ->> 'source')::uuid;
+                successors := successors || (f ->> 'run_id')::uuid;
+            END IF;
+        END IF;
+        RETURN NEXT;
     END LOOP;
-    -- The acts are recorded here, for those that were forked, with the state that the source had.
+    IF cardinality(letters) > 0 THEN
+        PERFORM batuta.must_be_locked(
+            letters, batuta.resolve_letters(ns, letters, 'reprocessed', '', successors));  -- nobody was faster
+    END IF;
+    PERFORM batuta.record_acts(
+        ns, actor, verb, reason, detail, act_before, act_after, targets, sources, befores, afters, batuta.batuta_now());
 END
 $$;
