@@ -9,7 +9,19 @@ from typing import Any
 
 import pytest
 
-from batuta import Batuta, DeadLetter, NonRetryable, Retry, RunFailed, activity, job, run_child, workflow
+from batuta import (
+    Batuta,
+    DeadLetter,
+    Handle,
+    NonRetryable,
+    Retry,
+    RunFailed,
+    Workflow,
+    activity,
+    job,
+    run_child,
+    workflow,
+)
 from batuta.connect import connect
 from batuta.engine.letters import fingerprint, normalised
 from batuta.journal.failures import Failure
@@ -106,7 +118,7 @@ async def send(number: int) -> None:
     raise Down(f"no mail {number}")
 
 
-WORKFLOWS = [order, cleans_up, several, translates, matters, calls, recovers, parent]
+WORKFLOWS: list[Workflow[..., Any]] = [order, cleans_up, several, translates, matters, calls, recovers, parent]
 ACTIVITIES = [charge, fine, refuse, slow, give_up_at_once]
 
 
@@ -205,11 +217,11 @@ async def test_a_worker_tells_of_each_after_it_is_durable() -> None:
     seen: list[tuple[str, bool]] = []
 
     async def alert(letter: DeadLetter) -> None:
-        seen.append((letter.id, (await client.letters.get(letter.id)).run_id == letter.run_id))
+        seen.append((letter.id, (await made.letters.get(letter.id)).run_id == letter.run_id))
 
-    async with connect("memory://") as client:
-        async with client.worker(workflows=[order], activities=[charge, fine], jobs=[send], on_dead_letter=alert):
-            handles = [await client.start(order, 1), await client.enqueue(send, 2)]
+    async with connect("memory://") as made:
+        async with made.worker(workflows=[order], activities=[charge, fine], jobs=[send], on_dead_letter=alert):
+            handles: list[Handle[Any]] = [await made.start(order, 1), await made.enqueue(send, 2)]
             await until(lambda: len(seen) == 2)
     assert sorted(seen) == sorted((handle.id, True) for handle in handles)
 
