@@ -20,6 +20,8 @@ from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast, overload
 
 from batuta import client as aio
+from batuta.authoring.deadletters import DeadLetter
+from batuta.authoring.deadletters import Letters as AsyncLetters
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.handle import Handle as AsyncHandle
 from batuta.authoring.jobs import Job, JobCall
@@ -171,6 +173,11 @@ class Client:
         """Schedules: made, changed, paused, triggered."""
         return Schedules(self)
 
+    @property
+    def letters(self) -> Letters:
+        """Dead letters: listed, grouped, reprocessed, discarded."""
+        return Letters(self)
+
     def worker(
         self,
         *,
@@ -179,12 +186,19 @@ class Client:
         jobs: Sequence[object] = (),
         queues: Sequence[str | Queue] = ("default",),
         schedules: Sequence[Schedule] = (),
+        on_dead_letter: Callable[[DeadLetter], Any] | None = None,
         **settings: Any,
     ) -> AbstractContextManager[None]:
         """A worker in the client's thread, while the context is open. For development and small programs."""
         home = self._opened()
         worker = home.client.worker(
-            workflows=workflows, activities=activities, jobs=jobs, queues=queues, schedules=schedules, **settings
+            workflows=workflows,
+            activities=activities,
+            jobs=jobs,
+            queues=queues,
+            schedules=schedules,
+            on_dead_letter=on_dead_letter,
+            **settings,
         )
         return _Working(home, worker)
 
@@ -249,6 +263,23 @@ class Schedules:
 
     def _ask(self, work: Callable[[AsyncSchedules], Coroutine[Any, Any, T]]) -> T:
         return self._client._ask(lambda client: work(client.schedules))
+
+
+class Letters:
+    """The dead letters of a namespace, for blocking code: `client.letters`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    list = blocking(AsyncLetters.list)
+    groups = blocking(AsyncLetters.groups)
+    count = blocking(AsyncLetters.count)
+    get = blocking(AsyncLetters.get)
+    reprocess = blocking(AsyncLetters.reprocess)
+    discard = blocking(AsyncLetters.discard)
+
+    def _ask(self, work: Callable[[AsyncLetters], Coroutine[Any, Any, T]]) -> T:
+        return self._client._ask(lambda client: work(client.letters))
 
 
 class Handle(Generic[R]):
