@@ -38,6 +38,7 @@ from batuta.stores.listeners import Listeners
 from batuta.stores.memory.audit import AuditVerbs, changed, record
 from batuta.stores.memory.commits import Commit
 from batuta.stores.memory.heart import MemoryHeart
+from batuta.stores.memory.holding import HoldingVerbs
 from batuta.stores.memory.intake import find_or_begin, start_many
 from batuta.stores.memory.moment import Moment
 from batuta.stores.memory.queues import QueueVerbs, claim, left_behind, time_out
@@ -47,7 +48,7 @@ from batuta.stores.memory.tables import MemoryDatabase, Registration, Room, Row
 _NO_TRANSACTIONS = "memory:// has no transactions that others can begin: use SQLite or PostgreSQL, also in this test"
 
 
-class MemoryStore(QueueVerbs, ScheduleVerbs, AuditVerbs):
+class MemoryStore(QueueVerbs, ScheduleVerbs, HoldingVerbs, AuditVerbs):
     """A `Store` in memory."""
 
     poll_seconds: float | None = None

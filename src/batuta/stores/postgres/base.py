@@ -23,7 +23,7 @@ _POOLED = (
     "second, and a worker that died is noticed when its lease is over"
 )
 
-QUERIES = ("queries.sql", "beyond.sql", "guests.sql", "schedules.sql", "audit.sql")
+QUERIES = ("queries.sql", "beyond.sql", "guests.sql", "schedules.sql", "audit.sql", "holding.sql")
 HEART_PATIENCE_SECONDS = 6.0
 """Much less than a lease: a heartbeat that hangs must be tried again in time."""
 

@@ -45,6 +45,7 @@ from batuta.stores.sqlite.beats import SqliteHeart
 from batuta.stores.sqlite.connection import Faults, Q
 from batuta.stores.sqlite.effects import are_small
 from batuta.stores.sqlite.guests import Guests
+from batuta.stores.sqlite.holding import HoldingVerbs
 from batuta.stores.sqlite.place import WorkerLocks, prepare
 from batuta.stores.sqlite.readers import Readers
 from batuta.stores.sqlite.rows import worker_row, workers_of
@@ -60,7 +61,7 @@ MANY_STARTS = 200
 """More of them than that are written in a thread."""
 
 
-class SqliteStore(ScheduleVerbs, AuditVerbs):
+class SqliteStore(ScheduleVerbs, HoldingVerbs, AuditVerbs):
     """A `Store` in a SQLite file."""
 
     poll_seconds: float | None = 1.0

@@ -17,8 +17,8 @@ from __future__ import annotations
 import pytest
 
 _TOPICS = (
-    "attempts audit batches chains claim close commit_fence fairness hints inbox kin kit large_batches lease_reap "
-    "outputs parking poison queues races rates reading schedules sends start unclaimed unread"
+    "attempts audit batches chains claim close commit_fence fairness hints holding inbox kin kit large_batches "
+    "lease_reap outputs parking poison queues races rates reading schedules sends start unclaimed unread"
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{topic}" for topic in _TOPICS.split()))
 
@@ -31,6 +31,7 @@ from batuta.testing.conformance.close import CloseConformance  # noqa: E402
 from batuta.testing.conformance.commit_fence import CommitFenceConformance  # noqa: E402
 from batuta.testing.conformance.fairness import FairnessConformance  # noqa: E402
 from batuta.testing.conformance.hints import HintsConformance  # noqa: E402
+from batuta.testing.conformance.holding import PauseConformance, PausedConformance  # noqa: E402
 from batuta.testing.conformance.inbox import InboxConformance  # noqa: E402
 from batuta.testing.conformance.kin import KinConformance  # noqa: E402
 from batuta.testing.conformance.kit import MakeStore  # noqa: E402
@@ -78,6 +79,8 @@ __all__ = [
     "MakeStore",
     "OutputsConformance",
     "ParkingConformance",
+    "PauseConformance",
+    "PausedConformance",
     "PoisonConformance",
     "QueuesConformance",
     "RacesConformance",
