@@ -40,15 +40,17 @@ from batuta.stores.memory.commits import Commit
 from batuta.stores.memory.heart import MemoryHeart
 from batuta.stores.memory.holding import HoldingVerbs
 from batuta.stores.memory.intake import find_or_begin, start_many
+from batuta.stores.memory.letters import LetterVerbs
 from batuta.stores.memory.moment import Moment
 from batuta.stores.memory.queues import QueueVerbs, claim, left_behind, time_out
+from batuta.stores.memory.retention import RetentionVerbs
 from batuta.stores.memory.schedules import ScheduleVerbs
 from batuta.stores.memory.tables import MemoryDatabase, Registration, Room, Row
 
 _NO_TRANSACTIONS = "memory:// has no transactions that others can begin: use SQLite or PostgreSQL, also in this test"
 
 
-class MemoryStore(QueueVerbs, ScheduleVerbs, HoldingVerbs, AuditVerbs):
+class MemoryStore(QueueVerbs, ScheduleVerbs, LetterVerbs, RetentionVerbs, HoldingVerbs, AuditVerbs):
     """A `Store` in memory."""
 
     poll_seconds: float | None = None

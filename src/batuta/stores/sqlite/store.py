@@ -46,8 +46,10 @@ from batuta.stores.sqlite.connection import Faults, Q
 from batuta.stores.sqlite.effects import are_small
 from batuta.stores.sqlite.guests import Guests
 from batuta.stores.sqlite.holding import HoldingVerbs
+from batuta.stores.sqlite.letters import LetterVerbs
 from batuta.stores.sqlite.place import WorkerLocks, prepare
 from batuta.stores.sqlite.readers import Readers
+from batuta.stores.sqlite.retention import RetentionVerbs
 from batuta.stores.sqlite.rows import worker_row, workers_of
 from batuta.stores.sqlite.schedules import ScheduleVerbs
 from batuta.stores.sqlite.tapes import Tapes
@@ -61,7 +63,7 @@ MANY_STARTS = 200
 """More of them than that are written in a thread."""
 
 
-class SqliteStore(ScheduleVerbs, HoldingVerbs, AuditVerbs):
+class SqliteStore(ScheduleVerbs, LetterVerbs, RetentionVerbs, HoldingVerbs, AuditVerbs):
     """A `Store` in a SQLite file."""
 
     poll_seconds: float | None = 1.0

@@ -17,8 +17,9 @@ from __future__ import annotations
 import pytest
 
 _TOPICS = (
-    "attempts audit batches chains claim close commit_fence fairness hints holding inbox kin kit large_batches "
-    "lease_reap outputs parking poison queues races rates reading schedules sends start unclaimed unread"
+    "attempts audit batches chains claim close commit_fence deleting fairness hints holding inbox kin kit "
+    "large_batches lease_reap letters outputs parking poison queues races rates reading retention schedules "
+    "sends start unclaimed unread"
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{topic}" for topic in _TOPICS.split()))
 
@@ -29,6 +30,7 @@ from batuta.testing.conformance.chains import ChainsConformance  # noqa: E402
 from batuta.testing.conformance.claim import ClaimConformance  # noqa: E402
 from batuta.testing.conformance.close import CloseConformance  # noqa: E402
 from batuta.testing.conformance.commit_fence import CommitFenceConformance  # noqa: E402
+from batuta.testing.conformance.deleting import DeletingConformance  # noqa: E402
 from batuta.testing.conformance.fairness import FairnessConformance  # noqa: E402
 from batuta.testing.conformance.hints import HintsConformance  # noqa: E402
 from batuta.testing.conformance.holding import PauseConformance, PausedConformance  # noqa: E402
@@ -37,6 +39,7 @@ from batuta.testing.conformance.kin import KinConformance  # noqa: E402
 from batuta.testing.conformance.kit import MakeStore  # noqa: E402
 from batuta.testing.conformance.large_batches import LargeBatchConformance  # noqa: E402
 from batuta.testing.conformance.lease_reap import LeaseReapConformance  # noqa: E402
+from batuta.testing.conformance.letters import LettersConformance  # noqa: E402
 from batuta.testing.conformance.outputs import OutputsConformance  # noqa: E402
 from batuta.testing.conformance.parking import ParkingConformance  # noqa: E402
 from batuta.testing.conformance.poison import PoisonConformance  # noqa: E402
@@ -44,6 +47,7 @@ from batuta.testing.conformance.queues import QueuesConformance  # noqa: E402
 from batuta.testing.conformance.races import RacesConformance  # noqa: E402
 from batuta.testing.conformance.rates import RatesConformance  # noqa: E402
 from batuta.testing.conformance.reading import ReadingConformance  # noqa: E402
+from batuta.testing.conformance.retention import PruningStepsConformance, RetentionConformance  # noqa: E402
 from batuta.testing.conformance.schedules import (  # noqa: E402
     DueSchedulesConformance,
     FireConformance,
@@ -67,6 +71,7 @@ __all__ = [
     "CloseConformance",
     "CommitFenceConformance",
     "DebounceConformance",
+    "DeletingConformance",
     "DueSchedulesConformance",
     "ExpiryConformance",
     "FairnessConformance",
@@ -76,17 +81,20 @@ __all__ = [
     "KinConformance",
     "LargeBatchConformance",
     "LeaseReapConformance",
+    "LettersConformance",
     "MakeStore",
     "OutputsConformance",
     "ParkingConformance",
     "PauseConformance",
     "PausedConformance",
     "PoisonConformance",
+    "PruningStepsConformance",
     "QueuesConformance",
     "RacesConformance",
     "RatesConformance",
     "ReadingConformance",
     "RenewConformance",
+    "RetentionConformance",
     "SchedulesConformance",
     "SendsConformance",
     "StartConformance",
