@@ -39,6 +39,7 @@ from batuta.stores.memory.audit import AuditVerbs, changed, record
 from batuta.stores.memory.commits import Commit
 from batuta.stores.memory.forks import ForkVerbs
 from batuta.stores.memory.heart import MemoryHeart
+from batuta.stores.memory.holding import HoldingVerbs
 from batuta.stores.memory.intake import find_or_begin, start_many
 from batuta.stores.memory.letters import LetterVerbs
 from batuta.stores.memory.moment import Moment
@@ -50,7 +51,7 @@ from batuta.stores.memory.tables import MemoryDatabase, Registration, Room, Row
 _NO_TRANSACTIONS = "memory:// has no transactions that others can begin: use SQLite or PostgreSQL, also in this test"
 
 
-class MemoryStore(QueueVerbs, ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, AuditVerbs):
+class MemoryStore(QueueVerbs, ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, HoldingVerbs, AuditVerbs):
     """A `Store` in memory."""
 
     poll_seconds: float | None = None

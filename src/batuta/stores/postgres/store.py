@@ -12,6 +12,7 @@ from batuta.stores.postgres.commits import Commits
 from batuta.stores.postgres.forks import ForkVerbs
 from batuta.stores.postgres.guests import Guests
 from batuta.stores.postgres.heart import PostgresHeart
+from batuta.stores.postgres.holding import HoldingVerbs
 from batuta.stores.postgres.letters import LetterVerbs
 from batuta.stores.postgres.queues import Queues
 from batuta.stores.postgres.reading import Reading
@@ -23,7 +24,18 @@ from batuta.stores.postgres.work import Work
 
 
 class PostgresStore(
-    Starts, Commits, Work, Queues, Guests, ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, AuditVerbs, Reading
+    Starts,
+    Commits,
+    Work,
+    Queues,
+    Guests,
+    ScheduleVerbs,
+    ForkVerbs,
+    LetterVerbs,
+    RetentionVerbs,
+    HoldingVerbs,
+    AuditVerbs,
+    Reading,
 ):
     """A `Store` on a PostgreSQL database.
 

@@ -46,6 +46,7 @@ from batuta.stores.sqlite.connection import Faults, Q
 from batuta.stores.sqlite.effects import are_small
 from batuta.stores.sqlite.forks import ForkVerbs
 from batuta.stores.sqlite.guests import Guests
+from batuta.stores.sqlite.holding import HoldingVerbs
 from batuta.stores.sqlite.letters import LetterVerbs
 from batuta.stores.sqlite.place import WorkerLocks, prepare
 from batuta.stores.sqlite.readers import Readers
@@ -63,7 +64,7 @@ MANY_STARTS = 200
 """More of them than that are written in a thread."""
 
 
-class SqliteStore(ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, AuditVerbs):
+class SqliteStore(ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, HoldingVerbs, AuditVerbs):
     """A `Store` in a SQLite file."""
 
     poll_seconds: float | None = 1.0
