@@ -20,6 +20,7 @@ from batuta.authoring.jobs import Job, JobCall
 from batuta.authoring.letters import start_signal
 from batuta.authoring.names import check_name, check_reason
 from batuta.authoring.queues import Queue, QueueInfo, limit_changes
+from batuta.authoring.retention import Retention, Retentions
 from batuta.authoring.schedules import Schedule, Schedules
 from batuta.authoring.starting import check_id, check_start_options, check_tags, name_version_input
 from batuta.authoring.tokens import parse_token
@@ -51,6 +52,8 @@ class Batuta:
         self._max_payload = max_payload
         self.schedules = Schedules(backend.schedules, lambda ref: self._handle(ref, None))
         """Schedules: made, changed, paused, triggered."""
+        self.retention = Retentions(backend.retention)
+        """How long closed runs are kept."""
 
     async def __aenter__(self) -> Self:
         await self._opening()
@@ -246,15 +249,16 @@ class Batuta:
         jobs: Sequence[object] = (),
         queues: Sequence[str | Queue] = ("default",),
         schedules: Sequence[Schedule] = (),
+        retention: Sequence[Retention] = (),
         **settings: Any,
     ) -> AbstractAsyncContextManager[Any]:
         """A worker for these workflows, activities and jobs (functions, or instances with decorated methods).
 
         `queues` are names, or `Queue(...)` with limits that are set when it starts. `schedules` are made when it starts
-        if they are not there, and replaced if they are others. It runs while its context is open. `settings` are those
-        of `batuta.settings.Settings`.
+        if they are not there, and replaced if they are others; so are the rules of `retention`. It runs while its
+        context is open. `settings` are those of `batuta.settings.Settings`.
         """
-        return self._backend.worker(workflows, [*activities, *jobs], queues, schedules, **settings)
+        return self._backend.worker(workflows, [*activities, *jobs], queues, schedules, retention, **settings)
 
 
 class Deferred:

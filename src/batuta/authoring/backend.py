@@ -179,6 +179,11 @@ class Backend(Protocol):
         """An `authoring.schedules.ScheduleBackend`."""
         ...
 
+    @property
+    def retention(self) -> Any:
+        """An `authoring.retention.RetentionBackend`."""
+        ...
+
     async def start(self, request: StartRequest) -> RunRef:
         """Durable when this returns. Raises AlreadyStarted, StoreUnavailable, OutcomeUnknown."""
         ...
@@ -267,6 +272,7 @@ class Backend(Protocol):
         activities: Sequence[object],
         queues: Sequence[str | Queue],
         schedules: Sequence[Any] = (),
+        retention: Sequence[Any] = (),
         **settings: Any,
     ) -> AbstractAsyncContextManager[Any]:
         """A worker, running while the context is open."""

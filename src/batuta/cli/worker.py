@@ -62,6 +62,7 @@ async def _work(
             jobs=app.jobs,
             queues=[*chosen.values()],
             schedules=app.schedules,
+            retention=app.retention,
         )
         asked = _stop_signals()
         await worker.start()

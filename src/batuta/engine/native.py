@@ -23,6 +23,7 @@ from batuta.authoring.backend import (
 from batuta.authoring.definitions import Workflow, code_of
 from batuta.authoring.enqueueing import JobRequest
 from batuta.authoring.queues import Queue, QueueInfo
+from batuta.authoring.retention import Retention
 from batuta.authoring.schedules import Schedule
 from batuta.authoring.tokens import AttemptRef
 from batuta.clock import SECOND, Clock, SystemClock
@@ -35,6 +36,7 @@ from batuta.engine.following import last_of_chain
 from batuta.engine.guests import Entering
 from batuta.engine.queues import change_limits, queue_info
 from batuta.engine.relations import CANCEL_AGAIN
+from batuta.engine.retention import NativeRetention
 from batuta.engine.rows import expiry, small
 from batuta.engine.session import Session
 from batuta.engine.slots import Plan
@@ -75,6 +77,7 @@ class NativeBackend:
         self._completing = Completing(store)
         self._messenger = Messenger(store, self._waiters, self._code_here)
         self.schedules = NativeSchedules(store, _unowned)
+        self.retention = NativeRetention(store, self._clock.monotonic)
 
     # -- starting
 
@@ -159,6 +162,7 @@ class NativeBackend:
         activities: Sequence[object],
         queues: Sequence[str | Queue],
         schedules: Sequence[Schedule] = (),
+        retention: Sequence[Retention] = (),
         **settings: Any,
     ) -> Worker:
         chosen = Settings.from_env(**settings)
@@ -172,6 +176,7 @@ class NativeBackend:
             self._workers,
             self._waiters,
             self._plans(schedules),
+            retention,
         )
 
     def _plans(self, schedules: Sequence[Schedule]) -> dict[str, Plan]:
