@@ -18,7 +18,7 @@ from typing import Protocol
 
 from batuta.errors import BatutaError
 from batuta.ids import RunId
-from batuta.journal.acts import Act, Recorded
+from batuta.journal.acts import Act, ActFilter, Recorded
 from batuta.journal.entries import Entry
 from batuta.journal.forks import Fork
 from batuta.journal.letters import DeadLetter, GroupPage, LetterFilter, LetterPage
@@ -325,6 +325,14 @@ class Store(Protocol):
 
     async def audit(self, after: int = 0, limit: int = 1_000) -> list[Recorded]:
         """Those with numbers > after, in order."""
+        ...
+
+    async def audit_head(self) -> tuple[int, str]:
+        """Number and hash of the last row ever written, remembered apart from the rows; (0, "") before the first."""
+        ...
+
+    async def acts(self, where: ActFilter, before: int | None = None, limit: int = 50) -> list[Recorded]:
+        """Those with numbers < before, newest first. `target` is the id of a run, or the name of something else."""
         ...
 
     # -- queues

@@ -11,7 +11,9 @@ from msgspec.structs import replace
 
 from batuta.clock import Clock, SystemClock
 from batuta.ids import RunId, new_message_id
+from batuta.journal.acts import Recorded
 from batuta.journal.entries import Entry
+from batuta.journal.letters import DeadLetter
 from batuta.journal.queues import QueueLimits
 from batuta.journal.records import Attempt, Message, Output, ParentPolicy, Run, WorkerInfo
 from batuta.journal.retention import Retention
@@ -110,6 +112,8 @@ class Room(Struct):
     debounced: dict[str, Row] = field(default_factory=dict)
     """What later starts of the same key replace."""
     schedules: dict[str, Schedule] = field(default_factory=dict)
+    letters: dict[RunId, DeadLetter] = field(default_factory=dict)
+    audit: list[Recorded] = field(default_factory=list)
     retention: dict[tuple[str, str], Retention] = field(default_factory=dict)
     """By name and state."""
 
