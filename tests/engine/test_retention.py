@@ -51,7 +51,7 @@ async def is_gone(client: Batuta, id: str) -> bool:
     return False
 
 
-async def test_a_worker_deletes_what_was_kept_for_long_enough(arena: Arena) -> None:
+async def test_a_worker_deletes_what_was_kept_for_long_enough(arena: Arena) -> None:  # covers B-14
     client = await arena.client()
     rules = [Retention("1min"), Retention(None, state="failed")]
     await arena.worker(client, total, breaks, mail, retention=rules, **QUICKLY)
