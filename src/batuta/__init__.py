@@ -18,6 +18,7 @@ from batuta.authoring.messages import Query, Signal, Update, handlers_done, publ
 from batuta.authoring.options import ActivityOptions
 from batuta.authoring.patches import deprecate_patch, patched
 from batuta.authoring.queues import Queue, QueueInfo, Rate
+from batuta.authoring.retention import Retention
 from batuta.authoring.retry import Retry
 from batuta.authoring.schedules import Overlap, Schedule, ScheduleView
 from batuta.authoring.timers import cancel_timer, wait_for_timer
@@ -102,6 +103,7 @@ __all__ = [
     "QueueInfo",
     "Rate",
     "Reprocessed",
+    "Retention",
     "Retry",
     "RunCancelled",
     "RunClosed",

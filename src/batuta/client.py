@@ -21,6 +21,7 @@ from batuta.authoring.jobs import Job, JobCall
 from batuta.authoring.letters import start_signal
 from batuta.authoring.names import check_name, check_reason
 from batuta.authoring.queues import Queue, QueueInfo, limit_changes
+from batuta.authoring.retention import Retention, Retentions
 from batuta.authoring.schedules import Schedule, Schedules
 from batuta.authoring.starting import check_id, check_start_options, check_tags, name_version_input
 from batuta.authoring.tokens import parse_token
@@ -54,6 +55,8 @@ class Batuta:
         """Schedules: made, changed, paused, triggered."""
         self.letters = Letters(backend.letters)
         """Dead letters: listed, grouped, reprocessed, discarded."""
+        self.retention = Retentions(backend.retention)
+        """How long closed runs are kept."""
 
     async def __aenter__(self) -> Self:
         await self._opening()
@@ -250,17 +253,24 @@ class Batuta:
         queues: Sequence[str | Queue] = ("default",),
         schedules: Sequence[Schedule] = (),
         on_dead_letter: Callable[[DeadLetter], Any] | None = None,
+        retention: Sequence[Retention] = (),
         **settings: Any,
     ) -> AbstractAsyncContextManager[Any]:
         """A worker for these workflows, activities and jobs (functions, or instances with decorated methods).
 
         `queues` are names, or `Queue(...)` with limits that are set when it starts. `schedules` are made when it starts
-        if they are not there, and replaced if they are others. `on_dead_letter` is called with each dead letter that
-        this worker makes, after that is durable; a sync function in a thread. It runs while its context is open.
-        `settings` are those of `batuta.settings.Settings`.
+        if they are not there, and replaced if they are others; so are the rules of `retention`. `on_dead_letter` is
+        called with each dead letter that this worker makes, after that is durable; a sync function in a thread. It runs
+        while its context is open. `settings` are those of `batuta.settings.Settings`.
         """
         return self._backend.worker(
-            workflows, [*activities, *jobs], queues, schedules, on_dead_letter=on_dead_letter, **settings
+            workflows,
+            [*activities, *jobs],
+            queues,
+            schedules,
+            on_dead_letter=on_dead_letter,
+            retention=retention,
+            **settings,
         )
 
 

@@ -23,6 +23,7 @@ from batuta.authoring.backend import (
 from batuta.authoring.definitions import Workflow, code_of
 from batuta.authoring.enqueueing import JobRequest
 from batuta.authoring.queues import Queue, QueueInfo
+from batuta.authoring.retention import Retention
 from batuta.authoring.schedules import Schedule
 from batuta.authoring.tokens import AttemptRef
 from batuta.clock import SECOND, Clock, SystemClock
@@ -37,6 +38,7 @@ from batuta.engine.guests import Entering
 from batuta.engine.queues import change_limits, queue_info
 from batuta.engine.relations import CANCEL_AGAIN
 from batuta.engine.reprocessing import NativeLetters
+from batuta.engine.retention import NativeRetention
 from batuta.engine.rows import expiry, small
 from batuta.engine.session import Session
 from batuta.engine.slots import Plan
@@ -78,6 +80,7 @@ class NativeBackend:
         self._messenger = Messenger(store, self._waiters, self._code_here)
         self.schedules = NativeSchedules(store, _unowned)
         self.letters = NativeLetters(store, lambda: "somebody")
+        self.retention = NativeRetention(store, self._clock.monotonic)
 
     # -- starting
 
@@ -163,6 +166,7 @@ class NativeBackend:
         queues: Sequence[str | Queue],
         schedules: Sequence[Schedule] = (),
         on_dead_letter: Hook | None = None,
+        retention: Sequence[Retention] = (),
         **settings: Any,
     ) -> Worker:
         chosen = Settings.from_env(**settings)
@@ -176,6 +180,7 @@ class NativeBackend:
             self._workers,
             self._waiters,
             self._plans(schedules),
+            retention,
             on_dead_letter,
         )
 

@@ -28,6 +28,7 @@ from batuta.engine.live import LiveRun
 from batuta.engine.machine import RunIdentity
 from batuta.engine.poller import Poller
 from batuta.engine.replay import Replay
+from batuta.engine.retention import Pruner
 from batuta.engine.routes import Route, RoutedCall, end_overdue, routed_run_id
 from batuta.engine.schedules import Scheduler
 from batuta.engine.strays import Strays
@@ -94,6 +95,8 @@ class Session:
         self._lease = Lease(store, self.info, settings, clock, self._on_pulse, self._lost)
         self._poller = Poller(self)
         self._scheduler = Scheduler(store, self.clock)
+        every, share = settings.prune_every, settings.prune_share
+        self._pruner = Pruner(store, self.info.worker_id, every, share, clock.monotonic)
         self._watchdog = Watchdog(settings.stuck_turn, self._holding_up, clock)
         self.turn: LiveRun | None = None
         self._strays = Strays(self, self._poller)
@@ -142,6 +145,7 @@ class Session:
                 self._scheduler.learn((await heart.beat(self.info, reap=False)).schedule_at)
         self._unlisten = self.store.listen(self._on_hint)
         self._scheduler.start()
+        self._pruner.start()
         await self._poller.start()
 
     async def close(self, grace: float) -> None:
@@ -151,6 +155,7 @@ class Session:
         self.draining = True
         failpoint("stop.begin")
         await self._scheduler.stop()
+        await self._pruner.stop()
         await self._poller.stop()
         for run in list(self.runs.values()):
             run.hand_back_when_draining()
@@ -199,6 +204,7 @@ class Session:
         self._watchdog.stop()
         self._poller.cancel()
         self._scheduler.cancel()
+        self._pruner.cancel()
         self._unlisten()
         if self._ticking is not None:
             self._ticking.cancel()

@@ -11,12 +11,14 @@ from typing import Any, Self
 
 from batuta.authoring.definitions import Activity, Place, Workflow, activities_of, by_code
 from batuta.authoring.queues import Queue
+from batuta.authoring.retention import Retention
 from batuta.clock import Clock
 from batuta.engine.alerts import Alerts, Hook
 from batuta.engine.collector import tune_collector
 from batuta.engine.committer import STORE_FAILED
 from batuta.engine.jobs import job_workflows
 from batuta.engine.queues import declared_queues, set_limits
+from batuta.engine.retention import declared_retention, set_retention
 from batuta.engine.routes import routed_calls
 from batuta.engine.schedules import reconcile
 from batuta.engine.session import Session
@@ -45,9 +47,11 @@ class Worker:
         waiters: Waiters,
         plans: Mapping[str, Plan],
         on_dead_letter: Hook | None = None,
+        retention: Sequence[Retention] = (),
     ) -> None:
         self.letters = Alerts(on_dead_letter)
         self._plans = plans
+        self._retention = declared_retention(retention)
         self._activities = _activities_by_name(activities)
         self.code = by_code(workflows) | routed_calls(self._activities) | job_workflows(self._activities)
         if isinstance(queues, str) or not queues:
@@ -82,6 +86,7 @@ class Worker:
             tune_collector()
         await reconcile(self._store, self._plans)
         await set_limits(self._store, self._declared.values())
+        await set_retention(self._store, self._retention)
         session = self._new_session()
         await session.open()
         self.session = session
