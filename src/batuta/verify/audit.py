@@ -105,7 +105,7 @@ class _Audit:
     async def _is_readable(
         self, run: Run, tape: TapeCheck, code: CodeCheck | None, tell: Callable[[str, str], None]
     ) -> bool:
-        """Read its journal and its inbox. One that needs a key which is not here is no fault; one that was changed is."""
+        """Read its journal and its inbox. That a key is not here is no fault; that something was changed is."""
         try:
             await self._read_journal(run, tape, code)
             if run.state not in CLOSED and (await self._store.unread([run.run_id])).get(run.run_id, (0,))[0] == SEALED:
