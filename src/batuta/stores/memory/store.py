@@ -37,6 +37,7 @@ from batuta.journal.store import Borrowed, Guest, Heart
 from batuta.stores.listeners import Listeners
 from batuta.stores.memory.audit import AuditVerbs, changed, record
 from batuta.stores.memory.commits import Commit
+from batuta.stores.memory.forks import ForkVerbs
 from batuta.stores.memory.heart import MemoryHeart
 from batuta.stores.memory.intake import find_or_begin, start_many
 from batuta.stores.memory.letters import LetterVerbs
@@ -49,7 +50,7 @@ from batuta.stores.memory.tables import MemoryDatabase, Registration, Room, Row
 _NO_TRANSACTIONS = "memory:// has no transactions that others can begin: use SQLite or PostgreSQL, also in this test"
 
 
-class MemoryStore(QueueVerbs, ScheduleVerbs, LetterVerbs, RetentionVerbs, AuditVerbs):
+class MemoryStore(QueueVerbs, ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, AuditVerbs):
     """A `Store` in memory."""
 
     poll_seconds: float | None = None

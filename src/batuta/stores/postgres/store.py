@@ -9,6 +9,7 @@ from batuta.journal.store import Heart
 from batuta.stores.postgres.audit import AuditVerbs
 from batuta.stores.postgres.base import HEART_PATIENCE_SECONDS
 from batuta.stores.postgres.commits import Commits
+from batuta.stores.postgres.forks import ForkVerbs
 from batuta.stores.postgres.guests import Guests
 from batuta.stores.postgres.heart import PostgresHeart
 from batuta.stores.postgres.letters import LetterVerbs
@@ -22,7 +23,7 @@ from batuta.stores.postgres.work import Work
 
 
 class PostgresStore(
-    Starts, Commits, Work, Queues, Guests, ScheduleVerbs, LetterVerbs, RetentionVerbs, AuditVerbs, Reading
+    Starts, Commits, Work, Queues, Guests, ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, AuditVerbs, Reading
 ):
     """A `Store` on a PostgreSQL database.
 

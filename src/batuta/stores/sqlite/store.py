@@ -44,6 +44,7 @@ from batuta.stores.sqlite.batch import Answers, commit_batch
 from batuta.stores.sqlite.beats import SqliteHeart
 from batuta.stores.sqlite.connection import Faults, Q
 from batuta.stores.sqlite.effects import are_small
+from batuta.stores.sqlite.forks import ForkVerbs
 from batuta.stores.sqlite.guests import Guests
 from batuta.stores.sqlite.letters import LetterVerbs
 from batuta.stores.sqlite.place import WorkerLocks, prepare
@@ -62,7 +63,7 @@ MANY_STARTS = 200
 """More of them than that are written in a thread."""
 
 
-class SqliteStore(ScheduleVerbs, LetterVerbs, RetentionVerbs, AuditVerbs):
+class SqliteStore(ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, AuditVerbs):
     """A `Store` in a SQLite file."""
 
     poll_seconds: float | None = 1.0
