@@ -22,6 +22,9 @@ _OWN_WORDS = {
     "FAILPOINT",
     "FAILPOINT_COUNTS",
     "LOG_LEVEL",
+    "KEYS",
+    "KEYS_FILE",
+    "COMPRESS",
 }
 """Variables with our prefix that are read elsewhere."""
 

@@ -29,6 +29,7 @@ from batuta.authoring.retention import Retention
 from batuta.authoring.retention import Retentions as AsyncRetentions
 from batuta.authoring.schedules import Schedule
 from batuta.authoring.schedules import Schedules as AsyncSchedules
+from batuta.connect import Codecs
 from batuta.connect import connect as connect_async
 from batuta.errors import ClientError
 from batuta.ids import RunId
@@ -40,13 +41,15 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-def connect(url: str | None = None, *, namespace: str | None = None, migrate: bool = True) -> Client:
+def connect(
+    url: str | None = None, *, namespace: str | None = None, migrate: bool = True, codec: Codecs = None
+) -> Client:
     """A blocking client for the database at `url`, which is read as `batuta.connect` reads it.
 
     It connects when it is first used, or when its context is entered, and closes at the end of its context or of the
     interpreter. Raises InvalidURL, MissingExtra.
     """
-    make = partial(connect_async, url, namespace=namespace, migrate=migrate)
+    make = partial(connect_async, url, namespace=namespace, migrate=migrate, codec=codec)
     make()  # a URL that cannot be used is found here
     place = url or os.environ.get("BATUTA_DATABASE_URL") or ""
     return Client(make, survives_fork=not place.startswith("memory:"))

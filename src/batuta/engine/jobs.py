@@ -253,6 +253,11 @@ class EarlyRun(CallRun):
 
     # -- beginning
 
+    @property
+    def message(self) -> Message:
+        """Its start."""
+        return self._message
+
     def begin_early(self) -> None:
         """Call it now."""
         host, workflow, message = self._host, cast(JobWorkflow, self.workflow), self._message

@@ -31,17 +31,18 @@ from batuta.engine.replay import Replay
 from batuta.engine.retention import Pruner
 from batuta.engine.routes import Route, RoutedCall, end_overdue, routed_run_id
 from batuta.engine.schedules import Scheduler
+from batuta.engine.sealed import park_or_drop, park_unless_early, park_where_it_was
 from batuta.engine.strays import Strays
 from batuta.engine.timers import Timers
 from batuta.engine.waiters import Waiters
 from batuta.engine.watchdog import Watchdog
-from batuta.errors import InvalidInput, StoreError, StoreUnavailable, UnknownRun, WorkflowBroken
+from batuta.errors import InvalidInput, PayloadSealed, StoreError, StoreUnavailable, UnknownRun, WorkflowBroken
 from batuta.failpoints import failpoint
 from batuta.ids import RunId, new_worker_id
 from batuta.journal.entries import Body, Command
 from batuta.journal.records import Hint, Message, NewRun, Pulse, RunKind, Tape, WorkerInfo
 from batuta.journal.states import RunState
-from batuta.journal.store import Store
+from batuta.journal.store import SEALED, Store
 from batuta.settings import Settings
 
 log = logging.getLogger("batuta.engine")
@@ -389,9 +390,8 @@ class Session:
     def _begin_early(self, run: EarlyRun) -> None:
         try:
             run.begin_early()
-        except Exception:
-            log.exception("run %s could not be begun and will be read again", run.run_id)
-            run.drop()
+        except Exception as error:  # noqa: BLE001 - one bad start must not hold up the others
+            park_or_drop(run, [run.message], error)
 
     def adopt(self, tape: Tape) -> None:
         """Bring a claimed run into memory."""
@@ -411,9 +411,12 @@ class Session:
         self.runs[row.run_id] = run
         if isinstance(run, CallRun):
             run.batched = row.kind is RunKind.JOB and row.parent_run_id is not None
-        if len(tape.entries) != row.head + 1:
+        if tape.sealed or len(tape.entries) != row.head + 1:
             run.head = run.durable = row.head
-            run.park(f"its journal has {len(tape.entries)} entries, and its row says {row.head + 1}: restore a backup")
+            run.park(
+                tape.sealed
+                or f"its journal has {len(tape.entries)} entries, and its row says {row.head + 1}: restore a backup"
+            )
             return
         if failpoints.armed is not None:
             failpoint("replay.before")
@@ -429,9 +432,8 @@ class Session:
         except StopIteration:
             pass
         except Exception as error:  # noqa: BLE001 - whatever it is, this code cannot go on with this run
-            run.park(
-                str(error) if isinstance(error, WorkflowBroken | InvalidInput) else f"its replay failed: {error!r}"
-            )
+            known = isinstance(error, WorkflowBroken | InvalidInput | PayloadSealed)
+            run.park(str(error) if known else f"its replay failed: {error!r}")
             return
         else:
             self._hinted.add(run.run_id)  # messages that come meanwhile are not delivered: look for them at the end
@@ -456,9 +458,8 @@ class Session:
     def _resume(self, run: LiveRun, tape: Tape) -> None:
         try:
             run.resume(tape.attempts, tape.messages)
-        except Exception:
-            log.exception("run %s is dropped and will be read again", run.identity.id)
-            run.drop()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the others go on
+            park_or_drop(run, tape.messages, error)
 
     def go_back(self, run: LiveRun) -> None:
         self.spawn(self._load_again(run))
@@ -476,6 +477,9 @@ class Session:
             return
         if (tape.run.epoch, tape.run.head) != (run.epoch, run.durable):
             run.drop()
+            return
+        if tape.sealed:
+            park_where_it_was(run, tape)
             return
         replay = run.go_back(tape.entries)
         self._replay(run, tape, replay, replay.slices())
@@ -557,6 +561,8 @@ class Session:
             epoch, messages = found.get(run_id, (-1, []))
             if epoch == -1 or epoch > run.epoch:  # a lower one is old news
                 self._loop.call_soon(run.drop)
+            elif epoch == SEALED:
+                await park_unless_early(self, run)
             elif messages:
                 self._loop.call_soon(self._receive, run, messages)
 
@@ -565,9 +571,8 @@ class Session:
             return
         try:
             run.receive(messages)
-        except Exception:
-            log.exception("run %s is dropped and will be read again", run.identity.id)
-            run.drop()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the others go on
+            park_or_drop(run, messages, error)
 
     def spawn(self, work: Any) -> None:
         task = self._loop.create_task(_logged(work), context=self._context)

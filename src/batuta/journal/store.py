@@ -49,6 +49,9 @@ from batuta.journal.states import RunState
 ForkOutcome = Run | BatutaError
 """The new run, or why there is none."""
 
+SEALED = -2
+"""In place of an epoch: the run has messages that cannot be read here."""
+
 
 class Heart(Protocol):
     """A worker's heartbeat, with a connection of its own. Lives in the heartbeat thread and its event loop."""
@@ -215,7 +218,9 @@ class Store(Protocol):
         ...
 
     async def unread(self, run_ids: Sequence[RunId]) -> dict[RunId, tuple[int, list[Message]]]:
-        """For each run its epoch (-1 when it is closed) and the unread messages of its chain, by number."""
+        """For each run its epoch (-1 when it is closed) and the unread messages of its chain, by number.
+
+        Where there are some that cannot be read: SEALED, and none. Its tape says why."""
         ...
 
     async def load(self, run_id: RunId) -> Tape:
