@@ -20,6 +20,7 @@ from batuta.authoring.queues import Queue, QueueInfo, Rate
 from batuta.authoring.retry import Retry
 from batuta.authoring.schedules import Overlap, Schedule, ScheduleView
 from batuta.authoring.timers import cancel_timer, wait_for_timer
+from batuta.authoring.transactions import Transaction, transaction
 from batuta.client import Batuta
 from batuta.connect import connect
 from batuta.errors import (
@@ -48,6 +49,7 @@ from batuta.errors import (
     RunTimedOut,
     ScheduleExists,
     TokenUsed,
+    TransactionEnded,
     TransactionFailed,
     UnknownQuery,
     UnknownRun,
@@ -108,6 +110,8 @@ __all__ = [
     "ScheduleView",
     "Signal",
     "TokenUsed",
+    "Transaction",
+    "TransactionEnded",
     "TransactionFailed",
     "UnknownQuery",
     "UnknownRun",
@@ -147,6 +151,7 @@ __all__ = [
     "send",
     "side_effect",
     "start_child",
+    "transaction",
     "uuid",
     "wait_for_timer",
     "workflow",

@@ -7,7 +7,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from batuta.journal.store import Heart
 from batuta.stores.postgres.base import HEART_PATIENCE_SECONDS
-from batuta.stores.postgres.commits import Commits
 from batuta.stores.postgres.guests import Guests
 from batuta.stores.postgres.heart import PostgresHeart
 from batuta.stores.postgres.queues import Queues
@@ -15,10 +14,11 @@ from batuta.stores.postgres.reading import Reading
 from batuta.stores.postgres.schedules import ScheduleVerbs
 from batuta.stores.postgres.session import Hook, Session
 from batuta.stores.postgres.starts import Starts
+from batuta.stores.postgres.transactions import Transactions
 from batuta.stores.postgres.work import Work
 
 
-class PostgresStore(Starts, Commits, Work, Queues, Guests, ScheduleVerbs, Reading):
+class PostgresStore(Starts, Transactions, Work, Queues, Guests, ScheduleVerbs, Reading):
     """A `Store` on a PostgreSQL database.
 
     `url` is `postgresql://...`; its options in `address.OPTIONS` are ours, all others are the driver's. A commit has a
