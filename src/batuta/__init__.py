@@ -22,6 +22,7 @@ from batuta.authoring.retention import Retention
 from batuta.authoring.retry import Retry
 from batuta.authoring.schedules import Overlap, Schedule, ScheduleView
 from batuta.authoring.timers import cancel_timer, wait_for_timer
+from batuta.authoring.transactions import Transaction, transaction
 from batuta.client import Batuta
 from batuta.connect import connect
 from batuta.errors import (
@@ -51,6 +52,7 @@ from batuta.errors import (
     RunTimedOut,
     ScheduleExists,
     TokenUsed,
+    TransactionEnded,
     TransactionFailed,
     UnknownLetter,
     UnknownQuery,
@@ -117,6 +119,8 @@ __all__ = [
     "ScheduleView",
     "Signal",
     "TokenUsed",
+    "Transaction",
+    "TransactionEnded",
     "TransactionFailed",
     "UnknownLetter",
     "UnknownQuery",
@@ -157,6 +161,7 @@ __all__ = [
     "send",
     "side_effect",
     "start_child",
+    "transaction",
     "uuid",
     "wait_for_timer",
     "workflow",

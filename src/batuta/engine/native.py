@@ -78,7 +78,7 @@ class NativeBackend:
         self._starter = Starter(store)
         self._completing = Completing(store)
         self._messenger = Messenger(store, self._waiters, self._code_here)
-        self.schedules = NativeSchedules(store, _unowned)
+        self.schedules = NativeSchedules(store, unowned_run)
         self.letters = NativeLetters(store, lambda: "somebody")
         self.retention = NativeRetention(store, self._clock.monotonic)
 
@@ -118,7 +118,7 @@ class NativeBackend:
     ) -> Entering:
         jobs = [request for request in (*requests, after) if isinstance(request, JobRequest)]
         now = await self._now_for(jobs)
-        runs = [job_run(one, now) if isinstance(one, JobRequest) else _unowned(one) for one in requests]
+        runs = [job_run(one, now) if isinstance(one, JobRequest) else unowned_run(one) for one in requests]
         last = None if after is None else last_run(after, len(runs), now)
         if last is not None and not runs:
             runs, last = [last], None
@@ -361,7 +361,8 @@ def _new_run(request: StartRequest) -> tuple[NewRun, Body]:
     return new, Body(value=Raw(request.input), start=start)
 
 
-def _unowned(request: StartRequest) -> NewRun:
+def unowned_run(request: StartRequest) -> NewRun:
+    """The run of a start, with its start message."""
     new, body = _new_run(request)
     new.start = json.encode(body).decode()
     return new

@@ -34,6 +34,7 @@ from batuta.engine.schedules import Scheduler
 from batuta.engine.sealed import park_or_drop, park_unless_early, park_where_it_was
 from batuta.engine.strays import Strays
 from batuta.engine.timers import Timers
+from batuta.engine.transactions import Transactions
 from batuta.engine.waiters import Waiters
 from batuta.engine.watchdog import Watchdog
 from batuta.errors import InvalidInput, PayloadSealed, StoreError, StoreUnavailable, UnknownRun, WorkflowBroken
@@ -93,6 +94,8 @@ class Session:
         self._committer = Committer(store, self.info.worker_id, settings, self.may_act, self._lost)
         # A live run calls them in every turn: without a call of our own in between.
         self.submit, self.arm, self.disarm = self._committer.submit, self._timers.arm, self._timers.disarm
+        self.is_writing = self._committer.is_writing
+        self.executor.transactions = self._transactions = Transactions(self, self._lost)
         self._lease = Lease(store, self.info, settings, clock, self._on_pulse, self._lost)
         self._poller = Poller(self)
         self._scheduler = Scheduler(store, self.clock)
@@ -123,6 +126,7 @@ class Session:
         self._context = contextvars.copy_context()
         self._committer.open(self._context)
         self.executor.open(self._loop, self._context)
+        self._transactions.open(self._loop, self._context)
         try:
             await self._open()
         except BaseException:
@@ -194,6 +198,7 @@ class Session:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._transactions.ended()
 
     def abandon(self) -> None:
         """Drop everything at once: none of it is ours any more."""
@@ -212,6 +217,7 @@ class Session:
         for run in list(self.runs.values()):
             run.drop()
         self.executor.close()
+        self._transactions.close()
         while self._starts:
             future = self._starts.popleft()[3]
             if not future.done():

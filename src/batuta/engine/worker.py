@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -60,6 +60,7 @@ class Worker:
         self._queues = list(self._declared)
         self._rooms = {name: one.per_worker for name, one in self._declared.items() if one.per_worker is not None}
         self._store, self._settings, self._clock = store, settings, clock
+        _check_transactional(store, self._activities.values())
         self._crew, self._waiters = crew, waiters
         self._stopping = False
         self._why_lost = ""
@@ -172,6 +173,12 @@ def _activities_by_name(things: Sequence[object]) -> dict[str, Activity[..., Any
             if activity.place is Place.PROCESS:
                 _check_can_be_found(activity)
     return found
+
+
+def _check_transactional(store: Store, activities: Iterable[Activity[..., Any]]) -> None:
+    for activity in activities:
+        if activity.place is Place.STORE and (why := store.why_not_transactional(activity.is_async)):
+            raise InvalidInput(f"activity {activity.name!r} is transactional and {why}")
 
 
 def _check_can_be_found(activity: Activity[..., Any]) -> None:
