@@ -18,9 +18,11 @@ from batuta.authoring.messages import Query, Signal, Update, handlers_done, publ
 from batuta.authoring.options import ActivityOptions
 from batuta.authoring.patches import deprecate_patch, patched
 from batuta.authoring.queues import Queue, QueueInfo, Rate
+from batuta.authoring.retention import Retention
 from batuta.authoring.retry import Retry
 from batuta.authoring.schedules import Overlap, Schedule, ScheduleView
 from batuta.authoring.timers import cancel_timer, wait_for_timer
+from batuta.authoring.transactions import Transaction, transaction
 from batuta.client import Batuta
 from batuta.connect import connect
 from batuta.errors import (
@@ -50,6 +52,7 @@ from batuta.errors import (
     RunTimedOut,
     ScheduleExists,
     TokenUsed,
+    TransactionEnded,
     TransactionFailed,
     UnknownLetter,
     UnknownQuery,
@@ -102,6 +105,7 @@ __all__ = [
     "QueueInfo",
     "Rate",
     "Reprocessed",
+    "Retention",
     "Retry",
     "RunCancelled",
     "RunClosed",
@@ -115,6 +119,8 @@ __all__ = [
     "ScheduleView",
     "Signal",
     "TokenUsed",
+    "Transaction",
+    "TransactionEnded",
     "TransactionFailed",
     "UnknownLetter",
     "UnknownQuery",
@@ -155,6 +161,7 @@ __all__ = [
     "send",
     "side_effect",
     "start_child",
+    "transaction",
     "uuid",
     "wait_for_timer",
     "workflow",

@@ -27,8 +27,11 @@ from batuta.authoring.handle import Handle as AsyncHandle
 from batuta.authoring.jobs import Job, JobCall
 from batuta.authoring.messages import Query, Signal, Update
 from batuta.authoring.queues import Queue
+from batuta.authoring.retention import Retention
+from batuta.authoring.retention import Retentions as AsyncRetentions
 from batuta.authoring.schedules import Schedule
 from batuta.authoring.schedules import Schedules as AsyncSchedules
+from batuta.connect import Codecs
 from batuta.connect import connect as connect_async
 from batuta.errors import ClientError
 from batuta.ids import RunId
@@ -40,13 +43,15 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-def connect(url: str | None = None, *, namespace: str | None = None, migrate: bool = True) -> Client:
+def connect(
+    url: str | None = None, *, namespace: str | None = None, migrate: bool = True, codec: Codecs = None
+) -> Client:
     """A blocking client for the database at `url`, which is read as `batuta.connect` reads it.
 
     It connects when it is first used, or when its context is entered, and closes at the end of its context or of the
     interpreter. Raises InvalidURL, MissingExtra.
     """
-    make = partial(connect_async, url, namespace=namespace, migrate=migrate)
+    make = partial(connect_async, url, namespace=namespace, migrate=migrate, codec=codec)
     make()  # a URL that cannot be used is found here
     place = url or os.environ.get("BATUTA_DATABASE_URL") or ""
     return Client(make, survives_fork=not place.startswith("memory:"))
@@ -178,6 +183,11 @@ class Client:
         """Dead letters: listed, grouped, reprocessed, discarded."""
         return Letters(self)
 
+    @property
+    def retention(self) -> Retentions:
+        """How long closed runs are kept."""
+        return Retentions(self)
+
     def worker(
         self,
         *,
@@ -187,6 +197,7 @@ class Client:
         queues: Sequence[str | Queue] = ("default",),
         schedules: Sequence[Schedule] = (),
         on_dead_letter: Callable[[DeadLetter], Any] | None = None,
+        retention: Sequence[Retention] = (),
         **settings: Any,
     ) -> AbstractContextManager[None]:
         """A worker in the client's thread, while the context is open. For development and small programs."""
@@ -198,6 +209,7 @@ class Client:
             queues=queues,
             schedules=schedules,
             on_dead_letter=on_dead_letter,
+            retention=retention,
             **settings,
         )
         return _Working(home, worker)
@@ -280,6 +292,21 @@ class Letters:
 
     def _ask(self, work: Callable[[AsyncLetters], Coroutine[Any, Any, T]]) -> T:
         return self._client._ask(lambda client: work(client.letters))
+
+
+class Retentions:
+    """How long closed runs of a namespace are kept, for blocking code: `client.retention`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    list = blocking(AsyncRetentions.list)
+    set = blocking(AsyncRetentions.set)
+    drop = blocking(AsyncRetentions.drop)
+    prune = blocking(AsyncRetentions.prune)
+
+    def _ask(self, work: Callable[[AsyncRetentions], Coroutine[Any, Any, T]]) -> T:
+        return self._client._ask(lambda client: work(client.retention))
 
 
 class Handle(Generic[R]):

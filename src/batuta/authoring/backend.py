@@ -184,6 +184,11 @@ class Backend(Protocol):
         """An `authoring.schedules.ScheduleBackend`."""
         ...
 
+    @property
+    def retention(self) -> Any:
+        """An `authoring.retention.RetentionBackend`."""
+        ...
+
     async def start(self, request: StartRequest) -> RunRef:
         """Durable when this returns. Raises AlreadyStarted, StoreUnavailable, OutcomeUnknown."""
         ...
@@ -273,6 +278,7 @@ class Backend(Protocol):
         queues: Sequence[str | Queue],
         schedules: Sequence[Any] = (),
         on_dead_letter: Callable[[Any], Any] | None = None,
+        retention: Sequence[Any] = (),
         **settings: Any,
     ) -> AbstractAsyncContextManager[Any]:
         """A worker, running while the context is open."""

@@ -63,6 +63,7 @@ async def _work(
             queues=[*chosen.values()],
             schedules=app.schedules,
             on_dead_letter=app.on_dead_letter,
+            retention=app.retention,
         )
         asked = _stop_signals()
         await worker.start()

@@ -38,6 +38,10 @@ class Host(Protocol):
         """The run's change is to be written."""
         ...
 
+    def is_writing(self, run: LiveRun) -> bool:
+        """Whether a change of the run is on its way to the store."""
+        ...
+
     def arm(self, run: LiveRun, when: int) -> None:
         """Call `run.wake` at that database time or soon after, never before."""
         ...

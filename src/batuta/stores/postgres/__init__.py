@@ -5,7 +5,7 @@ from __future__ import annotations
 from batuta.errors import MissingExtra
 
 try:
-    import asyncpg
+    import asyncpg  # noqa: F401 (asked for here so that its absence is explained)
 except ImportError as error:
     raise MissingExtra("postgresql:// URLs", "postgres") from error
 
