@@ -214,8 +214,9 @@ class Letters:
 
         `mode`: "failed_step" keeps what was done before and tries the failed activity again, with the same key; "start"
         begins at the start. `input`: the arguments to start with, as a list, in place of those that it had; they must
-        fit `code`, the job or workflow, or that of a worker in this process. `rate`: how many a second. `dry_run`: only count. Each is reprocessed once, whoever else tries to, and however often this
-        is interrupted and called again. Of one that is named alone, raises UnknownLetter, LetterResolved, InvalidFork.
+        fit `code`, the job or workflow, or that of a worker in this process. `rate`: how many a second. `dry_run`: only
+        count. Each is reprocessed once, whoever else tries to, and however often this is interrupted and called again.
+        Of one that is named alone, raises UnknownLetter, LetterResolved, InvalidFork.
         """
         how = _how(mode, input, rate, reason, code)
         named = await self._named(which, where, everything)

@@ -210,7 +210,7 @@ async def _confirmed(client: Batuta, given: dict[str, Any], verb: str) -> tuple[
         if newest:
             where["before"] = newest[0].at + timedelta(milliseconds=1)
             click.echo(
-                f"{count:,} dead letters; to go on if this is cut off: --before {where['before']:%FT%T.%fZ}", err=True
+                f"{count:,} dead letters; to go on if this is cut off: --before {where['before'].isoformat()}", err=True
             )
     return where, everything
 

@@ -13,6 +13,7 @@ from msgspec import Raw
 
 from batuta.authoring.deadletters import Mode, Named, Reprocess, Reprocessed
 from batuta.authoring.definitions import Workflow
+from batuta.engine.forkplan import plan_restart, plan_retry
 from batuta.engine.routes import RoutedCall
 from batuta.engine.starter import until_known
 from batuta.errors import BatutaError, InvalidFork, InvalidInput, LetterResolved, StoreError, UnknownLetter, UnknownRun
@@ -139,13 +140,11 @@ class NativeLetters:
                     done.runs.append(outcome.run_id)
 
     async def _plan(self, letter: DeadLetter, how: Reprocess) -> Fork:
-        from batuta.engine.forking import plan_restart, plan_retry
-
         run = await self._store.get_run(letter.run_id)
         if how.mode is Mode.START:
             start = None if how.input is None else self._checked(run.id, run.code or run.name, how)
             return await plan_restart(self._store, run, start=start, letter=True, reason=how.reason)
-        return await plan_retry(self._store, run, keep=letter.keep, letter=True, reason=how.reason)
+        return await plan_retry(self._store, run, letter=True, reason=how.reason)
 
     def _checked(self, id: str, code: str, how: Reprocess) -> Raw:
         """Arguments that fit. Raises InvalidFork."""
