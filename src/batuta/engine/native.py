@@ -184,8 +184,8 @@ class NativeBackend:
             self._workers,
             self._waiters,
             self._plans(schedules),
-            retention,
-            on_dead_letter,
+            on_dead_letter=on_dead_letter,
+            retention=retention,
         )
 
     def _plans(self, schedules: Sequence[Schedule]) -> dict[str, Plan]:
