@@ -147,8 +147,8 @@ Named = Sequence[RunId] | LetterFilter
 class LetterBackend(Protocol):
     """Keeps dead letters."""
 
-    async def find(self, id: str) -> rows.DeadLetter:
-        """That of a run id, or the newest one of an id. Raises UnknownLetter."""
+    async def find(self, id: str | RunId) -> rows.DeadLetter:
+        """That of a run id, or the newest one of an id; a text may be either. Raises UnknownLetter."""
         ...
 
     async def list(self, where: LetterFilter, cursor: str | None, limit: int) -> rows.LetterPage: ...
@@ -193,7 +193,7 @@ class Letters:
         return await self._backend.count(letter_filter(**where))
 
     async def get(self, id: Which) -> DeadLetter:
-        """That of the run id, or the newest one of the id. Raises UnknownLetter."""
+        """The newest one of the id, or that of the run id. Raises UnknownLetter."""
         return as_dead_letter(await self._backend.find(_name_of(id)))
 
     async def reprocess(
@@ -339,10 +339,10 @@ def _page_size(limit: object) -> int:
     return limit
 
 
-def _name_of(which: Which) -> str:
+def _name_of(which: Which) -> str | RunId:
     if isinstance(which, DeadLetter):
-        return str(which.run_id)
-    return str(which) if isinstance(which, RunId) else check_id(which)
+        return which.run_id
+    return which if isinstance(which, RunId) else check_id(which)
 
 
 def _how(mode: object, arguments: Any, rate: Any, reason: str, code: Any) -> Reprocess:

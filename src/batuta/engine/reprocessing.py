@@ -18,6 +18,7 @@ from batuta.engine.routes import RoutedCall
 from batuta.engine.starter import until_known
 from batuta.errors import BatutaError, InvalidFork, InvalidInput, LetterResolved, StoreError, UnknownLetter, UnknownRun
 from batuta.failpoints import failpoint
+from batuta.ids import RunId
 from batuta.journal.acts import Act, Verb
 from batuta.journal.forks import Fork
 from batuta.journal.letters import DeadLetter, GroupPage, LetterFilter, LetterPage, LetterState
@@ -48,11 +49,13 @@ class NativeLetters:
 
     # -- looking
 
-    async def find(self, id: str) -> DeadLetter:
-        with suppress(ValueError, UnknownLetter):
-            return await self._store.letter(UUID(id))
+    async def find(self, id: str | RunId) -> DeadLetter:
+        if isinstance(id, RunId):
+            return await self._store.letter(id)
         with suppress(UnknownRun, UnknownLetter):
             return await self._store.letter((await self._store.get(id)).run_id)
+        with suppress(ValueError, UnknownLetter):
+            return await self._store.letter(UUID(id))
         cursor = None
         while True:  # the id may have another run by now
             page = await self._store.letters(LetterFilter(states=(), id_prefix=id), cursor, _BATCH)
