@@ -139,8 +139,9 @@ def reprocess(place: Place, /, ids: tuple[str, ...], **given: Any) -> None:
 
     Each is reprocessed once, by a run that follows it under its id, however often this is interrupted and called again.
     """
+    dry_run = given["dry_run"]
     done = asyncio.run(_reprocess(place, ids, given))
-    place.answer(done, lambda _: click.echo(_said(done, dry_run=given["dry_run"])))
+    place.answer(done, lambda _: click.echo(_said(done, dry_run=dry_run)))
 
 
 @click.command()
@@ -150,9 +151,10 @@ def reprocess(place: Place, /, ids: tuple[str, ...], **given: Any) -> None:
 @placed
 def discard(place: Place, /, ids: tuple[str, ...], **given: Any) -> None:
     """Close the matter without doing anything: those with these IDs, or all that match the filters."""
+    dry_run = given["dry_run"]
     count = asyncio.run(_discard(place, ids, given))
-    said = f"{count} would be discarded" if given["dry_run"] else f"discarded {count}"
-    place.answer({"discarded": 0 if given["dry_run"] else count, "matched": count}, lambda _: click.echo(said))
+    said = f"{count} would be discarded" if dry_run else f"discarded {count}"
+    place.answer({"discarded": 0 if dry_run else count, "matched": count}, lambda _: click.echo(said))
 
 
 # -- carrying it out
