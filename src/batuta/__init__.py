@@ -13,7 +13,9 @@ from batuta.authoring.context import call, info, logger, now, random, side_effec
 from batuta.authoring.definitions import Activity, Workflow, activity, workflow
 from batuta.authoring.handle import Batch, Handle
 from batuta.authoring.jobs import Job, JobCall, job
+from batuta.authoring.logcontext import LogContext
 from batuta.authoring.messages import Query, Signal, Update, handlers_done, publish
+from batuta.authoring.middleware import ActivityCall, Middleware, RunCall, Start
 from batuta.authoring.options import ActivityOptions
 from batuta.authoring.patches import deprecate_patch, patched
 from batuta.authoring.queues import Queue, QueueInfo, Rate
@@ -63,6 +65,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Activity",
+    "ActivityCall",
     "ActivityCancelled",
     "ActivityError",
     "ActivityFailed",
@@ -85,7 +88,9 @@ __all__ = [
     "InvalidToken",
     "Job",
     "JobCall",
+    "LogContext",
     "LostAttempt",
+    "Middleware",
     "NonRetryable",
     "NotParked",
     "NotPublished",
@@ -96,6 +101,7 @@ __all__ = [
     "QueueInfo",
     "Rate",
     "Retry",
+    "RunCall",
     "RunCancelled",
     "RunClosed",
     "RunFailed",
@@ -107,6 +113,7 @@ __all__ = [
     "ScheduleExists",
     "ScheduleView",
     "Signal",
+    "Start",
     "TokenUsed",
     "TransactionFailed",
     "UnknownQuery",

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from batuta.authoring.definitions import Activity, Workflow
 from batuta.authoring.jobs import Job
+from batuta.authoring.middleware import Middleware
 from batuta.authoring.queues import Queue
 from batuta.authoring.schedules import Schedule
 from batuta.errors import InvalidInput
@@ -29,6 +30,7 @@ class App(Struct, frozen=True, kw_only=True):
     jobs: Sequence[object] = ()
     queues: Sequence[str | Queue] = ("default",)
     schedules: Sequence[Schedule] = ()
+    middleware: Sequence[Middleware] = ()
 
     @classmethod
     def of_module(cls, module: ModuleType) -> App:

@@ -18,6 +18,7 @@ from batuta.authoring.failures import to_failure
 from batuta.authoring.handle import Batch, Handle
 from batuta.authoring.jobs import Job, JobCall
 from batuta.authoring.letters import start_signal
+from batuta.authoring.middleware import Middleware
 from batuta.authoring.names import check_name, check_reason
 from batuta.authoring.queues import Queue, QueueInfo, limit_changes
 from batuta.authoring.schedules import Schedule, Schedules
@@ -246,15 +247,18 @@ class Batuta:
         jobs: Sequence[object] = (),
         queues: Sequence[str | Queue] = ("default",),
         schedules: Sequence[Schedule] = (),
+        middleware: Sequence[Middleware] = (),
         **settings: Any,
     ) -> AbstractAsyncContextManager[Any]:
         """A worker for these workflows, activities and jobs (functions, or instances with decorated methods).
 
         `queues` are names, or `Queue(...)` with limits that are set when it starts. `schedules` are made when it starts
-        if they are not there, and replaced if they are others. It runs while its context is open. `settings` are those
-        of `batuta.settings.Settings`.
+        if they are not there, and replaced if they are others. `middleware` is around what it executes, inside of that
+        of `connect`. It runs while its context is open. `settings` are those of `batuta.settings.Settings`.
         """
-        return self._backend.worker(workflows, [*activities, *jobs], queues, schedules, **settings)
+        return self._backend.worker(
+            workflows, [*activities, *jobs], queues, schedules, middleware=middleware, **settings
+        )
 
 
 class Deferred:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from urllib.parse import unquote, urlsplit
 
+from batuta.authoring.middleware import Middleware, check_middleware
 from batuta.authoring.names import check_name
 from batuta.client import Batuta
 from batuta.errors import InvalidURL
@@ -14,13 +16,20 @@ from batuta.settings import Settings
 _FROM_ENVIRONMENT = ("schema", "direct_url", "statement_timeout", "lock_timeout")
 
 
-def connect(url: str | None = None, *, namespace: str | None = None, migrate: bool = True) -> Batuta:
+def connect(
+    url: str | None = None,
+    *,
+    namespace: str | None = None,
+    migrate: bool = True,
+    middleware: Sequence[Middleware] = (),
+) -> Batuta:
     """A client for the database at `url`: `sqlite:///file.db`, `postgresql://...` or `memory://`.
 
     Without a URL, BATUTA_DATABASE_URL is used, else `sqlite:///batuta.db`. The schema is created or brought up to
-    date when the context is entered, unless `migrate` is False.
+    date when the context is entered, unless `migrate` is False. `middleware` is around what this client starts, and
+    what its workers execute.
     """
-    from batuta.engine.native import NativeBackend  # here: `batuta --help` has no use for an engine
+    from batuta.engine.outgoing import backend_for  # here: `batuta --help` has no use for an engine
 
     store = store_for(url, namespace=namespace)
 
@@ -29,7 +38,7 @@ def connect(url: str | None = None, *, namespace: str | None = None, migrate: bo
             await store.migrate()
         await store.open()
 
-    backend = NativeBackend(store)
+    backend = backend_for(store, None, check_middleware(middleware))
 
     async def closing() -> None:
         backend.close()

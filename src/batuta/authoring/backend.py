@@ -67,6 +67,8 @@ class StartRequest(Struct, kw_only=True):
     """It times out when nobody has begun it by then."""
     signal: Letter | None = None
     """Sent to the run of that id, whether it is new or not."""
+    headers: dict[str, str] = {}
+    """Kept in its journal, and given to everything that it calls and starts."""
 
 
 class RunRef(Struct):
@@ -267,6 +269,7 @@ class Backend(Protocol):
         activities: Sequence[object],
         queues: Sequence[str | Queue],
         schedules: Sequence[Any] = (),
+        middleware: Sequence[Any] = (),
         **settings: Any,
     ) -> AbstractAsyncContextManager[Any]:
         """A worker, running while the context is open."""

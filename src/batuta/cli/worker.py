@@ -62,6 +62,7 @@ async def _work(
             jobs=app.jobs,
             queues=[*chosen.values()],
             schedules=app.schedules,
+            middleware=app.middleware,
         )
         asked = _stop_signals()
         await worker.start()

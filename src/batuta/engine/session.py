@@ -15,6 +15,7 @@ from typing import Any
 from batuta import failpoints
 from batuta.authoring.definitions import Activity, Workflow
 from batuta.clock import SECOND, Clock
+from batuta.engine.around import Around
 from batuta.engine.committer import Committer
 from batuta.engine.completion import Completion
 from batuta.engine.dbclock import DatabaseClock
@@ -27,6 +28,7 @@ from batuta.engine.live import LiveRun
 from batuta.engine.machine import RunIdentity
 from batuta.engine.poller import Poller
 from batuta.engine.replay import Replay
+from batuta.engine.reporter import Reporter
 from batuta.engine.routes import Route, RoutedCall, end_overdue, routed_run_id
 from batuta.engine.schedules import Scheduler
 from batuta.engine.strays import Strays
@@ -65,6 +67,7 @@ class Session:
         clock: Clock,
         on_lost: Callable[[str], None],
         waiters: Waiters,
+        around: Around | None = None,
     ) -> None:
         self.store, self.workflows, self.settings = store, workflows, settings
         self.clock = DatabaseClock(clock)
@@ -87,6 +90,11 @@ class Session:
         self._timers = Timers(self.clock)
         self.executor = Executor(activities, self.clock, settings, self.may_act, self.permission)
         self._committer = Committer(store, self.info.worker_id, settings, self.may_act, self._lost)
+        self.begins = None if around is None or not around.begin else around.begins
+        self._reporter = Reporter(() if around is None else around.ears, self)
+        if around is not None:
+            around.put_around(self.executor, activities)
+            self._committer.report_to(self._reporter)
         # A live run calls them in every turn: without a call of our own in between.
         self.submit, self.arm, self.disarm = self._committer.submit, self._timers.arm, self._timers.disarm
         self._lease = Lease(store, self.info, settings, clock, self._on_pulse, self._lost)
@@ -141,6 +149,7 @@ class Session:
         self._unlisten = self.store.listen(self._on_hint)
         self._scheduler.start()
         await self._poller.start()
+        self._reporter.started()
 
     async def close(self, grace: float) -> None:
         """Hand back what is idle at once, wait for activities in flight, then leave."""
@@ -161,6 +170,7 @@ class Session:
             await self.store.retire(self.info.worker_id)
         except StoreError as error:
             log.warning("could not sign off, others will notice when the lease is over: %s", error)
+        self._reporter.stopped()
 
     def hurry(self) -> None:
         """A stop is under way: do not wait any longer for activities in flight."""
@@ -216,6 +226,7 @@ class Session:
         if not self._over:
             log.error("worker %s drops everything and registers anew: %s", self.info.worker_id, why)
             self.abandon()
+            self._reporter.lost(why)
             self._on_lost(why)
 
     @property
@@ -395,7 +406,7 @@ class Session:
             here.drop()
         identity = RunIdentity(row.run_id, row.id, row.queue, self.store.namespace, row.chain_id)
         run = self._live(self.workflows[row.code or row.name], identity, row.epoch)
-        run.deadline = row.deadline
+        run.deadline, run.created_at = row.deadline, row.created_at
         if row.parent_run_id is not None and row.kind is not RunKind.JOB:
             run.parent = (row.parent_run_id, row.parent_seq)
         if row.run_id not in self.runs:

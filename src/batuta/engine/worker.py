@@ -12,6 +12,7 @@ from typing import Any, Self
 from batuta.authoring.definitions import Activity, Place, Workflow, activities_of, by_code
 from batuta.authoring.queues import Queue
 from batuta.clock import Clock
+from batuta.engine.around import Around, around_runs
 from batuta.engine.collector import tune_collector
 from batuta.engine.committer import STORE_FAILED
 from batuta.engine.jobs import job_workflows
@@ -43,10 +44,13 @@ class Worker:
         crew: list[Worker],
         waiters: Waiters,
         plans: Mapping[str, Plan],
+        around: Around | None = None,
     ) -> None:
-        self._plans = plans
+        self._plans, self._around = plans, around
         self._activities = _activities_by_name(activities)
-        self.code = by_code(workflows) | routed_calls(self._activities) | job_workflows(self._activities)
+        self.code = (
+            around_runs(by_code(workflows), around) | routed_calls(self._activities) | job_workflows(self._activities)
+        )
         if isinstance(queues, str) or not queues:
             raise InvalidInput(f"queues={queues!r} must be a list of queue names, such as ['default']")
         self._declared = declared_queues(queues)
@@ -121,6 +125,7 @@ class Worker:
             self._clock,
             self._lost,
             self._waiters,
+            self._around,
         )
 
     def _lost(self, why: str) -> None:
