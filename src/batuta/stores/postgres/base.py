@@ -9,6 +9,7 @@ from functools import partial
 
 from batuta.clock import SECOND
 from batuta.journal.records import Hint
+from batuta.stores.flow import Hand
 from batuta.stores.listeners import Listeners
 from batuta.stores.postgres import schema
 from batuta.stores.postgres.address import Address, parse_address
@@ -64,7 +65,7 @@ class Base:
         """Names the database; read when a caller's own transaction must be known to be one of it."""
         self._held = False
         """The last claim left something because of a limit: a run that leaves makes room."""
-        self._turns: dict[tuple[str, int], tuple[str, str | None]] = {}
+        self._hands: dict[tuple[str, int], Hand] = {}
         """Where the turns of flow keys stand, by queue and priority: see the SQL about queues."""
 
     async def open(self) -> None:

@@ -5,9 +5,10 @@
 -- Rows without a run are news: where turns stand now, and what limits held back.
 CREATE FUNCTION batuta.claim(
     ns text, worker text, queue_names text[], codes text[], fingerprints text[], wanted integer,
-    room_names text[], rooms integer[], turn_queues text[], turn_ranks integer[], turn_keys text[], longests text[]
+    room_names text[], rooms integer[], turn_queues text[], turn_ranks integer[], turn_keys text[], steps integer[],
+    hads text[]
 ) RETURNS TABLE (
-    run batuta.runs, held boolean, again_at bigint, turn_queue text, turn_rank integer, turn_key text, longest text
+    run batuta.runs, held boolean, again_at bigint, turn_queue text, turn_rank integer, turn_key text, step integer
 ) LANGUAGE plpgsql AS $$
 DECLARE
     moment bigint := batuta.batuta_now();
@@ -22,6 +23,7 @@ DECLARE
     flowing text[];
     caps integer[];
     found_ids uuid[];
+    had jsonb;
     part record;
     got record;
 BEGIN
@@ -86,23 +88,24 @@ BEGIN
             turn_queue := part.names[1];
             turn_rank := rank;
             most := least(most, rooms[array_position(room_names, turn_queue)]);
-            SELECT t.key, t.longest INTO turn_key, longest
-            FROM unnest(turn_queues, turn_ranks, turn_keys, longests) AS t(queue, rank, key, longest)
+            SELECT t.key, t.step, t.had INTO turn_key, step, had
+            FROM unnest(turn_queues, turn_ranks, turn_keys, steps, hads) AS t(queue, rank, key, step, had)
             WHERE t.queue = turn_queue AND t.rank = turn_rank;
             turn_key := coalesce(turn_key, '');
+            step := coalesce(step, 0);
             IF turn_queue = ANY (limited) THEN
                 SELECT * INTO got FROM batuta.take_limited(
-                    ns, turn_queue, rank, moment, most, codes, fingerprints, suspect, turn_key, longest);
+                    ns, turn_queue, rank, moment, most, codes, fingerprints, suspect, had, turn_key, step);
                 held := held OR got.held;
                 again_at := least(again_at, got.again_at);
             ELSE
                 SELECT * INTO got FROM batuta.take_in_turn(
-                    ns, turn_queue, rank, moment, most, codes, fingerprints, suspect, turn_key, longest);
+                    ns, turn_queue, rank, moment, most, codes, fingerprints, suspect, had, turn_key, step);
             END IF;
             found_ids := found_ids || got.taken;
-            IF (got.turn_key, got.longest) IS DISTINCT FROM (turn_key, longest) THEN
+            IF (got.turn_key, got.step) <> (turn_key, step) THEN
                 turn_key := got.turn_key;
-                longest := got.longest;
+                step := got.step;
                 RETURN NEXT;
             END IF;
         END LOOP;
@@ -133,7 +136,7 @@ BEGIN
             expires_at = NULL, debounce = NULL
         FROM unnest(found_ids) AS f(run_id)
         WHERE r.run_id = f.run_id
-        RETURNING r, NULL::boolean, NULL::bigint, NULL::text, NULL::integer, NULL::text, NULL::text;
+        RETURNING r, NULL::boolean, NULL::bigint, NULL::text, NULL::integer, NULL::text, NULL::integer;
     END LOOP;
     IF held THEN
         turn_queue := NULL;
@@ -309,7 +312,7 @@ BEGIN
             ) k;
             EXIT WHEN earliest <= moment OR cardinality(keys) > 0
                    OR q.key_concurrency IS NULL AND q.key_rate_count IS NULL;
-            keys := batuta.next_keys(ns, q.name, rank, '', 1000);
+            SELECT t.keys INTO keys FROM batuta.next_keys(ns, q.name, rank, '', 1000) t;
             EXIT WHEN cardinality(keys) = 0;
         END LOOP;
         EXIT WHEN earliest <= moment;
