@@ -18,7 +18,7 @@ from typing import Protocol
 
 from batuta.errors import BatutaError
 from batuta.ids import RunId
-from batuta.journal.acts import Act, Recorded
+from batuta.journal.acts import Act, ActFilter, Recorded
 from batuta.journal.entries import Entry
 from batuta.journal.forks import Fork
 from batuta.journal.letters import DeadLetter, GroupPage, LetterFilter, LetterPage
@@ -251,8 +251,8 @@ class Store(Protocol):
     async def pause_runs(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
         """Hold them. Those that nobody owns (pending, waiting, parked) are paused at once: owner and wake_at none,
         paused_at now, resume_at the wake_at. One that is owned gets a message `pause:<n>` of kind PAUSE instead, and
-        its owner moves it to paused. Returns those that were paused or sent the message; those that are paused, closed, or
-        already have such a message unread are left alone. Nothing makes a paused run due, times it out or lets it
+        its owner moves it to paused. Returns those that were paused or sent the message; those that are paused, closed,
+        or already have such a message unread are left alone. Nothing makes a paused run due, times it out or lets it
         expire; messages are taken, and wait in its inbox. `awaits` is counted on."""
         ...
 
@@ -300,23 +300,40 @@ class Store(Protocol):
 
     # -- retention
 
-    async def set_retention(self, rule: Retention, act: Act | None = None) -> None:
-        """Add the rule, or replace the one of its name and state."""
+    async def set_retention(self, rule: Retention, act: Act | None = None) -> bool:
+        """Add the rule, or replace the one of its name and state. False when it is there already."""
+        ...
+
+    async def drop_retention(self, name: str, state: str, act: Act | None = None) -> bool:
+        """Take a rule away. False when there is none."""
         ...
 
     async def retention(self) -> list[Retention]:
         """By name and state."""
         ...
 
-    async def prune(self, limit: int, after: RunId | None = None) -> Pruned:
+    async def prune(self, limit: int, after: RunId | None = None, *, dry_run: bool = False) -> Pruned:
         """Look at up to `limit` runs, from the oldest after `after` on, and delete the chains that are closed and whose
-        retention is over, with all that belongs to them. Never waits for a lock, nor holds one for long."""
+        retention is over, with journals, messages, outputs and attempts. The last run of a chain to close decides. Of
+        chains with long journals only some are deleted in one step: at least one, if there is any.
+
+        Children are looked at by themselves. They are kept as long as their parent is open, and a parent as long as
+        any child is there. A chain with an open dead letter is kept, too. Never waits for a lock, nor holds one for
+        long: what another has in hand is left. With `dry_run`: as if, and nothing changes."""
         ...
 
     # -- the audit log
 
     async def audit(self, after: int = 0, limit: int = 1_000) -> list[Recorded]:
         """Those with numbers > after, in order."""
+        ...
+
+    async def audit_head(self) -> tuple[int, str]:
+        """Number and hash of the last row ever written, remembered apart from the rows; (0, "") before the first."""
+        ...
+
+    async def acts(self, where: ActFilter, before: int | None = None, limit: int = 50) -> list[Recorded]:
+        """Those with numbers < before, newest first. `target` is the id of a run, or the name of something else."""
         ...
 
     # -- queues

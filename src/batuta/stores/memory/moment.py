@@ -23,14 +23,14 @@ class Moment:
         self.room = room
         self.now = now
         self.hint = Hint()
-        self._namespace = namespace
+        self.namespace = namespace
         self._numbers = numbers
 
     def row(self, run_id: RunId) -> Row:
         try:
             return self.room.rows[run_id]
         except KeyError:
-            raise UnknownRun(run_id, self._namespace) from None
+            raise UnknownRun(run_id, self.namespace) from None
 
     # -- runs come in
 

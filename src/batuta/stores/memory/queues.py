@@ -11,10 +11,12 @@ from itertools import groupby
 
 from msgspec.structs import replace
 
+from batuta.journal.acts import Act, Changed
 from batuta.journal.queues import LIMITS, QueueLimits, QueueView
 from batuta.journal.records import Run, WorkerInfo
 from batuta.journal.states import RunState
 from batuta.stores import flow, rules
+from batuta.stores.memory.audit import record
 from batuta.stores.memory.moment import Moment
 from batuta.stores.memory.tables import QueueRow, Room, Row
 
@@ -25,14 +27,18 @@ class QueueVerbs(ABC):
     @abstractmethod
     def transaction(self) -> AbstractContextManager[Moment]: ...
 
-    async def limit_queue(self, name: str, limits: QueueLimits, only: Collection[str] = LIMITS) -> None:
+    async def limit_queue(
+        self, name: str, limits: QueueLimits, only: Collection[str] = LIMITS, act: Act | None = None
+    ) -> None:
         with self.transaction() as moment:
+            record(moment, act, [Changed(target=name)])
             row = moment.room.queues.setdefault(name, QueueRow())
             row.limits = replace(row.limits, **{limit: getattr(limits, limit) for limit in only})
             moment.hint.due = True
 
-    async def pause_queue(self, name: str, paused: bool, note: str = "") -> None:
+    async def pause_queue(self, name: str, paused: bool, note: str = "", act: Act | None = None) -> None:
         with self.transaction() as moment:
+            record(moment, act, [Changed(target=name)])
             row = moment.room.queues.setdefault(name, QueueRow())
             row.paused, row.note = paused, note if paused else ""
             moment.hint.due = not paused

@@ -24,7 +24,6 @@ _POOLED = (
     "second, and a worker that died is noticed when its lease is over"
 )
 
-QUERIES = ("queries.sql", "beyond.sql", "guests.sql", "schedules.sql")
 HEART_PATIENCE_SECONDS = 6.0
 """Much less than a lease: a heartbeat that hangs must be tried again in time."""
 
@@ -46,9 +45,7 @@ class Base:
         self.address = parse_address(url, schema, defaults)
         self.faults: Callable[[str], None] | None = None
         """Testing only: called with "commit" or "claim" when a reply has come; an OSError from it loses the reply."""
-        self._sql = {
-            name: self.address.qualify(text) for name, text in load_queries("batuta.stores.postgres", *QUERIES).items()
-        }
+        self._sql = {name: self.address.qualify(text) for name, text in load_queries("batuta.stores.postgres").items()}
         self._shift = Shift()
         self._pool = Pool(self._new_session, self.address.pool_size)
         self._commit_session = self._new_session(self.address.for_sessions)

@@ -1,0 +1,37 @@
+"""Deleting and pruning in PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from batuta.ids import RunId
+from batuta.journal.acts import Act
+from batuta.journal.retention import Pruned, Retention
+from batuta.stores.postgres.base import Base
+
+MOST_ENTRIES = 2_000
+"""Journal entries that one step deletes, unless a single chain has more."""
+
+
+class RetentionVerbs(Base):
+    """The part of the store that is about how long runs are kept."""
+
+    async def delete_runs(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
+        rows = await self._pool.write(self._sql["delete_runs"], self.namespace, list(run_ids))
+        return [row["run_id"] for row in rows]
+
+    async def set_retention(self, rule: Retention, act: Act | None = None) -> bool:
+        said = (rule.name, rule.state, rule.keep)
+        return bool(await self._pool.write(self._sql["set_retention"], self.namespace, *said))
+
+    async def drop_retention(self, name: str, state: str, act: Act | None = None) -> bool:
+        return bool(await self._pool.write(self._sql["drop_retention"], self.namespace, name, state))
+
+    async def retention(self) -> list[Retention]:
+        rows = await self._pool.read(self._sql["retention"], self.namespace)
+        return [Retention(name=row["name"], state=row["state"], keep=row["keep"]) for row in rows]
+
+    async def prune(self, limit: int, after: RunId | None = None, *, dry_run: bool = False) -> Pruned:
+        values = (self.namespace, limit, after, dry_run, MOST_ENTRIES)
+        row = (await self._pool.write(self._sql["prune"], *values))[0]
+        return Pruned(row["deleted"], row["last"])
