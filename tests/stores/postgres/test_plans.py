@@ -130,6 +130,7 @@ async def check_that_sleepers_cost_a_claim_nothing(store: PostgresStore, session
         [],
         [],
         [],
+        None,
     )
     assert await session.fetch(store._sql["claim"], *values) == []
     assert await _blocks_read(session) - read < 200

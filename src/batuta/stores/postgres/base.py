@@ -13,6 +13,7 @@ from batuta.stores.flow import Hand
 from batuta.stores.listeners import Listeners
 from batuta.stores.postgres import schema
 from batuta.stores.postgres.address import Address, parse_address
+from batuta.stores.postgres.floors import Floors
 from batuta.stores.postgres.hints import Announcer, Ear, Ticker, channel_of
 from batuta.stores.postgres.session import Hook, Pool, Session, Shift
 from batuta.stores.queries import load_queries
@@ -64,6 +65,8 @@ class Base:
         """The last claim left something because of a limit: a run that leaves makes room."""
         self._hands: dict[tuple[str, int], Hand] = {}
         """Where the turns of flow keys stand, by queue and priority: see the SQL about queues."""
+        self._floors = Floors()
+        self._look_again: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
         self._pool.open()
@@ -79,6 +82,8 @@ class Base:
 
     async def close(self) -> None:
         self._is_open = False
+        if self._look_again is not None:
+            self._look_again.cancel()
         await self._announcer.close()
         self._listeners.unbind()
         await self._ear.close()

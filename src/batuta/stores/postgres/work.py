@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
 from asyncpg import Record
@@ -13,6 +14,7 @@ from batuta.journal.records import Claim, Hint, Message, Run, Tape, WorkerInfo
 from batuta.stores.flow import Hand
 from batuta.stores.postgres.base import Base
 from batuta.stores.postgres.batch import as_columns
+from batuta.stores.postgres.floors import Floor
 from batuta.stores.postgres.rows import attempt_of, fill_journals, message_of, run_of, standard
 from batuta.stores.postgres.session import Session
 from batuta.stores.postgres.texts import ids_text
@@ -47,6 +49,7 @@ class Work(Base):
         names, rooms = (list(room), list(room.values())) if room else (None, None)
         hands = [each for each in self._hands.items() if each[0][0] in worker.queues] if self._hands else []
         turns = [(*place, hand.key, hand.step, json.encode(hand.had).decode()) for place, hand in hands]
+        floors = self._floors.for_claim(worker.code)
         async with self._pool.session() as session:
             rows = await session.write(
                 self._sql["claim"],
@@ -59,21 +62,34 @@ class Work(Base):
                 names,
                 rooms,
                 *as_columns(turns, 5),
+                floors,
                 replied=self._claimed,
             )
-            claim = Claim()
-            runs = [run_of(row) for row in rows if row["run_id"] is not None or self._note(row, claim)]
+            claim, risen = Claim(), list[Floor]()
+            runs = [run_of(row) for row in rows if row["run_id"] is not None or self._note(row, claim, risen)]
+            self._floors.claimed(worker.code, risen, whole=floors is None)
             for run in runs if self._hands else ():
                 if (hand := self._hands.get((run.queue, run.priority))) is not None:
                     hand.count(run.flow_key)
             claim.tapes = await self._tapes(session, runs)
         self._held = claim.held
+        if floors is not None and len(runs) < limit:
+            self._look_again_in(self._floors.seconds_left)
         return claim
 
-    def _note(self, row: Record, claim: Claim) -> bool:
-        """What a row says that holds no run: where a queue's turns stand, or that limits held something back."""
+    def _look_again_in(self, seconds: float) -> None:
+        """Nobody hints again at what a look did not find because it did not begin at the very beginning."""
+        if self._look_again is not None:
+            self._look_again.cancel()
+        self._look_again = asyncio.get_running_loop().call_later(seconds, self._listeners.tell, Hint(due=True))
+
+    def _note(self, row: Record, claim: Claim, risen: list[Floor]) -> bool:
+        """What a row says that holds no run: that limits held something back, where the next look may begin, or where
+        a queue's turns stand."""
         if row["turn_queue"] is None:
             claim.held, claim.again_at = True, row["again_at"]
+        elif row["floor_at"] is not None:
+            risen.append((row["turn_queue"], row["turn_rank"], row["floor_at"]))
         else:
             hand = self._hand(row["turn_queue"], row["turn_rank"])
             hand.key, hand.step = row["turn_key"], row["step"]

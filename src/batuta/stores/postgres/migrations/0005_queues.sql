@@ -44,6 +44,31 @@ BEGIN
 END
 $$;
 
+-- The same for a look that begins at `floors`: priorities that have one are taken for waiting.
+CREATE FUNCTION batuta.next_priority_from(ns text, queue_names text[], under bigint, floors jsonb)
+RETURNS integer LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (
+        SELECT max(coalesce(p.priority, f.priority))
+        FROM unnest(queue_names) AS q(name)
+        CROSS JOIN LATERAL (
+            SELECT max(k.rank::integer) AS priority FROM jsonb_object_keys(floors -> q.name) AS k(rank)
+            WHERE k.rank::bigint < under
+        ) f
+        LEFT JOIN LATERAL (
+            SELECT r.priority FROM batuta.runs r
+            WHERE r.namespace = ns AND r.queue = q.name AND r.priority < under AND r.wake_at IS NOT NULL
+              AND r.priority > coalesce(f.priority, -2147483649)
+            ORDER BY r.priority DESC LIMIT 1
+        ) p ON true);
+END
+$$;
+
+-- Where a look at a queue and priority begins.
+CREATE FUNCTION batuta.floor_of(floors jsonb, queue_name text, rank bigint) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+    SELECT coalesce((floors -> queue_name ->> rank::text)::bigint, '-9223372036854775808')
+$$;
+
 -- The earliest wake_at of a queue at one priority.
 CREATE FUNCTION batuta.oldest_due(ns text, queue_name text, rank bigint) RETURNS bigint LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -198,23 +223,27 @@ BEGIN
 END
 $$;
 
--- The longest due of queues whose runs have no flow key, up to `most`, and of each queue up to its cap.
+-- The longest due of queues whose runs have no flow key, up to `most`, and of each queue up to its cap. `first_at` is the
+-- wake_at of the first of them.
 CREATE FUNCTION batuta.take_plain(
     ns text, names text[], caps integer[], rank bigint, moment bigint, most integer, codes text[], fingerprints text[],
-    suspect uuid
-) RETURNS uuid[] LANGUAGE plpgsql AS $$
+    suspect uuid, floors jsonb, OUT ids uuid[], OUT first_at bigint
+) LANGUAGE plpgsql AS $$
 BEGIN
-    RETURN ARRAY(
-        SELECT p.run_id
+    SELECT coalesce(array_agg(t.run_id), '{}'), min(t.wake_at) INTO ids, first_at
+    FROM (
+        SELECT p.run_id, p.wake_at
         FROM unnest(names, caps) AS q(name, cap)
         CROSS JOIN LATERAL (
             SELECT r.run_id, r.wake_at FROM batuta.runs r
             WHERE r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.flow_key = '' AND r.wake_at <= moment
+              AND r.wake_at >= batuta.floor_of(floors, q.name, rank)
               AND batuta.may_take(r.code, r.failed_code, codes, fingerprints)
               AND (NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head) OR r.run_id = suspect)
             ORDER BY r.wake_at LIMIT least(most, q.cap) FOR NO KEY UPDATE SKIP LOCKED
         ) p
-        ORDER BY p.wake_at, p.run_id LIMIT most);
+        ORDER BY p.wake_at, p.run_id LIMIT most
+    ) t;
 END
 $$;
 
