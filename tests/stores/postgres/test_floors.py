@@ -55,6 +55,8 @@ async def passed_by_a_claim(store: PostgresStore, worker: WorkerInfo, postgres_u
 
 
 async def _passed(store: PostgresStore, postgres_url: str) -> int:
+    await store._announcer.close()  # no session is in use then
+    store._announcer.open()
     for each in store._pool._idle:
         await (await each.connect()).fetch("SELECT pg_stat_force_next_flush()")
     async with connection(postgres_url) as raw:
