@@ -152,6 +152,9 @@ def edited_at(run: Run, entries: Sequence[Entry], edits: Edits) -> int:
     """The last entry at which all calls that are edited are pending, and as late as can be. Raises InvalidFork."""
     if edits.start is not None:
         return -1
+    known = {command.seq for entry in entries for command in decode_body(entry).commands}
+    if missing := set(edits.calls) - known:
+        raise InvalidFork(f"run {run.id!r} has made no such call as {min(missing)}: it cannot be edited")
     if not edits.calls:
         raise InvalidFork(f"at which entry is run {run.id!r} to be forked? It has 0 to {len(entries) - 1}")
     points = [_called_at(entries, seq) for seq in edits.inputs]
@@ -160,9 +163,8 @@ def edited_at(run: Run, entries: Sequence[Entry], edits: Edits) -> int:
 
 
 def _called_at(entries: Sequence[Entry], seq: int) -> int:
-    """The entry whose turn issued the command; the last one when there is no such command: it is said later."""
-    calls = (entry.ord for entry in entries if any(one.seq == seq for one in decode_body(entry).commands))
-    return next(calls, len(entries) - 1)
+    """The entry whose turn issued the command, which there is."""
+    return next(entry.ord for entry in entries if any(one.seq == seq for one in decode_body(entry).commands))
 
 
 def _answered_at(entries: Sequence[Entry], seq: int) -> int:
