@@ -125,6 +125,8 @@ class StartInfo(Struct, omit_defaults=True, gc=False):
     """The W3C `traceparent` of whoever started it."""
     mark: str = ""
     """Names its children and messages, where that is not its `key_base`: an earlier run had that, too."""
+    headers: dict[str, str] = {}
+    """What else whoever started it gave it, and what it gives to whatever it starts."""
 
 
 class Body(Struct, omit_defaults=True, gc=False):
