@@ -578,3 +578,94 @@ async def test_a_child_that_is_open_at_the_point_stands_in_the_way() -> None:
         assert (await handle.describe()).state in (RunState.RUNNING, RunState.WAITING)
         await (await env.get("kid")).signal(go, "done")
         assert await handle.result() == "done"
+
+
+async def test_a_child_that_failed_goes_on_from_where_it_failed() -> None:
+    broken.add("a second")
+    async with world(parent, child, act) as env:
+        handle = await env.start(parent, id="p")
+        with pytest.raises(RunFailed):
+            await handle.result()
+        broken.clear()
+        await handle.retry()
+        assert await handle.result() == [2, 1]
+        assert Counter(name for name, _ in executed) == {"a first": 1, "a second": 2, "after": 1}
+        assert len(keys["a second"]) == 1
+        await is_sound(env)
+
+
+async def test_children_that_were_cancelled_with_the_run_go_on_and_grandchildren_too() -> None:
+    @workflow
+    async def leaf(name: str) -> str:
+        await act(f"{name} leaf")
+        await asyncio.sleep(50)
+        return name
+
+    @workflow
+    async def middle(name: str) -> str:
+        await act(f"{name} middle")
+        return await run_child(leaf, name)
+
+    @workflow
+    async def root() -> list[Any]:
+        async def later() -> int:
+            await asyncio.sleep(10)
+            return await act("charge")
+
+        return list(await asyncio.gather(run_child(middle, "one"), run_child(middle, "two"), later()))
+
+    broken.add("charge")
+    async with world(root, middle, leaf, act) as env:
+        handle = await env.start(root, id="r")
+        with pytest.raises(RunFailed):
+            await handle.result()
+        await env.settle()
+        broken.clear()
+        await handle.retry()
+        assert await handle.result() == ["one", "two", 1]
+        done = Counter(name for name, _ in executed)
+        assert done == {"one leaf": 1, "two leaf": 1, "one middle": 1, "two middle": 1, "charge": 2}
+        await is_sound(env)
+
+
+async def test_a_child_that_is_tried_again_alone_does_not_tell_its_parent_again() -> None:
+    @workflow
+    async def careful() -> str:
+        try:
+            await run_child(child, "a", id="kid")
+        except RunFailed:
+            return await go.wait()
+        return "well"
+
+    broken.add("a second")
+    async with world(careful, child, act) as env:
+        handle = await env.start(careful, id="p")
+        await env.settle()
+        broken.clear()
+        kid = await env.get("kid", child)
+        await kid.retry()
+        assert await kid.result() == 2
+        await handle.signal(go, "I heard of the failure")
+        assert await handle.result() == "I heard of the failure"
+        await is_sound(env)
+
+
+async def test_an_open_child_that_is_reset_answers_its_parent() -> None:
+    @workflow
+    async def slow_child() -> str:
+        await act("in the child")
+        return await go.wait()
+
+    @workflow
+    async def patient() -> str:
+        return await run_child(slow_child, id="kid")
+
+    async with world(patient, slow_child, act) as env:
+        handle = await env.start(patient, id="p")
+        await env.settle()
+        kid = await env.get("kid")
+        await kid.reset(0)
+        await kid.signal(go, "from the second")
+        assert await handle.result() == "from the second"
+        assert [name for name, _ in executed] == ["in the child"]
+        await is_sound(env)

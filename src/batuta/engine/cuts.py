@@ -31,6 +31,8 @@ class Pending(Struct):
     """What came after the cut, if that is a result."""
     failed: bool = False
     """An error came after the cut."""
+    cancelled: bool = False
+    """A child that was asked to end before the cut. Its code may or may not wait for that."""
 
     @property
     def name(self) -> str:
@@ -88,7 +90,9 @@ def _keep(found: Cut, entry: Entry, body: Body) -> None:
         elif command.kind is CommandKind.CANCEL:
             target = found.calls.get(command.target)
             if target is not None and target.command.kind is CommandKind.ACTIVITY:
-                del found.calls[command.target]  # of a child, its code may still wait for the end
+                del found.calls[command.target]
+            elif target is not None:
+                target.cancelled = True
         elif command.kind is CommandKind.PUBLISH:
             value = "null" if command.value is UNSET else bytes(command.value).decode()
             found.published[command.name] = Output(
