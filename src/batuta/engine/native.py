@@ -89,7 +89,7 @@ class NativeBackend:
         self._messenger = Messenger(store, self._waiters, self._code_here)
         self._forking = Forking(store, self._act, self._code_here)
         self.schedules = NativeSchedules(store, unowned_run)
-        self.letters = NativeLetters(store, lambda: "somebody")
+        self.letters = NativeLetters(store, self._act, self._code_here)
         self.retention = NativeRetention(store, self._clock.monotonic)
 
     # -- starting
