@@ -365,6 +365,12 @@ class Handle(Generic[R]):
 
     cancel = blocking(AsyncHandle.cancel)
     retry = blocking(AsyncHandle.retry)
+    reset = blocking(AsyncHandle.reset)
+
+    def fork(self, id: str, **options: Any) -> Handle[R]:
+        """Begin another run with what this one has done up to an entry; options as for the async handle."""
+        return Handle(self._home, self._ask(lambda handle: handle.fork(id, **options)))
+
     terminate = blocking(AsyncHandle.terminate)
     describe = blocking(AsyncHandle.describe)
     attempts = blocking(AsyncHandle.attempts)

@@ -12,6 +12,7 @@ from msgspec import Raw, Struct
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.enqueueing import JobRequest
 from batuta.authoring.forks import Edits
+from batuta.authoring.jobs import Job
 from batuta.authoring.queues import Queue, QueueInfo
 from batuta.authoring.retry import Retry
 from batuta.authoring.tokens import AttemptRef
@@ -21,6 +22,9 @@ from batuta.journal.failures import Failure
 from batuta.journal.records import IfExists, RunFilter, RunKind
 from batuta.journal.states import RunState
 from batuta.journal.store import Borrowed
+
+Code = Workflow[..., Any] | Job[..., Any]
+"""What runs are of."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -239,15 +243,11 @@ class Backend(Protocol):
         Raises NotParked, RunClosed, InvalidFork, RunMoved."""
         ...
 
-    async def reset(
-        self, ref: RunRef, to: int, edits: Edits, workflow: Workflow[..., Any] | None, reason: str
-    ) -> RunRef:
+    async def reset(self, ref: RunRef, to: int, edits: Edits, code: Code | None, reason: str) -> RunRef:
         """Let another run go on in the place of the last one of the chain, from after its entry `to`."""
         ...
 
-    async def fork(
-        self, ref: RunRef, id: str, at: int | None, edits: Edits, workflow: Workflow[..., Any] | None, reason: str
-    ) -> RunRef:
+    async def fork(self, ref: RunRef, id: str, at: int | None, edits: Edits, code: Code | None, reason: str) -> RunRef:
         """Begin a run under `id` with what this one has done up to entry `at`. None: where the edits are."""
         ...
 

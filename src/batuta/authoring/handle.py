@@ -13,6 +13,7 @@ from batuta.authoring.backend import AttemptView, Backend, Description, Ending, 
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.failures import to_exception
 from batuta.authoring.forks import edits_of
+from batuta.authoring.jobs import Job
 from batuta.authoring.letters import decoder_of, query_input, signal_letter, update_letter
 from batuta.authoring.messages import Query, Signal, Update
 from batuta.authoring.names import check_reason
@@ -53,11 +54,12 @@ class Handle(Generic[R]):
         decoder: Decoder | None = None,
         workflow: Workflow[..., Any] | None = None,
         limit: int = MAX_PAYLOAD,
+        job: Job[..., Any] | None = None,
     ) -> None:
         self._backend = backend
         self._ref = ref
         self._decoder = decoder
-        self._workflow, self._limit = workflow, limit
+        self._workflow, self._limit, self._job = workflow, limit, job
 
     @property
     def id(self) -> str:
@@ -200,7 +202,7 @@ class Handle(Generic[R]):
         stay the same, unless something is edited: see `fork`. Raises InvalidFork, RunMoved.
         """
         edits = edits_of(args, input, output, self._limit)
-        self._ref = await self._backend.reset(self._ref, _entry(to), edits, self._workflow, check_reason(reason))
+        self._ref = await self._backend.reset(self._ref, _entry(to), edits, self._code, check_reason(reason))
 
     async def fork(
         self,
@@ -221,8 +223,12 @@ class Handle(Generic[R]):
         Raises InvalidFork when point or edits do not fit, AlreadyStarted.
         """
         edits, point = edits_of(args, input, output, self._limit), None if at is None else _entry(at)
-        ref = await self._backend.fork(self._ref, check_id(id), point, edits, self._workflow, check_reason(reason))
-        return Handle(self._backend, ref, self._decoder, self._workflow, self._limit)
+        ref = await self._backend.fork(self._ref, check_id(id), point, edits, self._code, check_reason(reason))
+        return Handle(self._backend, ref, self._decoder, self._workflow, self._limit, self._job)
+
+    @property
+    def _code(self) -> Workflow[..., Any] | Job[..., Any] | None:
+        return self._workflow or self._job
 
     async def describe(self) -> Description:
         return await self._backend.describe(self._ref)

@@ -168,6 +168,7 @@ def run_table(run: Description, ending: dict[str, Any], what: str = "workflow") 
         "due": when(run.wake_at),
         "deadline": when(run.deadline),
         "deaths": str(run.deaths or ""),
+        "made from": _lineage(run),
         "version": run.version,
         "tags": " ".join(f"{key}={value}" for key, value in run.tags.items()),
         "memo": "" if run.memo is None else json.encode(run.memo).decode(),
@@ -176,6 +177,13 @@ def run_table(run: Description, ending: dict[str, Any], what: str = "workflow") 
         "error": ending.get("error", ""),
     }
     return _lines(rows)
+
+
+def _lineage(run: Description) -> str:
+    if run.forked_from is None:
+        return ""
+    point = "from its start" if run.forked_at == -1 else f"after its entry {run.forked_at}"
+    return f"run {run.forked_from}, {point}"
 
 
 def attempts_table(attempts: Iterable[AttemptView], *, is_open: bool) -> Table:

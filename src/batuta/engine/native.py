@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from batuta.authoring.backend import (
     Answer,
     AttemptView,
+    Code,
     Description,
     Ending,
     JournalLine,
@@ -294,15 +295,11 @@ class NativeBackend:
             raise NotParked(run.id, str((await self._store.get_run(run.run_id)).state))
         return _ref(run)
 
-    async def reset(
-        self, ref: RunRef, to: int, edits: Edits, workflow: Workflow[..., Any] | None, reason: str
-    ) -> RunRef:
-        return _ref(await self._forking.reset(ref.run_id, to, edits, workflow, reason))
+    async def reset(self, ref: RunRef, to: int, edits: Edits, code: Code | None, reason: str) -> RunRef:
+        return _ref(await self._forking.reset(ref.run_id, to, edits, code, reason))
 
-    async def fork(
-        self, ref: RunRef, id: str, at: int | None, edits: Edits, workflow: Workflow[..., Any] | None, reason: str
-    ) -> RunRef:
-        return _ref(await self._forking.fork(ref, id, at, edits, workflow, reason))
+    async def fork(self, ref: RunRef, id: str, at: int | None, edits: Edits, code: Code | None, reason: str) -> RunRef:
+        return _ref(await self._forking.fork(ref, id, at, edits, code, reason))
 
     def _act(self, verb: Verb, reason: str = "", detail: dict[str, Any] | None = None) -> Act:
         return Act(actor="", verb=verb, reason=reason, detail=json.encode(detail).decode())
