@@ -14,11 +14,14 @@ from batuta.settings import Settings
 _FROM_ENVIRONMENT = ("schema", "direct_url", "statement_timeout", "lock_timeout")
 
 
-def connect(url: str | None = None, *, namespace: str | None = None, migrate: bool = True) -> Batuta:
+def connect(
+    url: str | None = None, *, namespace: str | None = None, migrate: bool = True, actor: str | None = None
+) -> Batuta:
     """A client for the database at `url`: `sqlite:///file.db`, `postgresql://...` or `memory://`.
 
     Without a URL, BATUTA_DATABASE_URL is used, else `sqlite:///batuta.db`. The schema is created or brought up to
-    date when the context is entered, unless `migrate` is False.
+    date when the context is entered, unless `migrate` is False. `actor` is who acts with this client, for the audit
+    log; without it BATUTA_ACTOR, else the user and host of this process.
     """
     from batuta.engine.native import NativeBackend  # here: `batuta --help` has no use for an engine
 
@@ -29,7 +32,7 @@ def connect(url: str | None = None, *, namespace: str | None = None, migrate: bo
             await store.migrate()
         await store.open()
 
-    backend = NativeBackend(store)
+    backend = NativeBackend(store, actor=actor)
 
     async def closing() -> None:
         backend.close()

@@ -24,6 +24,7 @@ from batuta.authoring.definitions import Workflow
 from batuta.authoring.handle import Handle as AsyncHandle
 from batuta.authoring.jobs import Job, JobCall
 from batuta.authoring.messages import Query, Signal, Update
+from batuta.authoring.operating import Selection as AsyncSelection
 from batuta.authoring.queues import Queue
 from batuta.authoring.schedules import Schedule
 from batuta.authoring.schedules import Schedules as AsyncSchedules
@@ -38,13 +39,15 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-def connect(url: str | None = None, *, namespace: str | None = None, migrate: bool = True) -> Client:
+def connect(
+    url: str | None = None, *, namespace: str | None = None, migrate: bool = True, actor: str | None = None
+) -> Client:
     """A blocking client for the database at `url`, which is read as `batuta.connect` reads it.
 
     It connects when it is first used, or when its context is entered, and closes at the end of its context or of the
     interpreter. Raises InvalidURL, MissingExtra.
     """
-    make = partial(connect_async, url, namespace=namespace, migrate=migrate)
+    make = partial(connect_async, url, namespace=namespace, migrate=migrate, actor=actor)
     make()  # a URL that cannot be used is found here
     place = url or os.environ.get("BATUTA_DATABASE_URL") or ""
     return Client(make, survives_fork=not place.startswith("memory:"))
@@ -158,6 +161,8 @@ class Client:
 
     list = blocking(aio.Batuta.list)
     count = blocking(aio.Batuta.count)
+    audit = blocking(aio.Batuta.audit)
+    verify_audit = blocking(aio.Batuta.verify_audit)
     queues = blocking(aio.Batuta.queues)
     pause_queue = blocking(aio.Batuta.pause_queue)
     resume_queue = blocking(aio.Batuta.resume_queue)
@@ -165,6 +170,10 @@ class Client:
     complete = blocking(aio.Batuta.complete)
     fail = blocking(aio.Batuta.fail)
     heartbeat = blocking(aio.Batuta.heartbeat)
+
+    def select(self, /, *, everything: bool = False, **where: Any) -> Selection:
+        """Runs to do something to, all of them together. As `Batuta.select`."""
+        return Selection(self, self._opened().client.select(everything=everything, **where))
 
     @property
     def schedules(self) -> Schedules:
@@ -251,6 +260,24 @@ class Schedules:
         return self._client._ask(lambda client: work(client.schedules))
 
 
+class Selection:
+    """Runs that a filter finds, for blocking code: `client.select(...)`."""
+
+    def __init__(self, client: Client, real: AsyncSelection) -> None:
+        self._client, self._real = client, real
+
+    count = blocking(AsyncSelection.count)
+    pause = blocking(AsyncSelection.pause)
+    resume = blocking(AsyncSelection.resume)
+    cancel = blocking(AsyncSelection.cancel)
+    terminate = blocking(AsyncSelection.terminate)
+    retry = blocking(AsyncSelection.retry)
+    delete = blocking(AsyncSelection.delete)
+
+    def _ask(self, work: Callable[[AsyncSelection], Coroutine[Any, Any, T]]) -> T:
+        return self._client._ask(lambda _: work(self._real))
+
+
 class Handle(Generic[R]):
     """One run, for blocking code. Made by `start` and `get`."""
 
@@ -299,7 +326,10 @@ class Handle(Generic[R]):
         return self._ask(lambda handle: handle.published(name, type, default))
 
     cancel = blocking(AsyncHandle.cancel)
+    pause = blocking(AsyncHandle.pause)
+    resume = blocking(AsyncHandle.resume)
     retry = blocking(AsyncHandle.retry)
+    delete = blocking(AsyncHandle.delete)
     terminate = blocking(AsyncHandle.terminate)
     describe = blocking(AsyncHandle.describe)
     attempts = blocking(AsyncHandle.attempts)

@@ -179,6 +179,11 @@ class Backend(Protocol):
         """An `authoring.schedules.ScheduleBackend`."""
         ...
 
+    @property
+    def operating(self) -> Any:
+        """An `authoring.operating.OperatingBackend`."""
+        ...
+
     async def start(self, request: StartRequest) -> RunRef:
         """Durable when this returns. Raises AlreadyStarted, StoreUnavailable, OutcomeUnknown."""
         ...
@@ -215,6 +220,18 @@ class Backend(Protocol):
 
     async def terminate(self, ref: RunRef, reason: str) -> None:
         """End the run without a word to its code. Raises RunClosed."""
+        ...
+
+    async def pause(self, ref: RunRef, reason: str) -> bool:
+        """Hold the run. False when it is held already. Raises RunClosed."""
+        ...
+
+    async def resume(self, ref: RunRef, reason: str) -> bool:
+        """Let it go on. False when it is not held. Raises RunClosed."""
+        ...
+
+    async def delete(self, ref: RunRef, reason: str) -> int:
+        """Delete the run, its chain and its children; how many runs are gone. Raises RunOpen."""
         ...
 
     async def retry(self, ref: RunRef) -> None:

@@ -25,6 +25,7 @@ from batuta.engine.jobs import CallRun, EarlyRun, JobWorkflow, may_begin_early
 from batuta.engine.lease import Lease
 from batuta.engine.live import LiveRun
 from batuta.engine.machine import RunIdentity
+from batuta.engine.pausing import hold_unread, news, pause_of
 from batuta.engine.poller import Poller
 from batuta.engine.replay import Replay
 from batuta.engine.routes import Route, RoutedCall, end_overdue, routed_run_id
@@ -407,6 +408,9 @@ class Session:
             run.head = run.durable = row.head
             run.park(f"its journal has {len(tape.entries)} entries, and its row says {row.head + 1}: restore a backup")
             return
+        if tape.messages and (pause := pause_of(tape.messages)) is not None:
+            hold_unread(run, tape, pause, self.clock.now())
+            return
         if failpoints.armed is not None:
             failpoint("replay.before")
         replay = run.restore(tape.entries)
@@ -549,6 +553,8 @@ class Session:
             epoch, messages = found.get(run_id, (-1, []))
             if epoch == -1 or epoch > run.epoch:  # a lower one is old news
                 self._loop.call_soon(run.drop)
+            elif not run.early and run.pausing is not None:
+                self._loop.call_soon(news, run, messages)
             elif messages:
                 self._loop.call_soon(self._receive, run, messages)
 
