@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, overload
@@ -175,6 +175,11 @@ class Backend(Protocol):
     """Starts runs, talks to them and tells about them."""
 
     @property
+    def letters(self) -> Any:
+        """An `authoring.deadletters.LetterBackend`."""
+        ...
+
+    @property
     def schedules(self) -> Any:
         """An `authoring.schedules.ScheduleBackend`."""
         ...
@@ -182,6 +187,11 @@ class Backend(Protocol):
     @property
     def operating(self) -> Any:
         """An `authoring.operating.OperatingBackend`."""
+        ...
+
+    @property
+    def retention(self) -> Any:
+        """An `authoring.retention.RetentionBackend`."""
         ...
 
     async def start(self, request: StartRequest) -> RunRef:
@@ -284,6 +294,8 @@ class Backend(Protocol):
         activities: Sequence[object],
         queues: Sequence[str | Queue],
         schedules: Sequence[Any] = (),
+        on_dead_letter: Callable[[Any], Any] | None = None,
+        retention: Sequence[Any] = (),
         **settings: Any,
     ) -> AbstractAsyncContextManager[Any]:
         """A worker, running while the context is open."""

@@ -15,6 +15,7 @@ from typing import Any
 from batuta import failpoints
 from batuta.authoring.definitions import Activity, Workflow
 from batuta.clock import SECOND, Clock
+from batuta.engine.alerts import Alerts
 from batuta.engine.committer import Committer
 from batuta.engine.completion import Completion
 from batuta.engine.dbclock import DatabaseClock
@@ -28,19 +29,22 @@ from batuta.engine.machine import RunIdentity
 from batuta.engine.pausing import hold_unread, news, pause_of
 from batuta.engine.poller import Poller
 from batuta.engine.replay import Replay
+from batuta.engine.retention import Pruner
 from batuta.engine.routes import Route, RoutedCall, end_overdue, routed_run_id
 from batuta.engine.schedules import Scheduler
+from batuta.engine.sealed import park_or_drop, park_unless_early, park_where_it_was
 from batuta.engine.strays import Strays
 from batuta.engine.timers import Timers
+from batuta.engine.transactions import Transactions
 from batuta.engine.waiters import Waiters
 from batuta.engine.watchdog import Watchdog
-from batuta.errors import InvalidInput, StoreError, StoreUnavailable, UnknownRun, WorkflowBroken
+from batuta.errors import InvalidInput, PayloadSealed, StoreError, StoreUnavailable, UnknownRun, WorkflowBroken
 from batuta.failpoints import failpoint
 from batuta.ids import RunId, new_worker_id
 from batuta.journal.entries import Body, Command
 from batuta.journal.records import Hint, Message, NewRun, Pulse, RunKind, Tape, WorkerInfo
 from batuta.journal.states import RunState
-from batuta.journal.store import Store
+from batuta.journal.store import SEALED, Store
 from batuta.settings import Settings
 
 log = logging.getLogger("batuta.engine")
@@ -66,6 +70,7 @@ class Session:
         clock: Clock,
         on_lost: Callable[[str], None],
         waiters: Waiters,
+        letters: Alerts,
     ) -> None:
         self.store, self.workflows, self.settings = store, workflows, settings
         self.clock = DatabaseClock(clock)
@@ -83,16 +88,20 @@ class Session:
         self.runs: dict[RunId, LiveRun] = {}
         self.draining = False
         self._on_lost = on_lost
-        self.waiters = waiters
+        self.waiters, self.letters = waiters, letters
         self._starts: deque[tuple[NewRun, Workflow[..., Any], Body, asyncio.Future[Completion]]] = deque()
         self._timers = Timers(self.clock)
         self.executor = Executor(activities, self.clock, settings, self.may_act, self.permission)
         self._committer = Committer(store, self.info.worker_id, settings, self.may_act, self._lost)
         # A live run calls them in every turn: without a call of our own in between.
         self.submit, self.arm, self.disarm = self._committer.submit, self._timers.arm, self._timers.disarm
+        self.is_writing = self._committer.is_writing
+        self.executor.transactions = self._transactions = Transactions(self, self._lost)
         self._lease = Lease(store, self.info, settings, clock, self._on_pulse, self._lost)
         self._poller = Poller(self)
         self._scheduler = Scheduler(store, self.clock)
+        every, share = settings.prune_every, settings.prune_share
+        self._pruner = Pruner(store, self.info.worker_id, every, share, clock.monotonic)
         self._watchdog = Watchdog(settings.stuck_turn, self._holding_up, clock)
         self.turn: LiveRun | None = None
         self._strays = Strays(self, self._poller)
@@ -118,6 +127,7 @@ class Session:
         self._context = contextvars.copy_context()
         self._committer.open(self._context)
         self.executor.open(self._loop, self._context)
+        self._transactions.open(self._loop, self._context)
         try:
             await self._open()
         except BaseException:
@@ -141,6 +151,7 @@ class Session:
                 self._scheduler.learn((await heart.beat(self.info, reap=False)).schedule_at)
         self._unlisten = self.store.listen(self._on_hint)
         self._scheduler.start()
+        self._pruner.start()
         await self._poller.start()
 
     async def close(self, grace: float) -> None:
@@ -150,6 +161,7 @@ class Session:
         self.draining = True
         failpoint("stop.begin")
         await self._scheduler.stop()
+        await self._pruner.stop()
         await self._poller.stop()
         for run in list(self.runs.values()):
             run.hand_back_when_draining()
@@ -187,6 +199,7 @@ class Session:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._transactions.ended()
 
     def abandon(self) -> None:
         """Drop everything at once: none of it is ours any more."""
@@ -198,12 +211,14 @@ class Session:
         self._watchdog.stop()
         self._poller.cancel()
         self._scheduler.cancel()
+        self._pruner.cancel()
         self._unlisten()
         if self._ticking is not None:
             self._ticking.cancel()
         for run in list(self.runs.values()):
             run.drop()
         self.executor.close()
+        self._transactions.close()
         while self._starts:
             future = self._starts.popleft()[3]
             if not future.done():
@@ -382,9 +397,8 @@ class Session:
     def _begin_early(self, run: EarlyRun) -> None:
         try:
             run.begin_early()
-        except Exception:
-            log.exception("run %s could not be begun and will be read again", run.run_id)
-            run.drop()
+        except Exception as error:  # noqa: BLE001 - one bad start must not hold up the others
+            park_or_drop(run, [run.message], error)
 
     def adopt(self, tape: Tape) -> None:
         """Bring a claimed run into memory."""
@@ -404,9 +418,12 @@ class Session:
         self.runs[row.run_id] = run
         if isinstance(run, CallRun):
             run.batched = row.kind is RunKind.JOB and row.parent_run_id is not None
-        if len(tape.entries) != row.head + 1:
+        if tape.sealed or len(tape.entries) != row.head + 1:
             run.head = run.durable = row.head
-            run.park(f"its journal has {len(tape.entries)} entries, and its row says {row.head + 1}: restore a backup")
+            run.park(
+                tape.sealed
+                or f"its journal has {len(tape.entries)} entries, and its row says {row.head + 1}: restore a backup"
+            )
             return
         if tape.messages and (pause := pause_of(tape.messages)) is not None:
             hold_unread(run, tape, pause, self.clock.now())
@@ -425,9 +442,8 @@ class Session:
         except StopIteration:
             pass
         except Exception as error:  # noqa: BLE001 - whatever it is, this code cannot go on with this run
-            run.park(
-                str(error) if isinstance(error, WorkflowBroken | InvalidInput) else f"its replay failed: {error!r}"
-            )
+            known = isinstance(error, WorkflowBroken | InvalidInput | PayloadSealed)
+            run.park(str(error) if known else f"its replay failed: {error!r}")
             return
         else:
             self._hinted.add(run.run_id)  # messages that come meanwhile are not delivered: look for them at the end
@@ -452,9 +468,8 @@ class Session:
     def _resume(self, run: LiveRun, tape: Tape) -> None:
         try:
             run.resume(tape.attempts, tape.messages)
-        except Exception:
-            log.exception("run %s is dropped and will be read again", run.identity.id)
-            run.drop()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the others go on
+            park_or_drop(run, tape.messages, error)
 
     def go_back(self, run: LiveRun) -> None:
         self.spawn(self._load_again(run))
@@ -472,6 +487,9 @@ class Session:
             return
         if (tape.run.epoch, tape.run.head) != (run.epoch, run.durable):
             run.drop()
+            return
+        if tape.sealed:
+            park_where_it_was(run, tape)
             return
         replay = run.go_back(tape.entries)
         self._replay(run, tape, replay, replay.slices())
@@ -553,6 +571,8 @@ class Session:
             epoch, messages = found.get(run_id, (-1, []))
             if epoch == -1 or epoch > run.epoch:  # a lower one is old news
                 self._loop.call_soon(run.drop)
+            elif epoch == SEALED:
+                await park_unless_early(self, run)
             elif not run.early and run.pausing is not None:
                 self._loop.call_soon(news, run, messages)
             elif messages:
@@ -563,9 +583,8 @@ class Session:
             return
         try:
             run.receive(messages)
-        except Exception:
-            log.exception("run %s is dropped and will be read again", run.identity.id)
-            run.drop()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the others go on
+            park_or_drop(run, messages, error)
 
     def spawn(self, work: Any) -> None:
         task = self._loop.create_task(_logged(work), context=self._context)

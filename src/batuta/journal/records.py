@@ -330,6 +330,8 @@ class Tape(Struct):
     messages: list[Message]
     """Unread, by number."""
     attempts: list[Attempt]
+    sealed: str = ""
+    """Why its payloads cannot be read: then it has none, and the run is to be parked."""
 
 
 class Claim(Struct):

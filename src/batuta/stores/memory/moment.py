@@ -111,7 +111,8 @@ class Moment:
             run.failed_code.append(move.fingerprint)
         self.hint.due = self.hint.due or (run.wake_at is not None and run.wake_at <= now)
 
-    def close_from_outside(self, row: Row, entry: Entry, state: RunState, reason: str) -> None:
+    def close_from_outside(self, row: Row, entry: Entry, state: RunState, reason: str, *, quiet: bool = False) -> None:
+        """`quiet`: another run takes its place, and its parent is told nothing."""
         run = row.run
         if run.owner is not None:
             self.hint.messages.append(run.run_id)
@@ -120,7 +121,8 @@ class Moment:
         run.paused_at = run.resume_at = None
         row.write([entry], run.epoch)
         self.move(row, Move(state, reason=reason))
-        self.tell_parent(row, ended_outcome(run.parent_seq, run.id, state, reason))
+        if not quiet:
+            self.tell_parent(row, ended_outcome(run.parent_seq, run.id, state, reason))
         self.tell_children(row)
 
     def pauses(self, row: Row) -> list[str]:
