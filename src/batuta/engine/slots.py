@@ -299,5 +299,8 @@ def resumed_row(row: Row, now: int) -> Row:
 
 def schedule_terms(row: Row) -> dict[str, object]:
     """What the audit log says of a schedule."""
-    plan = read_plan(row)
+    try:
+        plan = read_plan(row)
+    except InvalidSchedule:  # of another version
+        return {"paused": row.paused}
     return {"when": str(plan.when), "work": plan.work.name, "overlap": plan.overlap, "paused": row.paused}
