@@ -139,6 +139,7 @@ if __name__ == "__main__":
     from bench.kin import family, pairs
     from bench.kit import claim_month, demo_sweep
     from bench.limited import limited
+    from bench.pruning import pruning
     from bench.several import shared
     from bench.slots import slots
 
@@ -159,6 +160,7 @@ if __name__ == "__main__":
             "slots": slots,
             "W12": family,
             "W13": pairs,
+            "W14": pruning,
             "K1": demo_sweep,
             "K2": claim_month,
             "W8-1": shared,

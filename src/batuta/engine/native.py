@@ -77,7 +77,7 @@ class NativeBackend:
         self._completing = Completing(store)
         self._messenger = Messenger(store, self._waiters, self._code_here)
         self.schedules = NativeSchedules(store, _unowned)
-        self.retention = NativeRetention(store, self._clock.monotonic)
+        self.retention = NativeRetention(store)
 
     # -- starting
 

@@ -41,4 +41,4 @@ class RetentionVerbs(Base):
     async def prune(self, limit: int, after: RunId | None = None, *, dry_run: bool = False) -> Pruned:
         values = (self.namespace, limit, after, dry_run, MOST_ENTRIES)
         row = (await self._pool.write(self._sql["prune"], *values))[0]
-        return Pruned(row["deleted"], None if row["last"] is None else standard(row["last"]))
+        return Pruned(row["deleted"], None if row["last"] is None else standard(row["last"]), row["busy"])
