@@ -14,7 +14,7 @@ from batuta.stores.postgres.base import Base
 from batuta.stores.postgres.rows import run_ids as standard_ids
 from batuta.stores.postgres.rows import standard
 
-MOST_ENTRIES = 2_000
+MOST_ENTRIES = 5_000
 """Journal entries that one step deletes, unless a single chain has more."""
 
 
