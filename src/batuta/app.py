@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, TypeVar
 
 from msgspec import Struct
 
+from batuta.authoring.deadletters import DeadLetter
 from batuta.authoring.definitions import Activity, Workflow
 from batuta.authoring.jobs import Job
+from batuta.authoring.middleware import Middleware
 from batuta.authoring.queues import Queue
 from batuta.authoring.retention import Retention
 from batuta.authoring.schedules import Schedule
@@ -30,7 +32,10 @@ class App(Struct, frozen=True, kw_only=True):
     jobs: Sequence[object] = ()
     queues: Sequence[str | Queue] = ("default",)
     schedules: Sequence[Schedule] = ()
+    on_dead_letter: Callable[[DeadLetter], Any] | None = None
+    """Called with each dead letter that the worker makes."""
     retention: Sequence[Retention] = ()
+    middleware: Sequence[Middleware] = ()
 
     @classmethod
     def of_module(cls, module: ModuleType) -> App:

@@ -22,6 +22,9 @@ _OWN_WORDS = {
     "FAILPOINT",
     "FAILPOINT_COUNTS",
     "LOG_LEVEL",
+    "KEYS",
+    "KEYS_FILE",
+    "COMPRESS",
 }
 """Variables with our prefix that are read elsewhere."""
 
@@ -43,6 +46,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Sync activities that a worker executes at once."""
     processes: int = 4
     """Activities with `process=True` that a worker executes at once."""
+    transactions: int = 8
+    """Transactional activities that a worker executes at once; on PostgreSQL each needs a connection."""
+    transaction: float = 10.0
+    """How long a transactional activity may take; on SQLite, where nobody else can write meanwhile, 2 at most."""
     lease: float = 10.0
     """How long a worker counts as alive after a heartbeat."""
     heartbeat: float = 3.0

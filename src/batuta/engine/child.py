@@ -15,7 +15,7 @@ from datetime import datetime
 from importlib import import_module
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, NoReturn
 
 from msgspec import Raw, Struct, json
 
@@ -24,7 +24,7 @@ from batuta.authoring.checkpoints import BatchInfo
 from batuta.authoring.definitions import Activity
 from batuta.authoring.failures import to_exception, to_failure
 from batuta.authoring.tokens import AttemptRef
-from batuta.errors import InvalidInput
+from batuta.errors import InvalidInput, WorkerError
 from batuta.ids import RunId
 from batuta.journal.failures import Failure
 from batuta.serde import Codec, encode
@@ -53,6 +53,8 @@ class Request(Struct, kw_only=True):
     namespace: str
     ref: AttemptRef
     last_details: str | None
+    trace: str = ""
+    headers: dict[str, str] = {}
 
 
 class ChildAttempt:
@@ -75,6 +77,8 @@ class ChildAttempt:
             ref=asked.ref,
             last_details=self._details,
             is_lost=bool,  # never: a process whose attempt is lost is killed
+            trace=asked.trace,
+            headers=asked.headers,
         )
 
     def heartbeat(self, details: Any) -> None:
@@ -94,6 +98,9 @@ class ChildAttempt:
 
     def batch(self) -> Future[BatchInfo]:
         return _done(json.decode(self._pipe.ask(BATCH), type=BatchInfo))
+
+    def transaction(self) -> NoReturn:
+        raise WorkerError("an activity with process=True has no transaction")
 
 
 def _done(value: Any) -> Future[Any]:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from batuta import failpoints
 from batuta.authoring.checkpoints import BatchInfo
-from batuta.authoring.definitions import Activity, Workflow
+from batuta.authoring.definitions import Activity, Place, Workflow
 from batuta.authoring.enqueueing import JobOverrides
 from batuta.authoring.failures import to_failure
 from batuta.authoring.jobs import Job, job_code
@@ -73,7 +73,7 @@ class JobWorkflow(RoutedCall):
     def __init__(self, job: Job[..., Any]) -> None:
         super().__init__(job)
         self._options = replace(job.options, queue=None, start_timeout=None)
-        self.begins_early = not job.options.once
+        self.begins_early = not job.options.once and job.place is not Place.STORE
         """Whether an attempt may begin before anything is written of it."""
 
     def options(self, start: StartInfo) -> tuple[ActivityOptions, int]:
@@ -142,6 +142,13 @@ class CallRun(LiveRun):
             if self._failed is not None and kind is _FAILED:
                 self.open_change().attempts.append(self._failed)
         super().deliver(kind, body)
+
+    def answer(self, body: Body) -> None:
+        if isinstance(self.workflow, JobWorkflow) and not self.workflow.activity.keeps_result:
+            body.value = _NULL
+        if self._said is not None:
+            self._publish(self.open_change(), self._said)
+        super().answer(body)
 
     def _fitting(self, kind: EntryKind, body: Body) -> EntryKind:
         """A result that does not fit the job's annotation is its failure, as in a workflow. One that is not to be kept
@@ -229,6 +236,7 @@ class EarlyRun(CallRun):
         """Written, but not given to the machine: which is only asked when there is an answer."""
         self._failed = self._said = self.change = None
         self.head = self.durable = -1
+        self.created_at = row.created_at
         self.calls = {}
         self.effects = []
 
@@ -251,7 +259,17 @@ class EarlyRun(CallRun):
             self.machine.start = cast(StartInfo, self._start.start)
         self.seen.add(self._message.message_id)
 
+    @property
+    def facts(self) -> tuple[str, str, StartInfo | None]:
+        start = self._start
+        return self.row.id, self.row.queue, None if start is None else cast(StartInfo, start.start)
+
     # -- beginning
+
+    @property
+    def message(self) -> Message:
+        """Its start."""
+        return self._message
 
     def begin_early(self) -> None:
         """Call it now."""
@@ -259,6 +277,8 @@ class EarlyRun(CallRun):
         body = self._start = _body_decoder.decode(message.body)
         start = cast(StartInfo, body.start)
         start.fingerprint, start.python, start.max_payload = workflow.fingerprint, PYTHON, host.settings.max_payload
+        if host.begins is not None:
+            host.begins(self, start)
         body.message_id = message.message_id
         at = self._began_at = host.clock.latest()
         data = bytes(cast(Raw, body.value))
@@ -380,6 +400,7 @@ _LEAN = (
     "batched",
     "calls",
     "change",
+    "created_at",
     "durable",
     "effects",
     "head",

@@ -22,11 +22,14 @@ from batuta.authoring.backend import (
 )
 from batuta.authoring.definitions import Workflow, code_of
 from batuta.authoring.enqueueing import JobRequest
+from batuta.authoring.middleware import Middleware, check_middleware
 from batuta.authoring.queues import Queue, QueueInfo
 from batuta.authoring.retention import Retention
 from batuta.authoring.schedules import Schedule
 from batuta.authoring.tokens import AttemptRef
 from batuta.clock import SECOND, Clock, SystemClock
+from batuta.engine.alerts import Hook
+from batuta.engine.around import around_of
 from batuta.engine.closing import close_from_outside
 from batuta.engine.committer import MustQueue
 from batuta.engine.completing import Completing
@@ -34,8 +37,10 @@ from batuta.engine.completion import Completion
 from batuta.engine.enqueueing import batch_runs, job_run, last_run, needs_clock
 from batuta.engine.following import last_of_chain
 from batuta.engine.guests import Entering
+from batuta.engine.headers import put_headers
 from batuta.engine.queues import change_limits, queue_info
 from batuta.engine.relations import CANCEL_AGAIN
+from batuta.engine.reprocessing import NativeLetters
 from batuta.engine.retention import NativeRetention
 from batuta.engine.rows import expiry, small
 from batuta.engine.session import Session
@@ -68,6 +73,9 @@ from batuta.settings import Settings
 class NativeBackend:
     """Implements `authoring.backend.Backend` on a store."""
 
+    _middleware: Sequence[Middleware] = ()
+    """Around everything that its workers do."""
+
     def __init__(self, store: Store, clock: Clock | None = None) -> None:
         self._store = store
         self._clock = clock or SystemClock()
@@ -76,7 +84,8 @@ class NativeBackend:
         self._starter = Starter(store)
         self._completing = Completing(store)
         self._messenger = Messenger(store, self._waiters, self._code_here)
-        self.schedules = NativeSchedules(store, _unowned)
+        self.schedules = NativeSchedules(store, unowned_run)
+        self.letters = NativeLetters(store, lambda: "somebody")
         self.retention = NativeRetention(store)
 
     # -- starting
@@ -115,7 +124,7 @@ class NativeBackend:
     ) -> Entering:
         jobs = [request for request in (*requests, after) if isinstance(request, JobRequest)]
         now = await self._now_for(jobs)
-        runs = [job_run(one, now) if isinstance(one, JobRequest) else _unowned(one) for one in requests]
+        runs = [job_run(one, now) if isinstance(one, JobRequest) else unowned_run(one) for one in requests]
         last = None if after is None else last_run(after, len(runs), now)
         if last is not None and not runs:
             runs, last = [last], None
@@ -162,7 +171,9 @@ class NativeBackend:
         activities: Sequence[object],
         queues: Sequence[str | Queue],
         schedules: Sequence[Schedule] = (),
+        on_dead_letter: Hook | None = None,
         retention: Sequence[Retention] = (),
+        middleware: Sequence[Middleware] = (),
         **settings: Any,
     ) -> Worker:
         chosen = Settings.from_env(**settings)
@@ -176,7 +187,9 @@ class NativeBackend:
             self._workers,
             self._waiters,
             self._plans(schedules),
-            retention,
+            on_dead_letter=on_dead_letter,
+            retention=retention,
+            around=around_of([*self._middleware, *check_middleware(middleware)]),
         )
 
     def _plans(self, schedules: Sequence[Schedule]) -> dict[str, Plan]:
@@ -351,12 +364,15 @@ def _new_run(request: StartRequest) -> tuple[NewRun, Body]:
     new.expires = expiry(request.expires, new.delay)
     start = StartInfo(request.workflow, seed_of(run_id), key_base, version=request.version, timeout=new.timeout)
     start.execution_timeout = new.execution_timeout
+    if request.headers:
+        put_headers(start, request.headers)
     if request.retry is not None:
         start.retry = Raw(json.encode(request.retry))
     return new, Body(value=Raw(request.input), start=start)
 
 
-def _unowned(request: StartRequest) -> NewRun:
+def unowned_run(request: StartRequest) -> NewRun:
+    """The run of a start, with its start message."""
     new, body = _new_run(request)
     new.start = json.encode(body).decode()
     return new

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,6 +13,8 @@ from batuta.authoring.definitions import Activity, Place, Workflow, activities_o
 from batuta.authoring.queues import Queue
 from batuta.authoring.retention import Retention
 from batuta.clock import Clock
+from batuta.engine.alerts import Alerts, Hook
+from batuta.engine.around import Around, around_runs
 from batuta.engine.collector import tune_collector
 from batuta.engine.committer import STORE_FAILED
 from batuta.engine.jobs import job_workflows
@@ -45,18 +47,24 @@ class Worker:
         crew: list[Worker],
         waiters: Waiters,
         plans: Mapping[str, Plan],
+        on_dead_letter: Hook | None = None,
         retention: Sequence[Retention] = (),
+        around: Around | None = None,
     ) -> None:
-        self._plans = plans
+        self.letters = Alerts(on_dead_letter)
+        self._plans, self._around = plans, around
         self._retention = declared_retention(retention)
         self._activities = _activities_by_name(activities)
-        self.code = by_code(workflows) | routed_calls(self._activities) | job_workflows(self._activities)
+        self.code = (
+            around_runs(by_code(workflows), around) | routed_calls(self._activities) | job_workflows(self._activities)
+        )
         if isinstance(queues, str) or not queues:
             raise InvalidInput(f"queues={queues!r} must be a list of queue names, such as ['default']")
         self._declared = declared_queues(queues)
         self._queues = list(self._declared)
         self._rooms = {name: one.per_worker for name, one in self._declared.items() if one.per_worker is not None}
         self._store, self._settings, self._clock = store, settings, clock
+        _check_transactional(store, self._activities.values())
         self._crew, self._waiters = crew, waiters
         self._stopping = False
         self._why_lost = ""
@@ -107,6 +115,7 @@ class Worker:
         if self._closing is not None:
             try:
                 await self._closing.close(self._settings.grace if grace is None else grace)
+                await self.letters.close()
             finally:
                 self._closing = None
 
@@ -126,6 +135,8 @@ class Worker:
             self._clock,
             self._lost,
             self._waiters,
+            self.letters,
+            self._around,
         )
 
     def _lost(self, why: str) -> None:
@@ -167,6 +178,12 @@ def _activities_by_name(things: Sequence[object]) -> dict[str, Activity[..., Any
             if activity.place is Place.PROCESS:
                 _check_can_be_found(activity)
     return found
+
+
+def _check_transactional(store: Store, activities: Iterable[Activity[..., Any]]) -> None:
+    for activity in activities:
+        if activity.place is Place.STORE and (why := store.why_not_transactional(activity.is_async)):
+            raise InvalidInput(f"activity {activity.name!r} is transactional and {why}")
 
 
 def _check_can_be_found(activity: Activity[..., Any]) -> None:

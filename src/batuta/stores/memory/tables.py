@@ -64,9 +64,21 @@ class Inbox(Struct):
     unread: dict[str, Message] = field(default_factory=dict)
     """By id, in order of their numbers."""
 
+    kept: dict[str, Message] = field(default_factory=dict)
+    """Signals and updates that were read: a run may be asked to read them again."""
+
     def read(self, message_ids: Iterable[str]) -> None:
         for message_id in message_ids:
-            self.unread.pop(message_id, None)
+            message = self.unread.pop(message_id, None)
+            if message is not None and message.kind in rules.ACKNOWLEDGED:
+                self.kept[message_id] = message
+
+    def read_again(self, message_id: str) -> None:
+        """A message that was read is unread. What is not known stays so."""
+        message = self.kept.pop(message_id, None)
+        if message is not None:
+            self.unread[message_id] = message
+            self.unread = dict(sorted(self.unread.items(), key=lambda item: item[1].number))
 
 
 class Registration(Struct):

@@ -132,8 +132,11 @@ def close(
     reason: str,
     now: int,
     act: Act | None = None,
+    *,
+    quiet: bool = False,
 ) -> Hint | None:
-    """Close an open run with its last entry. None when its head has moved or it is closed."""
+    """Close an open run with its last entry. None when its head has moved or it is closed. `quiet`: another one takes
+    its place, and its parent is told nothing."""
     run = find(cursor, namespace, run_id)
     values = (state.value, now, reason, namespace, run_id.bytes, head)
     if not cursor.execute(Q["close_from_outside"], values).rowcount:
@@ -141,7 +144,10 @@ def close(
     cursor.execute(Q["insert_entry"], entry_row(namespace, run_id.bytes, run.epoch + 1, entry))
     hint = Hint(messages=[run_id] if run.owner is not None else [], closed=[run_id])
     post = Post(cursor, namespace, now, hint)
-    post.tell_kin(run_id.bytes, run.id, run.parent_seq, state, reason)
+    if quiet:
+        post.tell_children(run_id.bytes)
+    else:
+        post.tell_kin(run_id.bytes, run.id, run.parent_seq, state, reason)
     post.wake()
     record(cursor, namespace, now, act, [changed(run, state)])
     return hint
