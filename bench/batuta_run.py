@@ -140,6 +140,7 @@ if __name__ == "__main__":
     from bench.kit import claim_month, demo_sweep
     from bench.letters import listed, reprocessed
     from bench.limited import limited
+    from bench.pruning import pruning
     from bench.several import shared
     from bench.slots import slots
 
@@ -162,6 +163,7 @@ if __name__ == "__main__":
             "reprocess": reprocessed,
             "W12": family,
             "W13": pairs,
+            "W14": pruning,
             "K1": demo_sweep,
             "K2": claim_month,
             "W8-1": shared,

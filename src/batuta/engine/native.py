@@ -96,7 +96,7 @@ class NativeBackend:
         self.schedules = NativeSchedules(store, unowned_run, self.actor)
         self.operating = Operating(store, self.actor, self.retry)
         self.letters = NativeLetters(store, self._act, self._code_here)
-        self.retention = NativeRetention(store, self._clock.monotonic, self.actor)
+        self.retention = NativeRetention(store, self.actor)
 
     # -- starting
 
