@@ -42,7 +42,7 @@ async def mailed(what: str) -> str:
 
 @workflow
 async def waits() -> int:
-    return await go.get()
+    return await go.wait()
 
 
 class Shop:
