@@ -129,7 +129,8 @@ class Transaction(Protocol):
         self, worker_id: str, change: Change, may_leave: Callable[[Sequence[Refusal]], None]
     ) -> Verdict | list[Refusal]:
         """Write the change as `Store.commit` does, and commit. The fence is tested last: until then no row of a run is
-        locked. A verdict: all of it was rolled back. `may_leave` is asked about refusals before the commit; what it
+        locked. A verdict: all of it was rolled back; REFUSED also when the change is there already, for that was written
+        in another transaction. `may_leave` is asked about refusals before the commit; what it
         raises is raised, and all of it is rolled back.
 
         Raises OutcomeUnknown when it may or may not be durable; TransactionEnded when the code has ended it by itself;

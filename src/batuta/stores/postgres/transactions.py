@@ -77,10 +77,14 @@ class Transactions(Commits):
         """Of a change whose fence did not hold, and that is rolled back."""
         async with self._committing:
             found = await self._judge(worker_id, [change], [0])
-        return found.get(0, Verdict.REFUSED)
+        return found.get(0, Verdict.REFUSED)  # also when it was written before: by another transaction
+
+    def replied(self) -> None:
+        """The reply to a commit is here. An OSError from it counts as a broken connection."""
+        failpoint("transaction.committed")
+        self._lose_reply("commit")
 
     def announce(self, change: Change, hint: Hint) -> None:
-        self._lose_reply("commit")
         self._announce_changes([change], {}, hint)
 
 
@@ -145,7 +149,6 @@ class PostgresTransaction:
         may_leave(refusals)
         failpoint("transaction.written")
         await self._commit()
-        failpoint("transaction.committed")
         self._store.announce(change, hint)
         return refusals
 
@@ -165,11 +168,12 @@ class PostgresTransaction:
         if not reaches:
             held = bool(rows) and ("won" not in rows[0].keys() or bool(rows[0]["won"]))  # noqa: SIM118 - a Record
             return (True if held else None), Hint(due=any(row.get("due") for row in rows)), []
-        answers, lost = beyond.verdicts_of([change], rows[0])
-        answer = answers.get(0, [])
+        answer = beyond.verdicts_of([change], rows[0])[0].get(0, [])
         if isinstance(answer, Verdict):
             return answer, Hint(), []
-        return (None if lost else True), beyond.hint_of(rows[0]), answer
+        # Not one that was written before: that one has its own rows.
+        won = change.run_id in (rows[0]["won"] or ())
+        return (True if won else None), beyond.hint_of(rows[0]), answer
 
     async def _commit_step(
         self, connection: ActivityConnection, worker_id: str, change: Change
@@ -181,7 +185,6 @@ class PostgresTransaction:
             return await self._store.why_lost(worker_id, change)
         connection.committed()
         await self._end(cut=False)
-        failpoint("transaction.committed")
         self._store.announce(change, Hint())
         return []
 
@@ -194,6 +197,7 @@ class PostgresTransaction:
         connection = self.connection
         try:
             await committing
+            self._store.replied()
         except BaseException as error:
             if getattr(error, "sqlstate", None) == _FENCE:
                 await self.rollback()

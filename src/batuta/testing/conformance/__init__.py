@@ -18,7 +18,7 @@ import pytest
 
 _TOPICS = (
     "attempts batches chains claim close commit_fence fairness hints inbox kin kit large_batches lease_reap outputs "
-    "parking poison queues races rates reading schedules sends start unclaimed unread"
+    "parking poison queues races rates reading schedules sends start transactions unclaimed unread"
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{topic}" for topic in _TOPICS.split()))
 
@@ -49,6 +49,7 @@ from batuta.testing.conformance.schedules import (  # noqa: E402
 )
 from batuta.testing.conformance.sends import SendsConformance  # noqa: E402
 from batuta.testing.conformance.start import StartConformance  # noqa: E402
+from batuta.testing.conformance.transactions import TransactionsConformance  # noqa: E402
 from batuta.testing.conformance.unclaimed import (  # noqa: E402
     DebounceConformance,
     ExpiryConformance,
@@ -85,5 +86,6 @@ __all__ = [
     "SchedulesConformance",
     "SendsConformance",
     "StartConformance",
+    "TransactionsConformance",
     "UnreadConformance",
 ]
