@@ -10,13 +10,17 @@ from batuta.authoring.checkpoints import BatchInfo, batch_info, checkpoint, last
 from batuta.authoring.children import Child, run_child, send, start_child
 from batuta.authoring.completed import as_completed
 from batuta.authoring.context import call, info, logger, now, random, side_effect, uuid
+from batuta.authoring.deadletters import DeadLetter, DeadLetterGroup, Reprocessed
 from batuta.authoring.definitions import Activity, Workflow, activity, workflow
 from batuta.authoring.handle import Batch, Handle
 from batuta.authoring.jobs import Job, JobCall, job
+from batuta.authoring.logcontext import LogContext
 from batuta.authoring.messages import Query, Signal, Update, handlers_done, publish
+from batuta.authoring.middleware import ActivityCall, Middleware, RunCall, Start
 from batuta.authoring.options import ActivityOptions
 from batuta.authoring.patches import deprecate_patch, patched
 from batuta.authoring.queues import Queue, QueueInfo, Rate
+from batuta.authoring.retention import Retention
 from batuta.authoring.retry import Retry
 from batuta.authoring.schedules import Overlap, Schedule, ScheduleView
 from batuta.authoring.timers import cancel_timer, wait_for_timer
@@ -36,6 +40,7 @@ from batuta.errors import (
     InvalidInput,
     InvalidSchedule,
     InvalidToken,
+    LetterResolved,
     LostAttempt,
     NonRetryable,
     NotParked,
@@ -51,6 +56,7 @@ from batuta.errors import (
     TokenUsed,
     TransactionEnded,
     TransactionFailed,
+    UnknownLetter,
     UnknownQuery,
     UnknownRun,
     UnknownSchedule,
@@ -65,6 +71,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Activity",
+    "ActivityCall",
     "ActivityCancelled",
     "ActivityError",
     "ActivityFailed",
@@ -79,6 +86,8 @@ __all__ = [
     "Child",
     "ClientError",
     "CompleteLater",
+    "DeadLetter",
+    "DeadLetterGroup",
     "DuplicateTimer",
     "Handle",
     "Interrupted",
@@ -87,7 +96,10 @@ __all__ = [
     "InvalidToken",
     "Job",
     "JobCall",
+    "LetterResolved",
+    "LogContext",
     "LostAttempt",
+    "Middleware",
     "NonRetryable",
     "NotParked",
     "NotPublished",
@@ -97,7 +109,10 @@ __all__ = [
     "Queue",
     "QueueInfo",
     "Rate",
+    "Reprocessed",
+    "Retention",
     "Retry",
+    "RunCall",
     "RunCancelled",
     "RunClosed",
     "RunFailed",
@@ -109,10 +124,12 @@ __all__ = [
     "ScheduleExists",
     "ScheduleView",
     "Signal",
+    "Start",
     "TokenUsed",
     "Transaction",
     "TransactionEnded",
     "TransactionFailed",
+    "UnknownLetter",
     "UnknownQuery",
     "UnknownRun",
     "UnknownSchedule",

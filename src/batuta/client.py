@@ -12,14 +12,17 @@ from typing import Any, ParamSpec, Self, TypeVar, cast, overload
 from msgspec import Raw
 
 from batuta.authoring.backend import Backend, Entering, RunPage, RunRef, StartRequest
+from batuta.authoring.deadletters import DeadLetter, Letters
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.enqueueing import JobRequest, callback_request, job_request, job_requests
 from batuta.authoring.failures import to_failure
 from batuta.authoring.handle import Batch, Handle
 from batuta.authoring.jobs import Job, JobCall
 from batuta.authoring.letters import start_request
+from batuta.authoring.middleware import Middleware
 from batuta.authoring.names import check_name, check_reason
 from batuta.authoring.queues import Queue, QueueInfo, limit_changes
+from batuta.authoring.retention import Retention, Retentions
 from batuta.authoring.schedules import Schedule, Schedules
 from batuta.authoring.starting import check_id, check_tags
 from batuta.authoring.tokens import parse_token
@@ -51,6 +54,10 @@ class Batuta:
         self._max_payload = max_payload
         self.schedules = Schedules(backend.schedules, lambda ref: self._handle(ref, None))
         """Schedules: made, changed, paused, triggered."""
+        self.letters = Letters(backend.letters)
+        """Dead letters: listed, grouped, reprocessed, discarded."""
+        self.retention = Retentions(backend.retention)
+        """How long closed runs are kept."""
 
     async def __aenter__(self) -> Self:
         await self._opening()
@@ -246,15 +253,29 @@ class Batuta:
         jobs: Sequence[object] = (),
         queues: Sequence[str | Queue] = ("default",),
         schedules: Sequence[Schedule] = (),
+        on_dead_letter: Callable[[DeadLetter], Any] | None = None,
+        retention: Sequence[Retention] = (),
+        middleware: Sequence[Middleware] = (),
         **settings: Any,
     ) -> AbstractAsyncContextManager[Any]:
         """A worker for these workflows, activities and jobs (functions, or instances with decorated methods).
 
         `queues` are names, or `Queue(...)` with limits that are set when it starts. `schedules` are made when it starts
-        if they are not there, and replaced if they are others. It runs while its context is open. `settings` are those
-        of `batuta.settings.Settings`.
+        if they are not there, and replaced if they are others; so are the rules of `retention`. `on_dead_letter` is
+        called with each dead letter that this worker makes, after that is durable; a sync function in a thread.
+        `middleware` is around what it executes, inside of that of `connect`. It runs while its context is open.
+        `settings` are those of `batuta.settings.Settings`.
         """
-        return self._backend.worker(workflows, [*activities, *jobs], queues, schedules, **settings)
+        return self._backend.worker(
+            workflows,
+            [*activities, *jobs],
+            queues,
+            schedules,
+            on_dead_letter=on_dead_letter,
+            retention=retention,
+            middleware=middleware,
+            **settings,
+        )
 
 
 class Deferred:

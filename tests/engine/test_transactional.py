@@ -7,7 +7,6 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
@@ -344,8 +343,9 @@ async def test_what_is_wrong_in_it_fails_by_name_and_leaves_nothing(till: Till) 
     def beats(number: int) -> None:
         heartbeat(1)
 
-    wrong = {name: till.activity(name, body) for name, body in
-             {"later": later, "bounces": bounces, "saves": saves}.items()}
+    wrong = {
+        name: till.activity(name, body) for name, body in {"later": later, "bounces": bounces, "saves": saves}.items()
+    }
     fine = till.activity("fine", beats)
 
     @workflow
@@ -425,7 +425,9 @@ async def awaited() -> None: ...
 def plain() -> None: ...
 
 
-async def test_the_wrong_kind_of_function_is_refused_when_the_worker_is_made(sqlite_url: str, postgres_url: str) -> None:
+async def test_the_wrong_kind_of_function_is_refused_when_the_worker_is_made(
+    sqlite_url: str, postgres_url: str
+) -> None:
     async with connect(sqlite_url) as client:
         with pytest.raises(InvalidInput, match=r"'awaited' is transactional and `async def`.*`def`"):
             client.worker(activities=[awaited])

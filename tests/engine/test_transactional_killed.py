@@ -24,7 +24,13 @@ from batuta.testing import crash_sweep
 from batuta.verify import verify
 from tests.engine.till import PATIENCE, Till, go, till_on
 
-OURS = {"transaction.begun", "transaction.turned", "transaction.written", "transaction.committed", "transaction.durable"}
+OURS = {
+    "transaction.begun",
+    "transaction.turned",
+    "transaction.written",
+    "transaction.committed",
+    "transaction.durable",
+}
 COUNT = 6
 
 
@@ -138,11 +144,11 @@ async def live(till: Till, moments: set[int]) -> Killer:
 
 
 async def check(till: Till, workflows: Sequence[Any]) -> None:
-    found = []
+    found: list[int] = []
     for run in (await till.store.list_runs(RunFilter(kind=RunKind.WORKFLOW), None, 1000)).runs:
-        for entry in await till.store.journal(run.run_id):
-            if entry.kind is EntryKind.ACTIVITY_DONE and (body := decode_body(entry)).name == "book":
-                found.append(int(bytes(body.value)) - 1)  # type: ignore[arg-type]  # it has one
+        entries = await till.store.journal(run.run_id)
+        answers = [decode_body(entry) for entry in entries if entry.kind is EntryKind.ACTIVITY_DONE]
+        found += [int(bytes(one.value)) - 1 for one in answers if one.name == "book"]  # type: ignore[arg-type]  # it has one
     assert await till.rows() == sorted(found) == [1, 2, 4, 5]
     notes = await till.store.list_runs(RunFilter(kind=RunKind.JOB), None, 1000)
     assert sorted(run.id for run in notes.runs) == ["note-1", "note-2", "note-4", "note-5"]
@@ -252,7 +258,11 @@ def _work(url: str, plan: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"BATUTA_FAILPOINT": plan}
     return subprocess.run(
         [sys.executable, "-c", WORKS, url, str(COUNT)],
-        env=environment, capture_output=True, text=True, timeout=PATIENCE * 2, check=False,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE * 2,
+        check=False,
     )
 
 

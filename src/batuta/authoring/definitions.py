@@ -57,6 +57,7 @@ class Workflow(Generic[P, R]):
         name: str | None = None,
         version: str = "",
         continue_after: int = CONTINUE_AFTER,
+        dead_letter: bool = False,
     ) -> None:
         if not inspect.iscoroutinefunction(fn):
             raise InvalidInput(f"workflow {fn.__qualname__!r} must be defined with `async def`")
@@ -67,6 +68,8 @@ class Workflow(Generic[P, R]):
         if continue_after < 1:
             raise InvalidInput(f"continue_after={continue_after!r} must be a number of journal entries, at least 1")
         self.continue_after = continue_after
+        self.dead_letter = dead_letter
+        """Whether a run that fails with an error of its own code is a dead letter, too."""
         self.codec = Codec(fn, f"workflow {self.name!r}")
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
@@ -254,19 +257,26 @@ def _check_for_store(name: str, options: ActivityOptions, *, process: bool = Fal
 def workflow(fn: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
 @overload
 def workflow(
-    *, name: str | None = None, version: str = "", continue_after: int = CONTINUE_AFTER
+    *, name: str | None = None, version: str = "", continue_after: int = CONTINUE_AFTER, dead_letter: bool = False
 ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Workflow[P, R]]: ...
 def workflow(
-    fn: Any = None, /, *, name: str | None = None, version: str = "", continue_after: int = CONTINUE_AFTER
+    fn: Any = None,
+    /,
+    *,
+    name: str | None = None,
+    version: str = "",
+    continue_after: int = CONTINUE_AFTER,
+    dead_letter: bool = False,
 ) -> Any:
     """Make an async function a workflow. Register it by giving it to a worker.
 
     A run of a workflow with a `version` is only taken by workers that have that version. `continue_after` journal
-    entries set `info().continue_hint`.
+    entries set `info().continue_hint`. A run whose activity has failed for good, and which fails with that, is a dead
+    letter; with `dead_letter`, so is one that fails with an error of the workflow's own.
     """
 
     def decorate(fn: Callable[P, Coroutine[Any, Any, R]]) -> Workflow[P, R]:
-        return Workflow(fn, name, version, continue_after)
+        return Workflow(fn, name, version, continue_after, dead_letter)
 
     return decorate if fn is None else decorate(fn)
 

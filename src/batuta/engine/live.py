@@ -22,6 +22,7 @@ from batuta.engine.completion import Completion
 from batuta.engine.effects import add_effects
 from batuta.engine.held import Holding, reopen
 from batuta.engine.host import Host
+from batuta.engine.letters import add_letter, letter_of
 from batuta.engine.logs import emit
 from batuta.engine.machine import Machine, RunIdentity
 from batuta.engine.outside import answered_early
@@ -33,7 +34,7 @@ from batuta.engine.waiting import is_at_work, is_owed, next_wake, only_waits, pi
 from batuta.errors import InvalidInput, OutcomeUnknown, WorkflowBroken
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
-from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, encode_entry
+from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, encode_entry
 from batuta.journal.records import Attempt, Change, Message, MessageKind, Move, NewRun, Refusal
 from batuta.journal.states import CLOSED, RunState
 
@@ -46,6 +47,7 @@ log = logging.getLogger("batuta.engine")
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 _DONE, _FAILED, _UPDATE = EntryKind.ACTIVITY_DONE, EntryKind.ACTIVITY_FAILED, EntryKind.UPDATE
 _ACTIVITY, _CANCEL = CommandKind.ACTIVITY, CommandKind.CANCEL
+_RUN_FAILED = RunState.FAILED
 
 _LACK_SECONDS = 5
 _UNKNOWN_START = "the run may or may not have been started: start it again with the same id"
@@ -64,8 +66,9 @@ class LiveRun:
     """As a CallRun says."""
 
     __slots__ = tuple(
-        "_again _crc _held_up _host _kept alarm backlog calls change completion deadline durable effects epoch "
-        "head holding identity lacking last leaving machine parent patient reading ready run_id seen starting workflow".split()
+        "_again _crc _held_up _host _kept alarm backlog calls change completion created_at deadline durable effects "
+        "epoch head holding identity lacking last leaving machine parent patient reading ready run_id seen starting "
+        "workflow".split()
     )
 
     def __init__(self, host: Host, workflow: Workflow[..., Any], identity: RunIdentity, epoch: int) -> None:
@@ -76,6 +79,8 @@ class LiveRun:
         self.epoch = epoch
         self.head = self.durable = -1
         self.deadline: int | None = None
+        self.created_at = 0
+        """Known of one that was claimed."""
         self.parent: tuple[RunId, int] | None = None
         """Its run id, and the command that began this run."""
         self.machine = Machine(workflow, identity)
@@ -108,6 +113,11 @@ class LiveRun:
     def executor(self) -> Executor:
         return self._host.executor
 
+    @property
+    def facts(self) -> tuple[str, str, StartInfo | None]:
+        """Its id, its queue, and what it was started with, when it is known."""
+        return self.identity.id, self.identity.queue, getattr(self.machine, "start", None)
+
     # -- coming into memory
 
     def begin(self, new: NewRun, body: Body) -> None:
@@ -135,6 +145,8 @@ class LiveRun:
             body.start.fingerprint = self.workflow.fingerprint
             body.start.python = PYTHON
             body.start.max_payload = self._host.settings.max_payload
+            if self._host.begins is not None:
+                self._host.begins(self, body.start)
 
     def restore(self, entries: Sequence[Entry]) -> Replay:
         """A replay of these entries; run it, then `resume`."""
@@ -305,7 +317,10 @@ class LiveRun:
         machine = self.machine
         outcome = machine.outcome
         if outcome is not None:
-            self.move(closing_move(self, outcome))
+            move = closing_move(self, outcome)
+            if move.state is _RUN_FAILED:
+                add_letter(self, outcome)
+            self.move(move)
             return
         if self.reading:
             return
@@ -465,6 +480,8 @@ class LiveRun:
             machine.logs = emit(machine.logs, self.durable + 1, self.identity.id)
         if change.effects is not None:
             tell_answers(self._host.waiters.answers, self.identity.chain_id, change.effects)
+            if change.effects.letter is not None:
+                self._host.letters.arrived(letter_of(self, change, change.effects.letter))
         if self.starting is not None:
             failpoint("start.after_commit")
             if not self.starting.done():  # the starter may have been cancelled; the run goes on

@@ -20,12 +20,16 @@ from batuta.authoring.backend import (
     StartRequest,
     as_datetime,
 )
-from batuta.authoring.definitions import Workflow, code_of
+from batuta.authoring.definitions import Workflow
 from batuta.authoring.enqueueing import JobRequest
+from batuta.authoring.middleware import Middleware, check_middleware
 from batuta.authoring.queues import Queue, QueueInfo
+from batuta.authoring.retention import Retention
 from batuta.authoring.schedules import Schedule
 from batuta.authoring.tokens import AttemptRef
-from batuta.clock import SECOND, Clock, SystemClock
+from batuta.clock import Clock, SystemClock
+from batuta.engine.alerts import Hook
+from batuta.engine.around import around_of
 from batuta.engine.closing import close_from_outside
 from batuta.engine.committer import MustQueue
 from batuta.engine.completing import Completing
@@ -35,10 +39,12 @@ from batuta.engine.following import last_of_chain
 from batuta.engine.guests import Entering
 from batuta.engine.queues import change_limits, queue_info
 from batuta.engine.relations import CANCEL_AGAIN
-from batuta.engine.rows import expiry, small
+from batuta.engine.reprocessing import NativeLetters
+from batuta.engine.retention import NativeRetention
 from batuta.engine.session import Session
 from batuta.engine.slots import Plan
 from batuta.engine.starter import Starter, until_known
+from batuta.engine.starts import new_run, unowned_run
 from batuta.engine.takers import needs_taker, why_held, why_nobody_takes
 from batuta.engine.talking import Messenger, as_message
 from batuta.engine.timetable import NativeSchedules
@@ -54,8 +60,8 @@ from batuta.errors import (
     WorkflowBroken,
 )
 from batuta.failpoints import failpoint
-from batuta.ids import RunId, new_message_id, new_run_id, seed_of
-from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, decode_body
+from batuta.ids import RunId, new_message_id
+from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, decode_body
 from batuta.journal.failures import Failure
 from batuta.journal.records import Attempt, IfExists, Message, MessageKind, NewRun, Run, RunFilter, StartOutcome
 from batuta.journal.states import CLAIMABLE, CLOSED, RunState
@@ -66,6 +72,9 @@ from batuta.settings import Settings
 class NativeBackend:
     """Implements `authoring.backend.Backend` on a store."""
 
+    _middleware: Sequence[Middleware] = ()
+    """Around everything that its workers do."""
+
     def __init__(self, store: Store, clock: Clock | None = None) -> None:
         self._store = store
         self._clock = clock or SystemClock()
@@ -75,11 +84,13 @@ class NativeBackend:
         self._completing = Completing(store)
         self._messenger = Messenger(store, self._waiters, self._code_here)
         self.schedules = NativeSchedules(store, unowned_run)
+        self.letters = NativeLetters(store, lambda: "somebody")
+        self.retention = NativeRetention(store, self._clock.monotonic)
 
     # -- starting
 
     async def start(self, request: StartRequest) -> RunRef:
-        new, body = _new_run(request)
+        new, body = new_run(request)
         if request.signal is None and (here := await self._start_here(new, body)) is not None:
             return here
         new.start = json.encode(body).decode()
@@ -159,6 +170,9 @@ class NativeBackend:
         activities: Sequence[object],
         queues: Sequence[str | Queue],
         schedules: Sequence[Schedule] = (),
+        on_dead_letter: Hook | None = None,
+        retention: Sequence[Retention] = (),
+        middleware: Sequence[Middleware] = (),
         **settings: Any,
     ) -> Worker:
         chosen = Settings.from_env(**settings)
@@ -172,6 +186,9 @@ class NativeBackend:
             self._workers,
             self._waiters,
             self._plans(schedules),
+            on_dead_letter=on_dead_letter,
+            retention=retention,
+            around=around_of([*self._middleware, *check_middleware(middleware)]),
         )
 
     def _plans(self, schedules: Sequence[Schedule]) -> dict[str, Plan]:
@@ -322,40 +339,6 @@ class NativeBackend:
 
     async def count_runs(self, where: RunFilter) -> int:
         return await self._store.count_runs(where)
-
-
-def _new_run(request: StartRequest) -> tuple[NewRun, Body]:
-    run_id = new_run_id()
-    key_base = str(run_id)
-    new = NewRun(
-        run_id=run_id,
-        id=request.id if request.id is not None else key_base,
-        name=request.workflow,
-        queue=request.queue,
-        priority=request.priority,
-        delay=round(request.delay * SECOND),
-        timeout=round((request.timeout or 0) * SECOND),
-        execution_timeout=round((request.execution_timeout or 0) * SECOND),
-        version=request.version,
-        code=code_of(request.workflow, request.version),
-        tags=small(request.tags, "option 'tags'") if request.tags else "{}",
-        memo=small(request.memo, "option 'memo'") if request.memo is not None else "null",
-        flow_key=request.key,
-        if_exists=request.if_exists,
-    )
-    new.expires = expiry(request.expires, new.delay)
-    start = StartInfo(request.workflow, seed_of(run_id), key_base, version=request.version, timeout=new.timeout)
-    start.execution_timeout = new.execution_timeout
-    if request.retry is not None:
-        start.retry = Raw(json.encode(request.retry))
-    return new, Body(value=Raw(request.input), start=start)
-
-
-def unowned_run(request: StartRequest) -> NewRun:
-    """The run of a start, with its start message."""
-    new, body = _new_run(request)
-    new.start = json.encode(body).decode()
-    return new
 
 
 _NOT_OWNED = (IfExists.RESTART, IfExists.RENEW)

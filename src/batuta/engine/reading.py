@@ -16,6 +16,7 @@ from batuta.engine.relations import cancel_input, child_input
 from batuta.engine.waiters import Answers
 from batuta.errors import UpdateRejected, WorkflowBroken
 from batuta.ids import RunId
+from batuta.journal.coded import refuse_coded
 from batuta.journal.entries import Body, Command, EntryKind, decode_body
 from batuta.journal.records import Change, Effects, Message, MessageKind, Output, OutputKind
 
@@ -56,6 +57,7 @@ def as_input(run: LiveRun, message: Message) -> Input | None:
 
 
 def _readable(message: Message) -> Input:
+    refuse_coded(message.body, f"message {message.message_id!r}")
     kind = EntryKind.UPDATE if message.kind is MessageKind.UPDATE else EntryKind.SIGNAL
     return kind, Body(name=message.name, value=Raw(message.body.encode()), message_id=message.message_id)
 
@@ -108,9 +110,7 @@ class Redo:
     With `then` it is not done again: that is called instead.
     """
 
-    def __init__(
-        self, change: Change, effects: Sequence[Effect], then: Callable[[], None] | None = None
-    ) -> None:
+    def __init__(self, change: Change, effects: Sequence[Effect], then: Callable[[], None] | None = None) -> None:
         self.inputs: list[Input] = [(entry.kind, decode_body(entry)) for entry in change.entries]
         self.times = [entry.at for entry in change.entries]
         taken = {body.message_id for _, body in self.inputs}

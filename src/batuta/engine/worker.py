@@ -11,11 +11,15 @@ from typing import Any, Self
 
 from batuta.authoring.definitions import Activity, Place, Workflow, activities_of, by_code
 from batuta.authoring.queues import Queue
+from batuta.authoring.retention import Retention
 from batuta.clock import Clock
+from batuta.engine.alerts import Alerts, Hook
+from batuta.engine.around import Around, around_runs
 from batuta.engine.collector import tune_collector
 from batuta.engine.committer import STORE_FAILED
 from batuta.engine.jobs import job_workflows
 from batuta.engine.queues import declared_queues, set_limits
+from batuta.engine.retention import declared_retention, set_retention
 from batuta.engine.routes import routed_calls
 from batuta.engine.schedules import reconcile
 from batuta.engine.session import Session
@@ -43,10 +47,17 @@ class Worker:
         crew: list[Worker],
         waiters: Waiters,
         plans: Mapping[str, Plan],
+        on_dead_letter: Hook | None = None,
+        retention: Sequence[Retention] = (),
+        around: Around | None = None,
     ) -> None:
-        self._plans = plans
+        self.letters = Alerts(on_dead_letter)
+        self._plans, self._around = plans, around
+        self._retention = declared_retention(retention)
         self._activities = _activities_by_name(activities)
-        self.code = by_code(workflows) | routed_calls(self._activities) | job_workflows(self._activities)
+        self.code = (
+            around_runs(by_code(workflows), around) | routed_calls(self._activities) | job_workflows(self._activities)
+        )
         if isinstance(queues, str) or not queues:
             raise InvalidInput(f"queues={queues!r} must be a list of queue names, such as ['default']")
         self._declared = declared_queues(queues)
@@ -80,6 +91,7 @@ class Worker:
             tune_collector()
         await reconcile(self._store, self._plans)
         await set_limits(self._store, self._declared.values())
+        await set_retention(self._store, self._retention)
         session = self._new_session()
         await session.open()
         self.session = session
@@ -103,6 +115,7 @@ class Worker:
         if self._closing is not None:
             try:
                 await self._closing.close(self._settings.grace if grace is None else grace)
+                await self.letters.close()
             finally:
                 self._closing = None
 
@@ -122,6 +135,8 @@ class Worker:
             self._clock,
             self._lost,
             self._waiters,
+            self.letters,
+            self._around,
         )
 
     def _lost(self, why: str) -> None:

@@ -18,7 +18,7 @@ from typing import Protocol
 
 from batuta.errors import BatutaError
 from batuta.ids import RunId
-from batuta.journal.acts import Act, Recorded
+from batuta.journal.acts import Act, ActFilter, Recorded
 from batuta.journal.entries import Entry
 from batuta.journal.forks import Fork
 from batuta.journal.letters import DeadLetter, GroupPage, LetterFilter, LetterPage
@@ -48,6 +48,9 @@ from batuta.journal.states import RunState
 
 ForkOutcome = Run | BatutaError
 """The new run, or why there is none."""
+
+SEALED = -2
+"""In place of an epoch: the run has messages that cannot be read here."""
 
 
 class Heart(Protocol):
@@ -129,9 +132,9 @@ class Transaction(Protocol):
         self, worker_id: str, change: Change, may_leave: Callable[[Sequence[Refusal]], None]
     ) -> Verdict | list[Refusal]:
         """Write the change as `Store.commit` does, and commit. The fence is tested last: until then no row of a run is
-        locked. A verdict: all of it was rolled back; REFUSED also when the change is there already, for that was written
-        in another transaction. `may_leave` is asked about refusals before the commit; what it
-        raises is raised, and all of it is rolled back.
+        locked. A verdict: all of it was rolled back; REFUSED also when the change is there already, for it was written
+        by another transaction. `may_leave` is asked about refusals before the commit; what it raises is raised, and
+        nothing is committed.
 
         Raises OutcomeUnknown when it may or may not be durable; TransactionEnded when the code has ended it by itself;
         any other error of the database: it was rolled back.
@@ -236,8 +239,9 @@ class Store(Protocol):
 
         Nothing from a paused queue. From one with limits only what keeps them, whatever other workers do at the same
         time; what nobody owns any more, because its worker died or handed it back, does not count. While more is due
-        than can be taken, at each priority half of what is taken from a queue goes to its flow keys in turn: a key with
-        many runs does not keep others waiting.
+        than can be taken, at each priority three of four that are taken from a queue are those of flow keys in turn, by
+        how few of each were taken of late; the fourth is the longest due. A key with many runs does not keep others
+        waiting.
         Suspects (2 deaths or more) are claimed one at a time: only when the worker owns none, and one at most.
         """
         ...
@@ -251,7 +255,9 @@ class Store(Protocol):
         ...
 
     async def unread(self, run_ids: Sequence[RunId]) -> dict[RunId, tuple[int, list[Message]]]:
-        """For each run its epoch (-1 when it is closed) and the unread messages of its chain, by number."""
+        """For each run its epoch (-1 when it is closed) and the unread messages of its chain, by number.
+
+        Where there are some that cannot be read: SEALED, and none. Its tape says why."""
         ...
 
     async def load(self, run_id: RunId) -> Tape:
@@ -344,23 +350,40 @@ class Store(Protocol):
 
     # -- retention
 
-    async def set_retention(self, rule: Retention, act: Act | None = None) -> None:
-        """Add the rule, or replace the one of its name and state."""
+    async def set_retention(self, rule: Retention, act: Act | None = None) -> bool:
+        """Add the rule, or replace the one of its name and state. False when it is there already."""
+        ...
+
+    async def drop_retention(self, name: str, state: str, act: Act | None = None) -> bool:
+        """Take a rule away. False when there is none."""
         ...
 
     async def retention(self) -> list[Retention]:
         """By name and state."""
         ...
 
-    async def prune(self, limit: int, after: RunId | None = None) -> Pruned:
+    async def prune(self, limit: int, after: RunId | None = None, *, dry_run: bool = False) -> Pruned:
         """Look at up to `limit` runs, from the oldest after `after` on, and delete the chains that are closed and whose
-        retention is over, with all that belongs to them. Never waits for a lock, nor holds one for long."""
+        retention is over, with journals, messages, outputs and attempts. The last run of a chain to close decides. Of
+        chains with long journals only some are deleted in one step: at least one, if there is any.
+
+        Children are looked at by themselves. They are kept as long as their parent is open, and a parent as long as
+        any child is there. A chain with an open dead letter is kept, too. Never waits for a lock, nor holds one for
+        long: what another has in hand is left. With `dry_run`: as if, and nothing changes."""
         ...
 
     # -- the audit log
 
     async def audit(self, after: int = 0, limit: int = 1_000) -> list[Recorded]:
         """Those with numbers > after, in order."""
+        ...
+
+    async def audit_head(self) -> tuple[int, str]:
+        """Number and hash of the last row ever written, remembered apart from the rows; (0, "") before the first."""
+        ...
+
+    async def acts(self, where: ActFilter, before: int | None = None, limit: int = 50) -> list[Recorded]:
+        """Those with numbers < before, newest first. `target` is the id of a run, or the name of something else."""
         ...
 
     # -- queues

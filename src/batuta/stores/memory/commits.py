@@ -8,6 +8,7 @@ from batuta.ids import RunId
 from batuta.journal.records import Change, Effects, Move, NewRun, OutputKind, Refusal, Send, Verdict
 from batuta.journal.states import CLOSED, RunState
 from batuta.stores import rules
+from batuta.stores.letters import letter_of
 from batuta.stores.memory.moment import Moment
 from batuta.stores.memory.queues import may_begin_at_once
 from batuta.stores.memory.tables import Row
@@ -110,7 +111,7 @@ class Commit:
             self._moment.hint.due = True  # its owner may take another one now
 
     def _leave(self, row: Row, effects: Effects) -> None:
-        """What the run leaves behind: outputs, and the run that follows it."""
+        """What the run leaves behind: outputs, the run that follows it, or a dead letter."""
         for output in effects.outputs:
             if output.kind is OutputKind.PUBLISHED:
                 row.published[output.name] = output
@@ -120,6 +121,8 @@ class Commit:
                 self._moment.hint.answered.append(row.run.chain_id)
         if effects.successor is not None:
             self._moment.begin(rules.follower(row.run, row.parent_policy, row.run.flow_key, effects.successor))
+        if effects.letter is not None:
+            self._room.letters[row.run.run_id] = letter_of(row.run, effects.letter, self._moment.now)
 
     def _reach_out(self, change: Change, *, again: bool) -> list[Refusal]:
         """Children and sends, also of a change that was written before: those that were taken then are known now."""

@@ -10,9 +10,11 @@ from typing import Any
 
 from batuta.clock import SECOND
 from batuta.journal.records import Hint
+from batuta.stores.flow import Hand
 from batuta.stores.listeners import Listeners
 from batuta.stores.postgres import schema
 from batuta.stores.postgres.address import Address, parse_address
+from batuta.stores.postgres.floors import Floors
 from batuta.stores.postgres.hints import Announcer, Ear, Ticker, channel_of
 from batuta.stores.postgres.session import Hook, Pool, Session, Shift
 from batuta.stores.queries import load_queries
@@ -24,7 +26,6 @@ _POOLED = (
     "second, and a worker that died is noticed when its lease is over"
 )
 
-QUERIES = ("queries.sql", "beyond.sql", "guests.sql", "schedules.sql")
 HEART_PATIENCE_SECONDS = 6.0
 """Much less than a lease: a heartbeat that hangs must be tried again in time."""
 
@@ -46,9 +47,7 @@ class Base:
         self.address = parse_address(url, schema, defaults)
         self.faults: Callable[[str], None] | None = None
         """Testing only: called with "commit" or "claim" when a reply has come; an OSError from it loses the reply."""
-        self._sql = {
-            name: self.address.qualify(text) for name, text in load_queries("batuta.stores.postgres", *QUERIES).items()
-        }
+        self._sql = {name: self.address.qualify(text) for name, text in load_queries("batuta.stores.postgres").items()}
         self._shift = Shift()
         self._pool = Pool(self._new_session, self.address.pool_size)
         self._activity_pools: dict[float, Pool] = {}
@@ -67,8 +66,10 @@ class Base:
         """Names the database; read when a caller's own transaction must be known to be one of it."""
         self._held = False
         """The last claim left something because of a limit: a run that leaves makes room."""
-        self._turns: dict[tuple[str, int], tuple[str, str | None]] = {}
+        self._hands: dict[tuple[str, int], Hand] = {}
         """Where the turns of flow keys stand, by queue and priority: see the SQL about queues."""
+        self._floors = Floors()
+        self._look_again: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
         self._pool.open()
@@ -84,6 +85,8 @@ class Base:
 
     async def close(self) -> None:
         self._is_open = False
+        if self._look_again is not None:
+            self._look_again.cancel()
         await self._announcer.close()
         self._listeners.unbind()
         await self._ear.close()
