@@ -35,8 +35,9 @@ async def in_turns(count: int, is_sqlite: bool) -> tuple[float, float]:
     """The seconds that plain activities took, and transactional ones."""
     write: Activity[[int], int] = write_on_sqlite if is_sqlite else write_on_postgres
     spent = [0.0, 0.0]
+    kinds: tuple[Activity[[int], int], ...] = (plain, write)
     for _ in range(count // SLICE):
-        for which, one in enumerate((plain, write)):
+        for which, one in enumerate(kinds):
             begun = time.perf_counter()
             for number in range(SLICE):
                 await one(number)

@@ -180,7 +180,8 @@ async def test_an_activity_of_another_queue_can_be(till: Till) -> None:
 
 
 async def test_a_signal_that_comes_before_the_last_commit_is_read_and_nothing_is_written_twice(till: Till) -> None:
-    begun, sent, calls = asyncio.Event(), asyncio.Event(), []
+    begun, sent = asyncio.Event(), asyncio.Event()
+    calls: list[int] = []
     last = till.activity("last", calls.append)
 
     @activity

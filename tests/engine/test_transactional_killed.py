@@ -9,8 +9,8 @@ import sqlite3
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -156,22 +156,29 @@ async def check(till: Till, workflows: Sequence[Any]) -> None:
     assert not report.violations, report.violations
 
 
-async def sweep(kind: str, request: pytest.FixtureRequest, tmp_path: Path, step: int) -> Counter[str]:
+async def sweep(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Counter[str]:
     sites: Counter[str] = Counter()
     moment = 1
     while True:
-        url = f"sqlite:///{tmp_path / f'{moment}.db'}"
-        if kind == "postgres":
-            server, template = request.getfixturevalue("postgres_server"), request.getfixturevalue("postgres_template")
-            url = server.create_database(template=template)
-        async with till_on(kind, url) as till:
-            killer = await live(till, {moment})
-        if kind == "postgres":
-            server.drop_database(url)
+        with database(kind, request, tmp_path / f"{moment}.db") as url:
+            async with till_on(kind, url) as till:
+                killer = await live(till, {moment})
         if not killer.sites:
             return sites
         sites += killer.sites
-        moment += step
+        moment += 1
+
+
+@contextmanager
+def database(kind: str, request: pytest.FixtureRequest, file: Path) -> Iterator[str]:
+    """One for each life."""
+    if kind == "sqlite":
+        yield f"sqlite:///{file}"
+        return
+    server, template = request.getfixturevalue("postgres_server"), request.getfixturevalue("postgres_template")
+    url = server.create_database(template=template)
+    yield url
+    server.drop_database(url)
 
 
 @pytest.mark.timeout(300)
@@ -179,7 +186,7 @@ async def sweep(kind: str, request: pytest.FixtureRequest, tmp_path: Path, step:
 async def test_rows_are_entries_wherever_a_worker_is_killed_on_postgresql(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    sites = await sweep("postgres", request, tmp_path, step=1)
+    sites = await sweep("postgres", request, tmp_path)
     assert set(sites) >= OURS
 
 
@@ -188,7 +195,7 @@ async def test_rows_are_entries_wherever_a_worker_is_killed_on_postgresql(
 async def test_rows_are_entries_wherever_a_worker_is_killed_on_sqlite(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    sites = await sweep("sqlite", request, tmp_path, step=1)
+    sites = await sweep("sqlite", request, tmp_path)
     assert set(sites) >= OURS
 
 

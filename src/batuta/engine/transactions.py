@@ -7,6 +7,7 @@ import contextvars
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from batuta import failpoints
@@ -235,9 +236,13 @@ class _Attempt:
         """Its place is free when its code has really ended."""
         plain = self._plain
         if plain is not None and plain.begun and not plain.ended.done():
-            plain.ended.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._executor.vacate, self._call))
+            plain.ended.add_done_callback(self._leave_from_thread)
         else:
             self._executor.vacate(self._call)
+
+    def _leave_from_thread(self, _: Future[None]) -> None:
+        with suppress(RuntimeError):  # the worker and its loop may be gone
+            self._loop.call_soon_threadsafe(self._executor.vacate, self._call)
 
 
 class _Plain:

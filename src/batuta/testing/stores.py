@@ -28,7 +28,7 @@ class _PlainWriter(Writer):
     """Writes where it is asked to: nobody else does, and a thread would make the order of events a matter of chance."""
 
     async def write(self, work: Callable[[sqlite3.Cursor], T], *, small: bool = False, aside: bool = False) -> T:
-        while not self._try_enter():  # an activity has its transaction open
+        while not self._try_enter():  # noqa: ASYNC110 - an activity has its transaction open, for a moment
             await asyncio.sleep(0)
         result = self._work(work)
         self._commit()
