@@ -59,6 +59,7 @@ def _latency(full: bool) -> Group:
     return (
         Part("W1", "limit", seconds=1.5, also="W3"),
         Part("W1", "batuta", steps=1000, seconds=1.5),
+        Part("W1-once", "batuta", steps=1000, seconds=2.0),
         Part("W3", "batuta", runs=200, seconds=1.5),
         Part("W1", "dbos", steps=1000 if full else 300),
         Part("W3", "dbos", runs=200),

@@ -132,8 +132,9 @@ class Transaction(Protocol):
         self, worker_id: str, change: Change, may_leave: Callable[[Sequence[Refusal]], None]
     ) -> Verdict | list[Refusal]:
         """Write the change as `Store.commit` does, and commit. The fence is tested last: until then no row of a run is
-        locked. A verdict: all of it was rolled back. `may_leave` is asked about refusals before the commit; what it
-        raises is raised, and all of it is rolled back.
+        locked. A verdict: all of it was rolled back; REFUSED also when the change is there already, for it was written
+        by another transaction. `may_leave` is asked about refusals before the commit; what it raises is raised, and
+        nothing is committed.
 
         Raises OutcomeUnknown when it may or may not be durable; TransactionEnded when the code has ended it by itself;
         any other error of the database: it was rolled back.
