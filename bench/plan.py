@@ -45,6 +45,7 @@ def plan(full: bool) -> list[Group]:
         _recovery(full),
         _many(full),
         _finished(full),
+        _around(full),
         _long(),
         *_big(),
         *_kin(),
@@ -95,6 +96,10 @@ def _many(full: bool) -> Group:
 def _finished(full: bool) -> Group:
     empty = Part("W2-empty", "batuta", measure="W2", runs=1000, steps=5, seconds=2.0, rounds=ROUNDS if full else 3)
     return (empty, replace(empty, workload="W2-finished", finished_runs=1_000_000 if full else 100_000))
+
+
+def _around(full: bool) -> Group:
+    return (Part("W2-around", "batuta", steps=5, seconds=6.0, rounds=ROUNDS if full else 3),)
 
 
 def _big() -> list[Group]:

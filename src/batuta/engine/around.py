@@ -15,9 +15,9 @@ from batuta.authoring.context import current_runtime
 from batuta.authoring.definitions import Activity, Place, Workflow
 from batuta.authoring.middleware import ActivityCall, Middleware, Proceed, RunCall, Start, check_middleware
 from batuta.authoring.starting import check_headers
-from batuta.engine.headers import headers_of, put_headers
+from batuta.engine.headers import put_headers
 from batuta.engine.jobs import JobWorkflow
-from batuta.engine.routes import RoutedCall, caller_of
+from batuta.engine.routes import RoutedCall
 from batuta.journal.entries import StartInfo
 
 if TYPE_CHECKING:
@@ -43,15 +43,17 @@ class Around:
         self.ears = [one for one in found if _overrides(one, "event")]
 
     def begins(self, run: LiveRun, start: StartInfo) -> None:
-        """A run's first turn is about to be made: its first entry keeps what is added here."""
-        id, queue, _ = run.facts
-        told = Start(
-            name=run.workflow.name, kind=kind_of(run.workflow), id=id, queue=queue, tags={}, headers=headers_of(start)
-        )
+        """The first turn of a run is about to be made: its first entry keeps what is added here."""
+        if start.trace or start.headers:
+            return
+        id, queue = run.named
+        headers: dict[str, str] = {}
+        told = Start(name=run.workflow.name, kind=kind_of(run.workflow), id=id, queue=queue, tags={}, headers=headers)
         try:
             for begin in self.begin:
                 begin(told)
-            put_headers(start, check_headers(told.headers))
+            if headers:
+                put_headers(start, check_headers(headers))
         except Exception:
             log.exception("middleware failed at the beginning of run %s, which begins without it", id)
 
@@ -124,14 +126,14 @@ def _around_activity(
     body = {Place.LOOP: _on_loop, Place.THREAD: _in_thread, Place.PROCESS: _in_process}[activity.place]
     fn, only = activity.fn, handlers[0] if len(handlers) == 1 else None
 
+    # No coroutine of its own, nor has `_on_loop` one: each would cost every attempt.
     @functools.wraps(fn)
-    async def around(*args: Any, **kwargs: Any) -> Any:
+    def around(*args: Any, **kwargs: Any) -> Awaitable[Any]:
         attempt = cast("Call", current_activity.get())
-        call = _described(attempt, args, kwargs)
+        start = attempt.run.started_with
+        call = ActivityCall(attempt, args, kwargs, start.trace, start.headers)
         innermost = functools.partial(body, executor, fn, attempt, call)
-        if only is not None:
-            return await only(call, innermost)
-        return await chained(handlers, call, innermost)
+        return only(call, innermost) if only is not None else chained(handlers, call, innermost)
 
     codec, twin = activity.codec, activity.with_options()
     twin.fn = around
@@ -139,30 +141,20 @@ def _around_activity(
     return twin
 
 
-def _described(attempt: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ActivityCall:
-    run, name = attempt.run, attempt.pending.name
-    id, queue, start = run.facts
-    assert start is not None  # noqa: S101 - it has begun: it calls something
-    run_id, seq, kind = run.run_id, attempt.seq, "activity"
-    if run.is_call:
-        caller = caller_of(start)
-        if caller is not None:
-            id, run_id, seq = caller.id, caller.run_id, caller.seq
-        else:
-            kind = "job"
-    return ActivityCall(
-        name, attempt.attempt, id, run_id, kind, queue, start.headers, start.trace, args, kwargs, seq, attempt
-    )
+def _on_loop(executor: Executor, fn: Callable[..., Any], _attempt: Call, call: ActivityCall) -> Awaitable[Any]:
+    if executor.may_act():  # asked where the effect begins: the middleware may have waited for long
+        found: Awaitable[Any] = fn(*call.args, **call.kwargs)
+        return found
+    return _when_permitted(executor, fn, call)
 
 
-async def _on_loop(executor: Executor, fn: Callable[..., Any], _attempt: Call, call: ActivityCall) -> Any:
-    if not executor.may_act():  # asked where the effect begins: the middleware may have waited for long
-        await executor.permission()
+async def _when_permitted(executor: Executor, fn: Callable[..., Any], call: ActivityCall) -> Any:
+    await executor.permission()
     return await fn(*call.args, **call.kwargs)
 
 
-async def _in_thread(executor: Executor, fn: Callable[..., Any], attempt: Call, call: ActivityCall) -> Any:
-    return await executor.in_thread(attempt, fn, call.args, call.kwargs, contextvars.copy_context())
+def _in_thread(executor: Executor, fn: Callable[..., Any], attempt: Call, call: ActivityCall) -> Awaitable[Any]:
+    return executor.in_thread(attempt, fn, call.args, call.kwargs, contextvars.copy_context())
 
 
 async def _in_process(executor: Executor, _fn: Callable[..., Any], attempt: Call, _call: ActivityCall) -> Any:
@@ -175,7 +167,8 @@ async def _in_process(executor: Executor, _fn: Callable[..., Any], attempt: Call
 
 def as_start(request: Any) -> Start:
     """What middleware sees of a request. It changes the request's own headers and tags."""
-    request.headers, request.tags = dict(request.headers), dict(request.tags)
+    if request.headers or request.tags:
+        request.headers, request.tags = dict(request.headers), dict(request.tags)
     is_job = hasattr(request, "job")
     return Start(
         name=request.job if is_job else request.workflow,
