@@ -95,6 +95,7 @@ def _opening(
                 jobs=worker.jobs,
                 queues=worker.queues,
                 schedules=worker.schedules,
+                retention=worker.retention,
                 middleware=worker.middleware,
                 **settings,
             ):

@@ -9,10 +9,14 @@ from urllib.parse import unquote, urlsplit
 from batuta.authoring.middleware import Middleware, check_middleware
 from batuta.authoring.names import check_name
 from batuta.client import Batuta
-from batuta.errors import InvalidURL
+from batuta.codecs import Compression, Encryption, Keys, PayloadCodec
+from batuta.errors import InvalidInput, InvalidURL
 from batuta.journal.store import Store
 from batuta.settings import Settings
 
+Codecs = PayloadCodec | Sequence[PayloadCodec] | None
+
+_YES, _NO = frozenset({"1", "true", "yes", "on"}), frozenset({"", "0", "false", "no", "off"})
 _FROM_ENVIRONMENT = ("schema", "direct_url", "statement_timeout", "lock_timeout")
 
 
@@ -21,17 +25,21 @@ def connect(
     *,
     namespace: str | None = None,
     migrate: bool = True,
+    codec: Codecs = None,
     middleware: Sequence[Middleware] = (),
 ) -> Batuta:
     """A client for the database at `url`: `sqlite:///file.db`, `postgresql://...` or `memory://`.
 
     Without a URL, BATUTA_DATABASE_URL is used, else `sqlite:///batuta.db`. The schema is created or brought up to
-    date when the context is entered, unless `migrate` is False. `middleware` is around what this client starts, and
-    what its workers execute.
+    date when the context is entered, unless `migrate` is False.
+    `codec`: what payloads go through on their way into the database, one or several in their order, such as
+    `[Compression(), Encryption(keys)]` of `batuta.codecs`. Without it, BATUTA_COMPRESS and BATUTA_KEYS (or
+    BATUTA_KEYS_FILE) say so; `[]` is none whatever they say.
+    `middleware` is around what this client starts, and what its workers execute.
     """
     from batuta.engine.outgoing import backend_for  # here: `batuta --help` has no use for an engine
 
-    store = store_for(url, namespace=namespace)
+    store = store_for(url, namespace=namespace, codec=codec)
 
     async def opening() -> None:
         if migrate:
@@ -47,8 +55,45 @@ def connect(
     return Batuta(backend, opening, closing, Settings.from_env().max_payload)
 
 
-def store_for(url: str | None = None, *, namespace: str | None = None) -> Store:
+def store_for(url: str | None = None, *, namespace: str | None = None, codec: Codecs = None) -> Store:
     """The store that a URL names, not opened. Raises InvalidURL, MissingExtra."""
+    return with_codecs(_plain_store(url, namespace), codec)
+
+
+def with_codecs(store: Store, codec: Codecs = None) -> Store:
+    """The same store, with payloads that go through these codecs: as `connect` reads it."""
+    codecs = _codecs(codec)
+    if not codecs:
+        return store
+    from batuta.stores.coded import coded
+
+    return coded(store, codecs)
+
+
+def _codecs(given: Codecs) -> Sequence[PayloadCodec]:
+    if given is None:
+        return _codecs_from_env()
+    return [given] if isinstance(given, PayloadCodec) else list(given)
+
+
+def _codecs_from_env() -> list[PayloadCodec]:
+    found: list[PayloadCodec] = []
+    if _says_yes("BATUTA_COMPRESS"):
+        found.append(Compression())
+    keys = Keys.from_env()
+    if keys is not None:
+        found.append(Encryption(keys))
+    return found
+
+
+def _says_yes(variable: str) -> bool:
+    text = os.environ.get(variable, "").strip().lower()
+    if text not in _YES | _NO:
+        raise InvalidInput(f"{variable}={text!r} must be 1 or 0")
+    return text in _YES
+
+
+def _plain_store(url: str | None, namespace: str | None) -> Store:
     url = url or os.environ.get("BATUTA_DATABASE_URL") or "sqlite:///batuta.db"
     namespace = check_name(namespace or os.environ.get("BATUTA_NAMESPACE") or "default", "namespace")
     match urlsplit(url).scheme:

@@ -20,6 +20,7 @@ BatutaError
 ├── RunMoved                    the run is not any more as it was when it was looked at
 ├── LetterResolved              the dead letter was reprocessed or discarded before
 ├── TransactionFailed           the caller's own transaction had failed before
+├── TransactionEnded            the transaction of an activity was ended before the activity was
 ├── RunNotCompleted             awaiting a result that will not come
 │   ├── RunFailed · RunCancelled · RunTerminated · RunTimedOut
 ├── ActivityError               raised into workflow code
@@ -39,6 +40,8 @@ BatutaError
 ├── NonRetryable                raised by an activity: do not try again
 ├── WorkflowBroken              a run is parked; it is not the caller's fault and not lost
 │   ├── Nondeterministic · Forbidden · Spins · WaitsForNothing
+├── PayloadSealed               a payload cannot be read: its key or codec is not here
+│   └── PayloadDamaged          it was changed or moved, or was not encrypted and must be
 ├── StoreError
 │   ├── StoreUnavailable (StoreFull) · OutcomeUnknown · BadData · StoreFailed · SchemaMismatch
 ├── ClientError                 a client was used in a way it cannot be
@@ -250,6 +253,10 @@ class TransactionFailed(BatutaError):
 # -- a result that will not come
 
 
+class TransactionEnded(BatutaError):
+    """The transaction of an activity was ended before the activity was: by its own code, or by the database."""
+
+
 class RunNotCompleted(BatutaError):
     """The run ended without a result. `__cause__` is the error it ended with, if any."""
 
@@ -414,6 +421,19 @@ class Spins(WorkflowBroken):
 
 class WaitsForNothing(WorkflowBroken):
     """The workflow waits, and nothing that could wake it is pending."""
+
+
+# -- payloads that went through a codec
+
+
+class PayloadSealed(BatutaError):
+    """A payload cannot be read: it went through a codec, or was encrypted with a key, that is not here.
+
+    A run of which this is true is parked, and taken up by a worker that can read it. Nothing of it is lost."""
+
+
+class PayloadDamaged(PayloadSealed):
+    """A payload is not what was written: changed, cut short, moved, or not encrypted where it must be."""
 
 
 # -- the store

@@ -26,8 +26,11 @@ from batuta.authoring.jobs import Job, JobCall
 from batuta.authoring.messages import Query, Signal, Update
 from batuta.authoring.middleware import Middleware
 from batuta.authoring.queues import Queue
+from batuta.authoring.retention import Retention
+from batuta.authoring.retention import Retentions as AsyncRetentions
 from batuta.authoring.schedules import Schedule
 from batuta.authoring.schedules import Schedules as AsyncSchedules
+from batuta.connect import Codecs
 from batuta.connect import connect as connect_async
 from batuta.errors import ClientError
 from batuta.ids import RunId
@@ -44,6 +47,7 @@ def connect(
     *,
     namespace: str | None = None,
     migrate: bool = True,
+    codec: Codecs = None,
     middleware: Sequence[Middleware] = (),
 ) -> Client:
     """A blocking client for the database at `url`, which is read as `batuta.connect` reads it.
@@ -52,7 +56,7 @@ def connect(
     interpreter. `middleware` is called in the thread of its event loop, with the context of the caller. Raises
     InvalidURL, MissingExtra.
     """
-    make = partial(connect_async, url, namespace=namespace, migrate=migrate, middleware=middleware)
+    make = partial(connect_async, url, namespace=namespace, migrate=migrate, codec=codec, middleware=middleware)
     make()  # a URL that cannot be used is found here
     place = url or os.environ.get("BATUTA_DATABASE_URL") or ""
     return Client(make, survives_fork=not place.startswith("memory:"))
@@ -179,6 +183,11 @@ class Client:
         """Schedules: made, changed, paused, triggered."""
         return Schedules(self)
 
+    @property
+    def retention(self) -> Retentions:
+        """How long closed runs are kept."""
+        return Retentions(self)
+
     def worker(
         self,
         *,
@@ -187,12 +196,19 @@ class Client:
         jobs: Sequence[object] = (),
         queues: Sequence[str | Queue] = ("default",),
         schedules: Sequence[Schedule] = (),
+        retention: Sequence[Retention] = (),
         **settings: Any,
     ) -> AbstractContextManager[None]:
         """A worker in the client's thread, while the context is open. For development and small programs."""
         home = self._opened()
         worker = home.client.worker(
-            workflows=workflows, activities=activities, jobs=jobs, queues=queues, schedules=schedules, **settings
+            workflows=workflows,
+            activities=activities,
+            jobs=jobs,
+            queues=queues,
+            schedules=schedules,
+            retention=retention,
+            **settings,
         )
         return _Working(home, worker)
 
@@ -257,6 +273,21 @@ class Schedules:
 
     def _ask(self, work: Callable[[AsyncSchedules], Coroutine[Any, Any, T]]) -> T:
         return self._client._ask(lambda client: work(client.schedules))
+
+
+class Retentions:
+    """How long closed runs of a namespace are kept, for blocking code: `client.retention`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    list = blocking(AsyncRetentions.list)
+    set = blocking(AsyncRetentions.set)
+    drop = blocking(AsyncRetentions.drop)
+    prune = blocking(AsyncRetentions.prune)
+
+    def _ask(self, work: Callable[[AsyncRetentions], Coroutine[Any, Any, T]]) -> T:
+        return self._client._ask(lambda client: work(client.retention))
 
 
 class Handle(Generic[R]):

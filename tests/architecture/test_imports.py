@@ -12,7 +12,7 @@ FRONT = ("app", "asgi", "check", "connect", "client", "otel", "sync", "verify")
 
 RANK = (
     dict.fromkeys(FOUNDATION, 0)
-    | {"journal": 1, "authoring": 2}
+    | {"journal": 1, "codecs": 1, "authoring": 2}
     | dict.fromkeys(ROOMS, 3)
     | dict.fromkeys(FRONT, 4)
     | {"server": 5, "cli": 6, "__main__": 7}
@@ -26,7 +26,7 @@ FORBIDDEN = frozenset(
     {("engine", "stores"), ("stores", "engine"), ("server", "engine"), ("server", "stores")},
 )
 MAY_IMPORT_LATE = frozenset({"connect", "cli", "testing"})
-OPTIONAL = frozenset({"asyncpg", "opentelemetry", "pydantic", "uvloop"})
+OPTIONAL = frozenset({"asyncpg", "cryptography", "opentelemetry", "pydantic", "uvloop"})
 
 ALL = imports()
 OURS = [found for found in ALL if found.module.split(".")[0] == "batuta"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from batuta.stores.queries import load_queries, parse_queries
+from batuta.stores.queries import load_queries, merge, parse_queries
 
 TEXT = """
 -- A word about the file.
@@ -30,6 +30,7 @@ def test_a_name_stands_once() -> None:
 
 
 def test_a_packages_files_are_read() -> None:
-    assert "claimed_head" in load_queries("batuta.stores.sqlite", "queries.sql")["own"]
+    queries = load_queries("batuta.stores.sqlite")
+    assert "claimed_head" in queries["own"]
     with pytest.raises(ValueError, match="stands twice"):
-        load_queries("batuta.stores.sqlite", "queries.sql", "queries.sql")
+        merge([queries, {"own": "SELECT 1"}])

@@ -62,7 +62,7 @@ def _source(url: str) -> SqliteStore:
             "PostgreSQL makes its own backups: use pg_dump for a copy of one moment, or base backups with archived WAL "
             "to restore any moment"
         )
-    store = store_for(url)
+    store = store_for(url, codec=[])
     if not isinstance(store, SqliteStore):
         raise InvalidInput(f"{url!r} is not a file: there is nothing to copy")
     return store
@@ -83,11 +83,12 @@ class _Later(SystemClock):
 
 
 async def _verify(draft: Path, namespace: str) -> Report:
+    from batuta.connect import with_codecs
     from batuta.verify import verify
 
     async with AsyncExitStack() as stack:
         store = await _opened(draft, namespace, stack, _Later())
-        return await verify(store, patience=0)
+        return await verify(with_codecs(store), patience=0)
 
 
 async def _namespaces(draft: Path) -> list[str]:

@@ -42,6 +42,7 @@ def verify(place: Place, target: str | None, patience: float) -> None:
         "found": report.found,
         "violations": report.violations,
         "stranded": report.stranded,
+        "sealed": report.sealed,
     }
     place.answer(document, lambda console: show_report(console, report))
     raise SystemExit(OK if report.holds else FAILED)
@@ -73,6 +74,8 @@ def show_report(console: Any, report: Report) -> None:
     total = sum(report.found.values())
     if total > _SHOWN:
         console.print(f"... and {total - _SHOWN} more; --json lists a thousand")
+    if report.sealed:
+        console.print(f"{report.sealed} runs were not read: their keys, or codecs, are not here (BATUTA_KEYS)")
     for run in report.stranded[:_SHOWN]:
         console.print(f"nobody takes run {run.id} ({run.run_id}): {run.why}")
     if len(report.stranded) > _SHOWN:

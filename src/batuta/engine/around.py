@@ -29,6 +29,9 @@ log = logging.getLogger("batuta.engine")
 
 T = TypeVar("T")
 Handler = Callable[[T, Proceed], Awaitable[Any]]
+Body = Callable[[tuple[Any, ...], dict[str, Any]], Awaitable[Any]]
+Within = Callable[["Call", tuple[Any, ...], dict[str, Any], Body], Awaitable[Any]]
+"""Calls the body of an attempt with middleware around it."""
 
 
 class Around:
@@ -60,9 +63,8 @@ class Around:
     def put_around(self, executor: Executor, activities: Mapping[str, Activity[..., Any]]) -> None:
         """All activities are then called on the loop, at first."""
         if self.activity:
-            executor.surround(
-                {name: _around_activity(one, self.activity, executor) for name, one in activities.items()}
-            )
+            twins = {name: _around_activity(one, self.activity, executor) for name, one in activities.items()}
+            executor.surround(twins, functools.partial(_within, self.activity))
 
 
 def around_of(middleware: Sequence[Middleware]) -> Around | None:
@@ -123,6 +125,8 @@ def _around_run(workflow: Workflow[..., Any], handlers: Sequence[Handler[RunCall
 def _around_activity(
     activity: Activity[..., Any], handlers: Sequence[Handler[ActivityCall]], executor: Executor
 ) -> Activity[..., Any]:
+    if activity.place is Place.STORE:
+        return activity  # whoever has its transaction calls `within`
     body = {Place.LOOP: _on_loop, Place.THREAD: _in_thread, Place.PROCESS: _in_process}[activity.place]
     fn, only = activity.fn, handlers[0] if len(handlers) == 1 else None
 
@@ -130,8 +134,7 @@ def _around_activity(
     @functools.wraps(fn)
     def around(*args: Any, **kwargs: Any) -> Awaitable[Any]:
         attempt = cast("Call", current_activity.get())
-        start = attempt.run.started_with
-        call = ActivityCall(attempt, args, kwargs, start.trace, start.headers)
+        call = _described(attempt, args, kwargs)
         innermost = functools.partial(body, executor, fn, attempt, call)
         return only(call, innermost) if only is not None else chained(handlers, call, innermost)
 
@@ -139,6 +142,19 @@ def _around_activity(
     twin.fn = around
     twin.__dict__["codec"] = codec
     return twin
+
+
+def _described(attempt: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ActivityCall:
+    start = attempt.run.started_with
+    return ActivityCall(attempt, args, kwargs, start.trace, start.headers)
+
+
+def _within(
+    handlers: Sequence[Handler[ActivityCall]], attempt: Call, args: tuple[Any, ...], kwargs: dict[str, Any], body: Body
+) -> Awaitable[Any]:
+    """Around an attempt that `body` makes."""
+    call = _described(attempt, args, kwargs)
+    return chained(handlers, call, lambda: body(call.args, call.kwargs))
 
 
 def _on_loop(executor: Executor, fn: Callable[..., Any], _attempt: Call, call: ActivityCall) -> Awaitable[Any]:

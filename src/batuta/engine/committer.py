@@ -22,7 +22,7 @@ from batuta.settings import Settings
 
 if TYPE_CHECKING:
     from batuta.engine.live import Effect, LiveRun
-    from batuta.engine.reporter import Commit, Reporter
+    from batuta.engine.reporter import Reporter
 
 log = logging.getLogger("batuta.engine")
 
@@ -62,7 +62,8 @@ class Committer:
         self._held: deque[tuple[list[Item], Verdicts]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
-        self._commit: Commit = store.commit
+        self._sent: list[Item] = []
+        """The batch that is on its way, or was last."""
         self._reporter: Reporter | None = None
 
     def open(self, context: contextvars.Context) -> None:
@@ -72,7 +73,7 @@ class Committer:
     def report_to(self, reporter: Reporter) -> None:
         """Somebody may listen to what becomes durable."""
         if reporter.listens:
-            self._reporter, self._commit = reporter, reporter.timed(self._store.commit)
+            self._reporter = reporter
 
     def submit(self, run: LiveRun) -> None:
         """The run has a change that was not there before."""
@@ -80,6 +81,10 @@ class Committer:
         if self._task is None and not self._stopped:
             loop = asyncio.get_running_loop()
             self._task = loop.create_task(self._write_all(), name="batuta-committer", context=self._context)
+
+    def is_writing(self, run: LiveRun) -> bool:
+        """Whether a change of the run is on its way."""
+        return any(item[0] is run for item in self._sent)
 
     def stop(self) -> None:
         """Drop all. What is in flight may or may not become durable; nobody here will act on it."""
@@ -98,18 +103,20 @@ class Committer:
 
     async def _write_all(self) -> None:
         try:
-            batch = self._take()
+            batch = self._sent = self._take()
             sending: asyncio.Task[Verdicts] | None = None
             while batch:
                 verdicts = await (sending or self._write(batch))
                 # The next batch goes out before this one's effects do: the database works while we do.
                 following = self._take()
                 sending = None
+                self._sent = following
                 if following:
                     sending = asyncio.get_running_loop().create_task(self._write(following))
                     await asyncio.sleep(0)
                 self._settle(batch, verdicts)
                 batch = following or self._take() or await self._linger()
+                self._sent = batch
         except asyncio.CancelledError:
             pass
         except StoreFailed as error:
@@ -199,7 +206,8 @@ class Committer:
         wait, waited, unknown = _FIRST_WAIT, 0.0, False
         while True:
             try:
-                return await self._commit(self._worker_id, [change for _, change, _ in batch])
+                commit = self._store.commit if self._reporter is None else self._reporter.timed(self._store.commit)
+                return await commit(self._worker_id, [change for _, change, _ in batch])
             except OutcomeUnknown as error:
                 unknown = True
                 log.warning("a batch of %d may or may not be durable, writing it again: %s", len(batch), error)

@@ -38,8 +38,10 @@ from batuta.serde import encode
 from batuta.settings import Settings
 
 if TYPE_CHECKING:
+    from batuta.engine.around import Within
     from batuta.engine.jobs import CallRun
     from batuta.engine.live import LiveRun
+    from batuta.engine.transactions import Transactions
 
 log = logging.getLogger("batuta.engine")
 
@@ -72,8 +74,10 @@ class Executor:
         self.outside = Outside(self)
         self._deadlines = Deadlines(clock, self._in_flight, self.beats, self._overdue)
         self.may_act, self.permission = may_act, permission
-        self._surrounded = False
+        self.within: Within | None = None
+        """Middleware, for what does not go through the runner."""
         self._runner = Runner(may_act, permission, self._end_well, self._end)
+        self.transactions: Transactions
 
     def open(self, loop: asyncio.AbstractEventLoop, context: contextvars.Context) -> None:
         """Every attempt gets a copy of the context: what one sets, no other sees."""
@@ -262,11 +266,13 @@ class Executor:
             self._end(call, error)
             return
         place = activity.place
-        if place is Place.LOOP or self._surrounded:
+        if place is Place.LOOP or (self.within is not None and place is not Place.STORE):
             self._runner.begin(call, args, kwargs)
         elif place is Place.THREAD:
-            call.task = self._loop.run_in_executor(self._pool(), in_thread, call, self.may_act, args, kwargs)
+            call.task = self._loop.run_in_executor(self.thread_pool(), in_thread, call, self.may_act, args, kwargs)
             call.task.add_done_callback(lambda done: self._thread_ended(call, done))
+        elif place is Place.STORE:
+            self.transactions.begin(call, args, kwargs)
         else:
             call.task = self.in_process(call)
             call.task.add_done_callback(lambda done: self._thread_ended(call, done))
@@ -280,7 +286,7 @@ class Executor:
         self._answer(call, fatal(timeout(call, "start", "did not start within", limit)))
         return True
 
-    def _pool(self) -> ThreadPoolExecutor:
+    def thread_pool(self) -> ThreadPoolExecutor:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._settings.threads, thread_name_prefix="batuta-activity")
         return self._threads
@@ -292,9 +298,9 @@ class Executor:
 
     # -- middleware
 
-    def surround(self, activities: Mapping[str, Activity[..., Any]]) -> None:
+    def surround(self, activities: Mapping[str, Activity[..., Any]], within: Within) -> None:
         """The same activities, with middleware around them, that call `in_thread` and `in_process` themselves."""
-        self._activities, self._surrounded = activities, True
+        self._activities, self.within = activities, within
 
     def in_thread(
         self,
@@ -305,7 +311,7 @@ class Executor:
         context: contextvars.Context,
     ) -> asyncio.Future[Any]:
         """The attempt's own code, with what the middleware has set in its context."""
-        return self._loop.run_in_executor(self._pool(), in_thread, call, self.may_act, args, kwargs, fn, context)
+        return self._loop.run_in_executor(self.thread_pool(), in_thread, call, self.may_act, args, kwargs, fn, context)
 
     def in_process(self, call: Call) -> asyncio.Future[Any]:
         return self._process_pool().start(self._loop, call, self._settings.max_payload)
@@ -362,6 +368,32 @@ class Executor:
             self._begin_anew(call, call.attempt)  # the lease was in doubt, and is renewed: nothing has failed
             return
         self.conclude(call, _failure(error))
+
+    def finish(self, call: Call) -> None:
+        """The code of a transactional attempt has ended: no time limit holds for what comes now."""
+        self._in_flight.pop(call, None)
+        if call.beats is not None:
+            self.beats.finish(call)
+
+    def fail(self, call: Call, error: BaseException) -> None:
+        """A transactional attempt ended with an error, and nothing of it is left. It still has its place."""
+        self.finish(call)
+        if call.over:
+            self._forgotten(call)
+            return
+        failpoint("activity.failed")
+        self.conclude(call, _failure(error))
+
+    def vacate(self, call: Call) -> None:
+        """A transactional attempt has really come to an end."""
+        self._in_flight.pop(call, None)
+        call.task = None
+        self._places.leave(call)
+
+    def begin_anew(self, call: Call) -> None:
+        """Nothing has failed, and nothing was done: the same attempt once more."""
+        if not call.over and not call.run.leaving:
+            self._begin_anew(call, call.attempt)
 
     def conclude(self, call: Call, failure: Failure, message_id: str = "") -> None:
         """An attempt failed for good or for now. `message_id`: a message said so; it is consumed with what follows."""
@@ -524,7 +556,7 @@ class Executor:
             call.waking.cancel()
         if call.task is None or call.task.done():
             return
-        if call.activity.place is Place.LOOP:
+        if call.activity.place in (Place.LOOP, Place.STORE):
             call.task.cancel()
         elif call.activity.place is Place.PROCESS and self._processes is not None:
             self._processes.kill(call)

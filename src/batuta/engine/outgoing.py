@@ -23,8 +23,8 @@ T = TypeVar("T")
 class AroundBackend(NativeBackend):
     """Every call that starts runs goes through the middleware first."""
 
-    def __init__(self, store: Store, clock: Clock | None, middleware: Sequence[Middleware]) -> None:
-        super().__init__(store, clock)
+    def __init__(self, store: Store, clock: Clock | None, middleware: Sequence[Middleware], **more: Any) -> None:
+        super().__init__(store, clock, **more)
         self._middleware = list(middleware)
         self._around = Around(middleware)
 
@@ -66,6 +66,8 @@ class AroundBackend(NativeBackend):
         return done[0]
 
 
-def backend_for(store: Store, clock: Clock | None = None, middleware: Sequence[Middleware] = ()) -> NativeBackend:
-    """A backend, with middleware around what it starts and runs."""
-    return AroundBackend(store, clock, middleware) if middleware else NativeBackend(store, clock)
+def backend_for(
+    store: Store, clock: Clock | None = None, middleware: Sequence[Middleware] = (), **more: Any
+) -> NativeBackend:
+    """A backend, with middleware around what it starts and runs. `more` is what a NativeBackend takes."""
+    return AroundBackend(store, clock, middleware, **more) if middleware else NativeBackend(store, clock, **more)

@@ -94,6 +94,8 @@ class Reporter:
 
     def committed(self, batch: Sequence[Item], verdicts: Verdicts) -> None:
         """These changes are durable, but for those with another verdict."""
+        if not self._ears:
+            return
         all_told = bool(self._makers) or ActivityRetried in self._ears or LetterArrived in self._ears
         for index, (run, change, _) in enumerate(batch):
             if not all_told and change.move is None:

@@ -15,6 +15,7 @@ from typing import Any
 from batuta import failpoints
 from batuta.authoring.definitions import Activity, Workflow
 from batuta.clock import SECOND, Clock
+from batuta.engine.alerts import Alerts
 from batuta.engine.around import Around
 from batuta.engine.committer import Committer
 from batuta.engine.completion import Completion
@@ -29,19 +30,22 @@ from batuta.engine.machine import RunIdentity
 from batuta.engine.poller import Poller
 from batuta.engine.replay import Replay
 from batuta.engine.reporter import Reporter
+from batuta.engine.retention import Pruner
 from batuta.engine.routes import Route, RoutedCall, end_overdue, routed_run_id
 from batuta.engine.schedules import Scheduler
+from batuta.engine.sealed import park_or_drop, park_unless_early, park_where_it_was
 from batuta.engine.strays import Strays
 from batuta.engine.timers import Timers
+from batuta.engine.transactions import Transactions
 from batuta.engine.waiters import Waiters
 from batuta.engine.watchdog import Watchdog
-from batuta.errors import InvalidInput, StoreError, StoreUnavailable, UnknownRun, WorkflowBroken
+from batuta.errors import InvalidInput, PayloadSealed, StoreError, StoreUnavailable, UnknownRun, WorkflowBroken
 from batuta.failpoints import failpoint
 from batuta.ids import RunId, new_worker_id
 from batuta.journal.entries import Body, Command
 from batuta.journal.records import Hint, Message, NewRun, Pulse, RunKind, Tape, WorkerInfo
 from batuta.journal.states import RunState
-from batuta.journal.store import Store
+from batuta.journal.store import SEALED, Store
 from batuta.settings import Settings
 
 log = logging.getLogger("batuta.engine")
@@ -67,6 +71,7 @@ class Session:
         clock: Clock,
         on_lost: Callable[[str], None],
         waiters: Waiters,
+        letters: Alerts,
         around: Around | None = None,
     ) -> None:
         self.store, self.workflows, self.settings = store, workflows, settings
@@ -85,21 +90,25 @@ class Session:
         self.runs: dict[RunId, LiveRun] = {}
         self.draining = False
         self._on_lost = on_lost
-        self.waiters = waiters
+        self.waiters, self.letters = waiters, letters
         self._starts: deque[tuple[NewRun, Workflow[..., Any], Body, asyncio.Future[Completion]]] = deque()
         self._timers = Timers(self.clock)
         self.executor = Executor(activities, self.clock, settings, self.may_act, self.permission)
         self._committer = Committer(store, self.info.worker_id, settings, self.may_act, self._lost)
         self.begins = None if around is None or not around.begin else around.begins
-        self._reporter = Reporter(() if around is None else around.ears, self)
+        self.reporter = Reporter(() if around is None else around.ears, self)
         if around is not None:
             around.put_around(self.executor, activities)
-            self._committer.report_to(self._reporter)
+            self._committer.report_to(self.reporter)
         # A live run calls them in every turn: without a call of our own in between.
         self.submit, self.arm, self.disarm = self._committer.submit, self._timers.arm, self._timers.disarm
+        self.is_writing = self._committer.is_writing
+        self.executor.transactions = self._transactions = Transactions(self, self._lost)
         self._lease = Lease(store, self.info, settings, clock, self._on_pulse, self._lost)
         self._poller = Poller(self)
         self._scheduler = Scheduler(store, self.clock)
+        every, share = settings.prune_every, settings.prune_share
+        self._pruner = Pruner(store, self.info.worker_id, every, share, clock.monotonic)
         self._watchdog = Watchdog(settings.stuck_turn, self._holding_up, clock)
         self.turn: LiveRun | None = None
         self._strays = Strays(self, self._poller)
@@ -125,6 +134,7 @@ class Session:
         self._context = contextvars.copy_context()
         self._committer.open(self._context)
         self.executor.open(self._loop, self._context)
+        self._transactions.open(self._loop, self._context)
         try:
             await self._open()
         except BaseException:
@@ -148,8 +158,9 @@ class Session:
                 self._scheduler.learn((await heart.beat(self.info, reap=False)).schedule_at)
         self._unlisten = self.store.listen(self._on_hint)
         self._scheduler.start()
+        self._pruner.start()
         await self._poller.start()
-        self._reporter.started()
+        self.reporter.started()
 
     async def close(self, grace: float) -> None:
         """Hand back what is idle at once, wait for activities in flight, then leave."""
@@ -158,6 +169,7 @@ class Session:
         self.draining = True
         failpoint("stop.begin")
         await self._scheduler.stop()
+        await self._pruner.stop()
         await self._poller.stop()
         for run in list(self.runs.values()):
             run.hand_back_when_draining()
@@ -170,7 +182,7 @@ class Session:
             await self.store.retire(self.info.worker_id)
         except StoreError as error:
             log.warning("could not sign off, others will notice when the lease is over: %s", error)
-        self._reporter.stopped()
+        self.reporter.stopped()
 
     def hurry(self) -> None:
         """A stop is under way: do not wait any longer for activities in flight."""
@@ -196,6 +208,7 @@ class Session:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._transactions.ended()
 
     def abandon(self) -> None:
         """Drop everything at once: none of it is ours any more."""
@@ -207,12 +220,14 @@ class Session:
         self._watchdog.stop()
         self._poller.cancel()
         self._scheduler.cancel()
+        self._pruner.cancel()
         self._unlisten()
         if self._ticking is not None:
             self._ticking.cancel()
         for run in list(self.runs.values()):
             run.drop()
         self.executor.close()
+        self._transactions.close()
         while self._starts:
             future = self._starts.popleft()[3]
             if not future.done():
@@ -226,7 +241,7 @@ class Session:
         if not self._over:
             log.error("worker %s drops everything and registers anew: %s", self.info.worker_id, why)
             self.abandon()
-            self._reporter.lost(why)
+            self.reporter.lost(why)
             self._on_lost(why)
 
     @property
@@ -392,9 +407,8 @@ class Session:
     def _begin_early(self, run: EarlyRun) -> None:
         try:
             run.begin_early()
-        except Exception:
-            log.exception("run %s could not be begun and will be read again", run.run_id)
-            run.drop()
+        except Exception as error:  # noqa: BLE001 - one bad start must not hold up the others
+            park_or_drop(run, [run.message], error)
 
     def adopt(self, tape: Tape) -> None:
         """Bring a claimed run into memory."""
@@ -414,9 +428,12 @@ class Session:
         self.runs[row.run_id] = run
         if isinstance(run, CallRun):
             run.batched = row.kind is RunKind.JOB and row.parent_run_id is not None
-        if len(tape.entries) != row.head + 1:
+        if tape.sealed or len(tape.entries) != row.head + 1:
             run.head = run.durable = row.head
-            run.park(f"its journal has {len(tape.entries)} entries, and its row says {row.head + 1}: restore a backup")
+            run.park(
+                tape.sealed
+                or f"its journal has {len(tape.entries)} entries, and its row says {row.head + 1}: restore a backup"
+            )
             return
         if failpoints.armed is not None:
             failpoint("replay.before")
@@ -432,9 +449,8 @@ class Session:
         except StopIteration:
             pass
         except Exception as error:  # noqa: BLE001 - whatever it is, this code cannot go on with this run
-            run.park(
-                str(error) if isinstance(error, WorkflowBroken | InvalidInput) else f"its replay failed: {error!r}"
-            )
+            known = isinstance(error, WorkflowBroken | InvalidInput | PayloadSealed)
+            run.park(str(error) if known else f"its replay failed: {error!r}")
             return
         else:
             self._hinted.add(run.run_id)  # messages that come meanwhile are not delivered: look for them at the end
@@ -459,9 +475,8 @@ class Session:
     def _resume(self, run: LiveRun, tape: Tape) -> None:
         try:
             run.resume(tape.attempts, tape.messages)
-        except Exception:
-            log.exception("run %s is dropped and will be read again", run.identity.id)
-            run.drop()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the others go on
+            park_or_drop(run, tape.messages, error)
 
     def go_back(self, run: LiveRun) -> None:
         self.spawn(self._load_again(run))
@@ -479,6 +494,9 @@ class Session:
             return
         if (tape.run.epoch, tape.run.head) != (run.epoch, run.durable):
             run.drop()
+            return
+        if tape.sealed:
+            park_where_it_was(run, tape)
             return
         replay = run.go_back(tape.entries)
         self._replay(run, tape, replay, replay.slices())
@@ -560,6 +578,8 @@ class Session:
             epoch, messages = found.get(run_id, (-1, []))
             if epoch == -1 or epoch > run.epoch:  # a lower one is old news
                 self._loop.call_soon(run.drop)
+            elif epoch == SEALED:
+                await park_unless_early(self, run)
             elif messages:
                 self._loop.call_soon(self._receive, run, messages)
 
@@ -568,9 +588,8 @@ class Session:
             return
         try:
             run.receive(messages)
-        except Exception:
-            log.exception("run %s is dropped and will be read again", run.identity.id)
-            run.drop()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the others go on
+            park_or_drop(run, messages, error)
 
     def spawn(self, work: Any) -> None:
         task = self._loop.create_task(_logged(work), context=self._context)

@@ -15,6 +15,7 @@ from batuta.authoring.schedules import Overlap, Schedule
 from batuta.clock import SECOND
 from batuta.errors import InvalidSchedule
 from batuta.ids import RunId, named_run_id, seed_of
+from batuta.journal.coded import ADVICE, is_coded
 from batuta.journal.entries import Body
 from batuta.journal.records import NewRun, RunKind
 from batuta.journal.schedules import Firing
@@ -150,6 +151,9 @@ def _read(row: Row, decode: Callable[[str], T], text: str) -> T:
     try:
         return decode(text)
     except DecodeError as error:
+        if is_coded(text):
+            why = f"schedule {row.id!r} cannot be read: it is coded, and its codec or its key is not here"
+            raise InvalidSchedule(f"{why}: {ADVICE}") from None
         raise InvalidSchedule(f"schedule {row.id!r} was written by another version of Batuta: {error}") from None
 
 

@@ -17,6 +17,7 @@ from batuta.engine.replay import Replay
 from batuta.engine.waiters import Waiters
 from batuta.errors import InvalidInput, OutcomeUnknown, QueryFailed, RunClosed, UnknownQuery
 from batuta.ids import RunId
+from batuta.journal.coded import refuse_coded
 from batuta.journal.entries import Entry
 from batuta.journal.failures import Failure
 from batuta.journal.records import Message, MessageKind, Output, Run
@@ -95,6 +96,8 @@ class Messenger:
     async def published(self, ref: RunRef) -> dict[str, Raw]:
         run = await last_of_chain(self._store, ref.run_id)
         outputs = await self._store.outputs(run.run_id)
+        for output in outputs:
+            refuse_coded(output.value or "", f"what run {run.id!r} has published as {output.name!r}")
         return {output.name: Raw((output.value or "null").encode()) for output in outputs}
 
     async def query(self, ref: RunRef, name: str, arguments: bytes, workflow: Workflow[..., Any] | None) -> Raw:
@@ -102,6 +105,8 @@ class Messenger:
         current = await last_of_chain(self._store, ref.run_id)
         tape = await self._store.load(current.run_id)
         code = self._code_for(tape.run, name, workflow)
+        if tape.sealed:
+            raise QueryFailed(name, tape.run.id, tape.sealed)
         if not tape.entries:
             raise QueryFailed(name, tape.run.id, "the run has not begun")
         try:
@@ -123,6 +128,7 @@ class Messenger:
 
 
 def _answer(output: Output) -> Answer:
+    refuse_coded(output.error or output.value or "", "the answer")
     if output.error is not None:
         return Answer(error=json.decode(output.error, type=Failure))
     return Answer(value=Raw((output.value or "null").encode()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 from msgspec import Struct, json
@@ -73,3 +74,62 @@ def chained(namespace: str, previous: str, row: Recorded) -> str:
     said = [previous, namespace, str(row.number), str(row.at), row.actor, row.verb, row.target, row.run_id]
     said += [row.reason, row.detail, row.before, row.after]
     return hashlib.sha256(json.encode(said)).hexdigest()
+
+
+class Changed(Struct, kw_only=True, gc=False):
+    """One thing that an act was done to."""
+
+    target: str
+    run_id: str = ""
+    before: str | None = None
+    after: str | None = None
+    """None: what the act says."""
+
+
+class ActFilter(Struct, kw_only=True, frozen=True):
+    """Which rows of the audit log. None does not restrict."""
+
+    target: str | None = None
+    actor: str | None = None
+    verb: str | None = None
+    since: int | None = None
+    until: int | None = None
+
+
+def state_json(state: str) -> str:
+    """What the audit log says of a run before and after an act."""
+    return f'{{"state":"{state}"}}'
+
+
+def record(namespace: str, last: tuple[int, str], at: int, act: Act, changed: Iterable[Changed]) -> list[Recorded]:
+    """The rows that follow the one with this number and hash."""
+    rows: list[Recorded] = []
+    first, previous = last
+    for number, each in enumerate(changed, first + 1):
+        row = Recorded(
+            number=number,
+            at=at,
+            actor=act.actor,
+            verb=act.verb.value,
+            target=each.target,
+            run_id=each.run_id,
+            reason=act.reason,
+            detail=act.detail,
+            before=act.before if each.before is None else each.before,
+            after=act.after if each.after is None else each.after,
+        )
+        row.hash = previous = chained(namespace, previous, row)
+        rows.append(row)
+    return rows
+
+
+def first_break(namespace: str, last: tuple[int, str], rows: Sequence[Recorded]) -> str | None:
+    """What is wrong with rows that should follow the one with this number and hash; None when nothing is."""
+    first, previous = last
+    for number, row in enumerate(rows, first + 1):
+        if row.number != number:
+            return f"row {number} is missing"
+        if row.hash != chained(namespace, previous, row):
+            return f"row {number} is not as it was written"
+        previous = row.hash
+    return None

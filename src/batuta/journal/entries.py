@@ -5,8 +5,9 @@ from __future__ import annotations
 import zlib
 from enum import StrEnum
 
-from msgspec import UNSET, Raw, Struct, UnsetType, json
+from msgspec import UNSET, DecodeError, Raw, Struct, UnsetType, json
 
+from batuta.journal.coded import refuse_coded
 from batuta.journal.failures import Failure
 
 
@@ -159,10 +160,19 @@ def encode_entry(number: int, kind: EntryKind, at: int, body: Body, previous_crc
 
 
 def decode_body(entry: Entry) -> Body:
-    """The body of a stored row. Raises msgspec's errors when it is not one."""
-    return _decoder.decode(entry.body)
+    """The body of a stored row. Raises msgspec's errors when it is not one, and PayloadSealed when it is coded."""
+    try:
+        return _decoder.decode(entry.body)
+    except DecodeError:
+        refuse_coded(entry.body, f"entry {entry.ord}")
+        raise
+
+
+def chained(entry: Entry, previous_crc: int) -> int:
+    """The checksum of this entry after one with `previous_crc`."""
+    return zlib.crc32(entry.body.encode(), (previous_crc ^ entry.at ^ entry.ord) & 0xFFFF_FFFF)
 
 
 def crc_holds(entry: Entry, previous_crc: int) -> bool:
     """Whether this entry is the one that was written after the one with `previous_crc`."""
-    return entry.crc == zlib.crc32(entry.body.encode(), (previous_crc ^ entry.at ^ entry.ord) & 0xFFFF_FFFF)
+    return entry.crc == chained(entry, previous_crc)

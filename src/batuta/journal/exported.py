@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from batuta.errors import InvalidInput
+from batuta.journal.coded import refuse_coded
 from batuta.journal.entries import Entry, EntryKind
 from batuta.journal.records import Run, RunKind
 
@@ -46,7 +47,9 @@ def _compact(body: Raw) -> str:
 
 
 def export(run: Run, namespace: str, entries: list[Entry]) -> Exported:
-    """The run and its journal."""
+    """The run and its journal. Raises PayloadSealed when that is coded: nobody could replay it."""
+    for row in entries:
+        refuse_coded(row.body, f"entry {row.ord} of run {run.id!r}")
     return Exported(
         workflow=run.name,
         id=run.id,

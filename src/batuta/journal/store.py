@@ -18,7 +18,7 @@ from typing import Protocol
 
 from batuta.errors import BatutaError
 from batuta.ids import RunId
-from batuta.journal.acts import Act, Recorded
+from batuta.journal.acts import Act, ActFilter, Recorded
 from batuta.journal.entries import Entry
 from batuta.journal.forks import Fork
 from batuta.journal.letters import DeadLetter, GroupPage, LetterFilter, LetterPage
@@ -48,6 +48,9 @@ from batuta.journal.states import RunState
 
 ForkOutcome = Run | BatutaError
 """The new run, or why there is none."""
+
+SEALED = -2
+"""In place of an epoch: the run has messages that cannot be read here."""
 
 
 class Heart(Protocol):
@@ -105,6 +108,41 @@ class Borrowed(Protocol):
 
     def end(self, *, commit: bool) -> None:
         """End it. Does nothing when it has ended by itself."""
+        ...
+
+
+class Transaction(Protocol):
+    """One that an activity writes in, and that its entry is written in: both are there, or neither."""
+
+    blocking: bool
+    """The code is a plain function and has a thread; while it runs, nobody else can write to the database."""
+    seconds: float
+    """How long its code may take."""
+
+    @property
+    def connection(self) -> object:
+        """For the activity's code. Raises WrongTransaction when there is none."""
+        ...
+
+    async def begin(self) -> None:
+        """Raises StoreUnavailable. When it raises, or is cancelled, nothing is left of it."""
+        ...
+
+    async def commit(
+        self, worker_id: str, change: Change, may_leave: Callable[[Sequence[Refusal]], None]
+    ) -> Verdict | list[Refusal]:
+        """Write the change as `Store.commit` does, and commit. The fence is tested last: until then no row of a run is
+        locked. A verdict: all of it was rolled back. `may_leave` is asked about refusals before the commit; what it
+        raises is raised, and all of it is rolled back.
+
+        Raises OutcomeUnknown when it may or may not be durable; TransactionEnded when the code has ended it by itself;
+        any other error of the database: it was rolled back.
+        """
+        ...
+
+    async def rollback(self) -> None:
+        """Does nothing when it is over. Never raises for what the database says. From here on the connection is of no
+        use to the activity's code, also to code that runs on in its thread."""
         ...
 
 
@@ -200,8 +238,9 @@ class Store(Protocol):
 
         Nothing from a paused queue. From one with limits only what keeps them, whatever other workers do at the same
         time; what nobody owns any more, because its worker died or handed it back, does not count. While more is due
-        than can be taken, at each priority half of what is taken from a queue goes to its flow keys in turn: a key with
-        many runs does not keep others waiting.
+        than can be taken, at each priority three of four that are taken from a queue are those of flow keys in turn, by
+        how few of each were taken of late; the fourth is the longest due. A key with many runs does not keep others
+        waiting.
         Suspects (2 deaths or more) are claimed one at a time: only when the worker owns none, and one at most.
         """
         ...
@@ -215,7 +254,9 @@ class Store(Protocol):
         ...
 
     async def unread(self, run_ids: Sequence[RunId]) -> dict[RunId, tuple[int, list[Message]]]:
-        """For each run its epoch (-1 when it is closed) and the unread messages of its chain, by number."""
+        """For each run its epoch (-1 when it is closed) and the unread messages of its chain, by number.
+
+        Where there are some that cannot be read: SEALED, and none. Its tape says why."""
         ...
 
     async def load(self, run_id: RunId) -> Tape:
@@ -234,6 +275,15 @@ class Store(Protocol):
         run is closed. A new run needs the worker's row to be live, and its id to be free.
         A run occurs at most once in a batch.
         """
+        ...
+
+    def transact(self, seconds: float) -> Transaction:
+        """A transaction for an activity, not begun. The database ends it by itself when it stands still for longer
+        than `seconds`."""
+        ...
+
+    def why_not_transactional(self, is_async: bool) -> str:
+        """Why such a function cannot be executed in a transaction here, as the end of a sentence; empty: it can."""
         ...
 
     async def close_run(
@@ -299,23 +349,40 @@ class Store(Protocol):
 
     # -- retention
 
-    async def set_retention(self, rule: Retention, act: Act | None = None) -> None:
-        """Add the rule, or replace the one of its name and state."""
+    async def set_retention(self, rule: Retention, act: Act | None = None) -> bool:
+        """Add the rule, or replace the one of its name and state. False when it is there already."""
+        ...
+
+    async def drop_retention(self, name: str, state: str, act: Act | None = None) -> bool:
+        """Take a rule away. False when there is none."""
         ...
 
     async def retention(self) -> list[Retention]:
         """By name and state."""
         ...
 
-    async def prune(self, limit: int, after: RunId | None = None) -> Pruned:
+    async def prune(self, limit: int, after: RunId | None = None, *, dry_run: bool = False) -> Pruned:
         """Look at up to `limit` runs, from the oldest after `after` on, and delete the chains that are closed and whose
-        retention is over, with all that belongs to them. Never waits for a lock, nor holds one for long."""
+        retention is over, with journals, messages, outputs and attempts. The last run of a chain to close decides. Of
+        chains with long journals only some are deleted in one step: at least one, if there is any.
+
+        Children are looked at by themselves. They are kept as long as their parent is open, and a parent as long as
+        any child is there. A chain with an open dead letter is kept, too. Never waits for a lock, nor holds one for
+        long: what another has in hand is left. With `dry_run`: as if, and nothing changes."""
         ...
 
     # -- the audit log
 
     async def audit(self, after: int = 0, limit: int = 1_000) -> list[Recorded]:
         """Those with numbers > after, in order."""
+        ...
+
+    async def audit_head(self) -> tuple[int, str]:
+        """Number and hash of the last row ever written, remembered apart from the rows; (0, "") before the first."""
+        ...
+
+    async def acts(self, where: ActFilter, before: int | None = None, limit: int = 50) -> list[Recorded]:
+        """Those with numbers < before, newest first. `target` is the id of a run, or the name of something else."""
         ...
 
     # -- queues

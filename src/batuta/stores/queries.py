@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
 
 _HEADER = re.compile(r"^-- (\w+) --$", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*\n?", re.MULTILINE)
 
 
-def load_queries(package: str, *names: str) -> Mapping[str, str]:
-    """The statements of these files of a package, by name. Comments are left out, so that texts stay short."""
+def load_queries(package: str) -> Mapping[str, str]:
+    """The statements of a package's `.sql` files, by name. Comments are left out, so that texts stay short."""
+    found = sorted((item for item in files(package).iterdir() if item.name.endswith(".sql")), key=lambda one: one.name)
+    return merge(parse_queries(item.read_text("utf-8")) for item in found)
+
+
+def merge(parts: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """All of them together. A name may stand in one part only."""
     queries: dict[str, str] = {}
-    for name in names:
-        for key, text in parse_queries(files(package).joinpath(name).read_text("utf-8")).items():
-            if key in queries:
-                raise ValueError(f"query {key!r} stands twice in {package}")
-            queries[key] = text
+    for part in parts:
+        if twice := queries.keys() & part.keys():
+            raise ValueError(f"query {min(twice)!r} stands twice")
+        queries.update(part)
     return queries
 
 

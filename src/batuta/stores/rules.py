@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from msgspec.json import Encoder
@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from batuta.errors import AlreadyStarted, RunClosed, UnknownRun
 from batuta.ids import RunId
 from batuta.journal.entries import Body, Entry, EntryKind, encode_entry
+from batuta.journal.forks import Fork
 from batuta.journal.records import (
     Change,
     IfExists,
@@ -145,6 +146,11 @@ def start_message(run: NewRun, run_id: RunId | None = None) -> Message:
     return Message(message_id=f"start:{run_id or run.run_id}", kind=MessageKind.START, name=run.name, body=run.start)
 
 
+def successor_start(run: Successor) -> Message:
+    """The same of one that follows another."""
+    return Message(message_id=f"start:{run.run_id}", kind=MessageKind.START, name=run.name, body=run.start)
+
+
 def timed_out_entry(head: int, last: tuple[int, int] | None, now: int, reason: str = TIMED_OUT) -> Entry:
     """The last entry of a run that is over its time. `last` is time and crc of the entry at `head`."""
     at, crc = last or (0, 0)
@@ -207,6 +213,20 @@ def wakes(kind: MessageKind, state: str) -> bool:
     return state == RunState.WAITING or (state == RunState.PENDING and kind in BEGINS)
 
 
+def resumed_at(run: Run, unread: Collection[MessageKind], now: int) -> int | None:
+    """When a paused run that goes on is due; None waits for a message, or for the runs that it comes after."""
+    if run.head >= 0:
+        return now if unread else run.resume_at
+    if BEGINS.intersection(unread):
+        return now
+    return run.resume_at if run.awaits or run.resume_at is not None else now
+
+
+def put_off_by_pause(at: int | None, paused_at: int | None, now: int) -> int | None:
+    """A deadline or expiry, later by as long as the run was paused."""
+    return None if at is None else at + now - (now if paused_at is None else paused_at)
+
+
 def is_unread(messages: Iterable[Message], consumed: Sequence[str]) -> bool:
     """Whether there is a signal or update that this change does not consume."""
     return any(message.kind in ACKNOWLEDGED and message.message_id not in consumed for message in messages)
@@ -238,6 +258,49 @@ def follower(before: Run, policy: ParentPolicy, flow_key: str, successor: Succes
         flow_key=flow_key,
         start=successor.start,
     )
+
+
+def forked(fork: Fork, new: NewRun, now: int, deadline: int | None) -> Run:
+    """The row of a run that is made from another; `new` is `fork_start` of it."""
+    run = unowned(new, now, deadline)
+    run.head = fork.keep + len(fork.entries)
+    run.state = RunState.PENDING if run.head < 0 else RunState.WAITING
+    run.forked_from, run.forked_at = fork.source, forked_at(fork)
+    return run
+
+
+def forked_at(fork: Fork) -> int:
+    """The last entry that the two runs have in common."""
+    return fork.keep if fork.at is None else fork.at
+
+
+def fork_start(fork: Fork, source: Run, policy: ParentPolicy) -> NewRun:
+    """The new run, as a start. The source is as it was before."""
+    new = follower(source, policy, source.flow_key, fork.new)
+    if fork.id:
+        new.id, new.chain_id = fork.id, None
+    if fork.id or fork.close is None:
+        new.parent_run_id, new.parent_seq, new.parent_policy = None, 0, ParentPolicy.CANCEL
+    return new
+
+
+def fork_said(fork: Fork) -> str:
+    """JSON: what the audit log says of the source after the act."""
+    said = {"run_id": str(fork.new.run_id), "at": forked_at(fork)} | ({"id": fork.id} if fork.id else {})
+    return _encoder.encode(said).decode()
+
+
+def why_moved(fork: Fork, source: Run, current: bool) -> str:
+    """What keeps the source from being forked now; empty when nothing does."""
+    if source.head != fork.head:
+        return "has moved on"
+    if fork.close is not None:
+        return "has ended" if source.closed_at is not None else ""
+    if fork.id:
+        return ""
+    if source.closed_at is None:
+        return f"is {source.state}"
+    return "" if current else "is followed by another run"
 
 
 def child_message(child: RunId, parent: RunId, outcome: str) -> Message:

@@ -83,6 +83,7 @@ class Environment:
             jobs=app.jobs,
             queues=app.queues,
             schedules=app.schedules,
+            retention=app.retention,
             store=store,
             middleware=app.middleware,
             **settings,

@@ -53,6 +53,9 @@ class Report(Struct):
     stranded: list[Stranded] = field(default_factory=list)
     """At most a thousand. Empty when no worker is alive at all: then every open run waits for one."""
 
+    sealed: int = 0
+    """Runs of which only the rows were checked: their payloads cannot be read here."""
+
     @property
     def holds(self) -> bool:
         return not any(self.found.values())

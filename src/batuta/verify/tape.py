@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 from msgspec import UNSET, json
 
+from batuta.journal.coded import refuse_coded
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, crc_holds, decode_body
 
 _ANSWERS = {
@@ -40,7 +41,8 @@ class TapeCheck:
         self._crc = self._at = self._seq = 0
 
     def feed(self, entry: Entry) -> None:
-        """The next entry."""
+        """The next entry. Raises PayloadSealed when it is coded: then it cannot be checked."""
+        refuse_coded(entry.body, f"entry {entry.ord}")
         self._check_place(entry)
         if not crc_holds(entry, self._crc):
             self._tell("I3", f"entry {entry.ord} is not what was written: its checksum does not follow")

@@ -12,16 +12,7 @@ from batuta.stores.postgres import PostgresStore, schema
 from batuta.testing.conformance.kit import live_worker, new_run, start_owned
 from tests.stores.postgres.raw import connection
 
-NAMES = [
-    "0001_tables",
-    "0002_functions",
-    "0003_kin",
-    "0004_beyond",
-    "0005_queues",
-    "0006_claims",
-    "0007_enqueue",
-    "0009_schedules",
-]
+NAMES = [migration.name for migration in load_migrations("batuta.stores.postgres")]
 
 
 async def test_a_plan_changes_nothing(empty_postgres_url: str) -> None:

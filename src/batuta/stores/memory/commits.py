@@ -8,6 +8,7 @@ from batuta.ids import RunId
 from batuta.journal.records import Change, Effects, Move, NewRun, OutputKind, Refusal, Send, Verdict
 from batuta.journal.states import CLOSED, RunState
 from batuta.stores import rules
+from batuta.stores.letters import letter_of
 from batuta.stores.memory.moment import Moment
 from batuta.stores.memory.queues import may_begin_at_once
 from batuta.stores.memory.tables import Row
@@ -39,6 +40,29 @@ class Commit:
             if change.move is not None and change.move.state in CLOSED:
                 self._tell_kin(self._room.rows[change.run_id], change.move, again=not verdict)
         return answers
+
+    def foreseen(self, change: Change) -> list[Refusal]:
+        """What will be refused of the children and sends of a change. Nothing is written, for nothing can be undone."""
+        if change.effects is None:
+            return []
+        refusals: list[Refusal] = []
+        begun: set[str] = set()
+        for new in change.effects.children:
+            taken = self._room.current_row(new.id)
+            if new.id in begun:
+                refusals.append(rules.id_taken(new, RunState.PENDING))
+            elif taken is not None and not self._may_replace(new, taken):
+                refusals.append(rules.id_taken(new, taken.run.state))
+            begun.add(new.id)
+        for send in change.effects.sends:
+            target = self._room.current_row(send.id)
+            if send.id in begun:
+                continue
+            if target is None:
+                refusals.append(rules.nobody(send))
+            elif not target.is_open or (target.run.run_id == change.run_id and _closes(change.move)):
+                refusals.append(rules.receiver_closed(send, target.run.state))
+        return refusals
 
     def _judge(self, change: Change) -> Verdict | bool:
         row = self._room.rows.get(change.run_id)
@@ -86,7 +110,7 @@ class Commit:
             self._moment.hint.due = True  # its owner may take another one now
 
     def _leave(self, row: Row, effects: Effects) -> None:
-        """What the run leaves behind: outputs, and the run that follows it."""
+        """What the run leaves behind: outputs, the run that follows it, or a dead letter."""
         for output in effects.outputs:
             if output.kind is OutputKind.PUBLISHED:
                 row.published[output.name] = output
@@ -96,6 +120,8 @@ class Commit:
                 self._moment.hint.answered.append(row.run.chain_id)
         if effects.successor is not None:
             self._moment.begin(rules.follower(row.run, row.parent_policy, row.run.flow_key, effects.successor))
+        if effects.letter is not None:
+            self._room.letters[row.run.run_id] = letter_of(row.run, effects.letter, self._moment.now)
 
     def _reach_out(self, change: Change, *, again: bool) -> list[Refusal]:
         """Children and sends, also of a change that was written before: those that were taken then are known now."""
@@ -134,3 +160,7 @@ class Commit:
             return rules.receiver_closed(send, target.run.state)
         self._moment.deliver(target, send.message)
         return None
+
+
+def _closes(move: Move | None) -> bool:
+    return move is not None and move.state in CLOSED and move.state is not RunState.CONTINUED

@@ -11,10 +11,12 @@ from itertools import groupby
 
 from msgspec.structs import replace
 
+from batuta.journal.acts import Act, Changed
 from batuta.journal.queues import LIMITS, QueueLimits, QueueView
 from batuta.journal.records import Run, WorkerInfo
 from batuta.journal.states import RunState
 from batuta.stores import flow, rules
+from batuta.stores.memory.audit import record
 from batuta.stores.memory.moment import Moment
 from batuta.stores.memory.tables import QueueRow, Room, Row
 
@@ -25,14 +27,18 @@ class QueueVerbs(ABC):
     @abstractmethod
     def transaction(self) -> AbstractContextManager[Moment]: ...
 
-    async def limit_queue(self, name: str, limits: QueueLimits, only: Collection[str] = LIMITS) -> None:
+    async def limit_queue(
+        self, name: str, limits: QueueLimits, only: Collection[str] = LIMITS, act: Act | None = None
+    ) -> None:
         with self.transaction() as moment:
+            record(moment, act, [Changed(target=name)])
             row = moment.room.queues.setdefault(name, QueueRow())
             row.limits = replace(row.limits, **{limit: getattr(limits, limit) for limit in only})
             moment.hint.due = True
 
-    async def pause_queue(self, name: str, paused: bool, note: str = "") -> None:
+    async def pause_queue(self, name: str, paused: bool, note: str = "", act: Act | None = None) -> None:
         with self.transaction() as moment:
+            record(moment, act, [Changed(target=name)])
             row = moment.room.queues.setdefault(name, QueueRow())
             row.paused, row.note = paused, note if paused else ""
             moment.hint.due = not paused
@@ -97,7 +103,7 @@ def due_at(moment: Moment, worker: WorkerInfo) -> int | None:
 def overtime_at(row: Row) -> int | None:
     """When a run that nobody owns is over its time."""
     run = row.run
-    if run.owner is not None:
+    if run.owner is not None or run.paused_at is not None:
         return None
     return min((at for at in (run.deadline, run.expires_at) if at is not None), default=None)
 
@@ -106,7 +112,7 @@ def time_out(moment: Moment, rows: Iterable[Row]) -> None:
     """End those that are over their time."""
     for row in list(rows):
         reason = rules.overtime(row.run.deadline, row.run.expires_at, moment.now)
-        if reason:
+        if reason and row.run.paused_at is None:
             last = (row.journal[-1].at, row.journal[-1].crc) if row.journal else None
             entry = rules.timed_out_entry(row.run.head, last, moment.now, reason)
             moment.close_from_outside(row, entry, RunState.TIMED_OUT, reason)
@@ -172,8 +178,7 @@ def _levels(room: Room, queue: str, due: list[flow.Due[Row]]) -> Iterator[flow.L
         level = list(group)
         by_key: dict[str, list[flow.Due[Row]]] = defaultdict(list)
         for each in level:
-            if each.flow_key:
-                by_key[each.flow_key].append(each)
+            by_key[each.flow_key].append(each)
         hand = room.hands.setdefault((queue, priority), flow.Hand())
         begun = filter(_has_begun, level)
         yield flow.Level(iter(level), partial(_from, sorted(by_key)), partial(_of, by_key), begun, hand)

@@ -9,7 +9,9 @@ from contextlib import AbstractContextManager
 from msgspec.structs import replace
 
 from batuta.errors import UnknownSchedule
+from batuta.journal.acts import Act, Changed
 from batuta.journal.schedules import DueSchedule, Firing, Schedule
+from batuta.stores.memory.audit import record
 from batuta.stores.memory.moment import Moment
 from batuta.stores.memory.tables import Room
 
@@ -22,11 +24,12 @@ class ScheduleVerbs(ABC):
     @abstractmethod
     def transaction(self) -> AbstractContextManager[Moment]: ...
 
-    async def put_schedule(self, schedule: Schedule, expected: int | None = None) -> bool:
+    async def put_schedule(self, schedule: Schedule, expected: int | None = None, act: Act | None = None) -> bool:
         with self.transaction() as moment:
             known = moment.room.schedules.get(schedule.id)
             if (None if known is None else known.revision) != expected:
                 return False
+            record(moment, act, [Changed(target=schedule.id)])
             moment.room.schedules[schedule.id] = replace(
                 schedule,
                 revision=moment.now if expected is None else expected + 1,
@@ -36,9 +39,12 @@ class ScheduleVerbs(ABC):
             moment.hint.schedules = True
             return True
 
-    async def delete_schedule(self, id: str) -> bool:
+    async def delete_schedule(self, id: str, act: Act | None = None) -> bool:
         with self.transaction() as moment:
-            return moment.room.schedules.pop(id, None) is not None
+            if moment.room.schedules.pop(id, None) is None:
+                return False
+            record(moment, act, [Changed(target=id)])
+            return True
 
     async def schedule(self, id: str) -> DueSchedule:
         with self.transaction() as moment:

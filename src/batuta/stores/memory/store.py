@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from batuta.clock import SECOND
 from batuta.errors import InvalidInput, RunClosed, UnknownRun, WrongTransaction
 from batuta.ids import RunId
+from batuta.journal.acts import Act
 from batuta.journal.entries import Entry
 from batuta.journal.records import (
     Attempt,
@@ -32,20 +33,26 @@ from batuta.journal.records import (
     WorkerView,
 )
 from batuta.journal.states import CLOSED, PARKED, RunState
-from batuta.journal.store import Borrowed, Guest, Heart
+from batuta.journal.store import Borrowed, Guest, Heart, Transaction
 from batuta.stores.listeners import Listeners
+from batuta.stores.memory.audit import AuditVerbs, changed, record
 from batuta.stores.memory.commits import Commit
+from batuta.stores.memory.forks import ForkVerbs
 from batuta.stores.memory.heart import MemoryHeart
+from batuta.stores.memory.holding import HoldingVerbs
 from batuta.stores.memory.intake import find_or_begin, start_many
+from batuta.stores.memory.letters import LetterVerbs
 from batuta.stores.memory.moment import Moment
 from batuta.stores.memory.queues import QueueVerbs, claim, left_behind, time_out
+from batuta.stores.memory.retention import RetentionVerbs
 from batuta.stores.memory.schedules import ScheduleVerbs
 from batuta.stores.memory.tables import MemoryDatabase, Registration, Room, Row
+from batuta.stores.memory.transactions import MemoryTransaction
 
 _NO_TRANSACTIONS = "memory:// has no transactions that others can begin: use SQLite or PostgreSQL, also in this test"
 
 
-class MemoryStore(QueueVerbs, ScheduleVerbs):
+class MemoryStore(QueueVerbs, ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, HoldingVerbs, AuditVerbs):
     """A `Store` in memory."""
 
     poll_seconds: float | None = None
@@ -119,23 +126,25 @@ class MemoryStore(QueueVerbs, ScheduleVerbs):
                 self._send(moment, row, message)
             return row.snapshot(), is_new
 
-    async def send(self, run_id: RunId, message: Message) -> bool:
+    async def send(self, run_id: RunId, message: Message, act: Act | None = None) -> bool:
         with self.transaction() as moment:
-            return self._send(moment, moment.row(run_id), message)
+            return self._send(moment, moment.row(run_id), message, act)
 
-    def _send(self, moment: Moment, row: Row, message: Message) -> bool:
+    def _send(self, moment: Moment, row: Row, message: Message, act: Act | None = None) -> bool:
         if message.message_id in self._room.inbox(row.run.chain_id).known:
             return False
         target = self._room.open_row_of_chain(row)
         if target is None:
             raise RunClosed(row.run.id, row.run.state)
+        record(moment, act, [changed(target.run, target.run.state)])
         return moment.deliver(target, message)
 
-    async def unpark(self, run_id: RunId) -> bool:
+    async def unpark(self, run_id: RunId, act: Act | None = None) -> bool:
         with self.transaction() as moment:
             run = moment.row(run_id).run
             if run.state not in PARKED:
                 return False
+            record(moment, act, [changed(run, RunState.WAITING)])
             run.state, run.wake_at, run.deaths, run.reason, run.failed_code = RunState.WAITING, moment.now, 0, "", []
             moment.hint.due = True
             return True
@@ -195,11 +204,20 @@ class MemoryStore(QueueVerbs, ScheduleVerbs):
         with self.transaction() as moment:
             return Commit(moment, worker_id).write(changes)
 
-    async def close_run(self, run_id: RunId, head: int, entry: Entry, state: RunState, reason: str) -> bool:
+    def transact(self, seconds: float) -> Transaction:
+        return MemoryTransaction(self, seconds)
+
+    def why_not_transactional(self, is_async: bool) -> str:
+        return ""
+
+    async def close_run(
+        self, run_id: RunId, head: int, entry: Entry, state: RunState, reason: str, act: Act | None = None
+    ) -> bool:
         with self.transaction() as moment:
             row = moment.row(run_id)
             if not row.is_open or row.run.head != head:
                 return False
+            record(moment, act, [changed(row.run, state)])
             moment.close_from_outside(row, entry, state, reason)
             return True
 

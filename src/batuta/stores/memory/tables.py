@@ -11,9 +11,12 @@ from msgspec.structs import replace
 
 from batuta.clock import Clock, SystemClock
 from batuta.ids import RunId, new_message_id
+from batuta.journal.acts import Recorded
 from batuta.journal.entries import Entry
+from batuta.journal.letters import DeadLetter
 from batuta.journal.queues import QueueLimits
 from batuta.journal.records import Attempt, Message, Output, ParentPolicy, Run, WorkerInfo
+from batuta.journal.retention import Retention
 from batuta.journal.schedules import Schedule
 from batuta.stores import rules
 from batuta.stores.flow import Hand
@@ -61,9 +64,21 @@ class Inbox(Struct):
     unread: dict[str, Message] = field(default_factory=dict)
     """By id, in order of their numbers."""
 
+    kept: dict[str, Message] = field(default_factory=dict)
+    """Signals and updates that were read: a run may be asked to read them again."""
+
     def read(self, message_ids: Iterable[str]) -> None:
         for message_id in message_ids:
-            self.unread.pop(message_id, None)
+            message = self.unread.pop(message_id, None)
+            if message is not None and message.kind in rules.ACKNOWLEDGED:
+                self.kept[message_id] = message
+
+    def read_again(self, message_id: str) -> None:
+        """A message that was read is unread. What is not known stays so."""
+        message = self.kept.pop(message_id, None)
+        if message is not None:
+            self.unread[message_id] = message
+            self.unread = dict(sorted(self.unread.items(), key=lambda item: item[1].number))
 
 
 class Registration(Struct):
@@ -91,6 +106,10 @@ class Room(Struct):
     """Those of `rows` that are not closed: what claims and heartbeats look through."""
     children: dict[RunId, dict[RunId, Row]] = field(default_factory=dict)
     """Open children, by parent."""
+    offspring: dict[RunId, set[RunId]] = field(default_factory=dict)
+    """All children, by parent."""
+    followers: dict[RunId, set[RunId]] = field(default_factory=dict)
+    """The runs of a chain that are not its first, by chain."""
     current: dict[str, RunId] = field(default_factory=dict)
     inboxes: dict[RunId, Inbox] = field(default_factory=dict)
     """By chain."""
@@ -105,6 +124,10 @@ class Room(Struct):
     debounced: dict[str, Row] = field(default_factory=dict)
     """What later starts of the same key replace."""
     schedules: dict[str, Schedule] = field(default_factory=dict)
+    letters: dict[RunId, DeadLetter] = field(default_factory=dict)
+    audit: list[Recorded] = field(default_factory=list)
+    retention: dict[tuple[str, str], Retention] = field(default_factory=dict)
+    """By name and state."""
 
     def inbox(self, chain_id: RunId) -> Inbox:
         return self.inboxes.setdefault(chain_id, Inbox())
@@ -126,6 +149,9 @@ class Room(Struct):
         self.current[run.id] = run.run_id
         if run.parent_run_id is not None:
             self.children.setdefault(run.parent_run_id, {})[run.run_id] = row
+            self.offspring.setdefault(run.parent_run_id, set()).add(run.run_id)
+        if run.chain_id != run.run_id:
+            self.followers.setdefault(run.chain_id, set()).add(run.run_id)
         if row.debounce:
             self.debounced[row.debounce] = row
 
@@ -138,6 +164,26 @@ class Room(Struct):
         siblings.pop(run.run_id, None)
         if not siblings and run.parent_run_id is not None:
             self.children.pop(run.parent_run_id, None)
+
+    def chain(self, chain_id: RunId) -> list[Row]:
+        """All runs of a chain."""
+        return [self.rows[run_id] for run_id in (chain_id, *self.followers.get(chain_id, ())) if run_id in self.rows]
+
+    def forget(self, run_ids: Iterable[RunId]) -> None:
+        """Whole chains are gone, with all that belongs to them."""
+        for run_id in run_ids:
+            run = self.rows.pop(run_id).run
+            if self.current.get(run.id) == run.run_id:
+                del self.current[run.id]
+            if run.parent_run_id is not None:
+                siblings = self.offspring.get(run.parent_run_id, set())
+                siblings.discard(run.run_id)
+                if not siblings:
+                    self.offspring.pop(run.parent_run_id, None)
+            self.offspring.pop(run.run_id, None)
+            self.followers.pop(run.run_id, None)
+            for message_id in self.inboxes.pop(run.run_id, Inbox()).known:
+                self.answers.pop((run.run_id, message_id), None)
 
     def forget_debounce(self, row: Row) -> None:
         """No later start replaces what the run does."""

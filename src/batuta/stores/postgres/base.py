@@ -9,9 +9,11 @@ from functools import partial
 
 from batuta.clock import SECOND
 from batuta.journal.records import Hint
+from batuta.stores.flow import Hand
 from batuta.stores.listeners import Listeners
 from batuta.stores.postgres import schema
 from batuta.stores.postgres.address import Address, parse_address
+from batuta.stores.postgres.floors import Floors
 from batuta.stores.postgres.hints import Announcer, Ear, Ticker, channel_of
 from batuta.stores.postgres.session import Hook, Pool, Session, Shift
 from batuta.stores.queries import load_queries
@@ -23,7 +25,6 @@ _POOLED = (
     "second, and a worker that died is noticed when its lease is over"
 )
 
-QUERIES = ("queries.sql", "beyond.sql", "guests.sql", "schedules.sql")
 HEART_PATIENCE_SECONDS = 6.0
 """Much less than a lease: a heartbeat that hangs must be tried again in time."""
 
@@ -45,11 +46,11 @@ class Base:
         self.address = parse_address(url, schema, defaults)
         self.faults: Callable[[str], None] | None = None
         """Testing only: called with "commit" or "claim" when a reply has come; an OSError from it loses the reply."""
-        self._sql = {
-            name: self.address.qualify(text) for name, text in load_queries("batuta.stores.postgres", *QUERIES).items()
-        }
+        self._sql = {name: self.address.qualify(text) for name, text in load_queries("batuta.stores.postgres").items()}
         self._shift = Shift()
         self._pool = Pool(self._new_session, self.address.pool_size)
+        self._activity_pools: dict[float, Pool] = {}
+        """For transactions of activities, by how long they may take."""
         self._commit_session = self._new_session(self.address.for_sessions)
         self._committing = asyncio.Lock()
         self._listeners = Listeners()
@@ -64,8 +65,10 @@ class Base:
         """Names the database; read when a caller's own transaction must be known to be one of it."""
         self._held = False
         """The last claim left something because of a limit: a run that leaves makes room."""
-        self._turns: dict[tuple[str, int], tuple[str, str | None]] = {}
+        self._hands: dict[tuple[str, int], Hand] = {}
         """Where the turns of flow keys stand, by queue and priority: see the SQL about queues."""
+        self._floors = Floors()
+        self._look_again: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
         self._pool.open()
@@ -81,10 +84,15 @@ class Base:
 
     async def close(self) -> None:
         self._is_open = False
+        if self._look_again is not None:
+            self._look_again.cancel()
         await self._announcer.close()
         self._listeners.unbind()
         await self._ear.close()
         await self._commit_session.close()
+        for pool in self._activity_pools.values():
+            await pool.close()
+        self._activity_pools.clear()
         await self._pool.close()
 
     async def migrate(self, *, plan: bool = False) -> list[str]:
@@ -106,11 +114,16 @@ class Base:
         self._shift.micros += round(seconds * SECOND)
 
     def _new_session(
-        self, address: Address | None = None, *, patience: float | None = None, hook: Hook | None = None
+        self,
+        address: Address | None = None,
+        *,
+        patience: float | None = None,
+        hook: Hook | None = None,
+        settings: Mapping[str, str] | None = None,
     ) -> Session:
         address = address or self.address
         patience = patience or address.statement_timeout + 10.0  # the server's word comes first
-        return Session(address, self._shift, self._sql["shift"], patience=patience, hook=hook)
+        return Session(address, self._shift, self._sql["shift"], patience=patience, hook=hook, settings=settings)
 
     def _lose_reply(self, verb: str) -> None:
         if self.faults is not None:

@@ -85,6 +85,27 @@ def _successors(effects: Iterable[tuple[RunId, Effects]]) -> Columns:
     return as_columns(rows, 10)
 
 
+def letter_columns(changes: Iterable[Change]) -> Columns:
+    """For write_letters, without namespace and winners."""
+    rows = [
+        (
+            change.run_id,
+            new.reason.value,
+            new.error,
+            new.message,
+            new.fingerprint,
+            new.activity,
+            new.seq,
+            new.attempts,
+            new.keep,
+            new.trace,
+        )
+        for change in changes
+        if change.effects is not None and (new := change.effects.letter) is not None
+    ]
+    return as_columns(rows, 10)
+
+
 # -- answers
 
 

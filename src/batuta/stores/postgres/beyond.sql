@@ -13,6 +13,20 @@ FROM batuta.commit_beyond(
 -- Close open runs from outside, each with its last entry, and tell their kin.
 SELECT * FROM batuta.close_runs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12);
 
+-- close_as_act --
+-- The same, recorded in the audit log.
+WITH done AS MATERIALIZED (
+    SELECT * FROM batuta.close_runs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+)
+SELECT d.*, (
+    SELECT batuta.record_acts(
+        $1, $13, $14, $15, $16, $17, $18, array_agg(r.id ORDER BY c.n), array_agg(c.run_id::text ORDER BY c.n),
+        array_agg(batuta.state_json(c.before) ORDER BY c.n), array_agg(batuta.state_json($2) ORDER BY c.n),
+        batuta.batuta_now())
+    FROM unnest(d.closed, d.befores) WITH ORDINALITY AS c(run_id, before, n)
+    CROSS JOIN LATERAL (SELECT r.id FROM batuta.runs r WHERE r.run_id = c.run_id LIMIT 1) r) AS recorded
+FROM done d;
+
 -- start_and_send --
 -- An unowned run with its start message, and a message for it or for the run that has its id.
 SELECT *

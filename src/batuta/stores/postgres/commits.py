@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from asyncpg import Record
@@ -10,12 +10,14 @@ from asyncpg import Record
 from batuta.errors import OutcomeUnknown, StoreUnavailable, UnknownRun
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
+from batuta.journal.acts import Act
 from batuta.journal.entries import Entry
 from batuta.journal.outcomes import ended_outcome
 from batuta.journal.records import Change, Hint, Refusal, Verdict
 from batuta.journal.states import CLOSED, RunState
 from batuta.stores import rules
 from batuta.stores.postgres import batch, beyond
+from batuta.stores.postgres.audit import act_values
 from batuta.stores.postgres.base import Base
 from batuta.stores.postgres.rows import run_ids
 from batuta.stores.postgres.texts import entry_texts, start_texts
@@ -39,6 +41,12 @@ class Commits(Base):
                     answers.update(await self._judge(worker_id, changes, lost))
             except StoreUnavailable as error:  # "nothing was written" would be a lie: the others of the batch are
                 raise OutcomeUnknown(str(error)) from error
+        self._announce_changes(changes, answers, hint)
+        return answers
+
+    def _announce_changes(
+        self, changes: Sequence[Change], answers: Mapping[int, Verdict | list[Refusal]], hint: Hint
+    ) -> None:
         hint.due = hint.due or (self._held and any(change.move is not None for change in changes))
         hint.closed = [
             change.run_id
@@ -46,7 +54,6 @@ class Commits(Base):
             if change.move is not None and change.move.state in CLOSED and not isinstance(answers.get(index), Verdict)
         ]
         self._announcer.tell(hint)
-        return answers
 
     async def _write_step(self, change: Change) -> bool:
         """The commonest change when it comes alone, with as few calls as can be. False: its fence did not hold."""
@@ -85,8 +92,10 @@ class Commits(Base):
         self, worker_id: str, changes: Sequence[Change]
     ) -> tuple[dict[int, Verdict | list[Refusal]], list[int], Hint]:
         """The same for changes that reach beyond their runs, some of which have their answer then."""
-        columns = beyond.columns_of(batch.in_order(changes))
-        rows = await self._send(self._sql["commit_beyond"], self.namespace, worker_id, rules.PARENT_CLOSED, *columns)
+        columns, statement = beyond.columns_of(batch.in_order(changes)), "commit_beyond"
+        if any(change.effects is not None and change.effects.letter is not None for change in changes):
+            columns, statement = columns + beyond.letter_columns(changes), "commit_letters"
+        rows = await self._send(self._sql[statement], self.namespace, worker_id, rules.PARENT_CLOSED, *columns)
         return *beyond.verdicts_of(changes, rows[0]), beyond.hint_of(rows[0])
 
     def _alone(self, worker_id: str, change: Change) -> tuple[str | None, tuple[Any, ...]]:
@@ -136,14 +145,17 @@ class Commits(Base):
         verdicts = ((index, _verdict(changes[index], standing[changes[index].run_id])) for index in lost)
         return {index: verdict for index, verdict in verdicts if verdict is not None}
 
-    async def close_run(self, run_id: RunId, head: int, entry: Entry, state: RunState, reason: str) -> bool:
+    async def close_run(
+        self, run_id: RunId, head: int, entry: Entry, state: RunState, reason: str, act: Act | None = None
+    ) -> bool:
         async with self._pool.session() as session:
             rows = await session.read(self._sql["run"], self.namespace, run_id)
             if not rows:
                 raise UnknownRun(run_id, self.namespace)
             columns = [[value] for value in closing_values(rows[0], head, entry, state, reason)]
             values = (state, reason, rules.PARENT_CLOSED)
-            rows = await session.write(self._sql["close_runs"], self.namespace, *values, *columns, None)
+            query, said = ("close_runs", ()) if act is None else ("close_as_act", act_values(act))
+            rows = await session.write(self._sql[query], self.namespace, *values, *columns, None, *said)
         self._announcer.tell(closed_hint(rows[0]))
         return rows[0]["closed"] is not None
 

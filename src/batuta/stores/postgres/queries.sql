@@ -174,17 +174,32 @@ CROSS JOIN LATERAL (
 -- send_message --
 SELECT * FROM batuta.send_message($1, $2, $3, $4, $5, $6);
 
+-- send_as_act --
+-- The same, recorded in the audit log.
+WITH sent AS MATERIALIZED (
+    SELECT * FROM batuta.send_message($1, $2, $3, $4, $5, $6)
+)
+SELECT s.*, CASE WHEN s.outcome = 'sent' THEN batuta.record_acts(
+    $1, $7, $8, $9, $10, $11, $12, ARRAY[(SELECT r.id FROM batuta.runs r WHERE r.run_id = s.receiver LIMIT 1)],
+    ARRAY[s.receiver::text], ARRAY[batuta.state_json(s.receiver_state)], ARRAY[batuta.state_json(s.receiver_state)],
+    batuta.batuta_now()) END AS recorded
+FROM sent s;
+
 -- unpark --
 -- Make a parked run due, with a clean slate. Whether it is known, and whether it was parked.
 WITH known AS MATERIALIZED (
-    SELECT r.run_id, r.state FROM batuta.runs r WHERE r.run_id = $2 AND r.namespace || '' = $1 FOR NO KEY UPDATE
+    SELECT r.run_id, r.id, r.state FROM batuta.runs r WHERE r.run_id = $2 AND r.namespace || '' = $1 FOR NO KEY UPDATE
 ), moved AS (
     UPDATE batuta.runs r
     SET state = 'waiting', wake_at = batuta.batuta_now(), deaths = 0, failed_code = '{}', reason = ''
     FROM known k WHERE r.run_id = k.run_id AND k.state IN ('needs_code', 'poisoned')
-    RETURNING r.run_id
+    RETURNING k.id, r.run_id, k.state
 )
-SELECT EXISTS (SELECT FROM known) AS known, EXISTS (SELECT FROM moved) AS unparked;
+SELECT EXISTS (SELECT FROM known) AS known, EXISTS (SELECT FROM moved) AS unparked, (
+    SELECT batuta.record_acts(
+        $1, $3, $4, $5, $6, $7, $8, array_agg(m.id), array_agg(m.run_id::text), array_agg(batuta.state_json(m.state)),
+        array_agg(batuta.state_json('waiting')), batuta.batuta_now())
+    FROM moved m) AS recorded;
 
 -- register --
 -- Make a worker live for one lease.
@@ -204,8 +219,8 @@ FROM batuta.workers w WHERE w.namespace = $1 ORDER BY w.worker_id;
 SELECT batuta.retire($1, $2) AS freed;
 
 -- claim --
-SELECT (c.run).*, c.held, c.again_at, c.turn_queue, c.turn_rank, c.turn_key, c.longest
-FROM batuta.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) c;
+SELECT (c.run).*, c.held, c.again_at, c.turn_queue, c.turn_rank, c.turn_key, c.step, c.floor_at
+FROM batuta.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) c;
 
 -- due_at --
 SELECT batuta.next_due($1, $2, $3, $4, $5) AS due_at;
@@ -412,21 +427,31 @@ WHERE r.namespace || '' = $1
 
 -- limit_queue --
 -- Those that are named in $9; the others stay.
-INSERT INTO batuta.queues AS q (
-    namespace, name, concurrency, key_concurrency, rate_count, rate_period, key_rate_count, key_rate_period)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
-ON CONFLICT (namespace, name) DO UPDATE
-SET concurrency = CASE WHEN 'concurrency' = ANY ($9::text[]) THEN excluded.concurrency ELSE q.concurrency END,
-    key_concurrency =
-        CASE WHEN 'key_concurrency' = ANY ($9::text[]) THEN excluded.key_concurrency ELSE q.key_concurrency END,
-    rate_count = CASE WHEN 'rate' = ANY ($9::text[]) THEN excluded.rate_count ELSE q.rate_count END,
-    rate_period = CASE WHEN 'rate' = ANY ($9::text[]) THEN excluded.rate_period ELSE q.rate_period END,
-    key_rate_count = CASE WHEN 'key_rate' = ANY ($9::text[]) THEN excluded.key_rate_count ELSE q.key_rate_count END,
-    key_rate_period = CASE WHEN 'key_rate' = ANY ($9::text[]) THEN excluded.key_rate_period ELSE q.key_rate_period END;
+WITH written AS (
+    INSERT INTO batuta.queues AS q (
+        namespace, name, concurrency, key_concurrency, rate_count, rate_period, key_rate_count, key_rate_period)
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+    ON CONFLICT (namespace, name) DO UPDATE
+    SET concurrency = CASE WHEN 'concurrency' = ANY ($9::text[]) THEN excluded.concurrency ELSE q.concurrency END,
+        key_concurrency =
+            CASE WHEN 'key_concurrency' = ANY ($9::text[]) THEN excluded.key_concurrency ELSE q.key_concurrency END,
+        rate_count = CASE WHEN 'rate' = ANY ($9::text[]) THEN excluded.rate_count ELSE q.rate_count END,
+        rate_period = CASE WHEN 'rate' = ANY ($9::text[]) THEN excluded.rate_period ELSE q.rate_period END,
+        key_rate_count = CASE WHEN 'key_rate' = ANY ($9::text[]) THEN excluded.key_rate_count ELSE q.key_rate_count END,
+        key_rate_period = CASE WHEN 'key_rate' = ANY ($9::text[]) THEN excluded.key_rate_period ELSE q.key_rate_period END
+    RETURNING q.name
+)
+SELECT batuta.record_acts($1, $10, $11, $12, $13, $14, $15, ARRAY[w.name], '{}', '{}', '{}', batuta.batuta_now())
+FROM written w;
 
 -- pause_queue --
-INSERT INTO batuta.queues (namespace, name, paused, note) VALUES ($1, $2, $3, $4)
-ON CONFLICT (namespace, name) DO UPDATE SET paused = excluded.paused, note = excluded.note;
+WITH written AS (
+    INSERT INTO batuta.queues AS q (namespace, name, paused, note) VALUES ($1, $2, $3, $4)
+    ON CONFLICT (namespace, name) DO UPDATE SET paused = excluded.paused, note = excluded.note
+    RETURNING q.name
+)
+SELECT batuta.record_acts($1, $5, $6, $7, $8, $9, $10, ARRAY[w.name], '{}', '{}', '{}', batuta.batuta_now())
+FROM written w;
 
 -- queues --
 SELECT * FROM batuta.view_queues($1, batuta.batuta_now());

@@ -6,15 +6,19 @@ from collections.abc import Collection
 
 from asyncpg import Record
 
+from batuta.journal.acts import Act
 from batuta.journal.queues import LIMITS, QueueLimits, QueueView, Rate
 from batuta.journal.records import Hint
+from batuta.stores.postgres.audit import act_values
 from batuta.stores.postgres.base import Base
 
 
 class Queues(Base):
     """Limiting, pausing and looking at queues."""
 
-    async def limit_queue(self, name: str, limits: QueueLimits, only: Collection[str] = LIMITS) -> None:
+    async def limit_queue(
+        self, name: str, limits: QueueLimits, only: Collection[str] = LIMITS, act: Act | None = None
+    ) -> None:
         limits = limits.only(only)
         values = (
             limits.concurrency,
@@ -22,11 +26,12 @@ class Queues(Base):
             *_rate_values(limits.rate),
             *_rate_values(limits.key_rate),
         )
-        await self._pool.write(self._sql["limit_queue"], self.namespace, name, *values, list(only))
+        await self._pool.write(self._sql["limit_queue"], self.namespace, name, *values, list(only), *act_values(act))
         self._announcer.tell(Hint(due=True))
 
-    async def pause_queue(self, name: str, paused: bool, note: str = "") -> None:
-        await self._pool.write(self._sql["pause_queue"], self.namespace, name, paused, note if paused else "")
+    async def pause_queue(self, name: str, paused: bool, note: str = "", act: Act | None = None) -> None:
+        values = (self.namespace, name, paused, note if paused else "", *act_values(act))
+        await self._pool.write(self._sql["pause_queue"], *values)
         self._announcer.tell(Hint(due=not paused))
 
     async def queues(self) -> list[QueueView]:

@@ -8,26 +8,29 @@ from uuid import UUID
 from asyncpg import Record
 
 from batuta.errors import UnknownSchedule
+from batuta.journal.acts import Act
 from batuta.journal.records import Hint
 from batuta.journal.schedules import DueSchedule, Firing, Schedule
 from batuta.stores.postgres import batch
+from batuta.stores.postgres.audit import act_values
 from batuta.stores.postgres.base import Base
 
 
 class ScheduleVerbs(Base):
     """The part of the store that is about schedules."""
 
-    async def put_schedule(self, schedule: Schedule, expected: int | None = None) -> bool:
+    async def put_schedule(self, schedule: Schedule, expected: int | None = None, act: Act | None = None) -> bool:
         said = (schedule.id, schedule.spec, schedule.state, schedule.paused, schedule.note)
         times = (schedule.next_at, schedule.last_at, schedule.last_id)
         statement = "insert_schedule" if expected is None else "replace_schedule"
         fence = () if expected is None else (expected,)
-        written = bool(await self._pool.write(self._sql[statement], self.namespace, *said, *times, *fence))
+        values = (self.namespace, *said, *times, *act_values(act), *fence)
+        written = bool(await self._pool.write(self._sql[statement], *values))
         self._announcer.tell(Hint(schedules=written))
         return written
 
-    async def delete_schedule(self, id: str) -> bool:
-        return bool(await self._pool.write(self._sql["delete_schedule"], self.namespace, id))
+    async def delete_schedule(self, id: str, act: Act | None = None) -> bool:
+        return bool(await self._pool.write(self._sql["delete_schedule"], self.namespace, id, *act_values(act)))
 
     async def schedule(self, id: str) -> DueSchedule:
         rows = await self._pool.read(self._sql["schedule"], self.namespace, id)

@@ -2,21 +2,32 @@
 
 -- insert_schedule --
 -- A new row's revision is the time: one of that id that was deleted had another.
-INSERT INTO batuta.schedules (
-    namespace, id, spec, state, paused, note, next_at, last_at, last_id, revision, created_at, updated_at)
-SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, c.now, c.now, c.now FROM (SELECT batuta.batuta_now() AS now) c
-ON CONFLICT DO NOTHING
-RETURNING revision;
+WITH written AS (
+    INSERT INTO batuta.schedules (
+        namespace, id, spec, state, paused, note, next_at, last_at, last_id, revision, created_at, updated_at)
+    SELECT $1, $2, $3, $4, $5, $6, $7, $8, $9, c.now, c.now, c.now FROM (SELECT batuta.batuta_now() AS now) c
+    ON CONFLICT DO NOTHING
+    RETURNING revision
+)
+SELECT w.revision, batuta.record_acts($1, $10, $11, $12, $13, $14, $15, ARRAY[$2::text], '{}', '{}', '{}', batuta.batuta_now())
+FROM written w;
 
 -- replace_schedule --
-UPDATE batuta.schedules s
-SET spec = $3, state = $4, paused = $5, note = $6, next_at = $7, last_at = $8, last_id = $9,
-    revision = s.revision + 1, updated_at = batuta.batuta_now()
-WHERE s.namespace = $1 AND s.id = $2 AND s.revision = $10
-RETURNING s.revision;
+WITH written AS (
+    UPDATE batuta.schedules s
+    SET spec = $3, state = $4, paused = $5, note = $6, next_at = $7, last_at = $8, last_id = $9,
+        revision = s.revision + 1, updated_at = batuta.batuta_now()
+    WHERE s.namespace = $1 AND s.id = $2 AND s.revision = $16
+    RETURNING s.revision
+)
+SELECT w.revision, batuta.record_acts($1, $10, $11, $12, $13, $14, $15, ARRAY[$2::text], '{}', '{}', '{}', batuta.batuta_now())
+FROM written w;
 
 -- delete_schedule --
-DELETE FROM batuta.schedules s WHERE s.namespace = $1 AND s.id = $2 RETURNING s.id;
+WITH gone AS (
+    DELETE FROM batuta.schedules s WHERE s.namespace = $1 AND s.id = $2 RETURNING s.id
+)
+SELECT g.id, batuta.record_acts($1, $3, $4, $5, $6, $7, $8, ARRAY[$2::text], '{}', '{}', '{}', batuta.batuta_now()) FROM gone g;
 
 -- schedule --
 SELECT s.*, EXISTS (

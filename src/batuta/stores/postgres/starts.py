@@ -8,9 +8,11 @@ from asyncpg import Record
 
 from batuta.errors import AlreadyStarted, BadData, OutcomeUnknown, RunClosed, StoreUnavailable, UnknownRun
 from batuta.ids import RunId
+from batuta.journal.acts import Act
 from batuta.journal.records import Hint, IfExists, Message, NewRun, Run, StartOutcome
 from batuta.stores import rules
 from batuta.stores.postgres import batch
+from batuta.stores.postgres.audit import act_values
 from batuta.stores.postgres.base import Base
 from batuta.stores.postgres.rows import run_of, run_of_start, standard
 from batuta.stores.postgres.session import Session
@@ -128,9 +130,10 @@ class Starts(Base):
         known = {row["asked"]: row for row in found}
         return {run.run_id: _outcome(run, known.get(key)) for run, key in zip(runs, keys, strict=True)}
 
-    async def send(self, run_id: RunId, message: Message) -> bool:
-        rows = await self._pool.write(self._sql["send_message"], self.namespace, run_id, *_message_values(message))
-        outcome, receiver, state, owner = rows[0]
+    async def send(self, run_id: RunId, message: Message, act: Act | None = None) -> bool:
+        query, said = ("send_message", ()) if act is None else ("send_as_act", act_values(act))
+        values = (self.namespace, run_id, *_message_values(message), *said)
+        outcome, receiver, state, owner, *_ = (await self._pool.write(self._sql[query], *values))[0]
         if outcome == "unknown":
             raise UnknownRun(run_id, self.namespace)
         if outcome == "closed":
@@ -138,8 +141,9 @@ class Starts(Base):
         self._announce(outcome, receiver, state, owner)
         return bool(outcome == "sent")
 
-    async def unpark(self, run_id: RunId) -> bool:
-        known, unparked = (await self._pool.write(self._sql["unpark"], self.namespace, run_id))[0]
+    async def unpark(self, run_id: RunId, act: Act | None = None) -> bool:
+        rows = await self._pool.write(self._sql["unpark"], self.namespace, run_id, *act_values(act))
+        known, unparked, _ = rows[0]
         if not known:
             raise UnknownRun(run_id, self.namespace)
         self._announcer.tell(Hint(due=unparked))

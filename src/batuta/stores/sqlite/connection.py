@@ -11,7 +11,7 @@ from urllib.parse import quote
 from batuta.errors import StoreError
 from batuta.stores.queries import load_queries
 
-Q: Mapping[str, str] = load_queries("batuta.stores.sqlite", "queries.sql", "flow.sql", "schedules.sql")
+Q: Mapping[str, str] = load_queries("batuta.stores.sqlite")
 """The named statements. Their texts never change, so that the driver finds them prepared."""
 
 Faults = Callable[[str], None]

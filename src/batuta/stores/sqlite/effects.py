@@ -10,6 +10,7 @@ from batuta.ids import RunId
 from batuta.journal.records import Change, Effects, Hint, NewRun, OutputKind, ParentPolicy, Refusal, Send, Successor
 from batuta.journal.states import CLOSED, RunState
 from batuta.stores import rules
+from batuta.stores.sqlite import letters
 from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.post import Post
 from batuta.stores.sqlite.queues import note_keyed
@@ -75,6 +76,8 @@ class Beyond:
             self._write_outputs(run_id, effects)
         if effects.successor is not None:
             self._follow(run_id, effects.successor)
+        if effects.letter is not None:
+            letters.insert(self._cursor, self._namespace, run_of(self._row(run_id)), effects.letter, self._now)
 
     def _write_outputs(self, run_id: RunId, effects: Effects) -> None:
         chain_id = run_id.bytes

@@ -6,10 +6,12 @@ import sqlite3
 
 from batuta.errors import AlreadyStarted, BadData, RunClosed, UnknownRun
 from batuta.ids import RunId
+from batuta.journal.acts import Act
 from batuta.journal.entries import Entry
 from batuta.journal.records import Hint, Message, NewRun, Run
 from batuta.journal.states import RunState
 from batuta.stores import rules
+from batuta.stores.sqlite.audit import changed, record
 from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.effects import deadline_of
 from batuta.stores.sqlite.post import Post, Target
@@ -86,7 +88,9 @@ def find(cursor: sqlite3.Cursor, namespace: str, run_id: RunId) -> Run:
     return run_of(row)
 
 
-def send(cursor: sqlite3.Cursor, namespace: str, run_id: RunId, message: Message, now: int) -> Hint | None:
+def send(
+    cursor: sqlite3.Cursor, namespace: str, run_id: RunId, message: Message, now: int, act: Act | None = None
+) -> Hint | None:
     """Put a message into the chain's inbox and wake its open run. None when it was sent before."""
     run = find(cursor, namespace, run_id)
     if one(cursor.execute(Q["message_known"], (run.chain_id.bytes, message.message_id))) is not None:
@@ -96,13 +100,17 @@ def send(cursor: sqlite3.Cursor, namespace: str, run_id: RunId, message: Message
     post = Post(cursor, namespace, now, hint)
     post.deliver(Target(last.run_id.bytes, last.chain_id.bytes, last.state, last.owner, last.closed_at), message)
     post.wake()
+    record(cursor, namespace, now, act, [changed(last, last.state)])
     return hint
 
 
-def unpark(cursor: sqlite3.Cursor, namespace: str, run_id: RunId, now: int) -> bool:
+def unpark(cursor: sqlite3.Cursor, namespace: str, run_id: RunId, now: int, act: Act | None = None) -> bool:
     """Make a parked run due, with a clean slate. False when it is not parked."""
-    find(cursor, namespace, run_id)
-    return cursor.execute(Q["unpark"], (now, namespace, run_id.bytes)).rowcount > 0
+    run = find(cursor, namespace, run_id)
+    if not cursor.execute(Q["unpark"], (now, namespace, run_id.bytes)).rowcount:
+        return False
+    record(cursor, namespace, now, act, [changed(run, RunState.WAITING)])
+    return True
 
 
 def _successor(cursor: sqlite3.Cursor, namespace: str, run: Run) -> Run:
@@ -123,8 +131,12 @@ def close(
     state: RunState,
     reason: str,
     now: int,
+    act: Act | None = None,
+    *,
+    quiet: bool = False,
 ) -> Hint | None:
-    """Close an open run with its last entry. None when its head has moved or it is closed."""
+    """Close an open run with its last entry. None when its head has moved or it is closed. `quiet`: another one takes
+    its place, and its parent is told nothing."""
     run = find(cursor, namespace, run_id)
     values = (state.value, now, reason, namespace, run_id.bytes, head)
     if not cursor.execute(Q["close_from_outside"], values).rowcount:
@@ -132,6 +144,10 @@ def close(
     cursor.execute(Q["insert_entry"], entry_row(namespace, run_id.bytes, run.epoch + 1, entry))
     hint = Hint(messages=[run_id] if run.owner is not None else [], closed=[run_id])
     post = Post(cursor, namespace, now, hint)
-    post.tell_kin(run_id.bytes, run.id, run.parent_seq, state, reason)
+    if quiet:
+        post.tell_children(run_id.bytes)
+    else:
+        post.tell_kin(run_id.bytes, run.id, run.parent_seq, state, reason)
     post.wake()
+    record(cursor, namespace, now, act, [changed(run, state)])
     return hint

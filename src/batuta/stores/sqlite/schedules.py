@@ -7,9 +7,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from batuta.errors import UnknownSchedule
+from batuta.journal.acts import Act, Changed
 from batuta.journal.records import Hint
 from batuta.journal.schedules import DueSchedule, Firing, Schedule
 from batuta.stores.sqlite import intake
+from batuta.stores.sqlite.audit import record
 from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.readers import Readers
 from batuta.stores.sqlite.rows import Row, one
@@ -32,18 +34,25 @@ class ScheduleVerbs(ABC):
     @abstractmethod
     def tell(self, hint: Hint) -> None: ...
 
-    async def put_schedule(self, schedule: Schedule, expected: int | None = None) -> bool:
-        now = self.clock_now()
-        statement, row = _put(self.namespace, schedule, expected, now)
-        written = await self._writer.write(lambda cursor: cursor.execute(Q[statement], row).rowcount > 0, small=True)
+    async def put_schedule(self, schedule: Schedule, expected: int | None = None, act: Act | None = None) -> bool:
+        statement, row = _put(self.namespace, schedule, expected, self.clock_now())
+        written = await self._write(statement, row, schedule.id, act)
         self.tell(Hint(schedules=written))
         return written
 
-    async def delete_schedule(self, id: str) -> bool:
-        row = (self.namespace, id)
-        return await self._writer.write(
-            lambda cursor: cursor.execute(Q["delete_schedule"], row).rowcount > 0, small=True
-        )
+    async def delete_schedule(self, id: str, act: Act | None = None) -> bool:
+        return await self._write("delete_schedule", (self.namespace, id), id, act)
+
+    async def _write(self, statement: str, row: Row, id: str, act: Act | None) -> bool:
+        now = self.clock_now()
+
+        def work(cursor: sqlite3.Cursor) -> bool:
+            if not cursor.execute(Q[statement], row).rowcount:
+                return False
+            record(cursor, self.namespace, now, act, [Changed(target=id)])
+            return True
+
+        return await self._writer.write(work, small=True)
 
     async def schedule(self, id: str) -> DueSchedule:
         found = self._read("schedule", self.namespace, id)

@@ -12,6 +12,7 @@ from batuta.clock import SECOND, Clock, SystemClock
 from batuta.errors import SchemaMismatch
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
+from batuta.journal.acts import Act, Changed
 from batuta.journal.entries import Entry
 from batuta.journal.queues import LIMITS, QueueLimits, QueueView
 from batuta.journal.records import (
@@ -33,21 +34,27 @@ from batuta.journal.records import (
     WorkerView,
 )
 from batuta.journal.states import RunState
-from batuta.journal.store import Borrowed, Guest, Heart
+from batuta.journal.store import Borrowed, Guest, Heart, Transaction
 from batuta.stores import rules
 from batuta.stores.listeners import Listeners
 from batuta.stores.sqlite import bulk, claims, intake, lists, queues, schema
+from batuta.stores.sqlite.audit import AuditVerbs, record
 from batuta.stores.sqlite.backup import copied
 from batuta.stores.sqlite.batch import Answers, commit_batch
 from batuta.stores.sqlite.beats import SqliteHeart
 from batuta.stores.sqlite.connection import Faults, Q
 from batuta.stores.sqlite.effects import are_small
+from batuta.stores.sqlite.forks import ForkVerbs
 from batuta.stores.sqlite.guests import Guests
+from batuta.stores.sqlite.holding import HoldingVerbs
+from batuta.stores.sqlite.letters import LetterVerbs
 from batuta.stores.sqlite.place import WorkerLocks, prepare
 from batuta.stores.sqlite.readers import Readers
+from batuta.stores.sqlite.retention import RetentionVerbs
 from batuta.stores.sqlite.rows import worker_row, workers_of
 from batuta.stores.sqlite.schedules import ScheduleVerbs
 from batuta.stores.sqlite.tapes import Tapes
+from batuta.stores.sqlite.transactions import SqliteTransaction
 from batuta.stores.sqlite.turns import Hands
 from batuta.stores.sqlite.watcher import Watcher
 from batuta.stores.sqlite.writer import Writer
@@ -58,7 +65,7 @@ MANY_STARTS = 200
 """More of them than that are written in a thread."""
 
 
-class SqliteStore(ScheduleVerbs):
+class SqliteStore(ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, HoldingVerbs, AuditVerbs):
     """A `Store` in a SQLite file."""
 
     poll_seconds: float | None = 1.0
@@ -199,18 +206,18 @@ class SqliteStore(ScheduleVerbs):
     def _start_on(self, cursor: sqlite3.Cursor, runs: Sequence[NewRun], after: NewRun | None) -> list[StartOutcome]:
         return bulk.start_many(cursor, self.namespace, runs, after, self.clock_now())
 
-    async def send(self, run_id: RunId, message: Message) -> bool:
+    async def send(self, run_id: RunId, message: Message, act: Act | None = None) -> bool:
         now = self.clock_now()
         hint = await self._writer.write(
-            lambda cursor: intake.send(cursor, self.namespace, run_id, message, now), small=True
+            lambda cursor: intake.send(cursor, self.namespace, run_id, message, now, act), small=True
         )
         self.tell(hint or Hint())
         return hint is not None
 
-    async def unpark(self, run_id: RunId) -> bool:
+    async def unpark(self, run_id: RunId, act: Act | None = None) -> bool:
         now = self.clock_now()
         unparked = await self._writer.write(
-            lambda cursor: intake.unpark(cursor, self.namespace, run_id, now), small=True
+            lambda cursor: intake.unpark(cursor, self.namespace, run_id, now, act), small=True
         )
         self.tell(Hint(due=unparked))
         return unparked
@@ -269,12 +276,26 @@ class SqliteStore(ScheduleVerbs):
 
     # -- queues
 
-    async def limit_queue(self, name: str, limits: QueueLimits, only: Collection[str] = LIMITS) -> None:
-        await self._writer.write(lambda cursor: queues.limit(cursor, self.namespace, name, limits, only), small=True)
+    async def limit_queue(
+        self, name: str, limits: QueueLimits, only: Collection[str] = LIMITS, act: Act | None = None
+    ) -> None:
+        now = self.clock_now()
+
+        def work(cursor: sqlite3.Cursor) -> None:
+            queues.limit(cursor, self.namespace, name, limits, only)
+            record(cursor, self.namespace, now, act, [Changed(target=name)])
+
+        await self._writer.write(work, small=True)
         self.tell(Hint(due=True))
 
-    async def pause_queue(self, name: str, paused: bool, note: str = "") -> None:
-        await self._writer.write(lambda cursor: queues.pause(cursor, self.namespace, name, paused, note), small=True)
+    async def pause_queue(self, name: str, paused: bool, note: str = "", act: Act | None = None) -> None:
+        now = self.clock_now()
+
+        def work(cursor: sqlite3.Cursor) -> None:
+            queues.pause(cursor, self.namespace, name, paused, note)
+            record(cursor, self.namespace, now, act, [Changed(target=name)])
+
+        await self._writer.write(work, small=True)
         self.tell(Hint(due=not paused))
 
     async def queues(self) -> list[QueueView]:
@@ -305,14 +326,32 @@ class SqliteStore(ScheduleVerbs):
         )
         answers, hint = await self._writer.write(work, small=small)
         failpoint("commit.after")
-        hint.due = hint.due or (self._limited and any(change.move is not None for change in changes))
-        self.tell(hint)
+        self.announce(hint, changes)
         return answers
 
-    async def close_run(self, run_id: RunId, head: int, entry: Entry, state: RunState, reason: str) -> bool:
+    def announce(self, hint: Hint, changes: Sequence[Change]) -> None:
+        """Tell listeners of changes that are durable now."""
+        hint.due = hint.due or (self._limited and any(change.move is not None for change in changes))
+        self.tell(hint)
+
+    def transact(self, seconds: float) -> Transaction:
+        return SqliteTransaction(self, self._writer, seconds)
+
+    def why_not_transactional(self, is_async: bool) -> str:
+        if not is_async:
+            return ""
+        return (
+            "`async def`: on SQLite nobody else can write while its transaction is open, so that it must not wait for "
+            "other things; define it with `def`"
+        )
+
+    async def close_run(
+        self, run_id: RunId, head: int, entry: Entry, state: RunState, reason: str, act: Act | None = None
+    ) -> bool:
         now = self.clock_now()
         hint = await self._writer.write(
-            lambda cursor: intake.close(cursor, self.namespace, run_id, head, entry, state, reason, now), small=True
+            lambda cursor: intake.close(cursor, self.namespace, run_id, head, entry, state, reason, now, act),
+            small=True,
         )
         if hint is not None:
             hint.due = hint.due or self._limited

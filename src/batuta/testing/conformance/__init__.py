@@ -17,24 +17,31 @@ from __future__ import annotations
 import pytest
 
 _TOPICS = (
-    "attempts batches chains claim close commit_fence fairness hints inbox kin kit large_batches lease_reap outputs "
-    "parking poison queues races rates reading schedules sends start unclaimed unread"
+    "attempts audit batches chains claim close commit_fence deleting fairness forks hints inbox kin kit "
+    "attempts audit batches chains claim close commit_fence deleting fairness hints holding inbox kin kit "
+    "large_batches lease_reap letters outputs parking poison queues races rates reading retention schedules "
+    "sends start unclaimed unread"
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{topic}" for topic in _TOPICS.split()))
 
 from batuta.testing.conformance.attempts import AttemptsConformance  # noqa: E402
+from batuta.testing.conformance.audit import AuditConformance  # noqa: E402
 from batuta.testing.conformance.batches import BatchesConformance  # noqa: E402
 from batuta.testing.conformance.chains import ChainsConformance  # noqa: E402
 from batuta.testing.conformance.claim import ClaimConformance  # noqa: E402
 from batuta.testing.conformance.close import CloseConformance  # noqa: E402
 from batuta.testing.conformance.commit_fence import CommitFenceConformance  # noqa: E402
+from batuta.testing.conformance.deleting import DeletingConformance  # noqa: E402
 from batuta.testing.conformance.fairness import FairnessConformance  # noqa: E402
+from batuta.testing.conformance.forks import ForksConformance  # noqa: E402
 from batuta.testing.conformance.hints import HintsConformance  # noqa: E402
+from batuta.testing.conformance.holding import PauseConformance, PausedConformance  # noqa: E402
 from batuta.testing.conformance.inbox import InboxConformance  # noqa: E402
 from batuta.testing.conformance.kin import KinConformance  # noqa: E402
 from batuta.testing.conformance.kit import MakeStore  # noqa: E402
 from batuta.testing.conformance.large_batches import LargeBatchConformance  # noqa: E402
 from batuta.testing.conformance.lease_reap import LeaseReapConformance  # noqa: E402
+from batuta.testing.conformance.letters import LettersConformance  # noqa: E402
 from batuta.testing.conformance.outputs import OutputsConformance  # noqa: E402
 from batuta.testing.conformance.parking import ParkingConformance  # noqa: E402
 from batuta.testing.conformance.poison import PoisonConformance  # noqa: E402
@@ -42,6 +49,7 @@ from batuta.testing.conformance.queues import QueuesConformance  # noqa: E402
 from batuta.testing.conformance.races import RacesConformance  # noqa: E402
 from batuta.testing.conformance.rates import RatesConformance  # noqa: E402
 from batuta.testing.conformance.reading import ReadingConformance  # noqa: E402
+from batuta.testing.conformance.retention import PruningStepsConformance, RetentionConformance  # noqa: E402
 from batuta.testing.conformance.schedules import (  # noqa: E402
     DueSchedulesConformance,
     FireConformance,
@@ -58,30 +66,38 @@ from batuta.testing.conformance.unread import UnreadConformance  # noqa: E402
 
 __all__ = [
     "AttemptsConformance",
+    "AuditConformance",
     "BatchesConformance",
     "ChainsConformance",
     "ClaimConformance",
     "CloseConformance",
     "CommitFenceConformance",
     "DebounceConformance",
+    "DeletingConformance",
     "DueSchedulesConformance",
     "ExpiryConformance",
     "FairnessConformance",
     "FireConformance",
+    "ForksConformance",
     "HintsConformance",
     "InboxConformance",
     "KinConformance",
     "LargeBatchConformance",
     "LeaseReapConformance",
+    "LettersConformance",
     "MakeStore",
     "OutputsConformance",
     "ParkingConformance",
+    "PauseConformance",
+    "PausedConformance",
     "PoisonConformance",
+    "PruningStepsConformance",
     "QueuesConformance",
     "RacesConformance",
     "RatesConformance",
     "ReadingConformance",
     "RenewConformance",
+    "RetentionConformance",
     "SchedulesConformance",
     "SendsConformance",
     "StartConformance",

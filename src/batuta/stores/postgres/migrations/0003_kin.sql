@@ -143,23 +143,24 @@ END
 $$;
 
 -- Close open runs from outside, each with its last entry, and tell their kin. With `over_at`, only those that were to
--- end by then. closed: those that were; disowned: those of them that had an owner; told, due: as `owned` and `due` of post.
+-- end by then. closed: those that were, and befores: their states until then; disowned: those of them that had an owner; told, due: as `owned` and `due` of post.
 CREATE FUNCTION batuta.close_runs(
     ns text, new_state text, why text, why_children text, run_ids uuid[], heads integer[], kinds text[], ats bigint[],
     crcs bigint[], bodies text[], outcomes text[], over_at bigint,
-    OUT closed uuid[], OUT disowned uuid[], OUT told uuid[], OUT due boolean
+    OUT closed uuid[], OUT disowned uuid[], OUT told uuid[], OUT due boolean, OUT befores text[]
 ) LANGUAGE plpgsql AS $$
 DECLARE
     tells boolean[] := array_fill(true, ARRAY[cardinality(run_ids)]);
     locked uuid[] := batuta.lock_runs(run_ids || batuta.find_kin(run_ids, tells));
 BEGIN
-    SELECT array_agg(c.run_id), array_agg(c.run_id) FILTER (WHERE r.owner IS NOT NULL), array_agg(c.outcome)
-    INTO closed, disowned, outcomes
+    SELECT array_agg(c.run_id), array_agg(c.run_id) FILTER (WHERE r.owner IS NOT NULL), array_agg(c.outcome),
+           array_agg(r.state)
+    INTO closed, disowned, outcomes, befores
     FROM unnest(run_ids, heads, outcomes) AS c(run_id, head, outcome)
     CROSS JOIN LATERAL (
-        SELECT r.owner FROM batuta.runs r
+        SELECT r.owner, r.state FROM batuta.runs r
         WHERE r.run_id = c.run_id AND r.namespace || '' = ns AND r.head = c.head AND r.closed_at IS NULL
-          AND (over_at IS NULL OR r.deadline <= over_at OR r.expires_at <= over_at) LIMIT 1
+          AND (over_at IS NULL OR ((r.deadline <= over_at OR r.expires_at <= over_at) AND r.paused_at IS NULL)) LIMIT 1
     ) r;
     due := false;
     IF closed IS NULL THEN
@@ -170,7 +171,7 @@ BEGIN
 
     UPDATE batuta.runs r
     SET head = r.head + 1, epoch = r.epoch + 1, state = new_state, reason = why, owner = NULL, wake_at = NULL,
-        debounce = NULL, closed_at = batuta.batuta_now()
+        debounce = NULL, paused_at = NULL, resume_at = NULL, closed_at = batuta.batuta_now()
     FROM unnest(closed) AS c(run_id)
     WHERE r.run_id = c.run_id;
 

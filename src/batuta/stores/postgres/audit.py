@@ -1,0 +1,44 @@
+"""The audit log in PostgreSQL."""
+
+from __future__ import annotations
+
+from operator import itemgetter
+from typing import Any
+
+from batuta.journal.acts import Act, ActFilter, Recorded
+from batuta.stores.postgres.base import Base
+
+_ABOVE_ALL = 2**63 - 1
+_columns = itemgetter(*Recorded.__struct_fields__)
+_names = Recorded.__struct_fields__
+
+ActValues = tuple[str | None, str, str, str, str, str]
+
+
+def act_values(act: Act | None) -> ActValues:
+    """What `record_acts` is told of an act: actor, verb, reason, detail, before, after. No actor: no act."""
+    if act is None:
+        return None, "", "", "null", "null", "null"
+    return act.actor, act.verb.value, act.reason, act.detail, act.before, act.after
+
+
+class AuditVerbs(Base):
+    """The part of the store that reads the audit log."""
+
+    async def audit(self, after: int = 0, limit: int = 1_000) -> list[Recorded]:
+        rows = await self._pool.read(self._sql["audit"], self.namespace, after, limit)
+        return [_recorded(row) for row in rows]
+
+    async def audit_head(self) -> tuple[int, str]:
+        rows = await self._pool.read(self._sql["audit_head"], self.namespace)
+        return (rows[0]["number"], rows[0]["hash"]) if rows else (0, "")
+
+    async def acts(self, where: ActFilter, before: int | None = None, limit: int = 50) -> list[Recorded]:
+        query = self._sql["acts" if where.target is None else "acts_on"]
+        last = _ABOVE_ALL if before is None else before
+        said = (where.target, where.actor, where.verb, where.since, where.until)
+        return [_recorded(row) for row in await self._pool.read(query, self.namespace, last, *said, limit)]
+
+
+def _recorded(row: Any) -> Recorded:
+    return Recorded(**dict(zip(_names, _columns(row), strict=True)))

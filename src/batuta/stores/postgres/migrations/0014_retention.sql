@@ -1,0 +1,221 @@
+-- How long runs are kept, and how they are deleted: whole chains, which are closed. Nobody else writes to such a run,
+-- but for an operator who has it go on: who deletes locks all runs of a chain first, and then looks again.
+
+CREATE TABLE batuta.retention (
+    namespace text COLLATE "C" NOT NULL,
+    name      text COLLATE "C" NOT NULL,
+    state     text COLLATE "C" NOT NULL,
+    keep      bigint,
+    PRIMARY KEY (namespace, name, state)
+);
+
+COMMENT ON TABLE batuta.retention IS 'How long runs are kept once they are closed. An empty name or state stands for any; the most specific rule holds';
+COMMENT ON COLUMN batuta.retention.keep IS 'Microseconds from the close; null: for ever';
+
+-- How long runs of a name are kept after they closed in a state; null: for ever.
+CREATE FUNCTION batuta.kept_for(ns text, workflow text, ended text) RETURNS bigint LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (
+        SELECT r.keep FROM batuta.retention r
+        WHERE r.namespace = ns AND r.name IN ('', workflow) AND r.state IN ('', ended)
+        ORDER BY r.name <> '' DESC, r.state <> '' DESC LIMIT 1);
+END
+$$;
+
+-- The runs of chains: those that others follow, and the last, which may be the current one of its id.
+CREATE FUNCTION batuta.chain_runs(ns text, chains uuid[]) RETURNS TABLE (chain uuid, member uuid)
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY
+    SELECT f.run_id, m.run_id
+    FROM unnest(chains) AS c(chain_id)
+    CROSS JOIN LATERAL (
+        SELECT r.run_id, r.id FROM batuta.runs r WHERE r.run_id = c.chain_id AND r.namespace || '' = ns LIMIT 1
+    ) f
+    CROSS JOIN LATERAL (
+        (SELECT r.run_id FROM batuta.runs r
+         WHERE r.id = f.id AND r.namespace = ns AND r.current AND r.chain_id = f.run_id LIMIT 1)
+        UNION ALL
+        (SELECT r.run_id FROM batuta.runs r
+         WHERE r.id = f.id AND r.namespace = ns AND NOT r.current AND r.chain_id = f.run_id OFFSET 0)
+    ) m;
+END
+$$;
+
+-- All that belongs to these runs is gone. What belongs to a chain goes with its first run.
+CREATE FUNCTION batuta.erase_runs(ns text, gone uuid[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM batuta.journal j WHERE j.run_id = ANY (gone);
+    DELETE FROM batuta.inbox i WHERE i.chain_id = ANY (gone);
+    DELETE FROM batuta.outputs o WHERE o.run_id = ANY (gone);
+    DELETE FROM batuta.attempts a WHERE a.run_id = ANY (gone);
+    DELETE FROM batuta.runs r WHERE r.run_id = ANY (gone);
+    PERFORM batuta.forget_letters(ns, gone);
+END
+$$;
+
+-- Delete the chains of these runs with those of their children, at any depth, where none of all these runs is open.
+CREATE FUNCTION batuta.delete_runs(
+    ns text, asked uuid[], actor text, verb text, reason text, detail text, before text, after text
+) RETURNS uuid[] LANGUAGE plpgsql AS $$
+DECLARE
+    family uuid[];
+    gone uuid[];
+    log record;
+BEGIN
+    family := batuta.families(ns, asked);
+    PERFORM 1 FROM unnest(family) AS f(member)
+    CROSS JOIN LATERAL (SELECT FROM batuta.runs r WHERE r.run_id = f.member FOR UPDATE) r;
+    -- Now nobody else can have one of them go on: what is closed stays so. What came meanwhile is open.
+    gone := batuta.families(ns, asked, only_closed => true);
+    SELECT array_agg(r.id) AS ids, array_agg(r.run_id::text) AS run_ids, array_agg(batuta.state_json(r.state)) AS befores
+    INTO log
+    FROM unnest(gone) AS g(member)
+    CROSS JOIN LATERAL (SELECT r.id, r.run_id, r.state FROM batuta.runs r WHERE r.run_id = g.member LIMIT 1) r;
+    PERFORM batuta.erase_runs(ns, gone);
+    PERFORM batuta.record_acts(
+        ns, actor, verb, reason, detail, before, after, log.ids, log.run_ids, log.befores, '{}', batuta.batuta_now());
+    RETURN gone;
+END
+$$;
+
+-- The chains of these runs, each with those of its children; in order, for locks. With only_closed: without those of
+-- which a run is open.
+CREATE FUNCTION batuta.families(ns text, asked uuid[], only_closed boolean DEFAULT false) RETURNS uuid[]
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN ARRAY(
+        WITH RECURSIVE tree(root, chain_id) AS (
+            SELECT DISTINCT r.chain_id, r.chain_id
+            FROM unnest(asked) AS a(run_id)
+            CROSS JOIN LATERAL (
+                SELECT r.chain_id FROM batuta.runs r WHERE r.run_id = a.run_id AND r.namespace || '' = ns LIMIT 1
+            ) r
+            UNION
+            SELECT t.root, k.chain_id
+            FROM tree t
+            CROSS JOIN LATERAL batuta.chain_runs(ns, ARRAY[t.chain_id]) m
+            CROSS JOIN LATERAL (
+                SELECT k.chain_id FROM batuta.runs k WHERE k.parent_run_id = m.member AND k.namespace || '' = ns OFFSET 0
+            ) k
+        ), member AS MATERIALIZED (
+            SELECT t.root, m.member, r.closed_at
+            FROM tree t
+            CROSS JOIN LATERAL batuta.chain_runs(ns, ARRAY[t.chain_id]) m
+            CROSS JOIN LATERAL (SELECT r.closed_at FROM batuta.runs r WHERE r.run_id = m.member LIMIT 1) r
+        )
+        SELECT DISTINCT m.member FROM member m
+        WHERE NOT only_closed OR (m.root IN (SELECT o.root FROM member o WHERE o.closed_at IS NULL)) IS NOT TRUE
+        ORDER BY m.member);
+END
+$$;
+
+-- Of these chains, those that are closed, whose retention is over, and that nobody needs: an open parent may start a
+-- child again, a parent is kept as long as any child, and a dead letter until somebody has looked at it. `place` is that
+-- in `chains`.
+CREATE FUNCTION batuta.chains_over(ns text, chains uuid[], moment bigint)
+RETURNS TABLE (place bigint, members uuid[], currents boolean[], entries numeric) LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN QUERY
+    SELECT c.n, m.members, m.currents, m.entries
+    FROM unnest(chains) WITH ORDINALITY AS c(chain_id, n)
+    CROSS JOIN LATERAL (
+        SELECT array_agg(r.run_id) AS members, array_agg(r.current) AS currents, sum(r.head + 1)::numeric AS entries,
+               count(*) AS runs, count(r.closed_at) AS closed, bool_or(r.needed) AS needed,
+               (array_agg(r.name ORDER BY r.closed_at DESC, r.run_id DESC))[1] AS name,
+               (array_agg(r.state ORDER BY r.closed_at DESC, r.run_id DESC))[1] AS state,
+               max(r.closed_at) AS closed_at, (array_agg(r.parent_run_id))[1] AS parent
+        FROM batuta.chain_runs(ns, ARRAY[c.chain_id]) k
+        CROSS JOIN LATERAL (
+            SELECT r.*,
+                   EXISTS (SELECT FROM batuta.runs k WHERE k.parent_run_id = r.run_id OFFSET 0)
+                   OR r.state = 'failed' AND EXISTS (
+                       SELECT FROM batuta.dead_letters l WHERE l.run_id = r.run_id AND l.state = 'open' OFFSET 0
+                   ) AS needed
+            FROM batuta.runs r WHERE r.run_id = k.member LIMIT 1
+        ) r
+    ) m
+    WHERE m.runs = m.closed AND NOT m.needed AND m.closed_at + batuta.kept_for(ns, m.name, m.state) <= moment
+      AND NOT EXISTS (SELECT FROM batuta.runs p WHERE p.run_id = m.parent AND p.closed_at IS NULL OFFSET 0);
+END
+$$;
+
+-- Look at the next runs after one, and delete the chains whose retention is over: as many as have `most_entries` journal
+-- entries together, and one at least. What is locked is left for the next round.
+CREATE FUNCTION batuta.prune(
+    ns text, lim integer, after uuid, dry boolean, most_entries bigint, OUT deleted bigint, OUT last uuid
+) LANGUAGE plpgsql AS $$
+DECLARE
+    moment bigint := batuta.batuta_now();
+    oldest bigint := moment - (SELECT min(r.keep) FROM batuta.retention r WHERE r.namespace = ns);
+    page record;
+    ended record;
+    found record;
+    gone uuid[];
+BEGIN
+    deleted := 0;
+    IF oldest IS NULL THEN
+        RETURN;
+    END IF;
+    SELECT array_agg(r.run_id) AS run_ids, array_agg(r.chain_id) AS chains, array_agg(r.closed_at <= oldest) AS closed,
+           count(*) AS seen, min(r.created_at) AS eldest
+    INTO page
+    FROM (
+        SELECT r.run_id, r.chain_id, r.closed_at, r.created_at FROM batuta.runs r
+        WHERE r.namespace || ':' = ns || ':' AND r.run_id > coalesce(after, '00000000-0000-0000-0000-000000000000')
+        ORDER BY r.namespace || ':', r.run_id LIMIT lim
+    ) r;
+    IF page.seen = lim AND page.eldest <= oldest THEN
+        last := page.run_ids[lim];
+    END IF;
+    -- Each chain once, with its first place on the page. Of a long one that goes on, it is enough to look at the
+    -- current run.
+    SELECT array_agg(e.chain_id ORDER BY e.n) AS chains, array_agg(e.n ORDER BY e.n) AS places
+    INTO ended
+    FROM (
+        SELECT p.chain_id, min(p.n) AS n
+        FROM unnest(page.chains, page.closed) WITH ORDINALITY AS p(chain_id, closed, n)
+        WHERE p.closed
+        GROUP BY p.chain_id
+    ) e
+    WHERE NOT EXISTS (
+        SELECT FROM batuta.runs f
+        CROSS JOIN LATERAL (
+            SELECT FROM batuta.runs r
+            WHERE r.id = f.id AND r.namespace = ns AND r.current AND r.chain_id = f.run_id AND r.closed_at IS NULL
+            LIMIT 1
+        ) r
+        WHERE f.run_id = e.chain_id OFFSET 0);
+    WITH over AS MATERIALIZED (
+        SELECT o.*, sum(o.entries) OVER (ORDER BY o.place) - o.entries >= most_entries AS later
+        FROM batuta.chains_over(ns, ended.chains, moment) o
+    )
+    SELECT array_agg(m.run_id) AS members, array_agg(m.current) AS currents, array_agg(o.place) AS places,
+           array_agg(cardinality(o.members)) AS sizes, (SELECT min(l.place) FROM over l WHERE l.later) AS rest
+    INTO found
+    FROM over o
+    CROSS JOIN LATERAL unnest(o.members, o.currents) AS m(run_id, current)
+    WHERE NOT o.later;
+    IF found.rest IS NOT NULL THEN
+        last := page.run_ids[ended.places[found.rest] - 1];
+    END IF;
+    IF dry THEN
+        deleted := coalesce(cardinality(found.members), 0);
+        RETURN;
+    END IF;
+    -- A run that somebody has just had go on is its id's current one no more.
+    gone := ARRAY(
+        SELECT unnest(array_agg(r.run_id))
+        FROM unnest(found.members, found.currents, found.places, found.sizes) AS f(run_id, current, place, size)
+        CROSS JOIN LATERAL (
+            SELECT r.run_id FROM batuta.runs r
+            WHERE r.run_id = f.run_id AND r.current = f.current AND r.closed_at IS NOT NULL
+            FOR UPDATE SKIP LOCKED
+        ) r
+        GROUP BY f.place HAVING count(*) = max(f.size));
+    PERFORM batuta.erase_runs(ns, gone);
+    deleted := cardinality(gone);
+END
+$$;
+
+COMMENT ON FUNCTION batuta.prune IS 'One step of pruning: short, and it waits for nobody';

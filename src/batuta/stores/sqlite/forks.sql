@@ -1,0 +1,20 @@
+-- Statements about runs that are made from others.
+
+-- mark_fork --
+-- After its insertion as a run that nobody owns.
+UPDATE runs SET state = ?, forked_from = ?, forked_at = ? WHERE namespace = ? AND run_id = ?;
+
+-- copy_entries --
+-- As they are: their checksums hold in the new place. Nobody of the new run has written them.
+INSERT INTO journal (run_id, ord, namespace, kind, at, crc, epoch, body)
+SELECT :new, ord, namespace, kind, at, crc, 0, body FROM journal
+WHERE run_id = :source AND ord <= :keep ORDER BY ord;
+
+-- read_again --
+UPDATE inbox SET consumed_at = NULL WHERE chain_id = ? AND message_id = ?;
+
+-- copy_message --
+INSERT INTO inbox (namespace, chain_id, message_id, kind, name, body, at)
+SELECT namespace, :new, message_id, kind, name, body, :now FROM inbox
+WHERE chain_id = :source AND message_id = :message_id
+ON CONFLICT DO NOTHING;

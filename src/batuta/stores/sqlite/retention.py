@@ -1,0 +1,222 @@
+"""Deleting and pruning in SQLite."""
+
+from __future__ import annotations
+
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from uuid import UUID
+
+from msgspec import Struct
+
+from batuta.ids import RunId
+from batuta.journal.acts import Act, Changed, state_json
+from batuta.journal.letters import LetterState
+from batuta.journal.retention import Pruned, Retention, keep_json, kept_for, shortest, target_of
+from batuta.journal.states import RunState
+from batuta.stores.sqlite import letters
+from batuta.stores.sqlite.audit import record
+from batuta.stores.sqlite.connection import Q
+from batuta.stores.sqlite.readers import Readers
+from batuta.stores.sqlite.rows import one
+from batuta.stores.sqlite.writer import Writer
+
+MOST_ENTRIES = 1_000
+"""Journal entries that one step deletes, unless a single chain has more: nobody else writes meanwhile."""
+
+
+class Member(Struct):
+    """A run of a chain that may be deleted."""
+
+    run_id: bytes
+    id: str
+    name: str
+    state: str
+    closed_at: int | None
+    head: int
+    parent_run_id: bytes | None
+
+
+class RetentionVerbs(ABC):
+    """The part of the store that is about how long runs are kept."""
+
+    namespace: str
+    _writer: Writer
+    _readers: Readers
+
+    @abstractmethod
+    def clock_now(self) -> int: ...
+
+    async def delete_runs(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
+        now = self.clock_now()
+        return await self._writer.write(lambda cursor: _delete(cursor, self.namespace, run_ids, act, now), aside=True)
+
+    async def set_retention(self, rule: Retention, act: Act | None = None) -> bool:
+        return await self._rule(rule.name, rule.state, keep_json(rule.keep), "set_retention", (rule.keep,), act)
+
+    async def drop_retention(self, name: str, state: str, act: Act | None = None) -> bool:
+        return await self._rule(name, state, "null", "drop_retention", (), act)
+
+    async def _rule(
+        self, name: str, state: str, after: str, statement: str, more: tuple[int | None, ...], act: Act | None
+    ) -> bool:
+        now, key = self.clock_now(), (self.namespace, name, state)
+
+        def work(cursor: sqlite3.Cursor) -> bool:
+            known = one(cursor.execute(Q["keep_of"], key))
+            before = "null" if known is None else keep_json(known[0])
+            if not cursor.execute(Q[statement], (*key, *more)).rowcount:
+                return False
+            record(
+                cursor, self.namespace, now, act, [Changed(target=target_of(name, state), before=before, after=after)]
+            )
+            return True
+
+        return await self._writer.write(work, small=True)
+
+    async def retention(self) -> list[Retention]:
+        return self._readers.read(lambda connection: _rules(connection.cursor(), self.namespace))
+
+    async def prune(self, limit: int, after: RunId | None = None, *, dry_run: bool = False) -> Pruned:
+        if shortest(await self.retention()) is None:
+            return Pruned(0, None)
+        now = self.clock_now()
+        # Found by a reader: only what is deleted is looked at once more while nobody else can write.
+        chains, last = await self._readers.read_apart(
+            lambda connection: _over(connection.cursor(), self.namespace, limit, after, now)
+        )
+        if dry_run:
+            return Pruned(sum(len(members) for _, _, members in chains), last)
+        if not chains:
+            return Pruned(0, last)
+        deleted = await self._writer.write(lambda cursor: _prune(cursor, self.namespace, chains, now), aside=True)
+        return Pruned(deleted, last)
+
+
+Chain = tuple[str, bytes, list[Member]]
+"""Its id, its first run, and all of its runs."""
+
+
+def _rules(cursor: sqlite3.Cursor, namespace: str) -> list[Retention]:
+    rows = cursor.execute(Q["retention"], (namespace,)).fetchall()
+    return [Retention(name=name, state=state, keep=keep) for name, state, keep in rows]
+
+
+def _members(cursor: sqlite3.Cursor, namespace: str, id: str, chain_id: bytes) -> list[Member]:
+    values = {"namespace": namespace, "id": id, "chain_id": chain_id}
+    return [Member(*row) for row in cursor.execute(Q["chain_runs"], values).fetchall()]
+
+
+# -- pruning
+
+
+def _over(
+    cursor: sqlite3.Cursor, namespace: str, limit: int, after: RunId | None, now: int
+) -> tuple[list[Chain], RunId | None]:
+    """Chains among the next `limit` runs whose retention is over, and the run to go on behind."""
+    rules = _rules(cursor, namespace)
+    oldest = now - (shortest(rules) or 0)
+    page = cursor.execute(Q["oldest_runs"], (namespace, b"" if after is None else after.bytes, limit)).fetchall()
+    found: list[Chain] = []
+    seen: set[bytes] = set()
+    entries, last = 0, b""
+    for run_id, id, chain_id, _created_at, closed_at in page:
+        if closed_at is not None and closed_at <= oldest and chain_id not in seen:
+            seen.add(chain_id)
+            members = _ended(cursor, namespace, id, chain_id)
+            if _is_over(cursor, namespace, members, rules, now):
+                size = sum(member.head + 1 for member in members)
+                if found and entries + size > MOST_ENTRIES:
+                    return found, UUID(bytes=last)
+                found.append((id, chain_id, members))
+                entries += size
+        last = run_id
+    young = all(created_at > oldest for *_, created_at, _ in page)
+    done = len(page) < limit or young
+    return found, None if done else UUID(bytes=last)
+
+
+def _ended(cursor: sqlite3.Cursor, namespace: str, id: str, chain_id: bytes) -> list[Member]:
+    """The runs of a chain; none when it goes on, which is found without reading all of a long one."""
+    if one(cursor.execute(Q["goes_on"], (namespace, id, chain_id))):
+        return []
+    return _members(cursor, namespace, id, chain_id)
+
+
+def _is_over(
+    cursor: sqlite3.Cursor, namespace: str, members: Sequence[Member], rules: Sequence[Retention], now: int
+) -> bool:
+    """Whether a chain's retention is over, and nobody needs it."""
+    if not members or any(member.closed_at is None for member in members):
+        return False
+    last = max(members, key=lambda member: (member.closed_at or 0, member.run_id))
+    keep = kept_for(rules, last.name, last.state)
+    if keep is None or (last.closed_at or 0) + keep > now:
+        return False
+    if any(_is_needed(cursor, namespace, member) for member in members):
+        return False
+    return last.parent_run_id is None or not one(cursor.execute(Q["is_open"], (namespace, last.parent_run_id)))
+
+
+def _is_needed(cursor: sqlite3.Cursor, namespace: str, member: Member) -> bool:
+    """By a child, or by whoever is to look at it as a dead letter."""
+    if one(cursor.execute(Q["any_child"], (namespace, member.run_id))):
+        return True
+    if member.state != RunState.FAILED:
+        return False
+    return letters.state_of(cursor, namespace, UUID(bytes=member.run_id)) == LetterState.OPEN
+
+
+def _prune(cursor: sqlite3.Cursor, namespace: str, chains: Iterable[Chain], now: int) -> int:
+    """Delete what is still as it was found: an operator may have had one go on. Rules may have changed, too."""
+    rules = _rules(cursor, namespace)
+    gone: list[Member] = []
+    for id, chain_id, known in chains:
+        members = _members(cursor, namespace, id, chain_id)
+        if len(members) == len(known) and _is_over(cursor, namespace, members, rules, now):
+            gone += members
+    erase(cursor, namespace, gone)
+    return len(gone)
+
+
+# -- deleting
+
+
+def _delete(cursor: sqlite3.Cursor, namespace: str, run_ids: Iterable[RunId], act: Act, now: int) -> list[RunId]:
+    gone: dict[bytes, Member] = {}
+    for run_id in run_ids:
+        row = one(cursor.execute(Q["chain_of_run"], (namespace, run_id.bytes)))
+        if row is not None and run_id.bytes not in gone:
+            family = _family(cursor, namespace, row[0], row[1])
+            if all(member.closed_at is not None for member in family.values()):
+                gone |= family
+    erase(cursor, namespace, list(gone.values()))
+    record(cursor, namespace, now, act, [_deleted(member) for member in gone.values()])
+    return [UUID(bytes=run_id) for run_id in gone]
+
+
+def _deleted(member: Member) -> Changed:
+    run_id = str(UUID(bytes=member.run_id))
+    return Changed(target=member.id, run_id=run_id, before=state_json(member.state), after="null")
+
+
+def _family(cursor: sqlite3.Cursor, namespace: str, id: str, chain_id: bytes) -> dict[bytes, Member]:
+    """A chain with those of its children, at any depth."""
+    found: dict[bytes, Member] = {}
+    chains = {(id, chain_id)}
+    while chains:
+        for member in _members(cursor, namespace, *chains.pop()):
+            if member.run_id not in found:
+                found[member.run_id] = member
+                chains.update(cursor.execute(Q["child_chains"], (namespace, member.run_id)).fetchall())
+    return found
+
+
+def erase(cursor: sqlite3.Cursor, namespace: str, members: Sequence[Member]) -> None:
+    """Whole chains are gone, with all that belongs to them."""
+    failed = [UUID(bytes=member.run_id) for member in members if member.state == RunState.FAILED]
+    letters.forget(cursor, namespace, failed)
+    ids = [(member.run_id,) for member in members]
+    for statement in ("delete_journal", "delete_inbox", "delete_outputs", "delete_attempts"):
+        cursor.executemany(Q[statement], ids)
+    cursor.executemany(Q["delete_run"], [(namespace, run_id) for (run_id,) in ids])
