@@ -57,6 +57,7 @@ class Tracing(Middleware):
     """
 
     events: ClassVar[Sequence[type[Event]]] = (RunClosed,)
+    missing: ClassVar[str] = TRACE
 
     def __init__(self, provider: TracerProvider | None = None, *, sample: float = 1.0) -> None:
         if not 0 <= sample <= 1:

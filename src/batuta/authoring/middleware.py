@@ -102,6 +102,8 @@ class Middleware:
 
     events: ClassVar[Sequence[type[Event]]] = EVENTS
     """Those that `event` wants to hear of."""
+    missing: ClassVar[str] = ""
+    """`begin` is for runs that came without this header; empty: for all."""
 
     async def start(self, starts: Sequence[Start], proceed: Proceed) -> None:
         """Around a call of the client that starts runs or enqueues jobs: all of them, in one call.
@@ -112,8 +114,8 @@ class Middleware:
         await proceed()
 
     def begin(self, start: Start) -> None:
-        """In the worker, in the first turn of a run that came without headers, from a schedule or a client without
-        middleware: those that are added are kept in its journal. Not called in replay; but a turn that did not become
+        """In the worker, in the first turn of a run, which may come from a schedule or from a client without
+        middleware: headers that are added are kept in its journal. Not called in replay; but a turn that did not become
         durable is made again."""
 
     async def run(self, run: RunCall, proceed: Proceed) -> Any:

@@ -13,9 +13,9 @@ from msgspec import Raw
 from batuta.authoring.attempt import current_activity
 from batuta.authoring.context import current_runtime
 from batuta.authoring.definitions import Activity, Place, Workflow
-from batuta.authoring.middleware import ActivityCall, Middleware, Proceed, RunCall, Start, check_middleware
+from batuta.authoring.middleware import TRACE, ActivityCall, Middleware, Proceed, RunCall, Start, check_middleware
 from batuta.authoring.starting import check_headers
-from batuta.engine.headers import put_headers
+from batuta.engine.headers import headers_of, put_headers
 from batuta.engine.jobs import JobWorkflow
 from batuta.engine.routes import RoutedCall
 from batuta.journal.entries import StartInfo
@@ -40,22 +40,25 @@ class Around:
     def __init__(self, middleware: Sequence[Middleware]) -> None:
         found = check_middleware(middleware)
         self.start: list[Handler[Sequence[Start]]] = [one.start for one in found if _overrides(one, "start")]
-        self.begin = [one.begin for one in found if _overrides(one, "begin")]
+        self.begin = [one for one in found if _overrides(one, "begin")]
+        self._begin_untraced = all(one.missing == TRACE for one in self.begin)
         self.run: list[Handler[RunCall]] = [one.run for one in found if _overrides(one, "run")]
         self.activity: list[Handler[ActivityCall]] = [one.activity for one in found if _overrides(one, "activity")]
         self.ears = [one for one in found if _overrides(one, "event")]
 
     def begins(self, run: LiveRun, start: StartInfo) -> None:
         """The first turn of a run is about to be made: its first entry keeps what is added here."""
-        if start.trace or start.headers:
+        if start.trace and self._begin_untraced:
             return
         id, queue = run.named
-        headers: dict[str, str] = {}
+        before = headers_of(start)
+        headers = before.copy()
         told = Start(name=run.workflow.name, kind=kind_of(run.workflow), id=id, queue=queue, tags={}, headers=headers)
         try:
-            for begin in self.begin:
-                begin(told)
-            if headers:
+            for one in self.begin:
+                if one.missing not in headers:
+                    one.begin(told)
+            if headers != before:
                 put_headers(start, check_headers(headers))
         except Exception:
             log.exception("middleware failed at the beginning of run %s, which begins without it", id)

@@ -13,3 +13,8 @@ def put_headers(start: StartInfo, headers: Mapping[str, str]) -> None:
     kept = dict(headers)
     start.trace = kept.pop(TRACE, start.trace)
     start.headers = kept
+
+
+def headers_of(start: StartInfo) -> dict[str, str]:
+    """Those that it has, as they were given."""
+    return start.headers | {TRACE: start.trace} if start.trace else dict(start.headers)
