@@ -141,6 +141,7 @@ if __name__ == "__main__":
     from bench.kit import claim_month, demo_sweep
     from bench.limited import limited
     from bench.several import shared
+    from bench.letters import listed, reprocessed
     from bench.slots import slots
 
     answer(
@@ -159,6 +160,8 @@ if __name__ == "__main__":
             "W11": limited,
             "health": health,
             "slots": slots,
+            "letters": listed,
+            "reprocess": reprocessed,
             "W12": family,
             "W13": pairs,
             "K1": demo_sweep,

@@ -193,7 +193,8 @@ class Batuta:
 
     def _handle(self, ref: RunRef, workflow: Any) -> Handle[Any]:
         code = workflow if isinstance(workflow, Workflow) else None
-        return Handle(self._backend, ref, _result_decoder(workflow), code, self._max_payload)
+        job = workflow if isinstance(workflow, Job) else None
+        return Handle(self._backend, ref, _result_decoder(workflow), code, self._max_payload, job)
 
     async def list(self, /, *, cursor: str | None = None, limit: int = 50, **where: Any) -> RunPage:
         """Runs, newest first. Filters: state or states, workflow (or job: the name), queue, id_prefix, kind ("workflow"

@@ -17,6 +17,9 @@ BatutaError
 ├── ScheduleExists              the id of a schedule is taken
 ├── RunClosed                   the run has ended; the message was refused
 ├── NotParked                   the run goes on by itself; there is nothing to try again
+├── RunOpen                     the run has not ended, or a child of it has not: it cannot be deleted
+├── NothingMatches              no run is as the filter says
+├── MatchesEverything           the filter restricts nothing: that must be said in so many words
 ├── RunMoved                    the run is not any more as it was when it was looked at
 ├── LetterResolved              the dead letter was reprocessed or discarded before
 ├── TransactionFailed           the caller's own transaction had failed before
@@ -220,6 +223,22 @@ class NotParked(BatutaError):
     def __init__(self, id: object, state: str) -> None:
         super().__init__(f"run {str(id)!r} is {state}: only a parked run (needs_code, poisoned) can be tried again")
         self.id, self.state = id, state
+
+
+class RunOpen(BatutaError):
+    """The run has not ended, or a child of it has not: it cannot be deleted. Nothing was."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(f"run {id!r} is open, or has an open child: terminate it first, or wait for its end")
+        self.id = id
+
+
+class NothingMatches(BatutaError, LookupError):
+    """No run is as the filter says. Nothing was done."""
+
+
+class MatchesEverything(InvalidInput):
+    """The filter restricts nothing, and what was asked for would be done to every run. Nothing was done."""
 
 
 class RunMoved(BatutaError):

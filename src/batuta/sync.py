@@ -20,6 +20,8 @@ from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast, overload
 
 from batuta import client as aio
+from batuta.authoring.deadletters import DeadLetter
+from batuta.authoring.deadletters import Letters as AsyncLetters
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.handle import Handle as AsyncHandle
 from batuta.authoring.jobs import Job, JobCall
@@ -184,6 +186,11 @@ class Client:
         return Schedules(self)
 
     @property
+    def letters(self) -> Letters:
+        """Dead letters: listed, grouped, reprocessed, discarded."""
+        return Letters(self)
+
+    @property
     def retention(self) -> Retentions:
         """How long closed runs are kept."""
         return Retentions(self)
@@ -196,6 +203,7 @@ class Client:
         jobs: Sequence[object] = (),
         queues: Sequence[str | Queue] = ("default",),
         schedules: Sequence[Schedule] = (),
+        on_dead_letter: Callable[[DeadLetter], Any] | None = None,
         retention: Sequence[Retention] = (),
         **settings: Any,
     ) -> AbstractContextManager[None]:
@@ -207,6 +215,7 @@ class Client:
             jobs=jobs,
             queues=queues,
             schedules=schedules,
+            on_dead_letter=on_dead_letter,
             retention=retention,
             **settings,
         )
@@ -275,6 +284,23 @@ class Schedules:
         return self._client._ask(lambda client: work(client.schedules))
 
 
+class Letters:
+    """The dead letters of a namespace, for blocking code: `client.letters`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    list = blocking(AsyncLetters.list)
+    groups = blocking(AsyncLetters.groups)
+    count = blocking(AsyncLetters.count)
+    get = blocking(AsyncLetters.get)
+    reprocess = blocking(AsyncLetters.reprocess)
+    discard = blocking(AsyncLetters.discard)
+
+    def _ask(self, work: Callable[[AsyncLetters], Coroutine[Any, Any, T]]) -> T:
+        return self._client._ask(lambda client: work(client.letters))
+
+
 class Retentions:
     """How long closed runs of a namespace are kept, for blocking code: `client.retention`."""
 
@@ -339,6 +365,12 @@ class Handle(Generic[R]):
 
     cancel = blocking(AsyncHandle.cancel)
     retry = blocking(AsyncHandle.retry)
+    reset = blocking(AsyncHandle.reset)
+
+    def fork(self, id: str, **options: Any) -> Handle[R]:
+        """Begin another run with what this one has done up to an entry; options as for the async handle."""
+        return Handle(self._home, self._ask(lambda handle: handle.fork(id, **options)))
+
     terminate = blocking(AsyncHandle.terminate)
     describe = blocking(AsyncHandle.describe)
     attempts = blocking(AsyncHandle.attempts)

@@ -14,11 +14,8 @@ import pytest
 
 from batuta import (
     ActivityError,
-    ActivityFailed,
     Batuta,
-    InvalidInput,
     Retry,
-    RunFailed,
     Signal,
     UnknownRun,
     activity,

@@ -22,11 +22,12 @@ from batuta.engine.completion import Completion
 from batuta.engine.effects import add_effects
 from batuta.engine.held import Holding, reopen
 from batuta.engine.host import Host
+from batuta.engine.identity import RunIdentity
 from batuta.engine.letters import add_letter, letter_of
 from batuta.engine.logs import emit
-from batuta.engine.machine import Machine, RunIdentity
+from batuta.engine.machine import Machine
 from batuta.engine.outside import answered_early
-from batuta.engine.reading import Redo, accepts, as_input, redo, tell_answers, to_begin_with
+from batuta.engine.reading import Redo, accepts, as_input, is_bygone, redo, tell_answers, to_begin_with
 from batuta.engine.relations import parent_message, send_again, store_answers
 from batuta.engine.replay import Replay
 from batuta.engine.routes import due_checks
@@ -202,6 +203,9 @@ class LiveRun:
             self._after_turn()
 
     def _read(self, message: Message) -> None:
+        if self.machine.past is not None and is_bygone(message, self.machine.past.at):
+            self.consume(message.message_id)
+            return
         if message.kind is MessageKind.TERMINATE:
             self._end(EntryKind.TERMINATED, RunState.TERMINATED, message.name, message.message_id)
             return

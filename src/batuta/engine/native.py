@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from batuta.authoring.backend import (
     Answer,
     AttemptView,
+    Code,
     Description,
     Ending,
     JournalLine,
@@ -22,6 +23,7 @@ from batuta.authoring.backend import (
 )
 from batuta.authoring.definitions import Workflow, code_of
 from batuta.authoring.enqueueing import JobRequest
+from batuta.authoring.forks import Edits
 from batuta.authoring.middleware import Middleware, check_middleware
 from batuta.authoring.queues import Queue, QueueInfo
 from batuta.authoring.retention import Retention
@@ -36,6 +38,7 @@ from batuta.engine.completing import Completing
 from batuta.engine.completion import Completion
 from batuta.engine.enqueueing import batch_runs, job_run, last_run, needs_clock
 from batuta.engine.following import last_of_chain
+from batuta.engine.forking import Forking
 from batuta.engine.guests import Entering
 from batuta.engine.headers import put_headers
 from batuta.engine.queues import change_limits, queue_info
@@ -62,6 +65,7 @@ from batuta.errors import (
 )
 from batuta.failpoints import failpoint
 from batuta.ids import RunId, new_message_id, new_run_id, seed_of
+from batuta.journal.acts import Act, Verb
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, decode_body
 from batuta.journal.failures import Failure
 from batuta.journal.records import Attempt, IfExists, Message, MessageKind, NewRun, Run, RunFilter, StartOutcome
@@ -84,8 +88,9 @@ class NativeBackend:
         self._starter = Starter(store)
         self._completing = Completing(store)
         self._messenger = Messenger(store, self._waiters, self._code_here)
+        self._forking = Forking(store, self._act, self._code_here)
         self.schedules = NativeSchedules(store, unowned_run)
-        self.letters = NativeLetters(store, lambda: "somebody")
+        self.letters = NativeLetters(store, self._act, self._code_here)
         self.retention = NativeRetention(store, self._clock.monotonic)
 
     # -- starting
@@ -215,9 +220,12 @@ class NativeBackend:
     async def ending(self, ref: RunRef) -> Ending:
         while True:
             ending = await self._ending_of(ref)
-            if ending.state is not RunState.CONTINUED:
+            if ending.state is RunState.COMPLETED:
                 return ending
-            ref = RunRef(ref.id, (await last_of_chain(self._store, ref.run_id)).run_id)
+            last = await last_of_chain(self._store, ref.run_id)
+            if last.run_id == ref.run_id:
+                return ending
+            ref = RunRef(ref.id, last.run_id)
 
     async def _ending_of(self, ref: RunRef) -> Ending:
         """Of this one run, which may continue as another."""
@@ -279,10 +287,22 @@ class NativeBackend:
                 return
         raise StoreUnavailable(f"run {ref.id!r} moved on a hundred times while it was to be terminated: try again")
 
-    async def retry(self, ref: RunRef) -> None:
-        if not await self._store.unpark(ref.run_id):
-            run = await self._store.get_run(ref.run_id)
-            raise (RunClosed if run.state in CLOSED else NotParked)(run.id, str(run.state))
+    async def retry(self, ref: RunRef, reason: str = "") -> RunRef:
+        run = await last_of_chain(self._store, ref.run_id)
+        if run.state in CLOSED:
+            return _ref(await self._forking.retry(run, reason))
+        if not await self._store.unpark(run.run_id, self._act(Verb.RETRY, reason)):
+            raise NotParked(run.id, str((await self._store.get_run(run.run_id)).state))
+        return _ref(run)
+
+    async def reset(self, ref: RunRef, to: int, edits: Edits, code: Code | None, reason: str) -> RunRef:
+        return _ref(await self._forking.reset(ref.run_id, to, edits, code, reason))
+
+    async def fork(self, ref: RunRef, id: str, at: int | None, edits: Edits, code: Code | None, reason: str) -> RunRef:
+        return _ref(await self._forking.fork(ref, id, at, edits, code, reason))
+
+    def _act(self, verb: Verb, reason: str = "", detail: dict[str, Any] | None = None) -> Act:
+        return Act(actor="", verb=verb, reason=reason, detail=json.encode(detail).decode())
 
     # -- activities completed from outside
 
@@ -431,6 +451,8 @@ def _description(run: Run, attempts: Sequence[Attempt]) -> Description:
         version=run.version,
         tags=json.decode(run.tags),
         memo=json.decode(run.memo),
+        forked_from=run.forked_from,
+        forked_at=run.forked_at if run.forked_from is not None else None,
         attempts=_views(attempts),
     )
 
@@ -448,6 +470,7 @@ def _views(attempts: Sequence[Attempt]) -> list[AttemptView]:
             outside=attempt.outside and attempt.ended_at is None,
         )
         for attempt in attempts
+        if attempt.number  # 0: what the last heartbeat of a run before has said
     ]
 
 

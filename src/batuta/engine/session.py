@@ -22,11 +22,11 @@ from batuta.engine.completion import Completion
 from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.executor import Executor
 from batuta.engine.generators import turns
+from batuta.engine.identity import RunIdentity
 from batuta.engine.intake import Intake
 from batuta.engine.jobs import CallRun, EarlyRun, JobWorkflow, may_begin_early
 from batuta.engine.lease import Lease
 from batuta.engine.live import LiveRun
-from batuta.engine.machine import RunIdentity
 from batuta.engine.poller import Poller
 from batuta.engine.replay import Replay
 from batuta.engine.reporter import Reporter
