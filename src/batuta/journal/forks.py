@@ -42,5 +42,7 @@ class Fork(Struct, kw_only=True, gc=False):
     """Of calls that are pending at the fork."""
     outputs: list[Output] = field(default_factory=list)
     """What it has published by then."""
+    memo: str | None = None
+    """In place of the source's, where that cannot be copied as it is."""
     letter: bool = False
     """The source's dead letter must be open, and is marked as reprocessed by the new run."""

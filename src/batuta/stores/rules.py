@@ -263,6 +263,7 @@ def forked_at(fork: Fork) -> int:
 def fork_start(fork: Fork, source: Run, policy: ParentPolicy) -> NewRun:
     """The new run, as a start. The source is as it was before."""
     new = follower(source, policy, source.flow_key, fork.new)
+    new.memo = source.memo if fork.memo is None else fork.memo
     if fork.id:
         new.id, new.chain_id = fork.id, None
     if fork.id or fork.close is None:

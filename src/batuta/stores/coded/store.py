@@ -17,6 +17,7 @@ from batuta.errors import PayloadSealed
 from batuta.ids import RunId
 from batuta.journal.acts import Act
 from batuta.journal.entries import Entry
+from batuta.journal.forks import Fork
 from batuta.journal.letters import DeadLetter, GroupPage, LetterFilter, LetterPage
 from batuta.journal.records import (
     Attempt,
@@ -36,19 +37,21 @@ from batuta.journal.records import (
     WorkerInfo,
     WorkerView,
 )
+from batuta.journal.rewriting import Rewrite
 from batuta.journal.schedules import DueSchedule, Firing, Schedule
 from batuta.journal.states import RunState
-from batuta.journal.store import SEALED, Guest, Heart, Store
+from batuta.journal.store import SEALED, ForkOutcome, Guest, Heart, Store
 from batuta.stores.coded.changes import Changes
 from batuta.stores.coded.coding import Coding, closed_by_store
 from batuta.stores.coded.facts import Facts
+from batuta.stores.coded.forks import Forks
 from batuta.stores.coded.guests import CodedGuest, CodedHeart
 from batuta.stores.coded.payloads import Payloads
 
 PASSED = frozenset(
     "poll_seconds open close migrate now borrow unpark retire pause_runs resume_runs delete_runs count_letters "
     "discard_letters set_retention retention prune audit limit_queue pause_queue queues delete_schedule schedule_at "
-    "epochs closed_among count_runs listen shift_clock".split()
+    "drop_retention audit_head acts epochs closed_among count_runs listen shift_clock".split()
 )
 """What carries no payload: it is the other store's own."""
 _BY_ID = frozenset((MessageKind.SIGNAL, MessageKind.UPDATE))
@@ -68,6 +71,7 @@ class CodedStore:
         self._facts = Facts(store)
         self._marked = f"|{self.coding.payloads.mark}"
         self._changes = Changes(self.coding, self._facts, self._marked)
+        self._forks = Forks(store, self.coding, self._facts)
 
     def __getattr__(self, name: str) -> Any:
         if name in PASSED:
@@ -136,6 +140,20 @@ class CodedStore:
     ) -> bool:
         return await self.inner.close_run(run_id, head, self.coding.entry(run_id, entry), state, reason, **_acting(act))
 
+    # -- what operators do
+
+    async def fork(self, forks: Sequence[Fork], act: Act) -> list[ForkOutcome]:
+        coded = [await self._coded_fork(fork) for fork in forks]
+        outcomes = iter(await self.inner.fork([fork for fork in coded if isinstance(fork, Fork)], act))
+        found = [next(outcomes) if isinstance(fork, Fork) else fork for fork in coded]
+        return [self._plain(one) if isinstance(one, Run) else one for one in found]
+
+    async def _coded_fork(self, fork: Fork) -> Fork | PayloadSealed:
+        try:
+            return await self._forks.coded(fork)
+        except PayloadSealed as error:
+            return error
+
     # -- dead letters
 
     async def letter(self, run_id: RunId) -> DeadLetter:
@@ -187,7 +205,17 @@ class CodedStore:
         return [self.coding.plain_attempt(run_id, one) for one in await self.inner.attempts(run_id, seq)]
 
     async def outputs(self, run_id: RunId) -> list[Output]:
-        return [self.coding.plain_published(run_id, output) for output in await self.inner.outputs(run_id)]
+        return [self.coding.read_output(run_id, None, output) for output in await self.inner.outputs(run_id)]
+
+    async def inbox(self, chain_id: RunId, after: str = "", limit: int = 1_000) -> list[Message]:
+        id = (await self._facts.of(chain_id)).id
+        return [self.coding.plain_message(id, one) for one in await self.inner.inbox(chain_id, after, limit)]
+
+    async def answers_of(self, chain_id: RunId, after: str = "", limit: int = 1_000) -> list[Output]:
+        return [self.coding.plain_answer(chain_id, one) for one in await self.inner.answers_of(chain_id, after, limit)]
+
+    async def rewrite(self, changed: Rewrite) -> bool:
+        raise NotImplementedError("only the store inside knows how payloads lie there")
 
     async def answers(self, asked: Sequence[tuple[RunId, str]]) -> list[Output | None]:
         found = await self.inner.answers(asked)

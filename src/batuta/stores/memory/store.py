@@ -44,13 +44,14 @@ from batuta.stores.memory.letters import LetterVerbs
 from batuta.stores.memory.moment import Moment
 from batuta.stores.memory.queues import QueueVerbs, claim, left_behind, time_out
 from batuta.stores.memory.retention import RetentionVerbs
+from batuta.stores.memory.rewriting import RewritingVerbs
 from batuta.stores.memory.schedules import ScheduleVerbs
 from batuta.stores.memory.tables import MemoryDatabase, Registration, Room, Row
 
 _NO_TRANSACTIONS = "memory:// has no transactions that others can begin: use SQLite or PostgreSQL, also in this test"
 
 
-class MemoryStore(QueueVerbs, ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, AuditVerbs):
+class MemoryStore(QueueVerbs, ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, AuditVerbs, RewritingVerbs):
     """A `Store` in memory."""
 
     poll_seconds: float | None = None

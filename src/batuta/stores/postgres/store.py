@@ -16,6 +16,7 @@ from batuta.stores.postgres.letters import LetterVerbs
 from batuta.stores.postgres.queues import Queues
 from batuta.stores.postgres.reading import Reading
 from batuta.stores.postgres.retention import RetentionVerbs
+from batuta.stores.postgres.rewriting import RewritingVerbs
 from batuta.stores.postgres.schedules import ScheduleVerbs
 from batuta.stores.postgres.session import Hook, Session
 from batuta.stores.postgres.starts import Starts
@@ -23,7 +24,18 @@ from batuta.stores.postgres.work import Work
 
 
 class PostgresStore(
-    Starts, Commits, Work, Queues, Guests, ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, AuditVerbs, Reading
+    Starts,
+    Commits,
+    Work,
+    Queues,
+    Guests,
+    ScheduleVerbs,
+    ForkVerbs,
+    LetterVerbs,
+    RetentionVerbs,
+    AuditVerbs,
+    RewritingVerbs,
+    Reading,
 ):
     """A `Store` on a PostgreSQL database.
 
