@@ -10,6 +10,7 @@ from batuta.authoring.checkpoints import BatchInfo, batch_info, checkpoint, last
 from batuta.authoring.children import Child, run_child, send, start_child
 from batuta.authoring.completed import as_completed
 from batuta.authoring.context import call, info, logger, now, random, side_effect, uuid
+from batuta.authoring.deadletters import DeadLetter, DeadLetterGroup, Reprocessed
 from batuta.authoring.definitions import Activity, Workflow, activity, workflow
 from batuta.authoring.handle import Batch, Handle
 from batuta.authoring.jobs import Job, JobCall, job
@@ -17,9 +18,11 @@ from batuta.authoring.messages import Query, Signal, Update, handlers_done, publ
 from batuta.authoring.options import ActivityOptions
 from batuta.authoring.patches import deprecate_patch, patched
 from batuta.authoring.queues import Queue, QueueInfo, Rate
+from batuta.authoring.retention import Retention
 from batuta.authoring.retry import Retry
 from batuta.authoring.schedules import Overlap, Schedule, ScheduleView
 from batuta.authoring.timers import cancel_timer, wait_for_timer
+from batuta.authoring.transactions import Transaction, transaction
 from batuta.client import Batuta
 from batuta.connect import connect
 from batuta.errors import (
@@ -35,6 +38,7 @@ from batuta.errors import (
     InvalidInput,
     InvalidSchedule,
     InvalidToken,
+    LetterResolved,
     LostAttempt,
     NonRetryable,
     NotParked,
@@ -48,7 +52,9 @@ from batuta.errors import (
     RunTimedOut,
     ScheduleExists,
     TokenUsed,
+    TransactionEnded,
     TransactionFailed,
+    UnknownLetter,
     UnknownQuery,
     UnknownRun,
     UnknownSchedule,
@@ -77,6 +83,8 @@ __all__ = [
     "Child",
     "ClientError",
     "CompleteLater",
+    "DeadLetter",
+    "DeadLetterGroup",
     "DuplicateTimer",
     "Handle",
     "Interrupted",
@@ -85,6 +93,7 @@ __all__ = [
     "InvalidToken",
     "Job",
     "JobCall",
+    "LetterResolved",
     "LostAttempt",
     "NonRetryable",
     "NotParked",
@@ -95,6 +104,8 @@ __all__ = [
     "Queue",
     "QueueInfo",
     "Rate",
+    "Reprocessed",
+    "Retention",
     "Retry",
     "RunCancelled",
     "RunClosed",
@@ -108,7 +119,10 @@ __all__ = [
     "ScheduleView",
     "Signal",
     "TokenUsed",
+    "Transaction",
+    "TransactionEnded",
     "TransactionFailed",
+    "UnknownLetter",
     "UnknownQuery",
     "UnknownRun",
     "UnknownSchedule",
@@ -147,6 +161,7 @@ __all__ = [
     "send",
     "side_effect",
     "start_child",
+    "transaction",
     "uuid",
     "wait_for_timer",
     "workflow",

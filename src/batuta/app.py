@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, TypeVar
 
 from msgspec import Struct
 
+from batuta.authoring.deadletters import DeadLetter
 from batuta.authoring.definitions import Activity, Workflow
 from batuta.authoring.jobs import Job
 from batuta.authoring.queues import Queue
+from batuta.authoring.retention import Retention
 from batuta.authoring.schedules import Schedule
 from batuta.errors import InvalidInput
 
@@ -21,7 +23,7 @@ class App(Struct, frozen=True, kw_only=True):
     """Workflows, activities, jobs and schedules that belong together, for `batuta worker MODULE:ATTR`.
 
     `activities` and `jobs` are decorated functions, or instances with decorated methods. `queues` are names, or
-    `Queue(...)` with limits. It registers nothing; it is a list.
+    `Queue(...)` with limits. `retention` says how long closed runs are kept. It registers nothing; it is a list.
     """
 
     workflows: Sequence[Workflow[..., Any]] = ()
@@ -29,6 +31,9 @@ class App(Struct, frozen=True, kw_only=True):
     jobs: Sequence[object] = ()
     queues: Sequence[str | Queue] = ("default",)
     schedules: Sequence[Schedule] = ()
+    on_dead_letter: Callable[[DeadLetter], Any] | None = None
+    """Called with each dead letter that the worker makes."""
+    retention: Sequence[Retention] = ()
 
     @classmethod
     def of_module(cls, module: ModuleType) -> App:

@@ -84,6 +84,7 @@ def _opening(
                 jobs=worker.jobs,
                 queues=worker.queues,
                 schedules=worker.schedules,
+                retention=worker.retention,
                 **settings,
             ):
                 yield client

@@ -12,20 +12,22 @@ from typing import Any, ParamSpec, Self, TypeVar, cast, overload
 from msgspec import Raw
 
 from batuta.authoring.backend import Backend, Entering, RunPage, RunRef, StartRequest
+from batuta.authoring.deadletters import DeadLetter, Letters
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.enqueueing import JobRequest, callback_request, job_request, job_requests
 from batuta.authoring.failures import to_failure
 from batuta.authoring.handle import Batch, Handle
 from batuta.authoring.jobs import Job, JobCall
-from batuta.authoring.letters import start_signal
+from batuta.authoring.letters import start_request
 from batuta.authoring.names import check_name, check_reason
 from batuta.authoring.queues import Queue, QueueInfo, limit_changes
+from batuta.authoring.retention import Retention, Retentions
 from batuta.authoring.schedules import Schedule, Schedules
-from batuta.authoring.starting import check_id, check_start_options, check_tags, name_version_input
+from batuta.authoring.starting import check_id, check_tags
 from batuta.authoring.tokens import parse_token
 from batuta.clock import SECOND
 from batuta.errors import ActivityFailed, InvalidInput, WrongTransaction
-from batuta.journal.records import IfExists, RunFilter, RunKind
+from batuta.journal.records import RunFilter, RunKind
 from batuta.journal.states import RunState
 from batuta.journal.store import Borrowed
 from batuta.serde import MAX_PAYLOAD, decoder_for, encode
@@ -51,6 +53,10 @@ class Batuta:
         self._max_payload = max_payload
         self.schedules = Schedules(backend.schedules, lambda ref: self._handle(ref, None))
         """Schedules: made, changed, paused, triggered."""
+        self.letters = Letters(backend.letters)
+        """Dead letters: listed, grouped, reprocessed, discarded."""
+        self.retention = Retentions(backend.retention)
+        """How long closed runs are kept."""
 
     async def __aenter__(self) -> Self:
         await self._opening()
@@ -83,7 +89,7 @@ class Batuta:
         whether it is new or not, together with the start; raises RunClosed when that run is closed.
         `transaction`: as for `enqueue`.
         """
-        request = _request(workflow, args, id, options, self._max_payload)
+        request = start_request(workflow, args, id, options, self._max_payload)
         if transaction is not None:
             if request.signal is not None:
                 raise InvalidInput("signal= and transaction= cannot be given together: send it when the run is there")
@@ -246,15 +252,26 @@ class Batuta:
         jobs: Sequence[object] = (),
         queues: Sequence[str | Queue] = ("default",),
         schedules: Sequence[Schedule] = (),
+        on_dead_letter: Callable[[DeadLetter], Any] | None = None,
+        retention: Sequence[Retention] = (),
         **settings: Any,
     ) -> AbstractAsyncContextManager[Any]:
         """A worker for these workflows, activities and jobs (functions, or instances with decorated methods).
 
         `queues` are names, or `Queue(...)` with limits that are set when it starts. `schedules` are made when it starts
-        if they are not there, and replaced if they are others. It runs while its context is open. `settings` are those
-        of `batuta.settings.Settings`.
+        if they are not there, and replaced if they are others; so are the rules of `retention`. `on_dead_letter` is
+        called with each dead letter that this worker makes, after that is durable; a sync function in a thread. It runs
+        while its context is open. `settings` are those of `batuta.settings.Settings`.
         """
-        return self._backend.worker(workflows, [*activities, *jobs], queues, schedules, **settings)
+        return self._backend.worker(
+            workflows,
+            [*activities, *jobs],
+            queues,
+            schedules,
+            on_dead_letter=on_dead_letter,
+            retention=retention,
+            **settings,
+        )
 
 
 class Deferred:
@@ -293,34 +310,6 @@ def ended(borrowed: Borrowed) -> Iterator[None]:
 
 
 _ANYTHING = decoder_for(Any, "a result")
-
-
-def _request(workflow: Any, args: tuple[Any, ...], id: str | None, options: dict[str, Any], limit: int) -> StartRequest:
-    if options:
-        _check_options(options)
-    name, version, data = name_version_input(workflow, args, options.pop("version", None), limit)
-    if id is not None:
-        check_id(id)
-    if options.get("signal") is not None:
-        options["signal"] = start_signal(options["signal"], limit)
-    return StartRequest(workflow=name, version=version, input=data, id=id, **options)
-
-
-_OPTIONS = frozenset(StartRequest.__struct_fields__) - {"workflow", "input", "id"}
-
-
-def _check_options(options: dict[str, Any]) -> None:
-    if unknown := options.keys() - _OPTIONS:
-        raise InvalidInput(
-            f"unknown start options {', '.join(sorted(unknown))}: there are {', '.join(sorted(_OPTIONS))} "
-            f"(arguments of the workflow are given by position)"
-        )
-    check_start_options(options)
-    if "if_exists" in options:
-        try:
-            options["if_exists"] = IfExists(options["if_exists"])
-        except ValueError:
-            raise InvalidInput(f"if_exists={options['if_exists']!r} must be one of {', '.join(IfExists)}") from None
 
 
 _FILTERS = (

@@ -20,6 +20,7 @@ BatutaError
 ├── RunMoved                    the run is not any more as it was when it was looked at
 ├── LetterResolved              the dead letter was reprocessed or discarded before
 ├── TransactionFailed           the caller's own transaction had failed before
+├── TransactionEnded            the transaction of an activity was ended before the activity was
 ├── RunNotCompleted             awaiting a result that will not come
 │   ├── RunFailed · RunCancelled · RunTerminated · RunTimedOut
 ├── ActivityError               raised into workflow code
@@ -250,6 +251,10 @@ class TransactionFailed(BatutaError):
 
 
 # -- a result that will not come
+
+
+class TransactionEnded(BatutaError):
+    """The transaction of an activity was ended before the activity was: by its own code, or by the database."""
 
 
 class RunNotCompleted(BatutaError):

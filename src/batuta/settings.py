@@ -46,6 +46,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Sync activities that a worker executes at once."""
     processes: int = 4
     """Activities with `process=True` that a worker executes at once."""
+    transactions: int = 8
+    """Transactional activities that a worker executes at once; on PostgreSQL each needs a connection."""
+    transaction: float = 10.0
+    """How long a transactional activity may take; on SQLite, where nobody else can write meanwhile, 2 at most."""
     lease: float = 10.0
     """How long a worker counts as alive after a heartbeat."""
     heartbeat: float = 3.0
@@ -65,6 +69,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     stuck_loop: float = 30.0
     """A worker whose event loop stands still for longer gives up its lease and ends its process."""
     claim_batch: int = 500
+    prune_every: float = 60.0
+    """How often a worker looks for runs that were kept for long enough."""
+    prune_share: float = 0.1
+    """The share of the time that deleting them takes at most."""
     tune_collector: bool = True
     """Set Python's garbage collector, if it has its defaults, for a process with many objects."""
     always_replay: bool = False
@@ -80,6 +88,8 @@ class Settings(Struct, frozen=True, kw_only=True):
                 )
         if self.undurable_entries > MOST_UNDURABLE:
             raise InvalidInput(f"undurable_entries={self.undurable_entries} must be at most {MOST_UNDURABLE}")
+        if self.prune_share > 1:
+            raise InvalidInput(f"prune_share={self.prune_share} must be at most 1")
         if self.heartbeat * 2 > self.lease:
             raise InvalidInput(f"heartbeat={self.heartbeat} must be at most half of lease={self.lease}")
 

@@ -25,6 +25,8 @@ from batuta.authoring.handle import Handle as AsyncHandle
 from batuta.authoring.jobs import Job, JobCall
 from batuta.authoring.messages import Query, Signal, Update
 from batuta.authoring.queues import Queue
+from batuta.authoring.retention import Retention
+from batuta.authoring.retention import Retentions as AsyncRetentions
 from batuta.authoring.schedules import Schedule
 from batuta.authoring.schedules import Schedules as AsyncSchedules
 from batuta.connect import Codecs
@@ -174,6 +176,11 @@ class Client:
         """Schedules: made, changed, paused, triggered."""
         return Schedules(self)
 
+    @property
+    def retention(self) -> Retentions:
+        """How long closed runs are kept."""
+        return Retentions(self)
+
     def worker(
         self,
         *,
@@ -182,12 +189,19 @@ class Client:
         jobs: Sequence[object] = (),
         queues: Sequence[str | Queue] = ("default",),
         schedules: Sequence[Schedule] = (),
+        retention: Sequence[Retention] = (),
         **settings: Any,
     ) -> AbstractContextManager[None]:
         """A worker in the client's thread, while the context is open. For development and small programs."""
         home = self._opened()
         worker = home.client.worker(
-            workflows=workflows, activities=activities, jobs=jobs, queues=queues, schedules=schedules, **settings
+            workflows=workflows,
+            activities=activities,
+            jobs=jobs,
+            queues=queues,
+            schedules=schedules,
+            retention=retention,
+            **settings,
         )
         return _Working(home, worker)
 
@@ -252,6 +266,21 @@ class Schedules:
 
     def _ask(self, work: Callable[[AsyncSchedules], Coroutine[Any, Any, T]]) -> T:
         return self._client._ask(lambda client: work(client.schedules))
+
+
+class Retentions:
+    """How long closed runs of a namespace are kept, for blocking code: `client.retention`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    list = blocking(AsyncRetentions.list)
+    set = blocking(AsyncRetentions.set)
+    drop = blocking(AsyncRetentions.drop)
+    prune = blocking(AsyncRetentions.prune)
+
+    def _ask(self, work: Callable[[AsyncRetentions], Coroutine[Any, Any, T]]) -> T:
+        return self._client._ask(lambda client: work(client.retention))
 
 
 class Handle(Generic[R]):

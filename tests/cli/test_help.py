@@ -16,10 +16,12 @@ LEAVES = [
     "demo",
     "worker",
     "migrate",
+    "prune",
     "replay",
     "verify",
     *(f"runs {c}" for c in "start list show journal cancel terminate".split()),
     *(f"jobs {c}" for c in "enqueue list show attempts cancel retry".split()),
+    *(f"retention {c}" for c in "list set drop".split()),
     *(f"queues {c}" for c in "list show limit pause resume".split()),
 ]
 

@@ -396,3 +396,11 @@ def test_jobs_and_queues_have_the_same_verbs() -> None:
             assert alone.progress() is None
         [queue] = client.queues()
         assert (queue.name, queue.concurrency, str(queue.rate)) == ("default", 3, "1000/s")
+
+
+def test_retention_is_set_and_gone_by_from_blocking_code(client: batuta.sync.Client) -> None:
+    assert client.retention.set("30d", workflow="doubles")
+    assert [rule.seconds for rule in client.retention.list()] == [2_592_000.0]
+    assert client.retention.prune() == 0
+    assert client.retention.drop(workflow="doubles")
+    assert client.retention.list() == []

@@ -17,6 +17,7 @@ from batuta.serde import decode, decoder_for
 
 if TYPE_CHECKING:
     from batuta.authoring.checkpoints import BatchInfo
+    from batuta.authoring.transactions import Transaction
 
 T = TypeVar("T")
 
@@ -85,6 +86,10 @@ class Attempt(Protocol):
 
     def progress(self, value: Any) -> None: ...
     def batch(self) -> Future[BatchInfo]: ...
+
+    def transaction(self) -> Transaction:
+        """Raises WorkerError when it has none."""
+        ...
 
 
 current_activity: ContextVar[Attempt | None] = ContextVar("batuta_activity", default=None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, overload
@@ -175,8 +175,18 @@ class Backend(Protocol):
     """Starts runs, talks to them and tells about them."""
 
     @property
+    def letters(self) -> Any:
+        """An `authoring.deadletters.LetterBackend`."""
+        ...
+
+    @property
     def schedules(self) -> Any:
         """An `authoring.schedules.ScheduleBackend`."""
+        ...
+
+    @property
+    def retention(self) -> Any:
+        """An `authoring.retention.RetentionBackend`."""
         ...
 
     async def start(self, request: StartRequest) -> RunRef:
@@ -267,6 +277,8 @@ class Backend(Protocol):
         activities: Sequence[object],
         queues: Sequence[str | Queue],
         schedules: Sequence[Any] = (),
+        on_dead_letter: Callable[[Any], Any] | None = None,
+        retention: Sequence[Any] = (),
         **settings: Any,
     ) -> AbstractAsyncContextManager[Any]:
         """A worker, running while the context is open."""

@@ -57,6 +57,7 @@ class Workflow(Generic[P, R]):
         name: str | None = None,
         version: str = "",
         continue_after: int = CONTINUE_AFTER,
+        dead_letter: bool = False,
     ) -> None:
         if not inspect.iscoroutinefunction(fn):
             raise InvalidInput(f"workflow {fn.__qualname__!r} must be defined with `async def`")
@@ -67,6 +68,8 @@ class Workflow(Generic[P, R]):
         if continue_after < 1:
             raise InvalidInput(f"continue_after={continue_after!r} must be a number of journal entries, at least 1")
         self.continue_after = continue_after
+        self.dead_letter = dead_letter
+        """Whether a run that fails with an error of its own code is a dead letter, too."""
         self.codec = Codec(fn, f"workflow {self.name!r}")
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
@@ -147,6 +150,8 @@ class Place(IntEnum):
     LOOP = 0
     THREAD = 1
     PROCESS = 2
+    STORE = 3
+    """In a transaction of the store: on the loop where that is async, in a thread where it blocks."""
 
 
 class Activity(Generic[P, R]):
@@ -164,6 +169,7 @@ class Activity(Generic[P, R]):
         *,
         process: bool = False,
         limit: int | None = None,
+        transactional: bool = False,
     ) -> None:
         functools.update_wrapper(self, fn)
         self.fn = fn
@@ -174,6 +180,9 @@ class Activity(Generic[P, R]):
         if process:
             self.place = Place.PROCESS
             _check_for_process(fn)
+        if transactional:
+            self.place = Place.STORE
+            _check_for_store(self.name, options, process=process)
         self.limit = limit
         if limit is not None and (type(limit) is not int or limit < 1):
             raise InvalidInput(f"limit={limit!r} of activity {self.name!r} must be a whole number from 1 on")
@@ -197,7 +206,10 @@ class Activity(Generic[P, R]):
 
     def with_options(self, **changes: Any) -> Activity[P, R]:
         """The same activity, called with some options changed."""
-        return self._copy(self.fn, self.options.merged(changes))
+        options = self.options.merged(changes)
+        if self.place is Place.STORE:
+            _check_for_store(self.name, options)
+        return self._copy(self.fn, options)
 
     def __get__(
         self: Activity[Concatenate[Any, Q], R], instance: object | None, owner: type | None = None
@@ -228,23 +240,43 @@ def _check_for_process(fn: Callable[..., Any]) -> None:
         )
 
 
+def _check_for_store(name: str, options: ActivityOptions, *, process: bool = False) -> None:
+    """Raises InvalidInput."""
+    if process:
+        raise InvalidInput(
+            f"activity {name!r} has transactional=True and process=True: another process does not have the transaction"
+        )
+    if options.once:
+        raise InvalidInput(
+            f"activity {name!r} has transactional=True and once=True: what it writes is there once as it is, and an "
+            f"attempt that was interrupted has written nothing; leave out once="
+        )
+
+
 @overload
 def workflow(fn: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
 @overload
 def workflow(
-    *, name: str | None = None, version: str = "", continue_after: int = CONTINUE_AFTER
+    *, name: str | None = None, version: str = "", continue_after: int = CONTINUE_AFTER, dead_letter: bool = False
 ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Workflow[P, R]]: ...
 def workflow(
-    fn: Any = None, /, *, name: str | None = None, version: str = "", continue_after: int = CONTINUE_AFTER
+    fn: Any = None,
+    /,
+    *,
+    name: str | None = None,
+    version: str = "",
+    continue_after: int = CONTINUE_AFTER,
+    dead_letter: bool = False,
 ) -> Any:
     """Make an async function a workflow. Register it by giving it to a worker.
 
     A run of a workflow with a `version` is only taken by workers that have that version. `continue_after` journal
-    entries set `info().continue_hint`.
+    entries set `info().continue_hint`. A run whose activity has failed for good, and which fails with that, is a dead
+    letter; with `dead_letter`, so is one that fails with an error of the workflow's own.
     """
 
     def decorate(fn: Callable[P, Coroutine[Any, Any, R]]) -> Workflow[P, R]:
-        return Workflow(fn, name, version, continue_after)
+        return Workflow(fn, name, version, continue_after, dead_letter)
 
     return decorate if fn is None else decorate(fn)
 
@@ -252,15 +284,15 @@ def workflow(
 class _Decorator:
     """The type of `@activity(...)`: async and sync functions alike become awaitable activities."""
 
-    def __init__(self, name: str | None, options: ActivityOptions, process: bool, limit: int | None) -> None:
-        self._name, self._options, self._process, self._limit = name, options, process, limit
+    def __init__(self, name: str | None, options: ActivityOptions, own: dict[str, Any]) -> None:
+        self._name, self._options, self._own = name, options, own
 
     @overload
     def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Activity[P, R]: ...
     @overload
     def __call__(self, fn: Callable[P, R], /) -> Activity[P, R]: ...
     def __call__(self, fn: Any, /) -> Any:
-        return Activity(fn, self._name, self._options, process=self._process, limit=self._limit)
+        return Activity(fn, self._name, self._options, **self._own)
 
 
 @overload
@@ -269,7 +301,12 @@ def activity(fn: Callable[P, Coroutine[Any, Any, R]], /) -> Activity[P, R]: ...
 def activity(fn: Callable[P, R], /) -> Activity[P, R]: ...
 @overload
 def activity(
-    *, name: str | None = None, process: bool = False, limit: int | None = None, **options: Any
+    *,
+    name: str | None = None,
+    process: bool = False,
+    limit: int | None = None,
+    transactional: bool = False,
+    **options: Any,
 ) -> _Decorator: ...
 def activity(
     fn: Any = None,
@@ -278,14 +315,17 @@ def activity(
     name: str | None = None,
     process: bool = False,
     limit: int | None = None,
+    transactional: bool = False,
     **options: Any,
 ) -> Any:
     """Make a function an activity. Options are those of ActivityOptions: retry, timeout, heartbeat, once, ...
 
     `process`: execute it in a process of its own, for a sync function that computes for long. `limit`: how many of it
-    a worker executes at once.
+    a worker executes at once. `transactional`: it writes to the store's own database, in a transaction that commits
+    together with its result (see `batuta.transaction`); async on PostgreSQL, a plain function on SQLite.
     """
-    decorate = _Decorator(name, ActivityOptions().merged(options), process, limit)
+    own = {"process": process, "limit": limit, "transactional": transactional}
+    decorate = _Decorator(name, ActivityOptions().merged(options), own)
     return decorate if fn is None else decorate(fn)
 
 

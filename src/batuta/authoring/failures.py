@@ -152,12 +152,13 @@ def _args(error: BaseException) -> list[Any]:
 def _fields(error: BaseException) -> dict[str, Any]:
     kept = {}
     for name, value in vars(error).items():
+        if name.startswith("__"):
+            continue
         try:
             encode(value, name, _LARGEST_DETAILS)
         except ValueError:
             continue
-        if not name.startswith("__"):
-            kept[name] = value
+        kept[name] = value
     return kept
 
 

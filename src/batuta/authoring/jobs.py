@@ -31,11 +31,12 @@ class Job(Activity[P, R]):
         *,
         process: bool = False,
         limit: int | None = None,
+        transactional: bool = False,
         result: bool = True,
         priority: int = 0,
         expires: float | None = None,
     ) -> None:
-        super().__init__(fn, name, options, process=process, limit=limit)
+        super().__init__(fn, name, options, process=process, limit=limit, transactional=transactional)
         check_seconds("expires", expires)
         check_start_options({"priority": priority})
         self.keeps_result, self.priority, self.expires = result, priority, expires
@@ -98,6 +99,7 @@ def job(
     name: str | None = None,
     process: bool = False,
     limit: int | None = None,
+    transactional: bool = False,
     result: bool = True,
     priority: int = 0,
     expires: float | None = None,
@@ -110,6 +112,7 @@ def job(
     name: str | None = None,
     process: bool = False,
     limit: int | None = None,
+    transactional: bool = False,
     result: bool = True,
     priority: int = 0,
     expires: float | None = None,
@@ -119,8 +122,9 @@ def job(
 
     Options are those of ActivityOptions: retry, timeout (of an attempt), total_timeout, heartbeat, queue, ...
     `result=False`: its result is not kept. `priority` and `expires` are what `enqueue` uses when it is given none.
-    `process` and `limit` are as for an activity.
+    `process`, `limit` and `transactional` are as for an activity.
     """
-    own = {"process": process, "limit": limit, "result": result, "priority": priority, "expires": expires}
+    own: dict[str, Any] = {"process": process, "limit": limit, "transactional": transactional}
+    own |= {"result": result, "priority": priority, "expires": expires}
     decorate = _Decorator(name, ActivityOptions().merged(options), own)
     return decorate if fn is None else decorate(fn)

@@ -1,15 +1,17 @@
-"""What a client sends to a run, checked and encoded."""
+"""What a client sends to a run, and what it starts one with: checked and encoded."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
-from batuta.authoring.backend import Letter
+from batuta.authoring.backend import Letter, StartRequest
 from batuta.authoring.messages import Query, Signal, Update
 from batuta.authoring.names import check_name
+from batuta.authoring.starting import check_id, check_start_options, name_version_input
 from batuta.errors import InvalidInput
 from batuta.ids import new_message_id
+from batuta.journal.records import IfExists
 from batuta.serde import Decoder, decode, decoder_for, encode
 
 
@@ -69,3 +71,37 @@ def _message_id(given: str | None) -> str:
     if _OURS.match(check_name(given, "message id")):
         raise InvalidInput(f"message id {given!r} looks like one of Batuta's own: put something else before it")
     return given
+
+
+# -- starts
+
+
+def start_request(
+    workflow: Any, args: tuple[Any, ...], id: str | None, options: dict[str, Any], limit: int
+) -> StartRequest:
+    """What `start` asks of the backend. Raises InvalidInput."""
+    if options:
+        _check_options(options)
+    name, version, data = name_version_input(workflow, args, options.pop("version", None), limit)
+    if id is not None:
+        check_id(id)
+    if options.get("signal") is not None:
+        options["signal"] = start_signal(options["signal"], limit)
+    return StartRequest(workflow=name, version=version, input=data, id=id, **options)
+
+
+_OPTIONS = frozenset(StartRequest.__struct_fields__) - {"workflow", "input", "id"}
+
+
+def _check_options(options: dict[str, Any]) -> None:
+    if unknown := options.keys() - _OPTIONS:
+        raise InvalidInput(
+            f"unknown start options {', '.join(sorted(unknown))}: there are {', '.join(sorted(_OPTIONS))} "
+            f"(arguments of the workflow are given by position)"
+        )
+    check_start_options(options)
+    if "if_exists" in options:
+        try:
+            options["if_exists"] = IfExists(options["if_exists"])
+        except ValueError:
+            raise InvalidInput(f"if_exists={options['if_exists']!r} must be one of {', '.join(IfExists)}") from None

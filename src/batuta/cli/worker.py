@@ -62,6 +62,8 @@ async def _work(
             jobs=app.jobs,
             queues=[*chosen.values()],
             schedules=app.schedules,
+            on_dead_letter=app.on_dead_letter,
+            retention=app.retention,
         )
         asked = _stop_signals()
         await worker.start()

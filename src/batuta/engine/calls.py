@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from batuta.authoring.attempt import ActivityInfo
 from batuta.authoring.checkpoints import BatchInfo
-from batuta.authoring.definitions import Activity
+from batuta.authoring.definitions import Activity, Place
 from batuta.authoring.failures import to_failure
 from batuta.authoring.tokens import AttemptRef
 from batuta.engine.machine import PendingActivity
@@ -22,6 +22,7 @@ from batuta.journal.failures import Failure
 from batuta.journal.records import Attempt
 
 if TYPE_CHECKING:
+    from batuta.authoring.transactions import Transaction
     from batuta.engine.jobs import CallRun
     from batuta.engine.live import LiveRun
 
@@ -119,6 +120,11 @@ class Call(Struct, eq=False):
         self.run.executor.beats.take(self, details)
 
     def checkpoint(self, state: Any) -> Future[None]:
+        if self.activity.place is Place.STORE:
+            raise WorkerError(
+                f"checkpoint() was called in activity {self.pending.name!r}, which is transactional: an attempt that "
+                f"is not committed has done nothing that another one need not do"
+            )
         return self.run.executor.beats.checkpoint(self, state)
 
     def progress(self, value: Any) -> None:
@@ -128,6 +134,9 @@ class Call(Struct, eq=False):
         if not self.run.is_call:
             raise WorkerError("batch_info() was called in an activity of a workflow: it is for jobs that a batch calls")
         return cast("CallRun", self.run).batch(self.run.executor.beats.loop)
+
+    def transaction(self) -> Transaction:
+        return self.run.executor.transactions.of(self)
 
     def is_lost(self) -> bool:
         return self.over

@@ -15,7 +15,7 @@ from datetime import datetime
 from importlib import import_module
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, NoReturn
 
 from msgspec import Raw, Struct, json
 
@@ -24,7 +24,7 @@ from batuta.authoring.checkpoints import BatchInfo
 from batuta.authoring.definitions import Activity
 from batuta.authoring.failures import to_exception, to_failure
 from batuta.authoring.tokens import AttemptRef
-from batuta.errors import InvalidInput
+from batuta.errors import InvalidInput, WorkerError
 from batuta.ids import RunId
 from batuta.journal.failures import Failure
 from batuta.serde import Codec, encode
@@ -94,6 +94,9 @@ class ChildAttempt:
 
     def batch(self) -> Future[BatchInfo]:
         return _done(json.decode(self._pipe.ask(BATCH), type=BatchInfo))
+
+    def transaction(self) -> NoReturn:
+        raise WorkerError("an activity with process=True has no transaction")
 
 
 def _done(value: Any) -> Future[Any]:

@@ -61,6 +61,8 @@ class Committer:
         self._held: deque[tuple[list[Item], Verdicts]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
+        self._sent: list[Item] = []
+        """The batch that is on its way, or was last."""
 
     def open(self, context: contextvars.Context) -> None:
         """Effects go out in this context, whoever's call caused them."""
@@ -72,6 +74,10 @@ class Committer:
         if self._task is None and not self._stopped:
             loop = asyncio.get_running_loop()
             self._task = loop.create_task(self._write_all(), name="batuta-committer", context=self._context)
+
+    def is_writing(self, run: LiveRun) -> bool:
+        """Whether a change of the run is on its way."""
+        return any(item[0] is run for item in self._sent)
 
     def stop(self) -> None:
         """Drop all. What is in flight may or may not become durable; nobody here will act on it."""
@@ -90,18 +96,20 @@ class Committer:
 
     async def _write_all(self) -> None:
         try:
-            batch = self._take()
+            batch = self._sent = self._take()
             sending: asyncio.Task[Verdicts] | None = None
             while batch:
                 verdicts = await (sending or self._write(batch))
                 # The next batch goes out before this one's effects do: the database works while we do.
                 following = self._take()
                 sending = None
+                self._sent = following
                 if following:
                     sending = asyncio.get_running_loop().create_task(self._write(following))
                     await asyncio.sleep(0)
                 self._settle(batch, verdicts)
                 batch = following or self._take() or await self._linger()
+                self._sent = batch
         except asyncio.CancelledError:
             pass
         except StoreFailed as error:

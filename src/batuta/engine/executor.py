@@ -40,6 +40,7 @@ from batuta.settings import Settings
 if TYPE_CHECKING:
     from batuta.engine.jobs import CallRun
     from batuta.engine.live import LiveRun
+    from batuta.engine.transactions import Transactions
 
 log = logging.getLogger("batuta.engine")
 
@@ -73,6 +74,7 @@ class Executor:
         self._deadlines = Deadlines(clock, self._in_flight, self.beats, self._overdue)
         self._may_act = may_act
         self._runner = Runner(may_act, permission, self._end_well, self._end)
+        self.transactions: Transactions
 
     def open(self, loop: asyncio.AbstractEventLoop, context: contextvars.Context) -> None:
         """Every attempt gets a copy of the context: what one sets, no other sees."""
@@ -264,8 +266,10 @@ class Executor:
         if place is Place.LOOP:
             self._runner.begin(call, args, kwargs)
         elif place is Place.THREAD:
-            call.task = self._loop.run_in_executor(self._pool(), in_thread, call, self._may_act, args, kwargs)
+            call.task = self._loop.run_in_executor(self.thread_pool(), in_thread, call, self._may_act, args, kwargs)
             call.task.add_done_callback(lambda done: self._thread_ended(call, done))
+        elif place is Place.STORE:
+            self.transactions.begin(call, args, kwargs)
         else:
             call.task = self._process_pool().start(self._loop, call, self._settings.max_payload)
             call.task.add_done_callback(lambda done: self._thread_ended(call, done))
@@ -279,7 +283,7 @@ class Executor:
         self._answer(call, fatal(timeout(call, "start", "did not start within", limit)))
         return True
 
-    def _pool(self) -> ThreadPoolExecutor:
+    def thread_pool(self) -> ThreadPoolExecutor:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._settings.threads, thread_name_prefix="batuta-activity")
         return self._threads
@@ -341,6 +345,32 @@ class Executor:
             self._begin_anew(call, call.attempt)  # the lease was in doubt, and is renewed: nothing has failed
             return
         self.conclude(call, _failure(error))
+
+    def finish(self, call: Call) -> None:
+        """The code of a transactional attempt has ended: no time limit holds for what comes now."""
+        self._in_flight.pop(call, None)
+        if call.beats is not None:
+            self.beats.finish(call)
+
+    def fail(self, call: Call, error: BaseException) -> None:
+        """A transactional attempt ended with an error, and nothing of it is left. It still has its place."""
+        self.finish(call)
+        if call.over:
+            self._forgotten(call)
+            return
+        failpoint("activity.failed")
+        self.conclude(call, _failure(error))
+
+    def vacate(self, call: Call) -> None:
+        """A transactional attempt has really come to an end."""
+        self._in_flight.pop(call, None)
+        call.task = None
+        self._places.leave(call)
+
+    def begin_anew(self, call: Call) -> None:
+        """Nothing has failed, and nothing was done: the same attempt once more."""
+        if not call.over and not call.run.leaving:
+            self._begin_anew(call, call.attempt)
 
     def conclude(self, call: Call, failure: Failure, message_id: str = "") -> None:
         """An attempt failed for good or for now. `message_id`: a message said so; it is consumed with what follows."""
@@ -503,7 +533,7 @@ class Executor:
             call.waking.cancel()
         if call.task is None or call.task.done():
             return
-        if call.activity.place is Place.LOOP:
+        if call.activity.place in (Place.LOOP, Place.STORE):
             call.task.cancel()
         elif call.activity.place is Place.PROCESS and self._processes is not None:
             self._processes.kill(call)

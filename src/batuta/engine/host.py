@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from batuta.engine.alerts import Alerts
 from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.waiters import Waiters
 from batuta.ids import RunId
@@ -31,9 +32,14 @@ class Host(Protocol):
 
     waiters: Waiters
     store: Store
+    letters: Alerts
 
     def submit(self, run: LiveRun) -> None:
         """The run's change is to be written."""
+        ...
+
+    def is_writing(self, run: LiveRun) -> bool:
+        """Whether a change of the run is on its way to the store."""
         ...
 
     def arm(self, run: LiveRun, when: int) -> None:

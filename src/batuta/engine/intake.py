@@ -154,7 +154,12 @@ def _kind(call: RoutedCall) -> Place | str:
 
 
 def _pools(calls: Iterable[RoutedCall], settings: Settings) -> dict[Place | str, _Pool]:
-    most = {Place.LOOP: settings.max_activities, Place.THREAD: settings.threads, Place.PROCESS: settings.processes}
+    most = {
+        Place.LOOP: settings.max_activities,
+        Place.THREAD: settings.threads,
+        Place.PROCESS: settings.processes,
+        Place.STORE: settings.transactions,
+    }
     pools: dict[Place | str, _Pool] = {}
     for call in calls:
         most_of_it = most[call.activity.place]

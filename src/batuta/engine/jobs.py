@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from batuta import failpoints
 from batuta.authoring.checkpoints import BatchInfo
-from batuta.authoring.definitions import Activity, Workflow
+from batuta.authoring.definitions import Activity, Place, Workflow
 from batuta.authoring.enqueueing import JobOverrides
 from batuta.authoring.failures import to_failure
 from batuta.authoring.jobs import Job, job_code
@@ -73,7 +73,7 @@ class JobWorkflow(RoutedCall):
     def __init__(self, job: Job[..., Any]) -> None:
         super().__init__(job)
         self._options = replace(job.options, queue=None, start_timeout=None)
-        self.begins_early = not job.options.once
+        self.begins_early = not job.options.once and job.place is not Place.STORE
         """Whether an attempt may begin before anything is written of it."""
 
     def options(self, start: StartInfo) -> tuple[ActivityOptions, int]:
@@ -142,6 +142,13 @@ class CallRun(LiveRun):
             if self._failed is not None and kind is _FAILED:
                 self.open_change().attempts.append(self._failed)
         super().deliver(kind, body)
+
+    def answer(self, body: Body) -> None:
+        if isinstance(self.workflow, JobWorkflow) and not self.workflow.activity.keeps_result:
+            body.value = _NULL
+        if self._said is not None:
+            self._publish(self.open_change(), self._said)
+        super().answer(body)
 
     def _fitting(self, kind: EntryKind, body: Body) -> EntryKind:
         """A result that does not fit the job's annotation is its failure, as in a workflow. One that is not to be kept

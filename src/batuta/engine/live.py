@@ -20,7 +20,9 @@ from batuta.engine.calls import DROPPED, ENDED, Call
 from batuta.engine.chains import closing_move, ended_move
 from batuta.engine.completion import Completion
 from batuta.engine.effects import add_effects
+from batuta.engine.held import Holding, reopen
 from batuta.engine.host import Host
+from batuta.engine.letters import add_letter, letter_of
 from batuta.engine.logs import emit
 from batuta.engine.machine import Machine, RunIdentity
 from batuta.engine.outside import answered_early
@@ -45,6 +47,7 @@ log = logging.getLogger("batuta.engine")
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 _DONE, _FAILED, _UPDATE = EntryKind.ACTIVITY_DONE, EntryKind.ACTIVITY_FAILED, EntryKind.UPDATE
 _ACTIVITY, _CANCEL = CommandKind.ACTIVITY, CommandKind.CANCEL
+_RUN_FAILED = RunState.FAILED
 
 _LACK_SECONDS = 5
 _UNKNOWN_START = "the run may or may not have been started: start it again with the same id"
@@ -63,8 +66,8 @@ class LiveRun:
     """As a CallRun says."""
 
     __slots__ = tuple(
-        "_again _crc _held_up _host _kept alarm backlog calls change completion deadline durable effects epoch head "
-        "identity lacking last leaving machine parent patient reading ready run_id seen starting workflow".split()
+        "_again _crc _held_up _host _kept alarm backlog calls change completion deadline durable effects epoch "
+        "head holding identity lacking last leaving machine parent patient reading ready run_id seen starting workflow".split()
     )
 
     def __init__(self, host: Host, workflow: Workflow[..., Any], identity: RunIdentity, epoch: int) -> None:
@@ -100,6 +103,8 @@ class LiveRun:
         self.backlog: deque[tuple[EntryKind, Body]] = deque()
         self._kept: list[Entry] = []
         self.last: EntryKind | None = None
+        self.holding: Holding | None = None
+        """Answers that are written in transactions of their own, if there are any."""
 
     @property
     def executor(self) -> Executor:
@@ -302,7 +307,10 @@ class LiveRun:
         machine = self.machine
         outcome = machine.outcome
         if outcome is not None:
-            self.move(closing_move(self, outcome))
+            move = closing_move(self, outcome)
+            if move.state is _RUN_FAILED:
+                add_letter(self, outcome)
+            self.move(move)
             return
         if self.reading:
             return
@@ -361,7 +369,7 @@ class LiveRun:
         self.machine.beyond = False
         self._record(kind, at, Body(reason=reason, message_id=message_id))
         if not submitted:
-            self._host.submit(self)
+            self.submit()
         self.move(ended_move(self, state, reason))
 
     # -- activities answer
@@ -426,8 +434,16 @@ class LiveRun:
         """What goes to the store next."""
         if self.change is None:
             self.change = Change(self.run_id, self.epoch, self.head)
-            self._host.submit(self)
+            self.submit()
         return self.change
+
+    def submit(self) -> None:
+        """Have the committer write the change, unless a transaction writes what comes before it."""
+        if self.holding is None or self.holding.gate is None:
+            self._host.submit(self)
+
+    def is_being_written(self) -> bool:
+        return self._host.is_writing(self)
 
     def move(self, move: Move) -> None:
         """The next change is this run's last here."""
@@ -454,6 +470,8 @@ class LiveRun:
             machine.logs = emit(machine.logs, self.durable + 1, self.identity.id)
         if change.effects is not None:
             tell_answers(self._host.waiters.answers, self.identity.chain_id, change.effects)
+            if change.effects.letter is not None:
+                self._host.letters.arrived(letter_of(self, change, change.effects.letter))
         if self.starting is not None:
             failpoint("start.after_commit")
             if not self.starting.done():  # the starter may have been cancelled; the run goes on
@@ -491,9 +509,18 @@ class LiveRun:
     def _too_far_ahead(self) -> bool:
         return self.head - self.durable >= self._host.settings.undurable_entries
 
+    def go_on_soon(self) -> None:
+        self._host.call_soon(self._go_on)
+
+    def answer(self, body: Body) -> None:
+        """The turn of an answer that is written in a transaction of its own."""
+        self.run_turn(_DONE, body)
+
     def _go_on(self) -> None:
         """There is room again for what was held up, or there is nothing left to wait for before leaving."""
         while self.backlog and not self._too_far_ahead() and not self.leaving:
+            if self.holding is not None and self.holding.stops(self, self.backlog[0][1]):
+                return
             kind, body = self.backlog.popleft()
             if self._is_awaited(kind, body) and (kind is not _UPDATE or accepts(self, self.machine, body)):
                 self.run_turn(kind, body)
@@ -515,6 +542,12 @@ class LiveRun:
         self._again = Redo(change, effects)
         self._host.go_back(self)
 
+    def undo(self, change: Change, effects: list[Effect], then: Callable[[], None]) -> None:
+        """The last turn never was: go back to before it, and call `then`."""
+        self._again = Redo(change, effects, then)
+        self.ready = False
+        self._host.go_back(self)
+
     def go_back(self, entries: Sequence[Entry]) -> Replay:
         """Forget what is not durable. Run the replay, then `resume`."""
         self.machine.tear_down()
@@ -526,6 +559,7 @@ class LiveRun:
 
     def _do_again(self, again: Redo, attempts: Sequence[Attempt], messages: Sequence[Message]) -> None:
         self._again, self.reading = None, True
+        again.add(reopen(self))
         # Messages that waited for their turn are unread: they are read with the others, in their order.
         self.seen.difference_update(body.message_id for _, body in self.backlog)
         self.backlog = deque(one for one in self.backlog if not one[1].message_id)
@@ -538,6 +572,7 @@ class LiveRun:
             self.receive(messages)
         finally:
             self.reading = False
+        again.then()
         self._host.call_soon(self._go_on)  # for what is hinted at now that nothing waits for its turn
         self.wake(self._host.clock.now())
 

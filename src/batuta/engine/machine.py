@@ -27,6 +27,7 @@ from batuta.authoring.options import ActivityOptions
 from batuta.clock import SECOND
 from batuta.engine.generators import hook_generators, hooked
 from batuta.engine.kin import Kin
+from batuta.engine.letters import FailedCall, error_of, failed_call
 from batuta.engine.logs import Line
 from batuta.engine.loop import RunFuture, RunLoop, RunTask, RunTimerHandle
 from batuta.engine.mailbox import Mailbox
@@ -84,6 +85,9 @@ class RunIdentity:
 
 class Machine:
     """One run of one workflow. Not thread-safe; used from the worker's loop alone."""
+
+    failed: FailedCall | None = None
+    """The call whose error the run failed with."""
 
     def __init__(self, workflow: Workflow[..., Any], identity: RunIdentity) -> None:
         self.workflow = workflow
@@ -188,7 +192,7 @@ class Machine:
             raise Nondeterministic(f"entry {self.entries - 1}", "an error", "an entry without one")
         self._forget(body.seq)
         if not pending.future.done():
-            pending.future.set_exception(to_exception(body.error))
+            pending.future.set_exception(error_of(body, body.error, pending.options, self.entries - 1))
 
     def _answered(self, body: Body) -> PendingActivity:
         pending = self.activities.get(body.seq)
@@ -236,6 +240,7 @@ class Machine:
             self._complete(main.result())
 
     def _fail(self, error: BaseException) -> None:
+        self.failed = failed_call(error)
         self.outcome = self._issue(CommandKind.FAIL, error=error)
         self.beyond = self.beyond or self.start.retry is not UNSET
 

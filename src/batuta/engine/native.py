@@ -23,9 +23,11 @@ from batuta.authoring.backend import (
 from batuta.authoring.definitions import Workflow, code_of
 from batuta.authoring.enqueueing import JobRequest
 from batuta.authoring.queues import Queue, QueueInfo
+from batuta.authoring.retention import Retention
 from batuta.authoring.schedules import Schedule
 from batuta.authoring.tokens import AttemptRef
 from batuta.clock import SECOND, Clock, SystemClock
+from batuta.engine.alerts import Hook
 from batuta.engine.closing import close_from_outside
 from batuta.engine.committer import MustQueue
 from batuta.engine.completing import Completing
@@ -35,6 +37,8 @@ from batuta.engine.following import last_of_chain
 from batuta.engine.guests import Entering
 from batuta.engine.queues import change_limits, queue_info
 from batuta.engine.relations import CANCEL_AGAIN
+from batuta.engine.reprocessing import NativeLetters
+from batuta.engine.retention import NativeRetention
 from batuta.engine.rows import expiry, small
 from batuta.engine.session import Session
 from batuta.engine.slots import Plan
@@ -74,7 +78,9 @@ class NativeBackend:
         self._starter = Starter(store)
         self._completing = Completing(store)
         self._messenger = Messenger(store, self._waiters, self._code_here)
-        self.schedules = NativeSchedules(store, _unowned)
+        self.schedules = NativeSchedules(store, unowned_run)
+        self.letters = NativeLetters(store, lambda: "somebody")
+        self.retention = NativeRetention(store, self._clock.monotonic)
 
     # -- starting
 
@@ -112,7 +118,7 @@ class NativeBackend:
     ) -> Entering:
         jobs = [request for request in (*requests, after) if isinstance(request, JobRequest)]
         now = await self._now_for(jobs)
-        runs = [job_run(one, now) if isinstance(one, JobRequest) else _unowned(one) for one in requests]
+        runs = [job_run(one, now) if isinstance(one, JobRequest) else unowned_run(one) for one in requests]
         last = None if after is None else last_run(after, len(runs), now)
         if last is not None and not runs:
             runs, last = [last], None
@@ -159,6 +165,8 @@ class NativeBackend:
         activities: Sequence[object],
         queues: Sequence[str | Queue],
         schedules: Sequence[Schedule] = (),
+        on_dead_letter: Hook | None = None,
+        retention: Sequence[Retention] = (),
         **settings: Any,
     ) -> Worker:
         chosen = Settings.from_env(**settings)
@@ -172,6 +180,8 @@ class NativeBackend:
             self._workers,
             self._waiters,
             self._plans(schedules),
+            retention,
+            on_dead_letter,
         )
 
     def _plans(self, schedules: Sequence[Schedule]) -> dict[str, Plan]:
@@ -351,7 +361,8 @@ def _new_run(request: StartRequest) -> tuple[NewRun, Body]:
     return new, Body(value=Raw(request.input), start=start)
 
 
-def _unowned(request: StartRequest) -> NewRun:
+def unowned_run(request: StartRequest) -> NewRun:
+    """The run of a start, with its start message."""
     new, body = _new_run(request)
     new.start = json.encode(body).decode()
     return new

@@ -27,7 +27,8 @@ class Places:
 
     def __init__(self, settings: Settings, admitted: Callable[[Call], None]) -> None:
         # By `Place`.
-        self._kinds = [Gate(settings.max_activities), Gate(settings.threads), Gate(settings.processes)]
+        places = (settings.max_activities, settings.threads, settings.processes, settings.transactions)
+        self._kinds = [Gate(free) for free in places]
         self._named: dict[str, Gate] = {}
         self._admitted = admitted
 

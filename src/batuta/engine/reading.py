@@ -4,7 +4,7 @@ seen all that it was sent goes back and sees it."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import UNSET, Raw, json
@@ -105,15 +105,32 @@ def tell_answers(answers: Answers, chain_id: RunId, effects: Effects) -> None:
 
 
 class Redo:
-    """What a run did between what is durable and the close that was refused, to be done again after all was read."""
+    """What a run did between what is durable and the close that was refused, to be done again after all was read.
 
-    def __init__(self, change: Change, effects: Sequence[Effect]) -> None:
+    With `then` it is not done again: that is called instead.
+    """
+
+    def __init__(self, change: Change, effects: Sequence[Effect], then: Callable[[], None] | None = None) -> None:
         self.inputs: list[Input] = [(entry.kind, decode_body(entry)) for entry in change.entries]
         self.times = [entry.at for entry in change.entries]
         taken = {body.message_id for _, body in self.inputs}
         self._rejected = [one for one in change.consumed if one not in taken]
         self._change = change
         self._effects = [effect for effect in effects if not isinstance(effect, Command)]
+        self.then = then or _nothing
+        if then is not None:
+            self.inputs.clear()
+
+    def add(self, more: tuple[Change, list[Effect]] | None) -> None:
+        """What else came to be written meanwhile, beside inputs."""
+        if more is not None:
+            change, effects = more
+            self._change.attempts += change.attempts
+            self._rejected += change.consumed
+            self._effects += [effect for effect in effects if not isinstance(effect, Command)]
+            if change.effects is not None:
+                self._change.effects = self._change.effects or Effects()
+                self._change.effects.outputs += change.effects.outputs
 
     def restore(self, run: LiveRun) -> None:
         """What stands in the refused change beside its entries: attempts, and the answers to rejected updates."""
@@ -130,6 +147,9 @@ class Redo:
                     put_output(change.effects, output)
 
 
+def _nothing() -> None: ...
+
+
 def redo(run: LiveRun, again: Redo, messages: Sequence[Message]) -> None:
     """The run is at its last durable entry: give it the same inputs, with the unread messages before the last one.
 
@@ -137,6 +157,8 @@ def redo(run: LiveRun, again: Redo, messages: Sequence[Message]) -> None:
     them, in whatever order it takes them.
     """
     again.restore(run)
+    if not again.inputs:
+        return
     for (kind, body), at in zip(again.inputs[:-1], again.times, strict=False):
         run.run_turn(kind, body, at)
     tail = _tail(run, again.inputs[-1], messages)

@@ -15,6 +15,7 @@ from typing import Any
 from batuta import failpoints
 from batuta.authoring.definitions import Activity, Workflow
 from batuta.clock import SECOND, Clock
+from batuta.engine.alerts import Alerts
 from batuta.engine.committer import Committer
 from batuta.engine.completion import Completion
 from batuta.engine.dbclock import DatabaseClock
@@ -27,11 +28,13 @@ from batuta.engine.live import LiveRun
 from batuta.engine.machine import RunIdentity
 from batuta.engine.poller import Poller
 from batuta.engine.replay import Replay
+from batuta.engine.retention import Pruner
 from batuta.engine.routes import Route, RoutedCall, end_overdue, routed_run_id
 from batuta.engine.schedules import Scheduler
 from batuta.engine.sealed import park_or_drop, park_unless_early, park_where_it_was
 from batuta.engine.strays import Strays
 from batuta.engine.timers import Timers
+from batuta.engine.transactions import Transactions
 from batuta.engine.waiters import Waiters
 from batuta.engine.watchdog import Watchdog
 from batuta.errors import InvalidInput, PayloadSealed, StoreError, StoreUnavailable, UnknownRun, WorkflowBroken
@@ -66,6 +69,7 @@ class Session:
         clock: Clock,
         on_lost: Callable[[str], None],
         waiters: Waiters,
+        letters: Alerts,
     ) -> None:
         self.store, self.workflows, self.settings = store, workflows, settings
         self.clock = DatabaseClock(clock)
@@ -83,16 +87,20 @@ class Session:
         self.runs: dict[RunId, LiveRun] = {}
         self.draining = False
         self._on_lost = on_lost
-        self.waiters = waiters
+        self.waiters, self.letters = waiters, letters
         self._starts: deque[tuple[NewRun, Workflow[..., Any], Body, asyncio.Future[Completion]]] = deque()
         self._timers = Timers(self.clock)
         self.executor = Executor(activities, self.clock, settings, self.may_act, self.permission)
         self._committer = Committer(store, self.info.worker_id, settings, self.may_act, self._lost)
         # A live run calls them in every turn: without a call of our own in between.
         self.submit, self.arm, self.disarm = self._committer.submit, self._timers.arm, self._timers.disarm
+        self.is_writing = self._committer.is_writing
+        self.executor.transactions = self._transactions = Transactions(self, self._lost)
         self._lease = Lease(store, self.info, settings, clock, self._on_pulse, self._lost)
         self._poller = Poller(self)
         self._scheduler = Scheduler(store, self.clock)
+        every, share = settings.prune_every, settings.prune_share
+        self._pruner = Pruner(store, self.info.worker_id, every, share, clock.monotonic)
         self._watchdog = Watchdog(settings.stuck_turn, self._holding_up, clock)
         self.turn: LiveRun | None = None
         self._strays = Strays(self, self._poller)
@@ -118,6 +126,7 @@ class Session:
         self._context = contextvars.copy_context()
         self._committer.open(self._context)
         self.executor.open(self._loop, self._context)
+        self._transactions.open(self._loop, self._context)
         try:
             await self._open()
         except BaseException:
@@ -141,6 +150,7 @@ class Session:
                 self._scheduler.learn((await heart.beat(self.info, reap=False)).schedule_at)
         self._unlisten = self.store.listen(self._on_hint)
         self._scheduler.start()
+        self._pruner.start()
         await self._poller.start()
 
     async def close(self, grace: float) -> None:
@@ -150,6 +160,7 @@ class Session:
         self.draining = True
         failpoint("stop.begin")
         await self._scheduler.stop()
+        await self._pruner.stop()
         await self._poller.stop()
         for run in list(self.runs.values()):
             run.hand_back_when_draining()
@@ -187,6 +198,7 @@ class Session:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._transactions.ended()
 
     def abandon(self) -> None:
         """Drop everything at once: none of it is ours any more."""
@@ -198,12 +210,14 @@ class Session:
         self._watchdog.stop()
         self._poller.cancel()
         self._scheduler.cancel()
+        self._pruner.cancel()
         self._unlisten()
         if self._ticking is not None:
             self._ticking.cancel()
         for run in list(self.runs.values()):
             run.drop()
         self.executor.close()
+        self._transactions.close()
         while self._starts:
             future = self._starts.popleft()[3]
             if not future.done():

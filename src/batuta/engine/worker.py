@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from batuta.authoring.definitions import Activity, Place, Workflow, activities_of, by_code
 from batuta.authoring.queues import Queue
+from batuta.authoring.retention import Retention
 from batuta.clock import Clock
+from batuta.engine.alerts import Alerts, Hook
 from batuta.engine.collector import tune_collector
 from batuta.engine.committer import STORE_FAILED
 from batuta.engine.jobs import job_workflows
 from batuta.engine.queues import declared_queues, set_limits
+from batuta.engine.retention import declared_retention, set_retention
 from batuta.engine.routes import routed_calls
 from batuta.engine.schedules import reconcile
 from batuta.engine.session import Session
@@ -43,8 +46,12 @@ class Worker:
         crew: list[Worker],
         waiters: Waiters,
         plans: Mapping[str, Plan],
+        on_dead_letter: Hook | None = None,
+        retention: Sequence[Retention] = (),
     ) -> None:
+        self.letters = Alerts(on_dead_letter)
         self._plans = plans
+        self._retention = declared_retention(retention)
         self._activities = _activities_by_name(activities)
         self.code = by_code(workflows) | routed_calls(self._activities) | job_workflows(self._activities)
         if isinstance(queues, str) or not queues:
@@ -53,6 +60,7 @@ class Worker:
         self._queues = list(self._declared)
         self._rooms = {name: one.per_worker for name, one in self._declared.items() if one.per_worker is not None}
         self._store, self._settings, self._clock = store, settings, clock
+        _check_transactional(store, self._activities.values())
         self._crew, self._waiters = crew, waiters
         self._stopping = False
         self._why_lost = ""
@@ -79,6 +87,7 @@ class Worker:
             tune_collector()
         await reconcile(self._store, self._plans)
         await set_limits(self._store, self._declared.values())
+        await set_retention(self._store, self._retention)
         session = self._new_session()
         await session.open()
         self.session = session
@@ -102,6 +111,7 @@ class Worker:
         if self._closing is not None:
             try:
                 await self._closing.close(self._settings.grace if grace is None else grace)
+                await self.letters.close()
             finally:
                 self._closing = None
 
@@ -121,6 +131,7 @@ class Worker:
             self._clock,
             self._lost,
             self._waiters,
+            self.letters,
         )
 
     def _lost(self, why: str) -> None:
@@ -162,6 +173,12 @@ def _activities_by_name(things: Sequence[object]) -> dict[str, Activity[..., Any
             if activity.place is Place.PROCESS:
                 _check_can_be_found(activity)
     return found
+
+
+def _check_transactional(store: Store, activities: Iterable[Activity[..., Any]]) -> None:
+    for activity in activities:
+        if activity.place is Place.STORE and (why := store.why_not_transactional(activity.is_async)):
+            raise InvalidInput(f"activity {activity.name!r} is transactional and {why}")
 
 
 def _check_can_be_found(activity: Activity[..., Any]) -> None:

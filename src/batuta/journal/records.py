@@ -239,6 +239,8 @@ class Move(Struct, gc=False):
     waiting: handed back, due at `wake_at` (None: for a message alone). Due at once if anything unread is in its inbox.
     pending: handed back untouched, due at `wake_at`.
     a closed state: `closed_at` is stamped, owner and wake_at are cleared.
+    paused: while a PAUSE is in its inbox unread, which is read with this: held, to be due at `wake_at` once it goes on.
+    Else, because it was resumed meanwhile, as waiting (pending when it has not begun).
     needs_code, poisoned: parked with `reason`; `fingerprint` is added to `failed_code`.
 
     Closing (but for `continued`) tells the parent, if it is open: a message `child:<run_id>` of kind CHILD with

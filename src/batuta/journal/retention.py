@@ -29,6 +29,16 @@ class Pruned(Struct):
     """Where the next step goes on; None: all were looked at, begin from the oldest again."""
 
 
+def target_of(name: str, state: str) -> str:
+    """What the audit log calls a rule."""
+    return f"{name or '*'} {state or '*'}"
+
+
+def keep_json(keep: int | None) -> str:
+    """What the audit log says of a rule."""
+    return f'{{"keep":{"null" if keep is None else keep}}}'
+
+
 def kept_for(rules: Iterable[Retention], name: str, state: str) -> int | None:
     """Microseconds that a run of this name is kept after it closed in this state; None: for ever."""
     holding = [rule for rule in rules if rule.name in ("", name) and rule.state in ("", state)]

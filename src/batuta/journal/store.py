@@ -112,6 +112,41 @@ class Borrowed(Protocol):
         ...
 
 
+class Transaction(Protocol):
+    """One that an activity writes in, and that its entry is written in: both are there, or neither."""
+
+    blocking: bool
+    """The code is a plain function and has a thread; while it runs, nobody else can write to the database."""
+    seconds: float
+    """How long its code may take."""
+
+    @property
+    def connection(self) -> object:
+        """For the activity's code. Raises WrongTransaction when there is none."""
+        ...
+
+    async def begin(self) -> None:
+        """Raises StoreUnavailable. When it raises, or is cancelled, nothing is left of it."""
+        ...
+
+    async def commit(
+        self, worker_id: str, change: Change, may_leave: Callable[[Sequence[Refusal]], None]
+    ) -> Verdict | list[Refusal]:
+        """Write the change as `Store.commit` does, and commit. The fence is tested last: until then no row of a run is
+        locked. A verdict: all of it was rolled back. `may_leave` is asked about refusals before the commit; what it
+        raises is raised, and all of it is rolled back.
+
+        Raises OutcomeUnknown when it may or may not be durable; TransactionEnded when the code has ended it by itself;
+        any other error of the database: it was rolled back.
+        """
+        ...
+
+    async def rollback(self) -> None:
+        """Does nothing when it is over. Never raises for what the database says. From here on the connection is of no
+        use to the activity's code, also to code that runs on in its thread."""
+        ...
+
+
 class Store(Protocol):
     """One namespace of one database."""
 
@@ -240,6 +275,15 @@ class Store(Protocol):
         run is closed. A new run needs the worker's row to be live, and its id to be free.
         A run occurs at most once in a batch.
         """
+        ...
+
+    def transact(self, seconds: float) -> Transaction:
+        """A transaction for an activity, not begun. The database ends it by itself when it stands still for longer
+        than `seconds`."""
+        ...
+
+    def why_not_transactional(self, is_async: bool) -> str:
+        """Why such a function cannot be executed in a transaction here, as the end of a sentence; empty: it can."""
         ...
 
     async def close_run(

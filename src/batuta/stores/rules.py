@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from msgspec.json import Encoder
@@ -211,6 +211,20 @@ BEGINS = frozenset({MessageKind.CANCEL, MessageKind.TERMINATE})
 def wakes(kind: MessageKind, state: str) -> bool:
     """Whether a message makes an unowned run of this state due. What is parked or paused stays so."""
     return state == RunState.WAITING or (state == RunState.PENDING and kind in BEGINS)
+
+
+def resumed_at(run: Run, unread: Collection[MessageKind], now: int) -> int | None:
+    """When a paused run that goes on is due; None waits for a message, or for the runs that it comes after."""
+    if run.head >= 0:
+        return now if unread else run.resume_at
+    if BEGINS.intersection(unread):
+        return now
+    return run.resume_at if run.awaits or run.resume_at is not None else now
+
+
+def put_off_by_pause(at: int | None, paused_at: int | None, now: int) -> int | None:
+    """A deadline or expiry, later by as long as the run was paused."""
+    return None if at is None else at + now - (now if paused_at is None else paused_at)
 
 
 def is_unread(messages: Iterable[Message], consumed: Sequence[str]) -> bool:

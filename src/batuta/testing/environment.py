@@ -81,6 +81,7 @@ class Environment:
             jobs=app.jobs,
             queues=app.queues,
             schedules=app.schedules,
+            retention=app.retention,
             store=store,
             **settings,
         )

@@ -40,18 +40,18 @@ from batuta.journal.records import (
 from batuta.journal.rewriting import Rewrite
 from batuta.journal.schedules import DueSchedule, Firing, Schedule
 from batuta.journal.states import RunState
-from batuta.journal.store import SEALED, ForkOutcome, Guest, Heart, Store
+from batuta.journal.store import SEALED, ForkOutcome, Guest, Heart, Store, Transaction
 from batuta.stores.coded.changes import Changes
 from batuta.stores.coded.coding import Coding, closed_by_store
 from batuta.stores.coded.facts import Facts
 from batuta.stores.coded.forks import Forks
-from batuta.stores.coded.guests import CodedGuest, CodedHeart
+from batuta.stores.coded.guests import CodedGuest, CodedHeart, CodedTransaction
 from batuta.stores.coded.payloads import Payloads
 
 PASSED = frozenset(
     "poll_seconds open close migrate now borrow unpark retire pause_runs resume_runs delete_runs count_letters "
     "discard_letters set_retention retention prune audit limit_queue pause_queue queues delete_schedule schedule_at "
-    "drop_retention audit_head acts epochs closed_among count_runs listen shift_clock".split()
+    "drop_retention audit_head acts note_act cancel_runs terminate_runs why_not_transactional epochs closed_among count_runs listen shift_clock".split()
 )
 """What carries no payload: it is the other store's own."""
 _BY_ID = frozenset((MessageKind.SIGNAL, MessageKind.UPDATE))
@@ -134,6 +134,9 @@ class CodedStore:
 
     async def commit(self, worker_id: str, changes: Sequence[Change]) -> dict[int, Verdict | list[Refusal]]:
         return await self.inner.commit(worker_id, await self._changes.coded(changes))
+
+    def transact(self, seconds: float) -> Transaction:
+        return CodedTransaction(self.inner.transact(seconds), self._changes)
 
     async def close_run(
         self, run_id: RunId, head: int, entry: Entry, state: RunState, reason: str, act: Act | None = None

@@ -41,6 +41,29 @@ class Commit:
                 self._tell_kin(self._room.rows[change.run_id], change.move, again=not verdict)
         return answers
 
+    def foreseen(self, change: Change) -> list[Refusal]:
+        """What will be refused of the children and sends of a change. Nothing is written, for nothing can be undone."""
+        if change.effects is None:
+            return []
+        refusals: list[Refusal] = []
+        begun: set[str] = set()
+        for new in change.effects.children:
+            taken = self._room.current_row(new.id)
+            if new.id in begun:
+                refusals.append(rules.id_taken(new, RunState.PENDING))
+            elif taken is not None and not self._may_replace(new, taken):
+                refusals.append(rules.id_taken(new, taken.run.state))
+            begun.add(new.id)
+        for send in change.effects.sends:
+            target = self._room.current_row(send.id)
+            if send.id in begun:
+                continue
+            if target is None:
+                refusals.append(rules.nobody(send))
+            elif not target.is_open or (target.run.run_id == change.run_id and _closes(change.move)):
+                refusals.append(rules.receiver_closed(send, target.run.state))
+        return refusals
+
     def _judge(self, change: Change) -> Verdict | bool:
         row = self._room.rows.get(change.run_id)
         verdict = self._judge_start(change) if row is None else self._judge_owned(row, change)
@@ -137,3 +160,7 @@ class Commit:
             return rules.receiver_closed(send, target.run.state)
         self._moment.deliver(target, send.message)
         return None
+
+
+def _closes(move: Move | None) -> bool:
+    return move is not None and move.state in CLOSED and move.state is not RunState.CONTINUED

@@ -10,7 +10,7 @@ from batuta.errors import UnknownRun
 from batuta.ids import RunId
 from batuta.journal.entries import Entry
 from batuta.journal.outcomes import ended_outcome
-from batuta.journal.records import Hint, Message, Move, NewRun, Run
+from batuta.journal.records import Hint, Message, MessageKind, Move, NewRun, Run
 from batuta.journal.states import CLOSED, RunState
 from batuta.stores import rules
 from batuta.stores.memory.tables import Room, Row
@@ -96,6 +96,12 @@ class Moment:
         run.state, run.owner, run.wake_at, run.reason = move.state, None, None, move.reason
         if move.state in CLOSED:
             self._shut(row)
+        elif move.state is RunState.PAUSED and (pauses := self.pauses(row)):
+            self.room.inbox(run.chain_id).read(pauses)
+            run.paused_at, run.resume_at = now, move.wake_at
+        elif move.state is RunState.PAUSED:
+            run.state = RunState.PENDING if run.head < 0 else RunState.WAITING
+            run.wake_at = now if run.head < 0 or self.room.inbox(run.chain_id).unread else move.wake_at
         elif move.state is RunState.WAITING:
             run.wake_at = now if self.room.inbox(run.chain_id).unread else move.wake_at
         elif move.state is RunState.PENDING:
@@ -111,11 +117,17 @@ class Moment:
             self.hint.messages.append(run.run_id)
             self.hint.due = self.hint.due or row.is_suspect
         run.epoch += 1
+        run.paused_at = run.resume_at = None
         row.write([entry], run.epoch)
         self.move(row, Move(state, reason=reason))
         if not quiet:
             self.tell_parent(row, ended_outcome(run.parent_seq, run.id, state, reason))
         self.tell_children(row)
+
+    def pauses(self, row: Row) -> list[str]:
+        """Ids of the PAUSE messages that wait for the run."""
+        unread = self.room.inbox(row.run.chain_id).unread.values()
+        return [message.message_id for message in unread if message.kind is MessageKind.PAUSE]
 
     def _leave_slot(self, run: Run) -> None:
         """What others may claim instead of it is due now."""

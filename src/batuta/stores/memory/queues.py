@@ -103,7 +103,7 @@ def due_at(moment: Moment, worker: WorkerInfo) -> int | None:
 def overtime_at(row: Row) -> int | None:
     """When a run that nobody owns is over its time."""
     run = row.run
-    if run.owner is not None:
+    if run.owner is not None or run.paused_at is not None:
         return None
     return min((at for at in (run.deadline, run.expires_at) if at is not None), default=None)
 
@@ -112,7 +112,7 @@ def time_out(moment: Moment, rows: Iterable[Row]) -> None:
     """End those that are over their time."""
     for row in list(rows):
         reason = rules.overtime(row.run.deadline, row.run.expires_at, moment.now)
-        if reason:
+        if reason and row.run.paused_at is None:
             last = (row.journal[-1].at, row.journal[-1].crc) if row.journal else None
             entry = rules.timed_out_entry(row.run.head, last, moment.now, reason)
             moment.close_from_outside(row, entry, RunState.TIMED_OUT, reason)

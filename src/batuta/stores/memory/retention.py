@@ -8,8 +8,12 @@ from contextlib import AbstractContextManager
 from heapq import nsmallest
 
 from batuta.ids import RunId
-from batuta.journal.acts import Act
-from batuta.journal.retention import Pruned, Retention, kept_for, shortest
+from batuta.journal.acts import Act, Changed, state_json
+from batuta.journal.letters import LetterState
+from batuta.journal.records import Run
+from batuta.journal.retention import Pruned, Retention, keep_json, kept_for, shortest, target_of
+from batuta.stores.memory import letters
+from batuta.stores.memory.audit import record
 from batuta.stores.memory.moment import Moment
 from batuta.stores.memory.tables import Room, Row
 
@@ -22,21 +26,27 @@ class RetentionVerbs(ABC):
 
     async def delete_runs(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
         with self.transaction() as moment:
-            gone = _families(moment.room, run_ids)
-            moment.room.forget(gone)
-            return [row.run.run_id for row in gone]
+            runs = [row.run for row in _families(moment.room, run_ids)]
+            record(moment, act, [_deleted(run) for run in runs])
+            _erase(moment.room, [run.run_id for run in runs])
+            return [run.run_id for run in runs]
 
     async def set_retention(self, rule: Retention, act: Act | None = None) -> bool:
         with self.transaction() as moment:
             known = moment.room.retention
-            if known.get((rule.name, rule.state)) == rule:
+            before = known.get((rule.name, rule.state))
+            if before == rule:
                 return False
+            record(moment, act, [_ruled(rule.name, rule.state, before, rule)])
             known[rule.name, rule.state] = rule
             return True
 
     async def drop_retention(self, name: str, state: str, act: Act | None = None) -> bool:
         with self.transaction() as moment:
-            return moment.room.retention.pop((name, state), None) is not None
+            before = moment.room.retention.pop((name, state), None)
+            if before is not None:
+                record(moment, act, [_ruled(name, state, before, None)])
+            return before is not None
 
     async def retention(self) -> list[Retention]:
         with self.transaction() as moment:
@@ -52,11 +62,24 @@ class RetentionVerbs(ABC):
             chains = {room.rows[run_id].run.chain_id: None for run_id in page}
             over = [chain for chain_id in chains if _is_over(room, chain := room.chain(chain_id), rules, moment.now)]
             if not dry_run:
-                for chain in over:
-                    room.forget(chain)
+                _erase(room, [row.run.run_id for chain in over for row in chain])
             young = all(room.rows[run_id].run.created_at > moment.now - least for run_id in page if run_id in room.rows)
             done = len(page) < limit or (young and not over)
             return Pruned(sum(map(len, over)), None if done else page[-1])
+
+
+def _erase(room: Room, run_ids: Sequence[RunId]) -> None:
+    letters.forget(room, run_ids)
+    room.forget(run_ids)
+
+
+def _deleted(run: Run) -> Changed:
+    return Changed(target=run.id, run_id=str(run.run_id), before=state_json(run.state), after="null")
+
+
+def _ruled(name: str, state: str, before: Retention | None, after: Retention | None) -> Changed:
+    said = ["null" if rule is None else keep_json(rule.keep) for rule in (before, after)]
+    return Changed(target=target_of(name, state), before=said[0], after=said[1])
 
 
 def _rules(room: Room) -> list[Retention]:
@@ -65,13 +88,18 @@ def _rules(room: Room) -> list[Retention]:
 
 def _is_over(room: Room, chain: Sequence[Row], rules: Sequence[Retention], now: int) -> bool:
     """Whether a chain's retention is over, and nobody needs it."""
-    if any(row.is_open or row.run.run_id in room.offspring for row in chain):
+    if any(row.is_open or row.run.run_id in room.offspring or _is_letter(room, row.run.run_id) for row in chain):
         return False
     last = max((row.run for row in chain), key=lambda run: (run.closed_at or 0, run.run_id))
     keep = kept_for(rules, last.name, last.state)
     if keep is None or (last.closed_at or 0) + keep > now:
         return False
     return last.parent_run_id not in room.open
+
+
+def _is_letter(room: Room, run_id: RunId) -> bool:
+    letter = room.letters.get(run_id)
+    return letter is not None and letter.state is LetterState.OPEN
 
 
 def _families(room: Room, run_ids: Iterable[RunId]) -> list[Row]:

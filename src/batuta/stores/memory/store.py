@@ -33,12 +33,13 @@ from batuta.journal.records import (
     WorkerView,
 )
 from batuta.journal.states import CLOSED, PARKED, RunState
-from batuta.journal.store import Borrowed, Guest, Heart
+from batuta.journal.store import Borrowed, Guest, Heart, Transaction
 from batuta.stores.listeners import Listeners
 from batuta.stores.memory.audit import AuditVerbs, changed, record
 from batuta.stores.memory.commits import Commit
 from batuta.stores.memory.forks import ForkVerbs
 from batuta.stores.memory.heart import MemoryHeart
+from batuta.stores.memory.holding import HoldingVerbs
 from batuta.stores.memory.intake import find_or_begin, start_many
 from batuta.stores.memory.letters import LetterVerbs
 from batuta.stores.memory.moment import Moment
@@ -47,11 +48,12 @@ from batuta.stores.memory.retention import RetentionVerbs
 from batuta.stores.memory.rewriting import RewritingVerbs
 from batuta.stores.memory.schedules import ScheduleVerbs
 from batuta.stores.memory.tables import MemoryDatabase, Registration, Room, Row
+from batuta.stores.memory.transactions import MemoryTransaction
 
 _NO_TRANSACTIONS = "memory:// has no transactions that others can begin: use SQLite or PostgreSQL, also in this test"
 
 
-class MemoryStore(QueueVerbs, ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, AuditVerbs, RewritingVerbs):
+class MemoryStore(QueueVerbs, ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, HoldingVerbs, AuditVerbs, RewritingVerbs):
     """A `Store` in memory."""
 
     poll_seconds: float | None = None
@@ -202,6 +204,12 @@ class MemoryStore(QueueVerbs, ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVe
     async def commit(self, worker_id: str, changes: Sequence[Change]) -> dict[int, Verdict | list[Refusal]]:
         with self.transaction() as moment:
             return Commit(moment, worker_id).write(changes)
+
+    def transact(self, seconds: float) -> Transaction:
+        return MemoryTransaction(self, seconds)
+
+    def why_not_transactional(self, is_async: bool) -> str:
+        return ""
 
     async def close_run(
         self, run_id: RunId, head: int, entry: Entry, state: RunState, reason: str, act: Act | None = None

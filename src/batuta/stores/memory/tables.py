@@ -169,10 +169,10 @@ class Room(Struct):
         """All runs of a chain."""
         return [self.rows[run_id] for run_id in (chain_id, *self.followers.get(chain_id, ())) if run_id in self.rows]
 
-    def forget(self, rows: Iterable[Row]) -> None:
+    def forget(self, run_ids: Iterable[RunId]) -> None:
         """Whole chains are gone, with all that belongs to them."""
-        for run in [row.run for row in rows]:
-            del self.rows[run.run_id]
+        for run_id in run_ids:
+            run = self.rows.pop(run_id).run
             if self.current.get(run.id) == run.run_id:
                 del self.current[run.id]
             if run.parent_run_id is not None:

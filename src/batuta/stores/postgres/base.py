@@ -47,6 +47,8 @@ class Base:
         self._sql = {name: self.address.qualify(text) for name, text in load_queries("batuta.stores.postgres").items()}
         self._shift = Shift()
         self._pool = Pool(self._new_session, self.address.pool_size)
+        self._activity_pools: dict[float, Pool] = {}
+        """For transactions of activities, by how long they may take."""
         self._commit_session = self._new_session(self.address.for_sessions)
         self._committing = asyncio.Lock()
         self._listeners = Listeners()
@@ -82,6 +84,9 @@ class Base:
         self._listeners.unbind()
         await self._ear.close()
         await self._commit_session.close()
+        for pool in self._activity_pools.values():
+            await pool.close()
+        self._activity_pools.clear()
         await self._pool.close()
 
     async def migrate(self, *, plan: bool = False) -> list[str]:
@@ -103,11 +108,16 @@ class Base:
         self._shift.micros += round(seconds * SECOND)
 
     def _new_session(
-        self, address: Address | None = None, *, patience: float | None = None, hook: Hook | None = None
+        self,
+        address: Address | None = None,
+        *,
+        patience: float | None = None,
+        hook: Hook | None = None,
+        settings: Mapping[str, str] | None = None,
     ) -> Session:
         address = address or self.address
         patience = patience or address.statement_timeout + 10.0  # the server's word comes first
-        return Session(address, self._shift, self._sql["shift"], patience=patience, hook=hook)
+        return Session(address, self._shift, self._sql["shift"], patience=patience, hook=hook, settings=settings)
 
     def _lose_reply(self, verb: str) -> None:
         if self.faults is not None:

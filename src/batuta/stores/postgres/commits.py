@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from asyncpg import Record
@@ -41,6 +41,12 @@ class Commits(Base):
                     answers.update(await self._judge(worker_id, changes, lost))
             except StoreUnavailable as error:  # "nothing was written" would be a lie: the others of the batch are
                 raise OutcomeUnknown(str(error)) from error
+        self._announce_changes(changes, answers, hint)
+        return answers
+
+    def _announce_changes(
+        self, changes: Sequence[Change], answers: Mapping[int, Verdict | list[Refusal]], hint: Hint
+    ) -> None:
         hint.due = hint.due or (self._held and any(change.move is not None for change in changes))
         hint.closed = [
             change.run_id
@@ -48,7 +54,6 @@ class Commits(Base):
             if change.move is not None and change.move.state in CLOSED and not isinstance(answers.get(index), Verdict)
         ]
         self._announcer.tell(hint)
-        return answers
 
     async def _write_step(self, change: Change) -> bool:
         """The commonest change when it comes alone, with as few calls as can be. False: its fence did not hold."""

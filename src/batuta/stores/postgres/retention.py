@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from batuta.ids import RunId
 from batuta.journal.acts import Act
-from batuta.journal.retention import Pruned, Retention
+from batuta.journal.retention import Pruned, Retention, keep_json, target_of
+from batuta.stores.postgres.audit import act_values
 from batuta.stores.postgres.base import Base
+from batuta.stores.postgres.rows import run_ids as standard_ids
+from batuta.stores.postgres.rows import standard
 
 MOST_ENTRIES = 2_000
 """Journal entries that one step deletes, unless a single chain has more."""
@@ -17,15 +22,17 @@ class RetentionVerbs(Base):
     """The part of the store that is about how long runs are kept."""
 
     async def delete_runs(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
-        rows = await self._pool.write(self._sql["delete_runs"], self.namespace, list(run_ids))
-        return [row["run_id"] for row in rows]
+        act = replace(act, after="null")
+        rows = await self._pool.write(self._sql["delete_runs"], self.namespace, list(run_ids), *act_values(act))
+        return standard_ids(rows[0]["gone"])
 
     async def set_retention(self, rule: Retention, act: Act | None = None) -> bool:
-        said = (rule.name, rule.state, rule.keep)
-        return bool(await self._pool.write(self._sql["set_retention"], self.namespace, *said))
+        said = (rule.name, rule.state, rule.keep, target_of(rule.name, rule.state), keep_json(rule.keep))
+        return bool(await self._pool.write(self._sql["set_retention"], self.namespace, *said, *act_values(act)[:4]))
 
     async def drop_retention(self, name: str, state: str, act: Act | None = None) -> bool:
-        return bool(await self._pool.write(self._sql["drop_retention"], self.namespace, name, state))
+        said = (name, state, target_of(name, state), *act_values(act)[:4])
+        return bool(await self._pool.write(self._sql["drop_retention"], self.namespace, *said))
 
     async def retention(self) -> list[Retention]:
         rows = await self._pool.read(self._sql["retention"], self.namespace)
@@ -34,4 +41,4 @@ class RetentionVerbs(Base):
     async def prune(self, limit: int, after: RunId | None = None, *, dry_run: bool = False) -> Pruned:
         values = (self.namespace, limit, after, dry_run, MOST_ENTRIES)
         row = (await self._pool.write(self._sql["prune"], *values))[0]
-        return Pruned(row["deleted"], row["last"])
+        return Pruned(row["deleted"], None if row["last"] is None else standard(row["last"]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +79,9 @@ class Session:
         *,
         patience: float,
         hook: Hook | None = None,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
+        self._settings = _settings(address) if settings is None else settings
         self._address = address
         self._shift = shift
         self._shift_query = shift_query
@@ -185,11 +187,7 @@ class Session:
 
     async def _once_pooled(self, connection: Connection, query: str, args: tuple[Any, ...]) -> list[asyncpg.Record]:
         """In a transaction that brings its own settings: the session is another each time, and others have it next."""
-        local = _settings(self._address)
-        if self._shift.micros:
-            local["testing.batuta_shift"] = str(self._shift.micros)
-        begin = "BEGIN ISOLATION LEVEL READ COMMITTED;"
-        await connection.execute(begin + "".join(f"SET LOCAL {name} = '{value}';" for name, value in local.items()))
+        await connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED;" + self.local_settings())
         try:
             rows = await connection.fetch(query, *args)
         except asyncpg.PostgresError as error:
@@ -198,6 +196,13 @@ class Session:
             raise
         await connection.execute("COMMIT")
         return rows
+
+    def local_settings(self) -> str:
+        """Statements that give a transaction what the session cannot have."""
+        local = dict(self._settings)
+        if self._shift.micros:
+            local["testing.batuta_shift"] = str(self._shift.micros)
+        return "".join(f"SET LOCAL {name} = '{value}';" for name, value in local.items())
 
     async def _prepared(self, connection: Connection, query: str) -> Statement:
         """The statement, kept for the life of the connection: looking it up in the driver's own cache costs more."""
@@ -228,7 +233,7 @@ class Session:
             command_timeout=self._patience,
             statement_cache_size=address.statement_cache_size,
             max_cached_statement_lifetime=0,
-            server_settings=named if address.is_pooled else named | _settings(address),  # a pooler refuses settings
+            server_settings=named if address.is_pooled else {**named, **self._settings},  # a pooler refuses settings
         )
         _read_in_small_pieces(connection)
         if self._hook is not None:

@@ -8,10 +8,10 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from batuta.journal.store import Heart
 from batuta.stores.postgres.audit import AuditVerbs
 from batuta.stores.postgres.base import HEART_PATIENCE_SECONDS
-from batuta.stores.postgres.commits import Commits
 from batuta.stores.postgres.forks import ForkVerbs
 from batuta.stores.postgres.guests import Guests
 from batuta.stores.postgres.heart import PostgresHeart
+from batuta.stores.postgres.holding import HoldingVerbs
 from batuta.stores.postgres.letters import LetterVerbs
 from batuta.stores.postgres.queues import Queues
 from batuta.stores.postgres.reading import Reading
@@ -20,12 +20,13 @@ from batuta.stores.postgres.rewriting import RewritingVerbs
 from batuta.stores.postgres.schedules import ScheduleVerbs
 from batuta.stores.postgres.session import Hook, Session
 from batuta.stores.postgres.starts import Starts
+from batuta.stores.postgres.transactions import Transactions
 from batuta.stores.postgres.work import Work
 
 
 class PostgresStore(
     Starts,
-    Commits,
+    Transactions,
     Work,
     Queues,
     Guests,
@@ -33,6 +34,7 @@ class PostgresStore(
     ForkVerbs,
     LetterVerbs,
     RetentionVerbs,
+    HoldingVerbs,
     AuditVerbs,
     RewritingVerbs,
     Reading,

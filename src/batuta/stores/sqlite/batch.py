@@ -119,6 +119,7 @@ class Batch:
         self._evictions: list[Row] = []
         self._hand_backs: list[Row] = []
         self._parkings: list[Row] = []
+        self._holds: list[tuple[int, int | None, str, Row]] = []
         self._consumed: list[Row] = []
         self._attempts: list[Row] = []
         self._closed: list[RunId] = []
@@ -147,6 +148,8 @@ class Batch:
         self._fenced(_ADVANCE, self._advances)
         self._fenced(_FINISH, self._finishes)
         self._fenced(_CLOSE, self._closes)
+        if self._holds:
+            self._hold()
         self._fenced(_HAND_BACK, self._hand_backs)
         self._park()
         hint = Hint()
@@ -200,6 +203,8 @@ class Batch:
             wake_at = self._now if wake_at is None else wake_at
             self._hand_backs.append((new_head, state._value_, wake_at, move.reason, *fence))
             self._due = self._due or wake_at <= self._now
+        elif state is RunState.PAUSED:
+            self._holds.append((new_head, wake_at, move.reason, fence))
         else:
             self._parkings.append((new_head, state._value_, move.reason, *(move.fingerprint,) * 3, *fence))
 
@@ -222,6 +227,18 @@ class Batch:
         rows = self._parkings
         if rows and self._cursor.executemany(_PARK, rows).rowcount != len(rows):
             raise Mismatch
+
+    def _hold(self) -> None:
+        for new_head, wake_at, reason, fence in self._holds:
+            row = one(self._cursor.execute(Q["hold"], (new_head, wake_at, reason, self._now, *fence)))
+            if row is not None:
+                self._cursor.execute(Q["read_pauses"], (self._now, row[0]))
+            elif new_head < 0:  # resumed meanwhile
+                self._hand_backs.append((new_head, RunState.PENDING.value, self._now, "", *fence))
+                self._due = True
+            else:
+                self._evictions.append((new_head, wake_at, "", *fence))
+                self._due = True
 
     def _run(self, statement: str, rows: list[Row]) -> None:
         if rows:

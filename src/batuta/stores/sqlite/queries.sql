@@ -156,7 +156,7 @@ WHERE namespace = ? AND run_id = ? AND state IN ('needs_code', 'poisoned');
 
 -- close_from_outside --
 UPDATE runs SET head = head + 1, epoch = epoch + 1, state = ?, closed_at = ?, reason = ?, owner = NULL, wake_at = NULL,
-    expires_at = NULL, debounce = NULL
+    expires_at = NULL, debounce = NULL, paused_at = NULL, resume_at = NULL
 WHERE namespace = ? AND run_id = ? AND head = ? AND closed_at IS NULL;
 
 -- register --
@@ -258,14 +258,14 @@ SELECT run_id FROM runs WHERE namespace = ? AND owner = ?
 -- Runs over their deadline, with time and crc of their last entry.
 SELECT r.run_id, r.head, r.epoch, r.owner, r.id, r.parent_seq, j.at, j.crc
 FROM runs AS r LEFT JOIN journal AS j ON j.run_id = r.run_id AND j.ord = r.head
-WHERE r.namespace = ? AND r.deadline <= ? AND r.deadline IS NOT NULL AND r.closed_at IS NULL
+WHERE r.namespace = ? AND r.deadline <= ? AND r.deadline IS NOT NULL AND r.closed_at IS NULL AND r.paused_at IS NULL
 ORDER BY r.deadline LIMIT ?;
 
 -- expired --
 -- The same for what nobody has claimed in time.
 SELECT r.run_id, r.head, r.epoch, r.owner, r.id, r.parent_seq, j.at, j.crc
 FROM runs AS r LEFT JOIN journal AS j ON j.run_id = r.run_id AND j.ord = r.head
-WHERE r.namespace = ? AND r.expires_at <= ? AND r.expires_at IS NOT NULL
+WHERE r.namespace = ? AND r.expires_at <= ? AND r.expires_at IS NOT NULL AND r.paused_at IS NULL
 ORDER BY r.expires_at LIMIT ?;
 
 -- revive --

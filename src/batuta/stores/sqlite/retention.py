@@ -10,8 +10,12 @@ from uuid import UUID
 from msgspec import Struct
 
 from batuta.ids import RunId
-from batuta.journal.acts import Act
-from batuta.journal.retention import Pruned, Retention, kept_for, shortest
+from batuta.journal.acts import Act, Changed, state_json
+from batuta.journal.letters import LetterState
+from batuta.journal.retention import Pruned, Retention, keep_json, kept_for, shortest, target_of
+from batuta.journal.states import RunState
+from batuta.stores.sqlite import letters
+from batuta.stores.sqlite.audit import record
 from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.readers import Readers
 from batuta.stores.sqlite.rows import one
@@ -25,6 +29,7 @@ class Member(Struct):
     """A run of a chain that may be deleted."""
 
     run_id: bytes
+    id: str
     name: str
     state: str
     closed_at: int | None
@@ -43,18 +48,31 @@ class RetentionVerbs(ABC):
     def clock_now(self) -> int: ...
 
     async def delete_runs(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
-        gone = await self._writer.write(lambda cursor: _delete(cursor, self.namespace, run_ids), aside=True)
-        return [UUID(bytes=member.run_id) for member in gone]
+        now = self.clock_now()
+        return await self._writer.write(lambda cursor: _delete(cursor, self.namespace, run_ids, act, now), aside=True)
 
     async def set_retention(self, rule: Retention, act: Act | None = None) -> bool:
-        row = (self.namespace, rule.name, rule.state, rule.keep)
-        return await self._writer.write(lambda cursor: cursor.execute(Q["set_retention"], row).rowcount > 0, small=True)
+        return await self._rule(rule.name, rule.state, keep_json(rule.keep), "set_retention", (rule.keep,), act)
 
     async def drop_retention(self, name: str, state: str, act: Act | None = None) -> bool:
-        row = (self.namespace, name, state)
-        return await self._writer.write(
-            lambda cursor: cursor.execute(Q["drop_retention"], row).rowcount > 0, small=True
-        )
+        return await self._rule(name, state, "null", "drop_retention", (), act)
+
+    async def _rule(
+        self, name: str, state: str, after: str, statement: str, more: tuple[int | None, ...], act: Act | None
+    ) -> bool:
+        now, key = self.clock_now(), (self.namespace, name, state)
+
+        def work(cursor: sqlite3.Cursor) -> bool:
+            known = one(cursor.execute(Q["keep_of"], key))
+            before = "null" if known is None else keep_json(known[0])
+            if not cursor.execute(Q[statement], (*key, *more)).rowcount:
+                return False
+            record(
+                cursor, self.namespace, now, act, [Changed(target=target_of(name, state), before=before, after=after)]
+            )
+            return True
+
+        return await self._writer.write(work, small=True)
 
     async def retention(self) -> list[Retention]:
         return self._readers.read(lambda connection: _rules(connection.cursor(), self.namespace))
@@ -135,9 +153,18 @@ def _is_over(
     keep = kept_for(rules, last.name, last.state)
     if keep is None or (last.closed_at or 0) + keep > now:
         return False
-    if any(one(cursor.execute(Q["any_child"], (namespace, member.run_id))) for member in members):
+    if any(_is_needed(cursor, namespace, member) for member in members):
         return False
     return last.parent_run_id is None or not one(cursor.execute(Q["is_open"], (namespace, last.parent_run_id)))
+
+
+def _is_needed(cursor: sqlite3.Cursor, namespace: str, member: Member) -> bool:
+    """By a child, or by whoever is to look at it as a dead letter."""
+    if one(cursor.execute(Q["any_child"], (namespace, member.run_id))):
+        return True
+    if member.state != RunState.FAILED:
+        return False
+    return letters.state_of(cursor, namespace, UUID(bytes=member.run_id)) == LetterState.OPEN
 
 
 def _prune(cursor: sqlite3.Cursor, namespace: str, chains: Iterable[Chain], now: int) -> int:
@@ -155,7 +182,7 @@ def _prune(cursor: sqlite3.Cursor, namespace: str, chains: Iterable[Chain], now:
 # -- deleting
 
 
-def _delete(cursor: sqlite3.Cursor, namespace: str, run_ids: Iterable[RunId]) -> list[Member]:
+def _delete(cursor: sqlite3.Cursor, namespace: str, run_ids: Iterable[RunId], act: Act, now: int) -> list[RunId]:
     gone: dict[bytes, Member] = {}
     for run_id in run_ids:
         row = one(cursor.execute(Q["chain_of_run"], (namespace, run_id.bytes)))
@@ -163,8 +190,14 @@ def _delete(cursor: sqlite3.Cursor, namespace: str, run_ids: Iterable[RunId]) ->
             family = _family(cursor, namespace, row[0], row[1])
             if all(member.closed_at is not None for member in family.values()):
                 gone |= family
-    erase(cursor, namespace, gone.values())
-    return list(gone.values())
+    erase(cursor, namespace, list(gone.values()))
+    record(cursor, namespace, now, act, [_deleted(member) for member in gone.values()])
+    return [UUID(bytes=run_id) for run_id in gone]
+
+
+def _deleted(member: Member) -> Changed:
+    run_id = str(UUID(bytes=member.run_id))
+    return Changed(target=member.id, run_id=run_id, before=state_json(member.state), after="null")
 
 
 def _family(cursor: sqlite3.Cursor, namespace: str, id: str, chain_id: bytes) -> dict[bytes, Member]:
@@ -179,8 +212,10 @@ def _family(cursor: sqlite3.Cursor, namespace: str, id: str, chain_id: bytes) ->
     return found
 
 
-def erase(cursor: sqlite3.Cursor, namespace: str, members: Iterable[Member]) -> None:
+def erase(cursor: sqlite3.Cursor, namespace: str, members: Sequence[Member]) -> None:
     """Whole chains are gone, with all that belongs to them."""
+    failed = [UUID(bytes=member.run_id) for member in members if member.state == RunState.FAILED]
+    letters.forget(cursor, namespace, failed)
     ids = [(member.run_id,) for member in members]
     for statement in ("delete_journal", "delete_inbox", "delete_outputs", "delete_attempts"):
         cursor.executemany(Q[statement], ids)

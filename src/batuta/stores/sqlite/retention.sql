@@ -7,6 +7,9 @@ ON CONFLICT (namespace, name, state) DO UPDATE SET keep = excluded.keep WHERE ke
 -- drop_retention --
 DELETE FROM retention WHERE namespace = ? AND name = ? AND state = ?;
 
+-- keep_of --
+SELECT keep FROM retention WHERE namespace = ? AND name = ? AND state = ?;
+
 -- retention --
 SELECT name, state, keep FROM retention WHERE namespace = ? ORDER BY name, state;
 
@@ -19,10 +22,10 @@ SELECT id, chain_id FROM runs WHERE namespace = ? AND run_id = ?;
 
 -- chain_runs --
 -- All runs of a chain: those that others follow, and the last, which may be the current one of the id.
-SELECT run_id, name, state, closed_at, head, parent_run_id FROM runs
+SELECT run_id, id, name, state, closed_at, head, parent_run_id FROM runs
 WHERE namespace = :namespace AND id = :id AND current = 1 AND chain_id = :chain_id
 UNION ALL
-SELECT run_id, name, state, closed_at, head, parent_run_id FROM runs
+SELECT run_id, id, name, state, closed_at, head, parent_run_id FROM runs
 WHERE namespace = :namespace AND id = :id AND current = 0 AND chain_id = :chain_id;
 
 -- goes_on --

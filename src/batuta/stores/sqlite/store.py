@@ -34,7 +34,7 @@ from batuta.journal.records import (
     WorkerView,
 )
 from batuta.journal.states import RunState
-from batuta.journal.store import Borrowed, Guest, Heart
+from batuta.journal.store import Borrowed, Guest, Heart, Transaction
 from batuta.stores import rules
 from batuta.stores.listeners import Listeners
 from batuta.stores.sqlite import bulk, claims, intake, lists, queues, schema
@@ -46,6 +46,7 @@ from batuta.stores.sqlite.connection import Faults, Q
 from batuta.stores.sqlite.effects import are_small
 from batuta.stores.sqlite.forks import ForkVerbs
 from batuta.stores.sqlite.guests import Guests
+from batuta.stores.sqlite.holding import HoldingVerbs
 from batuta.stores.sqlite.letters import LetterVerbs
 from batuta.stores.sqlite.place import WorkerLocks, prepare
 from batuta.stores.sqlite.readers import Readers
@@ -54,6 +55,7 @@ from batuta.stores.sqlite.rewriting import RewritingVerbs
 from batuta.stores.sqlite.rows import worker_row, workers_of
 from batuta.stores.sqlite.schedules import ScheduleVerbs
 from batuta.stores.sqlite.tapes import Tapes
+from batuta.stores.sqlite.transactions import SqliteTransaction
 from batuta.stores.sqlite.turns import Hands
 from batuta.stores.sqlite.watcher import Watcher
 from batuta.stores.sqlite.writer import Writer
@@ -64,7 +66,7 @@ MANY_STARTS = 200
 """More of them than that are written in a thread."""
 
 
-class SqliteStore(ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, AuditVerbs, RewritingVerbs):
+class SqliteStore(ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, HoldingVerbs, AuditVerbs, RewritingVerbs):
     """A `Store` in a SQLite file."""
 
     poll_seconds: float | None = 1.0
@@ -325,9 +327,24 @@ class SqliteStore(ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, AuditVe
         )
         answers, hint = await self._writer.write(work, small=small)
         failpoint("commit.after")
+        self.announce(hint, changes)
+        return answers
+
+    def announce(self, hint: Hint, changes: Sequence[Change]) -> None:
+        """Tell listeners of changes that are durable now."""
         hint.due = hint.due or (self._limited and any(change.move is not None for change in changes))
         self.tell(hint)
-        return answers
+
+    def transact(self, seconds: float) -> Transaction:
+        return SqliteTransaction(self, self._writer, seconds)
+
+    def why_not_transactional(self, is_async: bool) -> str:
+        if not is_async:
+            return ""
+        return (
+            "`async def`: on SQLite nobody else can write while its transaction is open, so that it must not wait for "
+            "other things; define it with `def`"
+        )
 
     async def close_run(
         self, run_id: RunId, head: int, entry: Entry, state: RunState, reason: str, act: Act | None = None

@@ -121,6 +121,47 @@ class Writer:
             self._undo(error)
             raise
 
+    # -- a transaction that others go on with
+
+    async def begin(self) -> sqlite3.Connection:
+        """Begin a transaction. Whoever does ends it, with `commit` or `abandon`; until then nobody else can write."""
+        if not self._try_enter():
+            entering = _call(self._writing, self._enter)
+            try:
+                await asyncio.shield(entering)
+            except asyncio.CancelledError:
+                entering.add_done_callback(self._abandon_late)
+                raise
+        return self._connected().connection
+
+    def _abandon_late(self, entering: asyncio.Future[None]) -> None:
+        if not entering.cancelled() and entering.exception() is None:
+            self.abandon()
+
+    @property
+    def cursor(self) -> sqlite3.Cursor:
+        """Of the transaction that was begun."""
+        return self._connected()
+
+    async def commit(self) -> None:
+        """Make it durable. When it raises, nothing was written."""
+        if self._commit_seconds < SHORT_COMMIT_SECONDS:
+            self._commit()
+        else:
+            await asyncio.shield(self._commit_aside())
+
+    def abandon(self) -> None:
+        """Undo it."""
+        try:
+            if not self._rolled_back():
+                self._disconnect()
+        finally:
+            self._leave()
+
+    def aside(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Do something in a thread that no write has to itself."""
+        return _call(self._syncing, work)
+
     def write_blocking(self, work: Work[T]) -> T:
         """The same for a thread that may wait."""
         self._enter()

@@ -18,6 +18,7 @@ import pytest
 
 _TOPICS = (
     "attempts audit batches chains claim close commit_fence deleting fairness forks hints inbox kin kit "
+    "attempts audit batches chains claim close commit_fence deleting fairness hints holding inbox kin kit "
     "large_batches lease_reap letters outputs parking poison queues races rates reading retention schedules "
     "sends start unclaimed unread"
 )
@@ -34,6 +35,7 @@ from batuta.testing.conformance.deleting import DeletingConformance  # noqa: E40
 from batuta.testing.conformance.fairness import FairnessConformance  # noqa: E402
 from batuta.testing.conformance.forks import ForksConformance  # noqa: E402
 from batuta.testing.conformance.hints import HintsConformance  # noqa: E402
+from batuta.testing.conformance.holding import PauseConformance, PausedConformance  # noqa: E402
 from batuta.testing.conformance.inbox import InboxConformance  # noqa: E402
 from batuta.testing.conformance.kin import KinConformance  # noqa: E402
 from batuta.testing.conformance.kit import MakeStore  # noqa: E402
@@ -86,6 +88,8 @@ __all__ = [
     "MakeStore",
     "OutputsConformance",
     "ParkingConformance",
+    "PauseConformance",
+    "PausedConformance",
     "PoisonConformance",
     "PruningStepsConformance",
     "QueuesConformance",

@@ -8,7 +8,8 @@ import pytest
 
 from batuta.errors import UnknownRun
 from batuta.ids import RunId, new_run_id
-from batuta.journal.acts import Act, Verb
+from batuta.journal.acts import Act, Verb, first_break
+from batuta.journal.letters import LetterFilter
 from batuta.journal.records import (
     Attempt,
     Effects,
@@ -26,6 +27,7 @@ from batuta.journal.states import RunState
 from batuta.journal.store import Store
 from batuta.testing.conformance.chains import CONTINUED, going_on
 from batuta.testing.conformance.kit import MakeStore, Pen, claim_one, live_worker, new_run, signal, start_owned
+from batuta.testing.conformance.letters import give_up
 
 DELETE = Act(actor="ann", verb=Verb.DELETE, reason="not needed")
 DONE = Move(RunState.COMPLETED)
@@ -194,3 +196,29 @@ class DeletingConformance:
             await store.send(pen.run_id, signal("asked"))
         assert await store.unread([pen.run_id]) == {}
         assert await store.closed_among([pen.run_id]) == []
+
+    async def test_a_dead_letter_goes_with_its_run(self, store: Store) -> None:
+        worker = await live_worker(store)
+        gone, stays = await give_up(store, worker), await give_up(store, worker)
+        assert await store.delete_runs([gone], DELETE) == [gone]
+        assert [letter.run_id for letter in (await store.letters(LetterFilter())).letters] == [stays]
+        assert [group.count for group in (await store.letter_groups(LetterFilter())).groups] == [1]
+        assert await store.delete_runs([stays], DELETE) == [stays]
+        assert (await store.letter_groups(LetterFilter())).groups == []
+
+    async def test_each_run_that_goes_is_in_the_audit_log(self, store: Store) -> None:
+        worker = await live_worker(store)
+        chain = await closed_chain(store, worker, "long")
+        opened = await start_owned(store, worker)
+        assert await store.delete_runs([opened.run_id], DELETE) == []
+        assert await store.audit() == []
+        await store.delete_runs([chain[1].run_id], DELETE)
+        rows = await store.audit()
+        assert {(row.target, row.run_id, row.before) for row in rows} == {
+            ("long", str(chain[0].run_id), '{"state":"continued"}'),
+            ("long", str(chain[1].run_id), '{"state":"completed"}'),
+        }
+        assert {(row.actor, row.verb, row.reason, row.after) for row in rows} == {
+            ("ann", "delete", "not needed", "null")
+        }
+        assert first_break(store.namespace, (0, ""), rows) is None

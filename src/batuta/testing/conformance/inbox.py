@@ -143,7 +143,7 @@ class InboxConformance:
         await pen.write(store, worker, consumed=["m"], move=Move(RunState.WAITING))
         assert (await store.get_run(pen.run_id)).wake_at is None
 
-    @pytest.mark.parametrize("state", [RunState.NEEDS_CODE, RunState.POISONED, RunState.PAUSED])
+    @pytest.mark.parametrize("state", [RunState.NEEDS_CODE, RunState.POISONED])
     async def test_a_message_does_not_move_a_parked_run(self, store: Store, state: RunState) -> None:
         worker = await live_worker(store)
         pen = await start_owned(store, worker)

@@ -175,12 +175,13 @@ class LettersConformance:
         options = {"name": "send", "kind": RunKind.JOB, "queue": "other", "flow_key": "k", "id": "mail-1"}
         fields = {"reason": LetterReason.REFUSED, "error": "KeyError", "activity": "send"}
         wanted = await give_up(store, worker, "f2", options, **fields)
-        values = options | fields | {"fingerprint": "f2", "id_prefix": "mail", "kind": "job"}
+        values: dict[str, Any] = options | fields | {"fingerprint": "f2", "id_prefix": "mail", "kind": "job"}
         where = LetterFilter(**{field: values[field]})
         assert await ids_of(store, where) == [wanted]
         assert await groups_of(store, where) == [("f2", 1, wanted)]
         assert await store.count_letters(where) == 1
-        nothing = LetterFilter(**{field: LetterReason.RAISED if field == "reason" else "unheard of"})
+        unheard_of: dict[str, Any] = {field: LetterReason.RAISED if field == "reason" else "unheard of"}
+        nothing = LetterFilter(**unheard_of)
         assert await ids_of(store, nothing) == []
         assert await groups_of(store, nothing) == []
         assert await store.count_letters(nothing) == 0

@@ -9,6 +9,8 @@ import pytest
 from batuta.clock import SECOND
 from batuta.errors import UnknownRun
 from batuta.ids import RunId
+from batuta.journal.acts import Act, Verb, first_break
+from batuta.journal.letters import LetterFilter
 from batuta.journal.records import IfExists, ParentPolicy
 from batuta.journal.retention import Pruned, Retention
 from batuta.journal.states import RunState
@@ -16,6 +18,7 @@ from batuta.journal.store import Store
 from batuta.testing.conformance.chains import CONTINUED, going_on
 from batuta.testing.conformance.deleting import DONE, closed_chain, closed_run, full_run, nothing_of, there
 from batuta.testing.conformance.kit import MakeStore, claim_one, live_worker, start_owned
+from batuta.testing.conformance.letters import give_up
 
 MINUTE = 60 * SECOND
 LONG = 10_000 * SECOND
@@ -174,6 +177,36 @@ class RetentionConformance:
         assert await there(store) == {parent.run_id, child.run_id}
         store.shift_clock(61)
         assert (await prune_all(store), await prune_all(store)) == ((1, 1) if closed else (0, 0))
+
+    async def test_a_dead_letter_is_kept_until_somebody_has_looked_at_it(self, store: Store) -> None:
+        worker = await live_worker(store)
+        run_id = await give_up(store, worker)
+        await keep(store)
+        store.shift_clock(61)
+        assert await prune_all(store) == 0
+        await store.discard_letters([run_id], Act(actor="ann", verb=Verb.DISCARD))
+        assert await prune_all(store) == 1
+        assert (await store.letters(LetterFilter(states=()))).letters == []
+
+    async def test_who_changes_a_rule_is_in_the_audit_log(self, store: Store) -> None:
+        act = Act(actor="ann", verb=Verb.SET_RETENTION, reason="the law")
+        rule = Retention(name="flow", state="failed", keep=MINUTE)
+        assert await store.set_retention(rule, act)
+        assert not await store.set_retention(rule, act)
+        assert await store.set_retention(Retention(name="flow", state="failed"), act)
+        assert await store.drop_retention("flow", "failed", act)
+        assert not await store.drop_retention("flow", "failed", act)
+        assert await store.set_retention(Retention(keep=MINUTE), act)
+        await keep(store, 2 * MINUTE)
+        rows = await store.audit()
+        assert [(row.target, row.before, row.after) for row in rows] == [
+            ("flow failed", "null", '{"keep":60000000}'),
+            ("flow failed", '{"keep":60000000}', '{"keep":null}'),
+            ("flow failed", '{"keep":null}', "null"),
+            ("* *", "null", '{"keep":60000000}'),
+        ]
+        assert {(row.actor, row.verb, row.reason) for row in rows} == {("ann", "set retention", "the law")}
+        assert first_break(store.namespace, (0, ""), rows) is None
 
     async def test_other_namespaces_are_left_alone(self, store: Store, make_store: MakeStore) -> None:
         other = await make_store(namespace="other")

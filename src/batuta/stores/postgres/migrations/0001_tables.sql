@@ -82,8 +82,10 @@ CREATE INDEX runs_due_again ON batuta.runs (namespace, queue, priority DESC, wak
 CREATE INDEX runs_owned ON batuta.runs (namespace, owner, queue, flow_key) WHERE owner IS NOT NULL;
 CREATE INDEX runs_idle ON batuta.runs (namespace, queue) WHERE closed_at IS NULL AND owner IS NULL AND wake_at IS NULL;
 CREATE INDEX runs_suspect ON batuta.runs (namespace, owner) WHERE deaths >= 2 AND closed_at IS NULL;
-CREATE INDEX runs_deadline ON batuta.runs (namespace, deadline) WHERE deadline IS NOT NULL AND closed_at IS NULL;
-CREATE INDEX runs_expiring ON batuta.runs (namespace, expires_at) WHERE expires_at IS NOT NULL AND closed_at IS NULL;
+CREATE INDEX runs_deadline ON batuta.runs (namespace, deadline)
+    WHERE deadline IS NOT NULL AND closed_at IS NULL AND paused_at IS NULL;
+CREATE INDEX runs_expiring ON batuta.runs (namespace, expires_at)
+    WHERE expires_at IS NOT NULL AND closed_at IS NULL AND paused_at IS NULL;
 CREATE UNIQUE INDEX runs_debounced ON batuta.runs (debounce, namespace) WHERE debounce IS NOT NULL;
 CREATE INDEX runs_children ON batuta.runs (parent_run_id, parent_seq) WHERE parent_run_id IS NOT NULL;
 -- For lists. With a word of their own for the namespace: on a small table these two would do for any query that names one,

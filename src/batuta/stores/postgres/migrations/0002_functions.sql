@@ -226,6 +226,9 @@ BEGIN
             error = excluded.error, details = excluded.details, outside = excluded.outside;
     END IF;
 
+    IF 'paused' = ANY (states) THEN
+        states := batuta.hold(won, run_ids, new_heads, states);
+    END IF;
     -- Last, with its own snapshot: it must see what came into the inbox before the row was locked.
     WITH moved AS (
         UPDATE batuta.runs r
@@ -240,6 +243,8 @@ BEGIN
                     WHEN EXISTS (SELECT FROM batuta.inbox i WHERE i.chain_id = r.chain_id AND i.consumed_at IS NULL)
                     THEN moment ELSE c.wake END
             END,
+            paused_at = CASE WHEN c.state = 'paused' THEN moment END,
+            resume_at = CASE WHEN c.state = 'paused' THEN c.wake END,
             closed_at = CASE
                 WHEN c.state IN ('completed', 'failed', 'timed_out', 'cancelled', 'terminated', 'continued')
                 THEN moment END,
@@ -460,10 +465,11 @@ BEGIN
     END IF;
     overdue := ARRAY(
         SELECT r.run_id FROM batuta.runs r
-        WHERE r.namespace = ns AND r.deadline <= moment AND r.closed_at IS NULL ORDER BY r.deadline LIMIT most);
+        WHERE r.namespace = ns AND r.deadline <= moment AND r.closed_at IS NULL AND r.paused_at IS NULL
+        ORDER BY r.deadline LIMIT most);
     overdue := overdue || ARRAY(
         SELECT r.run_id FROM batuta.runs r
-        WHERE r.namespace = ns AND r.expires_at <= moment AND r.closed_at IS NULL
+        WHERE r.namespace = ns AND r.expires_at <= moment AND r.closed_at IS NULL AND r.paused_at IS NULL
         ORDER BY r.expires_at LIMIT most - cardinality(overdue));
     PERFORM batuta.forget_begun(ns, moment, most);
     reaped := 0;

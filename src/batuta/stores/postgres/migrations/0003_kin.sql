@@ -160,7 +160,7 @@ BEGIN
     CROSS JOIN LATERAL (
         SELECT r.owner, r.state FROM batuta.runs r
         WHERE r.run_id = c.run_id AND r.namespace || '' = ns AND r.head = c.head AND r.closed_at IS NULL
-          AND (over_at IS NULL OR r.deadline <= over_at OR r.expires_at <= over_at) LIMIT 1
+          AND (over_at IS NULL OR ((r.deadline <= over_at OR r.expires_at <= over_at) AND r.paused_at IS NULL)) LIMIT 1
     ) r;
     due := false;
     IF closed IS NULL THEN
@@ -171,7 +171,7 @@ BEGIN
 
     UPDATE batuta.runs r
     SET head = r.head + 1, epoch = r.epoch + 1, state = new_state, reason = why, owner = NULL, wake_at = NULL,
-        debounce = NULL, closed_at = batuta.batuta_now()
+        debounce = NULL, paused_at = NULL, resume_at = NULL, closed_at = batuta.batuta_now()
     FROM unnest(closed) AS c(run_id)
     WHERE r.run_id = c.run_id;
 

@@ -43,33 +43,39 @@ END
 $$;
 
 -- All that belongs to these runs is gone. What belongs to a chain goes with its first run.
-CREATE FUNCTION batuta.erase_runs(gone uuid[]) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION batuta.erase_runs(ns text, gone uuid[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     DELETE FROM batuta.journal j WHERE j.run_id = ANY (gone);
     DELETE FROM batuta.inbox i WHERE i.chain_id = ANY (gone);
     DELETE FROM batuta.outputs o WHERE o.run_id = ANY (gone);
     DELETE FROM batuta.attempts a WHERE a.run_id = ANY (gone);
     DELETE FROM batuta.runs r WHERE r.run_id = ANY (gone);
+    PERFORM batuta.forget_letters(ns, gone);
 END
 $$;
 
 -- Delete the chains of these runs with those of their children, at any depth, where none of all these runs is open.
-CREATE FUNCTION batuta.delete_runs(ns text, asked uuid[]) RETURNS TABLE (run_id uuid, id text, state text)
-LANGUAGE plpgsql AS $$
+CREATE FUNCTION batuta.delete_runs(
+    ns text, asked uuid[], actor text, verb text, reason text, detail text, before text, after text
+) RETURNS uuid[] LANGUAGE plpgsql AS $$
 DECLARE
     family uuid[];
     gone uuid[];
+    log record;
 BEGIN
     family := batuta.families(ns, asked);
     PERFORM 1 FROM unnest(family) AS f(member)
     CROSS JOIN LATERAL (SELECT FROM batuta.runs r WHERE r.run_id = f.member FOR UPDATE) r;
     -- Now nobody else can have one of them go on: what is closed stays so. What came meanwhile is open.
     gone := batuta.families(ns, asked, only_closed => true);
-    RETURN QUERY
-    SELECT r.run_id, r.id, r.state
+    SELECT array_agg(r.id) AS ids, array_agg(r.run_id::text) AS run_ids, array_agg(batuta.state_json(r.state)) AS befores
+    INTO log
     FROM unnest(gone) AS g(member)
-    CROSS JOIN LATERAL (SELECT * FROM batuta.runs r WHERE r.run_id = g.member LIMIT 1) r;
-    PERFORM batuta.erase_runs(gone);
+    CROSS JOIN LATERAL (SELECT r.id, r.run_id, r.state FROM batuta.runs r WHERE r.run_id = g.member LIMIT 1) r;
+    PERFORM batuta.erase_runs(ns, gone);
+    PERFORM batuta.record_acts(
+        ns, actor, verb, reason, detail, before, after, log.ids, log.run_ids, log.befores, '{}', batuta.batuta_now());
+    RETURN gone;
 END
 $$;
 
@@ -105,7 +111,8 @@ END
 $$;
 
 -- Of these chains, those that are closed, whose retention is over, and that nobody needs: an open parent may start a
--- child again, and a parent is kept as long as any child. `place` is that in `chains`.
+-- child again, a parent is kept as long as any child, and a dead letter until somebody has looked at it. `place` is that
+-- in `chains`.
 CREATE FUNCTION batuta.chains_over(ns text, chains uuid[], moment bigint)
 RETURNS TABLE (place bigint, members uuid[], currents boolean[], entries numeric) LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -114,17 +121,21 @@ BEGIN
     FROM unnest(chains) WITH ORDINALITY AS c(chain_id, n)
     CROSS JOIN LATERAL (
         SELECT array_agg(r.run_id) AS members, array_agg(r.current) AS currents, sum(r.head + 1)::numeric AS entries,
-               count(*) AS runs, count(r.closed_at) AS closed, bool_or(r.has_child) AS has_child,
+               count(*) AS runs, count(r.closed_at) AS closed, bool_or(r.needed) AS needed,
                (array_agg(r.name ORDER BY r.closed_at DESC, r.run_id DESC))[1] AS name,
                (array_agg(r.state ORDER BY r.closed_at DESC, r.run_id DESC))[1] AS state,
                max(r.closed_at) AS closed_at, (array_agg(r.parent_run_id))[1] AS parent
         FROM batuta.chain_runs(ns, ARRAY[c.chain_id]) k
         CROSS JOIN LATERAL (
-            SELECT r.*, EXISTS (SELECT FROM batuta.runs k WHERE k.parent_run_id = r.run_id OFFSET 0) AS has_child
+            SELECT r.*,
+                   EXISTS (SELECT FROM batuta.runs k WHERE k.parent_run_id = r.run_id OFFSET 0)
+                   OR r.state = 'failed' AND EXISTS (
+                       SELECT FROM batuta.dead_letters l WHERE l.run_id = r.run_id AND l.state = 'open' OFFSET 0
+                   ) AS needed
             FROM batuta.runs r WHERE r.run_id = k.member LIMIT 1
         ) r
     ) m
-    WHERE m.runs = m.closed AND NOT m.has_child AND m.closed_at + batuta.kept_for(ns, m.name, m.state) <= moment
+    WHERE m.runs = m.closed AND NOT m.needed AND m.closed_at + batuta.kept_for(ns, m.name, m.state) <= moment
       AND NOT EXISTS (SELECT FROM batuta.runs p WHERE p.run_id = m.parent AND p.closed_at IS NULL OFFSET 0);
 END
 $$;
@@ -202,7 +213,7 @@ BEGIN
             FOR UPDATE SKIP LOCKED
         ) r
         GROUP BY f.place HAVING count(*) = max(f.size));
-    PERFORM batuta.erase_runs(gone);
+    PERFORM batuta.erase_runs(ns, gone);
     deleted := cardinality(gone);
 END
 $$;

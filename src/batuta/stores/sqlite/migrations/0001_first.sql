@@ -63,13 +63,14 @@ CREATE INDEX runs_turns ON runs (namespace, queue, priority, flow_key, wake_at, 
 -- What has begun is claimed again although a rate lets nothing new begin.
 CREATE INDEX runs_begun ON runs (namespace, queue, priority, wake_at, code) WHERE wake_at IS NOT NULL AND epoch > 0;
 CREATE INDEX runs_owned ON runs (namespace, owner, queue, flow_key) WHERE owner IS NOT NULL;
-CREATE INDEX runs_expiring ON runs (namespace, expires_at) WHERE expires_at IS NOT NULL;
+CREATE INDEX runs_expiring ON runs (namespace, expires_at) WHERE expires_at IS NOT NULL AND paused_at IS NULL;
 CREATE UNIQUE INDEX runs_debounced ON runs (namespace, debounce) WHERE debounce IS NOT NULL;
 -- Runs that workers died with: few, and each to be run alone.
 CREATE INDEX runs_suspect_due ON runs (namespace, queue, priority DESC, wake_at)
     WHERE deaths >= 2 AND wake_at IS NOT NULL;
 CREATE INDEX runs_suspect_owned ON runs (namespace, owner) WHERE deaths >= 2 AND owner IS NOT NULL;
-CREATE INDEX runs_deadline ON runs (namespace, deadline) WHERE deadline IS NOT NULL AND closed_at IS NULL;
+CREATE INDEX runs_deadline ON runs (namespace, deadline)
+    WHERE deadline IS NOT NULL AND closed_at IS NULL AND paused_at IS NULL;
 CREATE INDEX runs_parked ON runs (namespace, code) WHERE state = 'needs_code';
 CREATE INDEX runs_children ON runs (namespace, parent_run_id, closed_at) WHERE parent_run_id IS NOT NULL;
 -- The few that a person looks for among the many that went well. The tests are repeated in queries.sql. One by one and

@@ -1,0 +1,76 @@
+"""Telling people of dead letters: a log line, and a function of the user's own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from inspect import iscoroutinefunction
+from typing import Any
+
+from batuta.authoring.deadletters import DeadLetter
+from batuta.errors import InvalidInput
+
+log = logging.getLogger("batuta.letters")
+
+Hook = Callable[[DeadLetter], Any]
+_MOST_WAITING = 10_000
+_LAST_CALLS = 5.0
+"""Seconds that a stop waits for the calls that are left."""
+
+
+class Alerts:
+    """Calls the user's function for each dead letter of this worker, one after another, after its commit."""
+
+    def __init__(self, hook: Hook | None) -> None:
+        if hook is not None and not callable(hook):
+            raise InvalidInput(f"on_dead_letter={hook!r} must be a function of one argument, the dead letter")
+        self._hook = hook
+        self._waiting: deque[DeadLetter] = deque()
+        self._calling: asyncio.Task[None] | None = None
+        self.count = 0
+        """Of dead letters that this worker has made."""
+
+    def arrived(self, letter: DeadLetter) -> None:
+        """It is durable. Called on the worker's loop, and returns at once."""
+        self.count += 1
+        log.warning(
+            "%s %s (%s) is a dead letter: %s, %s: %s",
+            letter.kind,
+            letter.id,
+            letter.name,
+            letter.reason,
+            letter.error,
+            letter.message[:200],
+            extra={"batuta_run": letter.id, "batuta_fingerprint": letter.fingerprint},
+        )
+        if self._hook is None:
+            return
+        if len(self._waiting) >= _MOST_WAITING:
+            log.error("on_dead_letter does not keep up: it is not told of run %s", letter.id)
+            return
+        self._waiting.append(letter)
+        if self._calling is None or self._calling.done():
+            self._calling = asyncio.get_running_loop().create_task(self._call_all(self._hook))
+
+    async def _call_all(self, hook: Hook) -> None:
+        while self._waiting:
+            letter = self._waiting.popleft()
+            try:
+                if iscoroutinefunction(hook):
+                    await hook(letter)
+                else:  # it may talk to the network, and must not hold up the loop
+                    await asyncio.to_thread(hook, letter)
+            except Exception:
+                log.exception("on_dead_letter raised for run %s", letter.id)
+
+    async def close(self) -> None:
+        """Let the calls that are left come to an end, within bounds."""
+        if self._calling is None:
+            return
+        with suppress(asyncio.TimeoutError, asyncio.CancelledError):
+            await asyncio.wait_for(self._calling, _LAST_CALLS)
+        if self._waiting:
+            log.error("on_dead_letter was not told of %d dead letters: the worker has stopped", len(self._waiting))

@@ -1,0 +1,161 @@
+"""Runs are deleted when they have been kept for long enough."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from batuta.authoring.retention import Retention
+from batuta.clock import SECOND
+from batuta.errors import InvalidInput, StoreError
+from batuta.ids import RunId, jitter
+from batuta.journal.retention import Pruned, shortest
+from batuta.journal.retention import Retention as Rule
+from batuta.journal.store import Store
+
+log = logging.getLogger("batuta.retention")
+
+_FIRST_LIMIT, _LEAST, _MOST = 100, 10, 2_000
+"""Runs that a step looks at."""
+_SHORT, _LONG = 0.01, 0.04
+"""Seconds. A step that takes less looks at more the next time, one that takes more at fewer."""
+_SHORTEST_PAUSE = 0.005
+BY_HAND = 0.5
+"""The share of the time that a person's own pruning takes at most."""
+
+
+class NativeRetention:
+    """Implements `authoring.retention.RetentionBackend` on a store."""
+
+    def __init__(self, store: Store, monotonic: Callable[[], float]) -> None:
+        self._store, self._monotonic = store, monotonic
+
+    async def set(self, rule: Retention) -> bool:
+        return await self._store.set_retention(as_rule(rule))
+
+    async def drop(self, workflow: str, state: str) -> bool:
+        return await self._store.drop_retention(workflow, state)
+
+    async def list(self) -> Sequence[Retention]:
+        return [
+            Retention(None if rule.keep is None else rule.keep / SECOND, rule.name, rule.state)
+            for rule in await self._store.retention()
+        ]
+
+    async def prune(self, *, dry_run: bool) -> int:
+        deleted = 0
+        async for step in steps(self._store, self._monotonic, BY_HAND, dry_run=dry_run):
+            deleted += step.deleted
+        return deleted
+
+
+def as_rule(rule: Retention) -> Rule:
+    """As the store keeps it."""
+    seconds = rule.seconds
+    return Rule(name=rule.workflow, state=rule.state, keep=None if seconds is None else round(seconds * SECOND))
+
+
+def declared_retention(rules: Sequence[Retention]) -> list[Rule]:
+    """What a worker is given. Raises InvalidInput."""
+    found: dict[tuple[str, str], Rule] = {}
+    for one in rules:
+        if not isinstance(one, Retention):
+            raise InvalidInput(f"{one!r} is not a Retention(keep, workflow=..., state=...)")
+        rule = as_rule(one)
+        if found.setdefault((rule.name, rule.state), rule) != rule:
+            raise InvalidInput(f"retention of workflow {rule.name!r} and state {rule.state!r} is given twice: give one")
+    return list(found.values())
+
+
+async def set_retention(store: Store, rules: Sequence[Rule]) -> None:
+    """See to it that the store has these rules. Others stay."""
+    there = await store.retention() if rules else []
+    for rule in rules:
+        if rule not in there:
+            log.info("retention of %s, %s: %s s", rule.name or "all", rule.state or "any state", _seconds(rule.keep))
+            await store.set_retention(rule)
+
+
+def _seconds(keep: int | None) -> str:
+    return "for ever" if keep is None else f"{keep / SECOND:g}"
+
+
+async def steps(
+    store: Store, monotonic: Callable[[], float], share: float, *, dry_run: bool = False
+) -> AsyncIterator[Pruned]:
+    """Prune from the oldest run to the newest. No step takes long, and all together take `share` of the time at most:
+    where the database is busy steps take longer, and so do the pauses."""
+    last: RunId | None = None
+    limit = _FIRST_LIMIT
+    while True:
+        begun = monotonic()
+        step = await store.prune(limit, last, dry_run=dry_run)
+        took = monotonic() - begun
+        yield step
+        last = step.last
+        if last is None:
+            return
+        if took < _SHORT:
+            limit = min(limit * 2, _MOST)
+        elif took > _LONG:
+            limit = max(limit // 2, _LEAST)
+        await asyncio.sleep(max(took * (1 / share - 1), _SHORTEST_PAUSE))
+
+
+class Pruner:
+    """Deletes what was kept for long enough, in the background. Every worker has one and none leads: the live worker
+    with the smallest id does it, as each of them knows for itself. Two at once only do it faster."""
+
+    def __init__(
+        self, store: Store, worker_id: str, every: float, share: float, monotonic: Callable[[], float]
+    ) -> None:
+        self._store, self._worker_id, self._monotonic = store, worker_id, monotonic
+        self._every, self._share = every, share
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._watch(), name="batuta-pruner")
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def stop(self) -> None:
+        """Nothing is deleted afterwards."""
+        self.cancel()
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        if self._store.poll_seconds is None and not await self._has_rules():
+            return  # in memory a clock may be waiting for all to be idle: nobody looks for nothing
+        while True:
+            await asyncio.sleep(self._every * (0.5 + jitter()))
+            try:
+                if await self._is_mine():
+                    await self._round()
+            except StoreError as error:
+                log.warning("could not prune: %s", error)
+            except Exception:
+                log.exception("could not prune")
+
+    async def _has_rules(self) -> bool:
+        return shortest(await self._store.retention()) is not None
+
+    async def _is_mine(self) -> bool:
+        if not await self._has_rules():
+            return False
+        live = [worker.worker_id for worker in await self._store.workers() if worker.live]
+        return min(live, default="") == self._worker_id
+
+    async def _round(self) -> None:
+        deleted, looked = 0, self._monotonic()
+        async for step in steps(self._store, self._monotonic, self._share):
+            deleted += step.deleted
+            if self._monotonic() - looked > self._every:
+                looked = self._monotonic()
+                if not await self._is_mine():
+                    break
+        if deleted:
+            log.info("%d runs were deleted: they had been kept for as long as they should be", deleted)

@@ -1,0 +1,254 @@
+"""Executes transactional activities: what they write, their answer and the turn that it causes commit together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from batuta import failpoints
+from batuta.authoring.attempt import CompleteLater, current_activity
+from batuta.authoring.failures import to_failure
+from batuta.authoring.transactions import Transaction
+from batuta.engine.calls import Call, fatal
+from batuta.engine.committer import STORE_FAILED
+from batuta.engine.held import Held, Turn, hold, let_go, settle, take_back, take_turn
+from batuta.engine.outbox import Outbox, of_the_run
+from batuta.errors import (
+    ActivityTimeout,
+    InvalidInput,
+    OutcomeUnknown,
+    StoreFailed,
+    StoreUnavailable,
+    TransactionEnded,
+    WorkerError,
+)
+from batuta.failpoints import failpoint
+from batuta.journal import store as stores
+from batuta.journal.records import Verdict
+from batuta.serde import encode
+
+if TYPE_CHECKING:
+    from batuta.engine.session import Session
+
+log = logging.getLogger("batuta.engine")
+
+_FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0
+
+
+class Transactions:
+    """Those of one worker."""
+
+    def __init__(self, host: Session, lost: Callable[[str], None]) -> None:
+        self._host, self._lost = host, lost
+        self._executor, self._settings = host.executor, host.settings
+        self._open: dict[Call, Transaction] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def open(self, loop: asyncio.AbstractEventLoop, context: contextvars.Context) -> None:
+        self._loop, self._context = loop, context
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    async def ended(self) -> None:
+        """Wait until all of them are rolled back."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def of(self, call: Call) -> Transaction:
+        """What the code of an attempt has. Raises WorkerError."""
+        found = self._open.get(call)
+        if found is None:
+            raise WorkerError(
+                f"activity {call.pending.name!r} has no transaction: decorate it with @activity(transactional=True)"
+            )
+        return found
+
+    def begin(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Begin an attempt."""
+        context = self._context.copy()
+        context.run(current_activity.set, call)
+        task = self._loop.create_task(self._execute(call, args, kwargs), name="batuta-transaction", context=context)
+        call.task = task
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _execute(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        attempt = _Attempt(self, call, self._host.store.transact(self._settings.transaction))
+        try:
+            await attempt.run(args, kwargs)
+        except BaseException as error:
+            await attempt.give_up(error)
+            if isinstance(error, KeyboardInterrupt):
+                raise
+        finally:
+            self._open.pop(call, None)
+            attempt.leave()
+
+
+class _Attempt:
+    """One attempt, from its begin to its commit."""
+
+    def __init__(self, all_of_them: Transactions, call: Call, transaction: stores.Transaction) -> None:
+        self._all, self._call, self._transaction = all_of_them, call, transaction
+        self._host, self._executor, self._loop = all_of_them._host, all_of_them._executor, all_of_them._loop
+        self._run = call.run
+        self._held: Held | None = None
+        self._turn: Turn | None = None
+        self._thread: Future[Any] | None = None
+
+    async def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        call = self._call
+        if not self._host.may_act():
+            await self._host.permission()
+        if self._transaction.blocking:  # while it is open nothing can be written: what comes before it must be
+            await self._hold(Held(call))
+        await self._begin()
+        failpoint("transaction.begun")
+        offered = Transaction(lambda: self._transaction.connection, self._host.settings.max_payload)
+        self._all._open[call] = offered
+        try:
+            value = await self._within_time(self._called(args, kwargs))
+        finally:
+            offered.over = True
+        if failpoints.armed is not None:
+            failpoint("activity.after")
+        data = encode(value, call.activity.codec.output, self._host.settings.max_payload)
+        call.activity.codec.decode_result(data)
+        outbox = Outbox(offered.outgoing, self._host.clock.now(), self._run.identity.namespace)
+        self._executor.finish(call)
+        await self._take_turn(data)
+        if self._turn is not None:
+            await self._commit(self._turn, outbox)
+
+    async def _begin(self) -> None:
+        """A store that is away is not the activity's fault."""
+        wait = _FIRST_WAIT
+        while True:
+            try:
+                return await self._transaction.begin()
+            except StoreUnavailable as error:
+                log.warning("the transaction of activity %s cannot begin yet: %s", self._call.pending.name, error)
+            await asyncio.sleep(wait)
+            wait = min(wait * 2, _LONGEST_WAIT)
+
+    async def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._call.activity.is_async:
+            return await self._call.activity.fn(*args, **kwargs)
+        context = contextvars.Context()
+        context.run(current_activity.set, self._call)
+        self._thread = self._executor.thread_pool().submit(context.run, _plainly, self._call, args, kwargs)
+        return await asyncio.wrap_future(self._thread, loop=self._loop)
+
+    async def _within_time(self, work: Any) -> Any:
+        seconds = self._transaction.seconds
+        limit = asyncio.timeout(seconds)
+        try:
+            async with limit:
+                return await work
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            name = self._call.pending.name
+            raise ActivityTimeout(f"activity {name!r} held its transaction for longer than {seconds:g} s") from error
+
+    # -- the turn
+
+    async def _hold(self, held: Held) -> None:
+        self._held = held
+        hold(self._run, held)
+        await held.reached
+
+    async def _take_turn(self, data: bytes) -> None:
+        """Run the turn of the answer, in its place among the run's inputs and not in this task."""
+        if self._held is None:
+            held = Held(self._call, data)
+            await self._hold(held)
+            self._turn = held.turn
+        else:
+            held, done = self._held, self._loop.create_future()
+            self._loop.call_soon(_resolve, done, lambda: take_turn(self._run, held, data), context=self._all._context)
+            self._turn = await done
+        if self._turn is None:  # the run is parked, or was told of a failure: by a change that the committer writes
+            await self._transaction.rollback()
+            self._call.over = True
+            let_go(self._run, held)
+
+    async def _commit(self, turn: Turn, outbox: Outbox) -> None:
+        change = turn[0]
+        outbox.add_to(change)
+        failpoint("transaction.turned")
+        answer = await self._transaction.commit(self._host.info.worker_id, change, outbox.may_leave)
+        if answer is Verdict.UNREAD:  # what it was sent must be read before it closes: then it is executed anew
+            self._take_back(lambda: self._executor.begin_anew(self._call))
+            return
+        if isinstance(answer, Verdict):
+            log.warning("a write of run %s was refused: it has another owner, or is closed", self._run.identity.id)
+            self._run.drop()
+            return
+        failpoint("transaction.durable")
+        if not self._host.may_act():
+            await self._host.permission()
+        self._call.over = True
+        if not self._host.over:
+            settle(self._run, turn, of_the_run(answer))
+
+    # -- what goes wrong
+
+    async def give_up(self, error: BaseException) -> None:
+        """Nothing of it is there: try again as its policy says, or leave that to whoever has the run now."""
+        await self._transaction.rollback()
+        call = self._call
+        if isinstance(error, StoreFailed):
+            self._all._lost(STORE_FAILED)
+        elif self._host.over or (isinstance(error, asyncio.CancelledError) and self._turn is not None):
+            return  # dropped while it was committed: whoever has the run reads what became of it
+        elif isinstance(error, OutcomeUnknown):
+            log.warning("activity %s of run %s may be committed: %s", call.pending.name, self._run.identity.id, error)
+            self._take_back(lambda: self._executor.begin_anew(call))
+        elif self._turn is not None:
+            failure = to_failure(error)
+            if isinstance(error, TransactionEnded):
+                fatal(failure)
+            self._take_back(lambda: self._executor.conclude(call, failure))
+        else:
+            if self._held is not None:
+                let_go(self._run, self._held)
+            self._executor.fail(call, _explained(call, error))
+
+    def _take_back(self, then: Callable[[], None]) -> None:
+        held, turn, self._turn = self._held, self._turn, None
+        if held is not None and turn is not None:
+            self._loop.call_soon(take_back, self._run, held, turn, then, context=self._all._context)
+
+    def leave(self) -> None:
+        """Its place is free when its code has really ended."""
+        if self._thread is not None and not self._thread.done():
+            self._thread.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._executor.vacate, self._call))
+        else:
+            self._executor.vacate(self._call)
+
+
+def _plainly(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    try:
+        return call.activity.fn(*args, **kwargs)
+    except StopIteration as error:  # no future takes it
+        raise RuntimeError(f"activity {call.pending.name!r} raised StopIteration") from error
+
+
+def _resolve(future: asyncio.Future[Any], work: Callable[[], Any]) -> None:
+    if not future.done():
+        future.set_result(work())
+
+
+def _explained(call: Call, error: BaseException) -> BaseException:
+    if isinstance(error, CompleteLater):
+        return InvalidInput(
+            f"activity {call.pending.name!r} is transactional and raised CompleteLater: its transaction cannot wait "
+            f"for an answer from outside"
+        )
+    return error

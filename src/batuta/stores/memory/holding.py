@@ -1,0 +1,88 @@
+"""Pausing and resuming runs in memory."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+
+from batuta.ids import RunId
+from batuta.journal.acts import Act
+from batuta.journal.records import Message, MessageKind
+from batuta.journal.states import PARKED, RunState
+from batuta.stores import rules
+from batuta.stores.memory.audit import changed, record
+from batuta.stores.memory.moment import Moment
+from batuta.stores.memory.tables import Row
+
+
+class HoldingVerbs(ABC):
+    """The part of the store that holds runs."""
+
+    @abstractmethod
+    def transaction(self) -> AbstractContextManager[Moment]: ...
+
+    async def pause_runs(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
+        with self.transaction() as moment:
+            rows = [row for row in _open(moment, run_ids) if _may_pause(moment, row)]
+            after = [RunState.PAUSED if row.run.owner is None else row.run.state for row in rows]
+            record(moment, act, [changed(row.run, state) for row, state in zip(rows, after, strict=True)])
+            for row in rows:
+                _pause(moment, row, act.reason)
+            return [row.run.run_id for row in rows]
+
+    async def resume_runs(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
+        with self.transaction() as moment:
+            rows = [row for row in _open(moment, run_ids) if _is_held(moment, row)]
+            record(moment, act, [changed(row.run, _resumed_state(row)) for row in rows])
+            for row in rows:
+                _resume(moment, row)
+            return [row.run.run_id for row in rows]
+
+
+def _open(moment: Moment, run_ids: Sequence[RunId]) -> list[Row]:
+    return [moment.room.open[run_id] for run_id in dict.fromkeys(run_ids) if run_id in moment.room.open]
+
+
+def _may_pause(moment: Moment, row: Row) -> bool:
+    if row.run.owner is not None:
+        return not moment.pauses(row)
+    return row.run.state is not RunState.PAUSED
+
+
+def _is_held(moment: Moment, row: Row) -> bool:
+    return row.run.state is RunState.PAUSED or bool(moment.pauses(row))
+
+
+def _pause(moment: Moment, row: Row, reason: str) -> None:
+    run = row.run
+    if run.owner is not None:
+        known = moment.room.inbox(run.chain_id).known
+        number = 1 + sum(message_id.startswith("pause:") for message_id in known)
+        moment.deliver(row, Message(message_id=f"pause:{number}", kind=MessageKind.PAUSE, name=reason))
+        return
+    moment.room.inbox(run.chain_id).read(moment.pauses(row))
+    moment.room.forget_debounce(row)
+    if run.state in PARKED:
+        run.wake_at, run.deaths, run.failed_code = moment.now, 0, []
+    run.state, run.reason = RunState.PAUSED, reason
+    run.paused_at, run.resume_at, run.wake_at = moment.now, run.wake_at, None
+
+
+def _resumed_state(row: Row) -> RunState:
+    if row.run.state is not RunState.PAUSED:
+        return row.run.state
+    return RunState.PENDING if row.run.head < 0 else RunState.WAITING
+
+
+def _resume(moment: Moment, row: Row) -> None:
+    run, inbox = row.run, moment.room.inbox(row.run.chain_id)
+    inbox.read(moment.pauses(row))
+    if run.state is not RunState.PAUSED:
+        return
+    run.state, run.reason = _resumed_state(row), ""
+    run.wake_at = rules.resumed_at(run, {message.kind for message in inbox.unread.values()}, moment.now)
+    run.deadline = rules.put_off_by_pause(run.deadline, run.paused_at, moment.now)
+    run.expires_at = rules.put_off_by_pause(run.expires_at, run.paused_at, moment.now)
+    run.paused_at = run.resume_at = None
+    moment.hint.due = True

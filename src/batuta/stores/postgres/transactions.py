@@ -1,0 +1,194 @@
+"""Transactions of activities: on connections of their own, with the run's fence as the last statement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, suppress
+from functools import partial
+from typing import Any
+
+import asyncpg
+
+from batuta.errors import StoreError, StoreUnavailable, TransactionEnded
+from batuta.failpoints import failpoint
+from batuta.journal.records import Change, Hint, Refusal, Verdict
+from batuta.journal.store import Transaction
+from batuta.stores import rules
+from batuta.stores.postgres import batch, beyond
+from batuta.stores.postgres.commits import Commits
+from batuta.stores.postgres.faults import answered, translate, unreachable
+from batuta.stores.postgres.session import DRIVER_ERRORS, SETTINGS, Connection, Pool, Session
+
+_MOST = 1_000
+"""Connections for activities; a worker has places for far fewer."""
+_GRACE_SECONDS = 5.0
+"""For the turn of an activity's answer, while its transaction waits."""
+_PLANNER = ("plan_cache_mode", "enable_seqscan", "enable_hashjoin", "enable_mergejoin", "enable_bitmapscan", "jit")
+_OUR_PLANS = "".join(f"SET LOCAL {name} = {SETTINGS[name]};" for name in _PLANNER)
+"""For our own statements, after the activity's: see `session.SETTINGS`."""
+
+
+class Transactions(Commits):
+    """Beginning transactions for activities."""
+
+    def transact(self, seconds: float) -> Transaction:
+        pool = self._activity_pools.get(seconds)
+        if pool is None:
+            settings = self._activity_settings(seconds)
+            pool = self._activity_pools[seconds] = Pool(partial(self._new_session, settings=settings), _MOST)
+        return PostgresTransaction(self, pool, seconds)
+
+    def why_not_transactional(self, is_async: bool) -> str:
+        return "" if is_async else "a plain function: on PostgreSQL its connection is async; define it with `async def`"
+
+    def _activity_settings(self, seconds: float) -> dict[str, str]:
+        """Of the activity's own statements: the database's defaults, with limits."""
+        return {
+            "default_transaction_isolation": "read committed",
+            "statement_timeout": f"{round(self.address.statement_timeout * 1000)}ms",
+            "lock_timeout": f"{round(self.address.lock_timeout * 1000)}ms",
+            "idle_in_transaction_session_timeout": f"{round((seconds + _GRACE_SECONDS) * 1000)}ms",
+        }
+
+    # -- for the transactions
+
+    def statement_for(self, worker_id: str, change: Change) -> tuple[str, tuple[Any, ...], bool]:
+        """What writes the change; and whether it reaches beyond its run."""
+        if beyond.reaches_out(change):
+            columns = beyond.columns_of([change])
+            return self._sql["commit_beyond"], (self.namespace, worker_id, rules.PARENT_CLOSED, *columns), True
+        query, values = self._alone(worker_id, change)
+        if query is not None:
+            return query, values, False
+        columns = batch.change_columns([change]) + batch.start_columns([change])
+        return self._sql["commit_changes"], (self.namespace, worker_id, *columns), False
+
+    async def why_lost(self, worker_id: str, change: Change) -> Verdict:
+        """Of a change whose fence did not hold, and that is rolled back."""
+        async with self._committing:
+            found = await self._judge(worker_id, [change], [0])
+        return found.get(0, Verdict.REFUSED)
+
+    def announce(self, change: Change, hint: Hint) -> None:
+        self._lose_reply("commit")
+        self._announce_changes([change], {}, hint)
+
+
+class PostgresTransaction:
+    """The code of its activity is async, and has an asyncpg connection."""
+
+    blocking = False
+
+    def __init__(self, store: Transactions, pool: Pool, seconds: float) -> None:
+        self._store, self._pool, self.seconds = store, pool, seconds
+        self._stack = AsyncExitStack()
+        self._session: Session | None = None
+        self._connection: Connection | None = None
+        self._transaction: Any = None
+
+    @property
+    def connection(self) -> Connection:
+        if self._connection is None:
+            raise TransactionEnded("the transaction is over")
+        return self._connection
+
+    async def begin(self) -> None:
+        session = self._session = await self._stack.enter_async_context(self._pool.session())
+        try:
+            connection = await session.connect()
+            self._transaction = connection.transaction(isolation="read_committed")
+            await self._transaction.start()
+            if self._store.address.is_pooled:
+                await connection.execute(session.local_settings())
+        except BaseException as error:
+            await self._end(cut=True)
+            if isinstance(error, DRIVER_ERRORS):
+                raise unreachable(error, self._store.address.place) from error
+            raise
+        self._connection = connection
+
+    async def commit(
+        self, worker_id: str, change: Change, may_leave: Callable[[Sequence[Refusal]], None]
+    ) -> Verdict | list[Refusal]:
+        connection = self.connection
+        if not connection.is_in_transaction():
+            raise TransactionEnded(
+                "the activity's code has ended its transaction by itself, or its connection broke: what it had written "
+                "may be there, and its result is not. Leave the transaction open: batuta commits it"
+            )
+        verdict, hint, refusals = await self._write(connection, worker_id, change)
+        if verdict is None:
+            await self.rollback()
+            return await self._store.why_lost(worker_id, change)
+        if verdict is Verdict.UNREAD:
+            await self.rollback()
+            return verdict
+        may_leave(refusals)
+        failpoint("transaction.written")
+        await self._commit()
+        failpoint("transaction.committed")
+        self._store.announce(change, hint)
+        return refusals
+
+    async def _write(
+        self, connection: Connection, worker_id: str, change: Change
+    ) -> tuple[Verdict | bool | None, Hint, list[Refusal]]:
+        """True when its fence holds, None when it does not; or UNREAD."""
+        query, values, reaches = self._store.statement_for(worker_id, change)
+        try:
+            await connection.execute(_OUR_PLANS)
+            rows = await connection.fetch(query, *values)
+        except DRIVER_ERRORS as error:
+            if _is_said(error, connection):
+                meant = answered(error, self._store.address.place)
+                raise meant or StoreError(f"PostgreSQL at {self._store.address.place} says: {error}") from error
+            raise StoreUnavailable(f"the connection of an activity's transaction broke: {error}") from error
+        if not reaches:
+            held = bool(rows) and ("won" not in rows[0].keys() or bool(rows[0]["won"]))  # noqa: SIM118 - a Record
+            return (True if held else None), Hint(due=any(row.get("due") for row in rows)), []
+        answers, lost = beyond.verdicts_of([change], rows[0])
+        answer = answers.get(0, [])
+        if isinstance(answer, Verdict):
+            return answer, Hint(), []
+        return (None if lost else True), beyond.hint_of(rows[0]), answer
+
+    async def _commit(self) -> None:
+        connection = self.connection
+        try:
+            await self._transaction.commit()
+        except BaseException as error:
+            said = _is_said(error, connection)
+            await self._end(cut=True)
+            if not isinstance(error, DRIVER_ERRORS):
+                raise
+            place = self._store.address.place
+            if said:  # a constraint that is tested at the end
+                raise answered(error, place) or StoreError(f"PostgreSQL at {place} says: {error}") from error
+            raise translate(error, place, writing=True) from error
+        await self._end(cut=False)
+
+    async def rollback(self) -> None:
+        if self._connection is None:
+            return
+        connection, good = self._connection, False
+        if not connection.is_closed() and connection.is_in_transaction():
+            with suppress(*DRIVER_ERRORS):
+                await self._transaction.rollback()
+                good = True
+        await self._end(cut=not good)
+
+    async def _end(self, *, cut: bool) -> None:
+        """`cut`: nobody knows the state that the connection is in."""
+        self._connection = None
+        if cut and self._session is not None:
+            self._session.drop()
+        await self._stack.aclose()
+
+
+def _is_said(error: BaseException, connection: Connection) -> bool:
+    """Whether the server itself says that it did not do it."""
+    return (
+        isinstance(error, asyncpg.PostgresError)
+        and not isinstance(error, asyncpg.PostgresConnectionError)
+        and not connection.is_closed()
+    )

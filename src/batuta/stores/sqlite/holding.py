@@ -1,0 +1,110 @@
+"""Pausing and resuming runs in SQLite."""
+
+from __future__ import annotations
+
+import sqlite3
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+from batuta.ids import RunId
+from batuta.journal.acts import Act, Changed
+from batuta.journal.records import Hint, Message, MessageKind, Run
+from batuta.journal.states import RunState
+from batuta.stores import rules
+from batuta.stores.sqlite.audit import changed, record
+from batuta.stores.sqlite.connection import Q
+from batuta.stores.sqlite.rows import message_row, one, run_of
+from batuta.stores.sqlite.writer import Writer
+
+
+class HoldingVerbs(ABC):
+    """The part of the store that holds runs."""
+
+    namespace: str
+    _writer: Writer
+
+    @abstractmethod
+    def clock_now(self) -> int: ...
+
+    @abstractmethod
+    def tell(self, hint: Hint) -> None: ...
+
+    async def pause_runs(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
+        return await self._hold(lambda cursor: Holding(cursor, self.namespace, self.clock_now()).pause(run_ids, act))
+
+    async def resume_runs(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
+        return await self._hold(lambda cursor: Holding(cursor, self.namespace, self.clock_now()).resume(run_ids, act))
+
+    async def _hold(self, work: Callable[[sqlite3.Cursor], tuple[list[RunId], Hint]]) -> list[RunId]:
+        done, hint = await self._writer.write(work)
+        self.tell(hint)
+        return done
+
+
+class Holding:
+    """One transaction, at one moment."""
+
+    def __init__(self, cursor: sqlite3.Cursor, namespace: str, now: int) -> None:
+        self._cursor = cursor
+        self._namespace = namespace
+        self._now = now
+
+    def pause(self, run_ids: Sequence[RunId], act: Act) -> tuple[list[RunId], Hint]:
+        runs = [run for run in self._open(run_ids) if self._may_pause(run)]
+        said: list[Changed] = []
+        for run in runs:
+            self._pause(run, act.reason)
+            said.append(changed(run, RunState.PAUSED if run.owner is None else run.state))
+        record(self._cursor, self._namespace, self._now, act, said)
+        return [run.run_id for run in runs], Hint(messages=[run.run_id for run in runs if run.owner is not None])
+
+    def resume(self, run_ids: Sequence[RunId], act: Act) -> tuple[list[RunId], Hint]:
+        runs = [run for run in self._open(run_ids) if run.state is RunState.PAUSED or self._pauses(run)]
+        for run in runs:
+            self._resume(run)
+        record(self._cursor, self._namespace, self._now, act, [changed(run, _resumed_state(run)) for run in runs])
+        return [run.run_id for run in runs], Hint(due=any(run.state is RunState.PAUSED for run in runs))
+
+    def _open(self, run_ids: Sequence[RunId]) -> list[Run]:
+        asked = ((self._namespace, run_id.bytes) for run_id in dict.fromkeys(run_ids))
+        rows = (one(self._cursor.execute(Q["run_by_run_id"], key)) for key in asked)
+        found = (run_of(row) for row in rows if row is not None)
+        return [run for run in found if run.closed_at is None]
+
+    def _pauses(self, run: Run) -> bool:
+        return one(self._cursor.execute(Q["unread_pauses"], (run.chain_id.bytes,))) is not None
+
+    def _may_pause(self, run: Run) -> bool:
+        return run.state is not RunState.PAUSED if run.owner is None else not self._pauses(run)
+
+    def _pause(self, run: Run, reason: str) -> None:
+        if run.owner is not None:
+            row = one(self._cursor.execute(Q["count_pauses"], (run.chain_id.bytes,)))
+            number = 1 if row is None else row[0] + 1
+            message = Message(message_id=f"pause:{number}", kind=MessageKind.PAUSE, name=reason)
+            row = message_row(self._namespace, run.chain_id, message, self._now)
+            self._cursor.execute(Q["insert_message"], row)
+            return
+        self._cursor.execute(Q["read_pauses"], (self._now, run.chain_id.bytes))
+        values = {"now": self._now, "reason": reason, "namespace": self._namespace, "run_id": run.run_id.bytes}
+        self._cursor.execute(Q["pause_run"], values)
+
+    def _resume(self, run: Run) -> None:
+        self._cursor.execute(Q["read_pauses"], (self._now, run.chain_id.bytes))
+        if run.state is not RunState.PAUSED:
+            return
+        unread = self._cursor.execute(Q["unread_all_kinds"], (run.chain_id.bytes,)).fetchall()
+        values = {
+            "wake_at": rules.resumed_at(run, {MessageKind(kind) for (kind,) in unread}, self._now),
+            "deadline": rules.put_off_by_pause(run.deadline, run.paused_at, self._now),
+            "expires_at": rules.put_off_by_pause(run.expires_at, run.paused_at, self._now),
+            "namespace": self._namespace,
+            "run_id": run.run_id.bytes,
+        }
+        self._cursor.execute(Q["resume_run"], values)
+
+
+def _resumed_state(run: Run) -> RunState:
+    if run.state is not RunState.PAUSED:
+        return run.state
+    return RunState.PENDING if run.head < 0 else RunState.WAITING

@@ -1,0 +1,35 @@
+-- Statements about runs that are paused.
+
+-- unread_pauses --
+-- PAUSE messages that wait for a run.
+SELECT message_id FROM inbox WHERE chain_id = ? AND consumed_at IS NULL AND kind = 'pause';
+
+-- unread_all_kinds --
+SELECT kind FROM inbox WHERE chain_id = ? AND consumed_at IS NULL;
+
+-- count_pauses --
+-- All that there ever were. By the whole of their ids: what comes after `:` is `;`.
+SELECT count(*) FROM inbox WHERE chain_id = ? AND message_id >= 'pause:' AND message_id < 'pause;';
+
+-- read_pauses --
+UPDATE inbox SET consumed_at = ? WHERE chain_id = ? AND consumed_at IS NULL AND kind = 'pause';
+
+-- pause_run --
+-- One that nobody owns. One that is parked is tried again when it goes on.
+UPDATE runs SET resume_at = iif(state IN ('needs_code', 'poisoned'), :now, wake_at),
+    deaths = iif(state IN ('needs_code', 'poisoned'), 0, deaths),
+    failed_code = iif(state IN ('needs_code', 'poisoned'), '[]', failed_code),
+    state = 'paused', reason = :reason, paused_at = :now, wake_at = NULL, debounce = NULL
+WHERE namespace = :namespace AND run_id = :run_id AND owner IS NULL;
+
+-- resume_run --
+UPDATE runs SET state = iif(head < 0, 'pending', 'waiting'), reason = '', wake_at = :wake_at, deadline = :deadline,
+    expires_at = :expires_at, paused_at = NULL, resume_at = NULL
+WHERE namespace = :namespace AND run_id = :run_id AND state = 'paused';
+
+-- hold --
+-- The owner lets go of a run that is to be paused, unless it was resumed meanwhile.
+UPDATE runs SET head = ?, state = 'paused', owner = NULL, wake_at = NULL, resume_at = ?, reason = ?, paused_at = ?
+WHERE namespace = ? AND run_id = ? AND epoch = ? AND head = ? AND closed_at IS NULL AND EXISTS (
+    SELECT 1 FROM inbox WHERE inbox.chain_id = runs.chain_id AND consumed_at IS NULL AND kind = 'pause')
+RETURNING chain_id;

@@ -1,0 +1,144 @@
+"""The writing connection, lent to the code of an activity: for its statements, and until it is taken back."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn, Self, TypeVar
+
+from batuta.errors import TransactionEnded
+
+T = TypeVar("T")
+
+_WORD = re.compile(r"(?:\s+|--[^\n]*\n|/\*.*?\*/)*([A-Za-z]+)((?:\s+TRANSACTION)?\s+TO\b)?", re.DOTALL | re.IGNORECASE)
+_ENDS = frozenset({"BEGIN", "COMMIT", "END", "ROLLBACK"})
+_NOT_LENT = frozenset({"ATTACH", "DETACH", "PRAGMA", "VACUUM"})
+
+
+class Loan:
+    """What a `sqlite3.Connection` does, but for ending the transaction, which is batuta's part, and for changing the
+    connection. Used in one thread; taken back in another."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._over = False
+        self._cursors: list[sqlite3.Cursor] = []
+        self.row_factory: Callable[[sqlite3.Cursor, tuple[Any, ...]], Any] | None = None
+        """Of cursors that are made from here on."""
+
+    def execute(self, sql: str, parameters: Any = (), /) -> LentCursor:
+        return self.cursor().execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Any, /) -> LentCursor:
+        return self.cursor().executemany(sql, parameters)
+
+    def cursor(self) -> LentCursor:
+        cursor = self.use(self._connection.cursor)
+        cursor.row_factory = self.row_factory
+        self._cursors.append(cursor)
+        return LentCursor(self, cursor)
+
+    @property
+    def in_transaction(self) -> bool:
+        return not self._over
+
+    @property
+    def total_changes(self) -> int:
+        return self._connection.total_changes
+
+    def use(self, work: Callable[[], T]) -> T:
+        """Raises TransactionEnded when it was taken back."""
+        with self._lock:
+            if self._over:
+                raise TransactionEnded("the transaction is over: its activity has ended, or was over its time")
+            return work()
+
+    def take_back(self, *, wait: bool) -> bool:
+        """From here on it is of no use to whoever has it. False when a statement is under way and it does not wait."""
+        self._over = True
+        if not self._lock.acquire(blocking=wait):
+            return False
+        try:
+            for cursor in self._cursors:  # one that was not read to its end would keep a checkpoint from ending
+                cursor.close()
+            self._cursors.clear()
+        finally:
+            self._lock.release()
+        return True
+
+    def interrupt(self) -> None:
+        """End the statement that is under way, from any thread."""
+        self._connection.interrupt()
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise TransactionEnded(
+            "the transaction of an activity is committed by batuta, with the activity's result: leave it open, and "
+            "raise an error to have it rolled back (SAVEPOINT and ROLLBACK TO may be used inside it)"
+        )
+
+    commit = rollback = close = executescript = __enter__ = __exit__ = _refuse
+
+
+class LentCursor:
+    """A cursor of a loan."""
+
+    def __init__(self, loan: Loan, cursor: sqlite3.Cursor) -> None:
+        self._loan, self._cursor = loan, cursor
+
+    def execute(self, sql: str, parameters: Any = (), /) -> Self:
+        self._check(sql)
+        self._loan.use(lambda: self._cursor.execute(sql, parameters))
+        return self
+
+    def executemany(self, sql: str, parameters: Any, /) -> Self:
+        self._check(sql)
+        rows = list(parameters)  # made by the caller's code, which may use this very connection
+        self._loan.use(lambda: self._cursor.executemany(sql, rows))
+        return self
+
+    def fetchone(self) -> Any:
+        return self._loan.use(self._cursor.fetchone)
+
+    def fetchmany(self, size: int = 1) -> list[Any]:
+        return self._loan.use(lambda: self._cursor.fetchmany(size))
+
+    def fetchall(self) -> list[Any]:
+        return self._loan.use(self._cursor.fetchall)
+
+    def __iter__(self) -> Iterator[Any]:
+        while (row := self.fetchone()) is not None:
+            yield row
+
+    @property
+    def rowcount(self) -> int:
+        return self._cursor.rowcount
+
+    @property
+    def lastrowid(self) -> int | None:
+        return self._cursor.lastrowid
+
+    @property
+    def description(self) -> Sequence[Any] | None:
+        return self._cursor.description
+
+    @property
+    def row_factory(self) -> Any:
+        return self._cursor.row_factory
+
+    @row_factory.setter
+    def row_factory(self, factory: Any) -> None:
+        self._cursor.row_factory = factory
+
+    def close(self) -> None:
+        self._loan.use(self._cursor.close)
+
+    def _check(self, sql: str) -> None:
+        found = _WORD.match(sql)
+        word = found[1].upper() if found else ""
+        if word in _ENDS and not (found and found[2]):
+            self._loan.commit()
+        if word in _NOT_LENT:
+            raise TransactionEnded(f"{word} would change the store's own connection: use another one for that")
