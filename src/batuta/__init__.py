@@ -14,7 +14,9 @@ from batuta.authoring.deadletters import DeadLetter, DeadLetterGroup, Reprocesse
 from batuta.authoring.definitions import Activity, Workflow, activity, workflow
 from batuta.authoring.handle import Batch, Handle
 from batuta.authoring.jobs import Job, JobCall, job
+from batuta.authoring.logcontext import LogContext
 from batuta.authoring.messages import Query, Signal, Update, handlers_done, publish
+from batuta.authoring.middleware import ActivityCall, Middleware, RunCall, Start
 from batuta.authoring.options import ActivityOptions
 from batuta.authoring.patches import deprecate_patch, patched
 from batuta.authoring.queues import Queue, QueueInfo, Rate
@@ -69,6 +71,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Activity",
+    "ActivityCall",
     "ActivityCancelled",
     "ActivityError",
     "ActivityFailed",
@@ -94,7 +97,9 @@ __all__ = [
     "Job",
     "JobCall",
     "LetterResolved",
+    "LogContext",
     "LostAttempt",
+    "Middleware",
     "NonRetryable",
     "NotParked",
     "NotPublished",
@@ -107,6 +112,7 @@ __all__ = [
     "Reprocessed",
     "Retention",
     "Retry",
+    "RunCall",
     "RunCancelled",
     "RunClosed",
     "RunFailed",
@@ -118,6 +124,7 @@ __all__ = [
     "ScheduleExists",
     "ScheduleView",
     "Signal",
+    "Start",
     "TokenUsed",
     "Transaction",
     "TransactionEnded",

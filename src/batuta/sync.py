@@ -24,6 +24,7 @@ from batuta.authoring.definitions import Workflow
 from batuta.authoring.handle import Handle as AsyncHandle
 from batuta.authoring.jobs import Job, JobCall
 from batuta.authoring.messages import Query, Signal, Update
+from batuta.authoring.middleware import Middleware
 from batuta.authoring.queues import Queue
 from batuta.authoring.retention import Retention
 from batuta.authoring.retention import Retentions as AsyncRetentions
@@ -42,14 +43,20 @@ T = TypeVar("T")
 
 
 def connect(
-    url: str | None = None, *, namespace: str | None = None, migrate: bool = True, codec: Codecs = None
+    url: str | None = None,
+    *,
+    namespace: str | None = None,
+    migrate: bool = True,
+    codec: Codecs = None,
+    middleware: Sequence[Middleware] = (),
 ) -> Client:
     """A blocking client for the database at `url`, which is read as `batuta.connect` reads it.
 
     It connects when it is first used, or when its context is entered, and closes at the end of its context or of the
-    interpreter. Raises InvalidURL, MissingExtra.
+    interpreter. `middleware` is called in the thread of its event loop, with the context of the caller. Raises
+    InvalidURL, MissingExtra.
     """
-    make = partial(connect_async, url, namespace=namespace, migrate=migrate, codec=codec)
+    make = partial(connect_async, url, namespace=namespace, migrate=migrate, codec=codec, middleware=middleware)
     make()  # a URL that cannot be used is found here
     place = url or os.environ.get("BATUTA_DATABASE_URL") or ""
     return Client(make, survives_fork=not place.startswith("memory:"))

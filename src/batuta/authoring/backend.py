@@ -67,6 +67,8 @@ class StartRequest(Struct, kw_only=True):
     """It times out when nobody has begun it by then."""
     signal: Letter | None = None
     """Sent to the run of that id, whether it is new or not."""
+    headers: dict[str, str] = {}
+    """Kept in its journal, and given to everything that it calls and starts."""
 
 
 class RunRef(Struct):
@@ -279,6 +281,7 @@ class Backend(Protocol):
         schedules: Sequence[Any] = (),
         on_dead_letter: Callable[[Any], Any] | None = None,
         retention: Sequence[Any] = (),
+        middleware: Sequence[Any] = (),
         **settings: Any,
     ) -> AbstractAsyncContextManager[Any]:
         """A worker, running while the context is open."""

@@ -114,6 +114,8 @@ class Call(Struct, eq=False):
             ref=AttemptRef(namespace, run.run_id, seq, self.attempt, self.pending.entry),
             last_details=self.details,
             is_lost=self.is_lost,
+            trace=run.machine.start.trace,
+            headers=run.machine.start.headers,
         )
 
     def heartbeat(self, details: Any) -> None:

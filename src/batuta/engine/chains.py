@@ -74,6 +74,8 @@ def _successor(machine: Machine, seq: int, at: int, arguments: bytes, version: s
         attempt=attempt,
         retry=before.retry,
         carried=carried,
+        trace=before.trace,
+        headers=before.headers,
     )
     return Successor(
         run_id=run_id,

@@ -236,6 +236,7 @@ class EarlyRun(CallRun):
         """Written, but not given to the machine: which is only asked when there is an answer."""
         self._failed = self._said = self.change = None
         self.head = self.durable = -1
+        self.created_at = row.created_at
         self.calls = {}
         self.effects = []
 
@@ -258,6 +259,11 @@ class EarlyRun(CallRun):
             self.machine.start = cast(StartInfo, self._start.start)
         self.seen.add(self._message.message_id)
 
+    @property
+    def facts(self) -> tuple[str, str, StartInfo | None]:
+        start = self._start
+        return self.row.id, self.row.queue, None if start is None else cast(StartInfo, start.start)
+
     # -- beginning
 
     @property
@@ -271,6 +277,8 @@ class EarlyRun(CallRun):
         body = self._start = _body_decoder.decode(message.body)
         start = cast(StartInfo, body.start)
         start.fingerprint, start.python, start.max_payload = workflow.fingerprint, PYTHON, host.settings.max_payload
+        if host.begins is not None:
+            host.begins(self, start)
         body.message_id = message.message_id
         at = self._began_at = host.clock.latest()
         data = bytes(cast(Raw, body.value))
@@ -392,6 +400,7 @@ _LEAN = (
     "batched",
     "calls",
     "change",
+    "created_at",
     "durable",
     "effects",
     "head",

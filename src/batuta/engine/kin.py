@@ -279,7 +279,8 @@ class Kin:
             if_exists=IfExists.RESTART,
         )
         new.expires = expiry(options.expires, new.delay)
-        new.start = start_body(new, pending.data, Raw(json.encode(options.retry)) if options.retry else UNSET)
+        retry = Raw(json.encode(options.retry)) if options.retry else UNSET
+        new.start = start_body(new, pending.data, retry, self._machine.start)
         return new
 
     def signal(self, command: Command, *, again: bool = False) -> Send:
@@ -322,8 +323,8 @@ def parent_mark(run_id: RunId, seq: int) -> str:
     return json.encode([str(run_id), seq]).decode()
 
 
-def start_body(new: NewRun, data: bytes, retry: Any) -> str:
-    """The start message's body of a run that begins by itself."""
+def start_body(new: NewRun, data: bytes, retry: Any, parent: StartInfo) -> str:
+    """The start message's body of a child."""
     start = StartInfo(
         new.name,
         seed_of(new.run_id),
@@ -332,6 +333,8 @@ def start_body(new: NewRun, data: bytes, retry: Any) -> str:
         timeout=new.timeout,
         execution_timeout=new.execution_timeout,
         retry=retry,
+        trace=parent.trace,
+        headers=parent.headers,
     )
     return json.encode(Body(value=Raw(data), start=start)).decode()
 

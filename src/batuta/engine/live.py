@@ -34,7 +34,7 @@ from batuta.engine.waiting import is_at_work, is_owed, next_wake, only_waits, pi
 from batuta.errors import InvalidInput, OutcomeUnknown, WorkflowBroken
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
-from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, encode_entry
+from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, encode_entry
 from batuta.journal.records import Attempt, Change, Message, MessageKind, Move, NewRun, Refusal
 from batuta.journal.states import CLOSED, RunState
 
@@ -66,8 +66,9 @@ class LiveRun:
     """As a CallRun says."""
 
     __slots__ = tuple(
-        "_again _crc _held_up _host _kept alarm backlog calls change completion deadline durable effects epoch "
-        "head holding identity lacking last leaving machine parent patient reading ready run_id seen starting workflow".split()
+        "_again _crc _held_up _host _kept alarm backlog calls change completion created_at deadline durable effects "
+        "epoch head holding identity lacking last leaving machine parent patient reading ready run_id seen starting "
+        "workflow".split()
     )
 
     def __init__(self, host: Host, workflow: Workflow[..., Any], identity: RunIdentity, epoch: int) -> None:
@@ -78,6 +79,8 @@ class LiveRun:
         self.epoch = epoch
         self.head = self.durable = -1
         self.deadline: int | None = None
+        self.created_at = 0
+        """Known of one that was claimed."""
         self.parent: tuple[RunId, int] | None = None
         """Its run id, and the command that began this run."""
         self.machine = Machine(workflow, identity)
@@ -110,6 +113,11 @@ class LiveRun:
     def executor(self) -> Executor:
         return self._host.executor
 
+    @property
+    def facts(self) -> tuple[str, str, StartInfo | None]:
+        """Its id, its queue, and what it was started with, when it is known."""
+        return self.identity.id, self.identity.queue, getattr(self.machine, "start", None)
+
     # -- coming into memory
 
     def begin(self, new: NewRun, body: Body) -> None:
@@ -137,6 +145,8 @@ class LiveRun:
             body.start.fingerprint = self.workflow.fingerprint
             body.start.python = PYTHON
             body.start.max_payload = self._host.settings.max_payload
+            if self._host.begins is not None:
+                self._host.begins(self, body.start)
 
     def restore(self, entries: Sequence[Entry]) -> Replay:
         """A replay of these entries; run it, then `resume`."""

@@ -494,6 +494,8 @@ class Machine:
             version=self.start.version,
             replaying=self.recorded is not None,
             attempt=self.start.attempt,
+            trace=self.start.trace,
+            headers=self.start.headers,
             continue_hint=self.continue_hint(),
         )
 

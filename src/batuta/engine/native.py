@@ -22,12 +22,14 @@ from batuta.authoring.backend import (
 )
 from batuta.authoring.definitions import Workflow, code_of
 from batuta.authoring.enqueueing import JobRequest
+from batuta.authoring.middleware import Middleware, check_middleware
 from batuta.authoring.queues import Queue, QueueInfo
 from batuta.authoring.retention import Retention
 from batuta.authoring.schedules import Schedule
 from batuta.authoring.tokens import AttemptRef
 from batuta.clock import SECOND, Clock, SystemClock
 from batuta.engine.alerts import Hook
+from batuta.engine.around import around_of
 from batuta.engine.closing import close_from_outside
 from batuta.engine.committer import MustQueue
 from batuta.engine.completing import Completing
@@ -35,6 +37,7 @@ from batuta.engine.completion import Completion
 from batuta.engine.enqueueing import batch_runs, job_run, last_run, needs_clock
 from batuta.engine.following import last_of_chain
 from batuta.engine.guests import Entering
+from batuta.engine.headers import put_headers
 from batuta.engine.queues import change_limits, queue_info
 from batuta.engine.relations import CANCEL_AGAIN
 from batuta.engine.reprocessing import NativeLetters
@@ -69,6 +72,9 @@ from batuta.settings import Settings
 
 class NativeBackend:
     """Implements `authoring.backend.Backend` on a store."""
+
+    _middleware: Sequence[Middleware] = ()
+    """Around everything that its workers do."""
 
     def __init__(self, store: Store, clock: Clock | None = None) -> None:
         self._store = store
@@ -167,6 +173,7 @@ class NativeBackend:
         schedules: Sequence[Schedule] = (),
         on_dead_letter: Hook | None = None,
         retention: Sequence[Retention] = (),
+        middleware: Sequence[Middleware] = (),
         **settings: Any,
     ) -> Worker:
         chosen = Settings.from_env(**settings)
@@ -180,8 +187,9 @@ class NativeBackend:
             self._workers,
             self._waiters,
             self._plans(schedules),
-            retention,
-            on_dead_letter,
+            on_dead_letter=on_dead_letter,
+            retention=retention,
+            around=around_of([*self._middleware, *check_middleware(middleware)]),
         )
 
     def _plans(self, schedules: Sequence[Schedule]) -> dict[str, Plan]:
@@ -356,6 +364,8 @@ def _new_run(request: StartRequest) -> tuple[NewRun, Body]:
     new.expires = expiry(request.expires, new.delay)
     start = StartInfo(request.workflow, seed_of(run_id), key_base, version=request.version, timeout=new.timeout)
     start.execution_timeout = new.execution_timeout
+    if request.headers:
+        put_headers(start, request.headers)
     if request.retry is not None:
         start.retry = Raw(json.encode(request.retry))
     return new, Body(value=Raw(request.input), start=start)

@@ -121,6 +121,8 @@ def routed_run(machine: Machine, route: Route) -> NewRun:
         seed_of(run_id),
         machine.key(route.seq, pending.name),  # the call's key is the same wherever it is executed
         options=Raw(json.encode(sent)),
+        trace=machine.start.trace,
+        headers=machine.start.headers,
     )
     return NewRun(
         run_id=run_id,

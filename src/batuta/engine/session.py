@@ -16,6 +16,7 @@ from batuta import failpoints
 from batuta.authoring.definitions import Activity, Workflow
 from batuta.clock import SECOND, Clock
 from batuta.engine.alerts import Alerts
+from batuta.engine.around import Around
 from batuta.engine.committer import Committer
 from batuta.engine.completion import Completion
 from batuta.engine.dbclock import DatabaseClock
@@ -28,6 +29,7 @@ from batuta.engine.live import LiveRun
 from batuta.engine.machine import RunIdentity
 from batuta.engine.poller import Poller
 from batuta.engine.replay import Replay
+from batuta.engine.reporter import Reporter
 from batuta.engine.retention import Pruner
 from batuta.engine.routes import Route, RoutedCall, end_overdue, routed_run_id
 from batuta.engine.schedules import Scheduler
@@ -70,6 +72,7 @@ class Session:
         on_lost: Callable[[str], None],
         waiters: Waiters,
         letters: Alerts,
+        around: Around | None = None,
     ) -> None:
         self.store, self.workflows, self.settings = store, workflows, settings
         self.clock = DatabaseClock(clock)
@@ -92,6 +95,11 @@ class Session:
         self._timers = Timers(self.clock)
         self.executor = Executor(activities, self.clock, settings, self.may_act, self.permission)
         self._committer = Committer(store, self.info.worker_id, settings, self.may_act, self._lost)
+        self.begins = None if around is None or not around.begin else around.begins
+        self._reporter = Reporter(() if around is None else around.ears, self)
+        if around is not None:
+            around.put_around(self.executor, activities)
+            self._committer.report_to(self._reporter)
         # A live run calls them in every turn: without a call of our own in between.
         self.submit, self.arm, self.disarm = self._committer.submit, self._timers.arm, self._timers.disarm
         self.is_writing = self._committer.is_writing
@@ -152,6 +160,7 @@ class Session:
         self._scheduler.start()
         self._pruner.start()
         await self._poller.start()
+        self._reporter.started()
 
     async def close(self, grace: float) -> None:
         """Hand back what is idle at once, wait for activities in flight, then leave."""
@@ -173,6 +182,7 @@ class Session:
             await self.store.retire(self.info.worker_id)
         except StoreError as error:
             log.warning("could not sign off, others will notice when the lease is over: %s", error)
+        self._reporter.stopped()
 
     def hurry(self) -> None:
         """A stop is under way: do not wait any longer for activities in flight."""
@@ -231,6 +241,7 @@ class Session:
         if not self._over:
             log.error("worker %s drops everything and registers anew: %s", self.info.worker_id, why)
             self.abandon()
+            self._reporter.lost(why)
             self._on_lost(why)
 
     @property
@@ -409,7 +420,7 @@ class Session:
             here.drop()
         identity = RunIdentity(row.run_id, row.id, row.queue, self.store.namespace, row.chain_id)
         run = self._live(self.workflows[row.code or row.name], identity, row.epoch)
-        run.deadline = row.deadline
+        run.deadline, run.created_at = row.deadline, row.created_at
         if row.parent_run_id is not None and row.kind is not RunKind.JOB:
             run.parent = (row.parent_run_id, row.parent_seq)
         if row.run_id not in self.runs:

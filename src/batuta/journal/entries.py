@@ -113,6 +113,8 @@ class StartInfo(Struct, omit_defaults=True, gc=False):
     """The W3C `traceparent` of whoever started it."""
     edits: list[Edit] = []
     """What a fork changed, each holding for the commands after its `seq`."""
+    headers: dict[str, str] = {}
+    """What else whoever started it gave it, and what it gives to whatever it starts."""
 
 
 class Body(Struct, omit_defaults=True, gc=False):

@@ -239,8 +239,9 @@ class Store(Protocol):
 
         Nothing from a paused queue. From one with limits only what keeps them, whatever other workers do at the same
         time; what nobody owns any more, because its worker died or handed it back, does not count. While more is due
-        than can be taken, at each priority half of what is taken from a queue goes to its flow keys in turn: a key with
-        many runs does not keep others waiting.
+        than can be taken, at each priority three of four that are taken from a queue are those of flow keys in turn, by
+        how few of each were taken of late; the fourth is the longest due. A key with many runs does not keep others
+        waiting.
         Suspects (2 deaths or more) are claimed one at a time: only when the worker owns none, and one at most.
         """
         ...

@@ -9,9 +9,11 @@ from functools import partial
 
 from batuta.clock import SECOND
 from batuta.journal.records import Hint
+from batuta.stores.flow import Hand
 from batuta.stores.listeners import Listeners
 from batuta.stores.postgres import schema
 from batuta.stores.postgres.address import Address, parse_address
+from batuta.stores.postgres.floors import Floors
 from batuta.stores.postgres.hints import Announcer, Ear, Ticker, channel_of
 from batuta.stores.postgres.session import Hook, Pool, Session, Shift
 from batuta.stores.queries import load_queries
@@ -63,8 +65,10 @@ class Base:
         """Names the database; read when a caller's own transaction must be known to be one of it."""
         self._held = False
         """The last claim left something because of a limit: a run that leaves makes room."""
-        self._turns: dict[tuple[str, int], tuple[str, str | None]] = {}
+        self._hands: dict[tuple[str, int], Hand] = {}
         """Where the turns of flow keys stand, by queue and priority: see the SQL about queues."""
+        self._floors = Floors()
+        self._look_again: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
         self._pool.open()
@@ -80,6 +84,8 @@ class Base:
 
     async def close(self) -> None:
         self._is_open = False
+        if self._look_again is not None:
+            self._look_again.cancel()
         await self._announcer.close()
         self._listeners.unbind()
         await self._ear.close()
