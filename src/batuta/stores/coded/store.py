@@ -49,9 +49,10 @@ from batuta.stores.coded.guests import CodedGuest, CodedHeart, CodedTransaction
 from batuta.stores.coded.payloads import Payloads
 
 PASSED = frozenset(
-    "poll_seconds open close migrate now borrow unpark retire pause_runs resume_runs delete_runs count_letters "
-    "discard_letters set_retention retention prune audit limit_queue pause_queue queues delete_schedule schedule_at "
-    "drop_retention audit_head acts note_act cancel_runs terminate_runs why_not_transactional epochs closed_among count_runs listen shift_clock".split()
+    "acts audit audit_head borrow cancel_runs close closed_among count_letters count_runs delete_runs "
+    "delete_schedule discard_letters drop_retention epochs limit_queue listen migrate note_act now open "
+    "pause_queue pause_runs poll_seconds prune queues resume_runs retention retire schedule_at set_retention "
+    "shift_clock terminate_runs unpark why_not_transactional".split()
 )
 """What carries no payload: it is the other store's own."""
 _BY_ID = frozenset((MessageKind.SIGNAL, MessageKind.UPDATE))

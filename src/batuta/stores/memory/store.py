@@ -53,7 +53,9 @@ from batuta.stores.memory.transactions import MemoryTransaction
 _NO_TRANSACTIONS = "memory:// has no transactions that others can begin: use SQLite or PostgreSQL, also in this test"
 
 
-class MemoryStore(QueueVerbs, ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, HoldingVerbs, AuditVerbs, RewritingVerbs):
+class MemoryStore(
+    QueueVerbs, ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, HoldingVerbs, AuditVerbs, RewritingVerbs
+):
     """A `Store` in memory."""
 
     poll_seconds: float | None = None
