@@ -168,7 +168,7 @@ class _Rotation:
             after = page[-1].schedule.id
             for row in [found.schedule for found in page if not self._is_current(found.schedule.spec)]:
                 plain = self._coding.plain_schedule(row)
-                if plain is row and self._coding.payloads.seals:
+                if plain is row:
                     done.sealed += 1
                     continue
                 done.schedules += 1
