@@ -34,13 +34,13 @@ from batuta.engine.reporter import Reporter
 from batuta.engine.retention import Pruner
 from batuta.engine.routes import Route, RoutedCall, end_overdue, routed_run_id
 from batuta.engine.schedules import Scheduler
-from batuta.engine.sealed import park_or_drop, park_unless_early, park_where_it_was
+from batuta.engine.sealed import park_or_drop, park_unless_early, park_where_it_was, why_not_replayed
 from batuta.engine.strays import Strays
 from batuta.engine.timers import Timers
 from batuta.engine.transactions import Transactions
 from batuta.engine.waiters import Waiters
 from batuta.engine.watchdog import Watchdog
-from batuta.errors import InvalidInput, PayloadSealed, StoreError, StoreUnavailable, UnknownRun, WorkflowBroken
+from batuta.errors import StoreError, StoreUnavailable, UnknownRun
 from batuta.failpoints import failpoint
 from batuta.ids import RunId, new_worker_id
 from batuta.journal.entries import Body, Command
@@ -453,8 +453,7 @@ class Session:
         except StopIteration:
             pass
         except Exception as error:  # noqa: BLE001 - whatever it is, this code cannot go on with this run
-            known = isinstance(error, WorkflowBroken | InvalidInput | PayloadSealed)
-            run.park(str(error) if known else f"its replay failed: {error!r}")
+            run.park(why_not_replayed(error))
             return
         else:
             self._hinted.add(run.run_id)  # messages that come meanwhile are not delivered: look for them at the end
