@@ -14,7 +14,9 @@ from batuta.authoring.deadletters import DeadLetter, DeadLetterGroup, Reprocesse
 from batuta.authoring.definitions import Activity, Workflow, activity, workflow
 from batuta.authoring.handle import Batch, Handle
 from batuta.authoring.jobs import Job, JobCall, job
+from batuta.authoring.logcontext import LogContext
 from batuta.authoring.messages import Query, Signal, Update, handlers_done, publish
+from batuta.authoring.middleware import ActivityCall, Middleware, RunCall, Start
 from batuta.authoring.options import ActivityOptions
 from batuta.authoring.patches import deprecate_patch, patched
 from batuta.authoring.queues import Queue, QueueInfo, Rate
@@ -35,6 +37,7 @@ from batuta.errors import (
     ClientError,
     DuplicateTimer,
     Interrupted,
+    InvalidFork,
     InvalidInput,
     InvalidSchedule,
     InvalidToken,
@@ -49,6 +52,7 @@ from batuta.errors import (
     RunCancelled,
     RunClosed,
     RunFailed,
+    RunMoved,
     RunNotCompleted,
     RunOpen,
     RunTerminated,
@@ -72,6 +76,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Activity",
+    "ActivityCall",
     "ActivityCancelled",
     "ActivityError",
     "ActivityFailed",
@@ -91,14 +96,17 @@ __all__ = [
     "DuplicateTimer",
     "Handle",
     "Interrupted",
+    "InvalidFork",
     "InvalidInput",
     "InvalidSchedule",
     "InvalidToken",
     "Job",
     "JobCall",
     "LetterResolved",
+    "LogContext",
     "LostAttempt",
     "MatchesEverything",
+    "Middleware",
     "NonRetryable",
     "NotParked",
     "NotPublished",
@@ -112,9 +120,11 @@ __all__ = [
     "Reprocessed",
     "Retention",
     "Retry",
+    "RunCall",
     "RunCancelled",
     "RunClosed",
     "RunFailed",
+    "RunMoved",
     "RunNotCompleted",
     "RunOpen",
     "RunState",
@@ -124,6 +134,7 @@ __all__ = [
     "ScheduleExists",
     "ScheduleView",
     "Signal",
+    "Start",
     "TokenUsed",
     "Transaction",
     "TransactionEnded",

@@ -11,6 +11,7 @@ from msgspec import Struct
 from batuta.authoring.deadletters import DeadLetter
 from batuta.authoring.definitions import Activity, Workflow
 from batuta.authoring.jobs import Job
+from batuta.authoring.middleware import Middleware
 from batuta.authoring.queues import Queue
 from batuta.authoring.retention import Retention
 from batuta.authoring.schedules import Schedule
@@ -34,6 +35,7 @@ class App(Struct, frozen=True, kw_only=True):
     on_dead_letter: Callable[[DeadLetter], Any] | None = None
     """Called with each dead letter that the worker makes."""
     retention: Sequence[Retention] = ()
+    middleware: Sequence[Middleware] = ()
 
     @classmethod
     def of_module(cls, module: ModuleType) -> App:

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from typing import Any
 
 from batuta.app import App
+from batuta.authoring.middleware import Middleware
 from batuta.client import Batuta
 from batuta.connect import connect
 
@@ -37,14 +39,16 @@ def lifespan(
     namespace: str | None = None,
     migrate: bool = True,
     worker: App | None = None,
+    middleware: Sequence[Middleware] = (),
     **settings: Any,
 ) -> Callable[[Any], AbstractAsyncContextManager[dict[str, Any]]]:
     """What Starlette and FastAPI take as `lifespan=`: the client is open from startup to shutdown.
 
     With `worker`, its workflows and activities run in the application's process, too, with these `settings`; shutdown
-    waits for what is in flight, within the setting `grace`. A database that is away fails the startup.
+    waits for what is in flight, within the setting `grace`. A database that is away fails the startup. `middleware` is
+    around what the client starts and the worker executes.
     """
-    opening = _opening(url, namespace, migrate, worker, settings)
+    opening = _opening(url, namespace, migrate, worker, middleware, settings)
 
     @asynccontextmanager
     async def life(_app: Any) -> AsyncIterator[dict[str, Any]]:
@@ -61,20 +65,27 @@ def wrap(
     namespace: str | None = None,
     migrate: bool = True,
     worker: App | None = None,
+    middleware: Sequence[Middleware] = (),
     **settings: Any,
 ) -> Application:
     """The same around any ASGI application, whether or not it knows the lifespan protocol."""
-    return _Wrapped(app, _opening(url, namespace, migrate, worker, settings))
+    return _Wrapped(app, _opening(url, namespace, migrate, worker, middleware, settings))
 
 
 def _opening(
-    url: str | None, namespace: str | None, migrate: bool, worker: App | None, settings: dict[str, Any]
+    url: str | None,
+    namespace: str | None,
+    migrate: bool,
+    worker: App | None,
+    middleware: Sequence[Middleware],
+    settings: dict[str, Any],
 ) -> Opening:
-    connect(url, namespace=namespace, migrate=migrate)  # a URL that cannot be used is found here
+    make = partial(connect, url, namespace=namespace, migrate=migrate, middleware=middleware)
+    make()  # a URL that cannot be used is found here
 
     @asynccontextmanager
     async def opening() -> AsyncIterator[Batuta]:
-        async with connect(url, namespace=namespace, migrate=migrate) as client:
+        async with make() as client:
             if worker is None:
                 yield client
                 return
@@ -85,6 +96,7 @@ def _opening(
                 queues=worker.queues,
                 schedules=worker.schedules,
                 retention=worker.retention,
+                middleware=worker.middleware,
                 **settings,
             ):
                 yield client

@@ -19,6 +19,7 @@ from batuta.authoring.failures import to_failure
 from batuta.authoring.handle import Batch, Handle
 from batuta.authoring.jobs import Job, JobCall
 from batuta.authoring.letters import start_request
+from batuta.authoring.middleware import Middleware
 from batuta.authoring.names import check_name, check_reason
 from batuta.authoring.operating import AuditPage, AuditReport, OperatingBackend, Selection
 from batuta.authoring.queues import Queue, QueueInfo, limit_changes
@@ -194,7 +195,8 @@ class Batuta:
 
     def _handle(self, ref: RunRef, workflow: Any) -> Handle[Any]:
         code = workflow if isinstance(workflow, Workflow) else None
-        return Handle(self._backend, ref, _result_decoder(workflow), code, self._max_payload)
+        job = workflow if isinstance(workflow, Job) else None
+        return Handle(self._backend, ref, _result_decoder(workflow), code, self._max_payload, job)
 
     async def list(self, /, *, cursor: str | None = None, limit: int = 50, **where: Any) -> RunPage:
         """Runs, newest first. Filters: state or states, workflow (or job: the name), queue, id_prefix, kind ("workflow"
@@ -291,14 +293,16 @@ class Batuta:
         schedules: Sequence[Schedule] = (),
         on_dead_letter: Callable[[DeadLetter], Any] | None = None,
         retention: Sequence[Retention] = (),
+        middleware: Sequence[Middleware] = (),
         **settings: Any,
     ) -> AbstractAsyncContextManager[Any]:
         """A worker for these workflows, activities and jobs (functions, or instances with decorated methods).
 
         `queues` are names, or `Queue(...)` with limits that are set when it starts. `schedules` are made when it starts
         if they are not there, and replaced if they are others; so are the rules of `retention`. `on_dead_letter` is
-        called with each dead letter that this worker makes, after that is durable; a sync function in a thread. It runs
-        while its context is open. `settings` are those of `batuta.settings.Settings`.
+        called with each dead letter that this worker makes, after that is durable; a sync function in a thread.
+        `middleware` is around what it executes, inside of that of `connect`. It runs while its context is open.
+        `settings` are those of `batuta.settings.Settings`.
         """
         return self._backend.worker(
             workflows,
@@ -307,6 +311,7 @@ class Batuta:
             schedules,
             on_dead_letter=on_dead_letter,
             retention=retention,
+            middleware=middleware,
             **settings,
         )
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from urllib.parse import unquote, urlsplit
 
+from batuta.authoring.middleware import Middleware, check_middleware
 from batuta.authoring.names import check_name
 from batuta.client import Batuta
 from batuta.codecs import Compression, Encryption, Keys, PayloadCodec
@@ -25,6 +26,7 @@ def connect(
     namespace: str | None = None,
     migrate: bool = True,
     codec: Codecs = None,
+    middleware: Sequence[Middleware] = (),
     actor: str | None = None,
 ) -> Batuta:
     """A client for the database at `url`: `sqlite:///file.db`, `postgresql://...` or `memory://`.
@@ -34,10 +36,11 @@ def connect(
     `codec`: what payloads go through on their way into the database, one or several in their order, such as
     `[Compression(), Encryption(keys)]` of `batuta.codecs`. Without it, BATUTA_COMPRESS and BATUTA_KEYS (or
     BATUTA_KEYS_FILE) say so; `[]` is none whatever they say.
+    `middleware` is around what this client starts, and what its workers execute.
     `actor` is who acts with this client, for the audit log; without it BATUTA_ACTOR, else the user and host of this
     process.
     """
-    from batuta.engine.native import NativeBackend  # here: `batuta --help` has no use for an engine
+    from batuta.engine.outgoing import backend_for  # here: `batuta --help` has no use for an engine
 
     store = store_for(url, namespace=namespace, codec=codec)
 
@@ -46,7 +49,7 @@ def connect(
             await store.migrate()
         await store.open()
 
-    backend = NativeBackend(store, actor=actor)
+    backend = backend_for(store, None, check_middleware(middleware), actor)
 
     async def closing() -> None:
         backend.close()

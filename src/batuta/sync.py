@@ -20,10 +20,13 @@ from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast, overload
 
 from batuta import client as aio
+from batuta.authoring.deadletters import DeadLetter
+from batuta.authoring.deadletters import Letters as AsyncLetters
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.handle import Handle as AsyncHandle
 from batuta.authoring.jobs import Job, JobCall
 from batuta.authoring.messages import Query, Signal, Update
+from batuta.authoring.middleware import Middleware
 from batuta.authoring.operating import Selection as AsyncSelection
 from batuta.authoring.queues import Queue
 from batuta.authoring.retention import Retention
@@ -48,14 +51,24 @@ def connect(
     namespace: str | None = None,
     migrate: bool = True,
     codec: Codecs = None,
+    middleware: Sequence[Middleware] = (),
     actor: str | None = None,
 ) -> Client:
     """A blocking client for the database at `url`, which is read as `batuta.connect` reads it.
 
     It connects when it is first used, or when its context is entered, and closes at the end of its context or of the
-    interpreter. Raises InvalidURL, MissingExtra.
+    interpreter. `middleware` is called in the thread of its event loop, with the context of the caller. Raises
+    InvalidURL, MissingExtra.
     """
-    make = partial(connect_async, url, namespace=namespace, migrate=migrate, codec=codec, actor=actor)
+    make = partial(
+        connect_async,
+        url,
+        namespace=namespace,
+        migrate=migrate,
+        codec=codec,
+        middleware=middleware,
+        actor=actor,
+    )
     make()  # a URL that cannot be used is found here
     place = url or os.environ.get("BATUTA_DATABASE_URL") or ""
     return Client(make, survives_fork=not place.startswith("memory:"))
@@ -189,6 +202,11 @@ class Client:
         return Schedules(self)
 
     @property
+    def letters(self) -> Letters:
+        """Dead letters: listed, grouped, reprocessed, discarded."""
+        return Letters(self)
+
+    @property
     def retention(self) -> Retentions:
         """How long closed runs are kept."""
         return Retentions(self)
@@ -201,6 +219,7 @@ class Client:
         jobs: Sequence[object] = (),
         queues: Sequence[str | Queue] = ("default",),
         schedules: Sequence[Schedule] = (),
+        on_dead_letter: Callable[[DeadLetter], Any] | None = None,
         retention: Sequence[Retention] = (),
         **settings: Any,
     ) -> AbstractContextManager[None]:
@@ -212,6 +231,7 @@ class Client:
             jobs=jobs,
             queues=queues,
             schedules=schedules,
+            on_dead_letter=on_dead_letter,
             retention=retention,
             **settings,
         )
@@ -278,6 +298,23 @@ class Schedules:
 
     def _ask(self, work: Callable[[AsyncSchedules], Coroutine[Any, Any, T]]) -> T:
         return self._client._ask(lambda client: work(client.schedules))
+
+
+class Letters:
+    """The dead letters of a namespace, for blocking code: `client.letters`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    list = blocking(AsyncLetters.list)
+    groups = blocking(AsyncLetters.groups)
+    count = blocking(AsyncLetters.count)
+    get = blocking(AsyncLetters.get)
+    reprocess = blocking(AsyncLetters.reprocess)
+    discard = blocking(AsyncLetters.discard)
+
+    def _ask(self, work: Callable[[AsyncLetters], Coroutine[Any, Any, T]]) -> T:
+        return self._client._ask(lambda client: work(client.letters))
 
 
 class Selection:
@@ -365,6 +402,12 @@ class Handle(Generic[R]):
     resume = blocking(AsyncHandle.resume)
     retry = blocking(AsyncHandle.retry)
     delete = blocking(AsyncHandle.delete)
+    reset = blocking(AsyncHandle.reset)
+
+    def fork(self, id: str, **options: Any) -> Handle[R]:
+        """Begin another run with what this one has done up to an entry; options as for the async handle."""
+        return Handle(self._home, self._ask(lambda handle: handle.fork(id, **options)))
+
     terminate = blocking(AsyncHandle.terminate)
     describe = blocking(AsyncHandle.describe)
     attempts = blocking(AsyncHandle.attempts)

@@ -8,7 +8,7 @@ from tests.architecture.source import Import, imports, modules
 
 FOUNDATION = ("errors", "clock", "ids", "serde", "settings", "telemetry", "failpoints")
 ROOMS = ("engine", "stores", "resilience", "cache", "bus", "backends", "flows")
-FRONT = ("app", "asgi", "check", "connect", "client", "sync", "verify")
+FRONT = ("app", "asgi", "check", "connect", "client", "otel", "sync", "verify")
 
 RANK = (
     dict.fromkeys(FOUNDATION, 0)
@@ -26,7 +26,7 @@ FORBIDDEN = frozenset(
     {("engine", "stores"), ("stores", "engine"), ("server", "engine"), ("server", "stores")},
 )
 MAY_IMPORT_LATE = frozenset({"connect", "cli", "testing"})
-OPTIONAL = frozenset({"asyncpg", "cryptography", "pydantic", "uvloop"})
+OPTIONAL = frozenset({"asyncpg", "cryptography", "opentelemetry", "pydantic", "uvloop"})
 
 ALL = imports()
 OURS = [found for found in ALL if found.module.split(".")[0] == "batuta"]
@@ -76,8 +76,8 @@ def test_only_optional_dependencies_are_imported_inside_functions() -> None:
 
 def test_optional_dependencies_are_never_imported_by_merely_importing_batuta() -> None:
     # Whole modules that exist only for an optional dependency may import it at their top: they are
-    # themselves imported late, by connect.
-    owners = ("batuta.stores.postgres", "batuta.backends", "batuta.testing")
+    # themselves imported late, by connect, or by the user alone.
+    owners = ("batuta.stores.postgres", "batuta.backends", "batuta.otel", "batuta.testing")
     wrong = [
         str(found)
         for found in ALL

@@ -22,7 +22,7 @@ def due(*keys: str, priority: int = 0, begun: bool = False) -> list[flow.Due[str
 
 
 def level(runs: list[flow.Due[str]], hand: flow.Hand) -> flow.Level[str]:
-    keys = sorted({run.flow_key for run in runs if run.flow_key})
+    keys = sorted({run.flow_key for run in runs})
 
     def in_turn(last: str) -> Iterator[str]:
         return iter([key for key in keys if key > last] + [key for key in keys if key <= last])
@@ -62,9 +62,37 @@ def test_two_keys_have_the_same_share_of_claims_of_one() -> None:
 
 def test_many_keys_have_their_turns_after_the_one_that_came_last() -> None:
     hand, runs = flow.Hand(), due(*["z"] * 100, "a", "b", "c", "d", "e", "f")
-    assert taken(runs, 6, hand) == {"z": 3, "a": 1, "b": 1, "c": 1}
+    assert taken(runs, 4, hand) == {"z": 1, "a": 1, "b": 1, "c": 1}
     assert hand.key == "c"
-    assert taken(runs, 6, hand) == {"z": 3, "d": 1, "e": 1, "f": 1}
+    assert taken(runs, 4, hand) == {"z": 1, "d": 1, "e": 1, "f": 1}
+
+
+def test_a_key_that_had_many_of_late_waits_for_those_that_had_none() -> None:
+    hand = flow.Hand()
+    assert taken(due(*["a"] * 100), 40, hand) == {"a": 40}
+    assert taken(due(*["a"] * 100, *["b"] * 50), 40, hand) == {"a": 10, "b": 30}
+    assert taken(due(*["a"] * 100, *["b"] * 50), 40, hand) == {"a": 10, "b": 30}
+    assert taken(due(*["a"] * 100, *["b"] * 50), 40, hand) == {"a": 20, "b": 20}
+
+
+def test_a_key_is_not_ahead_for_ever() -> None:
+    hand = flow.Hand()
+    for _ in range(100):
+        taken(due(*["a"] * 100), 100, hand)
+    assert 0 < hand.had["a"] <= flow.MOST_HAD
+
+
+def test_of_many_keys_those_that_have_most_are_remembered() -> None:
+    hand = flow.Hand()
+    for number in range(1_000):
+        hand.count(f"{number}")
+        hand.count("a")
+        assert len(hand.had) <= flow.MOST_REMEMBERED
+    assert max(hand.had, key=lambda key: hand.had[key]) == "a"
+
+
+def test_what_has_no_key_takes_its_turn_as_one_key() -> None:
+    assert taken(due(*[""] * 50, *["a"] * 50), 20) == {"": 10, "a": 10}
 
 
 def test_what_has_begun_comes_although_a_rate_is_used_up() -> None:

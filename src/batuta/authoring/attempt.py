@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextvars import ContextVar
 from datetime import datetime
@@ -40,6 +40,10 @@ class ActivityInfo(Struct, frozen=True, kw_only=True):
     last_details: str | None = None
     """JSON of the last heartbeat's details."""
     is_lost: Callable[[], bool]
+    trace: str = ""
+    """The W3C `traceparent` that its run was started with."""
+    headers: Mapping[str, str] = {}
+    """What its run was started with besides its arguments."""
 
     @property
     def token(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Coroutine, MutableMapping
+from collections.abc import Callable, Coroutine, Mapping, MutableMapping
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from random import Random
@@ -44,6 +44,10 @@ class RunInfo(Struct, frozen=True):
     """For logs and metrics alone: code that behaves otherwise in replay is not deterministic."""
     attempt: int = 1
     """Counts the tries of a run that is retried."""
+    trace: str = ""
+    """The W3C `traceparent` of whoever started it."""
+    headers: Mapping[str, str] = {}
+    """What it was started with besides its arguments, for middleware."""
     continue_hint: bool = False
     """It is time to `continue_as_new`: the journal has 10,000 entries (or what the workflow says), or the run is a day
     old."""
@@ -143,6 +147,12 @@ async def call(name: str, *arguments: Any, result: Any = None, options: Activity
     return await runtime.call_activity(name, None, decoder, arguments, options or ActivityOptions())
 
 
+def trace_ids(trace: str) -> dict[str, str]:
+    """What of a `traceparent` belongs in a log record."""
+    parts = trace.split("-")
+    return {"trace_id": parts[1], "span_id": parts[2]} if len(parts) == 4 else {}
+
+
 class WorkflowLogger(logging.LoggerAdapter[logging.Logger]):
     """Log lines of workflow code: they go out when their turn is durable, and never in replay."""
 
@@ -154,7 +164,7 @@ class WorkflowLogger(logging.LoggerAdapter[logging.Logger]):
         if runtime is None:
             super().log(level, msg, *args, **kwargs)
         elif self.isEnabledFor(level) and not (info := runtime.info()).replaying:
-            where = {"run_id": str(info.run_id), "run": info.id, "workflow": info.workflow}
+            where = {"run_id": str(info.run_id), "run": info.id, "workflow": info.workflow} | trace_ids(info.trace)
             extra = where | (kwargs.pop("extra", None) or {})
             try:
                 record = self._record(level, msg, args, extra, **kwargs)

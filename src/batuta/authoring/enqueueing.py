@@ -49,6 +49,7 @@ class JobRequest(Struct, kw_only=True):
     debounce_limit: float | None = None
     tags: dict[str, str] = {}
     memo: Any = None
+    headers: dict[str, str] = {}
     overrides: JobOverrides = JobOverrides()
 
 
@@ -134,7 +135,9 @@ def _check_options(options: dict[str, Any]) -> None:
             f"(arguments of the job are given by position, or with its .call(...))"
         )
     start = {
-        name: options[name] for name in ("delay", "priority", "queue", "tags", "retry") if options.get(name) is not None
+        name: options[name]
+        for name in ("delay", "priority", "queue", "tags", "retry", "headers")
+        if options.get(name) is not None
     }
     check_start_options(start)
     ActivityOptions().merged({name: options[name] for name in _OVERRIDES if options.get(name) is not None})

@@ -15,6 +15,7 @@ from batuta.serde import encode
 LARGEST_MEMO = 16 * 1024
 _LONGEST_ID = 500
 _HIGHEST_PRIORITY = 32_000
+_MOST_HEADERS, _LONGEST_HEADER = 4_096, 100
 
 
 def check_id(id: object) -> str:
@@ -58,6 +59,7 @@ def check_start_options(options: Mapping[str, Any]) -> None:
     if retry is not None and not isinstance(retry, Retry):
         raise InvalidInput(f"retry={retry!r} must be a Retry(...)")
     check_tags(options.get("tags") or {})
+    check_headers(options.get("headers") or {})
 
 
 def check_tags(tags: object) -> Mapping[str, str]:
@@ -67,3 +69,23 @@ def check_tags(tags: object) -> Mapping[str, str]:
     if any("\x00" in text for pair in tags.items() for text in pair):
         raise InvalidInput(f"tags={tags!r} hold a NUL character: no store can find such a tag")
     return tags
+
+
+def check_headers(headers: object) -> Mapping[str, str]:
+    """Raises InvalidInput."""
+    if not isinstance(headers, Mapping):
+        raise InvalidInput(f"headers={headers!r} must map strings to strings")
+    size = longest = 0
+    for name, text in headers.items():
+        if not isinstance(name, str) or not isinstance(text, str) or not name:
+            raise InvalidInput(f"headers={headers!r} must map strings to strings")
+        if "\x00" in name or "\x00" in text:
+            raise InvalidInput(f"header {name!r} holds a NUL character: no store can keep that")
+        size += len(name) + len(text)
+        longest = max(longest, len(name))
+    if size > _MOST_HEADERS or longest > _LONGEST_HEADER:
+        raise InvalidInput(
+            f"headers of {size:,} characters ({', '.join(sorted(headers)[:5])}) are too much: they go with everything "
+            f"that the run calls; {_MOST_HEADERS:,} in all, {_LONGEST_HEADER} for a name"
+        )
+    return headers

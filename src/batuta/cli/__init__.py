@@ -13,7 +13,7 @@ Exit codes:
   1  the run did not complete or refuses what was asked of it, or check, verify, replay or backup
      found something
   2  the command or its input is wrong
-  3  there is no such run, queue or schedule
+  3  there is no such run, queue, schedule or dead letter
   4  the database cannot be used (away, full, or of another version)"""
 
 COMMANDS = {
@@ -23,6 +23,7 @@ COMMANDS = {
     "check": ("batuta.cli.check:check", "Check workflow code: rules, shapes, and journals of a database."),
     "demo": ("batuta.cli.demo.command:demo", "Kill a worker in the middle of an order and watch another finish it."),
     "jobs": ("batuta.cli.jobs:jobs", "Enqueue, list, show, cancel and retry jobs."),
+    "letters": ("batuta.cli.letters:letters", "List, group, show, reprocess and discard dead letters."),
     "migrate": ("batuta.cli.migrate:migrate", "Create the tables, or bring them up to date."),
     "prune": ("batuta.cli.retention:prune", "Delete now what the rules of retention no longer keep."),
     "queues": ("batuta.cli.queues:queues", "List, show, limit, pause and resume queues."),

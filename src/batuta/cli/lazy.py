@@ -14,6 +14,7 @@ from batuta.errors import (
     InvalidInput,
     NothingMatches,
     StoreError,
+    UnknownLetter,
     UnknownQueue,
     UnknownRun,
     UnknownSchedule,
@@ -29,7 +30,7 @@ AS_JSON = "batuta.json"
 def exit_code(error: BatutaError) -> int:
     """The exit code that an error ends a command with."""
     match error:
-        case UnknownRun() | UnknownQueue() | UnknownSchedule() | NothingMatches():
+        case UnknownRun() | UnknownQueue() | UnknownSchedule() | UnknownLetter() | NothingMatches():
             return NOT_FOUND
         case StoreError():
             return NO_DATABASE

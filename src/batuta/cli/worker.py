@@ -64,6 +64,7 @@ async def _work(
             schedules=app.schedules,
             on_dead_letter=app.on_dead_letter,
             retention=app.retention,
+            middleware=app.middleware,
         )
         asked = _stop_signals()
         await worker.start()

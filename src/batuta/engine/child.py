@@ -53,6 +53,8 @@ class Request(Struct, kw_only=True):
     namespace: str
     ref: AttemptRef
     last_details: str | None
+    trace: str = ""
+    headers: dict[str, str] = {}
 
 
 class ChildAttempt:
@@ -75,6 +77,8 @@ class ChildAttempt:
             ref=asked.ref,
             last_details=self._details,
             is_lost=bool,  # never: a process whose attempt is lost is killed
+            trace=asked.trace,
+            headers=asked.headers,
         )
 
     def heartbeat(self, details: Any) -> None:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from batuta.authoring.enqueueing import JobOverrides, JobRequest
 from batuta.authoring.jobs import job_code
 from batuta.clock import SECOND
+from batuta.engine.headers import put_headers
 from batuta.engine.rows import expiry, small
 from batuta.ids import new_run_id, seed_of
 from batuta.journal.entries import Body, StartInfo
@@ -27,6 +28,8 @@ def job_run(request: JobRequest, now: int = 0) -> NewRun:
     overrides = request.overrides
     told = _NOTHING if overrides == _AS_DEFINED else Raw(_encoder.encode(overrides))
     start = StartInfo(request.job, seed_of(run_id), key_base, options=told)
+    if request.headers:
+        put_headers(start, request.headers)
     new = NewRun(
         run_id=run_id,
         id=request.id if request.id is not None else key_base,

@@ -38,6 +38,7 @@ from batuta.serde import encode
 from batuta.settings import Settings
 
 if TYPE_CHECKING:
+    from batuta.engine.around import Within
     from batuta.engine.jobs import CallRun
     from batuta.engine.live import LiveRun
     from batuta.engine.transactions import Transactions
@@ -72,7 +73,9 @@ class Executor:
         self.beats = Heartbeats(clock, may_act, settings.max_payload)
         self.outside = Outside(self)
         self._deadlines = Deadlines(clock, self._in_flight, self.beats, self._overdue)
-        self._may_act = may_act
+        self.may_act, self.permission = may_act, permission
+        self.within: Within | None = None
+        """Middleware, for what does not go through the runner."""
         self._runner = Runner(may_act, permission, self._end_well, self._end)
         self.transactions: Transactions
 
@@ -273,15 +276,15 @@ class Executor:
             self._end(call, error)
             return
         place = activity.place
-        if place is Place.LOOP:
+        if place is Place.LOOP or (self.within is not None and place is not Place.STORE):
             self._runner.begin(call, args, kwargs)
         elif place is Place.THREAD:
-            call.task = self._loop.run_in_executor(self.thread_pool(), in_thread, call, self._may_act, args, kwargs)
+            call.task = self._loop.run_in_executor(self.thread_pool(), in_thread, call, self.may_act, args, kwargs)
             call.task.add_done_callback(lambda done: self._thread_ended(call, done))
         elif place is Place.STORE:
             self.transactions.begin(call, args, kwargs)
         else:
-            call.task = self._process_pool().start(self._loop, call, self._settings.max_payload)
+            call.task = self.in_process(call)
             call.task.add_done_callback(lambda done: self._thread_ended(call, done))
         if self._deadlines.ticking is None:
             self._deadlines.begin()
@@ -300,8 +303,28 @@ class Executor:
 
     def _process_pool(self) -> Processes:
         if self._processes is None:
-            self._processes = Processes(self._settings.processes, self.beats, self._may_act)
+            self._processes = Processes(self._settings.processes, self.beats, self.may_act)
         return self._processes
+
+    # -- middleware
+
+    def surround(self, activities: Mapping[str, Activity[..., Any]], within: Within) -> None:
+        """The same activities, with middleware around them, that call `in_thread` and `in_process` themselves."""
+        self._activities, self.within = activities, within
+
+    def in_thread(
+        self,
+        call: Call,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        context: contextvars.Context,
+    ) -> asyncio.Future[Any]:
+        """The attempt's own code, with what the middleware has set in its context."""
+        return self._loop.run_in_executor(self.thread_pool(), in_thread, call, self.may_act, args, kwargs, fn, context)
+
+    def in_process(self, call: Call) -> asyncio.Future[Any]:
+        return self._process_pool().start(self._loop, call, self._settings.max_payload)
 
     # -- ending
 

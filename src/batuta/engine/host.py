@@ -9,7 +9,7 @@ from batuta.engine.alerts import Alerts
 from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.waiters import Waiters
 from batuta.ids import RunId
-from batuta.journal.entries import Command
+from batuta.journal.entries import Command, StartInfo
 from batuta.journal.records import Message
 from batuta.journal.store import Store
 from batuta.settings import Settings
@@ -33,6 +33,11 @@ class Host(Protocol):
     waiters: Waiters
     store: Store
     letters: Alerts
+
+    @property
+    def begins(self) -> Callable[[LiveRun, StartInfo], None] | None:
+        """Middleware that wants to know of a run's first turn before it is made."""
+        ...
 
     def submit(self, run: LiveRun) -> None:
         """The run's change is to be written."""

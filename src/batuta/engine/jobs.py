@@ -24,8 +24,9 @@ from batuta.authoring.jobs import Job, job_code
 from batuta.authoring.options import ActivityOptions
 from batuta.clock import SECOND
 from batuta.engine.calls import SHORT_WAIT, Call, fatal
+from batuta.engine.identity import RunIdentity
 from batuta.engine.live import PYTHON, Effect, LiveRun
-from batuta.engine.machine import Machine, PendingActivity, RunIdentity
+from batuta.engine.machine import Machine, PendingActivity
 from batuta.engine.replay import Replay
 from batuta.engine.routes import RoutedCall
 from batuta.engine.waiting import next_wake, only_waits
@@ -236,6 +237,7 @@ class EarlyRun(CallRun):
         """Written, but not given to the machine: which is only asked when there is an answer."""
         self._failed = self._said = self.change = None
         self.head = self.durable = -1
+        self.created_at = row.created_at
         self.calls = {}
         self.effects = []
 
@@ -258,6 +260,14 @@ class EarlyRun(CallRun):
             self.machine.start = cast(StartInfo, self._start.start)
         self.seen.add(self._message.message_id)
 
+    @property
+    def named(self) -> tuple[str, str]:
+        return self.row.id, self.row.queue
+
+    @property
+    def started_with(self) -> StartInfo:
+        return cast(StartInfo, cast(Body, self._start).start)
+
     # -- beginning
 
     @property
@@ -271,6 +281,8 @@ class EarlyRun(CallRun):
         body = self._start = _body_decoder.decode(message.body)
         start = cast(StartInfo, body.start)
         start.fingerprint, start.python, start.max_payload = workflow.fingerprint, PYTHON, host.settings.max_payload
+        if host.begins is not None:
+            host.begins(self, start)
         body.message_id = message.message_id
         at = self._began_at = host.clock.latest()
         data = bytes(cast(Raw, body.value))
@@ -392,6 +404,7 @@ _LEAN = (
     "batched",
     "calls",
     "change",
+    "created_at",
     "durable",
     "effects",
     "head",

@@ -22,11 +22,12 @@ from batuta.engine.completion import Completion
 from batuta.engine.effects import add_effects
 from batuta.engine.held import Holding, reopen
 from batuta.engine.host import Host
+from batuta.engine.identity import RunIdentity
 from batuta.engine.letters import add_letter, letter_of
 from batuta.engine.logs import emit
-from batuta.engine.machine import Machine, RunIdentity
+from batuta.engine.machine import Machine
 from batuta.engine.outside import answered_early
-from batuta.engine.reading import Redo, accepts, as_input, redo, tell_answers, to_begin_with
+from batuta.engine.reading import Redo, accepts, as_input, is_bygone, redo, tell_answers, to_begin_with
 from batuta.engine.relations import parent_message, send_again, store_answers
 from batuta.engine.replay import Replay
 from batuta.engine.routes import due_checks
@@ -34,9 +35,10 @@ from batuta.engine.waiting import is_at_work, is_owed, next_wake, only_waits, pi
 from batuta.errors import InvalidInput, OutcomeUnknown, WorkflowBroken
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
-from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, encode_entry
+from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, encode_entry
 from batuta.journal.records import Attempt, Change, Message, MessageKind, Move, NewRun, Refusal
 from batuta.journal.states import CLOSED, RunState
+from batuta.telemetry import RunFacts
 
 if TYPE_CHECKING:
     from batuta.engine.executor import Executor
@@ -66,9 +68,9 @@ class LiveRun:
     """As a CallRun says."""
 
     __slots__ = tuple(
-        "_again _crc _held_up _host _kept alarm backlog calls change completion deadline durable effects epoch "
-        "head holding identity lacking last leaving machine parent patient pausing reading ready run_id seen starting "
-        "workflow".split()
+        "_again _crc _held_up _host _kept alarm backlog calls change completion created_at deadline durable effects "
+        "epoch head holding identity lacking last leaving machine parent patient pausing reading ready run_id seen "
+        "starting told workflow".split()
     )
 
     def __init__(self, host: Host, workflow: Workflow[..., Any], identity: RunIdentity, epoch: int) -> None:
@@ -79,6 +81,8 @@ class LiveRun:
         self.epoch = epoch
         self.head = self.durable = -1
         self.deadline: int | None = None
+        self.created_at = 0  # known of one that was claimed
+        self.told: RunFacts | None = None  # what events say of it, once there was one
         self.parent: tuple[RunId, int] | None = None
         """Its run id, and the command that began this run."""
         self.machine = Machine(workflow, identity)
@@ -114,6 +118,15 @@ class LiveRun:
         return self._host.executor
 
     @property
+    def named(self) -> tuple[str, str]:
+        """Its id and its queue."""
+        return self.identity.id, self.identity.queue
+
+    @property
+    def started_with(self) -> StartInfo:
+        return self.machine.start
+
+    @property
     def draining(self) -> bool:
         """Whether nothing new is to begin: its worker stops, or it is held."""
         return self._host.draining or self.pausing is not None
@@ -145,6 +158,8 @@ class LiveRun:
             body.start.fingerprint = self.workflow.fingerprint
             body.start.python = PYTHON
             body.start.max_payload = self._host.settings.max_payload
+            if self._host.begins is not None:
+                self._host.begins(self, body.start)
 
     def restore(self, entries: Sequence[Entry]) -> Replay:
         """A replay of these entries; run it, then `resume`."""
@@ -198,6 +213,9 @@ class LiveRun:
             self.hand_back_when_draining()
 
     def _read(self, message: Message) -> None:
+        if self.machine.past is not None and is_bygone(message, self.machine.past.at):
+            self.consume(message.message_id)
+            return
         if message.kind is MessageKind.TERMINATE:
             self._end(EntryKind.TERMINATED, RunState.TERMINATED, message.name, message.message_id)
             return

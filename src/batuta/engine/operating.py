@@ -30,7 +30,7 @@ _PAGE = 1_000
 class Operating:
     """Implements `authoring.operating.OperatingBackend` on a store."""
 
-    def __init__(self, store: Store, actor: Actor, retry: Callable[[RunRef], Awaitable[None]]) -> None:
+    def __init__(self, store: Store, actor: Actor, retry: Callable[[RunRef, str], Awaitable[object]]) -> None:
         self._store, self._actor, self._retry = store, actor, retry
 
     # -- one run
@@ -93,16 +93,16 @@ class Operating:
                 gone = set(await _known(lambda: store.delete_runs(run_ids, act)))
                 return sum(run_id in gone for run_id in run_ids)
             case _:
-                return await self._retry_all(runs, refused)
+                return await self._retry_all(runs, act.reason, refused)
 
-    async def _retry_all(self, runs: Sequence[Run], refused: Counter[str]) -> int:
+    async def _retry_all(self, runs: Sequence[Run], reason: str, refused: Counter[str]) -> int:
         """Each by itself: how depends on its journal."""
         places = asyncio.Semaphore(_AT_ONCE)
 
         async def retry(run: Run) -> bool:
             async with places:
                 try:
-                    await self._retry(RunRef(run.id, run.run_id))
+                    await self._retry(RunRef(run.id, run.run_id), reason)
                 except StoreError:
                     raise
                 except BatutaError as error:

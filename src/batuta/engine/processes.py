@@ -186,6 +186,8 @@ def _request(call: Call, limit: int) -> Request:
         namespace=info.namespace,
         ref=info.ref,
         last_details=info.last_details,
+        trace=info.trace,
+        headers=dict(info.headers),
     )
 
 

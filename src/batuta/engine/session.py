@@ -16,29 +16,31 @@ from batuta import failpoints
 from batuta.authoring.definitions import Activity, Workflow
 from batuta.clock import SECOND, Clock
 from batuta.engine.alerts import Alerts
+from batuta.engine.around import Around
 from batuta.engine.committer import Committer
 from batuta.engine.completion import Completion
 from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.executor import Executor
 from batuta.engine.generators import turns
+from batuta.engine.identity import RunIdentity
 from batuta.engine.intake import Intake
 from batuta.engine.jobs import CallRun, EarlyRun, JobWorkflow, may_begin_early
 from batuta.engine.lease import Lease
 from batuta.engine.live import LiveRun
-from batuta.engine.machine import RunIdentity
 from batuta.engine.pausing import hold_unread, news, pause_of
 from batuta.engine.poller import Poller
 from batuta.engine.replay import Replay
+from batuta.engine.reporter import Reporter
 from batuta.engine.retention import Pruner
 from batuta.engine.routes import Route, RoutedCall, end_overdue, routed_run_id
 from batuta.engine.schedules import Scheduler
-from batuta.engine.sealed import park_or_drop, park_unless_early, park_where_it_was
+from batuta.engine.sealed import park_or_drop, park_unless_early, park_where_it_was, why_not_replayed
 from batuta.engine.strays import Strays
 from batuta.engine.timers import Timers
 from batuta.engine.transactions import Transactions
 from batuta.engine.waiters import Waiters
 from batuta.engine.watchdog import Watchdog
-from batuta.errors import InvalidInput, PayloadSealed, StoreError, StoreUnavailable, UnknownRun, WorkflowBroken
+from batuta.errors import StoreError, StoreUnavailable, UnknownRun
 from batuta.failpoints import failpoint
 from batuta.ids import RunId, new_worker_id
 from batuta.journal.entries import Body, Command
@@ -71,6 +73,7 @@ class Session:
         on_lost: Callable[[str], None],
         waiters: Waiters,
         letters: Alerts,
+        around: Around | None = None,
     ) -> None:
         self.store, self.workflows, self.settings = store, workflows, settings
         self.clock = DatabaseClock(clock)
@@ -93,6 +96,11 @@ class Session:
         self._timers = Timers(self.clock)
         self.executor = Executor(activities, self.clock, settings, self.may_act, self.permission)
         self._committer = Committer(store, self.info.worker_id, settings, self.may_act, self._lost)
+        self.begins = None if around is None or not around.begin else around.begins
+        self.reporter = Reporter(() if around is None else around.ears, self)
+        if around is not None:
+            around.put_around(self.executor, activities)
+            self._committer.report_to(self.reporter)
         # A live run calls them in every turn: without a call of our own in between.
         self.submit, self.arm, self.disarm = self._committer.submit, self._timers.arm, self._timers.disarm
         self.is_writing = self._committer.is_writing
@@ -153,6 +161,7 @@ class Session:
         self._scheduler.start()
         self._pruner.start()
         await self._poller.start()
+        self.reporter.started()
 
     async def close(self, grace: float) -> None:
         """Hand back what is idle at once, wait for activities in flight, then leave."""
@@ -174,6 +183,7 @@ class Session:
             await self.store.retire(self.info.worker_id)
         except StoreError as error:
             log.warning("could not sign off, others will notice when the lease is over: %s", error)
+        self.reporter.stopped()
 
     def hurry(self) -> None:
         """A stop is under way: do not wait any longer for activities in flight."""
@@ -232,6 +242,7 @@ class Session:
         if not self._over:
             log.error("worker %s drops everything and registers anew: %s", self.info.worker_id, why)
             self.abandon()
+            self.reporter.lost(why)
             self._on_lost(why)
 
     @property
@@ -410,7 +421,7 @@ class Session:
             here.drop()
         identity = RunIdentity(row.run_id, row.id, row.queue, self.store.namespace, row.chain_id)
         run = self._live(self.workflows[row.code or row.name], identity, row.epoch)
-        run.deadline = row.deadline
+        run.deadline, run.created_at = row.deadline, row.created_at
         if row.parent_run_id is not None and row.kind is not RunKind.JOB:
             run.parent = (row.parent_run_id, row.parent_seq)
         if row.run_id not in self.runs:
@@ -442,8 +453,7 @@ class Session:
         except StopIteration:
             pass
         except Exception as error:  # noqa: BLE001 - whatever it is, this code cannot go on with this run
-            known = isinstance(error, WorkflowBroken | InvalidInput | PayloadSealed)
-            run.park(str(error) if known else f"its replay failed: {error!r}")
+            run.park(why_not_replayed(error))
             return
         else:
             self._hinted.add(run.run_id)  # messages that come meanwhile are not delivered: look for them at the end

@@ -12,15 +12,26 @@ from batuta.authoring.attempt import current_activity
 from batuta.engine.calls import Call
 
 
-def in_thread(call: Call, may_act: Callable[[], bool], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run an attempt, in the thread that calls this. It waits until effects may go out."""
+def in_thread(
+    call: Call,
+    may_act: Callable[[], bool],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    fn: Callable[..., Any] | None = None,
+    context: contextvars.Context | None = None,
+) -> Any:
+    """Run an attempt, in the thread that calls this. It waits until effects may go out.
+
+    `fn` and `context` are given where there is middleware around it.
+    """
     while not may_act():
         if call.over:
             raise asyncio.CancelledError
         time.sleep(0.05)
-    context = contextvars.Context()
-    context.run(current_activity.set, call)
+    if context is None:
+        context = contextvars.Context()
+        context.run(current_activity.set, call)
     try:
-        return context.run(call.activity.fn, *args, **kwargs)
+        return context.run(fn or call.activity.fn, *args, **kwargs)
     except StopIteration as error:  # no future takes it: the attempt would never come to an end
         raise RuntimeError(f"activity {call.pending.name!r} raised StopIteration") from error

@@ -14,6 +14,7 @@ from batuta.authoring.queues import Queue
 from batuta.authoring.retention import Retention
 from batuta.clock import Clock
 from batuta.engine.alerts import Alerts, Hook
+from batuta.engine.around import Around, around_runs
 from batuta.engine.collector import tune_collector
 from batuta.engine.committer import STORE_FAILED
 from batuta.engine.jobs import job_workflows
@@ -48,12 +49,15 @@ class Worker:
         plans: Mapping[str, Plan],
         on_dead_letter: Hook | None = None,
         retention: Sequence[Retention] = (),
+        around: Around | None = None,
     ) -> None:
         self.letters = Alerts(on_dead_letter)
-        self._plans = plans
+        self._plans, self._around = plans, around
         self._retention = declared_retention(retention)
         self._activities = _activities_by_name(activities)
-        self.code = by_code(workflows) | routed_calls(self._activities) | job_workflows(self._activities)
+        self.code = (
+            around_runs(by_code(workflows), around) | routed_calls(self._activities) | job_workflows(self._activities)
+        )
         if isinstance(queues, str) or not queues:
             raise InvalidInput(f"queues={queues!r} must be a list of queue names, such as ['default']")
         self._declared = declared_queues(queues)
@@ -132,6 +136,7 @@ class Worker:
             self._lost,
             self._waiters,
             self.letters,
+            self._around,
         )
 
     def _lost(self, why: str) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, count
+from itertools import chain
 from typing import Generic, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from batuta.journal.queues import QueueLimits, Rate
 
@@ -132,15 +132,33 @@ class Due(Struct, Generic[T], gc=False):
     suspect: bool
 
 
+LAP = 4
+"""Of so many runs one is the longest due. The others are those of flow keys in turn."""
+MOST_HAD = 256
+"""How far a flow key can be ahead of others: so many of theirs come before its next turn."""
+MOST_REMEMBERED = 32
+"""Flow keys of which is known how much they have had. Only those ahead of others matter, and they are few."""
+
+
 class Hand(Struct):
     """Where a queue's turn stands at one priority."""
 
     key: str = ""
     """The flow key that had its turn last."""
-    in_turn: bool = False
-    """Whether the next run is that of a flow key in turn, and not the longest due."""
-    longest: str = ""
-    """The flow key of the one that came last because it was the longest due."""
+    step: int = 0
+    """How much of the lap is over: at 0 the longest due is next."""
+    had: dict[str, int] = field(default_factory=dict)
+    """How many runs of each flow key were taken of late."""
+
+    def count(self, key: str) -> None:
+        """A run of the flow key was taken. What was long ago counts less and less."""
+        had = self.had.get(key, 0) + 1
+        if had == 1 and len(self.had) >= MOST_REMEMBERED:
+            self.had = {other: had - 1 for other, had in self.had.items() if had > 1}
+            return
+        self.had[key] = had
+        if had > MOST_HAD:
+            self.had = {other: had // 2 for other, had in self.had.items() if had > 1}
 
 
 class Level(Struct, Generic[T]):
@@ -149,7 +167,8 @@ class Level(Struct, Generic[T]):
     ordered: Iterator[Due[T]]
     """By wake_at."""
     keys: Callable[[str], Iterator[str]]
-    """Its flow keys with something due, in turn, from behind the one that is given; each once."""
+    """Its flow keys with something due, in turn, from behind the one that is given; each once. What has no key is as a
+    key of its own, before all others."""
     of_key: Callable[[str], Iterator[Due[T]]]
     """Of a flow key, by wake_at."""
     begun: Iterator[Due[T]]
@@ -213,10 +232,9 @@ class Line(Generic[T]):
         due = pick.due
         if pick.in_turn:
             pick.hand.key = due.flow_key
-        else:
-            pick.hand.longest = due.flow_key
         self._given[due.flow_key] += 1
-        pick.hand.in_turn = not pick.in_turn
+        pick.hand.count(due.flow_key)
+        pick.hand.step = (pick.hand.step + 1) % LAP
         if self.allowance is not None:
             self.allowance.take(due.flow_key, due.first)
         if due.suspect:
@@ -232,21 +250,19 @@ class Line(Generic[T]):
                 return
 
     def _level(self, level: Level[T]) -> Iterator[Pick[T]]:
-        """By turns the longest due and that of the flow key that has had the fewest.
+        """The longest due, then some of those flow keys that have had the fewest, and again.
 
         Who comes by its key stands where the longest due does: what waits for long in other queues does not push in.
         """
         first = next(level.ordered, None)
         if first is None:
             return
-        self._given.clear()
-        if level.hand.in_turn:  # where claims are small, the one before counts too
-            self._given[level.hand.longest] += 1
+        self._given = Counter(level.hand.had)
         ordered = self._in_order(chain([first], level.ordered), level.begun)
         by_key = self._in_turn(level)
         place = first.wake_at
         while True:
-            in_turn = level.hand.in_turn
+            in_turn = level.hand.step > 0
             due = next(by_key if in_turn else ordered, None)
             if due is None:
                 in_turn = not in_turn
@@ -273,14 +289,15 @@ class Line(Generic[T]):
         return self.allowance is not None and (self.allowance.is_full or self.allowance.is_worn)
 
     def _in_turn(self, level: Level[T]) -> Iterator[Due[T]]:
-        """One run of each flow key, and again; those that have had more than others leave their turn out.
+        """One run of each flow key, and again; those that have had more than others, of late too, leave their turn out.
 
         A key that a limit holds back is left out: those of its runs that have begun come in order, if at all.
         """
         streams: Iterator[tuple[str, Iterator[Due[T]]]] = (
             (key, level.of_key(key)) for key in self._giving(level.keys(level.hand.key))
         )
-        for number in count():
+        number = 0
+        while True:
             going: list[tuple[str, Iterator[Due[T]]]] = []
             for key, stream in streams:
                 if self._given[key] > number:
@@ -295,6 +312,7 @@ class Line(Generic[T]):
             if not going:
                 return
             streams = iter(going)
+            number = max(number + 1, min(self._given[key] for key, _ in going))
 
     def _giving(self, keys: Iterator[str]) -> Iterator[str]:
         for key in keys:

@@ -285,12 +285,15 @@ def forked_at(fork: Fork) -> int:
     return fork.keep if fork.at is None else fork.at
 
 
-def fork_start(fork: Fork, source: Run, policy: ParentPolicy) -> NewRun:
+def fork_start(fork: Fork, source: Run, policy: ParentPolicy, parent: RunId | None = None) -> NewRun:
     """The new run, as a start. The source is as it was before."""
     new = follower(source, policy, source.flow_key, fork.new)
+    new.memo = source.memo if fork.memo is None else fork.memo
     if fork.id:
         new.id, new.chain_id = fork.id, None
-    if fork.id or fork.close is None:
+    if parent is not None:
+        new.parent_run_id = parent
+    elif fork.id or fork.close is None:
         new.parent_run_id, new.parent_seq, new.parent_policy = None, 0, ParentPolicy.CANCEL
     return new
 

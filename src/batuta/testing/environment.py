@@ -15,11 +15,12 @@ from batuta.app import App
 from batuta.authoring.definitions import Workflow, by_code
 from batuta.authoring.handle import Batch, Handle
 from batuta.authoring.jobs import Job, JobCall
+from batuta.authoring.middleware import Middleware
 from batuta.authoring.queues import Queue
 from batuta.authoring.schedules import Schedule, Schedules
 from batuta.client import Batuta
 from batuta.clock import Clock, SystemClock
-from batuta.engine.native import NativeBackend
+from batuta.engine.outgoing import backend_for
 from batuta.engine.worker import Worker
 from batuta.errors import InvalidInput
 from batuta.journal.store import Store
@@ -44,7 +45,7 @@ class Environment:
                 assert await handle.result() == "shipped"
 
     `activities` and `jobs` may hold doubles beside what they stand in for. `store` is "memory", or "sqlite" for a file
-    that is gone at the end. Other keywords are settings of the worker.
+    that is gone at the end. `middleware` is that of a client. Other keywords are settings of the worker.
     On an ordinary event loop everything works too, only that a month takes a month.
     """
 
@@ -57,13 +58,14 @@ class Environment:
         queues: Sequence[str | Queue] = ("default",),
         schedules: Sequence[Schedule] = (),
         store: StoreName = "memory",
+        middleware: Sequence[Middleware] = (),
         **settings: Any,
     ) -> None:
         if store not in ("memory", "sqlite"):
             raise InvalidInput(f"store={store!r} is none that an environment can have: 'memory' or 'sqlite'")
         self._workflows, self._activities, self._queues = list(workflows), [*activities, *jobs], queues
         self._schedules = list(schedules)
-        self._settings = settings
+        self._settings, self._middleware = settings, middleware
         self._kind = store
         self._open = AsyncExitStack()
         self.store: Store
@@ -83,6 +85,7 @@ class Environment:
             schedules=app.schedules,
             retention=app.retention,
             store=store,
+            middleware=app.middleware,
             **settings,
         )
 
@@ -90,7 +93,7 @@ class Environment:
         loop = asyncio.get_running_loop()
         self._clock: Clock = loop.clock if isinstance(loop, VirtualLoop) else SystemClock()
         self.store = await self._made_store(virtual=isinstance(loop, VirtualLoop))
-        self._backend = NativeBackend(self.store, self._clock)
+        self._backend = backend_for(self.store, self._clock, self._middleware)
         self.client = Batuta(self._backend, self.store.open, self.store.close)
         await self.client.__aenter__()
         try:

@@ -129,6 +129,8 @@ async def check_that_sleepers_cost_a_claim_nothing(store: PostgresStore, session
         [],
         [],
         [],
+        [],
+        None,
     )
     assert await session.fetch(store._sql["claim"], *values) == []
     assert await _blocks_read(session) - read < 200

@@ -178,8 +178,7 @@ def _levels(room: Room, queue: str, due: list[flow.Due[Row]]) -> Iterator[flow.L
         level = list(group)
         by_key: dict[str, list[flow.Due[Row]]] = defaultdict(list)
         for each in level:
-            if each.flow_key:
-                by_key[each.flow_key].append(each)
+            by_key[each.flow_key].append(each)
         hand = room.hands.setdefault((queue, priority), flow.Hand())
         begun = filter(_has_begun, level)
         yield flow.Level(iter(level), partial(_from, sorted(by_key)), partial(_of, by_key), begun, hand)

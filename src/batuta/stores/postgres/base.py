@@ -6,12 +6,15 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 from batuta.clock import SECOND
 from batuta.journal.records import Hint
+from batuta.stores.flow import Hand
 from batuta.stores.listeners import Listeners
 from batuta.stores.postgres import schema
 from batuta.stores.postgres.address import Address, parse_address
+from batuta.stores.postgres.floors import Floors
 from batuta.stores.postgres.hints import Announcer, Ear, Ticker, channel_of
 from batuta.stores.postgres.session import Hook, Pool, Session, Shift
 from batuta.stores.queries import load_queries
@@ -63,8 +66,10 @@ class Base:
         """Names the database; read when a caller's own transaction must be known to be one of it."""
         self._held = False
         """The last claim left something because of a limit: a run that leaves makes room."""
-        self._turns: dict[tuple[str, int], tuple[str, str | None]] = {}
+        self._hands: dict[tuple[str, int], Hand] = {}
         """Where the turns of flow keys stand, by queue and priority: see the SQL about queues."""
+        self._floors = Floors()
+        self._look_again: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
         self._pool.open()
@@ -80,6 +85,8 @@ class Base:
 
     async def close(self) -> None:
         self._is_open = False
+        if self._look_again is not None:
+            self._look_again.cancel()
         await self._announcer.close()
         self._listeners.unbind()
         await self._ear.close()
@@ -113,11 +120,11 @@ class Base:
         *,
         patience: float | None = None,
         hook: Hook | None = None,
-        settings: Mapping[str, str] | None = None,
+        **more: Any,
     ) -> Session:
         address = address or self.address
         patience = patience or address.statement_timeout + 10.0  # the server's word comes first
-        return Session(address, self._shift, self._sql["shift"], patience=patience, hook=hook, settings=settings)
+        return Session(address, self._shift, self._sql["shift"], patience=patience, hook=hook, **more)
 
     def _lose_reply(self, verb: str) -> None:
         if self.faults is not None:

@@ -219,8 +219,8 @@ FROM batuta.workers w WHERE w.namespace = $1 ORDER BY w.worker_id;
 SELECT batuta.retire($1, $2) AS freed;
 
 -- claim --
-SELECT (c.run).*, c.held, c.again_at, c.turn_queue, c.turn_rank, c.turn_key, c.longest
-FROM batuta.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) c;
+SELECT (c.run).*, c.held, c.again_at, c.turn_queue, c.turn_rank, c.turn_key, c.step, c.floor_at
+FROM batuta.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) c;
 
 -- due_at --
 SELECT batuta.next_due($1, $2, $3, $4, $5) AS due_at;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
 from asyncpg import Record
@@ -10,13 +11,15 @@ from msgspec import json
 from batuta.errors import UnknownRun
 from batuta.ids import RunId
 from batuta.journal.records import Claim, Hint, Message, Run, Tape, WorkerInfo
+from batuta.stores.flow import Hand
 from batuta.stores.postgres.base import Base
 from batuta.stores.postgres.batch import as_columns
+from batuta.stores.postgres.floors import Floor
 from batuta.stores.postgres.rows import attempt_of, fill_journals, message_of, run_of, standard
 from batuta.stores.postgres.session import Session
 from batuta.stores.postgres.texts import ids_text
 
-MOST_TURNS = 1_000
+MOST_HANDS = 1_000
 """Queues and priorities whose turns are remembered. Forgetting them costs some fairness, once."""
 
 
@@ -44,7 +47,9 @@ class Work(Base):
 
     async def claim(self, worker: WorkerInfo, limit: int, room: Mapping[str, int] | None = None) -> Claim:
         names, rooms = (list(room), list(room.values())) if room else (None, None)
-        turns = [each for each in self._turns.items() if each[0][0] in worker.queues] if self._turns else []
+        hands = [each for each in self._hands.items() if each[0][0] in worker.queues] if self._hands else []
+        turns = [(*place, hand.key, hand.step, json.encode(hand.had).decode()) for place, hand in hands]
+        floors = self._floors.for_claim(worker.code)
         async with self._pool.session() as session:
             rows = await session.write(
                 self._sql["claim"],
@@ -56,24 +61,47 @@ class Work(Base):
                 limit,
                 names,
                 rooms,
-                *as_columns([(*place, *turn) for place, turn in turns], 4),
+                *as_columns(turns, 5),
+                floors,
                 replied=self._claimed,
             )
-            claim = Claim()
-            runs = [run_of(row) for row in rows if row["run_id"] is not None or self._note(row, claim)]
+            claim, risen = Claim(), list[Floor]()
+            runs = [run_of(row) for row in rows if row["run_id"] is not None or self._note(row, claim, risen)]
+            self._floors.claimed(worker.code, risen, whole=floors is None)
+            for run in runs if self._hands else ():
+                if (hand := self._hands.get((run.queue, run.priority))) is not None:
+                    hand.count(run.flow_key)
             claim.tapes = await self._tapes(session, runs)
         self._held = claim.held
+        if floors is not None and len(runs) < limit:
+            self._look_again_in(self._floors.seconds_left)
         return claim
 
-    def _note(self, row: Record, claim: Claim) -> bool:
-        """What a row says that holds no run: where a queue's turns stand, or that limits held something back."""
+    def _look_again_in(self, seconds: float) -> None:
+        """Nobody hints again at what a look did not find because it did not begin at the very beginning."""
+        if self._look_again is not None:
+            self._look_again.cancel()
+        self._look_again = asyncio.get_running_loop().call_later(seconds, self._listeners.tell, Hint(due=True))
+
+    def _note(self, row: Record, claim: Claim, risen: list[Floor]) -> bool:
+        """What a row says that holds no run: that limits held something back, where the next look may begin, or where
+        a queue's turns stand."""
         if row["turn_queue"] is None:
             claim.held, claim.again_at = True, row["again_at"]
+        elif row["floor_at"] is not None:
+            risen.append((row["turn_queue"], row["turn_rank"], row["floor_at"]))
         else:
-            if len(self._turns) >= MOST_TURNS:
-                self._turns.clear()
-            self._turns[row["turn_queue"], row["turn_rank"]] = (row["turn_key"], row["longest"])
+            hand = self._hand(row["turn_queue"], row["turn_rank"])
+            hand.key, hand.step = row["turn_key"], row["step"]
         return False
+
+    def _hand(self, queue: str, priority: int) -> Hand:
+        place = queue, priority
+        if place not in self._hands:
+            if len(self._hands) >= MOST_HANDS:
+                self._hands.clear()
+            self._hands[place] = Hand()
+        return self._hands[place]
 
     def _claimed(self) -> None:
         self._lose_reply("claim")

@@ -30,7 +30,8 @@ def look(
         earliest = _plain_due_at(connection, namespace, worker, suspects)
         return Claim() if earliest is None or earliest > now else None
     turns = Turns(connection, namespace, worker, queues, now, suspects=suspects)
-    rows, held, again_at = turns.choose(1, room, {place: replace(hand) for place, hand in hands.items()})
+    copies = {place: replace(hand, had=hand.had.copy()) for place, hand in hands.items()}
+    rows, held, again_at = turns.choose(1, room, copies)
     return None if rows else Claim([], held, again_at)
 
 

@@ -187,9 +187,13 @@ class _Level:
     def keys(self, last: str) -> Iterator[str]:
         """The flow keys in turn, behind the last one and then from the first; so many, and the next claim goes on."""
         visits = 0
-        for after in (last, "") if last else ("",):
-            for key, wake_at in self.keys_from(after, MOST_VISITS - visits):
-                if not after and last and key > last:
+        for after in (last, None):
+            if after is None:
+                yield ""
+                if not last:
+                    return
+            for key, wake_at in self.keys_from(after or "", MOST_VISITS - visits):
+                if after is None and key > last:
                     return
                 visits += 1
                 if wake_at <= self._until:
@@ -203,6 +207,9 @@ class _Level:
 
     def of_key(self, key: str) -> Iterator[flow.Due[int]]:
         """What is due of a flow key, by wake_at."""
+        if not key:
+            yield from self.stream("due_in_order")
+            return
         begin, size = 0, 1
         while True:
             values = self._values | {"flow_key": key, "limit": size, "offset": begin}

@@ -11,7 +11,7 @@ from batuta.testing.conformance.queues import finish, keys_of, start_some
 
 
 class FairnessConformance:
-    """Half of what is taken goes to the flow keys in turn."""
+    """Of four that are taken one has waited for longest. The others are of the flow keys that have had the fewest."""
 
     async def test_a_key_with_few_runs_is_not_kept_waiting(self, store: Store) -> None:
         worker = await live_worker(store)
@@ -37,13 +37,41 @@ class FairnessConformance:
             await finish(store, worker, tape)
         assert keys_of(taken)["second"] >= 3
 
-    async def test_half_goes_to_those_who_have_waited_for_longest(self, store: Store) -> None:
+    async def test_one_of_four_has_waited_for_longest(self, store: Store) -> None:
         worker = await live_worker(store)
         await start_some(store, 100, "old")
         await start_some(store, 10, *(f"new {number}" for number in range(10)))
-        taken = keys_of(await claimed(store, worker, 20))
-        assert taken["old"] >= 10
-        assert len(taken) >= 9
+        for _ in range(3):
+            taken = keys_of(await claimed(store, worker, 20))
+            assert taken["old"] >= 5
+            assert len(taken) >= 9
+
+    async def test_a_key_that_has_had_nothing_of_late_comes_before_one_that_has(self, store: Store) -> None:
+        worker = await live_worker(store)
+        await start_some(store, 300, "many")
+        assert keys_of(await claimed(store, worker, 100)) == {"many": 100}
+        await start_some(store, 50, "few")
+        assert keys_of(await claimed(store, worker, 20)) == {"many": 5, "few": 15}
+        assert keys_of(await claimed(store, worker, 40)) == {"many": 10, "few": 30}
+        assert keys_of(await claimed(store, worker, 20)) == {"many": 15, "few": 5}
+
+    async def test_keys_are_even_again_when_each_has_had_its_share(self, store: Store) -> None:
+        worker = await live_worker(store)
+        await start_some(store, 100, "first")
+        assert keys_of(await claimed(store, worker, 12)) == {"first": 12}
+        await start_some(store, 100, "second")
+        assert keys_of(await claimed(store, worker, 20)) == {"first": 5, "second": 15}
+        for _ in range(3):
+            taken = keys_of(await claimed(store, worker, 20))
+            assert abs(taken["first"] - taken["second"]) <= 2
+
+    async def test_a_limited_queue_remembers_who_had_many(self, store: Store) -> None:
+        worker = await live_worker(store)
+        await store.limit_queue("default", QueueLimits(concurrency=200, key_concurrency=150))
+        await start_some(store, 100, "many")
+        assert keys_of(await claimed(store, worker, 60)) == {"many": 60}
+        await start_some(store, 50, "few")
+        assert keys_of(await claimed(store, worker, 20)) == {"many": 5, "few": 15}
 
     async def test_the_keys_take_turns_from_claim_to_claim(self, store: Store) -> None:
         worker = await live_worker(store)

@@ -4,9 +4,9 @@
 -- takes from a queue with limits holds its row locked from before it counts: the row comes first, then runs, which are
 -- never waited for. Owned runs are counted as they are, so that nothing can drift.
 --
--- What is due and has a flow key is taken by turns: one that has been due for longest, then one of the next key that has
--- had the fewest. Where the turn stands is the caller's to remember, per queue and priority: `turn_key` had the last turn;
--- `longest` is null, or the key of the run that came last because it had been due for longest: the next is in turn then.
+-- What is due and has a flow key is taken by turns: one that has been due for longest, then three of the keys that have had
+-- the fewest. Where the turn stands is the caller's to remember, per queue and priority: `turn_key` had the last turn;
+-- `step` is how much of the lap of four is over; `had` says how many of each key were taken of late.
 
 -- All that runs a query is plpgsql: its plan is kept, where that of a function in SQL is made anew by each call.
 
@@ -42,6 +42,31 @@ BEGIN
             ORDER BY r.priority DESC LIMIT 1
         ) p);
 END
+$$;
+
+-- The same for a look that begins at `floors`: priorities that have one are taken for waiting.
+CREATE FUNCTION batuta.next_priority_from(ns text, queue_names text[], under bigint, floors jsonb)
+RETURNS integer LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (
+        SELECT max(coalesce(p.priority, f.priority))
+        FROM unnest(queue_names) AS q(name)
+        CROSS JOIN LATERAL (
+            SELECT max(k.rank::integer) AS priority FROM jsonb_object_keys(floors -> q.name) AS k(rank)
+            WHERE k.rank::bigint < under
+        ) f
+        LEFT JOIN LATERAL (
+            SELECT r.priority FROM batuta.runs r
+            WHERE r.namespace = ns AND r.queue = q.name AND r.priority < under AND r.wake_at IS NOT NULL
+              AND r.priority > coalesce(f.priority, -2147483649)
+            ORDER BY r.priority DESC LIMIT 1
+        ) p ON true);
+END
+$$;
+
+-- Where a look at a queue and priority begins.
+CREATE FUNCTION batuta.floor_of(floors jsonb, queue_name text, rank bigint) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+    SELECT coalesce((floors -> queue_name ->> rank::text)::bigint, '-9223372036854775808')
 $$;
 
 -- The earliest wake_at of a queue at one priority.
@@ -152,51 +177,73 @@ BEGIN
 END
 $$;
 
--- Flow keys that are waiting in a queue at one priority, each once, from behind one of them: up to `many`.
-CREATE FUNCTION batuta.next_keys(ns text, queue_name text, rank bigint, behind text, many integer)
-RETURNS text[] LANGUAGE plpgsql AS $$
+-- Flow keys that are waiting in a queue at one priority, each once, from behind one of them: up to `many`, and when the
+-- first of each is due. What has no key is as a key of its own, before all others.
+CREATE FUNCTION batuta.next_keys(
+    ns text, queue_name text, rank bigint, behind text, many integer, OUT keys text[], OUT due_at bigint[]
+) LANGUAGE plpgsql AS $$
 DECLARE
-    keys text[] := '{}';
+    others record;
     start text;
 BEGIN
-    FOREACH start IN ARRAY ARRAY[behind, ''] LOOP
-        keys := keys || ARRAY(
-            WITH RECURSIVE turn AS (
-                SELECT start COLLATE "C" AS flow_key, 0 AS n
-                UNION ALL
-                SELECT (SELECT r.flow_key FROM batuta.runs r
-                        WHERE r.namespace = ns AND r.queue = queue_name AND r.priority = rank
-                          AND r.flow_key > t.flow_key AND r.wake_at IS NOT NULL
-                        ORDER BY r.flow_key LIMIT 1), t.n + 1
-                FROM turn t
-                WHERE t.flow_key IS NOT NULL AND t.n < many - cardinality(keys)
-                  AND (start = behind OR t.flow_key < behind)
-            )
-            SELECT t.flow_key FROM turn t
-            WHERE t.n > 0 AND t.flow_key IS NOT NULL AND (start = behind OR t.flow_key <= behind) ORDER BY t.n);
-        EXIT WHEN behind = '' OR cardinality(keys) >= many;
+    keys := '{}';
+    due_at := '{}';
+    FOREACH start IN ARRAY ARRAY[behind, NULL] LOOP
+        EXIT WHEN cardinality(keys) >= many;
+        IF start IS NULL THEN
+            SELECT r.wake_at INTO others FROM batuta.runs r
+            WHERE r.namespace = ns AND r.queue = queue_name AND r.priority = rank AND r.flow_key = ''
+              AND r.wake_at IS NOT NULL
+            ORDER BY r.wake_at LIMIT 1;
+            IF FOUND THEN
+                keys := array_append(keys, '');
+                due_at := array_append(due_at, others.wake_at);
+            END IF;
+            EXIT WHEN behind = '';
+            start := '';
+        END IF;
+        WITH RECURSIVE turn AS (
+            SELECT start COLLATE "C" AS flow_key, NULL::bigint AS wake_at, 0 AS n
+            UNION ALL
+            SELECT k.flow_key, k.wake_at, t.n + 1
+            FROM turn t
+            CROSS JOIN LATERAL (
+                SELECT r.flow_key, r.wake_at FROM batuta.runs r
+                WHERE r.namespace = ns AND r.queue = queue_name AND r.priority = rank
+                  AND r.flow_key > t.flow_key AND r.wake_at IS NOT NULL
+                ORDER BY r.flow_key, r.wake_at LIMIT 1
+            ) k
+            WHERE t.n < many - cardinality(keys) AND (start = behind OR t.flow_key < behind)
+        )
+        SELECT array_agg(t.flow_key ORDER BY t.n) AS keys, array_agg(t.wake_at ORDER BY t.n) AS due_at INTO others
+        FROM turn t WHERE t.n > 0 AND (start = behind OR t.flow_key <= behind);
+        keys := keys || others.keys;
+        due_at := due_at || others.due_at;
     END LOOP;
-    RETURN keys;
 END
 $$;
 
--- The longest due of queues whose runs have no flow key, up to `most`, and of each queue up to its cap.
+-- The longest due of queues whose runs have no flow key, up to `most`, and of each queue up to its cap. `first_at` is the
+-- wake_at of the first of them.
 CREATE FUNCTION batuta.take_plain(
     ns text, names text[], caps integer[], rank bigint, moment bigint, most integer, codes text[], fingerprints text[],
-    suspect uuid
-) RETURNS uuid[] LANGUAGE plpgsql AS $$
+    suspect uuid, floors jsonb, OUT ids uuid[], OUT first_at bigint
+) LANGUAGE plpgsql AS $$
 BEGIN
-    RETURN ARRAY(
-        SELECT p.run_id
+    SELECT coalesce(array_agg(t.run_id), '{}'), min(t.wake_at) INTO ids, first_at
+    FROM (
+        SELECT p.run_id, p.wake_at
         FROM unnest(names, caps) AS q(name, cap)
         CROSS JOIN LATERAL (
             SELECT r.run_id, r.wake_at FROM batuta.runs r
             WHERE r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.flow_key = '' AND r.wake_at <= moment
+              AND r.wake_at >= batuta.floor_of(floors, q.name, rank)
               AND batuta.may_take(r.code, r.failed_code, codes, fingerprints)
               AND (NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head) OR r.run_id = suspect)
             ORDER BY r.wake_at LIMIT least(most, q.cap) FOR NO KEY UPDATE SKIP LOCKED
         ) p
-        ORDER BY p.wake_at, p.run_id LIMIT most);
+        ORDER BY p.wake_at, p.run_id LIMIT most
+    ) t;
 END
 $$;
 
@@ -230,40 +277,58 @@ BEGIN
 END
 $$;
 
+-- Of so many that are taken, how many come in turn.
+CREATE FUNCTION batuta.in_turn(most integer, step integer) RETURNS integer LANGUAGE sql IMMUTABLE AS $$
+    SELECT most - (most + step + 3) / 4 + (step + 3) / 4
+$$;
+
+-- How much each key may have in all, when those that have had the fewest are given `most` more.
+CREATE FUNCTION batuta.fill_to(had bigint[], most integer) RETURNS bigint LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN (
+        SELECT min((most + w.had + w.several - 1) / w.several)
+        FROM (
+            SELECT (sum(h.had) OVER least_first)::bigint AS had, row_number() OVER least_first AS several
+            FROM unnest(had) AS h(had) WINDOW least_first AS (ORDER BY h.had ROWS UNBOUNDED PRECEDING)
+        ) w);
+END
+$$;
+
 -- Take from a queue without limits in which runs with flow keys are due.
 CREATE FUNCTION batuta.take_in_turn(
     ns text, queue_name text, rank bigint, moment bigint, most integer, codes text[], fingerprints text[], suspect uuid,
-    INOUT turn_key text, INOUT longest text, OUT taken uuid[]
+    had jsonb, INOUT turn_key text, INOUT step integer, OUT taken uuid[]
 ) LANGUAGE plpgsql AS $$
 DECLARE
-    by_turn integer := (most + (longest IS NOT NULL)::integer) / 2;
-    before text := longest;
-    keys text[];
+    by_turn integer := batuta.in_turn(most, step);
+    turns record;
+    had_before bigint[];
+    level bigint;
     got record;
 BEGIN
     SELECT * INTO got
     FROM batuta.take_by_time(ns, queue_name, rank, moment, most - by_turn, codes, fingerprints, suspect, '{}');
     taken := got.ids;
-    longest := coalesce(got.keys[cardinality(got.keys)], longest);
     IF by_turn > 0 AND cardinality(taken) = most - by_turn THEN
-        keys := batuta.next_keys(ns, queue_name, rank, turn_key, most + 1);
+        SELECT * INTO turns FROM batuta.next_keys(ns, queue_name, rank, turn_key, most + 1);
         -- What was taken by time counts as turns of its keys.
+        had_before := ARRAY(
+            SELECT CASE WHEN k.due_at > moment THEN 1::bigint << 40
+                        ELSE coalesce((had ->> k.key)::bigint, 0) + cardinality(array_positions(got.keys, k.key)) END
+            FROM unnest(turns.keys, turns.due_at) WITH ORDINALITY AS k(key, due_at, n) ORDER BY k.n);
+        level := batuta.fill_to(had_before, by_turn);
         SELECT array_agg(c.run_id ORDER BY c.nth, c.n) AS ids, (array_agg(c.key ORDER BY c.nth DESC, c.n DESC))[1] AS last
         INTO got
         FROM (
-            SELECT p.run_id, k.key, k.n, had.several + row_number() OVER (PARTITION BY k.n ORDER BY p.wake_at) AS nth
-            FROM unnest(keys) WITH ORDINALITY AS k(key, n)
-            CROSS JOIN LATERAL (
-                SELECT count(*) AS several FROM unnest(got.keys || before) AS h(key) WHERE h.key = k.key) had
+            SELECT p.run_id, k.key, k.n, k.had + row_number() OVER (PARTITION BY k.n ORDER BY p.wake_at) AS nth
+            FROM unnest(turns.keys, had_before) WITH ORDINALITY AS k(key, had, n)
             CROSS JOIN LATERAL (
                 SELECT r.run_id, r.wake_at FROM batuta.runs r
                 WHERE r.namespace = ns AND r.queue = queue_name AND r.priority = rank AND r.flow_key = k.key
                   AND r.wake_at <= moment AND r.run_id <> ALL (taken)
                   AND batuta.may_take(r.code, r.failed_code, codes, fingerprints)
                   AND (NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head) OR r.run_id = suspect)
-                ORDER BY r.wake_at
-                LIMIT greatest((most + cardinality(keys) - 1) / cardinality(keys) - had.several, 0)
-                FOR NO KEY UPDATE SKIP LOCKED
+                ORDER BY r.wake_at LIMIT greatest(level - k.had, 0) FOR NO KEY UPDATE SKIP LOCKED
             ) p
             ORDER BY nth, k.n LIMIT by_turn
         ) c;
@@ -275,7 +340,7 @@ BEGIN
             taken := taken || got.ids;
         END IF;
     END IF;
-    longest := CASE WHEN (before IS NOT NULL) <> (cardinality(taken) % 2 = 1) THEN coalesce(longest, '') END;
+    step := (step + cardinality(taken)) % 4;
 END
 $$;
 
@@ -284,13 +349,17 @@ $$;
 -- any). late: keys whose rate left some out.
 CREATE FUNCTION batuta.choose(
     ns text, q batuta.queues, rank bigint, moment bigint, codes text[], fingerprints text[], suspect uuid,
-    many integer, keys text[], busy jsonb, room integer, fresh integer, turn_key text, longest text,
-    OUT ids uuid[], OUT flow_keys text[], OUT firsts boolean[], OUT last_turn text, OUT last_old text, OUT late text[]
+    many integer, keys text[], due_at bigint[], busy jsonb, room integer, fresh integer, had jsonb, turn_key text, step integer,
+    OUT ids uuid[], OUT flow_keys text[], OUT firsts boolean[], OUT last_turn text, OUT late text[]
 ) LANGUAGE plpgsql AS $$
 DECLARE
     wanted integer := least(room, fresh);
-    by_turn integer := (wanted + (longest IS NOT NULL)::integer) / 2;
-    share integer := (room + cardinality(keys) - 1) / greatest(cardinality(keys), 1);
+    by_turn integer := batuta.in_turn(wanted, step);
+    had_before bigint[] := ARRAY(
+        SELECT CASE WHEN k.due_at > moment OR q.key_concurrency <= (busy ->> k.key)::integer THEN 1::bigint << 40
+                    ELSE coalesce((had ->> k.key)::bigint, 0) END
+        FROM unnest(keys, due_at) WITH ORDINALITY AS k(key, due_at, n) ORDER BY k.n);
+    level bigint := batuta.fill_to(had_before, room);
 BEGIN
     WITH peek AS MATERIALIZED (
         SELECT * FROM (
@@ -319,7 +388,7 @@ BEGIN
         ) begun
         UNION
         SELECT p.*
-        FROM unnest(keys) AS k(key)
+        FROM unnest(keys, had_before) AS k(key, had)
         CROSS JOIN LATERAL (
             SELECT r.run_id, r.flow_key, r.wake_at, r.epoch = 0 FROM batuta.runs r
             WHERE r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.flow_key = k.key
@@ -327,7 +396,7 @@ BEGIN
               AND batuta.may_take(r.code, r.failed_code, codes, fingerprints)
               AND (NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head) OR r.run_id = suspect)
             ORDER BY r.wake_at
-            LIMIT greatest(least(share, q.key_concurrency - coalesce((busy ->> k.key)::integer, 0)), 0)
+            LIMIT greatest(least(level - k.had, q.key_concurrency - coalesce((busy ->> k.key)::integer, 0)), 0)
         ) p
     ), rates AS MATERIALIZED (
         -- As rate_left, which would cost several times as much.
@@ -344,15 +413,14 @@ BEGIN
         SELECT c.*, row_number() OVER (PARTITION BY c.flow_key ORDER BY c.wake_at, c.run_id) AS nth
         FROM counted c WHERE NOT c.first OR c.timely
     ), aged AS (
-        SELECT f.*, f.nth + coalesce((f.flow_key = longest)::integer, 0) AS lap,
-               dense_rank() OVER (ORDER BY f.flow_key = '', f.flow_key <= turn_key, f.flow_key) AS place,
+        SELECT f.*, f.nth + coalesce((had ->> f.flow_key)::bigint, 0) AS lap,
+               dense_rank() OVER (ORDER BY f.flow_key <= turn_key, f.flow_key) AS place,
                row_number() OVER (ORDER BY f.wake_at, f.run_id) <= wanted - by_turn AS old
         FROM fitting f
         WHERE f.flow_key = '' OR q.key_concurrency IS NULL
            OR f.nth <= q.key_concurrency - coalesce((busy ->> f.flow_key)::integer, 0)
     ), turned AS (
-        SELECT a.*, NOT a.old AND a.flow_key <> '' AND by_turn >= row_number() OVER (
-            PARTITION BY a.old OR a.flow_key = '' ORDER BY a.lap, a.place) AS turn
+        SELECT a.*, NOT a.old AND by_turn >= row_number() OVER (PARTITION BY a.old ORDER BY a.lap, a.place) AS turn
         FROM aged a
     ), numbered AS (
         SELECT t.*, row_number() OVER (ORDER BY NOT t.old, NOT t.turn, CASE WHEN t.turn THEN t.lap END,
@@ -367,9 +435,8 @@ BEGIN
     )
     SELECT array_agg(c.run_id ORDER BY c.n), array_agg(c.flow_key ORDER BY c.n), array_agg(c.first ORDER BY c.n),
            (array_agg(c.flow_key ORDER BY c.n DESC) FILTER (WHERE c.turn))[1],
-           (array_agg(c.flow_key ORDER BY c.n DESC) FILTER (WHERE NOT c.turn))[1],
            (SELECT array_agg(DISTINCT c.flow_key) FROM counted c WHERE c.first AND NOT c.timely)
-    INTO ids, flow_keys, firsts, last_turn, last_old, late
+    INTO ids, flow_keys, firsts, last_turn, late
     FROM chosen c;
 END
 $$;
@@ -378,7 +445,7 @@ $$;
 -- allows the next of that.
 CREATE FUNCTION batuta.take_limited(
     ns text, queue_name text, rank bigint, moment bigint, most integer, codes text[], fingerprints text[], suspect uuid,
-    INOUT turn_key text, INOUT longest text, OUT taken uuid[], OUT held boolean, OUT again_at bigint
+    had jsonb, INOUT turn_key text, INOUT step integer, OUT taken uuid[], OUT held boolean, OUT again_at bigint
 ) LANGUAGE plpgsql AS $$
 DECLARE
     visits CONSTANT integer := 1000;
@@ -388,7 +455,7 @@ DECLARE
     room integer;
     fresh integer;
     many integer;
-    keys text[] := '{}';
+    turns record;
 BEGIN
     SELECT * INTO q FROM batuta.queues k WHERE k.namespace = ns AND k.name = queue_name;
     SELECT * INTO owned FROM batuta.count_owned(ns, queue_name);
@@ -400,11 +467,11 @@ BEGIN
     IF room > 0 THEN
         -- Further when most keys can give nothing.
         FOREACH many IN ARRAY ARRAY[least(room + 32, visits), visits] LOOP
-            keys := batuta.next_keys(ns, queue_name, rank, turn_key, many);
+            SELECT * INTO turns FROM batuta.next_keys(ns, queue_name, rank, turn_key, many);
             SELECT * INTO got FROM batuta.choose(
-                ns, q, rank, moment, codes, fingerprints, suspect, room + 32, keys, owned.by_key, room, fresh, turn_key,
-                longest);
-            EXIT WHEN cardinality(got.ids) >= least(room, fresh) OR cardinality(keys) < many;
+                ns, q, rank, moment, codes, fingerprints, suspect, room + 32, turns.keys, turns.due_at, owned.by_key, room,
+                fresh, had, turn_key, step);
+            EXIT WHEN cardinality(got.ids) >= least(room, fresh) OR cardinality(turns.keys) < many;
         END LOOP;
         WITH locked AS MATERIALIZED (
             SELECT c.run_id, c.flow_key, c.first, c.n
@@ -414,7 +481,7 @@ BEGIN
                 WHERE r.run_id = c.run_id AND r.wake_at <= moment FOR NO KEY UPDATE SKIP LOCKED
             ) r
         )
-        SELECT coalesce(array_agg(l.run_id ORDER BY l.n), '{}') AS ids, got.last_turn, got.last_old, got.late,
+        SELECT coalesce(array_agg(l.run_id ORDER BY l.n), '{}') AS ids, got.last_turn, got.late,
                array_agg(l.flow_key) FILTER (WHERE l.first) AS begins
         INTO got FROM locked l;
         taken := got.ids;
@@ -422,9 +489,9 @@ BEGIN
             PERFORM batuta.note_begun(ns, q, got.begins, moment);
             PERFORM batuta.forget_begun(ns, moment, 2 * cardinality(got.begins));
         END IF;
-        longest := CASE WHEN (longest IS NOT NULL) <> (cardinality(taken) % 2 = 1)
-                        THEN coalesce(got.last_old, longest, '') END;
-        turn_key := coalesce(got.last_turn, CASE WHEN cardinality(taken) = 0 THEN keys[cardinality(keys)] END, turn_key);
+        step := (step + cardinality(taken)) % 4;
+        turn_key := coalesce(got.last_turn, CASE WHEN cardinality(taken) = 0 THEN turns.keys[cardinality(turns.keys)] END,
+                             turn_key);
     END IF;
     held := cardinality(taken) < most AND batuta.is_left(
         ns, queue_name, rank, moment, codes, fingerprints, suspect, taken);

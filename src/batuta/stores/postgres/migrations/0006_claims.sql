@@ -2,14 +2,25 @@
 
 -- Own up to `wanted` due runs: by priority, then by wake_at, and one suspect at most. One index range per queue and
 -- priority, so that runs that sleep are not looked at. Of queues that are named in `room_names`, as many as `rooms` says.
--- Rows without a run are news: where turns stand now, and what limits held back.
+-- Rows without a run are news: where turns stand now, what limits held back, and where the next look may begin.
+--
+-- What was claimed stays in the index until it is vacuumed, which somebody's old snapshot can hold up for long. Whoever had
+-- to pass many such entries is told a time before which nothing of a queue and priority was left, and gives it back next
+-- time, as `floors`: by queue and priority. What comes to be due with a time before that (its transaction took long, or its
+-- worker died) is found by the next look without: the caller's to make every now and then.
 CREATE FUNCTION batuta.claim(
     ns text, worker text, queue_names text[], codes text[], fingerprints text[], wanted integer,
-    room_names text[], rooms integer[], turn_queues text[], turn_ranks integer[], turn_keys text[], longests text[]
+    room_names text[], rooms integer[], turn_queues text[], turn_ranks integer[], turn_keys text[], steps integer[],
+    hads text[], floors jsonb
 ) RETURNS TABLE (
-    run batuta.runs, held boolean, again_at bigint, turn_queue text, turn_rank integer, turn_key text, longest text
+    run batuta.runs, held boolean, again_at bigint, turn_queue text, turn_rank integer, turn_key text, step integer,
+    floor_at bigint
 ) LANGUAGE plpgsql AS $$
 DECLARE
+    many CONSTANT integer := 1000;
+    late CONSTANT integer := 1000000;
+    index CONSTANT oid := 'batuta.runs_due'::regclass;
+    passed bigint;
     moment bigint := batuta.batuta_now();
     rank bigint := 2147483648;
     left_over integer := wanted;
@@ -22,6 +33,7 @@ DECLARE
     flowing text[];
     caps integer[];
     found_ids uuid[];
+    had jsonb;
     part record;
     got record;
 BEGIN
@@ -49,7 +61,12 @@ BEGIN
     END IF;
     may_suspect := batuta.may_take_suspect(ns, worker);
     WHILE left_over > 0 LOOP
-        rank := batuta.next_priority(ns, names, rank);
+        passed := pg_stat_get_xact_tuples_returned(index);
+        IF floors IS NULL THEN
+            rank := batuta.next_priority(ns, names, rank);
+        ELSE
+            rank := batuta.next_priority_from(ns, names, rank, floors);
+        END IF;
         EXIT WHEN rank IS NULL;
         suspect := NULL;
         -- Suspects are few and have their own index; `+ 0` keeps the planner from looking through all that is due.
@@ -64,14 +81,24 @@ BEGIN
             WHERE n.name = ANY (limited) OR EXISTS (
                 SELECT FROM batuta.runs r
                 WHERE r.namespace = ns AND r.queue = n.name AND r.priority = rank AND r.flow_key <> ''
-                  AND r.wake_at <= moment OFFSET 0));
+                  AND r.wake_at <= moment AND r.wake_at >= batuta.floor_of(floors, n.name, rank) OFFSET 0));
         found_ids := '{}';
         IF cardinality(flowing) = 0 THEN
             IF rooms IS NOT NULL THEN
                 caps := ARRAY(SELECT rooms[array_position(room_names, n.name)]
                               FROM unnest(names) WITH ORDINALITY AS n(name, n) ORDER BY n.n);
             END IF;
-            found_ids := batuta.take_plain(ns, names, caps, rank, moment, left_over, codes, fingerprints, suspect);
+            SELECT * INTO got FROM batuta.take_plain(
+                ns, names, caps, rank, moment, left_over, codes, fingerprints, suspect, floors);
+            found_ids := got.ids;
+            IF pg_stat_get_xact_tuples_returned(index) - passed > many + 3 * cardinality(found_ids) THEN
+                turn_rank := rank;
+                floor_at := least(moment - late, got.first_at);
+                FOREACH turn_queue IN ARRAY names LOOP
+                    RETURN NEXT;
+                END LOOP;
+                floor_at := NULL;
+            END IF;
         END IF;
         FOR part IN SELECT * FROM batuta.by_age(ns, names, flowing, rank, moment) b WHERE cardinality(flowing) > 0 LOOP
             most := left_over - cardinality(found_ids);
@@ -79,30 +106,31 @@ BEGIN
             IF NOT part.flows THEN
                 caps := ARRAY(SELECT rooms[array_position(room_names, n.name)]
                               FROM unnest(part.names) WITH ORDINALITY AS n(name, n) ORDER BY n.n);
-                found_ids := found_ids || batuta.take_plain(
-                    ns, part.names, caps, rank, moment, most, codes, fingerprints, suspect);
+                SELECT found_ids || t.ids INTO found_ids FROM batuta.take_plain(
+                    ns, part.names, caps, rank, moment, most, codes, fingerprints, suspect, floors) t;
                 CONTINUE;
             END IF;
             turn_queue := part.names[1];
             turn_rank := rank;
             most := least(most, rooms[array_position(room_names, turn_queue)]);
-            SELECT t.key, t.longest INTO turn_key, longest
-            FROM unnest(turn_queues, turn_ranks, turn_keys, longests) AS t(queue, rank, key, longest)
+            SELECT t.key, t.step, t.had INTO turn_key, step, had
+            FROM unnest(turn_queues, turn_ranks, turn_keys, steps, hads) AS t(queue, rank, key, step, had)
             WHERE t.queue = turn_queue AND t.rank = turn_rank;
             turn_key := coalesce(turn_key, '');
+            step := coalesce(step, 0);
             IF turn_queue = ANY (limited) THEN
                 SELECT * INTO got FROM batuta.take_limited(
-                    ns, turn_queue, rank, moment, most, codes, fingerprints, suspect, turn_key, longest);
+                    ns, turn_queue, rank, moment, most, codes, fingerprints, suspect, had, turn_key, step);
                 held := held OR got.held;
                 again_at := least(again_at, got.again_at);
             ELSE
                 SELECT * INTO got FROM batuta.take_in_turn(
-                    ns, turn_queue, rank, moment, most, codes, fingerprints, suspect, turn_key, longest);
+                    ns, turn_queue, rank, moment, most, codes, fingerprints, suspect, had, turn_key, step);
             END IF;
             found_ids := found_ids || got.taken;
-            IF (got.turn_key, got.longest) IS DISTINCT FROM (turn_key, longest) THEN
+            IF (got.turn_key, got.step) <> (turn_key, step) THEN
                 turn_key := got.turn_key;
-                longest := got.longest;
+                step := got.step;
                 RETURN NEXT;
             END IF;
         END LOOP;
@@ -133,7 +161,8 @@ BEGIN
             expires_at = NULL, debounce = NULL
         FROM unnest(found_ids) AS f(run_id)
         WHERE r.run_id = f.run_id
-        RETURNING r, NULL::boolean, NULL::bigint, NULL::text, NULL::integer, NULL::text, NULL::text;
+        RETURNING r, NULL::boolean, NULL::bigint, NULL::text, NULL::integer, NULL::text, NULL::integer,
+                  NULL::bigint;
     END LOOP;
     IF held THEN
         turn_queue := NULL;
@@ -309,7 +338,7 @@ BEGIN
             ) k;
             EXIT WHEN earliest <= moment OR cardinality(keys) > 0
                    OR q.key_concurrency IS NULL AND q.key_rate_count IS NULL;
-            keys := batuta.next_keys(ns, q.name, rank, '', 1000);
+            SELECT t.keys INTO keys FROM batuta.next_keys(ns, q.name, rank, '', 1000) t;
             EXIT WHEN cardinality(keys) = 0;
         END LOOP;
         EXIT WHEN earliest <= moment;

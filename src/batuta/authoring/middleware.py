@@ -1,0 +1,142 @@
+"""Middleware: code of the user around starts, runs and attempts of activities, and ears for events."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+from msgspec import Struct
+
+from batuta.authoring.attempt import ActivityInfo, Attempt
+from batuta.authoring.context import RunInfo, Runtime
+from batuta.errors import InvalidInput
+from batuta.ids import RunId
+from batuta.telemetry import EVENTS, Event
+
+Proceed = Callable[[], Awaitable[Any]]
+"""Goes on to the next middleware and, after the last, to what they are around."""
+
+TRACE = "traceparent"
+"""The header that is kept as a run's trace."""
+
+
+class Start(Struct, kw_only=True):
+    """A run on its way into the store. `headers` and `tags` may be added to."""
+
+    name: str
+    kind: str
+    """workflow or job; in `begin` also activity."""
+    id: str | None
+    queue: str
+    tags: dict[str, str]
+    headers: dict[str, str]
+    """Kept in the journal, and given to everything that the run calls and starts."""
+
+
+class AttemptFacts(Struct, frozen=True):
+    """What attempt it is."""
+
+    name: str
+    attempt: int
+    id: str
+    """Of the run that called it, as are `run_id` and `seq`."""
+    run_id: RunId
+    seq: int
+    kind: str
+    """activity or job."""
+    queue: str
+
+
+class Described(Attempt, Protocol):
+    """An attempt, as the backend gives it to middleware."""
+
+    def facts(self) -> AttemptFacts: ...
+
+
+class ActivityCall(Struct, eq=False):
+    """An attempt of an activity, or of a job, that is about to be made."""
+
+    of: Described
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    """Decoded; others may be put in their place. Not for an activity in a process, which gets what was called."""
+    trace: str
+    """The W3C `traceparent` that the run was started with."""
+    headers: Mapping[str, str]
+    """Those of the run; they must not be changed here."""
+
+    @property
+    def facts(self) -> AttemptFacts:
+        """Which attempt of what."""
+        return self.of.facts()
+
+    def info(self) -> ActivityInfo:
+        """What `activity_info()` says in its code."""
+        return self.of.info()
+
+
+class RunCall(Struct, eq=False):
+    """A run whose code is about to be called: for the first time, or once more, in a replay."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    of: Runtime
+
+    @property
+    def info(self) -> RunInfo:
+        """What `info()` says in its code, as of now."""
+        return self.of.info()
+
+    @property
+    def replaying(self) -> bool:
+        """Whether what happens now has happened before: say nothing about it again."""
+        return self.of.info().replaying
+
+
+class Middleware:
+    """Override what you need: what is not overridden costs nothing.
+
+    Give it to `connect(middleware=[...])`, for the client and all its workers, or to one `worker(middleware=[...])`.
+    The first of a list is the outermost.
+    """
+
+    events: ClassVar[Sequence[type[Event]]] = EVENTS
+    """Those that `event` wants to hear of."""
+    missing: ClassVar[str] = ""
+    """`begin` is for runs that came without this header; empty: for all."""
+
+    async def start(self, starts: Sequence[Start], proceed: Proceed) -> None:
+        """Around a call of the client that starts runs or enqueues jobs: all of them, in one call.
+
+        They are durable when `proceed()` returns; with `transaction=`, only made ready for the caller's transaction.
+        Whatever it raises, the caller is raised.
+        """
+        await proceed()
+
+    def begin(self, start: Start) -> None:
+        """In the worker, in the first turn of a run, which may come from a schedule or from a client without
+        middleware: headers that are added are kept in its journal. Not called in replay; but a turn that did not become
+        durable is made again."""
+
+    async def run(self, run: RunCall, proceed: Proceed) -> Any:
+        """Around the code of a workflow; it returns the result. It is part of that code: called again in each replay,
+        where it must do the same (`run.replaying` tells), without activities, timers or messages of its own."""
+        return await proceed()
+
+    async def activity(self, call: ActivityCall, proceed: Proceed) -> Any:
+        """Around each attempt of an activity or job; it returns the result. On the worker's event loop, also when the
+        activity itself is in a thread, which gets the context variables that are set here, or in a process."""
+        return await proceed()
+
+    def event(self, event: Event) -> None:
+        """Something happened, and is durable. It must not block: it is called on the worker's event loop."""
+
+
+def check_middleware(middleware: Sequence[Middleware]) -> list[Middleware]:
+    """Raises InvalidInput."""
+    if isinstance(middleware, Middleware) or not isinstance(middleware, Sequence):
+        raise InvalidInput(f"middleware={middleware!r} must be a list of instances of batuta.Middleware")
+    for one in middleware:
+        if not isinstance(one, Middleware):
+            raise InvalidInput(f"{one!r} is not middleware: give an instance of a class derived from batuta.Middleware")
+    return list(middleware)

@@ -1,0 +1,199 @@
+"""Middleware at work: chosen when a worker is made, so that without it nothing is asked on the way."""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from msgspec import Raw
+
+from batuta.authoring.attempt import current_activity
+from batuta.authoring.context import current_runtime
+from batuta.authoring.definitions import Activity, Place, Workflow
+from batuta.authoring.middleware import TRACE, ActivityCall, Middleware, Proceed, RunCall, Start, check_middleware
+from batuta.authoring.starting import check_headers
+from batuta.engine.headers import headers_of, put_headers
+from batuta.engine.jobs import JobWorkflow
+from batuta.engine.routes import RoutedCall
+from batuta.journal.entries import StartInfo
+
+if TYPE_CHECKING:
+    from batuta.engine.calls import Call
+    from batuta.engine.executor import Executor
+    from batuta.engine.live import LiveRun
+
+log = logging.getLogger("batuta.engine")
+
+T = TypeVar("T")
+Handler = Callable[[T, Proceed], Awaitable[Any]]
+Body = Callable[[tuple[Any, ...], dict[str, Any]], Awaitable[Any]]
+Within = Callable[["Call", tuple[Any, ...], dict[str, Any], Body], Awaitable[Any]]
+"""Calls the body of an attempt with middleware around it."""
+
+
+class Around:
+    """The middleware of one client or worker, by what it does."""
+
+    def __init__(self, middleware: Sequence[Middleware]) -> None:
+        found = check_middleware(middleware)
+        self.start: list[Handler[Sequence[Start]]] = [one.start for one in found if _overrides(one, "start")]
+        self.begin = [one for one in found if _overrides(one, "begin")]
+        self._begin_untraced = all(one.missing == TRACE for one in self.begin)
+        self.run: list[Handler[RunCall]] = [one.run for one in found if _overrides(one, "run")]
+        self.activity: list[Handler[ActivityCall]] = [one.activity for one in found if _overrides(one, "activity")]
+        self.ears = [one for one in found if _overrides(one, "event")]
+
+    def begins(self, run: LiveRun, start: StartInfo) -> None:
+        """The first turn of a run is about to be made: its first entry keeps what is added here."""
+        if start.trace and self._begin_untraced:
+            return
+        id, queue = run.named
+        before = headers_of(start)
+        headers = before.copy()
+        told = Start(name=run.workflow.name, kind=kind_of(run.workflow), id=id, queue=queue, tags={}, headers=headers)
+        try:
+            for one in self.begin:
+                if one.missing not in headers:
+                    one.begin(told)
+            if headers != before:
+                put_headers(start, check_headers(headers))
+        except Exception:
+            log.exception("middleware failed at the beginning of run %s, which begins without it", id)
+
+    def put_around(self, executor: Executor, activities: Mapping[str, Activity[..., Any]]) -> None:
+        """All activities are then called on the loop, at first."""
+        if self.activity:
+            twins = {name: _around_activity(one, self.activity, executor) for name, one in activities.items()}
+            executor.surround(twins, functools.partial(_within, self.activity))
+
+
+def around_of(middleware: Sequence[Middleware]) -> Around | None:
+    """None where there is nothing to do: whoever has it need not look further."""
+    return Around(middleware) if middleware else None
+
+
+def _overrides(one: Middleware, name: str) -> bool:
+    return getattr(type(one), name) is not getattr(Middleware, name) or name in vars(one)
+
+
+def chained(handlers: Sequence[Handler[T]], call: T, innermost: Proceed) -> Awaitable[Any]:
+    """The first of them around the second, and so on."""
+    proceed = innermost
+    for handler in reversed(handlers):
+        proceed = functools.partial(handler, call, proceed)
+    return proceed()
+
+
+def kind_of(workflow: Workflow[..., Any]) -> str:
+    """In the words of `journal.records.RunKind`."""
+    if isinstance(workflow, RoutedCall):
+        return "job" if isinstance(workflow, JobWorkflow) else "activity"
+    return "workflow"
+
+
+# -- runs
+
+
+def around_runs(code: dict[str, Workflow[..., Any]], around: Around | None) -> dict[str, Workflow[..., Any]]:
+    """The same workflows with middleware around their code. Jobs are activities in this."""
+    if around is None or not around.run:
+        return code
+    twins = {id(one): _around_run(one, around.run) for one in code.values() if not isinstance(one, RoutedCall)}
+    return {name: twins.get(id(one), one) for name, one in code.items()}
+
+
+def _around_run(workflow: Workflow[..., Any], handlers: Sequence[Handler[RunCall]]) -> Workflow[..., Any]:
+    fn = workflow.fn
+
+    @functools.wraps(fn)
+    async def around(*args: Any, **kwargs: Any) -> Any:
+        runtime = current_runtime.get()
+        assert runtime is not None  # noqa: S101 - a machine calls this, and has set it
+        call = RunCall(args, kwargs, runtime)
+        return await chained(handlers, call, lambda: fn(*call.args, **call.kwargs))
+
+    _ = workflow.fingerprint  # of the workflow's own code: what the twin is made of is no part of it
+    twin: Workflow[..., Any] = object.__new__(type(workflow))
+    twin.__dict__.update(workflow.__dict__)
+    twin.fn = around
+    return twin
+
+
+# -- activities
+
+
+def _around_activity(
+    activity: Activity[..., Any], handlers: Sequence[Handler[ActivityCall]], executor: Executor
+) -> Activity[..., Any]:
+    if activity.place is Place.STORE:
+        return activity  # whoever has its transaction calls `within`
+    body = {Place.LOOP: _on_loop, Place.THREAD: _in_thread, Place.PROCESS: _in_process}[activity.place]
+    fn, only = activity.fn, handlers[0] if len(handlers) == 1 else None
+
+    # No coroutine of its own, nor has `_on_loop` one: each would cost every attempt.
+    @functools.wraps(fn)
+    def around(*args: Any, **kwargs: Any) -> Awaitable[Any]:
+        attempt = cast("Call", current_activity.get())
+        call = _described(attempt, args, kwargs)
+        innermost = functools.partial(body, executor, fn, attempt, call)
+        return only(call, innermost) if only is not None else chained(handlers, call, innermost)
+
+    codec, twin = activity.codec, activity.with_options()
+    twin.fn = around
+    twin.__dict__["codec"] = codec
+    return twin
+
+
+def _described(attempt: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ActivityCall:
+    start = attempt.run.started_with
+    return ActivityCall(attempt, args, kwargs, start.trace, start.headers)
+
+
+def _within(
+    handlers: Sequence[Handler[ActivityCall]], attempt: Call, args: tuple[Any, ...], kwargs: dict[str, Any], body: Body
+) -> Awaitable[Any]:
+    """Around an attempt that `body` makes."""
+    call = _described(attempt, args, kwargs)
+    return chained(handlers, call, lambda: body(call.args, call.kwargs))
+
+
+def _on_loop(executor: Executor, fn: Callable[..., Any], _attempt: Call, call: ActivityCall) -> Awaitable[Any]:
+    if executor.may_act():  # asked where the effect begins: the middleware may have waited for long
+        found: Awaitable[Any] = fn(*call.args, **call.kwargs)
+        return found
+    return _when_permitted(executor, fn, call)
+
+
+async def _when_permitted(executor: Executor, fn: Callable[..., Any], call: ActivityCall) -> Any:
+    await executor.permission()
+    return await fn(*call.args, **call.kwargs)
+
+
+def _in_thread(executor: Executor, fn: Callable[..., Any], attempt: Call, call: ActivityCall) -> Awaitable[Any]:
+    return executor.in_thread(attempt, fn, call.args, call.kwargs, contextvars.copy_context())
+
+
+async def _in_process(executor: Executor, _fn: Callable[..., Any], attempt: Call, _call: ActivityCall) -> Any:
+    data = await executor.in_process(attempt)
+    return attempt.activity.codec.decode_result(Raw(data))
+
+
+# -- starts
+
+
+def as_start(request: Any) -> Start:
+    """What middleware sees of a request. It changes the request's own headers and tags."""
+    if request.headers or request.tags:
+        request.headers, request.tags = dict(request.headers), dict(request.tags)
+    is_job = hasattr(request, "job")
+    return Start(
+        name=request.job if is_job else request.workflow,
+        kind="job" if is_job else "workflow",
+        id=request.id,
+        queue=request.queue,
+        tags=request.tags,
+        headers=request.headers,
+    )

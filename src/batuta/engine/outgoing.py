@@ -1,0 +1,75 @@
+"""The native backend with middleware around what it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from batuta.authoring.backend import RunRef, StartRequest
+from batuta.authoring.enqueueing import JobRequest
+from batuta.authoring.middleware import Middleware
+from batuta.authoring.starting import check_headers, check_tags
+from batuta.clock import Clock
+from batuta.engine.around import Around, as_start, chained
+from batuta.engine.guests import Entering
+from batuta.engine.native import NativeBackend
+from batuta.errors import ClientError
+from batuta.journal.store import Store
+
+T = TypeVar("T")
+
+
+class AroundBackend(NativeBackend):
+    """Every call that starts runs goes through the middleware first."""
+
+    def __init__(
+        self, store: Store, clock: Clock | None, middleware: Sequence[Middleware], actor: str | None = None
+    ) -> None:
+        super().__init__(store, clock, actor)
+        self._middleware = list(middleware)
+        self._around = Around(middleware)
+
+    def start(self, request: StartRequest) -> Coroutine[Any, Any, RunRef]:
+        return self._through([request], partial(NativeBackend.start, self, request))
+
+    def enqueue(self, request: JobRequest) -> Coroutine[Any, Any, RunRef]:
+        return self._through([request], partial(NativeBackend.enqueue, self, request))
+
+    def enqueue_many(
+        self, requests: Sequence[JobRequest], after: JobRequest | None
+    ) -> Coroutine[Any, Any, list[RunRef]]:
+        every = [*requests] if after is None else [*requests, after]
+        return self._through(every, partial(NativeBackend.enqueue_many, self, requests, after))
+
+    def enter(
+        self, transaction: object, requests: Sequence[StartRequest | JobRequest], after: JobRequest | None
+    ) -> Coroutine[Any, Any, Entering]:
+        every = [*requests] if after is None else [*requests, after]
+        return self._through(every, partial(NativeBackend.enter, self, transaction, requests, after))
+
+    async def _through(self, requests: Sequence[StartRequest | JobRequest], act: Callable[[], Awaitable[T]]) -> T:
+        if not self._around.start:
+            return await act()
+        starts = [as_start(request) for request in requests]
+        done: list[T] = []
+
+        async def innermost() -> None:
+            for one in starts:
+                if one.headers:
+                    check_headers(one.headers)
+                if one.tags:
+                    check_tags(one.tags)
+            done[:] = [await act()]
+
+        await chained(self._around.start, starts, innermost)
+        if not done:
+            raise ClientError("middleware has not called proceed(): nothing was started")
+        return done[0]
+
+
+def backend_for(
+    store: Store, clock: Clock | None = None, middleware: Sequence[Middleware] = (), actor: str | None = None
+) -> NativeBackend:
+    """A backend, with middleware around what it starts and runs."""
+    return AroundBackend(store, clock, middleware, actor) if middleware else NativeBackend(store, clock, actor)

@@ -1,0 +1,252 @@
+"""Events, made of what a commit has made durable, for middleware that listens."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec import UNSET, Struct, json
+
+from batuta.authoring.middleware import Middleware
+from batuta.clock import SECOND
+from batuta.engine.around import kind_of
+from batuta.engine.live import LiveRun
+from batuta.journal.entries import Entry, EntryKind
+from batuta.journal.failures import Failure
+from batuta.journal.records import Attempt, Change, Verdict
+from batuta.journal.states import CLOSED, RunState
+from batuta.telemetry import (
+    ActivityCompleted,
+    ActivityFailed,
+    ActivityRetried,
+    BatchWritten,
+    ChildClosed,
+    Event,
+    LetterArrived,
+    MessageReceived,
+    RunClosed,
+    RunFacts,
+    RunParked,
+    RunReleased,
+    RunStarted,
+    TimerFired,
+    WorkerFacts,
+    WorkerLost,
+    WorkerStarted,
+    WorkerStopped,
+)
+
+if TYPE_CHECKING:
+    from batuta.engine.committer import Item, Verdicts
+    from batuta.engine.session import Session
+
+log = logging.getLogger("batuta.engine")
+
+Ear = Callable[[Any], None]
+Commit = Callable[[str, Sequence[Change]], Coroutine[Any, Any, "Verdicts"]]
+_BACK = (RunState.WAITING, RunState.PENDING)
+_MESSAGES = {EntryKind.SIGNAL: "signal", EntryKind.UPDATE: "update", EntryKind.CANCEL_REQUESTED: "cancel"}
+
+
+class Told(Struct, gc=False):
+    """What of an entry's body is told."""
+
+    seq: int = 0
+    name: str = ""
+    error: Failure | None = None
+    attempts: int = 0
+    started_at: int = 0
+    reason: str = ""
+
+
+_decode = json.Decoder(Told).decode
+_failure = json.Decoder(Failure).decode
+
+
+class Reporter:
+    """The ears of one worker. Nothing is made of what nobody listens to."""
+
+    def __init__(self, ears: Sequence[Middleware], session: Session) -> None:
+        self._session = session
+        self._namespace = session.store.namespace
+        self._ears: dict[type[Event], list[Ear]] = {}
+        for one in ears:
+            for event in one.events:
+                self._ears.setdefault(event, []).append(one.event)
+        wanted = {kind: event for kind, event in _ENTRIES.items() if event in self._ears}
+        self._makers = {kind: _MAKERS[event] for kind, event in wanted.items()}
+        """What to make of an entry, by its kind."""
+        self._moves = not self._ears.keys().isdisjoint((RunClosed, RunParked, RunReleased))
+
+    @property
+    def listens(self) -> bool:
+        return bool(self._ears)
+
+    def tell(self, event: Event) -> None:
+        for ear in self._ears.get(type(event), ()):
+            try:
+                ear(event)
+            except Exception:
+                log.exception("middleware failed on the event %s", event.event)
+
+    # -- runs
+
+    def committed(self, batch: Sequence[Item], verdicts: Verdicts) -> None:
+        """These changes are durable, but for those with another verdict."""
+        if not self._ears:
+            return
+        all_told = bool(self._makers) or ActivityRetried in self._ears or LetterArrived in self._ears
+        for index, (run, change, _) in enumerate(batch):
+            if not all_told and change.move is None:
+                continue
+            if verdicts and isinstance(verdicts.get(index), Verdict):
+                continue
+            try:
+                self._report(run, change)
+            except Exception:
+                log.exception("events of run %s are lost", run.run_id)
+
+    def _report(self, run: LiveRun, change: Change) -> None:
+        facts = run.told if type(run) is LiveRun and run.told is not None else self._facts(run)
+        makers = self._makers
+        for entry in change.entries:
+            make = makers.get(entry.kind)
+            if make is not None:
+                self.tell(make(run, facts, entry))
+        if change.attempts and ActivityRetried in self._ears:
+            self._report_attempts(run, facts, change.attempts)
+        if change.effects is not None and change.effects.letter is not None:
+            self._report_letter(facts, change)
+        if change.move is not None and self._moves:
+            self.tell(_move_event(run, facts, change, self._session.clock.now()))
+
+    def _facts(self, run: LiveRun) -> RunFacts:
+        """Made once for a run that has many turns."""
+        id, queue = run.named
+        workflow, begun = run.workflow, run.durable >= 0
+        trace = run.started_with.trace if begun else ""
+        facts = RunFacts(self._namespace, run.run_id, id, workflow.name, kind_of(workflow), queue, trace)
+        if begun and type(run) is LiveRun:
+            run.told = facts
+        return facts
+
+    def _report_attempts(self, run: LiveRun, facts: RunFacts, attempts: Sequence[Attempt]) -> None:
+        for one in attempts:
+            if one.error is not None and one.next_at is not None and one.ended_at is not None:
+                failure = _failure(one.error)
+                pending = run.machine.activities.get(one.seq)
+                name = pending.name if pending is not None else ""
+                took = (one.ended_at - one.started_at) / SECOND
+                what = (name, one.seq, one.number, took, failure.kind, failure.message, one.next_at / SECOND)
+                self.tell(ActivityRetried(one.ended_at / SECOND, facts, *what))
+
+    def _report_letter(self, facts: RunFacts, change: Change) -> None:
+        letter = change.effects.letter if change.effects is not None else None
+        if letter is not None:
+            at = change.entries[-1].at if change.entries else self._session.clock.now()
+            what = (str(letter.reason), letter.error, letter.message, letter.fingerprint, letter.activity)
+            self.tell(LetterArrived(at / SECOND, facts, *what, letter.attempts))
+
+    # -- workers
+
+    def timed(self, commit: Commit) -> Commit:
+        """The store's commit, with an event for each."""
+        if BatchWritten not in self._ears:
+            return commit
+
+        async def timed(worker_id: str, changes: Sequence[Change]) -> Verdicts:
+            begun = self._session.monotonic()
+            verdicts = await commit(worker_id, changes)
+            took = self._session.monotonic() - begun
+            entries = sum(len(change.entries) for change in changes)
+            self.tell(BatchWritten(*self._worker(), len(changes), entries, took))
+            return verdicts
+
+        return timed
+
+    def started(self) -> None:
+        self.tell(WorkerStarted(*self._worker(), list(self._session.info.queues)))
+
+    def stopped(self) -> None:
+        self.tell(WorkerStopped(*self._worker()))
+
+    def lost(self, why: str) -> None:
+        self.tell(WorkerLost(*self._worker(), why))
+
+    def _worker(self) -> tuple[float, WorkerFacts]:
+        return self._session.clock.now() / SECOND, WorkerFacts(self._namespace, self._session.info.worker_id)
+
+
+def _started(run: LiveRun, facts: RunFacts, entry: Entry) -> Event:
+    attempt = run.started_with.attempt
+    wait = (entry.at - run.created_at) / SECOND if run.created_at else None
+    return RunStarted(entry.at / SECOND, facts, attempt, wait)
+
+
+def _completed(_run: LiveRun, facts: RunFacts, entry: Entry) -> Event:
+    told, at = _decode(entry.body), entry.at
+    return ActivityCompleted(at / SECOND, facts, told.name, told.seq, told.attempts, (at - told.started_at) / SECOND)
+
+
+def _failed(_run: LiveRun, facts: RunFacts, entry: Entry) -> Event:
+    told = _decode(entry.body)
+    error, message = (told.error.kind, told.error.message) if told.error is not None else ("", "")
+    took = (entry.at - told.started_at) / SECOND if told.started_at else 0.0
+    return ActivityFailed(entry.at / SECOND, facts, told.name, told.seq, told.attempts, took, error, message)
+
+
+def _fired(_run: LiveRun, facts: RunFacts, entry: Entry) -> Event:
+    return TimerFired(entry.at / SECOND, facts, _decode(entry.body).seq)
+
+
+def _received(_run: LiveRun, facts: RunFacts, entry: Entry) -> Event:
+    told = _decode(entry.body)
+    return MessageReceived(entry.at / SECOND, facts, _MESSAGES[entry.kind], told.name or told.reason)
+
+
+def _child(_run: LiveRun, facts: RunFacts, entry: Entry) -> Event:
+    told = _decode(entry.body)
+    return ChildClosed(entry.at / SECOND, facts, told.seq, told.error.kind if told.error is not None else "")
+
+
+_MAKERS: dict[type[Event], Callable[[LiveRun, RunFacts, Entry], Event]] = {
+    RunStarted: _started,
+    ActivityCompleted: _completed,
+    ActivityFailed: _failed,
+    TimerFired: _fired,
+    MessageReceived: _received,
+    ChildClosed: _child,
+}
+_ENTRIES: dict[EntryKind, type[Event]] = {
+    EntryKind.STARTED: RunStarted,
+    EntryKind.ACTIVITY_DONE: ActivityCompleted,
+    EntryKind.ACTIVITY_FAILED: ActivityFailed,
+    EntryKind.TIMER_FIRED: TimerFired,
+    EntryKind.SIGNAL: MessageReceived,
+    EntryKind.UPDATE: MessageReceived,
+    EntryKind.CANCEL_REQUESTED: MessageReceived,
+    EntryKind.CHILD_DONE: ChildClosed,
+    EntryKind.CHILD_FAILED: ChildClosed,
+}
+
+
+def _move_event(run: LiveRun, facts: RunFacts, change: Change, now: int) -> Event:
+    """The run is not here any more: what became of it."""
+    move = change.move
+    assert move is not None  # noqa: S101 - asked for where it is called
+    if move.state in _BACK:
+        due = None if move.wake_at is None else move.wake_at / SECOND
+        return RunReleased(now / SECOND, facts, due, move.reason)
+    if move.state not in CLOSED:
+        return RunParked(now / SECOND, facts, str(move.state), move.reason)
+    entries = change.entries
+    at = entries[-1].at if entries else now
+    begun = entries[0].at if entries and entries[0].ord == 0 else run.machine.started_at
+    error, message = "", move.reason
+    if move.state is RunState.FAILED and run.machine.outcome is not None:
+        failure = run.machine.outcome.error
+        if failure is not UNSET:
+            error, message = failure.kind, failure.message
+    count = change.head + len(entries) + 1
+    return RunClosed(at / SECOND, facts, str(move.state), (at - begun) / SECOND, count, error, message)

@@ -1,0 +1,126 @@
+"""Claims while somebody holds an old snapshot, so that PostgreSQL can clean nothing up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from batuta.journal.records import Hint, WorkerInfo
+from batuta.stores.postgres import PostgresStore
+from batuta.stores.postgres.floors import MOST_SECONDS, Floors
+from batuta.testing.conformance.kit import claimed, live_worker
+from batuta.testing.conformance.queues import start_some
+from tests.stores.postgres.raw import connection
+
+MANY = 1_500
+PASSED = "SELECT pg_stat_get_tuples_returned('batuta.runs_due'::regclass)"
+
+
+class Clock:
+    """Stands still until it is moved."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(store: PostgresStore) -> Clock:
+    clock = Clock()
+    store._floors = Floors(clock)
+    return clock
+
+
+@pytest.fixture
+async def worker(store: PostgresStore, postgres_url: str, clock: Clock) -> AsyncIterator[WorkerInfo]:
+    """One that has claimed very many, none of which can be cleaned up, and one more: it knows where to begin."""
+    async with connection(postgres_url) as holder, holder.transaction(isolation="repeatable_read"):
+        await holder.fetch("SELECT count(*) FROM batuta.runs")
+        worker = await live_worker(store)
+        await start_some(store, MANY)
+        assert len(await claimed(store, worker, MANY)) == MANY
+        store.shift_clock(5)
+        await start_some(store, 1)
+        assert len(await claimed(store, worker, 10)) == 1
+        yield worker
+
+
+async def passed_by_a_claim(store: PostgresStore, worker: WorkerInfo, postgres_url: str) -> int:
+    before = await _passed(store, postgres_url)
+    assert len(await claimed(store, worker, 10)) == 1
+    return await _passed(store, postgres_url) - before
+
+
+async def _passed(store: PostgresStore, postgres_url: str) -> int:
+    await store._announcer.close()  # no session is in use then
+    store._announcer.open()
+    for each in store._pool._idle:
+        await (await each.connect()).fetch("SELECT pg_stat_force_next_flush()")
+    async with connection(postgres_url) as raw:
+        passed: int = await raw.fetchval(PASSED)
+        return passed
+
+
+async def set_due_long_ago(store: PostgresStore, postgres_url: str) -> None:
+    [late] = await start_some(store, 1)
+    async with connection(postgres_url) as raw:
+        await raw.execute("UPDATE batuta.runs SET wake_at = 1 WHERE run_id = $1", late.run_id)
+
+
+async def test_what_was_claimed_before_is_not_passed_again(
+    store: PostgresStore, worker: WorkerInfo, postgres_url: str
+) -> None:
+    await start_some(store, 1)
+    assert await passed_by_a_claim(store, worker, postgres_url) < 100
+
+
+async def test_what_is_due_since_long_ago_is_found_by_the_next_whole_look(
+    store: PostgresStore, worker: WorkerInfo, clock: Clock, postgres_url: str
+) -> None:
+    await set_due_long_ago(store, postgres_url)
+    assert await claimed(store, worker, 10) == []
+    clock.now += MOST_SECONDS
+    assert len(await claimed(store, worker, 10)) == 1
+
+
+async def test_whoever_may_have_missed_something_is_told_to_look_again(
+    store: PostgresStore, worker: WorkerInfo, clock: Clock, postgres_url: str
+) -> None:
+    hints: asyncio.Queue[Hint] = asyncio.Queue()
+    stop = store.listen(hints.put_nowait)
+    await set_due_long_ago(store, postgres_url)
+    clock.now += MOST_SECONDS - 0.01
+    while not hints.empty():
+        hints.get_nowait()
+    assert await claimed(store, worker, 10) == []
+    clock.now += 0.01
+    async with asyncio.timeout(30):
+        while not (await hints.get()).due:
+            pass
+    assert len(await claimed(store, worker, 10)) == 1
+    stop()
+
+
+async def test_another_priority_is_found_at_once(store: PostgresStore, worker: WorkerInfo) -> None:
+    await start_some(store, 1)
+    [low] = await start_some(store, 1, priority=-1)
+    [high] = await start_some(store, 1, priority=1)
+    tapes = await claimed(store, worker, 10)
+    assert [tape.run.priority for tape in tapes] == [1, 0, -1]
+    assert (tapes[0].run.run_id, tapes[2].run.run_id) == (high.run_id, low.run_id)
+
+
+async def test_flow_keys_are_found_at_once(store: PostgresStore, worker: WorkerInfo) -> None:
+    await start_some(store, 5, "a", "b")
+    assert len(await claimed(store, worker, 20)) == 10
+
+
+async def test_with_other_code_a_worker_looks_from_the_beginning(
+    store: PostgresStore, worker: WorkerInfo, postgres_url: str
+) -> None:
+    await set_due_long_ago(store, postgres_url)
+    assert await claimed(store, worker, 10) == []
+    assert len(await claimed(store, await live_worker(store, code={"flow": "v2"}), 10)) == 1
