@@ -138,6 +138,7 @@ if __name__ == "__main__":
     from bench.jobs import throughput as jobs
     from bench.kin import family, pairs
     from bench.kit import claim_month, demo_sweep
+    from bench.letters import listed, reprocessed
     from bench.limited import limited
     from bench.several import shared
     from bench.slots import slots
@@ -157,6 +158,8 @@ if __name__ == "__main__":
             "W11": limited,
             "health": health,
             "slots": slots,
+            "letters": listed,
+            "reprocess": reprocessed,
             "W12": family,
             "W13": pairs,
             "K1": demo_sweep,

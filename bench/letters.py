@@ -1,14 +1,19 @@
 """Dead letters: what a page of a hundred thousand costs, first and last, and reprocessing many at a rate."""
 
+import asyncio
+import sys
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Final
 
+from batuta import Batuta, Retry, connect, job
 from batuta.connect import store_for
 from batuta.ids import new_run_id, new_worker_id
 from batuta.journal.entries import Body, EntryKind, encode_entry
 from batuta.journal.letters import LetterFilter, LetterReason, NewLetter
-from batuta.journal.records import Change, Effects, Move, NewRun, WorkerInfo
+from batuta.journal.records import Change, Effects, Move, NewRun, RunFilter, RunKind, WorkerInfo
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
 from bench.child import Figures, Task, percentile
@@ -91,3 +96,65 @@ async def turn_pages(ask: Callable[[str | None], Awaitable[Any]]) -> Sequence[fl
 def judged(name: str, spent: Sequence[float]) -> Figures:
     first, last = percentile(spent[1 : ENDS + 1], 0.5), percentile(spent[-ENDS:], 0.5)
     return {f"{name}_p99_ms": percentile(spent, 0.99), f"{name}_end_over_begin": last / first}
+
+
+# -- reprocessing
+
+RATE: Final = 500
+KILLED_AFTER: Final = 0.4
+"""Of the time that all of it takes."""
+
+
+async def reprocessed(task: Task) -> Figures:
+    """`runs` dead letters of jobs, reprocessed at a rate by a process that is killed on its way, and by another one:
+    how well the rate was held, and how many were not begun anew once."""
+    async with connect(task.url) as batuta:
+        await give_up(batuta, task.runs)
+        before = (await batuta.letters.list(limit=1)).letters[0].at + timedelta(milliseconds=1)
+        first = await asyncio.create_subprocess_exec(*command(task.url, before))
+        await asyncio.sleep(KILLED_AFTER * task.runs / RATE)
+        first.kill()
+        await first.wait()
+        left = await batuta.letters.count(before=before)
+        begun = time.perf_counter()
+        done = await batuta.letters.reprocess(before=before, rate=RATE)
+        took = time.perf_counter() - begun
+    return {
+        "left_by_the_killed": left,
+        "rate_over_asked": done.reprocessed / took / RATE,
+        "not_once": await not_once(task.url, task.runs),
+    }
+
+
+def command(url: str, before: datetime) -> list[str]:
+    words = ["letters", "reprocess", "--url", url, "--before", before.isoformat(), "--rate", str(RATE), "--yes"]
+    return [sys.executable, "-m", "batuta", *words]
+
+
+@job(retry=Retry(attempts=1))
+async def send(number: int) -> None:
+    raise ConnectionError(f"no mail for {number}")
+
+
+async def give_up(batuta: Batuta, count: int) -> None:
+    async with batuta.worker(jobs=[send]):
+        await batuta.enqueue_many([send.call(number) for number in range(count)])
+        while await batuta.letters.count() < count:
+            await asyncio.sleep(0.05)
+
+
+async def not_once(url: str, count: int) -> int:
+    """Letters whose run has not exactly one that was forked from it."""
+    store = store_for(url)
+    await store.open()
+    try:
+        sources: Counter[object] = Counter()
+        cursor: str | None = None
+        while True:
+            page = await store.list_runs(RunFilter(kind=RunKind.JOB), cursor, 1_000)
+            sources.update(run.forked_from for run in page.runs if run.forked_from is not None)
+            cursor = page.cursor
+            if cursor is None:
+                return abs(count - len(sources)) + sum(times != 1 for times in sources.values())
+    finally:
+        await store.close()

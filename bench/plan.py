@@ -49,6 +49,7 @@ def plan(full: bool) -> list[Group]:
         *_big(),
         *_kin(),
         *_jobs(full),
+        *_letters(),
         *_kit(),
     ]
 
@@ -135,6 +136,14 @@ def _health(full: bool) -> Part:
     seconds, runs, steps = (10.0, 0, 30) if full else (8.0, 60_000, 1)
     patience = seconds * steps
     return Part("health", "batuta", 1, runs, steps, seconds, stores=("pg",), patience=patience)
+
+
+def _letters() -> list[Group]:
+    """Each once: they are long by their nature, the second one for the rate that it keeps."""
+    return [
+        (Part("letters", "batuta", runs=100_000, rounds=1, patience=120.0),),
+        (Part("reprocess", "batuta", runs=10_000, rounds=1, patience=60.0),),
+    ]
 
 
 def _kit() -> list[Group]:

@@ -13,6 +13,7 @@ from batuta.authoring.options import ActivityOptions
 from batuta.authoring.retry import Retry
 from batuta.cli import COMMANDS, EXIT_CODES
 from batuta.cli.jobs import jobs
+from batuta.cli.letters import letters
 from batuta.cli.queues import queues
 from batuta.cli.runs import runs
 from batuta.failpoints import SITES
@@ -76,7 +77,7 @@ def test_every_option_of_an_activity_is_documented(options: type[ActivityOptions
 def test_every_command_is_documented() -> None:
     text = (DOCS / "concepts" / "cli.md").read_text()
     assert sorted(re.findall(r"^## (\w+)$", text, re.MULTILINE)) == sorted(COMMANDS)
-    for group in (runs, jobs, queues):
+    for group in (runs, jobs, queues, letters):
         named = re.findall(rf"^\| `{group.name} (\w+)", text, re.MULTILINE)
         assert sorted(named) == group.list_commands(click.Context(group))
 

@@ -56,7 +56,7 @@ async def buy(order: str) -> str:
 
 @workflow
 async def side_by_side(order: str) -> list[str]:
-    return await asyncio.gather(charge(order), reserve(order))
+    return list(await asyncio.gather(charge(order), reserve(order)))
 
 
 @workflow(dead_letter=True)

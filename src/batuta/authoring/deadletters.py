@@ -178,17 +178,17 @@ class Letters:
     def __init__(self, backend: LetterBackend) -> None:
         self._backend = backend
 
-    async def list(self, *, cursor: str | None = None, limit: int = 50, **where: Any) -> DeadLetterPage:
+    async def list(self, /, *, cursor: str | None = None, limit: int = 50, **where: Any) -> DeadLetterPage:
         """Newest first."""
         page = await self._backend.list(letter_filter(**where), cursor, _page_size(limit))
         return DeadLetterPage([as_dead_letter(row) for row in page.letters], page.cursor)
 
-    async def groups(self, *, cursor: str | None = None, limit: int = 50, **where: Any) -> DeadLetterGroupPage:
+    async def groups(self, /, *, cursor: str | None = None, limit: int = 50, **where: Any) -> DeadLetterGroupPage:
         """By what their errors have in common ("312 runs, same error"), those with the newest letters first."""
         page = await self._backend.groups(letter_filter(**where), cursor, _page_size(limit))
         return DeadLetterGroupPage([_as_group(row) for row in page.groups], page.cursor)
 
-    async def count(self, **where: Any) -> int:
+    async def count(self, /, **where: Any) -> int:
         """How many match."""
         return await self._backend.count(letter_filter(**where))
 

@@ -228,8 +228,8 @@ async def _code_of(
     name = (await client.letters.get(ids[0])).name if ids else given.get("name")
     if name is None:
         raise InvalidInput("--input is for one job or workflow: give an ID or --name")
-    jobs = [one for thing in app.jobs for one in activities_of(thing)]
-    for definition in [*app.workflows, *jobs]:
+    known: list[Any] = [*app.workflows, *(one for thing in app.jobs for one in activities_of(thing))]
+    for definition in known:
         if definition.name == name:
             return definition
     raise InvalidInput(f"{target} has no job or workflow {name!r}")

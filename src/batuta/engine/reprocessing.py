@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -105,7 +106,7 @@ class NativeLetters:
                 count += len(letters)
                 continue
             run_ids = [letter.run_id for letter in letters]
-            discarded = await until_known(lambda run_ids=run_ids: self._store.discard_letters(run_ids, act))
+            discarded = await until_known(partial(self._store.discard_letters, run_ids, act))
             count += len(discarded)
         return count
 
