@@ -26,12 +26,10 @@ class Past:
         self._forks: list[Forked] = []
         self.told = _named(identity, last.first_id, last.first_run_id)
         """Who the code is told to be."""
-        self.at = 0
-        """When it became itself."""
 
     def take_over(self, machine: Machine, at: int, fork: Forked) -> None:
         """The run becomes itself: what is pending is its own now, and its time begins anew."""
-        self.at = machine.at = at
+        machine.at = at
         machine.entries += 1
         self._forks.append(fork)
         self.told = _named(machine.identity, fork.id, fork.mark)

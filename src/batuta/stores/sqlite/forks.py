@@ -143,6 +143,8 @@ def _insert(cursor: sqlite3.Cursor, namespace: str, fork: Fork, new: NewRun, now
 
 def _fill_inbox(cursor: sqlite3.Cursor, namespace: str, source: Run, fork: Fork, new: NewRun, now: int) -> None:
     before, chain = source.chain_id.bytes, rules.chain_of(new)
+    if not fork.id:
+        cursor.execute(Q["read_for_the_source"], (now, before))
     for message_id in fork.again:
         if fork.id:
             values = {"new": chain.bytes, "source": before, "message_id": message_id, "now": now}
