@@ -21,7 +21,7 @@ from batuta.authoring.backend import (
     StartRequest,
     as_datetime,
 )
-from batuta.authoring.definitions import Workflow, code_of
+from batuta.authoring.definitions import Workflow
 from batuta.authoring.enqueueing import JobRequest
 from batuta.authoring.forks import Edits
 from batuta.authoring.middleware import Middleware, check_middleware
@@ -29,7 +29,7 @@ from batuta.authoring.queues import Queue, QueueInfo
 from batuta.authoring.retention import Retention
 from batuta.authoring.schedules import Schedule
 from batuta.authoring.tokens import AttemptRef
-from batuta.clock import SECOND, Clock, SystemClock
+from batuta.clock import Clock, SystemClock
 from batuta.engine.acting import Actor
 from batuta.engine.alerts import Hook
 from batuta.engine.around import around_of
@@ -41,16 +41,15 @@ from batuta.engine.enqueueing import batch_runs, job_run, last_run, needs_clock
 from batuta.engine.following import last_of_chain
 from batuta.engine.forking import Forking
 from batuta.engine.guests import Entering
-from batuta.engine.headers import put_headers
 from batuta.engine.operating import Operating
 from batuta.engine.queues import change_limits, queue_info
 from batuta.engine.relations import CANCEL_AGAIN
 from batuta.engine.reprocessing import NativeLetters
 from batuta.engine.retention import NativeRetention
-from batuta.engine.rows import expiry, small
 from batuta.engine.session import Session
 from batuta.engine.slots import Plan
 from batuta.engine.starter import Starter, until_known
+from batuta.engine.starts import new_run, unowned_run
 from batuta.engine.takers import needs_taker, why_held, why_nobody_takes
 from batuta.engine.talking import Messenger, as_message
 from batuta.engine.timetable import NativeSchedules
@@ -66,9 +65,9 @@ from batuta.errors import (
     WorkflowBroken,
 )
 from batuta.failpoints import failpoint
-from batuta.ids import RunId, new_message_id, new_run_id, seed_of
+from batuta.ids import RunId, new_message_id
 from batuta.journal.acts import Act, Verb
-from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, decode_body
+from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, decode_body
 from batuta.journal.failures import Failure
 from batuta.journal.queues import QueueView
 from batuta.journal.records import Attempt, IfExists, Message, MessageKind, NewRun, Run, RunFilter, StartOutcome
@@ -96,12 +95,12 @@ class NativeBackend:
         self.schedules = NativeSchedules(store, unowned_run, self.actor)
         self.operating = Operating(store, self.actor, self.retry)
         self.letters = NativeLetters(store, self._act, self._code_here)
-        self.retention = NativeRetention(store, self._clock.monotonic, self.actor)
+        self.retention = NativeRetention(store, self.actor)
 
     # -- starting
 
     async def start(self, request: StartRequest) -> RunRef:
-        new, body = _new_run(request)
+        new, body = new_run(request)
         if request.signal is None and (here := await self._start_here(new, body)) is not None:
             return here
         new.start = json.encode(body).decode()
@@ -379,42 +378,6 @@ class NativeBackend:
 
     async def count_runs(self, where: RunFilter) -> int:
         return await self._store.count_runs(where)
-
-
-def _new_run(request: StartRequest) -> tuple[NewRun, Body]:
-    run_id = new_run_id()
-    key_base = str(run_id)
-    new = NewRun(
-        run_id=run_id,
-        id=request.id if request.id is not None else key_base,
-        name=request.workflow,
-        queue=request.queue,
-        priority=request.priority,
-        delay=round(request.delay * SECOND),
-        timeout=round((request.timeout or 0) * SECOND),
-        execution_timeout=round((request.execution_timeout or 0) * SECOND),
-        version=request.version,
-        code=code_of(request.workflow, request.version),
-        tags=small(request.tags, "option 'tags'") if request.tags else "{}",
-        memo=small(request.memo, "option 'memo'") if request.memo is not None else "null",
-        flow_key=request.key,
-        if_exists=request.if_exists,
-    )
-    new.expires = expiry(request.expires, new.delay)
-    start = StartInfo(request.workflow, seed_of(run_id), key_base, version=request.version, timeout=new.timeout)
-    start.execution_timeout = new.execution_timeout
-    if request.headers:
-        put_headers(start, request.headers)
-    if request.retry is not None:
-        start.retry = Raw(json.encode(request.retry))
-    return new, Body(value=Raw(request.input), start=start)
-
-
-def unowned_run(request: StartRequest) -> NewRun:
-    """The run of a start, with its start message."""
-    new, body = _new_run(request)
-    new.start = json.encode(body).decode()
-    return new
 
 
 _NOT_OWNED = (IfExists.RESTART, IfExists.RENEW)

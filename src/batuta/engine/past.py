@@ -24,6 +24,8 @@ class Past:
 
     def __init__(self, identity: RunIdentity, last: Forked) -> None:
         self._forks: list[Forked] = []
+        self.first = RunId(last.first_run_id)
+        """The run that wrote the first entry."""
         self.told = _named(identity, last.first_id, last.first_run_id)
         """Who the code is told to be."""
 
@@ -50,6 +52,13 @@ class Past:
         """What names the child or message of a command; empty: as in the first run."""
         renamed = (one for one in reversed(self._forks) if seq > one.seq or seq in one.anew)
         return next((one.mark for one in renamed), "")
+
+
+def first_run_id(machine: Machine) -> RunId:
+    """Of the run that was started, from which this one may have been made."""
+    if machine.past is not None:
+        return machine.past.first
+    return RunId(machine.start.key_base) if machine.start.mark else machine.identity.run_id
 
 
 def _named(identity: RunIdentity, id: str, run_id: str) -> RunIdentity:

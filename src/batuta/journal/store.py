@@ -43,6 +43,7 @@ from batuta.journal.records import (
     WorkerView,
 )
 from batuta.journal.retention import Pruned, Retention
+from batuta.journal.rewriting import Rewrite
 from batuta.journal.schedules import DueSchedule, Firing, Schedule
 from batuta.journal.states import RunState
 
@@ -132,8 +133,9 @@ class Transaction(Protocol):
         self, worker_id: str, change: Change, may_leave: Callable[[Sequence[Refusal]], None]
     ) -> Verdict | list[Refusal]:
         """Write the change as `Store.commit` does, and commit. The fence is tested last: until then no row of a run is
-        locked. A verdict: all of it was rolled back. `may_leave` is asked about refusals before the commit; what it
-        raises is raised, and all of it is rolled back.
+        locked. A verdict: all of it was rolled back; REFUSED also when the change is there already, for it was written
+        by another transaction. `may_leave` is asked about refusals before the commit; what it raises is raised, and
+        nothing is committed.
 
         Raises OutcomeUnknown when it may or may not be durable; TransactionEnded when the code has ended it by itself;
         any other error of the database: it was rolled back.
@@ -397,6 +399,20 @@ class Store(Protocol):
 
     async def acts(self, where: ActFilter, before: int | None = None, limit: int = 50) -> list[Recorded]:
         """Those with numbers < before, newest first. `target` is the id of a run, or the name of something else."""
+        ...
+
+    # -- payloads as they lie there
+
+    async def inbox(self, chain_id: RunId, after: str = "", limit: int = 1_000) -> list[Message]:
+        """Messages of the chain with ids > after, read or not, by id. What was read may be gone."""
+        ...
+
+    async def answers_of(self, chain_id: RunId, after: str = "", limit: int = 1_000) -> list[Output]:
+        """All answers of the chain with names > after, by name."""
+        ...
+
+    async def rewrite(self, changed: Rewrite) -> bool:
+        """Write the same payloads otherwise. False when the run is not closed, or is not there: nothing is written."""
         ...
 
     # -- queues

@@ -17,10 +17,9 @@ from __future__ import annotations
 import pytest
 
 _TOPICS = (
-    "attempts audit batches chains claim close commit_fence deleting fairness forks hints inbox kin kit "
-    "attempts audit batches chains claim close commit_fence deleting fairness hints holding inbox kin kit "
+    "attempts audit batches chains claim close commit_fence deleting fairness forks hints holding inbox kin kit "
     "large_batches lease_reap letters outputs parking poison queues races rates reading retention schedules "
-    "sends start unclaimed unread"
+    "sends start transactions unclaimed unread"
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{topic}" for topic in _TOPICS.split()))
 
@@ -57,6 +56,7 @@ from batuta.testing.conformance.schedules import (  # noqa: E402
 )
 from batuta.testing.conformance.sends import SendsConformance  # noqa: E402
 from batuta.testing.conformance.start import StartConformance  # noqa: E402
+from batuta.testing.conformance.transactions import TransactionsConformance  # noqa: E402
 from batuta.testing.conformance.unclaimed import (  # noqa: E402
     DebounceConformance,
     ExpiryConformance,
@@ -102,5 +102,6 @@ __all__ = [
     "SchedulesConformance",
     "SendsConformance",
     "StartConformance",
+    "TransactionsConformance",
     "UnreadConformance",
 ]
