@@ -28,7 +28,7 @@ from batuta.engine.letters import add_letter, letter_of
 from batuta.engine.logs import emit
 from batuta.engine.machine import Machine
 from batuta.engine.outside import answered_early
-from batuta.engine.reading import accepts, as_input, is_bygone, tell_answers, to_begin_with
+from batuta.engine.reading import accepts, as_input, tell_answers, to_begin_with
 from batuta.engine.redoing import Redo, do_again
 from batuta.engine.relations import send_again, store_answers
 from batuta.engine.replay import Replay
@@ -217,9 +217,6 @@ class LiveRun:
             self.hand_back_when_draining()
 
     def _read(self, message: Message) -> None:
-        if self.machine.past is not None and is_bygone(message, self.machine.past.at):
-            self.consume(message.message_id)
-            return
         if message.kind is MessageKind.TERMINATE:
             self._end(EntryKind.TERMINATED, RunState.TERMINATED, message.name, message.message_id)
             return
