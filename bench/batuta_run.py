@@ -138,9 +138,9 @@ if __name__ == "__main__":
     from bench.jobs import throughput as jobs
     from bench.kin import family, pairs
     from bench.kit import claim_month, demo_sweep
+    from bench.letters import listed, reprocessed
     from bench.limited import limited
     from bench.several import shared
-    from bench.letters import listed, reprocessed
     from bench.slots import slots
 
     answer(
