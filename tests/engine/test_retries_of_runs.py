@@ -120,13 +120,8 @@ async def test_the_journal_says_where_it_was_made_from() -> None:
         run = await handle.describe()
         assert (run.forked_from, run.forked_at) == (source, 1)
         lines = await handle.journal()
-        assert [str(line.kind) for line in lines] == [
-            "started",
-            "activity_done",
-            "forked",
-            "activity_done",
-            "activity_done",
-        ]
+        kinds = ["started", "activity_done", "forked", "activity_done", "activity_done"]
+        assert [str(line.kind) for line in lines] == kinds
         assert lines[2].body.reason == "mended"
 
 

@@ -13,6 +13,7 @@ from batuta.authoring.backend import AttemptView, Backend, Description, Ending, 
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.failures import to_exception
 from batuta.authoring.forks import edits_of
+from batuta.authoring.jobs import Job
 from batuta.authoring.letters import decoder_of, query_input, signal_letter, update_letter
 from batuta.authoring.messages import Query, Signal, Update
 from batuta.authoring.names import check_reason
@@ -53,11 +54,12 @@ class Handle(Generic[R]):
         decoder: Decoder | None = None,
         workflow: Workflow[..., Any] | None = None,
         limit: int = MAX_PAYLOAD,
+        job: Job[..., Any] | None = None,
     ) -> None:
         self._backend = backend
         self._ref = ref
         self._decoder = decoder
-        self._workflow, self._limit = workflow, limit
+        self._workflow, self._limit, self._job = workflow, limit, job
 
     @property
     def id(self) -> str:
@@ -177,6 +179,25 @@ class Handle(Generic[R]):
         """End the run at once. Its code is not told."""
         await self._backend.terminate(self._ref, check_reason(reason))
 
+    async def pause(self, reason: str = "") -> bool:
+        """Hold the run: what is in flight comes to its end and is kept, nothing new begins. It loses nothing: messages
+        wait for it, and its deadline is later by as long as it was paused.
+
+        True also when its worker is still to let go of it. False when it is held already. Raises RunClosed.
+        """
+        return await self._backend.pause(self._ref, check_reason(reason))
+
+    async def resume(self, reason: str = "") -> bool:
+        """Let a paused run go on; one that was parked before is tried again. False when it is not held."""
+        return await self._backend.resume(self._ref, check_reason(reason))
+
+    async def delete(self, reason: str = "") -> int:
+        """Delete a closed run with all that belongs to it: its chain, and its children. How many runs are gone.
+
+        Raises RunOpen when one of them has not ended; UnknownRun.
+        """
+        return await self._backend.delete(self._ref, check_reason(reason))
+
     async def retry(self, reason: str = "") -> None:
         """Let a parked run be tried again, by the same code, too: the cause was outside of it, and is mended. One that
         has failed, was cancelled, terminated or has timed out goes on from where it failed, as another run under the
@@ -200,7 +221,7 @@ class Handle(Generic[R]):
         stay the same, unless something is edited: see `fork`. Raises InvalidFork, RunMoved.
         """
         edits = edits_of(args, input, output, self._limit)
-        self._ref = await self._backend.reset(self._ref, _entry(to), edits, self._workflow, check_reason(reason))
+        self._ref = await self._backend.reset(self._ref, _entry(to), edits, self._code, check_reason(reason))
 
     async def fork(
         self,
@@ -221,8 +242,12 @@ class Handle(Generic[R]):
         Raises InvalidFork when point or edits do not fit, AlreadyStarted.
         """
         edits, point = edits_of(args, input, output, self._limit), None if at is None else _entry(at)
-        ref = await self._backend.fork(self._ref, check_id(id), point, edits, self._workflow, check_reason(reason))
-        return Handle(self._backend, ref, self._decoder, self._workflow, self._limit)
+        ref = await self._backend.fork(self._ref, check_id(id), point, edits, self._code, check_reason(reason))
+        return Handle(self._backend, ref, self._decoder, self._workflow, self._limit, self._job)
+
+    @property
+    def _code(self) -> Workflow[..., Any] | Job[..., Any] | None:
+        return self._workflow or self._job
 
     async def describe(self) -> Description:
         return await self._backend.describe(self._ref)

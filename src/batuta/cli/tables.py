@@ -12,6 +12,7 @@ from rich.text import Text
 
 from batuta.authoring.backend import AttemptView, Description, JournalLine
 from batuta.authoring.deadletters import DeadLetter, DeadLetterGroup
+from batuta.authoring.operating import AuditRow
 from batuta.authoring.queues import QueueInfo
 from batuta.clock import SECOND
 from batuta.journal.entries import Command, EntryKind
@@ -61,6 +62,16 @@ def jobs_table(runs: Iterable[Description]) -> Table:
         times = (when(moment)[:-4] for moment in (run.created_at, run.wake_at, run.closed_at))
         cells = (run.queue, str(run.priority or ""), *times, _short(run.reason))
         made.add_row(run.id, run.workflow, state_text(run.state), *cells)
+    return made
+
+
+def audit_table(rows: Iterable[AuditRow]) -> Table:
+    made = table("number", "at (UTC)", "actor", "verb", "target", "before", "after", "detail", "reason")
+    for row in rows:
+        said = (_short(json.encode(each).decode()) if each is not None else "" for each in (row.before, row.after))
+        detail = "" if row.detail is None else _short(json.encode(row.detail).decode())
+        cells = (when(row.at), row.actor, row.verb, row.target, *said, detail, _short(row.reason))
+        made.add_row(str(row.number), *cells)
     return made
 
 
@@ -168,6 +179,7 @@ def run_table(run: Description, ending: dict[str, Any], what: str = "workflow") 
         "due": when(run.wake_at),
         "deadline": when(run.deadline),
         "deaths": str(run.deaths or ""),
+        "made from": _lineage(run),
         "version": run.version,
         "tags": " ".join(f"{key}={value}" for key, value in run.tags.items()),
         "memo": "" if run.memo is None else json.encode(run.memo).decode(),
@@ -176,6 +188,13 @@ def run_table(run: Description, ending: dict[str, Any], what: str = "workflow") 
         "error": ending.get("error", ""),
     }
     return _lines(rows)
+
+
+def _lineage(run: Description) -> str:
+    if run.forked_from is None:
+        return ""
+    point = "from its start" if run.forked_at == -1 else f"after its entry {run.forked_at}"
+    return f"run {run.forked_from}, {point}"
 
 
 def attempts_table(attempts: Iterable[AttemptView], *, is_open: bool) -> Table:

@@ -31,6 +31,8 @@ class Pending(Struct):
     """What came after the cut, if that is a result."""
     failed: bool = False
     """An error came after the cut."""
+    cancelled: bool = False
+    """A child that was asked to end before the cut. Its code may or may not wait for that."""
 
     @property
     def name(self) -> str:
@@ -88,7 +90,9 @@ def _keep(found: Cut, entry: Entry, body: Body) -> None:
         elif command.kind is CommandKind.CANCEL:
             target = found.calls.get(command.target)
             if target is not None and target.command.kind is CommandKind.ACTIVITY:
-                del found.calls[command.target]  # of a child, its code may still wait for the end
+                del found.calls[command.target]
+            elif target is not None:
+                target.cancelled = True
         elif command.kind is CommandKind.PUBLISH:
             value = "null" if command.value is UNSET else bytes(command.value).decode()
             found.published[command.name] = Output(
@@ -152,6 +156,9 @@ def edited_at(run: Run, entries: Sequence[Entry], edits: Edits) -> int:
     """The last entry at which all calls that are edited are pending, and as late as can be. Raises InvalidFork."""
     if edits.start is not None:
         return -1
+    known = {command.seq for entry in entries for command in decode_body(entry).commands}
+    if missing := set(edits.calls) - known:
+        raise InvalidFork(f"run {run.id!r} has made no such call as {min(missing)}: it cannot be edited")
     if not edits.calls:
         raise InvalidFork(f"at which entry is run {run.id!r} to be forked? It has 0 to {len(entries) - 1}")
     points = [_called_at(entries, seq) for seq in edits.inputs]
@@ -160,9 +167,8 @@ def edited_at(run: Run, entries: Sequence[Entry], edits: Edits) -> int:
 
 
 def _called_at(entries: Sequence[Entry], seq: int) -> int:
-    """The entry whose turn issued the command; the last one when there is no such command: it is said later."""
-    calls = (entry.ord for entry in entries if any(one.seq == seq for one in decode_body(entry).commands))
-    return next(calls, len(entries) - 1)
+    """The entry whose turn issued the command, which there is."""
+    return next(entry.ord for entry in entries if any(one.seq == seq for one in decode_body(entry).commands))
 
 
 def _answered_at(entries: Sequence[Entry], seq: int) -> int:

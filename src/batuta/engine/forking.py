@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from batuta.authoring.backend import RunRef
+from batuta.authoring.backend import Code, RunRef
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.forks import NO_EDITS, Edits
+from batuta.authoring.jobs import Job
 from batuta.engine.cuts import edited_at
 from batuta.engine.following import last_of_chain
 from batuta.engine.forkplan import journal_of, plan, plan_retry
+from batuta.engine.jobs import JobWorkflow
 from batuta.engine.rehearsing import rehearse
 from batuta.engine.starter import until_known
 from batuta.errors import InvalidFork, RunMoved
@@ -42,31 +44,27 @@ class Forking:
         await self._check_code(run, fork, None, NO_EDITS)
         return await self._carry_out(fork, self._act(Verb.RETRY, reason, {"at": fork.keep}))
 
-    async def reset(
-        self, run_id: RunId, to: int, edits: Edits, workflow: Workflow[..., Any] | None, reason: str
-    ) -> Run:
+    async def reset(self, run_id: RunId, to: int, edits: Edits, code: Code | None, reason: str) -> Run:
         """Let the chain go on from after entry `to` of its last run, which is closed if it is open."""
         for _ in range(_TRIES):
             run = await last_of_chain(self._store, run_id)
             entries = await journal_of(self._store, run)
             fork = await plan(self._store, run, entries, to, edits=edits, reason=reason)
-            await self._check_code(run, fork, workflow, edits)
+            await self._check_code(run, fork, code, edits)
             try:
                 return await self._carry_out(fork, self._act(Verb.RESET, reason, _said(to, edits)))
             except RunMoved:
                 continue
         raise RunMoved(str(run_id), "moves on faster than it can be reset")
 
-    async def fork(
-        self, ref: RunRef, id: str, at: int | None, edits: Edits, workflow: Workflow[..., Any] | None, reason: str
-    ) -> Run:
+    async def fork(self, ref: RunRef, id: str, at: int | None, edits: Edits, code: Code | None, reason: str) -> Run:
         """Begin a chain under `id` with what the run has done up to entry `at`; None: where the edits are."""
         for _ in range(_TRIES):
             run = await self._store.get_run(ref.run_id)
             entries = await journal_of(self._store, run)
             point = edited_at(run, entries, edits) if at is None else at
             fork = await plan(self._store, run, entries, point, id=id, edits=edits, reason=reason)
-            await self._check_code(run, fork, workflow, edits)
+            await self._check_code(run, fork, code, edits)
             try:
                 return await self._carry_out(fork, self._act(Verb.FORK, reason, _said(point, edits)))
             except RunMoved:
@@ -82,11 +80,12 @@ class Forking:
             raise outcome
         return outcome
 
-    async def _check_code(self, run: Run, fork: Fork, given: Workflow[..., Any] | None, edits: Edits) -> None:
+    async def _check_code(self, run: Run, fork: Fork, given: Code | None, edits: Edits) -> None:
         """Replay what is kept with the code, if that is here; edits need it. Raises InvalidFork."""
         if given is not None and given.name != run.name:
-            raise InvalidFork(f"run {run.id!r} is of workflow {run.name!r}, not of {given.name!r}")
-        workflow = given or self._code_here(run.code or run.name)
+            raise InvalidFork(f"run {run.id!r} is of {run.kind} {run.name!r}, not of {given.name!r}")
+        here = given or self._code_here(run.code or run.name)
+        workflow = JobWorkflow(here) if isinstance(here, Job) else here
         if workflow is not None:
             kept = (await journal_of(self._store, run))[: fork.keep + 1]
             await rehearse(workflow, run, fork, kept, edits.outputs, edits.start, self._store.namespace)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from msgspec import UNSET, Raw, json
+from msgspec import UNSET, Raw, Struct, field, json
 from msgspec.structs import replace
 
 from batuta.authoring.forks import NO_EDITS, Edits
 from batuta.engine.cuts import Cut, Pending, cut, retry_point
 from batuta.engine.following import last_of_chain
-from batuta.errors import InvalidFork, RunClosed, UnknownRun
+from batuta.errors import InvalidFork, RunClosed, UnknownLetter, UnknownRun
 from batuta.ids import RunId, derived_run_id, new_run_id, seed_of
 from batuta.journal.entries import (
     Body,
@@ -26,6 +26,8 @@ from batuta.journal.entries import (
     encode_entry,
 )
 from batuta.journal.forks import Fork
+from batuta.journal.letters import LetterState
+from batuta.journal.outcomes import not_completed
 from batuta.journal.records import Attempt, Message, MessageKind, Run, Successor
 from batuta.journal.states import CLOSED, RunState
 from batuta.journal.store import Store
@@ -97,12 +99,14 @@ async def plan(
             store, run, entries, new_id, keeps=not id and edits.start is None, edits=edits
         )
         return fork
-    anew, answers = await _settle(store, run, found, edits)
-    fork.messages += [_answer(new_id, call, body) for call, body in answers]
-    fork.attempts = await _attempts(store, run, found, {call.command.seq for call, _ in answers}, own=bool(id))
+    settled = await _settle(store, run, found, edits, own=bool(id))
+    fork.children = settled.children
+    fork.messages += [_answer(new_id, call, body) for call, body in settled.answers]
+    answered = {call.command.seq for call, _ in settled.answers}
+    fork.attempts = await _attempts(store, run, found, answered, own=bool(id))
     fork.outputs = list(found.published.values())
     changed = str(new_id) if id or edits.any else ""
-    forked = _forked(run, found, new_id, id or run.id, changed, edits, anew)
+    forked = _forked(run, found, new_id, id or run.id, changed, edits, settled.anew)
     last = found.kept[-1]
     body = Body(reason=reason, forked=forked)
     fork.entries = [encode_entry(keep + 1, EntryKind.FORKED, max(now, last.at), body, last.crc)]
@@ -196,50 +200,74 @@ def _forked(run: Run, found: Cut, new_id: RunId, id: str, key_base: str, edits: 
 # -- calls that are pending at the point
 
 
-async def _settle(store: Store, run: Run, found: Cut, edits: Edits) -> tuple[list[int], list[tuple[Pending, Body]]]:
-    """Of pending calls: those that other runs execute and that are begun anew, and those that have their answers."""
-    anew: list[int] = []
-    answers: list[tuple[Pending, Body]] = []
+class _Settled(Struct):
+    """What becomes of pending calls that are not just executed (again)."""
+
+    answers: list[tuple[Pending, Body]] = field(default_factory=list)
+    """They have their answers."""
+    anew: list[int] = field(default_factory=list)
+    """Other runs execute them, and are begun anew."""
+    children: list[Fork] = field(default_factory=list)
+    """Other runs execute them, and go on from where they failed."""
+
+
+async def _settle(store: Store, run: Run, found: Cut, edits: Edits, *, own: bool) -> _Settled:
+    settled = _Settled()
     for seq, call in found.calls.items():
         if seq in edits.outputs:
-            answers.append((call, Body(value=edits.outputs[seq], attempts=1)))
+            settled.answers.append((call, Body(value=edits.outputs[seq], attempts=1)))
         elif seq in edits.inputs:
-            anew += [seq] if call.is_elsewhere else []
+            settled.anew += [seq] if call.is_elsewhere else []
         elif call.answer is not None:
-            answers.append((call, call.answer))
+            settled.answers.append((call, call.answer))
         elif call.is_elsewhere:
-            body = await _answer_of_child(store, run, call)
-            if body is not None:
-                answers.append((call, body))
-            else:
-                anew.append(seq)
-    return anew, answers
+            await _settle_elsewhere(store, run, call, settled, own=own)
+    return settled
 
 
-async def _answer_of_child(store: Store, run: Run, call: Pending) -> Body | None:
-    """The result of a call that another run executes; None: there is none, and it is to be executed again."""
-    seq, name = call.command.seq, call.name
+async def _settle_elsewhere(store: Store, run: Run, call: Pending, settled: _Settled, *, own: bool) -> None:
+    """Of a call that another run executes: it has a result, or goes on. Raises InvalidFork while it is open."""
+    seq, is_child = call.command.seq, call.command.kind is CommandKind.CHILD
     try:
-        child = await last_of_chain(store, derived_run_id(call.issued_at, call.mark, seq))
+        other = await last_of_chain(store, derived_run_id(call.issued_at, call.mark, seq))
     except UnknownRun:
-        return None  # the store has never taken it
-    if child.state not in CLOSED:
-        what = "child" if call.command.kind is CommandKind.CHILD else "activity"
+        settled.anew.append(seq)  # the store has never taken it
+        return
+    if other.state not in CLOSED:
         raise InvalidFork(
-            f"{what} {seq} ({name}) of run {run.id!r} is still {child.state}, as run {child.id!r}: wait for its end, "
-            f"terminate it, or give a point before it was called"
+            f"{'child' if is_child else 'activity'} {seq} ({call.name}) of run {run.id!r} is still {other.state}, as "
+            f"run {other.id!r}: wait for its end, terminate it, or give a point before it was called"
         )
-    if child.state is not RunState.COMPLETED:
-        return None
-    _, last = await store.outcome(child.run_id)
+    if other.state is RunState.COMPLETED:
+        settled.answers.append((call, await _result_of(store, other)))
+    elif call.cancelled:
+        reason = other.reason or "it was asked to end"
+        settled.answers.append((call, Body(error=not_completed(other.id, other.state, reason))))
+    elif is_child and not own and (await store.get(other.id)).run_id == other.run_id:
+        settled.children.append(await plan_retry(store, other, letter=await _is_letter(store, other)))
+    else:
+        settled.anew.append(seq)
+
+
+async def _result_of(store: Store, run: Run) -> Body:
+    _, last = await store.outcome(run.run_id)
     commands = decode_body(last).commands if last is not None else []
     return Body(value=commands[-1].value if commands else UNSET)
+
+
+async def _is_letter(store: Store, run: Run) -> bool:
+    """Whether it is a dead letter that nobody has resolved."""
+    try:
+        return (await store.letter(run.run_id)).state is LetterState.OPEN
+    except UnknownLetter:
+        return False
 
 
 def _answer(new_id: RunId, call: Pending, body: Body) -> Message:
     """An answer that the new run finds in its inbox."""
     seq = call.command.seq
-    given = Body(seq=seq, value=body.value, attempts=max(1, body.attempts), started_at=body.started_at)
+    given = Body(seq=seq, value=body.value, error=body.error, attempts=max(1, body.attempts))
+    given.started_at = body.started_at
     return Message(
         message_id=f"kept:{new_id}:{seq}",
         kind=MessageKind.CHILD if call.is_elsewhere else MessageKind.ACTIVITY,

@@ -30,7 +30,7 @@ from batuta.engine.identity import RunIdentity
 from batuta.engine.kin import Kin
 from batuta.engine.letters import FailedCall, error_of, failed_call
 from batuta.engine.logs import Line
-from batuta.engine.loop import RunFuture, RunLoop, RunTask, RunTimerHandle
+from batuta.engine.loop import RunFuture, RunLoop, RunTask, RunTimerHandle, close_unbegun
 from batuta.engine.mailbox import Mailbox
 from batuta.engine.named import NamedTimers
 from batuta.engine.past import Past
@@ -407,7 +407,7 @@ class Machine:
         try:
             found = self._context.copy().run(look)
             if isawaitable(found):
-                _close_unbegun(found)
+                close_unbegun(found)
                 self._refuse()
         finally:
             self._shut = ""
@@ -593,10 +593,3 @@ _DELIVER: dict[EntryKind, Callable[[Machine, Body], None]] = {
 
 def _continues(main: RunTask) -> bool:
     return main.done() and not main.cancelled() and isinstance(main.exception(), ContinueAsNew)
-
-
-def _close_unbegun(awaitable: Any) -> None:
-    """A coroutine that nobody will await."""
-    close = getattr(awaitable, "close", None)
-    if close is not None:
-        close()

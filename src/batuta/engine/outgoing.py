@@ -22,8 +22,10 @@ T = TypeVar("T")
 class AroundBackend(NativeBackend):
     """Every call that starts runs goes through the middleware first."""
 
-    def __init__(self, store: Store, clock: Clock | None, middleware: Sequence[Middleware]) -> None:
-        super().__init__(store, clock)
+    def __init__(
+        self, store: Store, clock: Clock | None, middleware: Sequence[Middleware], actor: str | None = None
+    ) -> None:
+        super().__init__(store, clock, actor)
         self._middleware = list(middleware)
         self._around = Around(middleware)
 
@@ -61,6 +63,8 @@ class AroundBackend(NativeBackend):
         return done[0]
 
 
-def backend_for(store: Store, clock: Clock | None = None, middleware: Sequence[Middleware] = ()) -> NativeBackend:
+def backend_for(
+    store: Store, clock: Clock | None = None, middleware: Sequence[Middleware] = (), actor: str | None = None
+) -> NativeBackend:
     """A backend, with middleware around what it starts and runs."""
-    return AroundBackend(store, clock, middleware) if middleware else NativeBackend(store, clock)
+    return AroundBackend(store, clock, middleware, actor) if middleware else NativeBackend(store, clock, actor)

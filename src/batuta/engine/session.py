@@ -27,6 +27,7 @@ from batuta.engine.intake import Intake
 from batuta.engine.jobs import CallRun, EarlyRun, JobWorkflow, may_begin_early
 from batuta.engine.lease import Lease
 from batuta.engine.live import LiveRun
+from batuta.engine.pausing import hold_unread, news, pause_of
 from batuta.engine.poller import Poller
 from batuta.engine.replay import Replay
 from batuta.engine.reporter import Reporter
@@ -435,6 +436,9 @@ class Session:
                 or f"its journal has {len(tape.entries)} entries, and its row says {row.head + 1}: restore a backup"
             )
             return
+        if tape.messages and (pause := pause_of(tape.messages)) is not None:
+            hold_unread(run, tape, pause, self.clock.now())
+            return
         if failpoints.armed is not None:
             failpoint("replay.before")
         replay = run.restore(tape.entries)
@@ -580,6 +584,8 @@ class Session:
                 self._loop.call_soon(run.drop)
             elif epoch == SEALED:
                 await park_unless_early(self, run)
+            elif not run.early and run.pausing is not None:
+                self._loop.call_soon(news, run, messages)
             elif messages:
                 self._loop.call_soon(self._receive, run, messages)
 

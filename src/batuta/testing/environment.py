@@ -17,6 +17,7 @@ from batuta.authoring.handle import Batch, Handle
 from batuta.authoring.jobs import Job, JobCall
 from batuta.authoring.middleware import Middleware
 from batuta.authoring.queues import Queue
+from batuta.authoring.deadletters import Letters
 from batuta.authoring.schedules import Schedule, Schedules
 from batuta.client import Batuta
 from batuta.clock import Clock, SystemClock
@@ -190,6 +191,11 @@ class Environment:
     def schedules(self) -> Schedules:
         """`Batuta.schedules`."""
         return self.client.schedules
+
+    @property
+    def letters(self) -> Letters:
+        """`Batuta.letters`."""
+        return self.client.letters
 
     # -- time
 

@@ -47,8 +47,8 @@ from batuta.stores.coded.payloads import Payloads
 
 PASSED = frozenset(
     "poll_seconds open close migrate now borrow unpark retire pause_runs resume_runs delete_runs count_letters "
-    "discard_letters set_retention retention prune audit limit_queue pause_queue queues delete_schedule schedule_at "
-    "epochs closed_among count_runs listen shift_clock".split()
+    "discard_letters set_retention drop_retention retention prune audit limit_queue pause_queue queues delete_schedule "
+    "schedule_at epochs closed_among count_runs listen shift_clock".split()
 )
 """What carries no payload: it is the other store's own."""
 _BY_ID = frozenset((MessageKind.SIGNAL, MessageKind.UPDATE))
