@@ -13,7 +13,7 @@ import click
 from batuta.cli import inputs
 from batuta.cli.lazy import LazyGroup
 from batuta.cli.place import Place, placed
-from batuta.errors import InvalidInput, NothingMatches
+from batuta.errors import InvalidInput, MatchesEverything, NotConfirmed, NothingMatches
 from batuta.journal.letters import LetterReason, LetterState
 from batuta.journal.records import RunKind
 
@@ -55,7 +55,7 @@ _PAGE = (
 )
 _BULK = (
     click.argument("ids", nargs=-1, metavar="[ID]..."),
-    click.option("--everything", is_flag=True, help="All that are open."),
+    click.option("--all", "everything", is_flag=True, help="All that are open."),
     click.option("--dry-run", is_flag=True, help="Only count."),
     click.option("--yes", is_flag=True, help="Do it to all that match; without it they are only counted."),
 )
@@ -201,12 +201,12 @@ async def _confirmed(client: Batuta, given: dict[str, Any], verb: str) -> tuple[
     dry_run, yes, everything = given.pop("dry_run"), given.pop("yes"), given.pop("everything")
     where = _filters(given)
     if not where and not everything:
-        raise InvalidInput(f"say which dead letters to {verb}: IDs, filters, or --everything")
+        raise MatchesEverything(f"nothing says which dead letters to {verb}: give IDs, or filters, or --all")
     count = await client.letters.count(**where)
     if not count:
         raise NothingMatches(f"no open dead letter matches: there is nothing to {verb}")
     if not dry_run and not yes:
-        raise InvalidInput(f"{count:,} dead letters match: give --yes to {verb} them, or --dry-run")
+        raise NotConfirmed(f"{count:,} dead letters match: say --yes to {verb} them, or --dry-run")
     if not dry_run and "before" not in where:
         newest = (await client.letters.list(limit=1, **where)).letters
         if newest:

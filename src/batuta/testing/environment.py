@@ -12,12 +12,12 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
 from batuta.app import App
+from batuta.authoring.deadletters import Letters
 from batuta.authoring.definitions import Workflow, by_code
 from batuta.authoring.handle import Batch, Handle
 from batuta.authoring.jobs import Job, JobCall
 from batuta.authoring.middleware import Middleware
 from batuta.authoring.queues import Queue
-from batuta.authoring.deadletters import Letters
 from batuta.authoring.schedules import Schedule, Schedules
 from batuta.client import Batuta
 from batuta.clock import Clock, SystemClock
