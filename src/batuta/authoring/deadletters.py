@@ -216,8 +216,8 @@ class Letters:
         begins at the start. `input`: the arguments to start with, as a list, in place of those that it had; they must
         fit `code`, the job or workflow, or that of a worker in this process. `rate`: how many a second. `dry_run`: only
         count. Each is reprocessed once, whoever else tries to, and however often this is interrupted and called again.
-        Of one that is named alone, raises UnknownLetter, LetterResolved, InvalidFork. MatchesEverything when nothing says
-        which are meant.
+        Of one that is named alone, raises UnknownLetter, LetterResolved, InvalidFork; MatchesEverything when nothing
+        says which are meant.
         """
         how = _how(mode, input, rate, reason, code)
         named = await self._named(which, where, everything)
