@@ -43,6 +43,7 @@ from batuta.journal.records import (
     WorkerView,
 )
 from batuta.journal.retention import Pruned, Retention
+from batuta.journal.rewriting import Rewrite
 from batuta.journal.schedules import DueSchedule, Firing, Schedule
 from batuta.journal.states import RunState
 
@@ -398,6 +399,20 @@ class Store(Protocol):
 
     async def acts(self, where: ActFilter, before: int | None = None, limit: int = 50) -> list[Recorded]:
         """Those with numbers < before, newest first. `target` is the id of a run, or the name of something else."""
+        ...
+
+    # -- payloads as they lie there
+
+    async def inbox(self, chain_id: RunId, after: str = "", limit: int = 1_000) -> list[Message]:
+        """Messages of the chain with ids > after, read or not, by id. What was read may be gone."""
+        ...
+
+    async def answers_of(self, chain_id: RunId, after: str = "", limit: int = 1_000) -> list[Output]:
+        """All answers of the chain with names > after, by name."""
+        ...
+
+    async def rewrite(self, changed: Rewrite) -> bool:
+        """Write the same payloads otherwise. False when the run is not closed, or is not there: nothing is written."""
         ...
 
     # -- queues
