@@ -46,10 +46,12 @@ def plan(full: bool) -> list[Group]:
         _many(full),
         _finished(full),
         _pruning(full),
+        _around(full),
         _long(),
         *_big(),
         *_kin(),
         *_jobs(full),
+        *_letters(),
         *_kit(),
     ]
 
@@ -58,6 +60,7 @@ def _latency(full: bool) -> Group:
     return (
         Part("W1", "limit", seconds=1.5, also="W3"),
         Part("W1", "batuta", steps=1000, seconds=1.5),
+        Part("W1-once", "batuta", steps=1000, seconds=2.0),
         Part("W3", "batuta", runs=200, seconds=1.5),
         Part("W1", "dbos", steps=1000 if full else 300),
         Part("W3", "dbos", runs=200),
@@ -104,6 +107,10 @@ def _pruning(full: bool) -> Group:
     return (Part("W14", "batuta", 1, 1000, 5, seconds, finished_runs=finished, patience=patience),)
 
 
+def _around(full: bool) -> Group:
+    return (Part("W2-around", "batuta", steps=5, seconds=6.0, rounds=ROUNDS if full else 3),)
+
+
 def _big() -> list[Group]:
     """Each once: they are long, and large enough to be steady."""
     asleep = Part("W5", "batuta", runs=100_000, rounds=1)
@@ -142,6 +149,14 @@ def _health(full: bool) -> Part:
     seconds, runs, steps = (10.0, 0, 30) if full else (8.0, 60_000, 1)
     patience = seconds * steps
     return Part("health", "batuta", 1, runs, steps, seconds, stores=("pg",), patience=patience)
+
+
+def _letters() -> list[Group]:
+    """Each once: they are long by their nature, the second one for the rate that it keeps."""
+    return [
+        (Part("letters", "batuta", runs=100_000, rounds=1, patience=120.0),),
+        (Part("reprocess", "batuta", runs=10_000, rounds=1, patience=60.0),),
+    ]
 
 
 def _kit() -> list[Group]:

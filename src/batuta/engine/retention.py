@@ -8,8 +8,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from batuta.authoring.retention import Retention
 from batuta.clock import SECOND
+from batuta.engine.acting import Actor
 from batuta.errors import InvalidInput, StoreError
 from batuta.ids import RunId, jitter
+from batuta.journal.acts import Verb
 from batuta.journal.retention import Pruned, shortest
 from batuta.journal.retention import Retention as Rule
 from batuta.journal.store import Store
@@ -29,14 +31,14 @@ BY_HAND = 0.5
 class NativeRetention:
     """Implements `authoring.retention.RetentionBackend` on a store."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, actor: Actor) -> None:
+        self._store, self._actor = store, actor
 
     async def set(self, rule: Retention) -> bool:
-        return await self._store.set_retention(as_rule(rule))
+        return await self._store.set_retention(as_rule(rule), self._actor.act(Verb.SET_RETENTION))
 
     async def drop(self, workflow: str, state: str) -> bool:
-        return await self._store.drop_retention(workflow, state)
+        return await self._store.drop_retention(workflow, state, self._actor.act(Verb.SET_RETENTION))
 
     async def list(self) -> Sequence[Retention]:
         return [
