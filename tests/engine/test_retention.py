@@ -115,6 +115,12 @@ async def test_a_person_prunes_by_hand(arena: Arena) -> None:
     assert await client.count() == 5
     assert await client.retention.prune() == 5
     assert await client.count() == 0
+    rows = await arena.store(client).audit()
+    assert [(row.verb, row.target) for row in rows] == [
+        ("prune", "retention"),
+        ("set retention", "total completed"),
+        ("prune", "retention"),
+    ]
 
 
 async def test_rules_are_set_listed_and_dropped(arena: Arena) -> None:

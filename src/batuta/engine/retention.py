@@ -47,6 +47,8 @@ class NativeRetention:
         ]
 
     async def prune(self, *, dry_run: bool) -> int:
+        if not dry_run:
+            await self._store.note_act("retention", self._actor.act(Verb.PRUNE))
         deleted = 0
         async for step in steps(self._store, BY_HAND, dry_run=dry_run):
             deleted += step.deleted
