@@ -109,8 +109,7 @@ class Session:
         self._lease = Lease(store, self.info, settings, clock, self._on_pulse, self._lost)
         self._poller = Poller(self)
         self._scheduler = Scheduler(store, self.clock)
-        every, share = settings.prune_every, settings.prune_share
-        self._pruner = Pruner(store, self.info.worker_id, every, share, clock.monotonic)
+        self._pruner = Pruner(store, self.info.worker_id, settings, clock.monotonic)
         self._watchdog = Watchdog(settings.stuck_turn, self._holding_up, clock)
         self.turn: LiveRun | None = None
         self._strays = Strays(self, self._poller)
