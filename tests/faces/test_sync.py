@@ -22,6 +22,7 @@ from batuta import (
     AlreadyStarted,
     ClientError,
     InvalidInput,
+    LetterResolved,
     Query,
     Retry,
     RunCancelled,
@@ -122,6 +123,19 @@ def test_schedules_are_made_and_triggered_by_blocking_code(client: batuta.sync.C
     schedules.delete("a")
     with pytest.raises(UnknownSchedule):
         schedules.get("a")
+
+
+def test_dead_letters_are_seen_to_by_blocking_code(client: batuta.sync.Client) -> None:
+    run = client.start(doubles, -1, id="a")
+    with pytest.raises(RunFailed):
+        run.result(PATIENCE)
+    assert [letter.id for letter in client.letters.list().letters] == ["a"]
+    assert [group.count for group in client.letters.groups().groups] == [1]
+    assert client.letters.reprocess(name=doubles, dry_run=True).matched == client.letters.count() == 1
+    assert client.letters.discard("a", reason="seen") == 1
+    assert client.letters.get("a").note == "seen"
+    with pytest.raises(LetterResolved):
+        client.letters.reprocess("a")
 
 
 def test_errors_are_those_of_the_async_client(client: batuta.sync.Client) -> None:

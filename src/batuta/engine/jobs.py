@@ -24,8 +24,9 @@ from batuta.authoring.jobs import Job, job_code
 from batuta.authoring.options import ActivityOptions
 from batuta.clock import SECOND
 from batuta.engine.calls import SHORT_WAIT, Call, fatal
+from batuta.engine.identity import RunIdentity
 from batuta.engine.live import PYTHON, Effect, LiveRun
-from batuta.engine.machine import Machine, PendingActivity, RunIdentity
+from batuta.engine.machine import Machine, PendingActivity
 from batuta.engine.replay import Replay
 from batuta.engine.routes import RoutedCall
 from batuta.engine.waiting import next_wake, only_waits
@@ -176,7 +177,7 @@ class CallRun(LiveRun):
 
     def call_waits(self) -> None:
         """Sooner than a workflow: there is nothing in memory that is worth keeping, and others may have its place."""
-        if not (self._host.draining or self.leaving or self.reading) and self.ready and only_waits(self):
+        if not (self.draining or self.leaving or self.reading) and self.ready and only_waits(self):
             when = next_wake(self)
             if when is None or when > self._host.clock.now() + int(SHORT_WAIT * SECOND):
                 self.leave(when)
@@ -260,9 +261,12 @@ class EarlyRun(CallRun):
         self.seen.add(self._message.message_id)
 
     @property
-    def facts(self) -> tuple[str, str, StartInfo | None]:
-        start = self._start
-        return self.row.id, self.row.queue, None if start is None else cast(StartInfo, start.start)
+    def named(self) -> tuple[str, str]:
+        return self.row.id, self.row.queue
+
+    @property
+    def started_with(self) -> StartInfo:
+        return cast(StartInfo, cast(Body, self._start).start)
 
     # -- beginning
 

@@ -143,7 +143,7 @@ def _trace_id(traceparent: str) -> str:
 
 _QUOTED = re.compile(r"(?<!\w)(?:'[^']*'|\"[^\"]*\"|`[^`]*`)")
 _ADDRESS = re.compile(r"(?<!\w)(?:[a-z][a-z0-9+.-]*:/)?/[^\s,;)]+", re.IGNORECASE)
-_ID = re.compile(r"\b(?=[\w-]*\d)[\w-]+\b")
+_ID = re.compile(r"[-+]?\b(?=[\w-]*\d)[\w-]+\b")
 _FOLDER = re.compile(r"[/\\]")
 _SPACE = re.compile(r"\s+")
 _FRAME = re.compile(r'^\s*File "([^"]+)", line \d+, in (.+)$', re.MULTILINE)

@@ -31,6 +31,8 @@ Input = tuple[EntryKind, Body]
 """What a turn consumes."""
 
 
+_TO_STOP = (MessageKind.CANCEL, MessageKind.TERMINATE, MessageKind.PAUSE)
+
 _FIRST = {MessageKind.TERMINATE: 0, MessageKind.START: 1}
 
 
@@ -40,11 +42,17 @@ def to_begin_with(messages: Sequence[Message]) -> list[Message]:
     return sorted(messages, key=lambda message: _FIRST.get(message.kind, len(_FIRST)))
 
 
+def is_bygone(message: Message, since: int) -> bool:
+    """Whether it was to end or hold the run before, in whose place another one goes on since then."""
+    return message.kind in _TO_STOP and message.at <= since
+
+
 def as_input(run: LiveRun, message: Message) -> Input | None:
     """What a message is to the run's code; None when it is nothing to it."""
     match message.kind:
         case MessageKind.START:
-            found: Input | None = EntryKind.STARTED, json.decode(message.body, type=Body)
+            is_mine = message.message_id == f"start:{run.run_id}"  # not that of a run that never began
+            found: Input | None = (EntryKind.STARTED, json.decode(message.body, type=Body)) if is_mine else None
         case MessageKind.CANCEL:
             found = cancel_input(run, message)
         case MessageKind.CHILD:

@@ -22,24 +22,25 @@ from batuta.engine.completion import Completion
 from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.executor import Executor
 from batuta.engine.generators import turns
+from batuta.engine.identity import RunIdentity
 from batuta.engine.intake import Intake
 from batuta.engine.jobs import CallRun, EarlyRun, JobWorkflow, may_begin_early
 from batuta.engine.lease import Lease
 from batuta.engine.live import LiveRun
-from batuta.engine.machine import RunIdentity
+from batuta.engine.pausing import hold_unread, news, pause_of
 from batuta.engine.poller import Poller
 from batuta.engine.replay import Replay
 from batuta.engine.reporter import Reporter
 from batuta.engine.retention import Pruner
 from batuta.engine.routes import Route, RoutedCall, end_overdue, routed_run_id
 from batuta.engine.schedules import Scheduler
-from batuta.engine.sealed import park_or_drop, park_unless_early, park_where_it_was
+from batuta.engine.sealed import park_or_drop, park_unless_early, park_where_it_was, why_not_replayed
 from batuta.engine.strays import Strays
 from batuta.engine.timers import Timers
 from batuta.engine.transactions import Transactions
 from batuta.engine.waiters import Waiters
 from batuta.engine.watchdog import Watchdog
-from batuta.errors import InvalidInput, PayloadSealed, StoreError, StoreUnavailable, UnknownRun, WorkflowBroken
+from batuta.errors import StoreError, StoreUnavailable, UnknownRun
 from batuta.failpoints import failpoint
 from batuta.ids import RunId, new_worker_id
 from batuta.journal.entries import Body, Command
@@ -96,10 +97,10 @@ class Session:
         self.executor = Executor(activities, self.clock, settings, self.may_act, self.permission)
         self._committer = Committer(store, self.info.worker_id, settings, self.may_act, self._lost)
         self.begins = None if around is None or not around.begin else around.begins
-        self._reporter = Reporter(() if around is None else around.ears, self)
+        self.reporter = Reporter(() if around is None else around.ears, self)
         if around is not None:
             around.put_around(self.executor, activities)
-            self._committer.report_to(self._reporter)
+            self._committer.report_to(self.reporter)
         # A live run calls them in every turn: without a call of our own in between.
         self.submit, self.arm, self.disarm = self._committer.submit, self._timers.arm, self._timers.disarm
         self.is_writing = self._committer.is_writing
@@ -160,7 +161,7 @@ class Session:
         self._scheduler.start()
         self._pruner.start()
         await self._poller.start()
-        self._reporter.started()
+        self.reporter.started()
 
     async def close(self, grace: float) -> None:
         """Hand back what is idle at once, wait for activities in flight, then leave."""
@@ -182,7 +183,7 @@ class Session:
             await self.store.retire(self.info.worker_id)
         except StoreError as error:
             log.warning("could not sign off, others will notice when the lease is over: %s", error)
-        self._reporter.stopped()
+        self.reporter.stopped()
 
     def hurry(self) -> None:
         """A stop is under way: do not wait any longer for activities in flight."""
@@ -241,7 +242,7 @@ class Session:
         if not self._over:
             log.error("worker %s drops everything and registers anew: %s", self.info.worker_id, why)
             self.abandon()
-            self._reporter.lost(why)
+            self.reporter.lost(why)
             self._on_lost(why)
 
     @property
@@ -435,6 +436,9 @@ class Session:
                 or f"its journal has {len(tape.entries)} entries, and its row says {row.head + 1}: restore a backup"
             )
             return
+        if tape.messages and (pause := pause_of(tape.messages)) is not None:
+            hold_unread(run, tape, pause, self.clock.now())
+            return
         if failpoints.armed is not None:
             failpoint("replay.before")
         replay = run.restore(tape.entries)
@@ -449,8 +453,7 @@ class Session:
         except StopIteration:
             pass
         except Exception as error:  # noqa: BLE001 - whatever it is, this code cannot go on with this run
-            known = isinstance(error, WorkflowBroken | InvalidInput | PayloadSealed)
-            run.park(str(error) if known else f"its replay failed: {error!r}")
+            run.park(why_not_replayed(error))
             return
         else:
             self._hinted.add(run.run_id)  # messages that come meanwhile are not delivered: look for them at the end
@@ -580,6 +583,8 @@ class Session:
                 self._loop.call_soon(run.drop)
             elif epoch == SEALED:
                 await park_unless_early(self, run)
+            elif not run.early and run.pausing is not None:
+                self._loop.call_soon(news, run, messages)
             elif messages:
                 self._loop.call_soon(self._receive, run, messages)
 

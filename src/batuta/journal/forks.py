@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from msgspec import Struct, field
 
 from batuta.ids import RunId
@@ -42,5 +44,16 @@ class Fork(Struct, kw_only=True, gc=False):
     """Of calls that are pending at the fork."""
     outputs: list[Output] = field(default_factory=list)
     """What it has published by then."""
+    memo: str | None = None
+    """In place of the source's, where that cannot be copied as it is."""
     letter: bool = False
     """The source's dead letter must be open, and is marked as reprocessed by the new run."""
+    children: list[Fork] = field(default_factory=list)
+    """Made with it, or not at all, as its children: of closed children of the source, each the current run of its id,
+    whose command and policy they take over."""
+
+    def family(self, parent: RunId | None = None) -> Iterator[tuple[Fork, RunId | None]]:
+        """This one and those that are made with it, each with its parent, if it gets one."""
+        yield self, parent
+        for child in self.children:
+            yield from child.family(self.new.run_id)

@@ -34,7 +34,7 @@ from batuta.testing.conformance.deleting import DeletingConformance  # noqa: E40
 from batuta.testing.conformance.fairness import FairnessConformance  # noqa: E402
 from batuta.testing.conformance.forks import ForksConformance  # noqa: E402
 from batuta.testing.conformance.hints import HintsConformance  # noqa: E402
-from batuta.testing.conformance.holding import PauseConformance, PausedConformance  # noqa: E402
+from batuta.testing.conformance.holding import BulkConformance, PauseConformance, PausedConformance  # noqa: E402
 from batuta.testing.conformance.inbox import InboxConformance  # noqa: E402
 from batuta.testing.conformance.kin import KinConformance  # noqa: E402
 from batuta.testing.conformance.kit import MakeStore  # noqa: E402
@@ -68,6 +68,7 @@ __all__ = [
     "AttemptsConformance",
     "AuditConformance",
     "BatchesConformance",
+    "BulkConformance",
     "ChainsConformance",
     "ClaimConformance",
     "CloseConformance",

@@ -245,6 +245,35 @@ class ForksConformance:
         await forked(store, fork_of(pen, close=last_word(pen)))
         assert await inbox(store, child) == [f"parent:{pen.run_id}"]
 
+    async def test_children_are_forked_with_it(self, store: Store) -> None:
+        worker = await live_worker(store)
+        pen = await start_owned(store, worker)
+        child = await start_owned(
+            store, worker, parent_run_id=pen.run_id, parent_seq=3, parent_policy=ParentPolicy.TERMINATE
+        )
+        for one in (child, pen):
+            await one.write(store, worker, move=Move(RunState.FAILED))
+        inner = fork_of(child)
+        run = await forked(store, fork_of(pen, children=[inner]))
+        made = await store.get_run(inner.new.run_id)
+        assert (made.parent_run_id, made.parent_seq, made.forked_from) == (run.run_id, 3, child.run_id)
+        assert len(await store.audit()) == 2
+        tapes = {tape.run.run_id: tape for tape in await claimed(store, worker)}
+        again = Pen.of(tapes[made.run_id])
+        await again.write(store, worker, move=Move(RunState.COMPLETED, outcome='{"seq":3}'))
+        assert [one.message_id for one in (await store.load(run.run_id)).messages] == [f"child:{made.run_id}"]
+
+    async def test_with_a_child_that_stands_in_the_way_nothing_is_forked(self, store: Store) -> None:
+        worker = await live_worker(store)
+        pen = await start_owned(store, worker)
+        child = await start_owned(store, worker, parent_run_id=pen.run_id, parent_seq=3)
+        await pen.write(store, worker, move=Move(RunState.FAILED))
+        before = [await store.get_run(one.run_id) for one in (pen, child)]
+        [outcome] = await store.fork([fork_of(pen, children=[fork_of(child)])], ACT)
+        assert isinstance(outcome, RunMoved)
+        assert [await store.get_run(one.run_id) for one in (pen, child)] == before
+        assert await store.count_runs(RunFilter()) == 2
+
     # -- messages
 
     async def test_what_the_source_has_read_can_be_read_again(self, store: Store) -> None:
