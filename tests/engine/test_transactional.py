@@ -1,6 +1,5 @@
 """Exactly-once activities: what they write, their result and what they send out commit together, or not at all."""
 
-# covers B-12
 from __future__ import annotations
 
 import asyncio
@@ -284,7 +283,7 @@ async def test_one_that_takes_too_long_is_rolled_back_and_holds_up_nobody(till: 
     async def both() -> list[int]:
         return [await slow(1), await quick(2)]
 
-    async with till.worker(both, slow, quick, transaction=0.3):
+    async with till.worker(both, slow, quick, transaction_time=0.3):
         handle = await till.client.start(both)
         assert await handle.result(PATIENCE) == [2, 3]
         assert len(calls) == 2
@@ -307,7 +306,7 @@ async def test_a_statement_that_takes_too_long_is_interrupted(till: Till) -> Non
             return "too long"
         return "done"
 
-    async with till.worker(one, slow, transaction=0.3):
+    async with till.worker(one, slow, transaction_time=0.3):
         begun = time.monotonic()
         assert await (await till.client.start(one)).result(PATIENCE) == "too long"
         assert time.monotonic() - begun < 50

@@ -80,7 +80,7 @@ class Transactions:
         task.add_done_callback(self._tasks.discard)
 
     async def _execute(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        attempt = _Attempt(self, call, self._host.store.transact(self._settings.transaction))
+        attempt = _Attempt(self, call, self._host.store.transact(self._settings.transaction_time))
         try:
             await attempt.run(args, kwargs)
         except BaseException as error:

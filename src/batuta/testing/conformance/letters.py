@@ -138,7 +138,7 @@ class LettersConformance:
         transaction = store.transact(2.0)
         await transaction.begin()
         change = pen.change(1, move=Move(RunState.FAILED), effects=dead())
-        assert await transaction.commit(worker.worker_id, change, lambda refusals: None) == []
+        assert await transaction.commit(worker.worker_id, change, lambda _: None) == []
         assert await groups_of(store) == [("f", 1, pen.run_id)]
 
     async def test_letters_of_a_batch_are_all_kept(self, store: Store) -> None:
