@@ -27,10 +27,13 @@ from batuta import (
     info,
     job,
     run_child,
+    transaction,
     workflow,
 )
 from batuta.authoring.middleware import Proceed
+from batuta.codecs import Compression
 from batuta.errors import ClientError, InvalidInput
+from batuta.telemetry import Event, RunEvent
 from batuta.testing import Environment, crash_sweep
 from tests.engine.arena import Arena
 from tests.engine.crunch import Numbers, crunch, crunching
@@ -424,6 +427,53 @@ async def test_it_is_the_same_on_every_store(arena: Arena) -> None:
     assert line.body.start.headers == {"tenant": "initech"}
     assert await (await client.enqueue(letter, "ada", headers={"tenant": "initech"})).result() == "dear ada"
     assert trail.count("a calls job letter (1)") == 1
+
+
+@job
+async def reads_tenant() -> dict[str, str]:
+    return dict(activity_info().headers)
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+async def test_it_is_around_transactional_activities_and_what_they_start_has_the_headers(store: Any) -> None:
+    started: list[str] = []
+
+    def books() -> str:
+        started.append(transaction().enqueue(reads_tenant))
+        return tenant.get()
+
+    async def books_too() -> str:
+        return books()
+
+    book = activity(name="books", transactional=True)(books if store == "sqlite" else books_too)
+
+    @workflow
+    async def shops() -> str:
+        return await book()
+
+    ears = Ears()
+    things: Any = {"workflows": [shops], "activities": [book], "jobs": [reads_tenant]}
+    async with Environment(**things, store=store, middleware=[Tenant(), ears]) as env:
+        assert await env.run(shops) == "acme"
+        assert await (await env.get(started[0], reads_tenant)).result() == {"tenant": "acme"}
+        assert ears.heard[:3] == ["run.started", "activity.completed", "run.closed"]
+
+
+class Ears(Middleware):
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def event(self, event: Event) -> None:
+        if isinstance(event, RunEvent):
+            self.heard.append(event.event)
+
+
+async def test_events_and_headers_are_plain_for_code_where_payloads_are_coded(real_time: None) -> None:
+    ears = Ears()
+    async with connect("memory://", codec=[Compression(least=0)], middleware=[Tenant(), ears]) as client:
+        async with client.worker(workflows=[asks], activities=[reads_headers]):
+            assert await (await client.start(asks)).result() == {"tenant": "acme"}
+    assert ears.heard == ["run.started", "activity.completed", "run.closed"]
 
 
 async def test_an_app_carries_middleware() -> None:
