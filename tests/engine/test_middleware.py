@@ -292,6 +292,31 @@ async def test_a_replay_is_told_and_changes_nothing() -> None:
     ]
 
 
+async def test_a_run_that_leaves_memory_goes_through_finally_and_harms_nothing(caplog: Any) -> None:
+    said: list[str] = []
+
+    class Tidies(Middleware):
+        async def run(self, run: RunCall, proceed: Proceed) -> Any:
+            try:
+                return await proceed()
+            finally:
+                if not run.replaying:
+                    said.append(run.info.id)
+
+    @workflow
+    async def naps() -> str:
+        await asyncio.sleep(3600)
+        return "awake"
+
+    async with world(naps, middleware=[Tidies()]) as env:
+        handle = await env.start(naps, id="one")
+        await env.advance(1800)  # it is not in memory any more
+        assert not said
+        assert await handle.result() == "awake"
+    assert said == ["one"]
+    assert not caplog.records
+
+
 async def test_a_run_can_be_refused_and_its_result_changed() -> None:
     class Door(Middleware):
         async def run(self, run: RunCall, proceed: Proceed) -> Any:
