@@ -45,6 +45,7 @@ def plan(full: bool) -> list[Group]:
         _recovery(full),
         _many(full),
         _finished(full),
+        _pruning(full),
         _around(full),
         _long(),
         *_big(),
@@ -59,6 +60,7 @@ def _latency(full: bool) -> Group:
     return (
         Part("W1", "limit", seconds=1.5, also="W3"),
         Part("W1", "batuta", steps=1000, seconds=1.5),
+        Part("W1-once", "batuta", steps=1000, seconds=2.0),
         Part("W3", "batuta", runs=200, seconds=1.5),
         Part("W1", "dbos", steps=1000 if full else 300),
         Part("W3", "dbos", runs=200),
@@ -97,6 +99,12 @@ def _many(full: bool) -> Group:
 def _finished(full: bool) -> Group:
     empty = Part("W2-empty", "batuta", measure="W2", runs=1000, steps=5, seconds=2.0, rounds=ROUNDS if full else 3)
     return (empty, replace(empty, workload="W2-finished", finished_runs=1_000_000 if full else 100_000))
+
+
+def _pruning(full: bool) -> Group:
+    """For some seconds, or with `full` until all are gone."""
+    finished, seconds, patience = (1_000_000, 0.0, 7_200.0) if full else (100_000, 18.0, 0.0)
+    return (Part("W14", "batuta", 1, 1000, 5, seconds, finished_runs=finished, patience=patience),)
 
 
 def _around(full: bool) -> Group:

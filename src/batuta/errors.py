@@ -10,6 +10,8 @@ BatutaError
 │   ├── MissingExtra            an optional dependency is not installed
 │   ├── WrongTransaction        a transaction of the caller's in which nothing can be started
 │   ├── InvalidFork             a point or an edit that does not fit the run
+│   ├── MatchesEverything       a filter that restricts nothing: that must be said in so many words
+│   ├── NotConfirmed            a command for many runs, without --yes
 │   ├── DuplicateDefinition     two definitions of one name in one worker
 │   └── DuplicateTimer          a timer id used twice in one run
 ├── UnknownRun / UnknownSchedule / UnknownWorkflow / UnknownActivity / UnknownJob / UnknownQueue / UnknownLetter
@@ -19,7 +21,6 @@ BatutaError
 ├── NotParked                   the run goes on by itself; there is nothing to try again
 ├── RunOpen                     the run has not ended, or a child of it has not: it cannot be deleted
 ├── NothingMatches              no run is as the filter says
-├── MatchesEverything           the filter restricts nothing: that must be said in so many words
 ├── RunMoved                    the run is not any more as it was when it was looked at
 ├── LetterResolved              the dead letter was reprocessed or discarded before
 ├── TransactionFailed           the caller's own transaction had failed before
@@ -239,6 +240,10 @@ class NothingMatches(BatutaError, LookupError):
 
 class MatchesEverything(InvalidInput):
     """The filter restricts nothing, and what was asked for would be done to every run. Nothing was done."""
+
+
+class NotConfirmed(InvalidInput):
+    """A command that would change many runs was given without --yes. Nothing was done."""
 
 
 class RunMoved(BatutaError):

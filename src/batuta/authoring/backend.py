@@ -196,6 +196,11 @@ class Backend(Protocol):
         ...
 
     @property
+    def operating(self) -> Any:
+        """An `authoring.operating.OperatingBackend`."""
+        ...
+
+    @property
     def retention(self) -> Any:
         """An `authoring.retention.RetentionBackend`."""
         ...
@@ -236,6 +241,18 @@ class Backend(Protocol):
 
     async def terminate(self, ref: RunRef, reason: str) -> None:
         """End the run without a word to its code. Raises RunClosed."""
+        ...
+
+    async def pause(self, ref: RunRef, reason: str) -> bool:
+        """Hold the run. False when it is held already. Raises RunClosed."""
+        ...
+
+    async def resume(self, ref: RunRef, reason: str) -> bool:
+        """Let it go on. False when it is not held. Raises RunClosed."""
+        ...
+
+    async def delete(self, ref: RunRef, reason: str) -> int:
+        """Delete the run, its chain and its children; how many runs are gone. Raises RunOpen."""
         ...
 
     async def retry(self, ref: RunRef, reason: str = "") -> RunRef:

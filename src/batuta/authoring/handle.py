@@ -179,6 +179,25 @@ class Handle(Generic[R]):
         """End the run at once. Its code is not told."""
         await self._backend.terminate(self._ref, check_reason(reason))
 
+    async def pause(self, reason: str = "") -> bool:
+        """Hold the run: what is in flight comes to its end and is kept, nothing new begins. It loses nothing: messages
+        wait for it, and its deadline is later by as long as it was paused.
+
+        True also when its worker is still to let go of it. False when it is held already. Raises RunClosed.
+        """
+        return await self._backend.pause(self._ref, check_reason(reason))
+
+    async def resume(self, reason: str = "") -> bool:
+        """Let a paused run go on; one that was parked before is tried again. False when it is not held."""
+        return await self._backend.resume(self._ref, check_reason(reason))
+
+    async def delete(self, reason: str = "") -> int:
+        """Delete a closed run with all that belongs to it: its chain, and its children. How many runs are gone.
+
+        Raises RunOpen when one of them has not ended; UnknownRun.
+        """
+        return await self._backend.delete(self._ref, check_reason(reason))
+
     async def retry(self, reason: str = "") -> None:
         """Let a parked run be tried again, by the same code, too: the cause was outside of it, and is mended. One that
         has failed, was cancelled, terminated or has timed out goes on from where it failed, as another run under the

@@ -18,6 +18,7 @@ Exit codes:
 
 COMMANDS = {
     "activities": ("batuta.cli.activities:activities", "Complete and fail activities from outside, by token."),
+    "audit": ("batuta.cli.audit:audit", "What operators did, and whether the log of it is whole."),
     "backup": ("batuta.cli.backup:backup", "Copy a SQLite database while workers write to it."),
     "check": ("batuta.cli.check:check", "Check workflow code: rules, shapes, and journals of a database."),
     "demo": ("batuta.cli.demo.command:demo", "Kill a worker in the middle of an order and watch another finish it."),
@@ -28,7 +29,7 @@ COMMANDS = {
     "queues": ("batuta.cli.queues:queues", "List, show, limit, pause and resume queues."),
     "replay": ("batuta.cli.replay:replay", "Check that recorded journals still fit the code."),
     "retention": ("batuta.cli.retention:retention", "How long closed runs are kept: list, set and drop the rules."),
-    "runs": ("batuta.cli.runs:runs", "Start, list, show, talk to, cancel and terminate runs."),
+    "runs": ("batuta.cli.runs:runs", "Start, list, show, talk to, pause and end runs."),
     "schedules": ("batuta.cli.schedules:schedules", "Make, look at, pause, trigger and backfill schedules."),
     "verify": ("batuta.cli.verify:verify", "Check that the database keeps its promises."),
     "worker": ("batuta.cli.worker:worker", "Run the workflows and activities of a module."),

@@ -12,6 +12,7 @@ import click
 from batuta.errors import (
     BatutaError,
     InvalidInput,
+    NothingMatches,
     StoreError,
     UnknownLetter,
     UnknownQueue,
@@ -29,7 +30,7 @@ AS_JSON = "batuta.json"
 def exit_code(error: BatutaError) -> int:
     """The exit code that an error ends a command with."""
     match error:
-        case UnknownRun() | UnknownQueue() | UnknownSchedule() | UnknownLetter():
+        case UnknownRun() | UnknownQueue() | UnknownSchedule() | UnknownLetter() | NothingMatches():
             return NOT_FOUND
         case StoreError():
             return NO_DATABASE

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from batuta.authoring.backend import AttemptView, Description, JournalLine
 from batuta.authoring.deadletters import DeadLetter, DeadLetterGroup
+from batuta.authoring.operating import AuditRow
 from batuta.authoring.queues import QueueInfo
 from batuta.clock import SECOND
 from batuta.journal.entries import Command, EntryKind
@@ -61,6 +62,16 @@ def jobs_table(runs: Iterable[Description]) -> Table:
         times = (when(moment)[:-4] for moment in (run.created_at, run.wake_at, run.closed_at))
         cells = (run.queue, str(run.priority or ""), *times, _short(run.reason))
         made.add_row(run.id, run.workflow, state_text(run.state), *cells)
+    return made
+
+
+def audit_table(rows: Iterable[AuditRow]) -> Table:
+    made = table("number", "at (UTC)", "actor", "verb", "target", "before", "after", "detail", "reason")
+    for row in rows:
+        said = (_short(json.encode(each).decode()) if each is not None else "" for each in (row.before, row.after))
+        detail = "" if row.detail is None else _short(json.encode(row.detail).decode())
+        cells = (when(row.at), row.actor, row.verb, row.target, *said, detail, _short(row.reason))
+        made.add_row(str(row.number), *cells)
     return made
 
 

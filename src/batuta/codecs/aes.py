@@ -28,6 +28,7 @@ class Encryption(PayloadCodec):
     """
 
     name = "aes"
+    always = True
 
     def __init__(self, keys: Keys | str) -> None:
         if not isinstance(keys, Keys | str):

@@ -28,8 +28,10 @@ class PayloadCodec(ABC):
     label: str = ""
     """Stands behind the name of what is written now, such as the id of a key: letters, digits, `.`, `_` and `-`."""
 
-    plain: bool = True
-    """Whether payloads that did not go through this codec may be read."""
+    always: bool = False
+    """Whether every payload goes through it, so that one which did not is refused, unless `plain`."""
+
+    plain: bool = False
 
     @property
     def mark(self) -> str:

@@ -17,7 +17,7 @@ from batuta.errors import InvalidInput
 PLAIN = "plain"
 """The word among keys that lets payloads be read that are not encrypted."""
 _BYTES = 32
-_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
+_ID = re.compile(r"[A-Za-z0-9_-]{1,20}")
 
 
 class Key:
@@ -27,7 +27,7 @@ class Key:
 
     def __init__(self, id: str, secret: bytes) -> None:
         if not _ID.fullmatch(id) or id == PLAIN:
-            raise InvalidInput("the id of a key must be 1 to 40 letters, digits, - or _, and not the word 'plain'")
+            raise InvalidInput("the id of a key must be 1 to 20 letters, digits, - or _, and not the word 'plain'")
         if len(secret) != _BYTES:
             raise InvalidInput(f"key {id!r} must be {_BYTES} bytes: `batuta keys new` makes one")
         self.id, self._secret = id, secret

@@ -76,6 +76,8 @@ class Call(Struct, eq=False):
     """When the next attempt is due, while the call waits for it. Outside: when this one is over its time."""
     queued: bool = False
     """It waits for a place, and nothing of it has begun."""
+    shelved: bool = False
+    """There was a place for it while its run was held."""
     over: bool = False
     """Its answer is given, or nobody wants it."""
     noted: bool = False

@@ -211,8 +211,18 @@ class Executor:
             self._limit_waiting(call)
 
     def _admitted(self, call: Call) -> None:
+        if call.run.pausing is not None:
+            call.shelved = True
+            self._loop.call_soon(self._places.leave, call, context=self._context)
+            return
         # Not here and now: this may be inside another activity's task, and in its context.
         self._loop.call_soon(self._launch, call, context=self._context)
+
+    def unshelve(self, run: LiveRun) -> None:
+        """The run goes on: calls that have had their turn meanwhile wait for a place once more."""
+        for call in [call for call in run.calls.values() if call.shelved]:
+            call.shelved = False
+            self._admit(call)
 
     def _limit_waiting(self, call: Call) -> None:
         """A call that finds no place in time fails then, not when a place becomes free."""
@@ -438,7 +448,7 @@ class Executor:
 
     def _again(self, call: Call) -> None:
         """A retry is due."""
-        if call.over or call.next_at is None or call.run.leaving:
+        if call.over or call.next_at is None or call.run.leaving or call.run.pausing is not None:
             return
         now = self.clock.now()
         if now < call.next_at:

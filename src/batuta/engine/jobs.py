@@ -177,7 +177,7 @@ class CallRun(LiveRun):
 
     def call_waits(self) -> None:
         """Sooner than a workflow: there is nothing in memory that is worth keeping, and others may have its place."""
-        if not (self._host.draining or self.leaving or self.reading) and self.ready and only_waits(self):
+        if not (self.draining or self.leaving or self.reading) and self.ready and only_waits(self):
             when = next_wake(self)
             if when is None or when > self._host.clock.now() + int(SHORT_WAIT * SECOND):
                 self.leave(when)

@@ -69,8 +69,8 @@ class LiveRun:
 
     __slots__ = tuple(
         "_again _crc _held_up _host _kept alarm backlog calls change completion created_at deadline durable effects "
-        "epoch head holding identity lacking last leaving machine parent patient reading ready run_id seen starting "
-        "told workflow".split()
+        "epoch head holding identity lacking last leaving machine parent patient pausing reading ready run_id seen "
+        "starting told workflow".split()
     )
 
     def __init__(self, host: Host, workflow: Workflow[..., Any], identity: RunIdentity, epoch: int) -> None:
@@ -99,6 +99,8 @@ class LiveRun:
         self.patient = False
         """A call waits long, or for an answer from outside: it need not hold the run in memory."""
         self.leaving = False
+        self.pausing: str | None = None
+        """Why an operator holds it: it leaves as soon as nothing is in flight."""
         self.seen: set[str] = set()
         self.reading = False
         """More messages are about to be delivered: it does not leave before it has seen them."""
@@ -123,6 +125,11 @@ class LiveRun:
     @property
     def started_with(self) -> StartInfo:
         return self.machine.start
+
+    @property
+    def draining(self) -> bool:
+        """Whether nothing new is to begin: its worker stops, or it is held."""
+        return self._host.draining or self.pausing is not None
 
     # -- coming into memory
 
@@ -194,13 +201,16 @@ class LiveRun:
         self.reading = True
         try:
             for message in messages:
-                if message.message_id not in self.seen and not self.leaving and self.ready:
+                if message.message_id in self.seen or self.leaving or not self.ready:
+                    continue
+                if self.pausing is None or message.kind is MessageKind.TERMINATE:
                     self.seen.add(message.message_id)
                     self._read(message)
         finally:
             self.reading = False
         if messages and not self.leaving and not self.backlog and self.head >= 0:
             self._after_turn()
+            self.hand_back_when_draining()
 
     def _read(self, message: Message) -> None:
         if self.machine.past is not None and is_bygone(message, self.machine.past.at):
@@ -211,6 +221,9 @@ class LiveRun:
             return
         if message.kind is MessageKind.ACTIVITY:
             self._host.executor.outside.take(self, message)
+            return
+        if message.kind is MessageKind.PAUSE:
+            self.pausing = message.name
             return
         found = as_input(self, message)
         if found is None:
@@ -346,10 +359,10 @@ class LiveRun:
                 return
         if not machine.activities and not self.calls:
             now, keep = self._host.clock.now(), int(self._host.settings.keep_in_memory * SECOND)
-            stays = 0 if self._host.draining else stays_until(self, self._host, keep)
+            stays = 0 if self.draining else stays_until(self, self._host, keep)
             if stays > now:
                 when = stays if when is None else min(when, stays)
-            elif when is None or when > now + keep or self._host.draining:
+            elif when is None or when > now + keep or self.draining:
                 self.leave(when)
                 return
         elif self.patient and self._leave_if_all_wait():
@@ -367,7 +380,8 @@ class LiveRun:
         if self.machine.kin is not None:
             for route in due_checks(self.machine.kin, now):
                 self._host.look_after(self, route)
-        self._fire_timers(now)
+        if self.pausing is None:
+            self._fire_timers(now)
 
     def _fire_timers(self, now: int) -> None:
         """Each timer that is due is an input of its own, earliest first."""
@@ -404,7 +418,7 @@ class LiveRun:
     def call_waits(self) -> None:
         """A call waits long for its next try, or for an answer from outside: leave memory if nothing else goes on."""
         self.patient = True
-        if self._host.draining:
+        if self.draining:
             self.hand_back_when_draining()
         elif not self.leaving and self.ready:
             self._leave_if_all_wait()
@@ -438,7 +452,7 @@ class LiveRun:
     # -- leaving
 
     def hand_back_when_draining(self) -> None:
-        if self._host.draining and not self.leaving and self._again is None:
+        if self.draining and not self.leaving and self._again is None:
             self.hand_back()
 
     def hand_back(self) -> None:
@@ -473,6 +487,8 @@ class LiveRun:
         """Hand the run back, due at `wake_at`."""
         failpoint("evict.before")
         state = RunState.WAITING if self.head >= 0 else RunState.PENDING
+        if self.pausing is not None:
+            state, reason = RunState.PAUSED, self.pausing
         self.move(Move(state, self._host.clock.now() if is_owed(self, self.backlog) else wake_at, reason))
 
     def park(self, reason: str) -> None:
@@ -512,7 +528,8 @@ class LiveRun:
 
     def _act(self, effects: list[Effect]) -> None:
         host, activities = self._host, self.machine.activities
-        stays = not self.leaving and not host.draining
+        draining = host.draining or self.pausing is not None
+        stays = not self.leaving and not draining
         for effect in effects:
             if not isinstance(effect, Command):
                 effect()
@@ -522,7 +539,7 @@ class LiveRun:
                     host.executor.start(self, effect.seq, pending)
             elif effect.kind is _CANCEL:
                 host.executor.cancel(self, effect.target)
-        if self.backlog or self._held_up or self.lacking or host.draining:
+        if self.backlog or self._held_up or self.lacking or draining:
             host.call_soon(self._go_on)  # not here: a turn must not run inside the committer's task
 
     def _too_far_ahead(self) -> bool:

@@ -8,6 +8,7 @@ from batuta.authoring.backend import Letter, StartRequest
 from batuta.authoring.enqueueing import JobRequest
 from batuta.authoring.transactions import Outgoing
 from batuta.engine.enqueueing import job_run
+from batuta.engine.starts import unowned_run
 from batuta.engine.talking import as_message
 from batuta.errors import AlreadyStarted, RunClosed, UnknownRun
 from batuta.journal.records import Change, Effects, IfExists, MessageKind, NewRun, Refusal, Send
@@ -39,8 +40,6 @@ class Outbox:
             self._add_signal(*one)
 
     def _add_start(self, request: StartRequest) -> None:
-        from batuta.engine.native import unowned_run  # here: that module has everything below it
-
         run = unowned_run(request)
         self._runs.append(run)
         if request.signal is not None:

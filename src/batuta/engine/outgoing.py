@@ -23,8 +23,10 @@ T = TypeVar("T")
 class AroundBackend(NativeBackend):
     """Every call that starts runs goes through the middleware first."""
 
-    def __init__(self, store: Store, clock: Clock | None, middleware: Sequence[Middleware], **more: Any) -> None:
-        super().__init__(store, clock, **more)
+    def __init__(
+        self, store: Store, clock: Clock | None, middleware: Sequence[Middleware], actor: str | None = None
+    ) -> None:
+        super().__init__(store, clock, actor)
         self._middleware = list(middleware)
         self._around = Around(middleware)
 
@@ -67,7 +69,7 @@ class AroundBackend(NativeBackend):
 
 
 def backend_for(
-    store: Store, clock: Clock | None = None, middleware: Sequence[Middleware] = (), **more: Any
+    store: Store, clock: Clock | None = None, middleware: Sequence[Middleware] = (), actor: str | None = None
 ) -> NativeBackend:
-    """A backend, with middleware around what it starts and runs. `more` is what a NativeBackend takes."""
-    return AroundBackend(store, clock, middleware, **more) if middleware else NativeBackend(store, clock, **more)
+    """A backend, with middleware around what it starts and runs."""
+    return AroundBackend(store, clock, middleware, actor) if middleware else NativeBackend(store, clock, actor)

@@ -8,8 +8,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from batuta.authoring.retention import Retention
 from batuta.clock import SECOND
+from batuta.engine.acting import Actor
 from batuta.errors import InvalidInput, StoreError
 from batuta.ids import RunId, jitter
+from batuta.journal.acts import Verb
 from batuta.journal.retention import Pruned, shortest
 from batuta.journal.retention import Retention as Rule
 from batuta.journal.store import Store
@@ -28,14 +30,14 @@ BY_HAND = 0.5
 class NativeRetention:
     """Implements `authoring.retention.RetentionBackend` on a store."""
 
-    def __init__(self, store: Store, monotonic: Callable[[], float]) -> None:
-        self._store, self._monotonic = store, monotonic
+    def __init__(self, store: Store, actor: Actor) -> None:
+        self._store, self._actor = store, actor
 
     async def set(self, rule: Retention) -> bool:
-        return await self._store.set_retention(as_rule(rule))
+        return await self._store.set_retention(as_rule(rule), self._actor.act(Verb.SET_RETENTION))
 
     async def drop(self, workflow: str, state: str) -> bool:
-        return await self._store.drop_retention(workflow, state)
+        return await self._store.drop_retention(workflow, state, self._actor.act(Verb.SET_RETENTION))
 
     async def list(self) -> Sequence[Retention]:
         return [
@@ -45,7 +47,7 @@ class NativeRetention:
 
     async def prune(self, *, dry_run: bool) -> int:
         deleted = 0
-        async for step in steps(self._store, self._monotonic, BY_HAND, dry_run=dry_run):
+        async for step in steps(self._store, BY_HAND, dry_run=dry_run):
             deleted += step.deleted
         return deleted
 
@@ -81,26 +83,22 @@ def _seconds(keep: int | None) -> str:
     return "for ever" if keep is None else f"{keep / SECOND:g}"
 
 
-async def steps(
-    store: Store, monotonic: Callable[[], float], share: float, *, dry_run: bool = False
-) -> AsyncIterator[Pruned]:
+async def steps(store: Store, share: float, *, dry_run: bool = False) -> AsyncIterator[Pruned]:
     """Prune from the oldest run to the newest. No step takes long, and all together take `share` of the time at most:
     where the database is busy steps take longer, and so do the pauses."""
     last: RunId | None = None
     limit = _FIRST_LIMIT
     while True:
-        begun = monotonic()
         step = await store.prune(limit, last, dry_run=dry_run)
-        took = monotonic() - begun
         yield step
         last = step.last
         if last is None:
             return
-        if took < _SHORT:
+        if step.busy < _SHORT:
             limit = min(limit * 2, _MOST)
-        elif took > _LONG:
+        elif step.busy > _LONG:
             limit = max(limit // 2, _LEAST)
-        await asyncio.sleep(max(took * (1 / share - 1), _SHORTEST_PAUSE))
+        await asyncio.sleep(max(step.busy * (1 / share - 1), _SHORTEST_PAUSE))
 
 
 class Pruner:
@@ -151,7 +149,7 @@ class Pruner:
 
     async def _round(self) -> None:
         deleted, looked = 0, self._monotonic()
-        async for step in steps(self._store, self._monotonic, self._share):
+        async for step in steps(self._store, self._share):
             deleted += step.deleted
             if self._monotonic() - looked > self._every:
                 looked = self._monotonic()

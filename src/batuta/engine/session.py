@@ -27,19 +27,20 @@ from batuta.engine.intake import Intake
 from batuta.engine.jobs import CallRun, EarlyRun, JobWorkflow, may_begin_early
 from batuta.engine.lease import Lease
 from batuta.engine.live import LiveRun
+from batuta.engine.pausing import hold_unread, news, pause_of
 from batuta.engine.poller import Poller
 from batuta.engine.replay import Replay
 from batuta.engine.reporter import Reporter
 from batuta.engine.retention import Pruner
 from batuta.engine.routes import Route, RoutedCall, end_overdue, routed_run_id
 from batuta.engine.schedules import Scheduler
-from batuta.engine.sealed import park_or_drop, park_unless_early, park_where_it_was
+from batuta.engine.sealed import park_or_drop, park_unless_early, park_where_it_was, why_not_replayed
 from batuta.engine.strays import Strays
 from batuta.engine.timers import Timers
 from batuta.engine.transactions import Transactions
 from batuta.engine.waiters import Waiters
 from batuta.engine.watchdog import Watchdog
-from batuta.errors import InvalidInput, PayloadSealed, StoreError, StoreUnavailable, UnknownRun, WorkflowBroken
+from batuta.errors import StoreError, StoreUnavailable, UnknownRun
 from batuta.failpoints import failpoint
 from batuta.ids import RunId, new_worker_id
 from batuta.journal.entries import Body, Command
@@ -435,6 +436,9 @@ class Session:
                 or f"its journal has {len(tape.entries)} entries, and its row says {row.head + 1}: restore a backup"
             )
             return
+        if tape.messages and (pause := pause_of(tape.messages)) is not None:
+            hold_unread(run, tape, pause, self.clock.now())
+            return
         if failpoints.armed is not None:
             failpoint("replay.before")
         replay = run.restore(tape.entries)
@@ -449,8 +453,7 @@ class Session:
         except StopIteration:
             pass
         except Exception as error:  # noqa: BLE001 - whatever it is, this code cannot go on with this run
-            known = isinstance(error, WorkflowBroken | InvalidInput | PayloadSealed)
-            run.park(str(error) if known else f"its replay failed: {error!r}")
+            run.park(why_not_replayed(error))
             return
         else:
             self._hinted.add(run.run_id)  # messages that come meanwhile are not delivered: look for them at the end
@@ -580,6 +583,8 @@ class Session:
                 self._loop.call_soon(run.drop)
             elif epoch == SEALED:
                 await park_unless_early(self, run)
+            elif not run.early and run.pausing is not None:
+                self._loop.call_soon(news, run, messages)
             elif messages:
                 self._loop.call_soon(self._receive, run, messages)
 

@@ -146,6 +146,17 @@ def start_message(run: NewRun, run_id: RunId | None = None) -> Message:
     return Message(message_id=f"start:{run_id or run.run_id}", kind=MessageKind.START, name=run.name, body=run.start)
 
 
+def cancel_message(run_id: RunId, reason: str) -> Message:
+    """One name for all: asking twice, or repeating a call whose answer was lost, must not cancel the clean-up."""
+    return Message(message_id=f"cancel:{run_id}", kind=MessageKind.CANCEL, name=reason)
+
+
+def terminated_entry(head: int, last: tuple[int, int] | None, now: int, reason: str) -> Entry:
+    """The last entry of a run that somebody ends. `last` is time and crc of the entry at `head`."""
+    at, crc = last or (0, 0)
+    return encode_entry(head + 1, EntryKind.TERMINATED, max(now, at), Body(reason=reason), crc)
+
+
 def successor_start(run: Successor) -> Message:
     """The same of one that follows another."""
     return Message(message_id=f"start:{run.run_id}", kind=MessageKind.START, name=run.name, body=run.start)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from batuta.codecs.base import Bound, PayloadCodec
 from batuta.errors import InvalidInput, PayloadDamaged, PayloadSealed
@@ -22,10 +22,10 @@ class Payloads:
         self._by_name = {codec.name: codec for codec in codecs}
         if len(self._by_name) < len(codecs):
             raise InvalidInput("two codecs have the same name: give one of each kind")
-        self._needed = [codec.name for codec in codecs if not codec.plain]
+        self._always = [codec.name for codec in codecs if codec.always]
+        self._needed = [codec.name for codec in codecs if codec.always and not codec.plain]
         self.mark = "+".join(codec.mark for codec in codecs)
         """What can be read here: part of the fingerprints of this store's workers."""
-        self.seals = bool(self._needed)
 
     def bound(self, scope: object, *place: object) -> Bound:
         """A payload's place: the run (or schedule) that it belongs to, and what tells it from others there."""
@@ -68,12 +68,12 @@ class Payloads:
     def is_current(self, text: str) -> bool:
         """Whether it was written with the keys that are used now."""
         if not is_coded(text):
-            return not self._needed
+            return not self._always
         labels = {codec.name: codec.label for _, codec in self._codecs}
         header = text[len(MARK) :].partition(":")[0]
         tags = [tag.partition(".") for tag in header.split("+")] if header else []
         names = {name for name, _, _ in tags}
-        return names.issuperset(self._needed) and all(labels.get(name) == label for name, _, label in tags)
+        return names.issuperset(self._always) and all(labels.get(name) == label for name, _, label in tags)
 
     def _encode(self, data: bytes, bound: Bound) -> str | None:
         tags: list[str] = []
@@ -119,11 +119,3 @@ def _tag(codec: PayloadCodec) -> str:
     if not _NAME.fullmatch(codec.name) or not _LABEL.fullmatch(codec.label):
         raise InvalidInput(f"codec {codec.name!r}: its name or label has characters that it cannot have")
     return f"{codec.name}.{codec.label}" if codec.label else codec.name
-
-
-def readable(decode: Callable[[], str], instead: Callable[[str], str]) -> str:
-    """What `decode` gives, or something that says why it cannot be read."""
-    try:
-        return decode()
-    except PayloadSealed as error:
-        return instead(f"{type(error).__name__}: {error}")

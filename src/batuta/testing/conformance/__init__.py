@@ -17,10 +17,9 @@ from __future__ import annotations
 import pytest
 
 _TOPICS = (
-    "attempts audit batches chains claim close commit_fence deleting fairness forks hints inbox kin kit "
-    "attempts audit batches chains claim close commit_fence deleting fairness hints holding inbox kin kit "
+    "attempts audit batches chains claim close commit_fence deleting fairness forks hints holding inbox kin kit "
     "large_batches lease_reap letters outputs parking poison queues races rates reading retention schedules "
-    "sends start unclaimed unread"
+    "sends start transactions unclaimed unread"
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{topic}" for topic in _TOPICS.split()))
 
@@ -35,7 +34,7 @@ from batuta.testing.conformance.deleting import DeletingConformance  # noqa: E40
 from batuta.testing.conformance.fairness import FairnessConformance  # noqa: E402
 from batuta.testing.conformance.forks import ForksConformance  # noqa: E402
 from batuta.testing.conformance.hints import HintsConformance  # noqa: E402
-from batuta.testing.conformance.holding import PauseConformance, PausedConformance  # noqa: E402
+from batuta.testing.conformance.holding import BulkConformance, PauseConformance, PausedConformance  # noqa: E402
 from batuta.testing.conformance.inbox import InboxConformance  # noqa: E402
 from batuta.testing.conformance.kin import KinConformance  # noqa: E402
 from batuta.testing.conformance.kit import MakeStore  # noqa: E402
@@ -57,6 +56,7 @@ from batuta.testing.conformance.schedules import (  # noqa: E402
 )
 from batuta.testing.conformance.sends import SendsConformance  # noqa: E402
 from batuta.testing.conformance.start import StartConformance  # noqa: E402
+from batuta.testing.conformance.transactions import TransactionsConformance  # noqa: E402
 from batuta.testing.conformance.unclaimed import (  # noqa: E402
     DebounceConformance,
     ExpiryConformance,
@@ -68,6 +68,7 @@ __all__ = [
     "AttemptsConformance",
     "AuditConformance",
     "BatchesConformance",
+    "BulkConformance",
     "ChainsConformance",
     "ClaimConformance",
     "CloseConformance",
@@ -101,5 +102,6 @@ __all__ = [
     "SchedulesConformance",
     "SendsConformance",
     "StartConformance",
+    "TransactionsConformance",
     "UnreadConformance",
 ]
