@@ -32,6 +32,7 @@ from batuta import (
 )
 from batuta.authoring.middleware import Proceed
 from batuta.codecs import Compression
+from batuta.engine.native import NativeBackend
 from batuta.errors import ClientError, InvalidInput
 from batuta.telemetry import Event, RunEvent
 from batuta.testing import Environment, crash_sweep
@@ -123,6 +124,30 @@ class Tenant(Middleware):
             return await proceed()
         finally:
             tenant.reset(token)
+
+
+async def test_without_middleware_there_is_nothing_on_the_way() -> None:
+    async with world(both, on_the_loop, in_a_thread) as env:
+        session = env.worker.session
+        assert session is not None
+        assert session.begins is None
+        assert session.executor.within is None
+        assert session.executor.activity("on_the_loop") is on_the_loop
+        assert session.workflows["both"] is both
+        assert session._committer._reporter is None
+        assert type(env.client._backend) is NativeBackend
+
+
+async def test_what_is_not_overridden_is_not_on_the_way_either() -> None:
+    class Starts(Middleware):
+        async def start(self, starts: Sequence[Start], proceed: Proceed) -> None:
+            await proceed()
+
+    async with world(both, on_the_loop, in_a_thread, middleware=[Starts()]) as env:
+        session = env.worker.session
+        assert session is not None
+        assert (session.begins, session.executor.within, session._committer._reporter) == (None, None, None)
+        assert session.workflows["both"] is both
 
 
 async def test_the_first_is_the_outermost() -> None:
@@ -267,6 +292,17 @@ async def test_begin_gives_headers_to_runs_of_schedules_once_and_they_stay() -> 
         assert await handle.result() == "workflow slow 1"
         given = await env.client.start(slow, headers={"who": "me"})
         assert await given.result() == "me"
+
+
+async def test_a_schedule_can_give_headers_to_its_runs() -> None:
+    schedules = [Schedule("a", every(3600), asks, headers={"who": "a"}), Schedule("b", every(3600), reads_tenant)]
+    things: Any = {"workflows": [asks], "activities": [reads_headers], "jobs": [reads_tenant]}
+    async with Environment(**things, schedules=schedules) as env:
+        await env.advance(3700)
+        (mine,) = (await env.client.list(id_prefix="a:")).runs
+        assert await (await env.client.get(mine.id, asks)).result() == {"who": "a"}
+    with pytest.raises(InvalidInput, match="must map strings to strings"):
+        Schedule("c", every(3600), asks, headers={"who": 1})
 
 
 async def test_a_replay_is_told_and_changes_nothing() -> None:
@@ -470,11 +506,11 @@ async def test_it_is_around_transactional_activities_and_what_they_start_has_the
     async def books_too() -> str:
         return books()
 
-    book = activity(name="books", transactional=True)(books if store == "sqlite" else books_too)
+    book: Any = activity(name="books", transactional=True)(books if store == "sqlite" else books_too)
 
     @workflow
     async def shops() -> str:
-        return await book()
+        return str(await book())
 
     ears = Ears()
     things: Any = {"workflows": [shops], "activities": [book], "jobs": [reads_tenant]}
