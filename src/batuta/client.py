@@ -112,7 +112,7 @@ class Batuta:
         Options (times are seconds): `delay`, or `at` (a datetime with a time zone): not before then. `priority`: higher
         goes first. `queue`, `id`, `tags`, `memo`, `headers`. `unique="k"`: while a job of this name and key is waiting
         or running, or was enqueued less than `unique_for` seconds ago, that one is given back instead. `debounce=5`,
-        with `unique`: wait until there was no other call with that key for 5 seconds, and do what the last of them said;
+        with `unique`: wait until there was no other call with that key for 5 seconds, and do what the last one said;
         `debounce_limit`: for so long at most. `key`: what the limits per key of the queue count by, and what it is fair
         between. `expires`: it times out when nobody has begun it for so long, from when it may begin on. `retry`,
         `timeout`, `total_timeout`, `heartbeat`: in place of the job's own.
