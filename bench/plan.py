@@ -46,6 +46,7 @@ def plan(full: bool) -> list[Group]:
         _many(full),
         _finished(full),
         _pruning(full),
+        _around(full),
         _long(),
         *_big(),
         *_kin(),
@@ -104,6 +105,10 @@ def _pruning(full: bool) -> Group:
     """For some seconds, or with `full` until all are gone."""
     finished, seconds, patience = (1_000_000, 0.0, 7_200.0) if full else (100_000, 18.0, 0.0)
     return (Part("W14", "batuta", 1, 1000, 5, seconds, finished_runs=finished, patience=patience),)
+
+
+def _around(full: bool) -> Group:
+    return (Part("W2-around", "batuta", steps=5, seconds=6.0, rounds=ROUNDS if full else 3),)
 
 
 def _big() -> list[Group]:

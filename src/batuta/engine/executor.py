@@ -38,6 +38,7 @@ from batuta.serde import encode
 from batuta.settings import Settings
 
 if TYPE_CHECKING:
+    from batuta.engine.around import Within
     from batuta.engine.jobs import CallRun
     from batuta.engine.live import LiveRun
     from batuta.engine.transactions import Transactions
@@ -73,7 +74,8 @@ class Executor:
         self.outside = Outside(self)
         self._deadlines = Deadlines(clock, self._in_flight, self.beats, self._overdue)
         self.may_act, self.permission = may_act, permission
-        self._surrounded = False
+        self.within: Within | None = None
+        """Middleware, for what does not go through the runner."""
         self._runner = Runner(may_act, permission, self._end_well, self._end)
         self.transactions: Transactions
 
@@ -274,7 +276,7 @@ class Executor:
             self._end(call, error)
             return
         place = activity.place
-        if place is Place.LOOP or self._surrounded:
+        if place is Place.LOOP or (self.within is not None and place is not Place.STORE):
             self._runner.begin(call, args, kwargs)
         elif place is Place.THREAD:
             call.task = self._loop.run_in_executor(self.thread_pool(), in_thread, call, self.may_act, args, kwargs)
@@ -306,9 +308,9 @@ class Executor:
 
     # -- middleware
 
-    def surround(self, activities: Mapping[str, Activity[..., Any]]) -> None:
+    def surround(self, activities: Mapping[str, Activity[..., Any]], within: Within) -> None:
         """The same activities, with middleware around them, that call `in_thread` and `in_process` themselves."""
-        self._activities, self._surrounded = activities, True
+        self._activities, self.within = activities, within
 
     def in_thread(
         self,

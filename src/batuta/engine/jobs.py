@@ -261,9 +261,12 @@ class EarlyRun(CallRun):
         self.seen.add(self._message.message_id)
 
     @property
-    def facts(self) -> tuple[str, str, StartInfo | None]:
-        start = self._start
-        return self.row.id, self.row.queue, None if start is None else cast(StartInfo, start.start)
+    def named(self) -> tuple[str, str]:
+        return self.row.id, self.row.queue
+
+    @property
+    def started_with(self) -> StartInfo:
+        return cast(StartInfo, cast(Body, self._start).start)
 
     # -- beginning
 

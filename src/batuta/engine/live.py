@@ -38,6 +38,7 @@ from batuta.ids import RunId
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, encode_entry
 from batuta.journal.records import Attempt, Change, Message, MessageKind, Move, NewRun, Refusal
 from batuta.journal.states import CLOSED, RunState
+from batuta.telemetry import RunFacts
 
 if TYPE_CHECKING:
     from batuta.engine.executor import Executor
@@ -69,8 +70,7 @@ class LiveRun:
     __slots__ = tuple(
         "_again _crc _held_up _host _kept alarm backlog calls change completion created_at deadline durable effects "
         "epoch head holding identity lacking last leaving machine parent patient pausing reading ready run_id seen "
-        "starting "
-        "workflow".split()
+        "starting told workflow".split()
     )
 
     def __init__(self, host: Host, workflow: Workflow[..., Any], identity: RunIdentity, epoch: int) -> None:
@@ -81,8 +81,8 @@ class LiveRun:
         self.epoch = epoch
         self.head = self.durable = -1
         self.deadline: int | None = None
-        self.created_at = 0
-        """Known of one that was claimed."""
+        self.created_at = 0  # known of one that was claimed
+        self.told: RunFacts | None = None  # what events say of it, once there was one
         self.parent: tuple[RunId, int] | None = None
         """Its run id, and the command that began this run."""
         self.machine = Machine(workflow, identity)
@@ -118,9 +118,13 @@ class LiveRun:
         return self._host.executor
 
     @property
-    def facts(self) -> tuple[str, str, StartInfo | None]:
-        """Its id, its queue, and what it was started with, when it is known."""
-        return self.identity.id, self.identity.queue, getattr(self.machine, "start", None)
+    def named(self) -> tuple[str, str]:
+        """Its id and its queue."""
+        return self.identity.id, self.identity.queue
+
+    @property
+    def started_with(self) -> StartInfo:
+        return self.machine.start
 
     @property
     def draining(self) -> bool:

@@ -97,10 +97,10 @@ class Session:
         self.executor = Executor(activities, self.clock, settings, self.may_act, self.permission)
         self._committer = Committer(store, self.info.worker_id, settings, self.may_act, self._lost)
         self.begins = None if around is None or not around.begin else around.begins
-        self._reporter = Reporter(() if around is None else around.ears, self)
+        self.reporter = Reporter(() if around is None else around.ears, self)
         if around is not None:
             around.put_around(self.executor, activities)
-            self._committer.report_to(self._reporter)
+            self._committer.report_to(self.reporter)
         # A live run calls them in every turn: without a call of our own in between.
         self.submit, self.arm, self.disarm = self._committer.submit, self._timers.arm, self._timers.disarm
         self.is_writing = self._committer.is_writing
@@ -161,7 +161,7 @@ class Session:
         self._scheduler.start()
         self._pruner.start()
         await self._poller.start()
-        self._reporter.started()
+        self.reporter.started()
 
     async def close(self, grace: float) -> None:
         """Hand back what is idle at once, wait for activities in flight, then leave."""
@@ -183,7 +183,7 @@ class Session:
             await self.store.retire(self.info.worker_id)
         except StoreError as error:
             log.warning("could not sign off, others will notice when the lease is over: %s", error)
-        self._reporter.stopped()
+        self.reporter.stopped()
 
     def hurry(self) -> None:
         """A stop is under way: do not wait any longer for activities in flight."""
@@ -242,7 +242,7 @@ class Session:
         if not self._over:
             log.error("worker %s drops everything and registers anew: %s", self.info.worker_id, why)
             self.abandon()
-            self._reporter.lost(why)
+            self.reporter.lost(why)
             self._on_lost(why)
 
     @property

@@ -113,7 +113,9 @@ class _Attempt:
         offered = Transaction(lambda: self._transaction.connection, self._host.settings.max_payload)
         self._all._open[call] = offered
         try:
-            value = await self._within_time(self._called(args, kwargs))
+            within = self._executor.within
+            work = self._called(args, kwargs) if within is None else within(call, args, kwargs, self._called)
+            value = await self._within_time(work)
         finally:
             offered.over = True
         if failpoints.armed is not None:
@@ -140,7 +142,7 @@ class _Attempt:
     async def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._call.activity.is_async:
             return await self._call.activity.fn(*args, **kwargs)
-        context = contextvars.Context()
+        context = contextvars.Context() if self._executor.within is None else contextvars.copy_context()
         context.run(current_activity.set, self._call)
         self._plain = _Plain(self._call, args, kwargs)
         return await self._loop.run_in_executor(self._executor.thread_pool(), context.run, self._plain)
@@ -202,6 +204,7 @@ class _Attempt:
         self._call.over = True
         if not self._host.over:
             settle(self._run, turn, of_the_run(answer))
+            self._host.reporter.committed([(self._run, *turn)], {})
 
     # -- what goes wrong
 
