@@ -20,7 +20,7 @@ from batuta.stores.postgres import batch, beyond
 from batuta.stores.postgres.audit import act_values
 from batuta.stores.postgres.base import Base
 from batuta.stores.postgres.rows import run_ids
-from batuta.stores.postgres.texts import entry_texts, start_texts
+from batuta.stores.postgres.texts import entry_texts, ids_text, start_texts
 
 
 class Commits(Base):
@@ -74,7 +74,8 @@ class Commits(Base):
         ordered = batch.in_order(changes)
         starts = batch.start_columns(changes)
         if batch.is_entries_only(changes):
-            columns = entry_texts(batch.entry_columns(ordered)) + start_texts(starts) + [len(changes)]
+            read = ids_text(change.run_id for change in changes if change.consumed)
+            columns = entry_texts(batch.entry_columns(ordered)) + start_texts(starts) + [len(changes), read]
             rows = await self._send(self._sql["commit_entries"], self.namespace, worker_id, *columns)
             winners, won, due, also_due = rows[0]
             due = due or also_due or False
