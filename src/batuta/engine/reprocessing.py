@@ -22,6 +22,7 @@ from batuta.ids import RunId
 from batuta.journal.acts import Act, Verb
 from batuta.journal.forks import Fork
 from batuta.journal.letters import DeadLetter, GroupPage, LetterFilter, LetterPage, LetterState
+from batuta.journal.records import RunKind
 from batuta.journal.store import Store
 
 _Letters = list[DeadLetter]
@@ -147,7 +148,8 @@ class NativeLetters:
         if how.mode is Mode.START:
             start = None if how.input is None else self._checked(run.id, run.code or run.name, how)
             return await plan_restart(self._store, run, start=start, letter=True, reason=how.reason)
-        return await plan_retry(self._store, run, letter=True, reason=how.reason)
+        here = self._code_here(run.code or run.name) if run.kind is RunKind.WORKFLOW else None
+        return await plan_retry(self._store, run, letter=True, reason=how.reason, workflow=here)
 
     def _checked(self, id: str, code: str, how: Reprocess) -> Raw:
         """Arguments that fit. Raises InvalidFork."""
