@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from batuta import (
     AlreadyStarted,
+    CompleteLater,
     Handle,
+    Interrupted,
     InvalidFork,
     Retry,
     RunFailed,
@@ -19,6 +22,7 @@ from batuta import (
     Update,
     activity,
     activity_info,
+    batch_info,
     continue_as_new,
     info,
     job,
@@ -28,7 +32,11 @@ from batuta import (
     workflow,
 )
 from batuta.authoring.backend import RunRef
+from batuta.authoring.tokens import parse_token
+from batuta.engine.closing import close_from_outside
+from batuta.engine.completing import Completing
 from batuta.engine.native import NativeBackend
+from batuta.journal.entries import Body, EntryKind
 from batuta.testing import Environment
 from batuta.verify import verify
 from tests.engine.kit import jobs, world
@@ -668,4 +676,129 @@ async def test_an_open_child_that_is_reset_answers_its_parent() -> None:
         await kid.signal(go, "from the second")
         assert await handle.result() == "from the second"
         assert [name for name, _ in executed] == ["in the child"]
+        await is_sound(env)
+
+
+# -- answers from outside, once, batches
+
+tokens: list[str] = []
+
+
+@activity
+async def ask(question: str) -> str:
+    executed.append((question, 1))
+    tokens.append(activity_info().token)
+    raise CompleteLater
+
+
+async def test_a_token_serves_the_run_that_goes_on() -> None:
+    @workflow
+    async def asks() -> list[Any]:
+        await act("before")
+        return list(await asyncio.gather(ask("well?"), go.wait()))
+
+    tokens.clear()
+    async with world(asks, act, ask) as env:
+        handle = await env.start(asks, id="a")
+        await env.settle()
+        await handle.reset(1)
+        await handle.reset(1)
+        await env.settle()
+        await env.client.complete(tokens[0], "yes")
+        await handle.signal(go, "and go")
+        assert await handle.result() == ["yes", "and go"]
+        assert len(tokens) == 1
+        await is_sound(env)
+
+
+async def test_an_answer_from_outside_that_was_not_read_is_kept() -> None:
+    @workflow
+    async def asks() -> str:
+        return await ask("well?")
+
+    tokens.clear()
+    async with world(asks, ask) as env:
+        handle = await env.start(asks, id="a")
+        await env.settle()
+        await env.crash()
+        ref = parse_token(tokens[0])
+        await Completing(env.store).answer(ref, Body(value=Raw(b'"yes"')))
+        run, last = await env.store.outcome(handle.run_id)
+        assert await close_from_outside(env.store, run, last, EntryKind.TERMINATED, "by mistake")
+        await handle.retry()
+        assert await handle.result() == "yes"
+        assert len(tokens) == 1
+
+
+async def test_a_fork_of_what_waits_for_an_answer_asks_for_one_of_its_own() -> None:
+    @workflow
+    async def asks() -> str:
+        return await ask("well?")
+
+    tokens.clear()
+    async with world(asks, ask) as env:
+        handle = await env.start(asks, id="a")
+        await env.settle()
+        copy = await handle.fork("b", at=0)
+        await env.settle()
+        assert len(tokens) == 2
+        await env.client.complete(tokens[1], "two")
+        await env.client.complete(tokens[0], "one")
+        assert (await handle.result(), await copy.result()) == ("one", "two")
+
+
+async def test_a_once_activity_that_was_begun_is_not_begun_again() -> None:
+    @activity(once=True)
+    async def pay() -> str:
+        executed.append(("pay", 1))
+        await asyncio.sleep(1000)
+        return "paid"
+
+    @workflow
+    async def pays() -> str:
+        try:
+            return await pay()
+        except Interrupted:
+            return "find out"
+
+    async with world(pays, pay) as env:
+        handle = await env.start(pays, id="p")
+        await env.advance(5)
+        await handle.reset(0)
+        assert await handle.result() == "find out"
+        assert executed == [("pay", 1)]
+        await is_sound(env)
+
+
+async def test_the_call_at_the_end_of_a_batch_still_sees_its_batch() -> None:
+    @job(retry=Retry(attempts=1))
+    async def one(number: int) -> int:
+        return number
+
+    @job(retry=Retry(attempts=1))
+    async def last() -> int:
+        if "last" in broken:
+            raise ConnectionError("away")
+        return (await batch_info()).completed
+
+    broken.add("last")
+    async with jobs(one, last) as env:
+        batch = await env.enqueue_many([one.call(1), one.call(2)], on_done=last.call())
+        assert batch.done is not None
+        with pytest.raises(RunFailed):
+            await batch.done.result()
+        broken.clear()
+        await batch.done.retry()
+        assert await batch.done.result() == 2
+
+
+async def test_a_run_that_is_paused_can_be_reset() -> None:
+    async with world(waits, act) as env:
+        handle = await env.start(waits, id="w")
+        await env.settle()
+        await handle.pause("hold on")
+        await env.settle()
+        await handle.reset(0)
+        await handle.signal(go, "on")
+        assert await handle.result() == [1, "on", 1]
         await is_sound(env)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from msgspec import json
 from msgspec.structs import replace
 
 from batuta.authoring.tokens import AttemptRef
 from batuta.engine.following import last_of_chain
 from batuta.engine.outside import BEAT
-from batuta.errors import InvalidToken, LostAttempt, RunClosed, TokenUsed
+from batuta.errors import InvalidToken, LostAttempt, RunClosed, TokenUsed, UnknownRun
 from batuta.ids import RunId, new_message_id
 from batuta.journal.entries import Body, CommandKind, Entry, EntryKind, decode_body
 from batuta.journal.records import Message, MessageKind, Run
@@ -87,10 +89,11 @@ class Completing:
         return run
 
     async def _comes_from(self, run: Run, source: RunId) -> bool:
-        while run.forked_from is not None:
-            if run.forked_from == source:
-                return True
-            run = await self._store.get_run(run.forked_from)
+        with suppress(UnknownRun):  # one that was deleted
+            while run.forked_from is not None:
+                if run.forked_from == source:
+                    return True
+                run = await self._store.get_run(run.forked_from)
         return False
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from batuta.authoring.backend import Code, RunRef
@@ -19,12 +20,16 @@ from batuta.errors import InvalidFork, RunMoved
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
 from batuta.journal.acts import Act, Verb
+from batuta.journal.entries import Entry
 from batuta.journal.forks import Fork
 from batuta.journal.records import Run
 from batuta.journal.store import Store
 
-_TRIES = 20
+_TRIES = 100
 """How often an open run is looked at again that moved on while its fork was planned."""
+_SWIFT = 5
+"""From then on it is held."""
+_PAUSE = 0.05
 
 
 class Forking:
@@ -41,35 +46,36 @@ class Forking:
     async def retry(self, run: Run, reason: str) -> Run:
         """Try a run again that did not come to a good end, from where it failed. Raises RunClosed, RunMoved."""
         fork = await plan_retry(self._store, run, reason=reason)
-        await self._check_code(run, fork, None, NO_EDITS)
+        await self._check_code(run, fork, await journal_of(self._store, run), None, NO_EDITS)
         return await self._carry_out(fork, self._act(Verb.RETRY, reason, {"at": fork.keep}))
 
     async def reset(self, run_id: RunId, to: int, edits: Edits, code: Code | None, reason: str) -> Run:
-        """Let the chain go on from after entry `to` of its last run, which is closed if it is open."""
-        for _ in range(_TRIES):
+        """Let the chain go on from after entry `to` of its last run, which is closed if it is open. One that moves on
+        meanwhile, again and again, is held for it."""
+        held: list[RunId] = []
+        for tried in range(_TRIES):
             run = await last_of_chain(self._store, run_id)
             entries = await journal_of(self._store, run)
             fork = await plan(self._store, run, entries, to, edits=edits, reason=reason)
-            await self._check_code(run, fork, code, edits)
+            if not tried:
+                await self._check_code(run, fork, entries, code, edits)
             try:
                 return await self._carry_out(fork, self._act(Verb.RESET, reason, _said(to, edits)))
             except RunMoved:
-                continue
+                if tried == _SWIFT:
+                    held = await self._store.pause_runs([run.run_id], self._act(Verb.PAUSE, "to be reset", {}))
+                await asyncio.sleep(0 if tried < _SWIFT else _PAUSE)
+        await self._store.resume_runs(held, self._act(Verb.RESUME, "it could not be reset", {}))
         raise RunMoved(str(run_id), "moves on faster than it can be reset")
 
     async def fork(self, ref: RunRef, id: str, at: int | None, edits: Edits, code: Code | None, reason: str) -> Run:
         """Begin a chain under `id` with what the run has done up to entry `at`; None: where the edits are."""
-        for _ in range(_TRIES):
-            run = await self._store.get_run(ref.run_id)
-            entries = await journal_of(self._store, run)
-            point = edited_at(run, entries, edits) if at is None else at
-            fork = await plan(self._store, run, entries, point, id=id, edits=edits, reason=reason)
-            await self._check_code(run, fork, code, edits)
-            try:
-                return await self._carry_out(fork, self._act(Verb.FORK, reason, _said(point, edits)))
-            except RunMoved:
-                continue
-        raise RunMoved(ref.id, "moves on faster than it can be forked")
+        run = await self._store.get_run(ref.run_id)
+        entries = await journal_of(self._store, run)
+        point = edited_at(run, entries, edits) if at is None else at
+        fork = await plan(self._store, run, entries, point, id=id, edits=edits, reason=reason)
+        await self._check_code(run, fork, entries, code, edits)
+        return await self._carry_out(fork, self._act(Verb.FORK, reason, _said(point, edits)))
 
     async def _carry_out(self, fork: Fork, act: Act) -> Run:
         """Write it, and again when it is not known whether that worked. Raises what stands in the way."""
@@ -80,15 +86,18 @@ class Forking:
             raise outcome
         return outcome
 
-    async def _check_code(self, run: Run, fork: Fork, given: Code | None, edits: Edits) -> None:
+    async def _check_code(
+        self, run: Run, fork: Fork, entries: Sequence[Entry], given: Code | None, edits: Edits
+    ) -> None:
         """Replay what is kept with the code, if that is here; edits need it. Raises InvalidFork."""
         if given is not None and given.name != run.name:
             raise InvalidFork(f"run {run.id!r} is of {run.kind} {run.name!r}, not of {given.name!r}")
         here = given or self._code_here(run.code or run.name)
         workflow = JobWorkflow(here) if isinstance(here, Job) else here
         if workflow is not None:
-            kept = (await journal_of(self._store, run))[: fork.keep + 1]
-            await rehearse(workflow, run, fork, kept, edits.outputs, edits.start, self._store.namespace)
+            await rehearse(
+                workflow, run, fork, entries[: fork.keep + 1], edits.outputs, edits.start, self._store.namespace
+            )
         elif edits.any:
             raise InvalidFork(
                 f"the code of run {run.id!r} ({run.name}) is not here, and nobody can say whether the edits fit: get "

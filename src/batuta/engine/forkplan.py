@@ -99,6 +99,7 @@ async def plan(
             store, run, entries, new_id, keeps=not id and edits.start is None, edits=edits
         )
         return fork
+    await _hear(store, run, found)
     settled = await _settle(store, run, found, edits, own=bool(id))
     fork.children = settled.children
     fork.messages += [_answer(new_id, call, body) for call, body in settled.answers]
@@ -198,6 +199,16 @@ def _forked(run: Run, found: Cut, new_id: RunId, id: str, key_base: str, edits: 
 
 
 # -- calls that are pending at the point
+
+
+async def _hear(store: Store, run: Run, found: Cut) -> None:
+    """Answers from outside that were taken, and that the run has not read."""
+    for message in (await store.unread([run.run_id])).get(run.run_id, (0, []))[1]:
+        if message.kind is MessageKind.ACTIVITY and message.name == str(run.run_id):
+            body = json.decode(message.body, type=Body)
+            call = found.calls.get(body.seq)
+            if call is not None and not body.reason and body.error is UNSET:
+                call.answer = body
 
 
 class _Settled(Struct):

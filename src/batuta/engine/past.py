@@ -24,14 +24,14 @@ class Past:
 
     def __init__(self, identity: RunIdentity, last: Forked) -> None:
         self._forks: list[Forked] = []
+        self.first = RunId(last.first_run_id)
+        """The run that wrote the first entry."""
         self.told = _named(identity, last.first_id, last.first_run_id)
         """Who the code is told to be."""
-        self.at = 0
-        """When it became itself."""
 
     def take_over(self, machine: Machine, at: int, fork: Forked) -> None:
         """The run becomes itself: what is pending is its own now, and its time begins anew."""
-        self.at = machine.at = at
+        machine.at = at
         machine.entries += 1
         self._forks.append(fork)
         self.told = _named(machine.identity, fork.id, fork.mark)
@@ -52,6 +52,13 @@ class Past:
         """What names the child or message of a command; empty: as in the first run."""
         renamed = (one for one in reversed(self._forks) if seq > one.seq or seq in one.anew)
         return next((one.mark for one in renamed), "")
+
+
+def first_run_id(machine: Machine) -> RunId:
+    """Of the run that was started, from which this one may have been made."""
+    if machine.past is not None:
+        return machine.past.first
+    return RunId(machine.start.key_base) if machine.start.mark else machine.identity.run_id
 
 
 def _named(identity: RunIdentity, id: str, run_id: str) -> RunIdentity:

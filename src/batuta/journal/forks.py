@@ -21,7 +21,7 @@ class Fork(Struct, kw_only=True, gc=False):
 
     source: RunId
     head: int
-    """The head that the source must still have."""
+    """The head that the source must still have; with `id`, it may have gone on."""
     new: Successor
     keep: int = -1
     """The last entry of the source that is copied; -1: none."""
@@ -36,8 +36,10 @@ class Fork(Struct, kw_only=True, gc=False):
     """Not with `id`. The source is open, and is closed (terminated) with this entry. None: it must be closed already,
     unless `id` is given: a chain of its own may be made from an open run, too."""
     again: list[str] = field(default_factory=list)
-    """Messages of the source's chain that the new run is to read (again): the same rows become unread, or, in a chain
-    of its own, copies of them are put there."""
+    """What is unread in the source's chain, but for signals and updates, was for the source alone: it is marked as read
+    when the new run is the next of that chain. These are
+    messages of the source's chain that the new run is to read (again): the same rows become unread, or, in a chain of
+    its own, copies of them are put there."""
     messages: list[Message] = field(default_factory=list)
     """Put into the inbox, too."""
     attempts: list[Attempt] = field(default_factory=list)

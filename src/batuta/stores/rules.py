@@ -306,7 +306,7 @@ def fork_said(fork: Fork) -> str:
 
 def why_moved(fork: Fork, source: Run, current: bool) -> str:
     """What keeps the source from being forked now; empty when nothing does."""
-    if source.head != fork.head:
+    if source.head < fork.head or (source.head > fork.head and not fork.id):
         return "has moved on"
     if fork.close is not None:
         return "has ended" if source.closed_at is not None else ""

@@ -43,6 +43,7 @@ class Forks:
             attempts=[coding.attempt(new_id, attempt) for attempt in fork.attempts],
             outputs=[coding.output(new_id, None, output) for output in fork.outputs],
             memo=await self._memo(fork),
+            children=[await self.coded(child) for child in fork.children],
         )
 
     async def _entries(self, run_id: RunId, last: int) -> list[Entry]:

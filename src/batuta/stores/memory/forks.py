@@ -67,6 +67,9 @@ def _write(moment: Moment, fork: Fork, parent: RunId | None, act: Act) -> None:
     if fork.close is not None:
         reason = decode_body(fork.close).reason
         moment.close_from_outside(source, fork.close, RunState.TERMINATED, reason, quiet=True)
+    if not fork.id:
+        inbox = moment.room.inbox(source.run.chain_id)
+        inbox.read([one.message_id for one in inbox.unread.values() if one.kind not in rules.ACKNOWLEDGED])
     row = _insert(moment, source, fork, parent)
     _read_again(moment, source.run.chain_id, row, fork)
     for message in fork.messages:

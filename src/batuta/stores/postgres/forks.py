@@ -100,7 +100,6 @@ def _asked(fork: Fork, parent: RunId | None) -> dict[str, Any]:
         "messages": to_builtins(messages),
         "attempts": to_builtins(fork.attempts),
         "outputs": to_builtins(fork.outputs),
-        "memo": fork.memo,
         "letter": fork.letter,
         "after": rules.fork_said(fork),
     }

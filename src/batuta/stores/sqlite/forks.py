@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from batuta.errors import AlreadyStarted, BatutaError, LetterResolved, RunMoved, UnknownRun
+from batuta.failpoints import failpoint
 from batuta.ids import RunId
 from batuta.journal.acts import Act, Changed, state_json
 from batuta.journal.entries import decode_body
@@ -55,7 +56,9 @@ class ForkVerbs(ABC):
         now, hint = self.clock_now(), Hint()
 
         def work(cursor: sqlite3.Cursor) -> list[ForkOutcome]:
-            return [_fork(cursor, self.namespace, fork, act, now, hint) for fork in forks]
+            done = [_fork(cursor, self.namespace, fork, act, now, hint) for fork in forks]
+            failpoint("fork.inside")
+            return done
 
         outcomes = await self._writer.write(work, aside=len(forks) > 1)
         self.tell(hint)
@@ -140,6 +143,8 @@ def _insert(cursor: sqlite3.Cursor, namespace: str, fork: Fork, new: NewRun, now
 
 def _fill_inbox(cursor: sqlite3.Cursor, namespace: str, source: Run, fork: Fork, new: NewRun, now: int) -> None:
     before, chain = source.chain_id.bytes, rules.chain_of(new)
+    if not fork.id:
+        cursor.execute(Q["read_for_the_source"], (now, before))
     for message_id in fork.again:
         if fork.id:
             values = {"new": chain.bytes, "source": before, "message_id": message_id, "now": now}

@@ -78,6 +78,9 @@ DECLARE
     moment bigint := batuta.batuta_now();
 BEGIN
     IF source_chain = own_chain THEN
+        -- What was for the source alone.
+        UPDATE batuta.inbox i SET consumed_at = moment
+        WHERE i.chain_id = own_chain AND i.consumed_at IS NULL AND i.kind NOT IN ('signal', 'update');
         UPDATE batuta.inbox i SET consumed_at = NULL
         FROM (SELECT a.id FROM json_array_elements_text(f -> 'again') AS a(id) OFFSET 0) a
         WHERE i.chain_id = own_chain AND i.message_id = a.id;
@@ -114,7 +117,8 @@ BEGIN
     said := source.id;
     state := source.state;
     outcome := CASE
-        WHEN source.head <> (f ->> 'source_head')::integer THEN 'moved'
+        WHEN source.head < (f ->> 'source_head')::integer THEN 'moved'
+        WHEN source.head > (f ->> 'source_head')::integer AND own_id = '' THEN 'moved'
         WHEN json_typeof(f -> 'close') = 'object' THEN CASE WHEN source.closed_at IS NOT NULL THEN 'ended' END
         WHEN own_id <> '' THEN NULL
         WHEN source.closed_at IS NULL THEN 'open'
