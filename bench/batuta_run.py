@@ -134,6 +134,7 @@ async def fill(task: Task) -> Figures:
 if __name__ == "__main__":
     from bench.around import around
     from bench.asleep import asleep
+    from bench.codec import codec
     from bench.health import health
     from bench.jobs import fairness, fairness_when_busy
     from bench.jobs import throughput as jobs
@@ -152,6 +153,7 @@ if __name__ == "__main__":
             "W1-once": exactly_once,
             "W2": throughput,
             "W2-around": around,
+            "W2-codec": codec,
             "W3": start_to_result,
             "W4": sleepers,
             "long": long_run,

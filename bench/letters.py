@@ -22,8 +22,6 @@ BATCH: Final = 500
 PAGE: Final = 50
 KINDS: Final = 5_000
 """Groups. One of them has half of all letters."""
-ENDS: Final = 20
-"""Pages that are compared at either end."""
 
 
 async def listed(task: Task) -> Figures:
@@ -94,7 +92,8 @@ async def turn_pages(ask: Callable[[str | None], Awaitable[Any]]) -> Sequence[fl
 
 
 def judged(name: str, spent: Sequence[float]) -> Figures:
-    first, last = percentile(spent[1 : ENDS + 1], 0.5), percentile(spent[-ENDS:], 0.5)
+    quarter = len(spent) // 4 + 1
+    first, last = percentile(spent[1 : quarter + 1], 0.5), percentile(spent[-quarter:], 0.5)
     return {f"{name}_p99_ms": percentile(spent, 0.99), f"{name}_end_over_begin": last / first}
 
 

@@ -86,8 +86,8 @@ class Batuta:
         `id` is the caller's own name for it, unique in the namespace; when it is taken, `if_exists` decides: "return"
         (the default) gives that run, "reject" raises AlreadyStarted, "restart" begins anew if it is closed.
         Other options: queue, priority, delay, timeout (of the run), execution_timeout (of its chain), retry (of the
-        whole run, when it fails), version (the definition's), tags, memo, key (what the limits per key of its queue
-        count by), expires (it times out when nobody has begun it by then). Times are seconds.
+        whole run, when it fails), version (the definition's), tags, memo, headers, key (what the limits per key of its
+        queue count by), expires (it times out when nobody has begun it by then). Times are seconds.
         `signal=(definition or name, value)`, or with a message id as the third, sends a signal to the run of that id,
         whether it is new or not, together with the start; raises RunClosed when that run is closed.
         `transaction`: as for `enqueue`.
@@ -110,9 +110,9 @@ class Batuta:
         """Have a worker execute a job; it is durable when this returns. `args` are the job's arguments.
 
         Options (times are seconds): `delay`, or `at` (a datetime with a time zone): not before then. `priority`: higher
-        goes first. `queue`, `id`, `tags`, `memo`. `unique="k"`: while a job of this name and key is waiting or
-        running, or was enqueued less than `unique_for` seconds ago, that one is given back instead. `debounce=5`, with
-        `unique`: wait until there was no other call with that key for 5 seconds, and do what the last of them said;
+        goes first. `queue`, `id`, `tags`, `memo`, `headers`. `unique="k"`: while a job of this name and key is waiting
+        or running, or was enqueued less than `unique_for` seconds ago, that one is given back instead. `debounce=5`,
+        with `unique`: wait until there was no other call with that key for 5 seconds, and do what the last one said;
         `debounce_limit`: for so long at most. `key`: what the limits per key of the queue count by, and what it is fair
         between. `expires`: it times out when nobody has begun it for so long, from when it may begin on. `retry`,
         `timeout`, `total_timeout`, `heartbeat`: in place of the job's own.

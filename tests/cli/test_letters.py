@@ -61,14 +61,14 @@ def test_one_is_reprocessed_and_one_discarded(cli: Cli, given_up: list[str]) -> 
 def test_many_need_a_yes_and_are_counted_first(cli: Cli, given_up: list[str]) -> None:
     asked = cli("letters", "discard", "--name", "weigh", "--note", "all")
     assert asked.exit_code == USAGE
-    assert "3 dead letters match: give --yes" in asked.stderr
+    assert "3 dead letters match: say --yes" in asked.stderr
     assert document(cli, "reprocess", "--name", "weigh", "--dry-run")["matched"] == 3
     assert cli("letters", "reprocess", "--name", "weigh", "--dry-run").stdout == "3 would be reprocessed\n"
     done = cli("letters", "discard", "--name", "weigh", "--note", "all", "--yes")
     assert done.stdout == "discarded 3\n"
     assert "--before" in done.stderr
     nothing = cli("letters", "reprocess", "--name", "weigh", "--yes")
-    assert nothing.exit_code == FAILED
+    assert nothing.exit_code == NOT_FOUND
     assert "no open dead letter matches" in nothing.stderr
     assert len(document(cli, "list", "--state", "discarded")["letters"]) == 3
 
@@ -76,12 +76,12 @@ def test_many_need_a_yes_and_are_counted_first(cli: Cli, given_up: list[str]) ->
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("reprocess",), USAGE, "say which"),
-        (("discard", "--note", "x"), USAGE, "say which"),
+        (("reprocess",), USAGE, "nothing says which"),
+        (("discard", "--note", "x"), USAGE, "nothing says which"),
         (("discard", "w-0", "--name", "weigh", "--note", "x"), USAGE, "not both"),
         (("show", "nobody"), NOT_FOUND, "no dead letter"),
         (("reprocess", "nobody"), NOT_FOUND, "no dead letter"),
-        (("reprocess", "--everything", "--input", "[1", "--mode", "start"), USAGE, "is not JSON"),
+        (("reprocess", "--all", "--input", "[1", "--mode", "start"), USAGE, "is not JSON"),
         (("list", "--after", "soon"), USAGE, "is not a time"),
         (("list", "--cursor", "x"), USAGE, "is no cursor"),
     ],

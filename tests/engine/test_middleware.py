@@ -27,10 +27,14 @@ from batuta import (
     info,
     job,
     run_child,
+    transaction,
     workflow,
 )
 from batuta.authoring.middleware import Proceed
+from batuta.codecs import Compression
+from batuta.engine.native import NativeBackend
 from batuta.errors import ClientError, InvalidInput
+from batuta.telemetry import Event, RunEvent
 from batuta.testing import Environment, crash_sweep
 from tests.engine.arena import Arena
 from tests.engine.crunch import Numbers, crunch, crunching
@@ -120,6 +124,30 @@ class Tenant(Middleware):
             return await proceed()
         finally:
             tenant.reset(token)
+
+
+async def test_without_middleware_there_is_nothing_on_the_way() -> None:
+    async with world(both, on_the_loop, in_a_thread) as env:
+        session = env.worker.session
+        assert session is not None
+        assert session.begins is None
+        assert session.executor.within is None
+        assert session.executor.activity("on_the_loop") is on_the_loop
+        assert session.workflows["both"] is both
+        assert session._committer._reporter is None
+        assert type(env.client._backend) is NativeBackend
+
+
+async def test_what_is_not_overridden_is_not_on_the_way_either() -> None:
+    class Starts(Middleware):
+        async def start(self, starts: Sequence[Start], proceed: Proceed) -> None:
+            await proceed()
+
+    async with world(both, on_the_loop, in_a_thread, middleware=[Starts()]) as env:
+        session = env.worker.session
+        assert session is not None
+        assert (session.begins, session.executor.within, session._committer._reporter) == (None, None, None)
+        assert session.workflows["both"] is both
 
 
 async def test_the_first_is_the_outermost() -> None:
@@ -266,6 +294,17 @@ async def test_begin_gives_headers_to_runs_of_schedules_once_and_they_stay() -> 
         assert await given.result() == "me"
 
 
+async def test_a_schedule_can_give_headers_to_its_runs() -> None:
+    schedules = [Schedule("a", every(3600), asks, headers={"who": "a"}), Schedule("b", every(3600), reads_tenant)]
+    things: Any = {"workflows": [asks], "activities": [reads_headers], "jobs": [reads_tenant]}
+    async with Environment(**things, schedules=schedules) as env:
+        await env.advance(3700)
+        (mine,) = (await env.client.list(id_prefix="a:")).runs
+        assert await (await env.client.get(mine.id, asks)).result() == {"who": "a"}
+    with pytest.raises(InvalidInput, match="must map strings to strings"):
+        Schedule("c", every(3600), asks, headers={"who": 1})
+
+
 async def test_a_replay_is_told_and_changes_nothing() -> None:
     @workflow
     async def naps() -> str:
@@ -287,6 +326,31 @@ async def test_a_replay_is_told_and_changes_nothing() -> None:
         "a runs naps again",
         "a has run",
     ]
+
+
+async def test_a_run_that_leaves_memory_goes_through_finally_and_harms_nothing(caplog: Any) -> None:
+    said: list[str] = []
+
+    class Tidies(Middleware):
+        async def run(self, run: RunCall, proceed: Proceed) -> Any:
+            try:
+                return await proceed()
+            finally:
+                if not run.replaying:
+                    said.append(run.info.id)
+
+    @workflow
+    async def naps() -> str:
+        await asyncio.sleep(3600)
+        return "awake"
+
+    async with world(naps, middleware=[Tidies()]) as env:
+        handle = await env.start(naps, id="one")
+        await env.advance(1800)  # it is not in memory any more
+        assert not said
+        assert await handle.result() == "awake"
+    assert said == ["one"]
+    assert not caplog.records
 
 
 async def test_a_run_can_be_refused_and_its_result_changed() -> None:
@@ -424,6 +488,53 @@ async def test_it_is_the_same_on_every_store(arena: Arena) -> None:
     assert line.body.start.headers == {"tenant": "initech"}
     assert await (await client.enqueue(letter, "ada", headers={"tenant": "initech"})).result() == "dear ada"
     assert trail.count("a calls job letter (1)") == 1
+
+
+@job
+async def reads_tenant() -> dict[str, str]:
+    return dict(activity_info().headers)
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+async def test_it_is_around_transactional_activities_and_what_they_start_has_the_headers(store: Any) -> None:
+    started: list[str] = []
+
+    def books() -> str:
+        started.append(transaction().enqueue(reads_tenant))
+        return tenant.get()
+
+    async def books_too() -> str:
+        return books()
+
+    book: Any = activity(name="books", transactional=True)(books if store == "sqlite" else books_too)
+
+    @workflow
+    async def shops() -> str:
+        return str(await book())
+
+    ears = Ears()
+    things: Any = {"workflows": [shops], "activities": [book], "jobs": [reads_tenant]}
+    async with Environment(**things, store=store, middleware=[Tenant(), ears]) as env:
+        assert await env.run(shops) == "acme"
+        assert await (await env.get(started[0], reads_tenant)).result() == {"tenant": "acme"}
+        assert ears.heard[:3] == ["run.started", "activity.completed", "run.closed"]
+
+
+class Ears(Middleware):
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def event(self, event: Event) -> None:
+        if isinstance(event, RunEvent):
+            self.heard.append(event.event)
+
+
+async def test_events_and_headers_are_plain_for_code_where_payloads_are_coded(real_time: None) -> None:
+    ears = Ears()
+    async with connect("memory://", codec=[Compression(least=0)], middleware=[Tenant(), ears]) as client:
+        async with client.worker(workflows=[asks], activities=[reads_headers]):
+            assert await (await client.start(asks)).result() == {"tenant": "acme"}
+    assert ears.heard == ["run.started", "activity.completed", "run.closed"]
 
 
 async def test_an_app_carries_middleware() -> None:

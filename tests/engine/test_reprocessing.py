@@ -235,6 +235,21 @@ async def test_an_id_that_has_another_run_by_now_is_refused_and_stays_open(arena
     assert (await client.letters.get(id)).run_id == old.run_id
 
 
+async def test_a_run_that_is_retried_or_reset_is_a_dead_letter_no_more(arena: Arena) -> None:
+    client = await arena.client()
+    await arena.worker(client, *THINGS)
+    one, two = await fail(client, buy, "a"), await fail(client, buy, "b")
+    broken.clear()
+    await (await client.get(one)).retry("mended")
+    await (await client.get(two)).reset(0)
+    for id in (one, two):
+        assert await (await client.get(id)).result(20) in ("hold a, paid", "hold b, paid")
+    letters = (await client.letters.list(state="any")).letters
+    assert [letter.state for letter in letters] == ["reprocessed", "reprocessed"]
+    assert {letter.successor for letter in letters} == {(await client.get(id)).run_id for id in (one, two)}
+    await sound(arena, client)
+
+
 async def test_two_at_the_same_time_share_the_work(arena: Arena) -> None:
     clients = [await arena.client() for _ in range(2)]
     await arena.worker(clients[0], *THINGS)

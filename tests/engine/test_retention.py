@@ -12,6 +12,7 @@ from batuta.engine.retention import Pruner, steps
 from batuta.errors import RunFailed, StoreUnavailable
 from batuta.ids import RunId
 from batuta.journal.retention import Pruned
+from batuta.settings import Settings
 from batuta.stores.memory import MemoryStore
 from batuta.verify import verify
 from tests.engine.arena import Arena, until
@@ -114,6 +115,12 @@ async def test_a_person_prunes_by_hand(arena: Arena) -> None:
     assert await client.count() == 5
     assert await client.retention.prune() == 5
     assert await client.count() == 0
+    rows = await arena.store(client).audit()
+    assert [(row.verb, row.target) for row in rows] == [
+        ("prune", "retention"),
+        ("set retention", "total completed"),
+        ("prune", "retention"),
+    ]
 
 
 async def test_rules_are_set_listed_and_dropped(arena: Arena) -> None:
@@ -220,7 +227,7 @@ async def test_a_store_that_is_away_is_asked_again(caplog: pytest.LogCaptureFixt
 
     store.retention = retention  # type: ignore[method-assign]  # a fault
     store.poll_seconds = 1.0
-    pruner = Pruner(store, "w", 1.0, 0.1, asyncio.get_running_loop().time)
+    pruner = Pruner(store, "w", Settings(prune_every=1.0), asyncio.get_running_loop().time)
     pruner.start()
     async with asyncio.timeout(60):
         await asked.wait()

@@ -14,7 +14,7 @@ from batuta.authoring.definitions import Activity, Workflow
 from batuta.authoring.names import check_reason
 from batuta.authoring.starting import check_id
 from batuta.clock import SECOND
-from batuta.errors import InvalidInput
+from batuta.errors import InvalidInput, MatchesEverything
 from batuta.ids import RunId
 from batuta.journal import letters as rows
 from batuta.journal.letters import LetterFilter, LetterReason, LetterState
@@ -216,7 +216,8 @@ class Letters:
         begins at the start. `input`: the arguments to start with, as a list, in place of those that it had; they must
         fit `code`, the job or workflow, or that of a worker in this process. `rate`: how many a second. `dry_run`: only
         count. Each is reprocessed once, whoever else tries to, and however often this is interrupted and called again.
-        Of one that is named alone, raises UnknownLetter, LetterResolved, InvalidFork.
+        Of one that is named alone, raises UnknownLetter, LetterResolved, InvalidFork; MatchesEverything when nothing
+        says which are meant.
         """
         how = _how(mode, input, rate, reason, code)
         named = await self._named(which, where, everything)
@@ -244,7 +245,9 @@ class Letters:
     async def _named(self, which: Which | Iterable[Which] | None, where: dict[str, Any], everything: bool) -> Named:
         if which is None:
             if not where and not everything:
-                raise InvalidInput("say which dead letters: ids, filters, or everything=True for all that are open")
+                raise MatchesEverything(
+                    "nothing says which dead letters: give ids, or filters, or everything=True for all that are open"
+                )
             if where.keys() & {"state", "states"}:
                 raise InvalidInput("only open dead letters can be reprocessed or discarded: leave the state out")
             return letter_filter(**where)

@@ -23,6 +23,7 @@ COMMANDS = {
     "check": ("batuta.cli.check:check", "Check workflow code: rules, shapes, and journals of a database."),
     "demo": ("batuta.cli.demo.command:demo", "Kill a worker in the middle of an order and watch another finish it."),
     "jobs": ("batuta.cli.jobs:jobs", "Enqueue, list, show, cancel and retry jobs."),
+    "keys": ("batuta.cli.keys:keys", "Make keys for payloads, and encrypt anew with the first of them."),
     "letters": ("batuta.cli.letters:letters", "List, group, show, reprocess and discard dead letters."),
     "migrate": ("batuta.cli.migrate:migrate", "Create the tables, or bring them up to date."),
     "prune": ("batuta.cli.retention:prune", "Delete now what the rules of retention no longer keep."),

@@ -13,7 +13,8 @@ import click
 from batuta.cli import inputs
 from batuta.cli.lazy import LazyGroup
 from batuta.cli.place import Place, placed
-from batuta.errors import InvalidInput, NothingMatches
+from batuta.cli.selecting import confirmed
+from batuta.errors import InvalidInput, MatchesEverything, NotConfirmed, NothingMatches
 from batuta.journal.letters import LetterReason, LetterState
 from batuta.journal.records import RunKind
 
@@ -55,7 +56,7 @@ _PAGE = (
 )
 _BULK = (
     click.argument("ids", nargs=-1, metavar="[ID]..."),
-    click.option("--everything", is_flag=True, help="All that are open."),
+    click.option("--all", "everything", is_flag=True, help="All that are open."),
     click.option("--dry-run", is_flag=True, help="Only count."),
     click.option("--yes", is_flag=True, help="Do it to all that match; without it they are only counted."),
 )
@@ -176,7 +177,7 @@ async def _reprocess(place: Place, ids: tuple[str, ...], given: dict[str, Any]) 
             how["code"] = await _code_of(client, stack, app, ids, given)
         if ids:
             return await client.letters.reprocess(_alone_or_all(ids, given), dry_run=dry_run, **how)
-        where, everything = await _confirmed(client, given, "reprocess")
+        where, everything = await _confirmed(place, client, given, "reprocess")
         return await client.letters.reprocess(dry_run=dry_run, everything=everything, **how, **where)
 
 
@@ -185,7 +186,7 @@ async def _discard(place: Place, ids: tuple[str, ...], given: dict[str, Any]) ->
     async with place.client() as client:
         if ids:
             return await client.letters.discard(_alone_or_all(ids, given), reason=note, dry_run=dry_run)
-        where, everything = await _confirmed(client, given, "discard")
+        where, everything = await _confirmed(place, client, given, "discard")
         return await client.letters.discard(reason=note, dry_run=dry_run, everything=everything, **where)
 
 
@@ -196,17 +197,17 @@ def _alone_or_all(ids: tuple[str, ...], given: dict[str, Any]) -> Any:
     return ids[0] if len(ids) == 1 else list(ids)
 
 
-async def _confirmed(client: Batuta, given: dict[str, Any], verb: str) -> tuple[dict[str, Any], bool]:
+async def _confirmed(place: Place, client: Batuta, given: dict[str, Any], verb: str) -> tuple[dict[str, Any], bool]:
     """The filters, if something matches and it is meant. Those that come while it is done are not among them."""
     dry_run, yes, everything = given.pop("dry_run"), given.pop("yes"), given.pop("everything")
     where = _filters(given)
     if not where and not everything:
-        raise InvalidInput(f"say which dead letters to {verb}: IDs, filters, or --everything")
+        raise MatchesEverything(f"nothing says which dead letters to {verb}: give IDs, or filters, or --all")
     count = await client.letters.count(**where)
     if not count:
         raise NothingMatches(f"no open dead letter matches: there is nothing to {verb}")
-    if not dry_run and not yes:
-        raise InvalidInput(f"{count:,} dead letters match: give --yes to {verb} them, or --dry-run")
+    if not (dry_run or yes or confirmed(f"{verb} {count:,} dead letters?", place)):
+        raise NotConfirmed(f"{count:,} dead letters match: say --yes to {verb} them, or --dry-run")
     if not dry_run and "before" not in where:
         newest = (await client.letters.list(limit=1, **where)).letters
         if newest:

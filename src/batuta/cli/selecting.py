@@ -74,11 +74,11 @@ async def _apply(place: Place, verb: str, reason: str, yes: bool, everything: bo
         count = await selection.count(verb)
         if not count:
             raise NothingMatches(f"no run matches that could be had to {verb}: `batuta runs list` shows what there is")
-        if not yes and not _confirmed(f"{verb} {count} runs?", place):
+        if not yes and not confirmed(f"{verb} {count} runs?", place):
             raise NotConfirmed(f"{count} runs match: say --yes to {verb} them")
         return await selection.apply(verb, reason)
 
 
-def _confirmed(question: str, place: Place) -> bool:
+def confirmed(question: str, place: Place) -> bool:
     """Only a person at a terminal is asked."""
     return not place.as_json and sys.stdin.isatty() and sys.stderr.isatty() and click.confirm(question, err=True)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 class Bound(NamedTuple):
     """What a payload belongs to. It cannot be read as anything else's, where the codec sees to that."""
 
-    scope: str
+    scope: bytes
     """The namespace, and the run or schedule."""
     place: bytes
     """The scope, and which payload of it: its kind, number and name, and the codecs that came before."""

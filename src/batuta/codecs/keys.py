@@ -38,9 +38,9 @@ class Key:
     def label(self) -> str:
         return f"{self.id}.{self.check}"
 
-    def derive(self, scope: str) -> bytes:
+    def derive(self, scope: bytes) -> bytes:
         """The key for one run or schedule: so that no key is ever used for too many payloads."""
-        return hmac.new(self._secret, b"batuta payload key 1\0" + scope.encode(), hashlib.sha256).digest()
+        return hmac.new(self._secret, b"batuta payload key 1\0" + scope, hashlib.sha256).digest()
 
     def __repr__(self) -> str:
         return f"<key {self.id}>"

@@ -130,16 +130,16 @@ def _around_activity(
 ) -> Activity[..., Any]:
     if activity.place is Place.STORE:
         return activity  # whoever has its transaction calls `within`
-    body = {Place.LOOP: _on_loop, Place.THREAD: _in_thread, Place.PROCESS: _in_process}[activity.place]
+    kind = {Place.LOOP: _OnLoop, Place.THREAD: _InThread, Place.PROCESS: _InProcess}[activity.place]
     fn, only = activity.fn, handlers[0] if len(handlers) == 1 else None
 
-    # No coroutine of its own, nor has `_on_loop` one: each would cost every attempt.
+    # No coroutine of its own, nor has that of the loop one: each would cost every attempt.
     @functools.wraps(fn)
     def around(*args: Any, **kwargs: Any) -> Awaitable[Any]:
         attempt = cast("Call", current_activity.get())
-        call = _described(attempt, args, kwargs)
-        innermost = functools.partial(body, executor, fn, attempt, call)
-        return only(call, innermost) if only is not None else chained(handlers, call, innermost)
+        start = attempt.run.started_with
+        call = kind(attempt, args, kwargs, start.trace, start.headers, fn, executor)
+        return only(call, call.body) if only is not None else chained(handlers, call, call.body)
 
     codec, twin = activity.codec, activity.with_options()
     twin.fn = around
@@ -147,38 +147,47 @@ def _around_activity(
     return twin
 
 
-def _described(attempt: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ActivityCall:
-    start = attempt.run.started_with
-    return ActivityCall(attempt, args, kwargs, start.trace, start.headers)
+class _Place(ActivityCall, eq=False):
+    """The call, and the way to its code."""
+
+    fn: Callable[..., Any]
+    executor: Executor
+
+    def body(self) -> Awaitable[Any]:
+        raise NotImplementedError
+
+
+class _OnLoop(_Place, eq=False):
+    def body(self) -> Awaitable[Any]:
+        if self.executor.may_act():  # asked where the effect begins: the middleware may have waited for long
+            found: Awaitable[Any] = self.fn(*self.args, **self.kwargs)
+            return found
+        return self._when_permitted()
+
+    async def _when_permitted(self) -> Any:
+        await self.executor.permission()
+        return await self.fn(*self.args, **self.kwargs)
+
+
+class _InThread(_Place, eq=False):
+    def body(self) -> Awaitable[Any]:
+        context = contextvars.copy_context()
+        return self.executor.in_thread(cast("Call", self.of), self.fn, self.args, self.kwargs, context)
+
+
+class _InProcess(_Place, eq=False):
+    async def body(self) -> Any:
+        call = cast("Call", self.of)
+        return call.activity.codec.decode_result(Raw(await self.executor.in_process(call)))
 
 
 def _within(
     handlers: Sequence[Handler[ActivityCall]], attempt: Call, args: tuple[Any, ...], kwargs: dict[str, Any], body: Body
 ) -> Awaitable[Any]:
     """Around an attempt that `body` makes."""
-    call = _described(attempt, args, kwargs)
+    start = attempt.run.started_with
+    call = ActivityCall(attempt, args, kwargs, start.trace, start.headers)
     return chained(handlers, call, lambda: body(call.args, call.kwargs))
-
-
-def _on_loop(executor: Executor, fn: Callable[..., Any], _attempt: Call, call: ActivityCall) -> Awaitable[Any]:
-    if executor.may_act():  # asked where the effect begins: the middleware may have waited for long
-        found: Awaitable[Any] = fn(*call.args, **call.kwargs)
-        return found
-    return _when_permitted(executor, fn, call)
-
-
-async def _when_permitted(executor: Executor, fn: Callable[..., Any], call: ActivityCall) -> Any:
-    await executor.permission()
-    return await fn(*call.args, **call.kwargs)
-
-
-def _in_thread(executor: Executor, fn: Callable[..., Any], attempt: Call, call: ActivityCall) -> Awaitable[Any]:
-    return executor.in_thread(attempt, fn, call.args, call.kwargs, contextvars.copy_context())
-
-
-async def _in_process(executor: Executor, _fn: Callable[..., Any], attempt: Call, _call: ActivityCall) -> Any:
-    data = await executor.in_process(attempt)
-    return attempt.activity.codec.decode_result(Raw(data))
 
 
 # -- starts

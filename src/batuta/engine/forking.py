@@ -14,6 +14,7 @@ from batuta.engine.cuts import edited_at
 from batuta.engine.following import last_of_chain
 from batuta.engine.forkplan import journal_of, plan, plan_retry
 from batuta.engine.jobs import JobWorkflow
+from batuta.engine.letters import is_open_letter
 from batuta.engine.rehearsing import rehearse
 from batuta.engine.starter import until_known
 from batuta.errors import InvalidFork, RunMoved
@@ -23,6 +24,7 @@ from batuta.journal.acts import Act, Verb
 from batuta.journal.entries import Entry
 from batuta.journal.forks import Fork
 from batuta.journal.records import Run
+from batuta.journal.states import CLOSED
 from batuta.journal.store import Store
 
 _TRIES = 100
@@ -45,7 +47,8 @@ class Forking:
 
     async def retry(self, run: Run, reason: str) -> Run:
         """Try a run again that did not come to a good end, from where it failed. Raises RunClosed, RunMoved."""
-        fork = await plan_retry(self._store, run, reason=reason)
+        letter = await is_open_letter(self._store, run.run_id)
+        fork = await plan_retry(self._store, run, letter=letter, reason=reason)
         await self._check_code(run, fork, await journal_of(self._store, run), None, NO_EDITS)
         return await self._carry_out(fork, self._act(Verb.RETRY, reason, {"at": fork.keep}))
 
@@ -56,7 +59,8 @@ class Forking:
         for tried in range(_TRIES):
             run = await last_of_chain(self._store, run_id)
             entries = await journal_of(self._store, run)
-            fork = await plan(self._store, run, entries, to, edits=edits, reason=reason)
+            letter = run.state in CLOSED and await is_open_letter(self._store, run.run_id)
+            fork = await plan(self._store, run, entries, to, edits=edits, letter=letter, reason=reason)
             if not tried:
                 await self._check_code(run, fork, entries, code, edits)
             try:

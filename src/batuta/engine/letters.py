@@ -11,11 +11,14 @@ from msgspec import UNSET, Struct
 from batuta.authoring.deadletters import DeadLetter, as_dead_letter
 from batuta.authoring.failures import to_exception
 from batuta.authoring.names import readable
+from batuta.errors import UnknownLetter
+from batuta.ids import RunId
 from batuta.journal import letters as rows
 from batuta.journal.entries import Body, Command
 from batuta.journal.failures import Failure
 from batuta.journal.letters import LetterReason, LetterState, NewLetter
 from batuta.journal.records import Change, Effects, RunKind
+from batuta.journal.store import Store
 
 if TYPE_CHECKING:
     from batuta.authoring.options import ActivityOptions
@@ -104,6 +107,14 @@ def letter_of(run: LiveRun, change: Change, new: NewLetter) -> DeadLetter:
             trace=new.trace,
         )
     )
+
+
+async def is_open_letter(store: Store, run_id: RunId) -> bool:
+    """Whether somebody is to look at the run: what makes it go on resolves its dead letter, too."""
+    try:
+        return (await store.letter(run_id)).state is LetterState.OPEN
+    except UnknownLetter:
+        return False
 
 
 def _of_call(call: FailedCall) -> NewLetter:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from batuta.authoring.backend import Letter, StartRequest
 from batuta.authoring.enqueueing import JobRequest
@@ -21,11 +21,14 @@ NOT_OF_THE_RUN = 0
 class Outbox:
     """The jobs, starts and signals of one attempt."""
 
-    def __init__(self, outgoing: Sequence[Outgoing], now: int, namespace: str) -> None:
+    def __init__(self, outgoing: Sequence[Outgoing], now: int, namespace: str, headers: Mapping[str, str]) -> None:
+        """`headers` are those of the run: what it starts gets them, as its children do."""
         self._runs: list[NewRun] = []
         self._sends: list[Send] = []
         self._namespace = namespace
         for one in outgoing:
+            if headers and not isinstance(one, tuple):
+                one.headers = {**headers, **one.headers}
             self._add(one, now)
 
     def _add(self, one: Outgoing, now: int) -> None:

@@ -96,24 +96,26 @@ class Reporter:
         """These changes are durable, but for those with another verdict."""
         if not self._ears:
             return
-        all_told = bool(self._makers) or ActivityRetried in self._ears or LetterArrived in self._ears
         for index, (run, change, _) in enumerate(batch):
-            if not all_told and change.move is None:
-                continue
             if verdicts and isinstance(verdicts.get(index), Verdict):
                 continue
             try:
-                self._report(run, change)
+                if self._makers:
+                    self._report_entries(run, change.entries)
+                if change.move is not None or change.attempts or change.effects is not None:
+                    self._report_rest(run, change)
             except Exception:
                 log.exception("events of run %s are lost", run.run_id)
 
-    def _report(self, run: LiveRun, change: Change) -> None:
+    def _report_entries(self, run: LiveRun, entries: Sequence[Entry]) -> None:
         facts = run.told if type(run) is LiveRun and run.told is not None else self._facts(run)
-        makers = self._makers
-        for entry in change.entries:
-            make = makers.get(entry.kind)
+        for entry in entries:
+            make = self._makers.get(entry.kind)
             if make is not None:
                 self.tell(make(run, facts, entry))
+
+    def _report_rest(self, run: LiveRun, change: Change) -> None:
+        facts = self._facts(run)
         if change.attempts and ActivityRetried in self._ears:
             self._report_attempts(run, facts, change.attempts)
         if change.effects is not None and change.effects.letter is not None:
@@ -123,6 +125,8 @@ class Reporter:
 
     def _facts(self, run: LiveRun) -> RunFacts:
         """Made once for a run that has many turns."""
+        if type(run) is LiveRun and run.told is not None:
+            return run.told
         id, queue = run.named
         workflow, begun = run.workflow, run.durable >= 0
         trace = run.started_with.trace if begun else ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -179,7 +178,7 @@ class Pace:
         """Until the next may begin, after so many."""
         if self._rate is None:
             return
-        now = time.monotonic()
+        now = asyncio.get_running_loop().time()
         if self._began is None:
             self._began = now
         due = self._began + done / self._rate

@@ -15,6 +15,7 @@ from batuta.journal.acts import Verb
 from batuta.journal.retention import Pruned, shortest
 from batuta.journal.retention import Retention as Rule
 from batuta.journal.store import Store
+from batuta.settings import Settings
 
 log = logging.getLogger("batuta.retention")
 
@@ -46,6 +47,8 @@ class NativeRetention:
         ]
 
     async def prune(self, *, dry_run: bool) -> int:
+        if not dry_run:
+            await self._store.note_act("retention", self._actor.act(Verb.PRUNE))
         deleted = 0
         async for step in steps(self._store, BY_HAND, dry_run=dry_run):
             deleted += step.deleted
@@ -105,11 +108,9 @@ class Pruner:
     """Deletes what was kept for long enough, in the background. Every worker has one and none leads: the live worker
     with the smallest id does it, as each of them knows for itself. Two at once only do it faster."""
 
-    def __init__(
-        self, store: Store, worker_id: str, every: float, share: float, monotonic: Callable[[], float]
-    ) -> None:
+    def __init__(self, store: Store, worker_id: str, settings: Settings, monotonic: Callable[[], float]) -> None:
         self._store, self._worker_id, self._monotonic = store, worker_id, monotonic
-        self._every, self._share = every, share
+        self._every, self._share = settings.prune_every, settings.prune_share
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:

@@ -16,6 +16,7 @@ from batuta.authoring.failures import to_failure
 from batuta.authoring.transactions import Transaction
 from batuta.engine.calls import Call, fatal
 from batuta.engine.committer import STORE_FAILED
+from batuta.engine.headers import headers_of
 from batuta.engine.held import Held, Turn, hold, let_go, settle, take_back, take_turn
 from batuta.engine.outbox import Outbox, of_the_run
 from batuta.errors import (
@@ -122,7 +123,8 @@ class _Attempt:
             failpoint("activity.after")
         data = encode(value, call.activity.codec.output, self._host.settings.max_payload)
         call.activity.codec.decode_result(data)
-        outbox = Outbox(offered.outgoing, self._host.clock.now(), self._run.identity.namespace)
+        headers = headers_of(self._run.started_with)
+        outbox = Outbox(offered.outgoing, self._host.clock.now(), self._run.identity.namespace, headers)
         self._executor.finish(call)
         await self._take_turn(data)
         if (turn := self._turn) is not None:

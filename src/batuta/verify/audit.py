@@ -14,6 +14,7 @@ from batuta.journal.records import MessageKind, Run, RunFilter, RunKind
 from batuta.journal.states import CLOSED, OPEN, RunState
 from batuta.journal.store import SEALED, Store
 from batuta.verify.code import CodeCheck, call_workflow
+from batuta.verify.letters import check_letters
 from batuta.verify.orphans import Orphans
 from batuta.verify.report import Report, Violation
 from batuta.verify.row import check_end, check_epochs, check_liveness
@@ -49,6 +50,7 @@ async def verify(store: Store, workflows: Sequence[Workflow[..., Any]] = (), *, 
         cursor = page.cursor
         if cursor is None:
             break
+    await check_letters(store, audit.report)
     await audit.orphans.settle(patience, audit.tell_orphan)
     audit.report.stranded = await audit.takers.settle()
     return audit.report

@@ -204,6 +204,8 @@ async def _reap_again_and_again(store: PostgresStore) -> int:
                 [],
                 [],
                 [],
+                [],
+                None,
             )
             await raw.fetch(store._sql["claim"], *values)
             ages = "batuta.batuta_now() + 86400000000"

@@ -31,7 +31,7 @@ class Rotated(Struct):
     rewritten: int = 0
     """With payloads that were not written with the first key: they are now, but for a dry run."""
     open: int = 0
-    """Left alone, because they are not closed."""
+    """Left alone, because they are not closed; only those that hold something to be written anew."""
     sealed: int = 0
     """Left alone, because something in them cannot be read here."""
     schedules: int = 0
@@ -67,20 +67,20 @@ class _Rotation:
 
     async def run(self, run: Run, done: Rotated) -> None:
         done.runs += 1
-        if run.state not in CLOSED:
-            done.open += 1
-            return
-        changed = False
+        is_open, changed = run.state not in CLOSED, False
         try:
             async for rewrite in self._rewrites(run):
                 changed = True
-                if self._dry_run:
+                if self._dry_run or is_open:
                     break
                 await self._store.rewrite(rewrite)
         except PayloadSealed:
             done.sealed += 1
             return
-        done.rewritten += changed
+        if is_open:
+            done.open += changed
+        else:
+            done.rewritten += changed
 
     async def _rewrites(self, run: Run) -> AsyncIterator[Rewrite]:
         """The last entries first: what the store has put behind them is chained to them."""

@@ -230,7 +230,11 @@ class CodedStore:
 
     async def outcome(self, run_id: RunId) -> tuple[Run, Entry | None]:
         run, last = await self.inner.outcome(run_id)
-        return self._plain(run), None if last is None else self.coding.plain_entry(run_id, last)
+        if last is None:
+            return self._plain(run), None
+        if last.ord and closed_by_store(last):
+            return self._plain(run), (await self.journal(run_id, last.ord - 1, 1))[0]
+        return self._plain(run), self.coding.plain_entry(run_id, last)
 
     async def list_runs(self, where: RunFilter, cursor: str | None = None, limit: int = 50) -> Page:
         page = await self.inner.list_runs(where, cursor, limit)

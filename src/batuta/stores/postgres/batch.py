@@ -36,14 +36,19 @@ def is_one_start(change: Change) -> bool:
 
 
 def is_entries_only(changes: Sequence[Change]) -> bool:
-    """Whether every change touches nothing but its own run and journal, and needs no look into its inbox."""
+    """Whether every change touches nothing but its own run and journal, and needs no look into its inbox. It may have
+    read its start message."""
     for change in changes:
         move = change.move
-        if change.consumed or change.attempts or not change.entries:
+        if change.attempts or not change.entries or (change.consumed and not _reads_start(change)):
             return False
         if move is not None and move.state not in CLOSED and change.start is None:
             return False
     return True
+
+
+def _reads_start(change: Change) -> bool:
+    return len(change.consumed) == 1 and change.start is None and change.consumed[0] == f"start:{change.run_id}"
 
 
 def _is_plain(change: Change) -> bool:

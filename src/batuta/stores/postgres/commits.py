@@ -20,7 +20,7 @@ from batuta.stores.postgres import batch, beyond
 from batuta.stores.postgres.audit import act_values
 from batuta.stores.postgres.base import Base
 from batuta.stores.postgres.rows import run_ids
-from batuta.stores.postgres.texts import entry_texts, start_texts
+from batuta.stores.postgres.texts import entry_texts, ids_text, start_texts
 
 
 class Commits(Base):
@@ -74,7 +74,8 @@ class Commits(Base):
         ordered = batch.in_order(changes)
         starts = batch.start_columns(changes)
         if batch.is_entries_only(changes):
-            columns = entry_texts(batch.entry_columns(ordered)) + start_texts(starts) + [len(changes)]
+            read = ids_text(change.run_id for change in changes if change.consumed)
+            columns = entry_texts(batch.entry_columns(ordered)) + start_texts(starts) + [len(changes), read]
             rows = await self._send(self._sql["commit_entries"], self.namespace, worker_id, *columns)
             winners, won, due, also_due = rows[0]
             due = due or also_due or False
@@ -92,9 +93,7 @@ class Commits(Base):
         self, worker_id: str, changes: Sequence[Change]
     ) -> tuple[dict[int, Verdict | list[Refusal]], list[int], Hint]:
         """The same for changes that reach beyond their runs, some of which have their answer then."""
-        columns, statement = beyond.columns_of(batch.in_order(changes)), "commit_beyond"
-        if any(change.effects is not None and change.effects.letter is not None for change in changes):
-            columns, statement = columns + beyond.letter_columns(changes), "commit_letters"
+        statement, columns = beyond.statement_of(batch.in_order(changes))
         rows = await self._send(self._sql[statement], self.namespace, worker_id, rules.PARENT_CLOSED, *columns)
         return *beyond.verdicts_of(changes, rows[0]), beyond.hint_of(rows[0])
 

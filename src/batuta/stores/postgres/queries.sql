@@ -60,7 +60,8 @@ RETURNING ord;
 -- commit_entries --
 -- Entries of many runs, which may be new or close; rows come in order of run_id, and so do the locks. The last entry of
 -- each run that exists carries the expected head and, perhaps, the state to close in. Returns how many runs there are
--- whose fence held, and which when they are not as many as $39: naming them costs the driver most. Epoch and head only rise and a closed run stays closed, so that a fence which is false on an old version of the
+-- whose fence held, and which when they are not as many as $39: naming them costs the driver most. Of the runs in $40 the
+-- start message has been read. Epoch and head only rise and a closed run stays closed, so that a fence which is false on an old version of the
 -- row is false for good, and need not wait for the lock. Most columns come as texts: see texts.py.
 WITH entry AS MATERIALIZED (
     SELECT *
@@ -82,7 +83,7 @@ WITH entry AS MATERIALIZED (
       AND r.namespace || '' = $1
       AND (NOT r.signalled OR e.state IS NULL OR e.state NOT IN ('completed', 'failed', 'cancelled')
            OR NOT batuta.has_unread(r.chain_id))
-    RETURNING r.run_id, CASE WHEN e.state <> 'continued' THEN r.parent_run_id END AS parent
+    RETURNING r.run_id, r.chain_id, CASE WHEN e.state <> 'continued' THEN r.parent_run_id END AS parent
 ), started AS MATERIALIZED (
     SELECT s.started AS run_id, s.due_at
     FROM batuta.insert_runs(
@@ -97,6 +98,15 @@ WITH entry AS MATERIALIZED (
     INSERT INTO batuta.journal (namespace, run_id, ord, epoch, kind, at, crc, body)
     SELECT $1, e.run_id, e.ord, e.epoch, e.kind, e.at, e.crc, e.body
     FROM entry e WHERE (e.run_id IN (SELECT w.run_id FROM winner w)) IS TRUE
+), begun AS (
+    -- Nobody sends one again, so that it need not be kept, as others are. By the whole primary key, and not tempted to
+    -- look through all messages of a chain: see write_changes.
+    DELETE FROM batuta.inbox i
+    USING (
+        SELECT m.chain_id, 'start:' || m.run_id AS message_id FROM moved m
+        WHERE (m.run_id IN (SELECT unnest(string_to_array($40, ',')::uuid[]))) IS TRUE OFFSET 0
+    ) m
+    WHERE i.chain_id = m.chain_id AND i.message_id = m.message_id
 )
 SELECT count(*) AS winners, CASE WHEN count(*) <> $39::bigint THEN array_agg(run_id) END AS won,
        EXISTS (SELECT FROM started WHERE due_at <= batuta.batuta_now()) AS due,
@@ -219,8 +229,7 @@ FROM batuta.workers w WHERE w.namespace = $1 ORDER BY w.worker_id;
 SELECT batuta.retire($1, $2) AS freed;
 
 -- claim --
-SELECT (c.run).*, c.held, c.again_at, c.turn_queue, c.turn_rank, c.turn_key, c.step, c.floor_at
-FROM batuta.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) c;
+SELECT * FROM batuta.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14);
 
 -- due_at --
 SELECT batuta.next_due($1, $2, $3, $4, $5) AS due_at;

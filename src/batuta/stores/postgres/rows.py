@@ -59,6 +59,46 @@ def run_of(row: Record | Mapping[str, Any]) -> Run:
     return Run(*values)
 
 
+def claimed_run_of(row: Record, owner: str) -> Run:
+    """What a claim returns of a run that somebody owns now."""
+    (run, id, chain, kind, name, queue, priority, epoch, head, created_at, deadline, deaths, failed_code, version, tags,
+     memo, code, parent, parent_seq, flow_key, awaits, forked_from, forked_at, _news) = row  # fmt: skip
+    run_id = uuid_of(run.int)
+    return Run(
+        run_id,
+        id,
+        run_id if chain is None else uuid_of(chain.int),
+        _RUN_KINDS[kind],
+        name,
+        queue,
+        priority,
+        RunState.RUNNING,
+        epoch,
+        head,
+        owner,
+        None,
+        created_at,
+        None,
+        deadline,
+        deaths,
+        "",
+        failed_code,
+        version,
+        tags,
+        memo,
+        code,
+        None if parent is None else uuid_of(parent.int),
+        parent_seq,
+        flow_key,
+        None,
+        awaits,
+        None,
+        None,
+        None if forked_from is None else uuid_of(forked_from.int),
+        forked_at,
+    )
+
+
 def run_of_start(start: NewRun, row: Record | Mapping[str, Any]) -> Run:
     """The run that an unowned start made, from what insert_runs returns."""
     return Run(

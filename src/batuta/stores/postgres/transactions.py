@@ -66,8 +66,8 @@ class Transactions(Commits):
     def statement_for(self, worker_id: str, change: Change) -> tuple[str, tuple[Any, ...], bool]:
         """What writes the change; and whether it reaches beyond its run."""
         if beyond.reaches_out(change):
-            columns = beyond.columns_of([change])
-            return self._sql["commit_beyond"], (self.namespace, worker_id, rules.PARENT_CLOSED, *columns), True
+            statement, columns = beyond.statement_of([change])
+            return self._sql[statement], (self.namespace, worker_id, rules.PARENT_CLOSED, *columns), True
         query, values = self._alone(worker_id, change)
         if query is not None:
             return query, values, False

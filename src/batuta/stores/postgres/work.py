@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from asyncpg import Record
 from msgspec import json
 
 from batuta.errors import UnknownRun
@@ -15,7 +15,7 @@ from batuta.stores.flow import Hand
 from batuta.stores.postgres.base import Base
 from batuta.stores.postgres.batch import as_columns
 from batuta.stores.postgres.floors import Floor
-from batuta.stores.postgres.rows import attempt_of, fill_journals, message_of, run_of, standard
+from batuta.stores.postgres.rows import attempt_of, claimed_run_of, fill_journals, message_of, run_of, standard
 from batuta.stores.postgres.session import Session
 from batuta.stores.postgres.texts import ids_text
 
@@ -65,8 +65,12 @@ class Work(Base):
                 floors,
                 replied=self._claimed,
             )
-            claim, risen = Claim(), list[Floor]()
-            runs = [run_of(row) for row in rows if row["run_id"] is not None or self._note(row, claim, risen)]
+            claim, risen, owner = Claim(), list[Floor](), worker.worker_id
+            runs = [
+                claimed_run_of(row, owner)
+                for row in rows
+                if row[0] is not None or self._note(json.decode(row["news"]), claim, risen)
+            ]
             self._floors.claimed(worker.code, risen, whole=floors is None)
             for run in runs if self._hands else ():
                 if (hand := self._hands.get((run.queue, run.priority))) is not None:
@@ -83,16 +87,16 @@ class Work(Base):
             self._look_again.cancel()
         self._look_again = asyncio.get_running_loop().call_later(seconds, self._listeners.tell, Hint(due=True))
 
-    def _note(self, row: Record, claim: Claim, risen: list[Floor]) -> bool:
-        """What a row says that holds no run: that limits held something back, where the next look may begin, or where
-        a queue's turns stand."""
-        if row["turn_queue"] is None:
-            claim.held, claim.again_at = True, row["again_at"]
-        elif row["floor_at"] is not None:
-            risen.append((row["turn_queue"], row["turn_rank"], row["floor_at"]))
-        else:
-            hand = self._hand(row["turn_queue"], row["turn_rank"])
-            hand.key, hand.step = row["turn_key"], row["step"]
+    def _note(self, news: list[Any], claim: Claim, risen: list[Floor]) -> bool:
+        """What a row says that holds no run: see the SQL about claims."""
+        match news:
+            case [queue, priority, key, step]:
+                hand = self._hand(queue, priority)
+                hand.key, hand.step = key, step
+            case [queue, priority, floor_at]:
+                risen.append((queue, priority, floor_at))
+            case [again_at]:
+                claim.held, claim.again_at = True, again_at
         return False
 
     def _hand(self, queue: str, priority: int) -> Hand:

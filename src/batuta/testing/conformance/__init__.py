@@ -18,7 +18,7 @@ import pytest
 
 _TOPICS = (
     "attempts audit batches chains claim close commit_fence deleting fairness forks hints holding inbox kin kit "
-    "large_batches lease_reap letters outputs parking poison queues races rates reading retention schedules "
+    "large_batches lease_reap letters outputs parking poison queues races rates reading retention rewriting schedules "
     "sends start transactions unclaimed unread"
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{topic}" for topic in _TOPICS.split()))
@@ -49,6 +49,7 @@ from batuta.testing.conformance.races import RacesConformance  # noqa: E402
 from batuta.testing.conformance.rates import RatesConformance  # noqa: E402
 from batuta.testing.conformance.reading import ReadingConformance  # noqa: E402
 from batuta.testing.conformance.retention import PruningStepsConformance, RetentionConformance  # noqa: E402
+from batuta.testing.conformance.rewriting import RewritingConformance  # noqa: E402
 from batuta.testing.conformance.schedules import (  # noqa: E402
     DueSchedulesConformance,
     FireConformance,
@@ -99,6 +100,7 @@ __all__ = [
     "ReadingConformance",
     "RenewConformance",
     "RetentionConformance",
+    "RewritingConformance",
     "SchedulesConformance",
     "SendsConformance",
     "StartConformance",

@@ -125,7 +125,7 @@ CREATE TABLE batuta.inbox (
     PRIMARY KEY (chain_id, message_id)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_analyze_scale_factor = 0.05);
 
-COMMENT ON TABLE batuta.inbox IS 'What came from outside. Read rows are marked, not deleted: an id is unique for the chain''s life.';
+COMMENT ON TABLE batuta.inbox IS 'What came from outside. Read rows but starts are marked, not deleted: an id is unique for the chain''s life.';
 
 CREATE INDEX inbox_unread ON batuta.inbox (chain_id, number) WHERE consumed_at IS NULL;
 

@@ -1,8 +1,16 @@
 -- Claiming from many queues at once, and starts that look at more than their own id.
 
+-- What a claim returns of a run: all that the caller cannot know of one that it owns. chain_id is null where it is run_id.
+CREATE TYPE batuta.claimed AS (
+    run_id uuid, id text, chain_id uuid, kind text, name text, queue text, priority integer, epoch integer, head integer,
+    created_at bigint, deadline bigint, deaths integer, failed_code text[], version text, tags text, memo text, code text,
+    parent_run_id uuid, parent_seq integer, flow_key text, awaits integer, forked_from uuid, forked_at integer, news text
+);
+
 -- Own up to `wanted` due runs: by priority, then by wake_at, and one suspect at most. One index range per queue and
 -- priority, so that runs that sleep are not looked at. Of queues that are named in `room_names`, as many as `rooms` says.
--- Rows without a run are news: where turns stand now, what limits held back, and where the next look may begin.
+-- Rows without a run are news, as JSON: where turns stand now (queue, priority, key, step), where the next look may begin
+-- (queue, priority, time), or that limits held something back, and until when.
 --
 -- What was claimed stays in the index until it is vacuumed, which somebody's old snapshot can hold up for long. Whoever had
 -- to pass many such entries is told a time before which nothing of a queue and priority was left, and gives it back next
@@ -12,10 +20,7 @@ CREATE FUNCTION batuta.claim(
     ns text, worker text, queue_names text[], codes text[], fingerprints text[], wanted integer,
     room_names text[], rooms integer[], turn_queues text[], turn_ranks integer[], turn_keys text[], steps integer[],
     hads text[], floors jsonb
-) RETURNS TABLE (
-    run batuta.runs, held boolean, again_at bigint, turn_queue text, turn_rank integer, turn_key text, step integer,
-    floor_at bigint
-) LANGUAGE plpgsql AS $$
+) RETURNS SETOF batuta.claimed LANGUAGE plpgsql AS $$
 DECLARE
     many CONSTANT integer := 1000;
     late CONSTANT integer := 1000000;
@@ -34,6 +39,12 @@ DECLARE
     caps integer[];
     found_ids uuid[];
     had jsonb;
+    turn_queue text;
+    turn_key text;
+    step integer;
+    held boolean := false;
+    again_at bigint;
+    other batuta.claimed;
     part record;
     got record;
 BEGIN
@@ -41,7 +52,6 @@ BEGIN
     IF NOT FOUND THEN
         RETURN;
     END IF;
-    held := false;
     SELECT array_agg(k.name) FILTER (WHERE k.paused), array_agg(k.name ORDER BY k.name) FILTER (WHERE NOT k.paused)
     INTO shut, limited
     FROM batuta.queues k WHERE k.namespace = ns AND k.name = ANY (queue_names) AND (k.paused OR k.limited);
@@ -92,12 +102,10 @@ BEGIN
                 ns, names, caps, rank, moment, left_over, codes, fingerprints, suspect, floors);
             found_ids := got.ids;
             IF pg_stat_get_xact_tuples_returned(index) - passed > many + 3 * cardinality(found_ids) THEN
-                turn_rank := rank;
-                floor_at := least(moment - late, got.first_at);
                 FOREACH turn_queue IN ARRAY names LOOP
-                    RETURN NEXT;
+                    other.news := json_build_array(turn_queue, rank, least(moment - late, got.first_at));
+                    RETURN NEXT other;
                 END LOOP;
-                floor_at := NULL;
             END IF;
         END IF;
         FOR part IN SELECT * FROM batuta.by_age(ns, names, flowing, rank, moment) b WHERE cardinality(flowing) > 0 LOOP
@@ -111,11 +119,10 @@ BEGIN
                 CONTINUE;
             END IF;
             turn_queue := part.names[1];
-            turn_rank := rank;
             most := least(most, rooms[array_position(room_names, turn_queue)]);
             SELECT t.key, t.step, t.had INTO turn_key, step, had
-            FROM unnest(turn_queues, turn_ranks, turn_keys, steps, hads) AS t(queue, rank, key, step, had)
-            WHERE t.queue = turn_queue AND t.rank = turn_rank;
+            FROM unnest(turn_queues, turn_ranks, turn_keys, steps, hads) AS t(queue, priority, key, step, had)
+            WHERE t.queue = turn_queue AND t.priority = rank;
             turn_key := coalesce(turn_key, '');
             step := coalesce(step, 0);
             IF turn_queue = ANY (limited) THEN
@@ -129,9 +136,8 @@ BEGIN
             END IF;
             found_ids := found_ids || got.taken;
             IF (got.turn_key, got.step) <> (turn_key, step) THEN
-                turn_key := got.turn_key;
-                step := got.step;
-                RETURN NEXT;
+                other.news := json_build_array(turn_queue, rank, got.turn_key, got.step);
+                RETURN NEXT other;
             END IF;
         END LOOP;
         may_suspect := may_suspect AND coalesce(suspect <> ALL (found_ids), true);
@@ -161,12 +167,13 @@ BEGIN
             expires_at = NULL, debounce = NULL
         FROM unnest(found_ids) AS f(run_id)
         WHERE r.run_id = f.run_id
-        RETURNING r, NULL::boolean, NULL::bigint, NULL::text, NULL::integer, NULL::text, NULL::integer,
-                  NULL::bigint;
+        RETURNING r.run_id, r.id, nullif(r.chain_id, r.run_id), r.kind, r.name, r.queue, r.priority, r.epoch, r.head,
+                  r.created_at, r.deadline, r.deaths, r.failed_code, r.version, r.tags, r.memo, r.code, r.parent_run_id,
+                  r.parent_seq, r.flow_key, r.awaits, r.forked_from, r.forked_at, NULL::text;
     END LOOP;
     IF held THEN
-        turn_queue := NULL;
-        RETURN NEXT;
+        other.news := json_build_array(again_at);
+        RETURN NEXT other;
     END IF;
 END
 $$;
