@@ -503,6 +503,33 @@ async def test_a_connection_that_is_kept_is_of_no_use_afterwards(till: Till) -> 
         assert await till.rows() == [1]
 
 
+async def test_code_that_swallows_its_cancellation_writes_nothing_all_the_same(postgres_url: str) -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    @activity(transactional=True, retry=QUICK)
+    async def stubborn(number: int) -> int:
+        await transaction().connection.execute("INSERT INTO orders VALUES ($1)", number)
+        begun.set()
+        try:
+            await asyncio.sleep(PATIENCE)
+        except asyncio.CancelledError:
+            ended.set()
+        return number
+
+    @workflow
+    async def one() -> int:
+        return await stubborn(1)
+
+    async with till_on("postgres", postgres_url) as till, till.worker(one, stubborn):
+        handle = await till.client.start(one)
+        await asyncio.wait_for(begun.wait(), PATIENCE)
+        await handle.cancel()
+        with pytest.raises(RunCancelled):
+            await handle.result(PATIENCE)
+        await asyncio.wait_for(ended.wait(), PATIENCE)
+        assert await till.rows() == []
+
+
 # -- what cannot be
 
 

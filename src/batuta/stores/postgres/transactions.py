@@ -101,7 +101,7 @@ class LentConnection(PoolConnectionProxy):
     has kept it. Another activity has the connection then."""
 
     def take_back(self) -> None:
-        self._detach()
+        self._detach()  # type: ignore[attr-defined]  # not in the stubs
 
 
 class PostgresTransaction:
