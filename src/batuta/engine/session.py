@@ -112,13 +112,11 @@ class Session:
         self._pruner = Pruner(store, self.info.worker_id, settings, clock.monotonic)
         self._watchdog = Watchdog(settings.stuck_turn, self._holding_up, clock)
         self.turn: LiveRun | None = None
-        self._strays = Strays(self, self._poller)
         self._hinted: set[RunId] = set()
         self._lingering: set[RunId] = set()
-        self._news = News(self)
+        self._news, self._strays = News(self), Strays(self, self._poller)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._emptied = asyncio.Event()
-        self._renewed = asyncio.Event()
+        self._emptied, self._renewed = asyncio.Event(), asyncio.Event()
         self._over = self._hurried = False
         self._ticked = clock.monotonic()
         self._ticking: asyncio.TimerHandle | None = None
