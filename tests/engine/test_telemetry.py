@@ -236,6 +236,19 @@ async def test_a_parked_run_is_told() -> None:
         assert [one.state for one in ears.of(RunParked)] == ["needs_code"]
 
 
+async def test_a_paused_run_is_told_as_parked() -> None:
+    ears = Ears()
+    async with world(lives, child, fine, middleware=[ears]) as env:
+        handle = await env.start(lives)
+        await env.settle()
+        await handle.pause("a look")
+        await env.advance(100)
+        await handle.resume()
+        await handle.signal(hello, "there")
+        assert await handle.result() == "there"
+    assert [one.state for one in ears.of(RunParked)] == ["paused"]
+
+
 async def test_workers_and_batches_are_told() -> None:
     ears = Ears()
     async with Environment(workflows=[child], activities=[fine], middleware=[ears]) as env:
