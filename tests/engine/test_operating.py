@@ -5,7 +5,19 @@ from typing import Any
 
 import pytest
 
-from batuta import Batuta, InvalidInput, MatchesEverything, RunOpen, RunState, UnknownRun, activity, job, workflow
+from batuta import (
+    Batuta,
+    InvalidInput,
+    MatchesEverything,
+    Retry,
+    RunFailed,
+    RunOpen,
+    RunState,
+    UnknownRun,
+    activity,
+    job,
+    workflow,
+)
 from batuta.authoring.calendar import every
 from batuta.authoring.schedules import Schedule
 from batuta.connect import connect
@@ -30,6 +42,21 @@ async def two_steps() -> str:
     await waits()
     await waits()
     return "done"
+
+
+broken: set[str] = set()
+
+
+@activity(retry=Retry(attempts=1))
+async def once_broken(name: str) -> str:
+    if name in broken:
+        raise ConnectionError(name)
+    return name
+
+
+@workflow
+async def fails_first(name: str) -> str:
+    return await once_broken(name)
 
 
 @job
@@ -113,6 +140,23 @@ async def test_a_verb_is_not_for_every_state(arena: Arena) -> None:
     with pytest.raises(InvalidInput, match="nothing that can be done"):
         await client.select(state="pending").apply("fork")
     assert await count(client, "pending") == 1
+
+
+async def test_failed_runs_go_on_from_where_they_failed(arena: Arena) -> None:
+    client = await arena.client()
+    await arena.worker(client, fails_first, once_broken)
+    broken.update({"a", "b"})
+    handles = [await client.start(fails_first, name, id=name) for name in ("a", "b", "c")]
+    for handle in handles[:2]:
+        with pytest.raises(RunFailed):
+            await handle.result()
+    assert await handles[2].result() == "c"
+    broken.clear()
+    counts = await client.select(workflow=fails_first).retry("mended")
+    assert (counts.matched, counts.done, counts.refused) == (2, 2, {})
+    assert [await (await client.get(id)).result(20) for id in ("a", "b")] == ["a", "b"]
+    rows = (await client.audit(verb="retry")).rows
+    assert {(row.target, row.reason) for row in rows} == {("a", "mended"), ("b", "mended")}
 
 
 async def test_one_run_is_deleted_when_it_has_ended(arena: Arena) -> None:

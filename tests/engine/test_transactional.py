@@ -198,7 +198,7 @@ async def test_a_signal_that_comes_before_the_last_commit_is_read_and_nothing_is
         return sum(heard)
 
     async with till.worker(ends, before, last) as worker:
-        worker.session._look_for_messages = lambda run_ids: None  # it hears of it from the commit alone
+        worker.session._news.look_for = lambda run_ids: None  # it hears of it from the commit alone
         handle = await till.client.start(ends)
         await asyncio.wait_for(begun.wait(), PATIENCE)
         await handle.signal(go, 5)

@@ -23,6 +23,7 @@ from batuta import (
     ClientError,
     InvalidInput,
     LetterResolved,
+    MatchesEverything,
     Query,
     Retry,
     RunCancelled,
@@ -123,6 +124,27 @@ def test_schedules_are_made_and_triggered_by_blocking_code(client: batuta.sync.C
     schedules.delete("a")
     with pytest.raises(UnknownSchedule):
         schedules.get("a")
+
+
+def test_runs_are_operated_and_the_log_is_read_by_blocking_code(client: batuta.sync.Client) -> None:
+    run = client.start(sleeps, id="a", delay=3600)
+    assert run.pause("why")
+    assert run.describe().state is RunState.PAUSED
+    assert run.resume()
+    client.start(sleeps, id="b", delay=3600)
+    selection = client.select(workflow=sleeps)
+    assert selection.count() == 2
+    assert [selection.pause().done, selection.resume().done] == [2, 2]
+    assert [selection.pause().done, selection.cancel().done] == [2, 2]  # held, so that they do not hear it yet
+    assert selection.terminate("over").done == 2
+    assert run.delete() == 1
+    assert selection.delete().done == 1
+    assert selection.retry().matched == 0
+    assert client.audit(target="a", limit=1).rows[0].verb == "delete"
+    report = client.verify_audit()
+    assert (report.rows, report.problem) == (14, "")
+    with pytest.raises(MatchesEverything):
+        client.select()
 
 
 def test_dead_letters_are_seen_to_by_blocking_code(client: batuta.sync.Client) -> None:

@@ -19,10 +19,13 @@ APPLIES_TO: dict[Verb, frozenset[RunState]] = {
     Verb.RESUME: OPEN,
     Verb.CANCEL: OPEN,
     Verb.TERMINATE: OPEN,
-    Verb.RETRY: PARKED | {RunState.FAILED},
+    Verb.RETRY: PARKED | {RunState.FAILED, RunState.TIMED_OUT, RunState.CANCELLED, RunState.TERMINATED},
     Verb.DELETE: CLOSED,
 }
 """The states of runs that a verb may do something to. Who is about to be paused is resumed, too."""
+
+_UNASKED: dict[Verb, frozenset[RunState]] = {Verb.RETRY: PARKED | {RunState.FAILED, RunState.TIMED_OUT}}
+"""The same when the filter names no state: nobody wants to go on with what was ended on purpose without saying so."""
 
 
 class Counts(Struct, kw_only=True):
@@ -114,7 +117,8 @@ class Selection:
         return await self._apply(Verb.TERMINATE, reason)
 
     async def retry(self, reason: str = "") -> Counts:
-        """Have those that are parked or failed tried again."""
+        """Have those that are parked, have failed or timed out go on from where they stopped. Those that were cancelled
+        or terminated only when the filter names their state."""
         return await self._apply(Verb.RETRY, reason)
 
     async def delete(self, reason: str = "") -> Counts:
@@ -131,7 +135,7 @@ class Selection:
 
 def applicable(verb: Verb, where: RunFilter) -> RunFilter:
     """The filter, narrowed to runs that the verb may do something to. Raises InvalidInput when there can be none."""
-    states = APPLIES_TO[verb] if not where.states else APPLIES_TO[verb].intersection(where.states)
+    states = APPLIES_TO[verb].intersection(where.states) if where.states else _UNASKED.get(verb, APPLIES_TO[verb])
     if not states:
         asked, known = ", ".join(where.states), ", ".join(state for state in RunState if state in APPLIES_TO[verb])
         raise InvalidInput(f"no run that is {asked} can be treated so ({verb}): that is for those that are {known}")

@@ -56,7 +56,7 @@ def terminate(place: Place, /, id: str | None, reason: str, **which: Any) -> Non
 @placed
 def retry(place: Place, /, id: str | None, reason: str, **which: Any) -> None:
     """Let the parked run ID (needs_code, poisoned), or all that match, be tried again, by the same code, too."""
-    _operate(place, "retry", id, reason, which, lambda run: run.retry(), _said_retry)
+    _operate(place, "retry", id, reason, which, lambda run: run.retry(reason), _said_retry)
 
 
 @click.command()
@@ -97,7 +97,8 @@ def _operate(
 async def _do(place: Place, id: str, do: Callable[[Handle[Any]], Awaitable[Any]]) -> tuple[str, Any]:
     async with place.client() as client:
         handle: Handle[Any] = await client.get(id)
-        return str(handle.run_id), await do(handle)
+        answer = await do(handle)
+        return str(handle.run_id), answer  # of a retry: of the run that goes on
 
 
 def _said_pause(id: str, news: bool) -> Said:

@@ -16,28 +16,30 @@ from batuta.authoring.definitions import Workflow
 from batuta.authoring.failures import to_failure
 from batuta.authoring.names import readable
 from batuta.clock import SECOND
-from batuta.engine.calls import DROPPED, ENDED, Call
+from batuta.engine.calls import Call
 from batuta.engine.chains import closing_move, ended_move
 from batuta.engine.completion import Completion
+from batuta.engine.departing import depart, drop
 from batuta.engine.effects import add_effects
-from batuta.engine.held import Holding, reopen
+from batuta.engine.held import Holding
 from batuta.engine.host import Host
 from batuta.engine.identity import RunIdentity
 from batuta.engine.letters import add_letter, letter_of
 from batuta.engine.logs import emit
 from batuta.engine.machine import Machine
 from batuta.engine.outside import answered_early
-from batuta.engine.reading import Redo, accepts, as_input, is_bygone, redo, tell_answers, to_begin_with
-from batuta.engine.relations import parent_message, send_again, store_answers
+from batuta.engine.reading import accepts, as_input, is_bygone, tell_answers, to_begin_with
+from batuta.engine.redoing import Redo, do_again
+from batuta.engine.relations import send_again, store_answers
 from batuta.engine.replay import Replay
 from batuta.engine.routes import due_checks
-from batuta.engine.waiting import is_at_work, is_owed, next_wake, only_waits, pick_up, stays_until
+from batuta.engine.waiting import is_at_work, is_owed, leave_if_all_wait, next_wake, only_waits, stays_until
 from batuta.errors import InvalidInput, OutcomeUnknown, WorkflowBroken
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, encode_entry
 from batuta.journal.records import Attempt, Change, Message, MessageKind, Move, NewRun, Refusal
-from batuta.journal.states import CLOSED, RunState
+from batuta.journal.states import RunState
 from batuta.telemetry import RunFacts
 
 if TYPE_CHECKING:
@@ -174,7 +176,9 @@ class LiveRun:
         """Replayed to the end of its tape: start what is pending there, then read the inbox."""
         self.ready = True
         if self._again is not None:
-            self._do_again(self._again, attempts, messages)
+            again, self._again = self._again, None
+            do_again(self, again, attempts, messages)
+            self.wake(self._host.clock.now())
             return
         if self._host.draining:
             self.hand_back()
@@ -365,7 +369,7 @@ class LiveRun:
             elif when is None or when > now + keep or self.draining:
                 self.leave(when)
                 return
-        elif self.patient and self._leave_if_all_wait():
+        elif self.patient and leave_if_all_wait(self, self._host):
             return
         if when is not None:
             self._host.arm(self, when)
@@ -421,18 +425,7 @@ class LiveRun:
         if self.draining:
             self.hand_back_when_draining()
         elif not self.leaving and self.ready:
-            self._leave_if_all_wait()
-
-    def _leave_if_all_wait(self) -> bool:
-        if self.reading or not only_waits(self):
-            return False
-        clock, keep = self._host.clock, int(self._host.settings.keep_in_memory * SECOND)
-        when, stays = next_wake(self), stays_until(self, self._host, keep)
-        if stays > clock.now():
-            self._host.arm(self, stays)
-        elif when is None or when > clock.now() + keep:
-            self.leave(when)
-        return self.leaving
+            leave_if_all_wait(self, self._host)
 
     def consume(self, message_id: str) -> None:
         """A message was read that causes no turn of its own."""
@@ -513,7 +506,7 @@ class LiveRun:
                 self.starting.set_result(self.completion)
             self.starting = None
         if change.move is not None:
-            self._gone(change.move)
+            depart(self, self._host, change.move)
         else:
             self._act(effects)
             if change.effects is not None:
@@ -593,58 +586,8 @@ class LiveRun:
         self._crc = 0
         return self.restore(entries)
 
-    def _do_again(self, again: Redo, attempts: Sequence[Attempt], messages: Sequence[Message]) -> None:
-        self._again, self.reading = None, True
-        again.add(reopen(self))
-        # Messages that waited for their turn are unread: they are read with the others, in their order.
-        self.seen.difference_update(body.message_id for _, body in self.backlog)
-        self.backlog = deque(one for one in self.backlog if not one[1].message_id)
-        send_again(self)
-        try:
-            pending = set(self.machine.activities)
-            redo(self, again, messages)
-            answered = {body.seq for kind, body in self.backlog if kind in _ANSWERS}
-            pick_up(self, pending, attempts, answered | answered_early(self, messages, attempts))
-            self.receive(messages)
-        finally:
-            self.reading = False
-        again.then()
-        self._host.call_soon(self._go_on)  # for what is hinted at now that nothing waits for its turn
-        self.wake(self._host.clock.now())
-
-    def _gone(self, move: Move) -> None:
-        host, machine, closed = self._host, self.machine, move.state in CLOSED
-        if closed:
-            if failpoints.armed is not None:
-                failpoint("close.durable")
-            self.completion.settle(move.state, machine.outcome)
-            host.waiters.settle(self.run_id, (move.state, machine.outcome))
-            if self.parent is not None and (told := parent_message(self, move)) is not None:
-                host.tell(self.parent[0], told)
-        else:
-            self.completion.lose()
-        self.leaving = True
-        if self.alarm is not None:
-            host.disarm(self)
-        if self.calls:
-            host.executor.cancel_all(self, ENDED)
-        machine.tear_down()
-        host.forget(self, None if closed else move.wake_at)
-        host.waiters.look_for(self.run_id)
-        if failpoints.armed is not None:
-            failpoint("evict.after")
-
     def drop(self, error: BaseException | None = None) -> None:
         """It is not ours any more: forget it without a word to the store. Whoever waits for it looks there."""
-        self.leaving = True
-        self.change = None
-        self.effects = []
         if self.starting is not None and not self.starting.done():
             self.starting.set_exception(error or OutcomeUnknown(_UNKNOWN_START))
-        self.starting = None
-        self.completion.lose()
-        self._host.disarm(self)
-        self._host.executor.cancel_all(self, DROPPED)
-        self.machine.tear_down()
-        self._host.forget(self, None)
-        self._host.waiters.look_for(self.run_id)
+        drop(self, self._host)

@@ -27,14 +27,15 @@ from batuta.engine.intake import Intake
 from batuta.engine.jobs import CallRun, EarlyRun, JobWorkflow, may_begin_early
 from batuta.engine.lease import Lease
 from batuta.engine.live import LiveRun
-from batuta.engine.pausing import hold_unread, news, pause_of
+from batuta.engine.news import News
+from batuta.engine.pausing import hold_unread, pause_of
 from batuta.engine.poller import Poller
 from batuta.engine.replay import Replay
 from batuta.engine.reporter import Reporter
 from batuta.engine.retention import Pruner
 from batuta.engine.routes import Route, RoutedCall, end_overdue, routed_run_id
 from batuta.engine.schedules import Scheduler
-from batuta.engine.sealed import park_or_drop, park_unless_early, park_where_it_was, why_not_replayed
+from batuta.engine.sealed import park_or_drop, park_where_it_was, why_not_replayed
 from batuta.engine.strays import Strays
 from batuta.engine.timers import Timers
 from batuta.engine.transactions import Transactions
@@ -46,7 +47,7 @@ from batuta.ids import RunId, new_worker_id
 from batuta.journal.entries import Body, Command
 from batuta.journal.records import Hint, Message, NewRun, Pulse, RunKind, Tape, WorkerInfo
 from batuta.journal.states import RunState
-from batuta.journal.store import SEALED, Store
+from batuta.journal.store import Store
 from batuta.settings import Settings
 
 log = logging.getLogger("batuta.engine")
@@ -115,10 +116,7 @@ class Session:
         self._strays = Strays(self, self._poller)
         self._hinted: set[RunId] = set()
         self._lingering: set[RunId] = set()
-        self._told: dict[RunId, list[Message]] = {}
-        self._to_read: set[RunId] = set()
-        self._unhurried: set[RunId] = set()
-        self._reading = False
+        self._news = News(self)
         self._tasks: set[asyncio.Task[None]] = set()
         self._emptied = asyncio.Event()
         self._renewed = asyncio.Event()
@@ -279,19 +277,6 @@ class Session:
             self._lingering.add(run.run_id)
         return True
 
-    def tell(self, run_id: RunId, message: Message) -> None:
-        if run_id in self.runs:
-            if not self._told:
-                self.call_soon(self._tell_all)
-            self._told.setdefault(run_id, []).append(message)
-
-    def _tell_all(self) -> None:
-        told, self._told = self._told, {}
-        for run_id, messages in told.items():
-            run = self.runs.get(run_id)
-            if run is not None and run.ready and run.durable >= 0:
-                self._receive(run, messages)
-
     def finished(self, run: LiveRun, outcome: Command) -> None:
         if self.waiters.any:
             self.waiters.settle(run.run_id, (RunState.COMPLETED, outcome))
@@ -304,7 +289,7 @@ class Session:
             self.runs[run_id] = there
         elif there is not None:
             self.intake.leave(run)
-            for named in (self._hinted, self._lingering, self._unhurried):
+            for named in (self._hinted, self._lingering, self._news.unhurried):
                 if named:  # empty as a rule
                     named.discard(run_id)
             if not self.runs:
@@ -473,7 +458,7 @@ class Session:
             self._resume(run, tape)
         if self._hinted and run.run_id in self._hinted:
             self._hinted.discard(run.run_id)
-            self._look_for_messages([run.run_id])
+            self._news.look_for([run.run_id])
 
     def _resume(self, run: LiveRun, tape: Tape) -> None:
         try:
@@ -521,6 +506,13 @@ class Session:
 
     # -- news
 
+    def tell(self, run_id: RunId, message: Message) -> None:
+        if run_id in self.runs:
+            self._news.tell(run_id, message)
+
+    def caught_up(self, run: LiveRun) -> None:
+        self._news.caught_up(run)
+
     def _on_hint(self, hint: Hint) -> None:
         if hint.due:
             self._poller.wake()
@@ -529,7 +521,7 @@ class Session:
         named = hint.messages
         if hint.closed is None and len(self._lingering) <= _SLICE:  # it cannot say what happened: ask for the talkative
             named = [*named, *self._lingering]
-        self._look_for_messages([run_id for run_id in named if run_id in self.runs])
+        self._news.look_for([run_id for run_id in named if run_id in self.runs])
 
     def _on_pulse(self, pulse: Pulse, sent: float, received: float) -> None:
         if self._over:
@@ -546,55 +538,7 @@ class Session:
             self._poller.due(pulse.due_at)
         # Of a job that nothing is written of, the start is unread; hints tell of the rest.
         runs = self.runs
-        self._look_for_messages([one for one in pulse.unread if (run := runs.get(one)) is not None and not run.early])
-
-    def _look_for_messages(self, run_ids: Sequence[RunId]) -> None:
-        if run_ids and not self._over:
-            for run_id in run_ids:
-                run = self.runs.get(run_id)
-                if run is not None:  # one that cannot keep up with what it was given need not be given it again
-                    (self._unhurried if not run.early and run.backlog else self._to_read).add(run_id)
-            if self._to_read and not self._reading:
-                self._reading = True
-                self.spawn(self._read_all())
-
-    def caught_up(self, run: LiveRun) -> None:
-        if run.run_id in self._unhurried:
-            self._unhurried.discard(run.run_id)
-            self._look_for_messages([run.run_id])
-
-    async def _read_all(self) -> None:
-        """One read at a time: what is hinted at meanwhile is read together, next."""
-        try:
-            while self._to_read:
-                run_ids, self._to_read = list(self._to_read), set()
-                await self._read_messages(run_ids)
-        finally:
-            self._reading = False
-
-    async def _read_messages(self, run_ids: Sequence[RunId]) -> None:
-        found = await self.store.unread(run_ids)
-        for run_id in run_ids:
-            run = self.runs.get(run_id)
-            if run is None or run.leaving or not run.ready or (run.durable < 0 and not run.early):
-                continue
-            epoch, messages = found.get(run_id, (-1, []))
-            if epoch == -1 or epoch > run.epoch:  # a lower one is old news
-                self._loop.call_soon(run.drop)
-            elif epoch == SEALED:
-                await park_unless_early(self, run)
-            elif not run.early and run.pausing is not None:
-                self._loop.call_soon(news, run, messages)
-            elif messages:
-                self._loop.call_soon(self._receive, run, messages)
-
-    def _receive(self, run: LiveRun, messages: Sequence[Message]) -> None:
-        if run.leaving:
-            return
-        try:
-            run.receive(messages)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the others go on
-            park_or_drop(run, messages, error)
+        self._news.look_for([one for one in pulse.unread if (run := runs.get(one)) is not None and not run.early])
 
     def spawn(self, work: Any) -> None:
         task = self._loop.create_task(_logged(work), context=self._context)
