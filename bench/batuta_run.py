@@ -133,8 +133,8 @@ async def fill(task: Task) -> Figures:
 
 if __name__ == "__main__":
     from bench.around import around
-    from bench.codec import codec
     from bench.asleep import asleep
+    from bench.codec import codec
     from bench.health import health
     from bench.jobs import fairness, fairness_when_busy
     from bench.jobs import throughput as jobs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
+import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
@@ -158,18 +159,16 @@ async def why_parked(handle: Handle[Any], word: str) -> str:
 async def rows_of(url: str) -> str:
     """All that lies in the database, as one text."""
     if url.startswith("sqlite"):
-        import sqlite3
-
         with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
             return "\n".join(connection.iterdump())
-    connection = await asyncpg.connect(url)
+    database = await asyncpg.connect(url)
     try:
         found = []
-        for table in await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'batuta'"):
-            found += await connection.fetch(f'SELECT t::text FROM batuta."{table["tablename"]}" t')
+        for table in await database.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'batuta'"):
+            found += await database.fetch(f'SELECT t::text FROM batuta."{table["tablename"]}" t')
         return "\n".join(str(row[0]) for row in found)
     finally:
-        await connection.close()
+        await database.close()
 
 
 async def do_everything(client: Batuta) -> Handle[str]:
@@ -309,8 +308,6 @@ async def swap_first_entries(url: str, one: Handle[Any], other: Handle[Any]) -> 
     aside = new_run_id()
     moves = [(aside, one.run_id), (one.run_id, other.run_id), (other.run_id, aside)]
     if url.startswith("sqlite"):
-        import sqlite3
-
         with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
             for to, source in moves:
                 connection.execute(
