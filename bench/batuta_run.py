@@ -62,9 +62,9 @@ async def engine(url: str) -> AsyncIterator[Batuta]:
             yield batuta
 
 
-async def outcome(batuta: Batuta, what: Workflow[..., R], argument: object) -> R:
+async def outcome(batuta: Batuta, what: Workflow[..., R], *arguments: object) -> R:
     """Start a run and wait for its result."""
-    handle = await batuta.start(what, argument, id=next(ids))
+    handle = await batuta.start(what, *arguments, id=next(ids))
     return await handle.result()
 
 
@@ -132,20 +132,28 @@ async def fill(task: Task) -> Figures:
 
 
 if __name__ == "__main__":
+    from bench.around import around
     from bench.asleep import asleep
+    from bench.codec import codec
     from bench.health import health
     from bench.jobs import fairness, fairness_when_busy
     from bench.jobs import throughput as jobs
     from bench.kin import family, pairs
     from bench.kit import claim_month, demo_sweep
+    from bench.letters import listed, reprocessed
     from bench.limited import limited
+    from bench.once import exactly_once
+    from bench.pruning import pruning
     from bench.several import shared
     from bench.slots import slots
 
     answer(
         {
             "W1": sequential,
+            "W1-once": exactly_once,
             "W2": throughput,
+            "W2-around": around,
+            "W2-codec": codec,
             "W3": start_to_result,
             "W4": sleepers,
             "long": long_run,
@@ -157,8 +165,11 @@ if __name__ == "__main__":
             "W11": limited,
             "health": health,
             "slots": slots,
+            "letters": listed,
+            "reprocess": reprocessed,
             "W12": family,
             "W13": pairs,
+            "W14": pruning,
             "K1": demo_sweep,
             "K2": claim_month,
             "W8-1": shared,

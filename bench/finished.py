@@ -15,6 +15,7 @@ from bench.systems import run_once
 
 CHUNK: Final = 20_000
 STEPS: Final = 5
+DAY: Final = 86_400_000_000
 
 Row = Sequence[Any]
 
@@ -42,6 +43,8 @@ class Copies:
     def __init__(self, run: Row, columns: Sequence[str], entries: Sequence[Row], entry_columns: Sequence[str]) -> None:
         self._run, self._entries = list(run), [list(entry) for entry in entries]
         self._places = {name: columns.index(name) for name in ("run_id", "chain_id", "id")}
+        for name in ("created_at", "closed_at"):
+            self._run[columns.index(name)] -= DAY
         self._run_id_of_entry = entry_columns.index("run_id")
 
     def runs(self, ids: dict[int, Any]) -> list[Row]:

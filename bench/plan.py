@@ -45,10 +45,13 @@ def plan(full: bool) -> list[Group]:
         _recovery(full),
         _many(full),
         _finished(full),
+        _pruning(full),
+        _around(full),
         _long(),
         *_big(),
         *_kin(),
         *_jobs(full),
+        *_letters(),
         *_kit(),
     ]
 
@@ -57,6 +60,7 @@ def _latency(full: bool) -> Group:
     return (
         Part("W1", "limit", seconds=1.5, also="W3"),
         Part("W1", "batuta", steps=1000, seconds=1.5),
+        Part("W1-once", "batuta", steps=1000, seconds=2.0),
         Part("W3", "batuta", runs=200, seconds=1.5),
         Part("W1", "dbos", steps=1000 if full else 300),
         Part("W3", "dbos", runs=200),
@@ -97,6 +101,19 @@ def _finished(full: bool) -> Group:
     return (empty, replace(empty, workload="W2-finished", finished_runs=1_000_000 if full else 100_000))
 
 
+def _pruning(full: bool) -> Group:
+    """For some seconds, or with `full` until all are gone."""
+    finished, seconds, patience = (1_000_000, 0.0, 7_200.0) if full else (100_000, 18.0, 0.0)
+    return (Part("W14", "batuta", 1, 1000, 5, seconds, finished_runs=finished, patience=patience),)
+
+
+def _around(full: bool) -> Group:
+    return (
+        Part("W2-around", "batuta", steps=5, seconds=6.0, rounds=ROUNDS if full else 3),
+        Part("W2-codec", "batuta", steps=5, seconds=4.0, rounds=1),
+    )
+
+
 def _big() -> list[Group]:
     """Each once: they are long, and large enough to be steady."""
     asleep = Part("W5", "batuta", runs=100_000, rounds=1)
@@ -135,6 +152,14 @@ def _health(full: bool) -> Part:
     seconds, runs, steps = (10.0, 0, 30) if full else (8.0, 60_000, 1)
     patience = seconds * steps
     return Part("health", "batuta", 1, runs, steps, seconds, stores=("pg",), patience=patience)
+
+
+def _letters() -> list[Group]:
+    """Each once: they are long by their nature, the second one for the rate that it keeps."""
+    return [
+        (Part("letters", "batuta", runs=100_000, rounds=1, patience=120.0),),
+        (Part("reprocess", "batuta", runs=10_000, rounds=1, patience=60.0),),
+    ]
 
 
 def _kit() -> list[Group]:

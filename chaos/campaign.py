@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
-from chaos import clocks, deploys, disk, letters, outages, replies, storm, sweep, work, zombies
+from chaos import clocks, deploys, disk, letters, once, outages, pauses, replies, storm, sweep, work, zombies
 from chaos.places import StoreKind
 from chaos.report import Tally
 from chaos.stage import Stage, each
@@ -18,6 +18,7 @@ Scenario = Callable[[Stage, Tally], Awaitable[None]]
 KILLS_A_SITE, STOPS_A_SITE = 2, 1
 SENDS_A_MOMENT, SENDS_ELSEWHERE = 2, 1
 JOBS_A_MOMENT, JOBS_ELSEWHERE = 2, 1
+PAUSED_RUNS = 10_000
 
 
 def scenarios(kinds: Sequence[StoreKind]) -> dict[str, Scenario]:
@@ -28,7 +29,10 @@ def scenarios(kinds: Sequence[StoreKind]) -> dict[str, Scenario]:
         found[f"stop at every failpoint, {kind}"] = partial(_stops, kind)
         found[f"messages at every failpoint, {kind}"] = partial(_letters, kind)
         found[f"jobs, kill at every failpoint, {kind}"] = partial(_jobs, kind)
+        found[f"exactly once, kill and stop at every failpoint, {kind}"] = partial(_once, kind)
+        found[f"exactly once, storm, {kind}"] = partial(_once_storm, kind)
         found[f"limits while workers are killed, {kind}"] = partial(_limits, kind)
+        found[f"paused and resumed under load, {kind}"] = partial(_pauses, kind)
         found[f"woken after others acted, {kind}"] = partial(_woken, kind)
         found[f"reply lost, {kind}"] = partial(_replies, kind)
         found[f"drained and killed, {kind}"] = partial(
@@ -83,9 +87,25 @@ async def _jobs(kind: StoreKind, stage: Stage, tally: Tally) -> None:
     await each(stage, tally, [partial(work.kill_at, stage, kind, point, tally) for point in points])
 
 
+async def _once(kind: StoreKind, stage: Stage, tally: Tally) -> None:
+    points = await once.points_of(stage, kind, tally)
+    cases = [partial(once.kill_at, stage, kind, point, tally) for point in points]
+    stops = [point for point in points if point[0].startswith(once.OURS) and (stage.long or point[1] == 1)]
+    await each(stage, tally, cases + [partial(once.stop_at, stage, kind, point, tally) for point in stops])
+
+
+async def _once_storm(kind: StoreKind, stage: Stage, tally: Tally) -> None:
+    count, seconds = (10, 15.0) if stage.long else (1, 6.0)
+    await each(stage, tally, [partial(once.storm, stage, kind, seconds, tally) for _ in range(count)])
+
+
 async def _limits(kind: StoreKind, stage: Stage, tally: Tally) -> None:
     count, seconds = (10, 15.0) if stage.long else (1, 6.0)
     await each(stage, tally, [partial(work.limits_under_kills, stage, kind, seconds, tally) for _ in range(count)])
+
+
+async def _pauses(kind: StoreKind, stage: Stage, tally: Tally) -> None:
+    await each(stage, tally, [partial(pauses.under_load, stage, kind, PAUSED_RUNS, tally)])
 
 
 async def _woken(kind: StoreKind, stage: Stage, tally: Tally) -> None:

@@ -21,13 +21,15 @@ from batuta.authoring.jobs import Job, JobCall
 from batuta.authoring.letters import start_request
 from batuta.authoring.middleware import Middleware
 from batuta.authoring.names import check_name, check_reason
+from batuta.authoring.operating import AuditPage, AuditReport, OperatingBackend, Selection
 from batuta.authoring.queues import Queue, QueueInfo, limit_changes
 from batuta.authoring.retention import Retention, Retentions
 from batuta.authoring.schedules import Schedule, Schedules
 from batuta.authoring.starting import check_id, check_tags
 from batuta.authoring.tokens import parse_token
 from batuta.clock import SECOND
-from batuta.errors import ActivityFailed, InvalidInput, WrongTransaction
+from batuta.errors import ActivityFailed, InvalidInput, MatchesEverything, WrongTransaction
+from batuta.journal.acts import ActFilter
 from batuta.journal.records import RunFilter, RunKind
 from batuta.journal.states import RunState
 from batuta.journal.store import Borrowed
@@ -84,8 +86,8 @@ class Batuta:
         `id` is the caller's own name for it, unique in the namespace; when it is taken, `if_exists` decides: "return"
         (the default) gives that run, "reject" raises AlreadyStarted, "restart" begins anew if it is closed.
         Other options: queue, priority, delay, timeout (of the run), execution_timeout (of its chain), retry (of the
-        whole run, when it fails), version (the definition's), tags, memo, key (what the limits per key of its queue
-        count by), expires (it times out when nobody has begun it by then). Times are seconds.
+        whole run, when it fails), version (the definition's), tags, memo, headers, key (what the limits per key of its
+        queue count by), expires (it times out when nobody has begun it by then). Times are seconds.
         `signal=(definition or name, value)`, or with a message id as the third, sends a signal to the run of that id,
         whether it is new or not, together with the start; raises RunClosed when that run is closed.
         `transaction`: as for `enqueue`.
@@ -108,9 +110,9 @@ class Batuta:
         """Have a worker execute a job; it is durable when this returns. `args` are the job's arguments.
 
         Options (times are seconds): `delay`, or `at` (a datetime with a time zone): not before then. `priority`: higher
-        goes first. `queue`, `id`, `tags`, `memo`. `unique="k"`: while a job of this name and key is waiting or
-        running, or was enqueued less than `unique_for` seconds ago, that one is given back instead. `debounce=5`, with
-        `unique`: wait until there was no other call with that key for 5 seconds, and do what the last of them said;
+        goes first. `queue`, `id`, `tags`, `memo`, `headers`. `unique="k"`: while a job of this name and key is waiting
+        or running, or was enqueued less than `unique_for` seconds ago, that one is given back instead. `debounce=5`,
+        with `unique`: wait until there was no other call with that key for 5 seconds, and do what the last one said;
         `debounce_limit`: for so long at most. `key`: what the limits per key of the queue count by, and what it is fair
         between. `expires`: it times out when nobody has begun it for so long, from when it may begin on. `retry`,
         `timeout`, `total_timeout`, `heartbeat`: in place of the job's own.
@@ -193,18 +195,54 @@ class Batuta:
 
     def _handle(self, ref: RunRef, workflow: Any) -> Handle[Any]:
         code = workflow if isinstance(workflow, Workflow) else None
-        return Handle(self._backend, ref, _result_decoder(workflow), code, self._max_payload)
+        job = workflow if isinstance(workflow, Job) else None
+        return Handle(self._backend, ref, _result_decoder(workflow), code, self._max_payload, job)
 
     async def list(self, /, *, cursor: str | None = None, limit: int = 50, **where: Any) -> RunPage:
         """Runs, newest first. Filters: state or states, workflow (or job: the name), queue, id_prefix, kind ("workflow"
         unless told; "job", "activity", "any"), key, tags, created_after, created_before (datetimes)."""
-        if type(limit) is not int or not 1 <= limit <= 1000:
-            raise InvalidInput(f"limit={limit!r} must be a whole number from 1 to 1000: use the cursor for more")
-        return await self._backend.list_runs(run_filter(**where), cursor, limit)
+        return await self._backend.list_runs(run_filter(**where), cursor, _limit(limit))
 
     async def count(self, /, **where: Any) -> int:
         """How many runs match. Filters as in `list`."""
         return await self._backend.count_runs(run_filter(**where))
+
+    def select(self, /, *, everything: bool = False, **where: Any) -> Selection:
+        """Runs to do something to, all of them together: `await client.select(queue="mail").pause("down")`.
+
+        Filters as in `list`; only workflows unless `kind`, or `job`, says otherwise. Raises MatchesEverything when
+        nothing restricts them, unless `everything` is true.
+        """
+        if not everything and not any(value not in (None, "", (), [], {}) for value in where.values()):
+            raise MatchesEverything("no filter is given: say everything=True if you mean every run of the namespace")
+        return Selection(self._backend.operating, run_filter(**where))
+
+    async def audit(
+        self,
+        *,
+        target: str | None = None,
+        actor: str | None = None,
+        verb: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        cursor: str | None = None,
+        limit: int = 50,
+    ) -> AuditPage:
+        """What operators did, newest first. `target`: the id of a run, or the name of a queue or schedule."""
+        where = ActFilter(
+            target=_text("target", target),
+            actor=_text("actor", actor),
+            verb=_text("verb", verb),
+            since=_micros("since", since),
+            until=_micros("until", until),
+        )
+        operating: OperatingBackend = self._backend.operating
+        return await operating.audit(where, cursor, _limit(limit))
+
+    async def verify_audit(self, expected: str | None = None) -> AuditReport:
+        """Whether the audit log is as it was written. `expected`: the `head` of an earlier report, kept elsewhere."""
+        operating: OperatingBackend = self._backend.operating
+        return await operating.verify_audit(expected)
 
     async def queues(self) -> _Queues:
         """Every queue that was set up or paused, or that has open runs or workers."""
@@ -358,6 +396,12 @@ def _states(several: Iterable[str], one: str | None) -> tuple[RunState, ...]:
         return tuple(RunState(each) for each in wanted)
     except (ValueError, TypeError) as error:
         raise InvalidInput(f"{error}: the states are {', '.join(RunState)}") from None
+
+
+def _limit(limit: int) -> int:
+    if type(limit) is not int or not 1 <= limit <= 1000:
+        raise InvalidInput(f"limit={limit!r} must be a whole number from 1 to 1000: use the cursor for more")
+    return limit
 
 
 def _text(name: str, value: object) -> str | None:

@@ -27,6 +27,7 @@ def connect(
     migrate: bool = True,
     codec: Codecs = None,
     middleware: Sequence[Middleware] = (),
+    actor: str | None = None,
 ) -> Batuta:
     """A client for the database at `url`: `sqlite:///file.db`, `postgresql://...` or `memory://`.
 
@@ -36,6 +37,8 @@ def connect(
     `[Compression(), Encryption(keys)]` of `batuta.codecs`. Without it, BATUTA_COMPRESS and BATUTA_KEYS (or
     BATUTA_KEYS_FILE) say so; `[]` is none whatever they say.
     `middleware` is around what this client starts, and what its workers execute.
+    `actor` is who acts with this client, for the audit log; without it BATUTA_ACTOR, else the user and host of this
+    process.
     """
     from batuta.engine.outgoing import backend_for  # here: `batuta --help` has no use for an engine
 
@@ -46,7 +49,7 @@ def connect(
             await store.migrate()
         await store.open()
 
-    backend = backend_for(store, None, check_middleware(middleware))
+    backend = backend_for(store, None, check_middleware(middleware), actor)
 
     async def closing() -> None:
         backend.close()

@@ -10,6 +10,8 @@ BatutaError
 │   ├── MissingExtra            an optional dependency is not installed
 │   ├── WrongTransaction        a transaction of the caller's in which nothing can be started
 │   ├── InvalidFork             a point or an edit that does not fit the run
+│   ├── MatchesEverything       a filter that restricts nothing: that must be said in so many words
+│   ├── NotConfirmed            a command for many runs, without --yes
 │   ├── DuplicateDefinition     two definitions of one name in one worker
 │   └── DuplicateTimer          a timer id used twice in one run
 ├── UnknownRun / UnknownSchedule / UnknownWorkflow / UnknownActivity / UnknownJob / UnknownQueue / UnknownLetter
@@ -17,6 +19,8 @@ BatutaError
 ├── ScheduleExists              the id of a schedule is taken
 ├── RunClosed                   the run has ended; the message was refused
 ├── NotParked                   the run goes on by itself; there is nothing to try again
+├── RunOpen                     the run has not ended, or a child of it has not: it cannot be deleted
+├── NothingMatches              no run is as the filter says
 ├── RunMoved                    the run is not any more as it was when it was looked at
 ├── LetterResolved              the dead letter was reprocessed or discarded before
 ├── TransactionFailed           the caller's own transaction had failed before
@@ -220,6 +224,26 @@ class NotParked(BatutaError):
     def __init__(self, id: object, state: str) -> None:
         super().__init__(f"run {str(id)!r} is {state}: only a parked run (needs_code, poisoned) can be tried again")
         self.id, self.state = id, state
+
+
+class RunOpen(BatutaError):
+    """The run has not ended, or a child of it has not: it cannot be deleted. Nothing was."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(f"run {id!r} is open, or has an open child: terminate it first, or wait for its end")
+        self.id = id
+
+
+class NothingMatches(BatutaError, LookupError):
+    """No run is as the filter says. Nothing was done."""
+
+
+class MatchesEverything(InvalidInput):
+    """The filter restricts nothing, and what was asked for would be done to every run. Nothing was done."""
+
+
+class NotConfirmed(InvalidInput):
+    """A command that would change many runs was given without --yes. Nothing was done."""
 
 
 class RunMoved(BatutaError):

@@ -54,6 +54,11 @@ SITES: dict[str, str] = {
     "recover.after": "a dead worker's runs are free",
     "schedule.before_fire": "schedules are due and decided on, nothing is written",
     "schedule.after_fire": "slots have their runs, the worker does not know yet",
+    "reprocess.before": "the forks of a page of dead letters are planned, nothing is written",
+    "reprocess.after": "they are durable, whoever asked for it does not know yet",
+    "fork.before": "a run is read and its fork planned, nothing is written",
+    "fork.inside": "within the transaction of a fork, before it commits (SQLite)",
+    "fork.after": "a fork is durable, whoever asked for it does not know yet",
     "stop.begin": "a graceful stop has begun",
     "stop.released": "idle runs are handed back, the worker is still registered",
 }

@@ -92,6 +92,11 @@ def seed_of(run_id: RunId) -> int:
     return run_id.int & 0xFFFF_FFFF_FFFF
 
 
+def bits(count: int) -> int:
+    """So many random bits, for what need not be a secret."""
+    return random.getrandbits(count)
+
+
 def jitter() -> float:
     """A number in [0, 1): spreads retries and polls so that workers do not march in step."""
     return secrets.randbits(32) / 2**32

@@ -11,8 +11,9 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from batuta.authoring.attempt import CompleteLater
-from batuta.authoring.middleware import TRACE, ActivityCall, Middleware, Proceed, Start
-from batuta.errors import MissingExtra
+from batuta.authoring.middleware import TRACE, ActivityCall, AttemptFacts, Middleware, Proceed, Start
+from batuta.errors import InvalidInput, MissingExtra
+from batuta.ids import bits
 from batuta.telemetry import Event, RunClosed
 
 try:
@@ -23,6 +24,7 @@ except ImportError as error:
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context
 from opentelemetry.trace import (
+    INVALID_SPAN_CONTEXT,
     NonRecordingSpan,
     Span,
     SpanContext,
@@ -39,6 +41,9 @@ _STATE, _BAGGAGE = "tracestate", "baggage"
 _SECOND = 1_000_000_000
 _GOOD = ("completed", "continued")
 _NOTHING = Context()
+_ALL = 2**32
+_EVEN = frozenset("02468ace")
+"""The last digit of a `traceparent` whose span was not sampled."""
 
 
 class Tracing(Middleware):
@@ -47,27 +52,54 @@ class Tracing(Middleware):
     `start NAME` (producer) is around the client's call. `activity NAME` or `job NAME` (consumer) is around an attempt
     and is current in its code. `run NAME` is made when a run has closed, with the times of its journal. All of them are
     children of the span that started the run; a run that nobody traced begins a trace of its own. What was not sampled
-    at its start makes no spans later.
+    at its start makes no spans later, and costs next to nothing. `sample`: the share of runs that are traced, of those
+    whose start is in no span; decided here, before a sampler of the provider is asked, which costs as much as a span.
     """
 
     events: ClassVar[Sequence[type[Event]]] = (RunClosed,)
+    missing: ClassVar[str] = TRACE
 
-    def __init__(self, provider: TracerProvider | None = None) -> None:
+    def __init__(self, provider: TracerProvider | None = None, *, sample: float = 1.0) -> None:
+        if not 0 <= sample <= 1:
+            raise InvalidInput(f"sample={sample!r} must be a share from 0 to 1")
         self._tracer = trace.get_tracer("batuta", tracer_provider=provider)
+        self._sample = round(sample * _ALL)
+
+    def _leaves_out(self) -> bool:
+        return self._sample < _ALL and bits(32) >= self._sample
 
     async def start(self, starts: Sequence[Start], proceed: Proceed) -> None:
-        name = starts[0].name if len({one.name for one in starts}) == 1 else f"{len(starts)} runs"
+        current = trace.get_current_span().get_span_context()
+        if (not current.is_valid and self._leaves_out()) or _is_dropped(current):
+            headers = _unsampled(current)
+            for one in starts:
+                one.headers.update(headers)
+            await proceed()
+        else:
+            await self._started(starts, proceed)
+
+    async def _started(self, starts: Sequence[Start], proceed: Proceed) -> None:
+        name = starts[0].name if len(starts) == 1 else f"{len(starts)} runs"
         span = self._tracer.start_span(f"start {name}", kind=SpanKind.PRODUCER)
         if span.is_recording():
             span.set_attributes(_sent(starts))
         headers = _carried(span)
         for one in starts:
             one.headers.update(headers)
-        with trace.use_span(span, end_on_exit=True):
+        token = context.attach(set_span_in_context(span))
+        try:
             await proceed()
+        except BaseException as error:
+            _note(span, error)
+            raise
+        finally:
+            context.detach(token)
+            span.end()
 
     def begin(self, start: Start) -> None:
-        if TRACE not in start.headers:
+        if self._leaves_out():
+            start.headers.update(_unsampled(INVALID_SPAN_CONTEXT))
+        else:
             span = self._tracer.start_span(f"begin {start.name}", context=_NOTHING, kind=SpanKind.CONSUMER)
             if span.is_recording():
                 span.set_attributes(_sent([start]))
@@ -76,19 +108,21 @@ class Tracing(Middleware):
 
     async def activity(self, call: ActivityCall, proceed: Proceed) -> Any:
         headers = call.headers
-        parent = _parent(call.trace, headers.get(_STATE, ""), headers.get(_BAGGAGE, "")) if call.trace else _NOTHING
-        if call.trace and not trace.get_current_span(parent).get_span_context().trace_flags.sampled:
-            token = context.attach(parent)
-            try:
-                return await proceed()
-            finally:
-                context.detach(token)
-        return await self._traced(call, parent, proceed)
+        state, bag = (headers.get(_STATE, ""), headers.get(_BAGGAGE, "")) if headers else ("", "")
+        parent = _parent(call.trace, state, bag)
+        if call.trace[-1:] not in _EVEN:
+            return await self._traced(call, parent, proceed)
+        token = context.attach(parent)
+        try:
+            return await proceed()
+        finally:
+            context.detach(token)
 
     async def _traced(self, call: ActivityCall, parent: Context, proceed: Proceed) -> Any:
-        span = self._tracer.start_span(f"{call.kind} {call.name}", context=parent, kind=SpanKind.CONSUMER)
+        facts = call.facts
+        span = self._tracer.start_span(f"{facts.kind} {facts.name}", context=parent, kind=SpanKind.CONSUMER)
         if span.is_recording():
-            span.set_attributes(_called(call))
+            span.set_attributes(_called(facts))
         token = context.attach(set_span_in_context(span, parent))
         try:
             return await proceed()
@@ -96,22 +130,22 @@ class Tracing(Middleware):
             span.add_event("to be completed from outside")
             raise
         except BaseException as error:
-            span.record_exception(error)
-            span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
+            _note(span, error)
             raise
         finally:
             context.detach(token)
             span.end()
 
     def event(self, event: Event) -> None:
-        if not isinstance(event, RunClosed) or not event.trace:
+        if not isinstance(event, RunClosed) or not event.run.trace or event.run.trace[-1] in _EVEN:
             return
-        parent = _parent(event.trace, "", "")
-        if not trace.get_current_span(parent).get_span_context().trace_flags.sampled:
-            return
+        parent = _parent(event.run.trace, "", "")
         end = round(event.at * _SECOND)
         span = self._tracer.start_span(
-            f"run {event.name}", context=parent, kind=SpanKind.INTERNAL, start_time=end - round(event.seconds * _SECOND)
+            f"run {event.run.name}",
+            context=parent,
+            kind=SpanKind.INTERNAL,
+            start_time=end - round(event.seconds * _SECOND),
         )
         if span.is_recording():
             span.set_attributes(_ran(event))
@@ -136,24 +170,47 @@ def _carried(span: Span) -> dict[str, str]:
     return headers
 
 
+def _is_dropped(current: SpanContext) -> bool:
+    return current.is_valid and not current.trace_flags.sampled
+
+
+def _unsampled(current: SpanContext) -> dict[str, str]:
+    """What a run is given that is not to be traced: ids, for logs and for whoever is called, but no spans."""
+    if current.is_valid:
+        return {TRACE: f"00-{current.trace_id:032x}-{current.span_id:016x}-00"}
+    return {TRACE: f"00-{bits(128):032x}-{bits(64):016x}-00"}
+
+
+class _Distant(NonRecordingSpan):
+    """The span that a run was started in. Most of them are never looked at, so they are only read then."""
+
+    def __init__(self, carried: str, state: str) -> None:
+        self._carried, self._state = carried, state
+
+    def get_span_context(self) -> SpanContext:
+        try:
+            _, trace_id, span_id, flags = self._carried.split("-")[:4]
+            return SpanContext(
+                int(trace_id, 16),
+                int(span_id, 16),
+                is_remote=True,
+                trace_flags=TraceFlags(int(flags, 16)),
+                trace_state=TraceState.from_header([self._state]) if self._state else None,
+            )
+        except ValueError:
+            return INVALID_SPAN_CONTEXT
+
+
 @lru_cache(maxsize=4_096)
 def _parent(carried: str, state: str, bag: str) -> Context:
-    """The context of the span that a run was started in. Of what cannot be read, none."""
-    found = _NOTHING
-    if bag:
-        found = W3CBaggagePropagator().extract({_BAGGAGE: bag}, found)
-    try:
-        _, trace_id, span_id, flags = carried.split("-")[:4]
-        of = SpanContext(
-            int(trace_id, 16),
-            int(span_id, 16),
-            is_remote=True,
-            trace_flags=TraceFlags(int(flags, 16)),
-            trace_state=TraceState.from_header([state]) if state else None,
-        )
-    except ValueError:
-        return found
-    return set_span_in_context(NonRecordingSpan(of), found) if of.is_valid else found
+    """The context of the span that a run was started in. What was not traced begins anew."""
+    found = W3CBaggagePropagator().extract({_BAGGAGE: bag}, _NOTHING) if bag else _NOTHING
+    return set_span_in_context(_Distant(carried, state), found) if carried else found
+
+
+def _note(span: Span, error: BaseException) -> None:
+    span.record_exception(error)
+    span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
 
 
 # -- attributes
@@ -175,26 +232,26 @@ def _sent(starts: Sequence[Start]) -> dict[str, Any]:
     return found
 
 
-def _called(call: ActivityCall) -> dict[str, Any]:
+def _called(facts: AttemptFacts) -> dict[str, Any]:
     return {
         "messaging.system": "batuta",
         "messaging.operation.type": "process",
-        "messaging.destination.name": call.queue,
-        "batuta.kind": call.kind,
-        "batuta.name": call.name,
-        "batuta.id": call.id,
-        "batuta.run_id": str(call.run_id),
-        "batuta.seq": call.seq,
-        "batuta.attempt": call.attempt,
+        "messaging.destination.name": facts.queue,
+        "batuta.kind": facts.kind,
+        "batuta.name": facts.name,
+        "batuta.id": facts.id,
+        "batuta.run_id": str(facts.run_id),
+        "batuta.seq": facts.seq,
+        "batuta.attempt": facts.attempt,
     }
 
 
 def _ran(event: RunClosed) -> dict[str, Any]:
     return {
-        "batuta.kind": event.kind,
-        "batuta.name": event.name,
-        "batuta.id": event.id,
-        "batuta.run_id": str(event.run_id),
+        "batuta.kind": event.run.kind,
+        "batuta.name": event.run.name,
+        "batuta.id": event.run.id,
+        "batuta.run_id": str(event.run.run_id),
         "batuta.state": event.state,
         "batuta.entries": event.entries,
     }

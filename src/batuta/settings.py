@@ -19,6 +19,7 @@ _OWN_WORDS = {
     "DATABASE_STATEMENT_TIMEOUT",
     "DATABASE_LOCK_TIMEOUT",
     "NAMESPACE",
+    "ACTOR",
     "FAILPOINT",
     "FAILPOINT_COUNTS",
     "LOG_LEVEL",
@@ -48,7 +49,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Activities with `process=True` that a worker executes at once."""
     transactions: int = 8
     """Transactional activities that a worker executes at once; on PostgreSQL each needs a connection."""
-    transaction: float = 10.0
+    transaction_time: float = 10.0
     """How long a transactional activity may take; on SQLite, where nobody else can write meanwhile, 2 at most."""
     lease: float = 10.0
     """How long a worker counts as alive after a heartbeat."""

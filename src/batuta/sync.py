@@ -20,11 +20,14 @@ from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast, overload
 
 from batuta import client as aio
+from batuta.authoring.deadletters import DeadLetter
+from batuta.authoring.deadletters import Letters as AsyncLetters
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.handle import Handle as AsyncHandle
 from batuta.authoring.jobs import Job, JobCall
 from batuta.authoring.messages import Query, Signal, Update
 from batuta.authoring.middleware import Middleware
+from batuta.authoring.operating import Selection as AsyncSelection
 from batuta.authoring.queues import Queue
 from batuta.authoring.retention import Retention
 from batuta.authoring.retention import Retentions as AsyncRetentions
@@ -49,6 +52,7 @@ def connect(
     migrate: bool = True,
     codec: Codecs = None,
     middleware: Sequence[Middleware] = (),
+    actor: str | None = None,
 ) -> Client:
     """A blocking client for the database at `url`, which is read as `batuta.connect` reads it.
 
@@ -56,7 +60,15 @@ def connect(
     interpreter. `middleware` is called in the thread of its event loop, with the context of the caller. Raises
     InvalidURL, MissingExtra.
     """
-    make = partial(connect_async, url, namespace=namespace, migrate=migrate, codec=codec, middleware=middleware)
+    make = partial(
+        connect_async,
+        url,
+        namespace=namespace,
+        migrate=migrate,
+        codec=codec,
+        middleware=middleware,
+        actor=actor,
+    )
     make()  # a URL that cannot be used is found here
     place = url or os.environ.get("BATUTA_DATABASE_URL") or ""
     return Client(make, survives_fork=not place.startswith("memory:"))
@@ -170,6 +182,8 @@ class Client:
 
     list = blocking(aio.Batuta.list)
     count = blocking(aio.Batuta.count)
+    audit = blocking(aio.Batuta.audit)
+    verify_audit = blocking(aio.Batuta.verify_audit)
     queues = blocking(aio.Batuta.queues)
     pause_queue = blocking(aio.Batuta.pause_queue)
     resume_queue = blocking(aio.Batuta.resume_queue)
@@ -178,10 +192,19 @@ class Client:
     fail = blocking(aio.Batuta.fail)
     heartbeat = blocking(aio.Batuta.heartbeat)
 
+    def select(self, /, *, everything: bool = False, **where: Any) -> Selection:
+        """Runs to do something to, all of them together. As `Batuta.select`."""
+        return Selection(self, self._opened().client.select(everything=everything, **where))
+
     @property
     def schedules(self) -> Schedules:
         """Schedules: made, changed, paused, triggered."""
         return Schedules(self)
+
+    @property
+    def letters(self) -> Letters:
+        """Dead letters: listed, grouped, reprocessed, discarded."""
+        return Letters(self)
 
     @property
     def retention(self) -> Retentions:
@@ -196,6 +219,7 @@ class Client:
         jobs: Sequence[object] = (),
         queues: Sequence[str | Queue] = ("default",),
         schedules: Sequence[Schedule] = (),
+        on_dead_letter: Callable[[DeadLetter], Any] | None = None,
         retention: Sequence[Retention] = (),
         **settings: Any,
     ) -> AbstractContextManager[None]:
@@ -207,6 +231,7 @@ class Client:
             jobs=jobs,
             queues=queues,
             schedules=schedules,
+            on_dead_letter=on_dead_letter,
             retention=retention,
             **settings,
         )
@@ -275,6 +300,41 @@ class Schedules:
         return self._client._ask(lambda client: work(client.schedules))
 
 
+class Letters:
+    """The dead letters of a namespace, for blocking code: `client.letters`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    list = blocking(AsyncLetters.list)
+    groups = blocking(AsyncLetters.groups)
+    count = blocking(AsyncLetters.count)
+    get = blocking(AsyncLetters.get)
+    reprocess = blocking(AsyncLetters.reprocess)
+    discard = blocking(AsyncLetters.discard)
+
+    def _ask(self, work: Callable[[AsyncLetters], Coroutine[Any, Any, T]]) -> T:
+        return self._client._ask(lambda client: work(client.letters))
+
+
+class Selection:
+    """Runs that a filter finds, for blocking code: `client.select(...)`."""
+
+    def __init__(self, client: Client, real: AsyncSelection) -> None:
+        self._client, self._real = client, real
+
+    count = blocking(AsyncSelection.count)
+    pause = blocking(AsyncSelection.pause)
+    resume = blocking(AsyncSelection.resume)
+    cancel = blocking(AsyncSelection.cancel)
+    terminate = blocking(AsyncSelection.terminate)
+    retry = blocking(AsyncSelection.retry)
+    delete = blocking(AsyncSelection.delete)
+
+    def _ask(self, work: Callable[[AsyncSelection], Coroutine[Any, Any, T]]) -> T:
+        return self._client._ask(lambda _: work(self._real))
+
+
 class Retentions:
     """How long closed runs of a namespace are kept, for blocking code: `client.retention`."""
 
@@ -338,7 +398,16 @@ class Handle(Generic[R]):
         return self._ask(lambda handle: handle.published(name, type, default))
 
     cancel = blocking(AsyncHandle.cancel)
+    pause = blocking(AsyncHandle.pause)
+    resume = blocking(AsyncHandle.resume)
     retry = blocking(AsyncHandle.retry)
+    delete = blocking(AsyncHandle.delete)
+    reset = blocking(AsyncHandle.reset)
+
+    def fork(self, id: str, **options: Any) -> Handle[R]:
+        """Begin another run with what this one has done up to an entry; options as for the async handle."""
+        return Handle(self._home, self._ask(lambda handle: handle.fork(id, **options)))
+
     terminate = blocking(AsyncHandle.terminate)
     describe = blocking(AsyncHandle.describe)
     attempts = blocking(AsyncHandle.attempts)

@@ -13,32 +13,10 @@ from msgspec import Struct, structs
 from batuta.ids import RunId
 
 
-class Event(Struct, frozen=True, gc=False):
-    """Something that happened."""
+class RunFacts(Struct, frozen=True, gc=False):
+    """The run that an event is about."""
 
-    event: ClassVar[str] = ""
-    """Its name in the table."""
-
-    at: float
-    """Seconds since 1970, of the store's clock; of this machine's for events of workers."""
     namespace: str
-
-    def fields(self) -> dict[str, Any]:
-        """All of it as plain values, for a log line or a queue of messages."""
-        found = structs.asdict(self)
-        return {"event": self.event} | {name: _plain(value) for name, value in found.items()}
-
-
-def _plain(value: Any) -> Any:
-    return value if value is None or isinstance(value, int | float | list) else str(value)
-
-
-# -- runs
-
-
-class RunEvent(Event, frozen=True, gc=False):
-    """Something that happened to a run."""
-
     run_id: RunId
     id: str
     name: str
@@ -48,6 +26,43 @@ class RunEvent(Event, frozen=True, gc=False):
     queue: str
     trace: str
     """The W3C `traceparent` of whoever started it; empty: nobody traced that."""
+
+
+class WorkerFacts(Struct, frozen=True, gc=False):
+    """The worker that an event is about."""
+
+    namespace: str
+    worker: str
+    """Its id."""
+
+
+class Event(Struct, frozen=True, gc=False):
+    """Something that happened."""
+
+    event: ClassVar[str] = ""
+    """Its name in the table."""
+
+    at: float
+    """Seconds since 1970, of the store's clock."""
+
+    def fields(self) -> dict[str, Any]:
+        """All of it as plain values in one dict, for a log line or a metric."""
+        found: dict[str, Any] = {"event": self.event}
+        for name, value in structs.asdict(self).items():
+            if isinstance(value, RunFacts | WorkerFacts):
+                found |= structs.asdict(value)
+            else:
+                found[name] = value
+        return {name: str(value) if name == "run_id" else value for name, value in found.items()}
+
+
+# -- runs
+
+
+class RunEvent(Event, frozen=True, gc=False):
+    """Something that happened to a run."""
+
+    run: RunFacts
 
 
 class RunStarted(RunEvent, frozen=True, gc=False):
@@ -186,7 +201,7 @@ class LetterArrived(RunEvent, frozen=True, gc=False):
 class WorkerEvent(Event, frozen=True, gc=False):
     """Something that happened to a worker."""
 
-    worker: str
+    worker: WorkerFacts
 
 
 class BatchWritten(WorkerEvent, frozen=True, gc=False):

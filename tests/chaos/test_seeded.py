@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from batuta.testing import failpoints
-from chaos import clocks, deploys, disk, letters, outages, replies, sweep, work, zombies
+from chaos import clocks, deploys, disk, letters, outages, pauses, replies, sweep, work, zombies
 from chaos.places import KINDS, StoreKind
 from chaos.report import Tally
 from chaos.stage import Stage, each
@@ -55,6 +55,14 @@ async def test_limits_hold_while_workers_are_killed(stage: Stage, tally: Tally, 
     await work.limits_under_kills(stage, kind, 1.0, tally)
     assert_holds(tally)
     assert tally.kills > 1
+
+
+@both_stores
+async def test_runs_that_are_paused_and_resumed_while_workers_are_killed_lose_nothing(
+    stage: Stage, tally: Tally, kind: StoreKind
+) -> None:
+    await pauses.under_load(stage, kind, 150, tally)
+    assert_holds(tally)
 
 
 @both_stores

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import batuta
-from batuta import Signal, activity, as_completed, logger, now, random, side_effect, uuid, workflow
+from batuta import Signal, activity, as_completed, logger, now, random, side_effect, transaction, uuid, workflow
 
 RATES = {"BRL": 5, "EUR": 1}
 NAMES = frozenset({"a", "b"})
@@ -31,6 +31,16 @@ def fetch(path: str) -> str:
 async def book(what: str, at: datetime) -> str:
     await asyncio.sleep(1)
     return f"{what} {at} {time.time()} {chance.random()}"
+
+
+@activity(transactional=True)
+def stays_within(number: int) -> str:
+    connection = transaction().connection
+    connection.execute("SAVEPOINT a")
+    connection.execute("INSERT INTO orders VALUES (?)", (number,))
+    connection.execute("ROLLBACK TO a")
+    logging.info("a line in a log is no harm")
+    return os.environ["HOME"]
 
 
 class Cart:

@@ -22,7 +22,7 @@ from urllib.request import urlopen
 import httpx
 import requests
 
-from batuta import activity, call, run_child, workflow
+from batuta import activity, call, run_child, transaction, workflow
 from tests.check.planted_helpers import stamp
 
 log = logging.getLogger(__name__)
@@ -43,6 +43,21 @@ async def quote(shop: str) -> int:
 @activity
 async def nap() -> None:
     time.sleep(1)  # expect: W501
+
+
+@activity(transactional=True)
+async def pays(cents: int) -> None:
+    connection = transaction().connection
+    await connection.execute("INSERT INTO payments VALUES ($1)", cents)
+    await httpx.AsyncClient().post("https://bank.test", json={"cents": cents})  # expect: W502
+    await connection.execute("COMMIT")  # expect: W503
+
+
+@activity(transactional=True)
+def books(cents: int) -> None:
+    transaction().connection.execute("INSERT INTO books VALUES (?)", (cents,))
+    transaction().connection.commit()  # expect: W503
+    open("books.txt", "w").close()  # expect: W502
 
 
 @workflow

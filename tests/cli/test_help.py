@@ -19,9 +19,10 @@ LEAVES = [
     "prune",
     "replay",
     "verify",
-    *(f"runs {c}" for c in "start list show journal cancel terminate".split()),
+    *(f"runs {c}" for c in "start list show journal pause resume cancel terminate retry delete".split()),
     *(f"jobs {c}" for c in "enqueue list show attempts cancel retry".split()),
     *(f"retention {c}" for c in "list set drop".split()),
+    *(f"audit {c}" for c in "list verify".split()),
     *(f"queues {c}" for c in "list show limit pause resume".split()),
 ]
 

@@ -8,11 +8,12 @@ import click
 import pytest
 
 import batuta
-from batuta import errors
+from batuta import errors, telemetry
 from batuta.authoring.options import ActivityOptions
 from batuta.authoring.retry import Retry
 from batuta.cli import COMMANDS, EXIT_CODES
 from batuta.cli.jobs import jobs
+from batuta.cli.letters import letters
 from batuta.cli.queues import queues
 from batuta.cli.runs import runs
 from batuta.failpoints import SITES
@@ -56,6 +57,34 @@ def test_every_other_environment_variable_is_documented() -> None:
     assert not [name for name in _OWN_WORDS if f"`BATUTA_{name}`" not in text]
 
 
+def test_every_event_is_documented_with_its_fields_as_it_describes_itself() -> None:
+    text = (DOCS / "reference" / "telemetry.md").read_text()
+    rows = re.findall(r"^\| `([a-z]+\.[a-z]+)` \| (\w+) \| (.*?) ?\| (.+) \|$", text, re.MULTILINE)
+    own = {"at", "run", "worker"}
+    assert rows == [
+        (
+            one.event,
+            one.__name__,
+            ", ".join(f"`{name}`" for name in one.__struct_fields__ if name not in own),
+            inspect.cleandoc(one.__doc__ or "").partition("\n\n")[0],
+        )
+        for one in telemetry.EVENTS
+    ]
+    for name, facts in (("run", telemetry.RunFacts), ("worker", telemetry.WorkerFacts)):
+        assert f"| `{name}` | {', '.join(f'`{field}`' for field in facts.__struct_fields__)} |" in text
+
+
+def test_every_event_class_is_in_the_table() -> None:
+    made = [one for one in vars(telemetry).values() if inspect.isclass(one) and issubclass(one, telemetry.Event)]
+    assert {one for one in made if one.event} == set(telemetry.EVENTS)
+
+
+def test_every_method_of_middleware_is_documented() -> None:
+    found = first_cells((DOCS / "concepts" / "middleware.md").read_text())
+    methods = [name for name, value in vars(batuta.Middleware).items() if inspect.isfunction(value)]
+    assert found == methods
+
+
 def test_every_failpoint_is_documented_as_it_describes_itself() -> None:
     text = (DOCS / "reference" / "failpoints.md").read_text()
     assert dict(re.findall(r"^\| `([\w.]+)` \| (.+) \|$", text, re.MULTILINE)) == SITES
@@ -76,7 +105,7 @@ def test_every_option_of_an_activity_is_documented(options: type[ActivityOptions
 def test_every_command_is_documented() -> None:
     text = (DOCS / "concepts" / "cli.md").read_text()
     assert sorted(re.findall(r"^## (\w+)$", text, re.MULTILINE)) == sorted(COMMANDS)
-    for group in (runs, jobs, queues):
+    for group in (runs, jobs, queues, letters):
         named = re.findall(rf"^\| `{group.name} (\w+)", text, re.MULTILINE)
         assert sorted(named) == group.list_commands(click.Context(group))
 

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from batuta.codecs import Compression, Encryption, Keys
 from batuta.connect import store_for
 from batuta.journal.store import Store
+from batuta.stores.coded import coded
 from batuta.stores.memory import MemoryDatabase, MemoryStore
 from batuta.testing import VirtualLoop
 from tests.engine.arena import Arena
@@ -26,12 +28,12 @@ def real_time() -> None:
     """Asked for by tests that talk to something outside this process."""
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["coded", "sqlite", "postgres"])
 def make_store(request: pytest.FixtureRequest) -> Callable[[], Store]:
-    """Gives store objects on one database of each kind."""
-    if request.param == "memory":
-        database = MemoryDatabase()
-        return lambda: MemoryStore(database)
+    """Gives store objects on one database of each kind. The one in memory has codecs: without, others test it."""
+    if request.param == "coded":
+        database, codecs = MemoryDatabase(), [Compression(least=100), Encryption(Keys.new("k1"))]
+        return lambda: coded(MemoryStore(database), codecs)
     url = request.getfixturevalue(f"{request.param}_url")
     return lambda: store_for(url)
 

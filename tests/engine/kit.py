@@ -5,7 +5,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from batuta import Handle, RunState, Workflow
-from batuta.engine.machine import Machine, RunIdentity
+from batuta.engine.identity import RunIdentity
+from batuta.engine.machine import Machine
 from batuta.engine.replay import Replay
 from batuta.journal.entries import Entry
 from batuta.journal.records import RunFilter

@@ -13,6 +13,7 @@ from batuta import (
     Batuta,
     DeadLetter,
     Handle,
+    Middleware,
     NonRetryable,
     Retry,
     RunFailed,
@@ -22,6 +23,7 @@ from batuta import (
     run_child,
     workflow,
 )
+from batuta.authoring.middleware import Start
 from batuta.connect import connect
 from batuta.engine.letters import fingerprint, normalised
 from batuta.journal.failures import Failure
@@ -208,6 +210,18 @@ async def test_errors_of_one_origin_are_a_group(client: Batuta) -> None:
     assert [(group.count, group.example.error) for group in groups] == [(1, "ValueError"), (3, "Down")]
     alike = await client.letters.list(fingerprint=groups[1].fingerprint)
     assert [letter.message for letter in alike.letters] == [f"no answer from card {number}" for number in (2, 1, 0)]
+
+
+class Traced(Middleware):
+    def begin(self, start: Start) -> None:
+        start.headers["traceparent"] = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+async def test_a_letter_has_the_trace_id_of_its_run() -> None:
+    async with connect("memory://", middleware=[Traced()]) as client:
+        async with client.worker(workflows=[order], activities=[charge, fine]):
+            (letter,) = await failed(client, order, 5)
+    assert letter.trace == "0af7651916cd43dd8448eb211c80319c"
 
 
 # -- who is told

@@ -104,7 +104,7 @@ async def test_cancelled_calls_free_their_limit_wherever_they_wait() -> None:
         assert await env.run(changes_its_mind, 9) == "charge"
         assert env.worker.session is not None
         places = env.worker.session.executor._places
-        assert [gate.free for gate in places._kinds] == [1, 32, 4]
+        assert [gate.free for gate in places._kinds] == [1, 32, 4, 8]
         assert places._named["charge"].free == 2
 
 

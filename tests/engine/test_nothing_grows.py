@@ -105,6 +105,7 @@ def large(session: Session) -> dict[str, int]:
         "timers": session._timers,
         "poller": session._poller,
         "committer": session._committer,
+        "news": session._news,
         "waiters": session.waiters,
         "backend": session.waiters._runs_here.__self__,  # type: ignore[attr-defined]  # a bound method
     }

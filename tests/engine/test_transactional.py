@@ -1,206 +1,514 @@
 """Exactly-once activities: what they write, their result and what they send out commit together, or not at all."""
 
-# covers B-12
 from __future__ import annotations
 
 import asyncio
-import sqlite3
-from collections.abc import AsyncIterator, Callable
-from contextlib import closing
-from typing import Any
+import threading
+import time
+from collections.abc import AsyncIterator
 
-import asyncpg
 import pytest
 
 from batuta import (
-    ActivityError,
-    ActivityFailed,
-    Batuta,
+    ActivityTimeout,
+    CompleteLater,
     InvalidInput,
-    Retry,
+    RunCancelled,
     RunFailed,
-    Signal,
+    RunState,
+    TransactionEnded,
     UnknownRun,
     activity,
+    checkpoint,
     connect,
+    failpoints,
+    heartbeat,
     job,
     transaction,
     workflow,
 )
+from batuta.verify import verify
+from tests.engine.arena import until
+from tests.engine.till import PATIENCE, QUICK, Till, go, mailed, till_on, waits
 
-PATIENCE = 30.0
-QUICK = Retry(attempts=3, first=0.01, jitter=0)
 pytestmark = pytest.mark.usefixtures("real_time")
-go = Signal("go", int)
-failures: list[int] = []
-
-
-@job
-async def mailed(what: str) -> str:
-    return f"mailed {what}"
-
-
-@workflow
-async def waits() -> int:
-    return await go.get()
-
-
-class Shop:
-    """The same activities for both databases."""
-
-    def __init__(self, kind: str, url: str) -> None:
-        self.kind, self.url = kind, url
-        self.client: Batuta
-
-        def insert(number: int) -> Any:
-            if kind == "sqlite":
-                transaction().connection.execute("INSERT INTO orders VALUES (?)", (number,))
-                return None
-            return transaction().connection.execute("INSERT INTO orders VALUES ($1)", number)
-
-        def both(body: Callable[[int], None], name: str, **options: Any) -> Any:
-            """A plain function on SQLite, an async one on PostgreSQL."""
-
-            def plain(number: int) -> int:
-                insert(number)
-                body(number)
-                return number + 1
-
-            async def awaited(number: int) -> int:
-                await insert(number)
-                body(number)
-                return number + 1
-
-            fn = plain if kind == "sqlite" else awaited
-            return activity(name=name, transactional=True, retry=QUICK, **options)(fn)
-
-        self.book = both(lambda number: None, "book")
-        self.fails_first = both(_fails_first, "fails_first")
-        self.fails = both(_fails, "fails")
-        self.sends = both(_sends, "sends")
-        self.sends_to_nobody = both(_sends_to_nobody, "sends_to_nobody")
-        self.waits_for_ever = both(lambda number: None, "x")
-
-    def activities(self) -> list[Any]:
-        return [self.book, self.fails_first, self.fails, self.sends, self.sends_to_nobody]
-
-    async def rows(self) -> list[int]:
-        if self.kind == "sqlite":
-            with closing(sqlite3.connect(self.url.removeprefix("sqlite:///"))) as connection:
-                return [row[0] for row in connection.execute("SELECT id FROM orders ORDER BY id")]
-        connection = await asyncpg.connect(self.url)
-        rows = await connection.fetch("SELECT id FROM orders ORDER BY id")
-        await connection.close()
-        return [row["id"] for row in rows]
-
-    async def make(self) -> None:
-        if self.kind == "sqlite":
-            with closing(sqlite3.connect(self.url.removeprefix("sqlite:///"))) as connection:
-                connection.execute("CREATE TABLE orders (id INTEGER)")
-        else:
-            connection = await asyncpg.connect(self.url)
-            await connection.execute("CREATE TABLE orders (id INTEGER)")
-            await connection.close()
-
-
-def _fails_first(number: int) -> None:
-    failures.append(number)
-    if len(failures) < 3:
-        raise LookupError("not yet")
-
-
-def _fails(number: int) -> None:
-    raise LookupError("never")
-
-
-def _sends(number: int) -> None:
-    transaction().enqueue(mailed, f"{number}", id=f"mail-{number}")
-    transaction().start(waits, id=f"waits-{number}", signal=(go, number))
-    transaction().signal("listener", go, number)
-
-
-def _sends_to_nobody(number: int) -> None:
-    transaction().enqueue(mailed, "x", id="never")
-    transaction().signal("nobody", go, 1)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-async def shop(request: pytest.FixtureRequest) -> AsyncIterator[Shop]:
-    failures.clear()
-    made = Shop(request.param, request.getfixturevalue(f"{request.param}_url"))
-    async with connect(made.url) as client:
-        await made.make()
-        made.client = client
+async def till(request: pytest.FixtureRequest) -> AsyncIterator[Till]:
+    async with till_on(request.param, request.getfixturevalue(f"{request.param}_url")) as made:
         yield made
 
 
-@workflow
-async def in_turn(names: list[str]) -> list[int]:
-    from batuta import call
+async def test_what_it_writes_is_there_with_its_result(till: Till) -> None:
+    book = till.activity("book", lambda number: None)
 
-    return [await call(name, number, result=int) for number, name in enumerate(names)]
+    @workflow
+    async def books(count: int) -> list[int]:
+        return [await book(number) for number in range(count)]
 
-
-@workflow
-async def together(count: int) -> list[int]:
-    from batuta import call
-
-    return list(await asyncio.gather(*(call("book", number, result=int) for number in range(count))))
+    async with till.worker(books, book):
+        assert await (await till.client.start(books, 3)).result(PATIENCE) == [1, 2, 3]
+        assert await till.rows() == [0, 1, 2]
 
 
-@workflow
-async def tries(name: str) -> str:
-    from batuta import call
+async def test_many_at_once_in_one_run_beside_signals_and_plain_activities(till: Till) -> None:
+    book = till.activity("book", lambda number: None)
 
-    try:
-        await call(name, 1, result=int)
-    except (ActivityError, LookupError, UnknownRun) as error:
-        return type(error).__name__
-    return "done"
+    @activity
+    async def plain(number: int) -> int:
+        await asyncio.sleep(0)
+        return number
 
+    @workflow
+    async def mixes(count: int) -> int:
+        async def heard() -> int:
+            return sum([await go.wait() for _ in range(count)])
 
-def worker(shop: Shop) -> Any:
-    return shop.client.worker(
-        workflows=[in_turn, together, tries, waits], activities=shop.activities(), jobs=[mailed], grace=1.0
-    )
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(heard())]
+            for number in range(count):
+                tasks.append(group.create_task(book(number)))
+                tasks.append(group.create_task(plain(number)))
+                tasks.append(group.create_task(asyncio.sleep(0.001 * number, 0)))
+        return sum(task.result() for task in tasks)
 
-
-async def test_what_it_writes_is_there_with_its_result(shop: Shop) -> None:
-    async with worker(shop):
-        handle = await shop.client.start(in_turn, ["book", "book", "book"])
-        assert await handle.result(PATIENCE) == [1, 2, 3]
-        assert await shop.rows() == [0, 1, 2]
-
-
-async def test_many_at_once_in_one_run(shop: Shop) -> None:
-    async with worker(shop):
-        handle = await shop.client.start(together, 20)
-        assert await handle.result(PATIENCE) == list(range(1, 21))
-        assert await shop.rows() == list(range(20))
-
-
-async def test_what_a_failed_attempt_has_written_is_gone(shop: Shop) -> None:
-    async with worker(shop):
-        assert await (await shop.client.start(tries, "fails_first")).result(PATIENCE) == "done"
-        assert len(failures) == 3
-        assert await shop.rows() == [1]
-        assert await (await shop.client.start(tries, "fails")).result(PATIENCE) == "LookupError"
-        assert await shop.rows() == [1]
+    async with till.worker(mixes, book, plain):
+        handle = await till.client.start(mixes, 20)
+        for number in range(20):
+            await handle.signal(go, number)
+        assert await handle.result(PATIENCE) == 190 + 210 + 190
+        assert await till.rows() == list(range(20))
+        assert not (await verify(till.store, [mixes])).violations
 
 
-async def test_jobs_starts_and_signals_leave_with_it(shop: Shop) -> None:
-    async with worker(shop):
-        listener = await shop.client.start(waits, id="listener")
-        handle = await shop.client.start(in_turn, ["sends"])
-        assert await handle.result(PATIENCE) == [1]
-        assert await (await shop.client.get("mail-0", mailed)).result(PATIENCE) == "mailed 0"
-        assert await (await shop.client.get("waits-0", waits)).result(PATIENCE) == 0
-        assert await listener.result(PATIENCE) == 0
+async def test_what_a_failed_attempt_has_written_is_gone(till: Till) -> None:
+    tried: list[int] = []
+
+    def fails_twice(number: int) -> None:
+        tried.append(number)
+        if len(tried) < 3:
+            raise LookupError("not yet")
+
+    shaky = till.activity("shaky", fails_twice)
+
+    @workflow
+    async def tries() -> int:
+        return await shaky(1)
+
+    async with till.worker(tries, shaky):
+        assert await (await till.client.start(tries)).result(PATIENCE) == 2
+        assert len(tried) == 3
+        assert await till.rows() == [1]
 
 
-async def test_nothing_leaves_and_nothing_is_written_when_one_cannot(shop: Shop) -> None:
-    async with worker(shop):
-        assert await (await shop.client.start(tries, "sends_to_nobody")).result(PATIENCE) == "UnknownRun"
-        assert await shop.rows() == []
+async def test_jobs_starts_and_signals_leave_with_it(till: Till) -> None:
+    def sends(number: int) -> None:
+        transaction().enqueue(mailed, f"{number}", id=f"mail-{number}")
+        transaction().enqueue(mailed, "same", unique="key")
+        transaction().enqueue(mailed, "same", unique="key")
+        transaction().start(waits, id=f"waits-{number}", signal=(go, number))
+        transaction().start(waits, id="listener")
+        transaction().signal("listener", go, number)
+
+    sending = till.activity("sending", sends)
+
+    @workflow
+    async def one() -> int:
+        return await sending(7)
+
+    async with till.worker(one, waits, sending, jobs=[mailed]):
+        listener = await till.client.start(waits, id="listener")
+        assert await (await till.client.start(one)).result(PATIENCE) == 8
+        assert await (await till.client.get("mail-7", mailed)).result(PATIENCE) == "mailed 7"
+        assert await (await till.client.get("waits-7", waits)).result(PATIENCE) == 7
+        assert await listener.result(PATIENCE) == 7
+        assert await till.client.count(kind="job") == 2
+
+
+@pytest.mark.parametrize("refused", ["nobody", "closed", "taken"])
+async def test_nothing_is_written_and_nothing_leaves_when_one_of_them_cannot(till: Till, refused: str) -> None:
+    def sends(number: int) -> None:
+        transaction().enqueue(mailed, "x", id="never")
+        if refused == "taken":
+            transaction().start(waits, id="there", if_exists="reject")
+        else:
+            transaction().signal("nobody" if refused == "nobody" else "closed", go, 1)
+
+    sending = till.activity("sending", sends)
+
+    @workflow
+    async def one() -> str:
+        try:
+            await sending(1)
+        except Exception as error:  # noqa: BLE001 - any of three
+            return type(error).__name__
+        return "sent"
+
+    async with till.worker(one, waits, sending):
+        await (await till.client.start(waits, id="closed", signal=(go, 1))).result(PATIENCE)
+        await till.client.start(waits, id="there")
+        expected = {"nobody": "UnknownRun", "closed": "RunClosed", "taken": "AlreadyStarted"}[refused]
+        handle = await till.client.start(one)
+        assert await handle.result(PATIENCE) == expected
+        assert await till.rows() == []
         with pytest.raises(UnknownRun):
-            await shop.client.get("never")
+            await till.client.get("never")
+        assert not (await verify(till.store, [one, waits])).violations
+
+
+async def test_a_job_can_be_transactional(till: Till) -> None:
+    count = till.activity("count", lambda number: transaction().enqueue(mailed, "x", id="m"), kind=job)
+    async with till.worker(jobs=[count, mailed]):
+        handle = await till.client.enqueue(count, 1)
+        assert await handle.result(PATIENCE) == 2
+        assert await till.rows() == [1]
+        assert await (await till.client.get("m", mailed)).result(PATIENCE) == "mailed x"
+
+
+async def test_an_activity_of_another_queue_can_be(till: Till) -> None:
+    far = till.activity("far", lambda number: None, queue="far")
+
+    @workflow
+    async def calls() -> int:
+        return await far(1)
+
+    async with till.worker(calls, far, queues=["default", "far"]):
+        assert await (await till.client.start(calls)).result(PATIENCE) == 2
+        assert await till.rows() == [1]
+
+
+async def test_a_signal_that_comes_before_the_last_commit_is_read_and_nothing_is_written_twice(till: Till) -> None:
+    begun, sent = asyncio.Event(), asyncio.Event()
+    calls: list[int] = []
+    last = till.activity("last", calls.append)
+
+    @activity
+    async def before() -> None:
+        begun.set()
+        await sent.wait()
+
+    @workflow
+    async def ends() -> int:
+        heard: list[int] = []
+        go.handle(heard.append)
+        await before()
+        await last(1)
+        return sum(heard)
+
+    async with till.worker(ends, before, last) as worker:
+        worker.session._news.look_for = lambda run_ids: None  # it hears of it from the commit alone
+        handle = await till.client.start(ends)
+        await asyncio.wait_for(begun.wait(), PATIENCE)
+        await handle.signal(go, 5)
+        sent.set()
+        assert await handle.result(PATIENCE) == 5
+        assert calls == [1, 1]
+        assert await till.rows() == [1]
+        assert not (await verify(till.store, [ends])).violations
+
+
+async def test_nothing_is_written_by_a_worker_that_has_lost_the_run(till: Till) -> None:
+    first, calls, passed = asyncio.Event(), [], threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def holds(number: int) -> None:
+        calls.append(number)
+        if len(calls) == 1:
+            loop.call_soon_threadsafe(first.set)
+            passed.wait(PATIENCE if till.kind == "postgres" else 0.5)
+
+    slow = till.activity("slow", holds, waits_aside=True)
+
+    @workflow
+    async def one() -> int:
+        return await slow(1)
+
+    async with till.worker(one, slow):
+        handle = await till.client.start(one)
+        await asyncio.wait_for(first.wait(), PATIENCE)
+        terminating = asyncio.create_task(handle.terminate("enough"))
+        if till.kind == "postgres":
+            await terminating
+        passed.set()
+        await terminating if till.kind == "postgres" else await asyncio.gather(terminating, return_exceptions=True)
+
+        async def closed() -> bool:
+            return (await handle.describe()).closed_at is not None
+
+        await until(closed)
+        state = (await handle.describe()).state
+        assert await till.rows() == ([] if state is RunState.TERMINATED else [1])
+        if till.kind == "postgres":
+            assert state is RunState.TERMINATED
+
+
+async def test_a_cancelled_call_leaves_nothing(till: Till) -> None:
+    begun, on = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def holds(number: int) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        on.wait(PATIENCE if till.kind == "postgres" else 1.0)
+
+    slow = till.activity("slow", holds, waits_aside=True)
+
+    @workflow
+    async def one() -> int:
+        return await slow(1)
+
+    async with till.worker(one, slow):
+        handle = await till.client.start(one)
+        await asyncio.wait_for(begun.wait(), PATIENCE)
+        if till.kind == "postgres":  # on SQLite a cancel cannot be written before the activity is
+            await handle.cancel()
+            with pytest.raises(RunCancelled):
+                await handle.result(PATIENCE)
+            assert await till.rows() == []
+        on.set()
+
+
+async def test_one_that_takes_too_long_is_rolled_back_and_holds_up_nobody(till: Till) -> None:
+    on, calls = threading.Event(), []
+
+    def hangs(number: int) -> None:
+        calls.append(number)
+        if len(calls) == 1:
+            on.wait(PATIENCE)
+
+    slow = till.activity("slow", hangs, waits_aside=True)
+    quick = till.activity("quick", lambda number: None)
+
+    @workflow
+    async def both() -> list[int]:
+        return [await slow(1), await quick(2)]
+
+    async with till.worker(both, slow, quick, transaction_time=0.3):
+        handle = await till.client.start(both)
+        assert await handle.result(PATIENCE) == [2, 3]
+        assert len(calls) == 2
+        assert await till.rows() == [1, 2]
+        on.set()
+
+
+async def test_a_statement_that_takes_too_long_is_interrupted(till: Till) -> None:
+    endless = {
+        "sqlite": "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n",
+        "postgres": "SELECT pg_sleep(60)",
+    }[till.kind]
+    slow = till.statement("slow", endless)
+
+    @workflow
+    async def one() -> str:
+        try:
+            await slow(1)
+        except ActivityTimeout:
+            return "too long"
+        return "done"
+
+    async with till.worker(one, slow, transaction_time=0.3):
+        begun = time.monotonic()
+        assert await (await till.client.start(one)).result(PATIENCE) == "too long"
+        assert time.monotonic() - begun < 50
+        assert await till.rows() == []
+
+
+@pytest.mark.parametrize("how", ["COMMIT", "ROLLBACK"])
+async def test_code_that_ends_its_transaction_fails_by_name(till: Till, how: str) -> None:
+    ends = till.statement("ends", how)
+
+    @workflow
+    async def one() -> str:
+        try:
+            await ends(1)
+        except TransactionEnded:
+            return "named"
+        return "done"
+
+    async with till.worker(one, ends):
+        assert await (await till.client.start(one)).result(PATIENCE) == "named"
+        assert await till.client.count() == 1
+
+
+async def test_what_is_wrong_in_it_fails_by_name_and_leaves_nothing(till: Till) -> None:
+    def later(number: int) -> None:
+        raise CompleteLater
+
+    def bounces(number: int) -> None:
+        transaction().enqueue(mailed, "x", unique="k", debounce=3)
+
+    def saves(number: int) -> None:
+        checkpoint(1) if till.kind == "postgres" else checkpoint.sync(1)
+
+    def beats(number: int) -> None:
+        heartbeat(1)
+
+    wrong = {
+        name: till.activity(name, body) for name, body in {"later": later, "bounces": bounces, "saves": saves}.items()
+    }
+    fine = till.activity("fine", beats)
+
+    @workflow
+    async def each() -> list[str]:
+        said = []
+        for one in wrong.values():
+            try:
+                await one(1)
+            except Exception as error:  # noqa: BLE001 - each has its own
+                said.append(str(error))
+        await fine(2)
+        return said
+
+    async with till.worker(each, fine, *wrong.values()):
+        said = await (await till.client.start(each)).result(PATIENCE)
+        assert ["CompleteLater" in said[0], "debounce=" in said[1], "checkpoint()" in said[2]] == [True] * 3
+        assert await till.rows() == [2]
+
+
+async def test_a_result_that_does_not_fit_leaves_nothing(till: Till) -> None:
+    misfit = till.activity("misfit", lambda number: "text", gives_it=True)
+
+    @workflow
+    async def one() -> int:
+        return await misfit(1)
+
+    async with till.worker(one, misfit):
+        with pytest.raises(RunFailed, match="misfit"):
+            await (await till.client.start(one)).result(PATIENCE)
+        assert await till.rows() == []
+
+
+async def test_a_stop_waits_for_it(till: Till) -> None:
+    begun = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def holds(number: int) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        time.sleep(0.05)
+
+    slow = till.activity("slow", holds, waits_aside=True)
+
+    @workflow
+    async def one() -> int:
+        return await slow(1) + await slow(2)
+
+    async with till.worker(one, slow):
+        handle = await till.client.start(one)
+        await asyncio.wait_for(begun.wait(), PATIENCE)
+    assert await till.rows() == [1]
+    async with till.worker(one, slow):
+        assert await handle.result(PATIENCE) == 5
+    assert await till.rows() == [1, 2]
+
+
+async def test_runs_that_are_always_rebuilt_do_the_same(till: Till) -> None:
+    book = till.activity("book", lambda number: None)
+
+    @workflow
+    async def books() -> int:
+        await asyncio.gather(*(book(number) for number in range(5)))
+        return await book(5)
+
+    async with till.worker(books, book, always_replay=True):
+        assert await (await till.client.start(books)).result(PATIENCE) == 6
+        assert await till.rows() == list(range(6))
+
+
+# -- what cannot be
+
+
+@activity(transactional=True)
+async def awaited() -> None: ...
+
+
+@activity(transactional=True)
+def plain() -> None: ...
+
+
+async def test_the_wrong_kind_of_function_is_refused_when_the_worker_is_made(
+    sqlite_url: str, postgres_url: str
+) -> None:
+    async with connect(sqlite_url) as client:
+        with pytest.raises(InvalidInput, match=r"'awaited' is transactional and `async def`.*`def`"):
+            client.worker(activities=[awaited])
+    async with connect(postgres_url) as client:
+        with pytest.raises(InvalidInput, match=r"'plain' is transactional and a plain function.*`async def`"):
+            client.worker(activities=[plain])
+
+
+def test_options_that_do_not_go_with_it_are_refused_by_name() -> None:
+    with pytest.raises(InvalidInput, match="process=True"):
+        activity(transactional=True, process=True)(lambda: None)
+    with pytest.raises(InvalidInput, match="once=True"):
+        activity(transactional=True, once=True)(lambda: None)
+    with pytest.raises(InvalidInput, match="once=True"):
+        plain.with_options(once=True)
+
+
+async def test_only_a_transactional_activity_has_a_transaction(sqlite_url: str) -> None:
+    @activity
+    def other() -> str:
+        return str(transaction())
+
+    @workflow
+    async def one() -> str:
+        return await other.with_options(retry=QUICK)()
+
+    async with connect(sqlite_url) as client, client.worker(workflows=[one], activities=[other]):
+        with pytest.raises(RunFailed, match="transactional=True"):
+            await (await client.start(one)).result(PATIENCE)
+
+
+async def test_in_memory_the_result_and_what_is_sent_go_together_and_there_is_no_connection() -> None:
+    @activity(transactional=True, retry=QUICK)
+    async def sends(number: int) -> int:
+        transaction().enqueue(mailed, "x", id=f"m{number}")
+        if number == 2:
+            transaction().signal("nobody", go, 1)
+        if number == 3:
+            transaction().connection.execute("SELECT 1")
+        return number
+
+    @workflow
+    async def one() -> list[str]:
+        said = [str(await sends(1))]
+        for number in (2, 3):
+            try:
+                await sends(number)
+            except Exception as error:  # noqa: BLE001 - each has its own
+                said.append(type(error).__name__)
+        return said
+
+    async with connect("memory://") as client, client.worker(workflows=[one], activities=[sends], jobs=[mailed]):
+        assert await (await client.start(one)).result(PATIENCE) == ["1", "UnknownRun", "WrongTransaction"]
+        assert await (await client.get("m1", mailed)).result(PATIENCE) == "mailed x"
+        assert await client.count(kind="job") == 1
+
+
+async def test_a_commit_whose_outcome_is_unknown_is_looked_for_and_not_repeated(postgres_url: str) -> None:
+    async with till_on("postgres", postgres_url) as till:
+        book = till.activity("book", lambda number: None)
+
+        @workflow
+        async def books() -> int:
+            return await book(1) + await book(2)
+
+        lost: list[int] = []
+
+        def loses(verb: str) -> None:
+            if verb == "commit" and failpoints.armed is not None and len(lost) < 2:
+                lost.append(1)
+                raise OSError("the reply is lost")
+
+        till.store.faults = loses  # type: ignore[attr-defined]  # of PostgreSQL's
+        failpoints.observe(_nothing)
+        try:
+            async with till.worker(books, book, heartbeat=0.1):
+                assert await (await till.client.start(books)).result(PATIENCE) == 5
+        finally:
+            failpoints.arm()
+        assert lost
+        assert await till.rows() == [1, 2]
+
+
+def _nothing(site: str) -> None: ...

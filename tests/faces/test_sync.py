@@ -22,6 +22,8 @@ from batuta import (
     AlreadyStarted,
     ClientError,
     InvalidInput,
+    LetterResolved,
+    MatchesEverything,
     Query,
     Retry,
     RunCancelled,
@@ -122,6 +124,40 @@ def test_schedules_are_made_and_triggered_by_blocking_code(client: batuta.sync.C
     schedules.delete("a")
     with pytest.raises(UnknownSchedule):
         schedules.get("a")
+
+
+def test_runs_are_operated_and_the_log_is_read_by_blocking_code(client: batuta.sync.Client) -> None:
+    run = client.start(sleeps, id="a", delay=3600)
+    assert run.pause("why")
+    assert run.describe().state is RunState.PAUSED
+    assert run.resume()
+    client.start(sleeps, id="b", delay=3600)
+    selection = client.select(workflow=sleeps)
+    assert selection.count() == 2
+    assert [selection.pause().done, selection.resume().done] == [2, 2]
+    assert [selection.pause().done, selection.cancel().done] == [2, 2]  # held, so that they do not hear it yet
+    assert selection.terminate("over").done == 2
+    assert run.delete() == 1
+    assert selection.delete().done == 1
+    assert selection.retry().matched == 0
+    assert client.audit(target="a", limit=1).rows[0].verb == "delete"
+    report = client.verify_audit()
+    assert (report.rows, report.problem) == (14, "")
+    with pytest.raises(MatchesEverything):
+        client.select()
+
+
+def test_dead_letters_are_seen_to_by_blocking_code(client: batuta.sync.Client) -> None:
+    run = client.start(doubles, -1, id="a")
+    with pytest.raises(RunFailed):
+        run.result(PATIENCE)
+    assert [letter.id for letter in client.letters.list().letters] == ["a"]
+    assert [group.count for group in client.letters.groups().groups] == [1]
+    assert client.letters.reprocess(name=doubles, dry_run=True).matched == client.letters.count() == 1
+    assert client.letters.discard("a", reason="seen") == 1
+    assert client.letters.get("a").note == "seen"
+    with pytest.raises(LetterResolved):
+        client.letters.reprocess("a")
 
 
 def test_errors_are_those_of_the_async_client(client: batuta.sync.Client) -> None:

@@ -294,7 +294,8 @@ async def with_another_timer() -> str:
 async def test_another_input_of_other_code_is_a_counted_warning_and_the_run_goes_on(
     changed: Workflow[..., Any], count: int
 ) -> None:
-    from batuta.engine.machine import Machine, RunIdentity
+    from batuta.engine.identity import RunIdentity
+    from batuta.engine.machine import Machine
     from batuta.engine.replay import Replay
 
     async with world() as env:

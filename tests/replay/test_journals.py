@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from batuta.engine.machine import Machine, RunIdentity
+from batuta.engine.identity import RunIdentity
+from batuta.engine.machine import Machine
 from batuta.engine.replay import Replay
 from batuta.errors import Nondeterministic
 from batuta.journal.entries import EntryKind, crc_holds, decode_body

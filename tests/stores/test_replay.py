@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import pytest
 
 from batuta.connect import store_for
-from batuta.engine.machine import Machine, RunIdentity
+from batuta.engine.identity import RunIdentity
+from batuta.engine.machine import Machine
 from batuta.engine.replay import Replay
 from batuta.ids import RunId
 from batuta.journal.entries import Entry

@@ -89,7 +89,7 @@ async def test_both_databases_have_the_same_tables_and_views(sqlite_url: str, po
             assert columns[0] == columns[1] or (ours == "table" and same), name
 
 
-@pytest.mark.parametrize("view", ["batuta_runs", "batuta_activities"])
+@pytest.mark.parametrize("view", ["batuta_runs", "batuta_audit", "batuta_activities", "batuta_dead_letters"])
 async def test_the_columns_of_a_view_are_a_promise(url: str, store: Store, view: str) -> None:
     [row] = [line for line in PAGE.read_text("utf-8").splitlines() if line.startswith(f"| `{view}` |")]
     promised = re.findall(r"`(\w+)`", row)[1:]

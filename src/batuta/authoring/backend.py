@@ -11,6 +11,8 @@ from msgspec import Raw, Struct
 
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.enqueueing import JobRequest
+from batuta.authoring.forks import Edits
+from batuta.authoring.jobs import Job
 from batuta.authoring.queues import Queue, QueueInfo
 from batuta.authoring.retry import Retry
 from batuta.authoring.tokens import AttemptRef
@@ -20,6 +22,9 @@ from batuta.journal.failures import Failure
 from batuta.journal.records import IfExists, RunFilter, RunKind
 from batuta.journal.states import RunState
 from batuta.journal.store import Borrowed
+
+Code = Workflow[..., Any] | Job[..., Any]
+"""What runs are of."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -140,6 +145,10 @@ class Description(Struct, kw_only=True):
     version: str
     tags: dict[str, str]
     memo: Any
+    forked_from: RunId | None = None
+    """The run that it was made from: by a retry, a reset or a fork."""
+    forked_at: int | None = None
+    """The last entry that they have in common; -1 when it has begun anew."""
     attempts: list[AttemptView]
 
 
@@ -187,6 +196,11 @@ class Backend(Protocol):
         ...
 
     @property
+    def operating(self) -> Any:
+        """An `authoring.operating.OperatingBackend`."""
+        ...
+
+    @property
     def retention(self) -> Any:
         """An `authoring.retention.RetentionBackend`."""
         ...
@@ -229,8 +243,29 @@ class Backend(Protocol):
         """End the run without a word to its code. Raises RunClosed."""
         ...
 
-    async def retry(self, ref: RunRef) -> None:
-        """Let a parked run be tried again. Raises NotParked, RunClosed."""
+    async def pause(self, ref: RunRef, reason: str) -> bool:
+        """Hold the run. False when it is held already. Raises RunClosed."""
+        ...
+
+    async def resume(self, ref: RunRef, reason: str) -> bool:
+        """Let it go on. False when it is not held. Raises RunClosed."""
+        ...
+
+    async def delete(self, ref: RunRef, reason: str) -> int:
+        """Delete the run, its chain and its children; how many runs are gone. Raises RunOpen."""
+        ...
+
+    async def retry(self, ref: RunRef, reason: str = "") -> RunRef:
+        """Let a parked run be tried again, or one that has failed, from where it did. Gives the run that goes on.
+        Raises NotParked, RunClosed, InvalidFork, RunMoved."""
+        ...
+
+    async def reset(self, ref: RunRef, to: int, edits: Edits, code: Code | None, reason: str) -> RunRef:
+        """Let another run go on in the place of the last one of the chain, from after its entry `to`."""
+        ...
+
+    async def fork(self, ref: RunRef, id: str, at: int | None, edits: Edits, code: Code | None, reason: str) -> RunRef:
+        """Begin a run under `id` with what this one has done up to entry `at`. None: where the edits are."""
         ...
 
     async def signal(self, ref: RunRef, letter: Letter) -> None:

@@ -10,10 +10,11 @@ from typing import Any, Protocol, TypeVar
 from msgspec import Struct
 
 from batuta.authoring.backend import as_datetime
+from batuta.authoring.definitions import Activity, Workflow
 from batuta.authoring.names import check_reason
 from batuta.authoring.starting import check_id
 from batuta.clock import SECOND
-from batuta.errors import InvalidInput
+from batuta.errors import InvalidInput, MatchesEverything
 from batuta.ids import RunId
 from batuta.journal import letters as rows
 from batuta.journal.letters import LetterFilter, LetterReason, LetterState
@@ -135,6 +136,8 @@ class Reprocess(Struct, kw_only=True, frozen=True):
     rate: float | None = None
     """How many a second."""
     reason: str = ""
+    code: Any = None
+    """The definition that the input must fit; None: that of a worker in this process."""
 
 
 Named = Sequence[RunId] | LetterFilter
@@ -144,8 +147,8 @@ Named = Sequence[RunId] | LetterFilter
 class LetterBackend(Protocol):
     """Keeps dead letters."""
 
-    async def find(self, id: str) -> rows.DeadLetter:
-        """That of a run id, or the newest one of an id. Raises UnknownLetter."""
+    async def find(self, id: str | RunId) -> rows.DeadLetter:
+        """That of a run id, or the newest one of an id; a text may be either. Raises UnknownLetter."""
         ...
 
     async def list(self, where: LetterFilter, cursor: str | None, limit: int) -> rows.LetterPage: ...
@@ -175,22 +178,22 @@ class Letters:
     def __init__(self, backend: LetterBackend) -> None:
         self._backend = backend
 
-    async def list(self, *, cursor: str | None = None, limit: int = 50, **where: Any) -> DeadLetterPage:
+    async def list(self, /, *, cursor: str | None = None, limit: int = 50, **where: Any) -> DeadLetterPage:
         """Newest first."""
         page = await self._backend.list(letter_filter(**where), cursor, _page_size(limit))
         return DeadLetterPage([as_dead_letter(row) for row in page.letters], page.cursor)
 
-    async def groups(self, *, cursor: str | None = None, limit: int = 50, **where: Any) -> DeadLetterGroupPage:
+    async def groups(self, /, *, cursor: str | None = None, limit: int = 50, **where: Any) -> DeadLetterGroupPage:
         """By what their errors have in common ("312 runs, same error"), those with the newest letters first."""
         page = await self._backend.groups(letter_filter(**where), cursor, _page_size(limit))
         return DeadLetterGroupPage([_as_group(row) for row in page.groups], page.cursor)
 
-    async def count(self, **where: Any) -> int:
+    async def count(self, /, **where: Any) -> int:
         """How many match."""
         return await self._backend.count(letter_filter(**where))
 
     async def get(self, id: Which) -> DeadLetter:
-        """That of the run id, or the newest one of the id. Raises UnknownLetter."""
+        """The newest one of the id, or that of the run id. Raises UnknownLetter."""
         return as_dead_letter(await self._backend.find(_name_of(id)))
 
     async def reprocess(
@@ -203,17 +206,20 @@ class Letters:
         rate: float | None = None,
         dry_run: bool = False,
         reason: str = "",
+        code: Any = None,
         everything: bool = False,
         **where: Any,
     ) -> Reprocessed:
         """Begin anew what was given up: one (by its id), several, or all that match the filters.
 
         `mode`: "failed_step" keeps what was done before and tries the failed activity again, with the same key; "start"
-        begins at the start. `input`: the arguments to start with, as a list, in place of those that it had. `rate`: how
-        many a second. `dry_run`: only count. Each is reprocessed once, whoever else tries to, and however often this
-        is interrupted and called again. Of one that is named alone, raises UnknownLetter, LetterResolved, InvalidFork.
+        begins at the start. `input`: the arguments to start with, as a list, in place of those that it had; they must
+        fit `code`, the job or workflow, or that of a worker in this process. `rate`: how many a second. `dry_run`: only
+        count. Each is reprocessed once, whoever else tries to, and however often this is interrupted and called again.
+        Of one that is named alone, raises UnknownLetter, LetterResolved, InvalidFork; MatchesEverything when nothing
+        says which are meant.
         """
-        how = _how(mode, input, rate, reason)
+        how = _how(mode, input, rate, reason, code)
         named = await self._named(which, where, everything)
         return await self._backend.reprocess(named, how, dry_run=_flag("dry_run", dry_run))
 
@@ -239,7 +245,9 @@ class Letters:
     async def _named(self, which: Which | Iterable[Which] | None, where: dict[str, Any], everything: bool) -> Named:
         if which is None:
             if not where and not everything:
-                raise InvalidInput("say which dead letters: ids, filters, or everything=True for all that are open")
+                raise MatchesEverything(
+                    "nothing says which dead letters: give ids, or filters, or everything=True for all that are open"
+                )
             if where.keys() & {"state", "states"}:
                 raise InvalidInput("only open dead letters can be reprocessed or discarded: leave the state out")
             return letter_filter(**where)
@@ -334,16 +342,18 @@ def _page_size(limit: object) -> int:
     return limit
 
 
-def _name_of(which: Which) -> str:
+def _name_of(which: Which) -> str | RunId:
     if isinstance(which, DeadLetter):
-        return str(which.run_id)
-    return str(which) if isinstance(which, RunId) else check_id(which)
+        return which.run_id
+    return which if isinstance(which, RunId) else check_id(which)
 
 
-def _how(mode: object, arguments: Any, rate: Any, reason: str) -> Reprocess:
+def _how(mode: object, arguments: Any, rate: Any, reason: str, code: Any) -> Reprocess:
     chosen = _one_of(Mode, "mode", mode) or Mode.FAILED_STEP
     if rate is not None and (isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= 1e6):
         raise InvalidInput(f"rate={rate!r} must be a number a second, more than 0")
+    if code is not None and not isinstance(code, Workflow | Activity):
+        raise InvalidInput(f"code={code!r} must be a job or a workflow")
     data = None
     if arguments is not None:
         if chosen is not Mode.START:
@@ -351,7 +361,7 @@ def _how(mode: object, arguments: Any, rate: Any, reason: str) -> Reprocess:
         if not isinstance(arguments, list | tuple):
             raise InvalidInput(f"input={arguments!r} must be a list of arguments")
         data = encode(list(arguments), "the input", MAX_PAYLOAD)
-    return Reprocess(mode=chosen, input=data, rate=rate, reason=check_reason(reason))
+    return Reprocess(mode=chosen, input=data, rate=rate, reason=check_reason(reason), code=code)
 
 
 def _flag(name: str, value: object) -> bool:

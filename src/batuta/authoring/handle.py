@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from types import EllipsisType
 from typing import Any, Generic, TypeVar, overload
 
@@ -11,10 +12,21 @@ from msgspec import Raw, json
 from batuta.authoring.backend import AttemptView, Backend, Description, Ending, JournalLine, RunRef
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.failures import to_exception
+from batuta.authoring.forks import edits_of
+from batuta.authoring.jobs import Job
 from batuta.authoring.letters import decoder_of, query_input, signal_letter, update_letter
 from batuta.authoring.messages import Query, Signal, Update
 from batuta.authoring.names import check_reason
-from batuta.errors import NotPublished, RunCancelled, RunFailed, RunNotCompleted, RunTerminated, RunTimedOut
+from batuta.authoring.starting import check_id
+from batuta.errors import (
+    InvalidFork,
+    NotPublished,
+    RunCancelled,
+    RunFailed,
+    RunNotCompleted,
+    RunTerminated,
+    RunTimedOut,
+)
 from batuta.ids import RunId
 from batuta.journal.states import RunState
 from batuta.serde import MAX_PAYLOAD, Decoder, decode, decoder_for
@@ -42,11 +54,12 @@ class Handle(Generic[R]):
         decoder: Decoder | None = None,
         workflow: Workflow[..., Any] | None = None,
         limit: int = MAX_PAYLOAD,
+        job: Job[..., Any] | None = None,
     ) -> None:
         self._backend = backend
         self._ref = ref
         self._decoder = decoder
-        self._workflow, self._limit = workflow, limit
+        self._workflow, self._limit, self._job = workflow, limit, job
 
     @property
     def id(self) -> str:
@@ -166,12 +179,75 @@ class Handle(Generic[R]):
         """End the run at once. Its code is not told."""
         await self._backend.terminate(self._ref, check_reason(reason))
 
-    async def retry(self) -> None:
-        """Let a parked run be tried again, by the same code, too: the cause was outside of it, and is mended.
+    async def pause(self, reason: str = "") -> bool:
+        """Hold the run: what is in flight comes to its end and is kept, nothing new begins. It loses nothing: messages
+        wait for it, and its deadline is later by as long as it was paused.
 
-        Raises NotParked when it goes on by itself, RunClosed when it has ended.
+        True also when its worker is still to let go of it. False when it is held already. Raises RunClosed.
         """
-        await self._backend.retry(self._ref)
+        return await self._backend.pause(self._ref, check_reason(reason))
+
+    async def resume(self, reason: str = "") -> bool:
+        """Let a paused run go on; one that was parked before is tried again. False when it is not held."""
+        return await self._backend.resume(self._ref, check_reason(reason))
+
+    async def delete(self, reason: str = "") -> int:
+        """Delete a closed run with all that belongs to it: its chain, and its children. How many runs are gone.
+
+        Raises RunOpen when one of them has not ended; UnknownRun.
+        """
+        return await self._backend.delete(self._ref, check_reason(reason))
+
+    async def retry(self, reason: str = "") -> None:
+        """Let a parked run be tried again, by the same code, too: the cause was outside of it, and is mended. One that
+        has failed, was cancelled, terminated or has timed out goes on from where it failed, as another run under the
+        same id: what was done stays, and calls that are made again have the same keys.
+
+        Raises NotParked when it goes on by itself, RunClosed when it has completed, InvalidFork when it cannot go on.
+        """
+        self._ref = await self._backend.retry(self._ref, check_reason(reason))
+
+    async def reset(
+        self,
+        to: int,
+        *,
+        args: Sequence[Any] | None = None,
+        input: Mapping[int, Sequence[Any]] | None = None,  # noqa: A002 - its own word
+        output: Mapping[int, Any] | None = None,
+        reason: str = "",
+    ) -> None:
+        """Let the run go on from after entry `to` of its journal, as another run under the same id; one that is open is
+        terminated. -1: from the beginning. What was called before and is answered stays answered, and the keys of calls
+        stay the same, unless something is edited: see `fork`. Raises InvalidFork, RunMoved.
+        """
+        edits = edits_of(args, input, output, self._limit)
+        self._ref = await self._backend.reset(self._ref, _entry(to), edits, self._code, check_reason(reason))
+
+    async def fork(
+        self,
+        id: str,
+        *,
+        at: int | None = None,
+        args: Sequence[Any] | None = None,
+        input: Mapping[int, Sequence[Any]] | None = None,  # noqa: A002 - its own word
+        output: Mapping[int, Any] | None = None,
+        reason: str = "",
+    ) -> Handle[R]:
+        """Begin another run under `id` with what this one has done up to entry `at`; this one is left as it is.
+
+        Edits: `input` gives calls that are pending there other arguments, by the number of their command:
+        `{3: ["eur", 10]}`; `output` gives them results, without executing them; `args` are other arguments of the
+        run itself, which begins anew then. Without `at`, it is where the edited calls are pending. From there on, calls
+        have keys of their own. Edits need the workflow's code: in a worker of this client, or given to `get`.
+        Raises InvalidFork when point or edits do not fit, AlreadyStarted.
+        """
+        edits, point = edits_of(args, input, output, self._limit), None if at is None else _entry(at)
+        ref = await self._backend.fork(self._ref, check_id(id), point, edits, self._code, check_reason(reason))
+        return Handle(self._backend, ref, self._decoder, self._workflow, self._limit, self._job)
+
+    @property
+    def _code(self) -> Workflow[..., Any] | Job[..., Any] | None:
+        return self._workflow or self._job
 
     async def describe(self) -> Description:
         return await self._backend.describe(self._ref)
@@ -190,6 +266,12 @@ class Handle(Generic[R]):
 
     def __repr__(self) -> str:
         return f"<run {self.id}>"
+
+
+def _entry(number: object) -> int:
+    if type(number) is not int:
+        raise InvalidFork(f"{number!r} is no entry of a journal: give its number, or -1 for the beginning")
+    return number
 
 
 class Batch(list[Handle[Any]]):

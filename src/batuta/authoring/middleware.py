@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from msgspec import Struct
 
@@ -33,26 +33,42 @@ class Start(Struct, kw_only=True):
     """Kept in the journal, and given to everything that the run calls and starts."""
 
 
-class ActivityCall(Struct, eq=False):
-    """An attempt of an activity, or of a job, that is about to be made."""
+class AttemptFacts(Struct, frozen=True):
+    """What attempt it is."""
 
     name: str
     attempt: int
     id: str
-    """Of the run that called it, as is `run_id`."""
+    """Of the run that called it, as are `run_id` and `seq`."""
     run_id: RunId
+    seq: int
     kind: str
     """activity or job."""
     queue: str
-    headers: Mapping[str, str]
-    """Those of the run; they must not be changed here."""
-    trace: str
-    """The W3C `traceparent` that the run was started with."""
+
+
+class Described(Attempt, Protocol):
+    """An attempt, as the backend gives it to middleware."""
+
+    def facts(self) -> AttemptFacts: ...
+
+
+class ActivityCall(Struct, eq=False):
+    """An attempt of an activity, or of a job, that is about to be made."""
+
+    of: Described
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     """Decoded; others may be put in their place. Not for an activity in a process, which gets what was called."""
-    seq: int
-    of: Attempt
+    trace: str
+    """The W3C `traceparent` that the run was started with."""
+    headers: Mapping[str, str]
+    """Those of the run; they must not be changed here."""
+
+    @property
+    def facts(self) -> AttemptFacts:
+        """Which attempt of what."""
+        return self.of.facts()
 
     def info(self) -> ActivityInfo:
         """What `activity_info()` says in its code."""
@@ -86,6 +102,8 @@ class Middleware:
 
     events: ClassVar[Sequence[type[Event]]] = EVENTS
     """Those that `event` wants to hear of."""
+    missing: ClassVar[str] = ""
+    """`begin` is for runs that came without this header; empty: for all."""
 
     async def start(self, starts: Sequence[Start], proceed: Proceed) -> None:
         """Around a call of the client that starts runs or enqueues jobs: all of them, in one call.
@@ -96,8 +114,9 @@ class Middleware:
         await proceed()
 
     def begin(self, start: Start) -> None:
-        """In the worker, in the first turn of a run: headers that are added are kept in its journal. Never in replay,
-        but a turn that did not become durable is made again."""
+        """In the worker, in the first turn of a run, which may come from a schedule or from a client without
+        middleware: headers that are added are kept in its journal. Not called in replay; but a turn that did not become
+        durable is made again."""
 
     async def run(self, run: RunCall, proceed: Proceed) -> Any:
         """Around the code of a workflow; it returns the result. It is part of that code: called again in each replay,

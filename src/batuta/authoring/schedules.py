@@ -25,7 +25,7 @@ CATCH_UP = 3_600.0
 """Seconds after which a slot that nobody could begin is dropped, unless its schedule says otherwise."""
 MOST_BACKFILLED = 10_000
 _LONGEST = 10 * 365 * 86_400
-_COMMON = ("queue", "priority", "timeout", "retry", "tags", "memo", "key", "expires")
+_COMMON = ("queue", "priority", "timeout", "retry", "tags", "memo", "headers", "key", "expires")
 _OF_WORKFLOWS = (*_COMMON, "execution_timeout", "version")
 _OF_JOBS = (*_COMMON, "total_timeout", "heartbeat")
 _JOB = "job:"
@@ -55,7 +55,7 @@ class Schedule:
     dropped. `jitter`: begin up to so many seconds later, another number for each slot. `start_at` and `end_at` are the
     first and the last time at which there may be a slot.
     Other options are those of `client.start` or `client.enqueue`, for each slot: queue, priority, timeout, retry, tags,
-    memo, key, expires; of a workflow also execution_timeout and version, of a job total_timeout and heartbeat.
+    memo, headers, key, expires; of a workflow also execution_timeout and version, of a job total_timeout and heartbeat.
     Raises InvalidSchedule, and other InvalidInput.
     """
 

@@ -73,14 +73,19 @@ def check_tags(tags: object) -> Mapping[str, str]:
 
 def check_headers(headers: object) -> Mapping[str, str]:
     """Raises InvalidInput."""
-    if not isinstance(headers, Mapping) or not all(isinstance(text, str) for pair in headers.items() for text in pair):
+    if not isinstance(headers, Mapping):
         raise InvalidInput(f"headers={headers!r} must map strings to strings")
-    size = sum(len(name) + len(text) for name, text in headers.items())
-    if size > _MOST_HEADERS or any(not name or len(name) > _LONGEST_HEADER for name in headers):
+    size = longest = 0
+    for name, text in headers.items():
+        if not isinstance(name, str) or not isinstance(text, str) or not name:
+            raise InvalidInput(f"headers={headers!r} must map strings to strings")
+        if "\x00" in name or "\x00" in text:
+            raise InvalidInput(f"header {name!r} holds a NUL character: no store can keep that")
+        size += len(name) + len(text)
+        longest = max(longest, len(name))
+    if size > _MOST_HEADERS or longest > _LONGEST_HEADER:
         raise InvalidInput(
             f"headers of {size:,} characters ({', '.join(sorted(headers)[:5])}) are too much: they go with everything "
             f"that the run calls; {_MOST_HEADERS:,} in all, {_LONGEST_HEADER} for a name"
         )
-    if any("\x00" in text for pair in headers.items() for text in pair):
-        raise InvalidInput("headers hold a NUL character: no store can keep that")
     return headers

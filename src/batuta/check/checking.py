@@ -127,7 +127,7 @@ class Check:
 
     def _check_activity(self, found: Definition, scopes: Sequence[Scope]) -> None:
         self.steps += 1
-        if not isinstance(found.node, ast.AsyncFunctionDef):
+        if not isinstance(found.node, Function):
             return
         code = Code(self.names, found.module)
         code.scopes += scopes

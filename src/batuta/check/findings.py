@@ -47,6 +47,15 @@ RULES = {
         "define it with `def` (it then runs in a thread), or await something that does not block",
         warning=True,
     ),
+    "W502": Rule(
+        "a transactional activity does what its transaction does not hold",
+        "do it in another activity: it happens also when this one is rolled back and executed again",
+        warning=True,
+    ),
+    "W503": Rule(
+        "a transactional activity ends its transaction by itself",
+        "leave that to batuta, which commits it with the result; raise an error to have it rolled back",
+    ),
     "W601": Rule(
         "the shape of a workflow was changed without a gate",
         "put the change behind `if patched(...)`, or give it a new version=; --update accepts it as it is",

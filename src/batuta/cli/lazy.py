@@ -9,7 +9,16 @@ from typing import Any
 
 import click
 
-from batuta.errors import BatutaError, InvalidInput, StoreError, UnknownQueue, UnknownRun, UnknownSchedule
+from batuta.errors import (
+    BatutaError,
+    InvalidInput,
+    NothingMatches,
+    StoreError,
+    UnknownLetter,
+    UnknownQueue,
+    UnknownRun,
+    UnknownSchedule,
+)
 
 OK, FAILED, USAGE, NOT_FOUND, NO_DATABASE = range(5)
 """Exit codes. They are promised: see `batuta --help`."""
@@ -21,7 +30,7 @@ AS_JSON = "batuta.json"
 def exit_code(error: BatutaError) -> int:
     """The exit code that an error ends a command with."""
     match error:
-        case UnknownRun() | UnknownQueue() | UnknownSchedule():
+        case UnknownRun() | UnknownQueue() | UnknownSchedule() | UnknownLetter() | NothingMatches():
             return NOT_FOUND
         case StoreError():
             return NO_DATABASE

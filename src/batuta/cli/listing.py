@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_OPTIONS = (
+FILTERS = (
     click.option(
         "--state", "states", multiple=True, type=click.Choice([str(state) for state in RunState]), help="Repeatable."
     ),
@@ -26,6 +26,11 @@ _OPTIONS = (
     click.option("--tag", "tags", multiple=True, metavar="KEY=VALUE", help="Repeatable."),
     click.option("--created-after", metavar="TIME", help="ISO 8601."),
     click.option("--created-before", metavar="TIME", help="ISO 8601."),
+)
+"""Which runs, but for their kind and name."""
+
+_OPTIONS = (
+    *FILTERS,
     click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True),
     click.option("--cursor", metavar="TEXT", help="Of the page before: gives the next one."),
 )

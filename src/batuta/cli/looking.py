@@ -9,7 +9,7 @@ import click
 
 from batuta.cli.listing import filtered, show_page
 from batuta.cli.place import Place, placed, print_json
-from batuta.errors import RunNotCompleted
+from batuta.errors import PayloadSealed, RunNotCompleted
 from batuta.journal.records import RunKind
 from batuta.journal.states import CLOSED, RunState
 
@@ -59,7 +59,7 @@ async def _show(place: Place, id: str) -> tuple[Description, dict[str, Any]]:
             return run, {}
         try:
             return run, {"result": await handle.result()}
-        except RunNotCompleted as error:
+        except (RunNotCompleted, PayloadSealed) as error:
             return run, {"error": str(error)}
 
 

@@ -11,6 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from batuta.authoring.backend import AttemptView, Description, JournalLine
+from batuta.authoring.deadletters import DeadLetter, DeadLetterGroup
+from batuta.authoring.operating import AuditRow
 from batuta.authoring.queues import QueueInfo
 from batuta.clock import SECOND
 from batuta.journal.entries import Command, EntryKind
@@ -63,6 +65,16 @@ def jobs_table(runs: Iterable[Description]) -> Table:
     return made
 
 
+def audit_table(rows: Iterable[AuditRow]) -> Table:
+    made = table("number", "at (UTC)", "actor", "verb", "target", "before", "after", "detail", "reason")
+    for row in rows:
+        said = (_short(json.encode(each).decode()) if each is not None else "" for each in (row.before, row.after))
+        detail = "" if row.detail is None else _short(json.encode(row.detail).decode())
+        cells = (when(row.at), row.actor, row.verb, row.target, *said, detail, _short(row.reason))
+        made.add_row(str(row.number), *cells)
+    return made
+
+
 def queues_table(queues: Iterable[QueueInfo]) -> Table:
     made = table("queue", "state", "ready", "delayed", "running", "workers", "oldest (UTC)", "limits", "note")
     for queue in queues:
@@ -83,6 +95,47 @@ def queue_table(queue: QueueInfo) -> Table:
         "workers": str(queue.workers),
         "oldest": when(queue.oldest),
         "limits": _limits(queue) or "none",
+    }
+    return _lines(rows)
+
+
+def letters_table(letters: Iterable[DeadLetter]) -> Table:
+    made = table("id", "name", "state", "given up (UTC)", "reason", "error", "message", "tries", "fingerprint")
+    for letter in letters:
+        said = (when(letter.at)[:-4], str(letter.reason), letter.error, _short(letter.message))
+        made.add_row(letter.id, letter.name, str(letter.state), *said, str(letter.attempts), letter.fingerprint)
+    return made
+
+
+def letter_groups_table(groups: Iterable[DeadLetterGroup]) -> Table:
+    made = table("letters", "fingerprint", "name", "error", "the newest says", "first (UTC)", "last (UTC)")
+    for group in groups:
+        letter = group.example
+        times = (when(group.first_at)[:-4], when(group.last_at)[:-4])
+        made.add_row(f"{group.count:,}", group.fingerprint, letter.name, letter.error, _short(letter.message), *times)
+    return made
+
+
+def letter_table(letter: DeadLetter) -> Table:
+    """One line for each field that says something."""
+    rows: dict[str, Any] = {
+        "id": letter.id,
+        "run id": str(letter.run_id),
+        str(letter.kind): letter.name,
+        "state": str(letter.state),
+        "note": letter.note,
+        "queue": letter.queue,
+        "key": letter.key,
+        "given up": when(letter.at),
+        "reason": str(letter.reason),
+        "activity": letter.activity,
+        "attempts": str(letter.attempts or ""),
+        "error": letter.error,
+        "message": letter.message,
+        "fingerprint": letter.fingerprint,
+        "trace": letter.trace,
+        "resolved": when(letter.resolved_at),
+        "reprocessed by": str(letter.successor or ""),
     }
     return _lines(rows)
 
@@ -126,6 +179,7 @@ def run_table(run: Description, ending: dict[str, Any], what: str = "workflow") 
         "due": when(run.wake_at),
         "deadline": when(run.deadline),
         "deaths": str(run.deaths or ""),
+        "made from": _lineage(run),
         "version": run.version,
         "tags": " ".join(f"{key}={value}" for key, value in run.tags.items()),
         "memo": "" if run.memo is None else json.encode(run.memo).decode(),
@@ -134,6 +188,13 @@ def run_table(run: Description, ending: dict[str, Any], what: str = "workflow") 
         "error": ending.get("error", ""),
     }
     return _lines(rows)
+
+
+def _lineage(run: Description) -> str:
+    if run.forked_from is None:
+        return ""
+    point = "from its start" if run.forked_at == -1 else f"after its entry {run.forked_at}"
+    return f"run {run.forked_from}, {point}"
 
 
 def attempts_table(attempts: Iterable[AttemptView], *, is_open: bool) -> Table:

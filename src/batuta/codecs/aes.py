@@ -28,6 +28,7 @@ class Encryption(PayloadCodec):
     """
 
     name = "aes"
+    always = True
 
     def __init__(self, keys: Keys | str) -> None:
         if not isinstance(keys, Keys | str):
@@ -74,7 +75,7 @@ class Encryption(PayloadCodec):
         return f"Encryption({self.keys!r})"
 
 
-def _library() -> tuple[Callable[[Key, str], AESGCM], type[Exception]]:
+def _library() -> tuple[Callable[[Key, bytes], AESGCM], type[Exception]]:
     """What makes ciphers, and what they raise when a payload is not what was encrypted."""
     try:
         from cryptography.exceptions import InvalidTag

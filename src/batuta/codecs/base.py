@@ -9,7 +9,7 @@ from typing import NamedTuple
 class Bound(NamedTuple):
     """What a payload belongs to. It cannot be read as anything else's, where the codec sees to that."""
 
-    scope: str
+    scope: bytes
     """The namespace, and the run or schedule."""
     place: bytes
     """The scope, and which payload of it: its kind, number and name, and the codecs that came before."""
@@ -28,8 +28,10 @@ class PayloadCodec(ABC):
     label: str = ""
     """Stands behind the name of what is written now, such as the id of a key: letters, digits, `.`, `_` and `-`."""
 
-    plain: bool = True
-    """Whether payloads that did not go through this codec may be read."""
+    always: bool = False
+    """Whether every payload goes through it, so that one which did not is refused, unless `plain`."""
+
+    plain: bool = False
 
     @property
     def mark(self) -> str:

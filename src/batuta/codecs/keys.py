@@ -17,7 +17,7 @@ from batuta.errors import InvalidInput
 PLAIN = "plain"
 """The word among keys that lets payloads be read that are not encrypted."""
 _BYTES = 32
-_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
+_ID = re.compile(r"[A-Za-z0-9_-]{1,20}")
 
 
 class Key:
@@ -27,7 +27,7 @@ class Key:
 
     def __init__(self, id: str, secret: bytes) -> None:
         if not _ID.fullmatch(id) or id == PLAIN:
-            raise InvalidInput("the id of a key must be 1 to 40 letters, digits, - or _, and not the word 'plain'")
+            raise InvalidInput("the id of a key must be 1 to 20 letters, digits, - or _, and not the word 'plain'")
         if len(secret) != _BYTES:
             raise InvalidInput(f"key {id!r} must be {_BYTES} bytes: `batuta keys new` makes one")
         self.id, self._secret = id, secret
@@ -38,9 +38,9 @@ class Key:
     def label(self) -> str:
         return f"{self.id}.{self.check}"
 
-    def derive(self, scope: str) -> bytes:
+    def derive(self, scope: bytes) -> bytes:
         """The key for one run or schedule: so that no key is ever used for too many payloads."""
-        return hmac.new(self._secret, b"batuta payload key 1\0" + scope.encode(), hashlib.sha256).digest()
+        return hmac.new(self._secret, b"batuta payload key 1\0" + scope, hashlib.sha256).digest()
 
     def __repr__(self) -> str:
         return f"<key {self.id}>"

@@ -70,7 +70,7 @@ class Alerts:
         """Let the calls that are left come to an end, within bounds."""
         if self._calling is None:
             return
-        with suppress(asyncio.TimeoutError, asyncio.CancelledError):
+        with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._calling, _LAST_CALLS)
         if self._waiting:
             log.error("on_dead_letter was not told of %d dead letters: the worker has stopped", len(self._waiting))

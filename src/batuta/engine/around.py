@@ -13,11 +13,11 @@ from msgspec import Raw
 from batuta.authoring.attempt import current_activity
 from batuta.authoring.context import current_runtime
 from batuta.authoring.definitions import Activity, Place, Workflow
-from batuta.authoring.middleware import ActivityCall, Middleware, Proceed, RunCall, Start, check_middleware
+from batuta.authoring.middleware import TRACE, ActivityCall, Middleware, Proceed, RunCall, Start, check_middleware
 from batuta.authoring.starting import check_headers
 from batuta.engine.headers import headers_of, put_headers
 from batuta.engine.jobs import JobWorkflow
-from batuta.engine.routes import RoutedCall, caller_of
+from batuta.engine.routes import RoutedCall
 from batuta.journal.entries import StartInfo
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ log = logging.getLogger("batuta.engine")
 
 T = TypeVar("T")
 Handler = Callable[[T, Proceed], Awaitable[Any]]
+Body = Callable[[tuple[Any, ...], dict[str, Any]], Awaitable[Any]]
+Within = Callable[["Call", tuple[Any, ...], dict[str, Any], Body], Awaitable[Any]]
+"""Calls the body of an attempt with middleware around it."""
 
 
 class Around:
@@ -37,30 +40,34 @@ class Around:
     def __init__(self, middleware: Sequence[Middleware]) -> None:
         found = check_middleware(middleware)
         self.start: list[Handler[Sequence[Start]]] = [one.start for one in found if _overrides(one, "start")]
-        self.begin = [one.begin for one in found if _overrides(one, "begin")]
+        self.begin = [one for one in found if _overrides(one, "begin")]
+        self._begin_untraced = all(one.missing == TRACE for one in self.begin)
         self.run: list[Handler[RunCall]] = [one.run for one in found if _overrides(one, "run")]
         self.activity: list[Handler[ActivityCall]] = [one.activity for one in found if _overrides(one, "activity")]
         self.ears = [one for one in found if _overrides(one, "event")]
 
     def begins(self, run: LiveRun, start: StartInfo) -> None:
-        """A run's first turn is about to be made: its first entry keeps what is added here."""
-        id, queue, _ = run.facts
-        told = Start(
-            name=run.workflow.name, kind=kind_of(run.workflow), id=id, queue=queue, tags={}, headers=headers_of(start)
-        )
+        """The first turn of a run is about to be made: its first entry keeps what is added here."""
+        if start.trace and self._begin_untraced:
+            return
+        id, queue = run.named
+        before = headers_of(start)
+        headers = before.copy()
+        told = Start(name=run.workflow.name, kind=kind_of(run.workflow), id=id, queue=queue, tags={}, headers=headers)
         try:
-            for begin in self.begin:
-                begin(told)
-            put_headers(start, check_headers(told.headers))
+            for one in self.begin:
+                if one.missing not in headers:
+                    one.begin(told)
+            if headers != before:
+                put_headers(start, check_headers(headers))
         except Exception:
             log.exception("middleware failed at the beginning of run %s, which begins without it", id)
 
     def put_around(self, executor: Executor, activities: Mapping[str, Activity[..., Any]]) -> None:
         """All activities are then called on the loop, at first."""
         if self.activity:
-            executor.surround(
-                {name: _around_activity(one, self.activity, executor) for name, one in activities.items()}
-            )
+            twins = {name: _around_activity(one, self.activity, executor) for name, one in activities.items()}
+            executor.surround(twins, functools.partial(_within, self.activity))
 
 
 def around_of(middleware: Sequence[Middleware]) -> Around | None:
@@ -121,17 +128,18 @@ def _around_run(workflow: Workflow[..., Any], handlers: Sequence[Handler[RunCall
 def _around_activity(
     activity: Activity[..., Any], handlers: Sequence[Handler[ActivityCall]], executor: Executor
 ) -> Activity[..., Any]:
-    body = {Place.LOOP: _on_loop, Place.THREAD: _in_thread, Place.PROCESS: _in_process}[activity.place]
+    if activity.place is Place.STORE:
+        return activity  # whoever has its transaction calls `within`
+    kind = {Place.LOOP: _OnLoop, Place.THREAD: _InThread, Place.PROCESS: _InProcess}[activity.place]
     fn, only = activity.fn, handlers[0] if len(handlers) == 1 else None
 
+    # No coroutine of its own, nor has that of the loop one: each would cost every attempt.
     @functools.wraps(fn)
-    async def around(*args: Any, **kwargs: Any) -> Any:
+    def around(*args: Any, **kwargs: Any) -> Awaitable[Any]:
         attempt = cast("Call", current_activity.get())
-        call = _described(attempt, args, kwargs)
-        innermost = functools.partial(body, executor, fn, attempt, call)
-        if only is not None:
-            return await only(call, innermost)
-        return await chained(handlers, call, innermost)
+        start = attempt.run.started_with
+        call = kind(attempt, args, kwargs, start.trace, start.headers, fn, executor)
+        return only(call, call.body) if only is not None else chained(handlers, call, call.body)
 
     codec, twin = activity.codec, activity.with_options()
     twin.fn = around
@@ -139,35 +147,47 @@ def _around_activity(
     return twin
 
 
-def _described(attempt: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> ActivityCall:
-    run, name = attempt.run, attempt.pending.name
-    id, queue, start = run.facts
-    assert start is not None  # noqa: S101 - it has begun: it calls something
-    run_id, seq, kind = run.run_id, attempt.seq, "activity"
-    if run.is_call:
-        caller = caller_of(start)
-        if caller is not None:
-            id, run_id, seq = caller.id, caller.run_id, caller.seq
-        else:
-            kind = "job"
-    return ActivityCall(
-        name, attempt.attempt, id, run_id, kind, queue, start.headers, start.trace, args, kwargs, seq, attempt
-    )
+class _Place(ActivityCall, eq=False):
+    """The call, and the way to its code."""
+
+    fn: Callable[..., Any]
+    executor: Executor
+
+    def body(self) -> Awaitable[Any]:
+        raise NotImplementedError
 
 
-async def _on_loop(executor: Executor, fn: Callable[..., Any], _attempt: Call, call: ActivityCall) -> Any:
-    if not executor.may_act():  # asked where the effect begins: the middleware may have waited for long
-        await executor.permission()
-    return await fn(*call.args, **call.kwargs)
+class _OnLoop(_Place, eq=False):
+    def body(self) -> Awaitable[Any]:
+        if self.executor.may_act():  # asked where the effect begins: the middleware may have waited for long
+            found: Awaitable[Any] = self.fn(*self.args, **self.kwargs)
+            return found
+        return self._when_permitted()
+
+    async def _when_permitted(self) -> Any:
+        await self.executor.permission()
+        return await self.fn(*self.args, **self.kwargs)
 
 
-async def _in_thread(executor: Executor, fn: Callable[..., Any], attempt: Call, call: ActivityCall) -> Any:
-    return await executor.in_thread(attempt, fn, call.args, call.kwargs, contextvars.copy_context())
+class _InThread(_Place, eq=False):
+    def body(self) -> Awaitable[Any]:
+        context = contextvars.copy_context()
+        return self.executor.in_thread(cast("Call", self.of), self.fn, self.args, self.kwargs, context)
 
 
-async def _in_process(executor: Executor, _fn: Callable[..., Any], attempt: Call, _call: ActivityCall) -> Any:
-    data = await executor.in_process(attempt)
-    return attempt.activity.codec.decode_result(Raw(data))
+class _InProcess(_Place, eq=False):
+    async def body(self) -> Any:
+        call = cast("Call", self.of)
+        return call.activity.codec.decode_result(Raw(await self.executor.in_process(call)))
+
+
+def _within(
+    handlers: Sequence[Handler[ActivityCall]], attempt: Call, args: tuple[Any, ...], kwargs: dict[str, Any], body: Body
+) -> Awaitable[Any]:
+    """Around an attempt that `body` makes."""
+    start = attempt.run.started_with
+    call = ActivityCall(attempt, args, kwargs, start.trace, start.headers)
+    return chained(handlers, call, lambda: body(call.args, call.kwargs))
 
 
 # -- starts
@@ -175,7 +195,8 @@ async def _in_process(executor: Executor, _fn: Callable[..., Any], attempt: Call
 
 def as_start(request: Any) -> Start:
     """What middleware sees of a request. It changes the request's own headers and tags."""
-    request.headers, request.tags = dict(request.headers), dict(request.tags)
+    if request.headers or request.tags:
+        request.headers, request.tags = dict(request.headers), dict(request.tags)
     is_job = hasattr(request, "job")
     return Start(
         name=request.job if is_job else request.workflow,

@@ -14,6 +14,7 @@ from batuta.authoring.attempt import ActivityInfo
 from batuta.authoring.checkpoints import BatchInfo
 from batuta.authoring.definitions import Activity, Place
 from batuta.authoring.failures import to_failure
+from batuta.authoring.middleware import AttemptFacts
 from batuta.authoring.tokens import AttemptRef
 from batuta.engine.machine import PendingActivity
 from batuta.engine.routes import Caller, caller_of
@@ -75,6 +76,8 @@ class Call(Struct, eq=False):
     """When the next attempt is due, while the call waits for it. Outside: when this one is over its time."""
     queued: bool = False
     """It waits for a place, and nothing of it has begun."""
+    shelved: bool = False
+    """There was a place for it while its run was held."""
     over: bool = False
     """Its answer is given, or nobody wants it."""
     noted: bool = False
@@ -117,6 +120,13 @@ class Call(Struct, eq=False):
             trace=run.machine.start.trace,
             headers=run.machine.start.headers,
         )
+
+    def facts(self) -> AttemptFacts:
+        id, queue = self.run.named
+        caller = caller_of(self.run.started_with) if self.run.is_call else None
+        kind = "job" if self.run.is_call and caller is None else "activity"
+        by = caller or Caller(id, self.run.run_id, self.seq)
+        return AttemptFacts(self.pending.name, self.attempt, by.id, by.run_id, by.seq, kind, queue)
 
     def heartbeat(self, details: Any) -> None:
         self.run.executor.beats.take(self, details)

@@ -60,7 +60,7 @@ def add_retry(run: LiveRun, effects: Effects, entry: Entry, command: Command) ->
 
 def _successor(machine: Machine, seq: int, at: int, arguments: bytes, version: str, attempt: int = 1) -> Successor:
     before = machine.start
-    run_id = derived_run_id(at, before.key_base, seq)
+    run_id = derived_run_id(at, machine.mark(seq), seq)
     carried = machine.mailbox.unreceived() if machine.mailbox is not None else []
     if len(carried) > _MANY:
         _warn(machine, carried)

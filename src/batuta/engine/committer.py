@@ -22,7 +22,7 @@ from batuta.settings import Settings
 
 if TYPE_CHECKING:
     from batuta.engine.live import Effect, LiveRun
-    from batuta.engine.reporter import Commit, Reporter
+    from batuta.engine.reporter import Reporter
 
 log = logging.getLogger("batuta.engine")
 
@@ -64,7 +64,6 @@ class Committer:
         self._stopped = False
         self._sent: list[Item] = []
         """The batch that is on its way, or was last."""
-        self._commit: Commit = store.commit
         self._reporter: Reporter | None = None
 
     def open(self, context: contextvars.Context) -> None:
@@ -74,7 +73,7 @@ class Committer:
     def report_to(self, reporter: Reporter) -> None:
         """Somebody may listen to what becomes durable."""
         if reporter.listens:
-            self._reporter, self._commit = reporter, reporter.timed(self._store.commit)
+            self._reporter = reporter
 
     def submit(self, run: LiveRun) -> None:
         """The run has a change that was not there before."""
@@ -207,7 +206,8 @@ class Committer:
         wait, waited, unknown = _FIRST_WAIT, 0.0, False
         while True:
             try:
-                return await self._commit(self._worker_id, [change for _, change, _ in batch])
+                commit = self._store.commit if self._reporter is None else self._reporter.timed(self._store.commit)
+                return await commit(self._worker_id, [change for _, change, _ in batch])
             except OutcomeUnknown as error:
                 unknown = True
                 log.warning("a batch of %d may or may not be durable, writing it again: %s", len(batch), error)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from msgspec import json
+from msgspec.structs import replace
 
 from batuta.authoring.tokens import AttemptRef
+from batuta.engine.following import last_of_chain
 from batuta.engine.outside import BEAT
-from batuta.errors import InvalidToken, LostAttempt, RunClosed, TokenUsed
+from batuta.errors import InvalidToken, LostAttempt, RunClosed, TokenUsed, UnknownRun
 from batuta.ids import RunId, new_message_id
 from batuta.journal.entries import Body, CommandKind, Entry, EntryKind, decode_body
-from batuta.journal.records import Message, MessageKind
+from batuta.journal.records import Message, MessageKind, Run
 from batuta.journal.states import CLOSED
 from batuta.journal.store import Store
 
@@ -29,14 +33,14 @@ class Completing:
 
     async def answer(self, ref: AttemptRef, body: Body) -> None:
         """Send a value or an error."""
-        await self._check(ref)
+        ref = await self._check(ref)
         if not await self.send(ref, body, _message_id(ref)):
             raise TokenUsed(f"attempt {ref.attempt} of command {ref.seq} of run {ref.run_id} has its answer already")
         self._looked.pop((ref.run_id, ref.seq), None)
 
     async def beat(self, ref: AttemptRef, body: Body) -> None:
         """Send a heartbeat."""
-        await self._check(ref)
+        ref = await self._check(ref)
         body.reason = BEAT
         await self.send(ref, body, f"beat:{new_message_id()}")
 
@@ -48,13 +52,15 @@ class Completing:
         )
         return await self._store.send(ref.run_id, message)
 
-    async def _check(self, ref: AttemptRef) -> None:
+    async def _check(self, ref: AttemptRef) -> AttemptRef:
+        """The attempt, in the run that waits for it now."""
         store = self._store
         if ref.namespace != store.namespace:
             raise InvalidToken(f"the token is of namespace {ref.namespace!r}, and this is {store.namespace!r}")
-        run = await store.get_run(ref.run_id)
+        run = await self._holder(ref)
         if run.state in CLOSED:
             raise RunClosed(run.id, str(run.state))
+        ref = replace(ref, run_id=run.run_id)
         rows = [row for row in await store.attempts(ref.run_id, ref.seq) if row.number >= ref.attempt]
         lost = LostAttempt(f"attempt {ref.attempt} of command {ref.seq} of run {run.id!r} is over: it takes no answer")
         if any(row.number > ref.attempt or row.ended_at is not None for row in rows):
@@ -68,6 +74,27 @@ class Completing:
         self._looked[call] = after
         if len(self._looked) > _REMEMBERED:
             del self._looked[next(iter(self._looked))]
+        return ref
+
+    async def _holder(self, ref: AttemptRef) -> Run:
+        """The run itself or, if it was tried again or reset after the call, the one that goes on with the call."""
+        run = await self._store.get_run(ref.run_id)
+        while run.state in CLOSED:
+            last = await last_of_chain(self._store, run.run_id)
+            if last.forked_from is None or last.forked_at < ref.entry or last.run_id == run.run_id:
+                return run
+            if not await self._comes_from(last, ref.run_id):
+                return run
+            run = last
+        return run
+
+    async def _comes_from(self, run: Run, source: RunId) -> bool:
+        with suppress(UnknownRun):  # one that was deleted
+            while run.forked_from is not None:
+                if run.forked_from == source:
+                    return True
+                run = await self._store.get_run(run.forked_from)
+        return False
 
 
 def _check_open(ref: AttemptRef, entry: Entry, lost: LostAttempt) -> None:

@@ -38,6 +38,7 @@ from batuta.serde import encode
 from batuta.settings import Settings
 
 if TYPE_CHECKING:
+    from batuta.engine.around import Within
     from batuta.engine.jobs import CallRun
     from batuta.engine.live import LiveRun
     from batuta.engine.transactions import Transactions
@@ -73,7 +74,8 @@ class Executor:
         self.outside = Outside(self)
         self._deadlines = Deadlines(clock, self._in_flight, self.beats, self._overdue)
         self.may_act, self.permission = may_act, permission
-        self._surrounded = False
+        self.within: Within | None = None
+        """Middleware, for what does not go through the runner."""
         self._runner = Runner(may_act, permission, self._end_well, self._end)
         self.transactions: Transactions
 
@@ -209,8 +211,18 @@ class Executor:
             self._limit_waiting(call)
 
     def _admitted(self, call: Call) -> None:
+        if call.run.pausing is not None:
+            call.shelved = True
+            self._loop.call_soon(self._places.leave, call, context=self._context)
+            return
         # Not here and now: this may be inside another activity's task, and in its context.
         self._loop.call_soon(self._launch, call, context=self._context)
+
+    def unshelve(self, run: LiveRun) -> None:
+        """The run goes on: calls that have had their turn meanwhile wait for a place once more."""
+        for call in [call for call in run.calls.values() if call.shelved]:
+            call.shelved = False
+            self._admit(call)
 
     def _limit_waiting(self, call: Call) -> None:
         """A call that finds no place in time fails then, not when a place becomes free."""
@@ -264,7 +276,7 @@ class Executor:
             self._end(call, error)
             return
         place = activity.place
-        if place is Place.LOOP or self._surrounded:
+        if place is Place.LOOP or (self.within is not None and place is not Place.STORE):
             self._runner.begin(call, args, kwargs)
         elif place is Place.THREAD:
             call.task = self._loop.run_in_executor(self.thread_pool(), in_thread, call, self.may_act, args, kwargs)
@@ -296,9 +308,9 @@ class Executor:
 
     # -- middleware
 
-    def surround(self, activities: Mapping[str, Activity[..., Any]]) -> None:
+    def surround(self, activities: Mapping[str, Activity[..., Any]], within: Within) -> None:
         """The same activities, with middleware around them, that call `in_thread` and `in_process` themselves."""
-        self._activities, self._surrounded = activities, True
+        self._activities, self.within = activities, within
 
     def in_thread(
         self,
@@ -436,7 +448,7 @@ class Executor:
 
     def _again(self, call: Call) -> None:
         """A retry is due."""
-        if call.over or call.next_at is None or call.run.leaving:
+        if call.over or call.next_at is None or call.run.leaving or call.run.pausing is not None:
             return
         now = self.clock.now()
         if now < call.next_at:

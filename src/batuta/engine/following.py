@@ -6,16 +6,23 @@ from batuta.errors import UnknownRun
 from batuta.ids import RunId, derived_run_id
 from batuta.journal.entries import decode_body
 from batuta.journal.records import Run
-from batuta.journal.states import RunState
+from batuta.journal.states import CLOSED, RunState
 from batuta.journal.store import Store
+
+_LEFT = CLOSED - {RunState.COMPLETED}
+"""Ends after which another run of the chain may go on: by itself, or because an operator had it tried again."""
 
 
 async def last_of_chain(store: Store, run_id: RunId) -> Run:
-    """The run itself or, if it continued, the last run of its chain so far."""
+    """The run itself or, if another one goes on in its place, the last run of its chain so far."""
     run = await store.get_run(run_id)
-    while run.state is RunState.CONTINUED:
+    while run.state in _LEFT:
         current = await store.get(run.id)
+        if current.run_id == run.run_id:
+            return run
         if current.chain_id != run.chain_id:  # the id has gone on to another chain: step by step
+            if run.state is not RunState.CONTINUED:
+                return run
             current = await store.get_run(await _successor_id(store, run))
         run = current
     return run
@@ -28,4 +35,5 @@ async def _successor_id(store: Store, run: Run) -> RunId:
     start = decode_body(first[0]).start if first else None
     if last is None or not start:
         raise UnknownRun(run.run_id)
-    return derived_run_id(last.at, start.key_base, decode_body(last).commands[-1].seq)
+    mark = str(run.run_id) if run.forked_at >= 0 else start.mark or start.key_base
+    return derived_run_id(last.at, mark, decode_body(last).commands[-1].seq)

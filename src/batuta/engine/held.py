@@ -7,6 +7,7 @@ one: all entries before it are durable, and no other input of the run is deliver
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -20,6 +21,8 @@ from batuta.journal.records import Change, Refusal
 
 if TYPE_CHECKING:
     from batuta.engine.live import Effect, LiveRun
+
+log = logging.getLogger("batuta.engine")
 
 _DONE = EntryKind.ACTIVITY_DONE
 _STOP = (_DONE, Body())
@@ -71,7 +74,7 @@ class Holding:
         del self.waiting[held.body.seq]
         run.backlog[0] = _STOP
         if held.data is not None:
-            held.turn = take_turn(run, held, held.data)
+            take_turn(run, held, held.data)
         if not held.reached.done():
             held.reached.set_result(None)
 
@@ -85,11 +88,22 @@ def hold(run: LiveRun, held: Held) -> None:
     run.go_on_soon()
 
 
-def take_turn(run: LiveRun, held: Held, data: bytes) -> Turn | None:
-    """Run the turn of an answer whose place it is. None: it has failed, and what is to be written is the committer's.
+def take_turn(run: LiveRun, held: Held, data: bytes) -> None:
+    """Run the turn of an answer whose place it is. From a callback, as any turn.
 
-    From a callback, as any turn.
+    `held.turn` stays None when it has failed: what is to be written then is the committer's.
     """
+    try:
+        _take_turn(run, held, data)
+    except BaseException:
+        log.exception("run %s is dropped and will be read again", run.identity.id)
+        held.call.over = True
+        held.reached.cancel()
+        run.drop()
+        raise
+
+
+def _take_turn(run: LiveRun, held: Held, data: bytes) -> None:
     call, body = held.call, held.body
     body.value, body.attempts, body.started_at = Raw(data), call.attempt, call.started_at
     run.calls.pop(call.seq, None)
@@ -98,10 +112,9 @@ def take_turn(run: LiveRun, held: Held, data: bytes) -> Turn | None:
     with turns():
         run.answer(body)
     run.backlog.appendleft(_STOP)
-    if run.change is not change or not change.entries or change.entries[-1].kind is not _DONE:
-        return None
-    effects, run.effects, run.change = run.effects, [], None
-    return change, effects
+    if run.change is change and change.entries and change.entries[-1].kind is _DONE:
+        held.turn = change, run.effects
+        run.effects, run.change = [], None
 
 
 def _lift(run: LiveRun) -> None:
@@ -142,7 +155,7 @@ def settle(run: LiveRun, turn: Turn, refusals: Sequence[Refusal]) -> None:
 
 def take_back(run: LiveRun, held: Held, turn: Turn, then: Callable[[], None]) -> None:
     """Nothing of its transaction is durable: the turn never was. `then` is called when the run is where it was."""
-    call = held.call
+    call, held.turn = held.call, None
     if run.change is not None and (run.change.entries or run.change.move is not None):
         run.drop()  # it has ended on top of what never was
         return

@@ -24,13 +24,16 @@ from batuta.authoring.jobs import Job, job_code
 from batuta.authoring.options import ActivityOptions
 from batuta.clock import SECOND
 from batuta.engine.calls import SHORT_WAIT, Call, fatal
+from batuta.engine.identity import RunIdentity
 from batuta.engine.live import PYTHON, Effect, LiveRun
-from batuta.engine.machine import Machine, PendingActivity, RunIdentity
+from batuta.engine.machine import Machine, PendingActivity
+from batuta.engine.past import first_run_id
 from batuta.engine.replay import Replay
 from batuta.engine.routes import RoutedCall
 from batuta.engine.waiting import next_wake, only_waits
 from batuta.errors import InvalidInput, WorkerError
 from batuta.failpoints import failpoint
+from batuta.ids import RunId
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, encode_entry
 from batuta.journal.failures import Failure
 from batuta.journal.records import (
@@ -176,7 +179,7 @@ class CallRun(LiveRun):
 
     def call_waits(self) -> None:
         """Sooner than a workflow: there is nothing in memory that is worth keeping, and others may have its place."""
-        if not (self._host.draining or self.leaving or self.reading) and self.ready and only_waits(self):
+        if not (self.draining or self.leaving or self.reading) and self.ready and only_waits(self):
             when = next_wake(self)
             if when is None or when > self._host.clock.now() + int(SHORT_WAIT * SECOND):
                 self.leave(when)
@@ -198,7 +201,7 @@ class CallRun(LiveRun):
             raise WorkerError(
                 "batch_info() was called in a job that no batch has called: give it to enqueue_many as on_done="
             )
-        return asyncio.run_coroutine_threadsafe(_look_at_batch(self._host.store, self.identity), loop)
+        return asyncio.run_coroutine_threadsafe(_look_at_batch(self._host.store, first_run_id(self.machine)), loop)
 
 
 def may_begin_early(workflow: JobWorkflow, tape: Tape) -> bool:
@@ -260,9 +263,12 @@ class EarlyRun(CallRun):
         self.seen.add(self._message.message_id)
 
     @property
-    def facts(self) -> tuple[str, str, StartInfo | None]:
-        start = self._start
-        return self.row.id, self.row.queue, None if start is None else cast(StartInfo, start.start)
+    def named(self) -> tuple[str, str]:
+        return self.row.id, self.row.queue
+
+    @property
+    def started_with(self) -> StartInfo:
+        return cast(StartInfo, cast(Body, self._start).start)
 
     # -- beginning
 
@@ -412,9 +418,10 @@ _LEAN = (
 """What of a live run an EarlyRun has from the beginning."""
 
 
-async def _look_at_batch(store: Store, after: RunIdentity) -> BatchInfo:
+async def _look_at_batch(store: Store, after: RunId) -> BatchInfo:
+    """`after` is the first run of the job that was called: it may have been tried again."""
     counts = {
-        state: await store.count_runs(RunFilter(parent=after.run_id, states=(state,)))
+        state: await store.count_runs(RunFilter(parent=after, states=(state,)))
         for state in (
             RunState.COMPLETED,
             RunState.FAILED,
@@ -426,7 +433,7 @@ async def _look_at_batch(store: Store, after: RunIdentity) -> BatchInfo:
     bad = tuple(state for state, count in counts.items() if count and state is not RunState.COMPLETED)
     listed: list[str] = []
     if bad:
-        page = await store.list_runs(RunFilter(parent=after.run_id, states=bad), None, _LISTED)
+        page = await store.list_runs(RunFilter(parent=after, states=bad), None, _LISTED)
         listed = [run.id for run in page.runs]
     return BatchInfo(
         total=sum(counts.values()),

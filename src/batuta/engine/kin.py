@@ -18,7 +18,7 @@ from batuta.authoring.failures import to_exception, to_failure
 from batuta.authoring.starting import LARGEST_MEMO, name_version_input
 from batuta.clock import SECOND
 from batuta.engine.loop import RunFuture
-from batuta.engine.routes import Route, routed_run
+from batuta.engine.routes import Route, default_id, recorded_to, routed_run
 from batuta.engine.rows import expiry
 from batuta.errors import AlreadyStarted, BatutaError, InvalidInput, Nondeterministic, RunClosed, UnknownRun
 from batuta.ids import RunId, derived_run_id, seed_of
@@ -30,7 +30,6 @@ from batuta.serde import Codec, Decoder, decode, encode
 if TYPE_CHECKING:
     from batuta.engine.machine import Machine
 
-_LONGEST_ID = 500
 _ANOTHER_ID = "give the child another id, or none, wait until that run is closed, or send() to it"
 
 
@@ -123,7 +122,7 @@ class Kin:
         machine.check_alive()
         name, version, data = name_version_input(workflow, args, options.version, machine.limit)
         seq = machine.next_seq()
-        id = options.id or _default_id(machine, seq)
+        id = options.id or recorded_to(machine, CommandKind.CHILD) or default_id(machine, seq)
         machine.commands.append(Command(seq, CommandKind.CHILD, name, Raw(data), to=id))
         machine.beyond = self.had_children = True
         pending = PendingChild(seq, id, name, version, data, options)
@@ -257,7 +256,7 @@ class Kin:
     def child_run(self, pending: PendingChild) -> NewRun:
         """The child, as the store is to insert it. The same every time it is asked for."""
         machine, options = self._machine, pending.options
-        run_id = derived_run_id(pending.issued_at, machine.start.key_base, pending.seq)
+        run_id = derived_run_id(pending.issued_at, machine.mark(pending.seq), pending.seq)
         new = NewRun(
             run_id=run_id,
             id=pending.id,
@@ -296,7 +295,7 @@ class Kin:
         )
 
     def _message(self, command: Command, kind: MessageKind, name: str, body: str) -> Send:
-        message_id = f"{self._machine.start.key_base}:{command.seq}"
+        message_id = f"{self._machine.mark(command.seq)}:{command.seq}"
         message = Message(message_id=message_id, kind=kind, name=name, body=body)
         return Send(seq=command.seq, id=command.to, message=message)
 
@@ -350,12 +349,6 @@ def refusal_failure(refusal: Refusal, namespace: str) -> Failure:
         case _:
             error = RunClosed(refusal.id, refusal.state or "closed")
     return to_failure(error)
-
-
-def _default_id(machine: Machine, seq: int) -> str:
-    """Readable, and unlike that of any other child: also of a run that comes later under the parent's id."""
-    id = f"{machine.identity.id}/{seq}-{machine.start.key_base[-6:]}"
-    return id if len(id) <= _LONGEST_ID else f"{machine.start.key_base}/{seq}"
 
 
 def _fail(future: RunFuture, failure: Failure) -> None:

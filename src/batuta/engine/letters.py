@@ -11,11 +11,14 @@ from msgspec import UNSET, Struct
 from batuta.authoring.deadletters import DeadLetter, as_dead_letter
 from batuta.authoring.failures import to_exception
 from batuta.authoring.names import readable
+from batuta.errors import UnknownLetter
+from batuta.ids import RunId
 from batuta.journal import letters as rows
 from batuta.journal.entries import Body, Command
 from batuta.journal.failures import Failure
 from batuta.journal.letters import LetterReason, LetterState, NewLetter
 from batuta.journal.records import Change, Effects, RunKind
+from batuta.journal.store import Store
 
 if TYPE_CHECKING:
     from batuta.authoring.options import ActivityOptions
@@ -106,6 +109,14 @@ def letter_of(run: LiveRun, change: Change, new: NewLetter) -> DeadLetter:
     )
 
 
+async def is_open_letter(store: Store, run_id: RunId) -> bool:
+    """Whether somebody is to look at the run: what makes it go on resolves its dead letter, too."""
+    try:
+        return (await store.letter(run_id)).state is LetterState.OPEN
+    except UnknownLetter:
+        return False
+
+
 def _of_call(call: FailedCall) -> NewLetter:
     return NewLetter(
         reason=call.reason,
@@ -143,7 +154,7 @@ def _trace_id(traceparent: str) -> str:
 
 _QUOTED = re.compile(r"(?<!\w)(?:'[^']*'|\"[^\"]*\"|`[^`]*`)")
 _ADDRESS = re.compile(r"(?<!\w)(?:[a-z][a-z0-9+.-]*:/)?/[^\s,;)]+", re.IGNORECASE)
-_ID = re.compile(r"\b(?=[\w-]*\d)[\w-]+\b")
+_ID = re.compile(r"[-+]?\b(?=[\w-]*\d)[\w-]+\b")
 _FOLDER = re.compile(r"[/\\]")
 _SPACE = re.compile(r"\s+")
 _FRAME = re.compile(r'^\s*File "([^"]+)", line \d+, in (.+)$', re.MULTILINE)

@@ -16,27 +16,31 @@ from batuta.authoring.definitions import Workflow
 from batuta.authoring.failures import to_failure
 from batuta.authoring.names import readable
 from batuta.clock import SECOND
-from batuta.engine.calls import DROPPED, ENDED, Call
+from batuta.engine.calls import Call
 from batuta.engine.chains import closing_move, ended_move
 from batuta.engine.completion import Completion
+from batuta.engine.departing import depart, drop
 from batuta.engine.effects import add_effects
-from batuta.engine.held import Holding, reopen
+from batuta.engine.held import Holding
 from batuta.engine.host import Host
+from batuta.engine.identity import RunIdentity
 from batuta.engine.letters import add_letter, letter_of
 from batuta.engine.logs import emit
-from batuta.engine.machine import Machine, RunIdentity
+from batuta.engine.machine import Machine
 from batuta.engine.outside import answered_early
-from batuta.engine.reading import Redo, accepts, as_input, redo, tell_answers, to_begin_with
-from batuta.engine.relations import parent_message, send_again, store_answers
+from batuta.engine.reading import accepts, as_input, tell_answers, to_begin_with
+from batuta.engine.redoing import Redo, do_again
+from batuta.engine.relations import send_again, store_answers
 from batuta.engine.replay import Replay
 from batuta.engine.routes import due_checks
-from batuta.engine.waiting import is_at_work, is_owed, next_wake, only_waits, pick_up, stays_until
+from batuta.engine.waiting import is_at_work, is_owed, leave_if_all_wait, next_wake, only_waits, stays_until
 from batuta.errors import InvalidInput, OutcomeUnknown, WorkflowBroken
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, encode_entry
 from batuta.journal.records import Attempt, Change, Message, MessageKind, Move, NewRun, Refusal
-from batuta.journal.states import CLOSED, RunState
+from batuta.journal.states import RunState
+from batuta.telemetry import RunFacts
 
 if TYPE_CHECKING:
     from batuta.engine.executor import Executor
@@ -67,8 +71,8 @@ class LiveRun:
 
     __slots__ = tuple(
         "_again _crc _held_up _host _kept alarm backlog calls change completion created_at deadline durable effects "
-        "epoch head holding identity lacking last leaving machine parent patient reading ready run_id seen starting "
-        "workflow".split()
+        "epoch head holding identity lacking last leaving machine parent patient pausing reading ready run_id seen "
+        "starting told workflow".split()
     )
 
     def __init__(self, host: Host, workflow: Workflow[..., Any], identity: RunIdentity, epoch: int) -> None:
@@ -79,8 +83,8 @@ class LiveRun:
         self.epoch = epoch
         self.head = self.durable = -1
         self.deadline: int | None = None
-        self.created_at = 0
-        """Known of one that was claimed."""
+        self.created_at = 0  # known of one that was claimed
+        self.told: RunFacts | None = None  # what events say of it, once there was one
         self.parent: tuple[RunId, int] | None = None
         """Its run id, and the command that began this run."""
         self.machine = Machine(workflow, identity)
@@ -97,6 +101,8 @@ class LiveRun:
         self.patient = False
         """A call waits long, or for an answer from outside: it need not hold the run in memory."""
         self.leaving = False
+        self.pausing: str | None = None
+        """Why an operator holds it: it leaves as soon as nothing is in flight."""
         self.seen: set[str] = set()
         self.reading = False
         """More messages are about to be delivered: it does not leave before it has seen them."""
@@ -114,9 +120,18 @@ class LiveRun:
         return self._host.executor
 
     @property
-    def facts(self) -> tuple[str, str, StartInfo | None]:
-        """Its id, its queue, and what it was started with, when it is known."""
-        return self.identity.id, self.identity.queue, getattr(self.machine, "start", None)
+    def named(self) -> tuple[str, str]:
+        """Its id and its queue."""
+        return self.identity.id, self.identity.queue
+
+    @property
+    def started_with(self) -> StartInfo:
+        return self.machine.start
+
+    @property
+    def draining(self) -> bool:
+        """Whether nothing new is to begin: its worker stops, or it is held."""
+        return self._host.draining or self.pausing is not None
 
     # -- coming into memory
 
@@ -161,7 +176,9 @@ class LiveRun:
         """Replayed to the end of its tape: start what is pending there, then read the inbox."""
         self.ready = True
         if self._again is not None:
-            self._do_again(self._again, attempts, messages)
+            again, self._again = self._again, None
+            do_again(self, again, attempts, messages)
+            self.wake(self._host.clock.now())
             return
         if self._host.draining:
             self.hand_back()
@@ -188,13 +205,16 @@ class LiveRun:
         self.reading = True
         try:
             for message in messages:
-                if message.message_id not in self.seen and not self.leaving and self.ready:
+                if message.message_id in self.seen or self.leaving or not self.ready:
+                    continue
+                if self.pausing is None or message.kind is MessageKind.TERMINATE:
                     self.seen.add(message.message_id)
                     self._read(message)
         finally:
             self.reading = False
         if messages and not self.leaving and not self.backlog and self.head >= 0:
             self._after_turn()
+            self.hand_back_when_draining()
 
     def _read(self, message: Message) -> None:
         if message.kind is MessageKind.TERMINATE:
@@ -202,6 +222,9 @@ class LiveRun:
             return
         if message.kind is MessageKind.ACTIVITY:
             self._host.executor.outside.take(self, message)
+            return
+        if message.kind is MessageKind.PAUSE:
+            self.pausing = message.name
             return
         found = as_input(self, message)
         if found is None:
@@ -337,13 +360,13 @@ class LiveRun:
                 return
         if not machine.activities and not self.calls:
             now, keep = self._host.clock.now(), int(self._host.settings.keep_in_memory * SECOND)
-            stays = 0 if self._host.draining else stays_until(self, self._host, keep)
+            stays = 0 if self.draining else stays_until(self, self._host, keep)
             if stays > now:
                 when = stays if when is None else min(when, stays)
-            elif when is None or when > now + keep or self._host.draining:
+            elif when is None or when > now + keep or self.draining:
                 self.leave(when)
                 return
-        elif self.patient and self._leave_if_all_wait():
+        elif self.patient and leave_if_all_wait(self, self._host):
             return
         if when is not None:
             self._host.arm(self, when)
@@ -358,7 +381,8 @@ class LiveRun:
         if self.machine.kin is not None:
             for route in due_checks(self.machine.kin, now):
                 self._host.look_after(self, route)
-        self._fire_timers(now)
+        if self.pausing is None:
+            self._fire_timers(now)
 
     def _fire_timers(self, now: int) -> None:
         """Each timer that is due is an input of its own, earliest first."""
@@ -395,21 +419,10 @@ class LiveRun:
     def call_waits(self) -> None:
         """A call waits long for its next try, or for an answer from outside: leave memory if nothing else goes on."""
         self.patient = True
-        if self._host.draining:
+        if self.draining:
             self.hand_back_when_draining()
         elif not self.leaving and self.ready:
-            self._leave_if_all_wait()
-
-    def _leave_if_all_wait(self) -> bool:
-        if self.reading or not only_waits(self):
-            return False
-        clock, keep = self._host.clock, int(self._host.settings.keep_in_memory * SECOND)
-        when, stays = next_wake(self), stays_until(self, self._host, keep)
-        if stays > clock.now():
-            self._host.arm(self, stays)
-        elif when is None or when > clock.now() + keep:
-            self.leave(when)
-        return self.leaving
+            leave_if_all_wait(self, self._host)
 
     def consume(self, message_id: str) -> None:
         """A message was read that causes no turn of its own."""
@@ -429,7 +442,7 @@ class LiveRun:
     # -- leaving
 
     def hand_back_when_draining(self) -> None:
-        if self._host.draining and not self.leaving and self._again is None:
+        if self.draining and not self.leaving and self._again is None:
             self.hand_back()
 
     def hand_back(self) -> None:
@@ -464,6 +477,8 @@ class LiveRun:
         """Hand the run back, due at `wake_at`."""
         failpoint("evict.before")
         state = RunState.WAITING if self.head >= 0 else RunState.PENDING
+        if self.pausing is not None:
+            state, reason = RunState.PAUSED, self.pausing
         self.move(Move(state, self._host.clock.now() if is_owed(self, self.backlog) else wake_at, reason))
 
     def park(self, reason: str) -> None:
@@ -488,7 +503,7 @@ class LiveRun:
                 self.starting.set_result(self.completion)
             self.starting = None
         if change.move is not None:
-            self._gone(change.move)
+            depart(self, self._host, change.move)
         else:
             self._act(effects)
             if change.effects is not None:
@@ -503,7 +518,8 @@ class LiveRun:
 
     def _act(self, effects: list[Effect]) -> None:
         host, activities = self._host, self.machine.activities
-        stays = not self.leaving and not host.draining
+        draining = host.draining or self.pausing is not None
+        stays = not self.leaving and not draining
         for effect in effects:
             if not isinstance(effect, Command):
                 effect()
@@ -513,7 +529,7 @@ class LiveRun:
                     host.executor.start(self, effect.seq, pending)
             elif effect.kind is _CANCEL:
                 host.executor.cancel(self, effect.target)
-        if self.backlog or self._held_up or self.lacking or host.draining:
+        if self.backlog or self._held_up or self.lacking or draining:
             host.call_soon(self._go_on)  # not here: a turn must not run inside the committer's task
 
     def _too_far_ahead(self) -> bool:
@@ -567,58 +583,8 @@ class LiveRun:
         self._crc = 0
         return self.restore(entries)
 
-    def _do_again(self, again: Redo, attempts: Sequence[Attempt], messages: Sequence[Message]) -> None:
-        self._again, self.reading = None, True
-        again.add(reopen(self))
-        # Messages that waited for their turn are unread: they are read with the others, in their order.
-        self.seen.difference_update(body.message_id for _, body in self.backlog)
-        self.backlog = deque(one for one in self.backlog if not one[1].message_id)
-        send_again(self)
-        try:
-            pending = set(self.machine.activities)
-            redo(self, again, messages)
-            answered = {body.seq for kind, body in self.backlog if kind in _ANSWERS}
-            pick_up(self, pending, attempts, answered | answered_early(self, messages, attempts))
-            self.receive(messages)
-        finally:
-            self.reading = False
-        again.then()
-        self._host.call_soon(self._go_on)  # for what is hinted at now that nothing waits for its turn
-        self.wake(self._host.clock.now())
-
-    def _gone(self, move: Move) -> None:
-        host, machine, closed = self._host, self.machine, move.state in CLOSED
-        if closed:
-            if failpoints.armed is not None:
-                failpoint("close.durable")
-            self.completion.settle(move.state, machine.outcome)
-            host.waiters.settle(self.run_id, (move.state, machine.outcome))
-            if self.parent is not None and (told := parent_message(self, move)) is not None:
-                host.tell(self.parent[0], told)
-        else:
-            self.completion.lose()
-        self.leaving = True
-        if self.alarm is not None:
-            host.disarm(self)
-        if self.calls:
-            host.executor.cancel_all(self, ENDED)
-        machine.tear_down()
-        host.forget(self, None if closed else move.wake_at)
-        host.waiters.look_for(self.run_id)
-        if failpoints.armed is not None:
-            failpoint("evict.after")
-
     def drop(self, error: BaseException | None = None) -> None:
         """It is not ours any more: forget it without a word to the store. Whoever waits for it looks there."""
-        self.leaving = True
-        self.change = None
-        self.effects = []
         if self.starting is not None and not self.starting.done():
             self.starting.set_exception(error or OutcomeUnknown(_UNKNOWN_START))
-        self.starting = None
-        self.completion.lose()
-        self._host.disarm(self)
-        self._host.executor.cancel_all(self, DROPPED)
-        self.machine.tear_down()
-        self._host.forget(self, None)
-        self._host.waiters.look_for(self.run_id)
+        drop(self, self._host)

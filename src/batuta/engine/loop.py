@@ -365,3 +365,10 @@ for _name in (
     setattr(RunLoop, _name, _forbidden(_name, _ACTIVITY))
 for _name in ("run_forever", "run_until_complete", "stop", "close"):
     setattr(RunLoop, _name, _forbidden(_name, "nothing: the worker runs the loop"))
+
+
+def close_unbegun(awaitable: Any) -> None:
+    """A coroutine that nobody will await."""
+    close = getattr(awaitable, "close", None)
+    if close is not None:
+        close()

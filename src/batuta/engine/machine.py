@@ -26,16 +26,17 @@ from batuta.authoring.failures import to_exception, to_failure
 from batuta.authoring.options import ActivityOptions
 from batuta.clock import SECOND
 from batuta.engine.generators import hook_generators, hooked
+from batuta.engine.identity import RunIdentity
 from batuta.engine.kin import Kin
 from batuta.engine.letters import FailedCall, error_of, failed_call
 from batuta.engine.logs import Line
-from batuta.engine.loop import RunFuture, RunLoop, RunTask, RunTimerHandle
+from batuta.engine.loop import RunFuture, RunLoop, RunTask, RunTimerHandle, close_unbegun
 from batuta.engine.mailbox import Mailbox
 from batuta.engine.named import NamedTimers
+from batuta.engine.past import Past
 from batuta.engine.patches import Patches
 from batuta.engine.routes import call_routed, routed_to
 from batuta.errors import BatutaError, Forbidden, Nondeterministic, WaitsForNothing, WorkflowBroken
-from batuta.ids import RunId
 from batuta.journal.entries import Body, Command, CommandKind, EntryKind, StartInfo
 from batuta.serde import MAX_PAYLOAD, Codec, Decoder, decode, encode
 
@@ -73,16 +74,6 @@ class PendingActivity(Struct, eq=False):
         return decode(value, cast(Decoder, self.decoder), f"the result of activity {self.name!r}")
 
 
-class RunIdentity:
-    """What of a run never changes."""
-
-    __slots__ = ("chain_id", "id", "namespace", "queue", "run_id")
-
-    def __init__(self, run_id: RunId, id: str, queue: str, namespace: str, chain_id: RunId | None = None) -> None:
-        self.run_id, self.id, self.queue, self.namespace = run_id, id, queue, namespace
-        self.chain_id = chain_id or run_id
-
-
 class Machine:
     """One run of one workflow. Not thread-safe; used from the worker's loop alone."""
 
@@ -110,6 +101,8 @@ class Machine:
         self.cancel_requested = False
         self.kin: Kin | None = None
         """Other runs that this one deals with, if any."""
+        self.past: Past | None = None
+        """Of a run that was made from another."""
         self._timers: dict[int, RunTimerHandle] = {}
         self.deadlines: list[tuple[int, int]] = []
         """A heap of timers, with some that were cancelled: ask `next_timer`."""
@@ -414,7 +407,7 @@ class Machine:
         try:
             found = self._context.copy().run(look)
             if isawaitable(found):
-                _close_unbegun(found)
+                close_unbegun(found)
                 self._refuse()
         finally:
             self._shut = ""
@@ -468,6 +461,10 @@ class Machine:
             self._random = Random(self.start.seed)
         return self._random
 
+    def reseed(self, key_base: str) -> None:
+        """Chance goes another way from here on."""
+        self._random = Random(key_base)
+
     def uuid(self) -> UUID:
         return UUID(int=self.random().getrandbits(128), version=4)
 
@@ -482,7 +479,7 @@ class Machine:
 
     def info(self) -> RunInfo:
         self._there()
-        identity = self.identity
+        identity = self.identity if self.past is None else self.past.told
         return RunInfo(
             run_id=identity.run_id,
             id=identity.id,
@@ -513,9 +510,14 @@ class Machine:
 
     def key(self, seq: int, name: str) -> str:
         """An activity call's stable key."""
+        base = (self.past is not None and self.past.key_base(seq)) or self.start.key_base
         if self.start.options is not UNSET:  # a call that was sent here has the key that it had there
-            return self.start.key_base
-        return f"{self.start.key_base}:{seq}:{name}"
+            return base
+        return f"{base}:{seq}:{name}"
+
+    def mark(self, seq: int) -> str:
+        """What names the child or message that a command gives to the store."""
+        return (self.past is not None and self.past.mark(seq)) or self.start.mark or self.start.key_base
 
     # -- the end
 
@@ -591,10 +593,3 @@ _DELIVER: dict[EntryKind, Callable[[Machine, Body], None]] = {
 
 def _continues(main: RunTask) -> bool:
     return main.done() and not main.cancelled() and isinstance(main.exception(), ContinueAsNew)
-
-
-def _close_unbegun(awaitable: Any) -> None:
-    """A coroutine that nobody will await."""
-    close = getattr(awaitable, "close", None)
-    if close is not None:
-        close()

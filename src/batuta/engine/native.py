@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from batuta.authoring.backend import (
     Answer,
     AttemptView,
+    Code,
     Description,
     Ending,
     JournalLine,
@@ -20,14 +21,16 @@ from batuta.authoring.backend import (
     StartRequest,
     as_datetime,
 )
-from batuta.authoring.definitions import Workflow, code_of
+from batuta.authoring.definitions import Workflow
 from batuta.authoring.enqueueing import JobRequest
+from batuta.authoring.forks import Edits
 from batuta.authoring.middleware import Middleware, check_middleware
 from batuta.authoring.queues import Queue, QueueInfo
 from batuta.authoring.retention import Retention
 from batuta.authoring.schedules import Schedule
 from batuta.authoring.tokens import AttemptRef
-from batuta.clock import SECOND, Clock, SystemClock
+from batuta.clock import Clock, SystemClock
+from batuta.engine.acting import Actor
 from batuta.engine.alerts import Hook
 from batuta.engine.around import around_of
 from batuta.engine.closing import close_from_outside
@@ -36,16 +39,17 @@ from batuta.engine.completing import Completing
 from batuta.engine.completion import Completion
 from batuta.engine.enqueueing import batch_runs, job_run, last_run, needs_clock
 from batuta.engine.following import last_of_chain
+from batuta.engine.forking import Forking
 from batuta.engine.guests import Entering
-from batuta.engine.headers import put_headers
+from batuta.engine.operating import Operating
 from batuta.engine.queues import change_limits, queue_info
 from batuta.engine.relations import CANCEL_AGAIN
 from batuta.engine.reprocessing import NativeLetters
 from batuta.engine.retention import NativeRetention
-from batuta.engine.rows import expiry, small
 from batuta.engine.session import Session
 from batuta.engine.slots import Plan
 from batuta.engine.starter import Starter, until_known
+from batuta.engine.starts import new_run, unowned_run
 from batuta.engine.takers import needs_taker, why_held, why_nobody_takes
 from batuta.engine.talking import Messenger, as_message
 from batuta.engine.timetable import NativeSchedules
@@ -61,9 +65,11 @@ from batuta.errors import (
     WorkflowBroken,
 )
 from batuta.failpoints import failpoint
-from batuta.ids import RunId, new_message_id, new_run_id, seed_of
-from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, decode_body
+from batuta.ids import RunId, new_message_id
+from batuta.journal.acts import Act, Verb
+from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, decode_body
 from batuta.journal.failures import Failure
+from batuta.journal.queues import QueueView
 from batuta.journal.records import Attempt, IfExists, Message, MessageKind, NewRun, Run, RunFilter, StartOutcome
 from batuta.journal.states import CLAIMABLE, CLOSED, RunState
 from batuta.journal.store import Borrowed, Store
@@ -76,22 +82,25 @@ class NativeBackend:
     _middleware: Sequence[Middleware] = ()
     """Around everything that its workers do."""
 
-    def __init__(self, store: Store, clock: Clock | None = None) -> None:
+    def __init__(self, store: Store, clock: Clock | None = None, actor: str | None = None) -> None:
         self._store = store
+        self.actor = Actor(actor)
         self._clock = clock or SystemClock()
         self._workers: list[Worker] = []
         self._waiters = Waiters(store, self._runs_here)
         self._starter = Starter(store)
         self._completing = Completing(store)
         self._messenger = Messenger(store, self._waiters, self._code_here)
-        self.schedules = NativeSchedules(store, unowned_run)
-        self.letters = NativeLetters(store, lambda: "somebody")
-        self.retention = NativeRetention(store, self._clock.monotonic)
+        self._forking = Forking(store, self._act, self._code_here)
+        self.schedules = NativeSchedules(store, unowned_run, self.actor)
+        self.operating = Operating(store, self.actor, self.retry)
+        self.letters = NativeLetters(store, self._act, self._code_here)
+        self.retention = NativeRetention(store, self.actor)
 
     # -- starting
 
     async def start(self, request: StartRequest) -> RunRef:
-        new, body = _new_run(request)
+        new, body = new_run(request)
         if request.signal is None and (here := await self._start_here(new, body)) is not None:
             return here
         new.start = json.encode(body).decode()
@@ -215,9 +224,12 @@ class NativeBackend:
     async def ending(self, ref: RunRef) -> Ending:
         while True:
             ending = await self._ending_of(ref)
-            if ending.state is not RunState.CONTINUED:
+            if ending.state is RunState.COMPLETED:
                 return ending
-            ref = RunRef(ref.id, (await last_of_chain(self._store, ref.run_id)).run_id)
+            last = await last_of_chain(self._store, ref.run_id)
+            if last.run_id == ref.run_id:
+                return ending
+            ref = RunRef(ref.id, last.run_id)
 
     async def _ending_of(self, ref: RunRef) -> Ending:
         """Of this one run, which may continue as another."""
@@ -257,7 +269,8 @@ class NativeBackend:
         message = Message(message_id=f"cancel:{ref.run_id}", kind=MessageKind.CANCEL, name=reason)
         if again:
             message.message_id, message.body = f"cancel:{new_message_id()}", CANCEL_AGAIN
-        if await self._store.send(ref.run_id, message):
+        act = self.actor.act(Verb.CANCEL, reason, detail={"again": True} if again else None)
+        if await self._store.send(ref.run_id, message, act):
             return True
         run = await last_of_chain(self._store, ref.run_id)
         if run.state in CLOSED:
@@ -265,7 +278,7 @@ class NativeBackend:
         if run.run_id == ref.run_id:
             return False
         message.message_id = f"cancel:{run.run_id}"  # that one was asked, and continued as this one
-        return await self._store.send(run.run_id, message)
+        return await self._store.send(run.run_id, message, act)
 
     async def terminate(self, ref: RunRef, reason: str) -> None:
         for _ in range(100):
@@ -275,14 +288,36 @@ class NativeBackend:
                 continue
             if run.state in CLOSED:
                 raise RunClosed(run.id, str(run.state))
-            if await close_from_outside(self._store, run, last, EntryKind.TERMINATED, reason):
+            act = self.actor.act(Verb.TERMINATE, reason)
+            if await close_from_outside(self._store, run, last, EntryKind.TERMINATED, reason, act):
                 return
         raise StoreUnavailable(f"run {ref.id!r} moved on a hundred times while it was to be terminated: try again")
 
-    async def retry(self, ref: RunRef) -> None:
-        if not await self._store.unpark(ref.run_id):
-            run = await self._store.get_run(ref.run_id)
-            raise (RunClosed if run.state in CLOSED else NotParked)(run.id, str(run.state))
+    async def pause(self, ref: RunRef, reason: str) -> bool:
+        return await self.operating.pause(ref, reason)
+
+    async def resume(self, ref: RunRef, reason: str) -> bool:
+        return await self.operating.resume(ref, reason)
+
+    async def delete(self, ref: RunRef, reason: str) -> int:
+        return await self.operating.delete(ref, reason)
+
+    async def retry(self, ref: RunRef, reason: str = "") -> RunRef:
+        run = await last_of_chain(self._store, ref.run_id)
+        if run.state in CLOSED:
+            return _ref(await self._forking.retry(run, reason))
+        if not await self._store.unpark(run.run_id, self._act(Verb.RETRY, reason)):
+            raise NotParked(run.id, str((await self._store.get_run(run.run_id)).state))
+        return _ref(run)
+
+    async def reset(self, ref: RunRef, to: int, edits: Edits, code: Code | None, reason: str) -> RunRef:
+        return _ref(await self._forking.reset(ref.run_id, to, edits, code, reason))
+
+    async def fork(self, ref: RunRef, id: str, at: int | None, edits: Edits, code: Code | None, reason: str) -> RunRef:
+        return _ref(await self._forking.fork(ref, id, at, edits, code, reason))
+
+    def _act(self, verb: Verb, reason: str = "", detail: dict[str, Any] | None = None) -> Act:
+        return self.actor.act(verb, reason, detail=detail)
 
     # -- activities completed from outside
 
@@ -321,10 +356,13 @@ class NativeBackend:
         return [queue_info(view) for view in await self._store.queues()]
 
     async def pause_queue(self, name: str, paused: bool, note: str) -> None:
-        await self._store.pause_queue(name, paused, note)
+        verb = Verb.PAUSE_QUEUE if paused else Verb.RESUME_QUEUE
+        before = next((view for view in await self._store.queues() if view.name == name), QueueView(name=name))
+        was, is_now = {"paused": before.paused, "note": before.note}, {"paused": paused, "note": note}
+        await self._store.pause_queue(name, paused, note, self.actor.act(verb, note, before=was, after=is_now))
 
     async def limit_queue(self, name: str, changes: dict[str, Any]) -> None:
-        await change_limits(self._store, name, changes)
+        await change_limits(self._store, name, changes, self.actor)
 
     async def journal(self, ref: RunRef) -> list[JournalLine]:
         lines: list[JournalLine] = []
@@ -340,42 +378,6 @@ class NativeBackend:
 
     async def count_runs(self, where: RunFilter) -> int:
         return await self._store.count_runs(where)
-
-
-def _new_run(request: StartRequest) -> tuple[NewRun, Body]:
-    run_id = new_run_id()
-    key_base = str(run_id)
-    new = NewRun(
-        run_id=run_id,
-        id=request.id if request.id is not None else key_base,
-        name=request.workflow,
-        queue=request.queue,
-        priority=request.priority,
-        delay=round(request.delay * SECOND),
-        timeout=round((request.timeout or 0) * SECOND),
-        execution_timeout=round((request.execution_timeout or 0) * SECOND),
-        version=request.version,
-        code=code_of(request.workflow, request.version),
-        tags=small(request.tags, "option 'tags'") if request.tags else "{}",
-        memo=small(request.memo, "option 'memo'") if request.memo is not None else "null",
-        flow_key=request.key,
-        if_exists=request.if_exists,
-    )
-    new.expires = expiry(request.expires, new.delay)
-    start = StartInfo(request.workflow, seed_of(run_id), key_base, version=request.version, timeout=new.timeout)
-    start.execution_timeout = new.execution_timeout
-    if request.headers:
-        put_headers(start, request.headers)
-    if request.retry is not None:
-        start.retry = Raw(json.encode(request.retry))
-    return new, Body(value=Raw(request.input), start=start)
-
-
-def unowned_run(request: StartRequest) -> NewRun:
-    """The run of a start, with its start message."""
-    new, body = _new_run(request)
-    new.start = json.encode(body).decode()
-    return new
 
 
 _NOT_OWNED = (IfExists.RESTART, IfExists.RENEW)
@@ -431,6 +433,8 @@ def _description(run: Run, attempts: Sequence[Attempt]) -> Description:
         version=run.version,
         tags=json.decode(run.tags),
         memo=json.decode(run.memo),
+        forked_from=run.forked_from,
+        forked_at=run.forked_at if run.forked_from is not None else None,
         attempts=_views(attempts),
     )
 
@@ -448,6 +452,7 @@ def _views(attempts: Sequence[Attempt]) -> list[AttemptView]:
             outside=attempt.outside and attempt.ended_at is None,
         )
         for attempt in attempts
+        if attempt.number  # 0: what the last heartbeat of a run before has said
     ]
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from batuta.authoring.backend import Letter, StartRequest
 from batuta.authoring.enqueueing import JobRequest
 from batuta.authoring.transactions import Outgoing
 from batuta.engine.enqueueing import job_run
+from batuta.engine.starts import unowned_run
 from batuta.engine.talking import as_message
 from batuta.errors import AlreadyStarted, RunClosed, UnknownRun
 from batuta.journal.records import Change, Effects, IfExists, MessageKind, NewRun, Refusal, Send
@@ -20,11 +21,14 @@ NOT_OF_THE_RUN = 0
 class Outbox:
     """The jobs, starts and signals of one attempt."""
 
-    def __init__(self, outgoing: Sequence[Outgoing], now: int, namespace: str) -> None:
+    def __init__(self, outgoing: Sequence[Outgoing], now: int, namespace: str, headers: Mapping[str, str]) -> None:
+        """`headers` are those of the run: what it starts gets them, as its children do."""
         self._runs: list[NewRun] = []
         self._sends: list[Send] = []
         self._namespace = namespace
         for one in outgoing:
+            if headers and not isinstance(one, tuple):
+                one.headers = {**headers, **one.headers}
             self._add(one, now)
 
     def _add(self, one: Outgoing, now: int) -> None:
@@ -36,8 +40,6 @@ class Outbox:
             self._add_signal(*one)
 
     def _add_start(self, request: StartRequest) -> None:
-        from batuta.engine.native import unowned_run  # here: that module has everything below it
-
         run = unowned_run(request)
         self._runs.append(run)
         if request.signal is not None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 from batuta.authoring.backend import RunRef, StartRequest
 from batuta.authoring.enqueueing import JobRequest
@@ -22,26 +23,30 @@ T = TypeVar("T")
 class AroundBackend(NativeBackend):
     """Every call that starts runs goes through the middleware first."""
 
-    def __init__(self, store: Store, clock: Clock | None, middleware: Sequence[Middleware]) -> None:
-        super().__init__(store, clock)
+    def __init__(
+        self, store: Store, clock: Clock | None, middleware: Sequence[Middleware], actor: str | None = None
+    ) -> None:
+        super().__init__(store, clock, actor)
         self._middleware = list(middleware)
         self._around = Around(middleware)
 
-    async def start(self, request: StartRequest) -> RunRef:
-        return await self._through([request], lambda: super(AroundBackend, self).start(request))
+    def start(self, request: StartRequest) -> Coroutine[Any, Any, RunRef]:
+        return self._through([request], partial(NativeBackend.start, self, request))
 
-    async def enqueue(self, request: JobRequest) -> RunRef:
-        return await self._through([request], lambda: super(AroundBackend, self).enqueue(request))
+    def enqueue(self, request: JobRequest) -> Coroutine[Any, Any, RunRef]:
+        return self._through([request], partial(NativeBackend.enqueue, self, request))
 
-    async def enqueue_many(self, requests: Sequence[JobRequest], after: JobRequest | None) -> list[RunRef]:
+    def enqueue_many(
+        self, requests: Sequence[JobRequest], after: JobRequest | None
+    ) -> Coroutine[Any, Any, list[RunRef]]:
         every = [*requests] if after is None else [*requests, after]
-        return await self._through(every, lambda: super(AroundBackend, self).enqueue_many(requests, after))
+        return self._through(every, partial(NativeBackend.enqueue_many, self, requests, after))
 
-    async def enter(
+    def enter(
         self, transaction: object, requests: Sequence[StartRequest | JobRequest], after: JobRequest | None
-    ) -> Entering:
+    ) -> Coroutine[Any, Any, Entering]:
         every = [*requests] if after is None else [*requests, after]
-        return await self._through(every, lambda: super(AroundBackend, self).enter(transaction, requests, after))
+        return self._through(every, partial(NativeBackend.enter, self, transaction, requests, after))
 
     async def _through(self, requests: Sequence[StartRequest | JobRequest], act: Callable[[], Awaitable[T]]) -> T:
         if not self._around.start:
@@ -51,8 +56,10 @@ class AroundBackend(NativeBackend):
 
         async def innermost() -> None:
             for one in starts:
-                check_headers(one.headers)
-                check_tags(one.tags)
+                if one.headers:
+                    check_headers(one.headers)
+                if one.tags:
+                    check_tags(one.tags)
             done[:] = [await act()]
 
         await chained(self._around.start, starts, innermost)
@@ -61,6 +68,8 @@ class AroundBackend(NativeBackend):
         return done[0]
 
 
-def backend_for(store: Store, clock: Clock | None = None, middleware: Sequence[Middleware] = ()) -> NativeBackend:
+def backend_for(
+    store: Store, clock: Clock | None = None, middleware: Sequence[Middleware] = (), actor: str | None = None
+) -> NativeBackend:
     """A backend, with middleware around what it starts and runs."""
-    return AroundBackend(store, clock, middleware) if middleware else NativeBackend(store, clock)
+    return AroundBackend(store, clock, middleware, actor) if middleware else NativeBackend(store, clock, actor)

@@ -9,7 +9,9 @@ from typing import Any
 from batuta.authoring.backend import as_datetime
 from batuta.authoring.names import check_name
 from batuta.authoring.queues import Queue, QueueInfo, merged_limits, shown_rate
+from batuta.engine.acting import Actor
 from batuta.errors import DuplicateDefinition, InvalidInput
+from batuta.journal.acts import Verb
 from batuta.journal.queues import QueueLimits, QueueView, Rate
 from batuta.journal.store import Store
 
@@ -42,9 +44,12 @@ async def set_limits(store: Store, queues: Iterable[Queue]) -> None:
             await store.limit_queue(name, after, changes)
 
 
-async def change_limits(store: Store, name: str, changes: dict[str, Any]) -> None:
+async def change_limits(store: Store, name: str, changes: dict[str, Any], actor: Actor) -> None:
     """Set some of a queue's limits and leave the others."""
-    await store.limit_queue(name, QueueLimits(**changes), changes)
+    there = next((view.limits for view in await store.queues() if view.name == name), QueueLimits())
+    limits = QueueLimits(**changes)
+    before, after = ({limit: _shown(getattr(each, limit)) for limit in changes} for each in (there, limits))
+    await store.limit_queue(name, limits, changes, actor.act(Verb.LIMIT_QUEUE, before=before, after=after))
 
 
 def _difference(before: QueueLimits, after: QueueLimits) -> str:

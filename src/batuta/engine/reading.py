@@ -4,7 +4,7 @@ seen all that it was sent goes back and sees it."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import UNSET, Raw, json
@@ -17,15 +17,15 @@ from batuta.engine.waiters import Answers
 from batuta.errors import UpdateRejected, WorkflowBroken
 from batuta.ids import RunId
 from batuta.journal.coded import refuse_coded
-from batuta.journal.entries import Body, Command, EntryKind, decode_body
-from batuta.journal.records import Change, Effects, Message, MessageKind, Output, OutputKind
+from batuta.journal.entries import Body, EntryKind
+from batuta.journal.records import Effects, Message, MessageKind, Output, OutputKind
 
 if TYPE_CHECKING:
-    from batuta.engine.live import Effect, LiveRun
+    from batuta.engine.live import LiveRun
 
 log = logging.getLogger("batuta.engine")
 
-_MESSAGES = (EntryKind.SIGNAL, EntryKind.UPDATE)
+MESSAGES = (EntryKind.SIGNAL, EntryKind.UPDATE)
 
 Input = tuple[EntryKind, Body]
 """What a turn consumes."""
@@ -50,13 +50,13 @@ def as_input(run: LiveRun, message: Message) -> Input | None:
         case MessageKind.CHILD:
             found = child_input(run, message)
         case _:
-            found = _readable(message)
+            found = readable_input(message)
     if found is not None:
         found[1].message_id = message.message_id
     return found
 
 
-def _readable(message: Message) -> Input:
+def readable_input(message: Message) -> Input:
     refuse_coded(message.body, f"message {message.message_id!r}")
     kind = EntryKind.UPDATE if message.kind is MessageKind.UPDATE else EntryKind.SIGNAL
     return kind, Body(name=message.name, value=Raw(message.body.encode()), message_id=message.message_id)
@@ -99,84 +99,3 @@ def tell_answers(answers: Answers, chain_id: RunId, effects: Effects) -> None:
     for output in effects.outputs:
         if output.kind is OutputKind.ANSWER:
             answers.settle((chain_id, output.name), output)
-
-
-# -- a close that was refused
-
-
-class Redo:
-    """What a run did between what is durable and the close that was refused, to be done again after all was read.
-
-    With `then` it is not done again: that is called instead.
-    """
-
-    def __init__(self, change: Change, effects: Sequence[Effect], then: Callable[[], None] | None = None) -> None:
-        self.inputs: list[Input] = [(entry.kind, decode_body(entry)) for entry in change.entries]
-        self.times = [entry.at for entry in change.entries]
-        taken = {body.message_id for _, body in self.inputs}
-        self._rejected = [one for one in change.consumed if one not in taken]
-        self._change = change
-        self._effects = [effect for effect in effects if not isinstance(effect, Command)]
-        self.then = then or _nothing
-        if then is not None:
-            self.inputs.clear()
-
-    def add(self, more: tuple[Change, list[Effect]] | None) -> None:
-        """What else came to be written meanwhile, beside inputs."""
-        if more is not None:
-            change, effects = more
-            self._change.attempts += change.attempts
-            self._rejected += change.consumed
-            self._effects += [effect for effect in effects if not isinstance(effect, Command)]
-            if change.effects is not None:
-                self._change.effects = self._change.effects or Effects()
-                self._change.effects.outputs += change.effects.outputs
-
-    def restore(self, run: LiveRun) -> None:
-        """What stands in the refused change beside its entries: attempts, and the answers to rejected updates."""
-        if not (self._change.attempts or self._rejected):
-            return
-        change = run.open_change()
-        change.attempts += self._change.attempts
-        change.consumed += self._rejected
-        run.effects += self._effects
-        if self._rejected and self._change.effects is not None:
-            change.effects = change.effects or Effects()
-            for output in self._change.effects.outputs:
-                if output.kind is OutputKind.ANSWER and output.name in self._rejected:
-                    put_output(change.effects, output)
-
-
-def _nothing() -> None: ...
-
-
-def redo(run: LiveRun, again: Redo, messages: Sequence[Message]) -> None:
-    """The run is at its last durable entry: give it the same inputs, with the unread messages before the last one.
-
-    They are put before the code together, and it runs when the last is there: so it cannot end before it could see
-    them, in whatever order it takes them.
-    """
-    again.restore(run)
-    if not again.inputs:
-        return
-    for (kind, body), at in zip(again.inputs[:-1], again.times, strict=False):
-        run.run_turn(kind, body, at)
-    tail = _tail(run, again.inputs[-1], messages)
-    accepted = [one for one in tail if one[0] is not EntryKind.UPDATE or accepts(run, run.machine, one[1])]
-    for kind, body in accepted:
-        if run.leaving:
-            return  # a turn failed, or a validator acted: it is parked where it was
-        body.quiet = body is not accepted[-1][1]
-        run.run_turn(kind, body)
-
-
-def _tail(run: LiveRun, last: Input, messages: Sequence[Message]) -> list[Input]:
-    """The unread messages and the input that ended the run, in their order; what is not a message comes last."""
-    kind, body = last
-    readable = [one for one in messages if one.kind in (MessageKind.SIGNAL, MessageKind.UPDATE)]
-    unread = [one for one in readable if one.message_id not in run.seen or one.message_id == body.message_id]
-    run.seen.update(one.message_id for one in unread)
-    inputs = [_readable(one) for one in sorted(unread, key=lambda one: one.number)]
-    if kind in _MESSAGES:
-        return inputs
-    return [last, *inputs] if kind is EntryKind.STARTED else [*inputs, last]

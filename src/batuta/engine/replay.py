@@ -11,9 +11,10 @@ from msgspec import UNSET
 from batuta.clock import SECOND
 from batuta.engine.kin import PendingChild
 from batuta.engine.machine import Machine, PendingActivity
+from batuta.engine.past import Past
 from batuta.engine.routes import Route
 from batuta.errors import InvalidInput, Nondeterministic
-from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, decode_body
+from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, Forked, decode_body
 
 log = logging.getLogger("batuta.engine")
 
@@ -38,6 +39,8 @@ class Replay:
     def slices(self) -> Iterator[None]:
         """The same, a few hundred entries at a time, so that a long journal does not hold up the worker's loop."""
         machine = self._machine
+        if machine.past is None and (last := last_fork(self._entries)) is not None:
+            machine.past = Past(machine.identity, last)
         try:
             for index, entry in enumerate(self._entries):
                 if machine.outcome is not None and entry.kind not in _NO_TURN:
@@ -53,6 +56,9 @@ class Replay:
             return
         machine = self._machine
         body = _decode(entry)
+        if entry.kind is EntryKind.FORKED:
+            self._take_over(entry, body)
+            return
         machine.recorded = body.commands
         try:
             commands = machine.turn(entry.at, entry.kind, body)
@@ -68,6 +74,11 @@ class Replay:
             raise Nondeterministic(_where(entry, extra.seq), "nothing", _show(extra))
         if entry.kind in _ACTIVITY_ENTRIES and log.isEnabledFor(logging.DEBUG):
             log.debug("replayed activity %s seq %d of run %s", body.name, body.seq, machine.identity.id)
+
+    def _take_over(self, entry: Entry, body: Body) -> None:
+        if self._machine.past is None or body.forked is UNSET:
+            raise Nondeterministic(f"entry {entry.ord}", "a fork", "an entry without one")
+        self._machine.past.take_over(self._machine, entry.at, body.forked)
 
     def _compare(self, entry: Entry, recorded: Command, issued: Command) -> None:
         if (
@@ -101,6 +112,13 @@ class Replay:
             return pending.codec.decode_args(recorded.value) == pending.codec.decode_args(issued.value)
         except InvalidInput:
             return False
+
+
+def last_fork(entries: Sequence[Entry]) -> Forked | None:
+    """Where the run became itself, if it was made from another."""
+    found = next((entry for entry in reversed(entries) if entry.kind is EntryKind.FORKED), None)
+    forked = UNSET if found is None else _decode(found).forked
+    return None if forked is UNSET else forked
 
 
 def _same_error(recorded: Command, issued: Command) -> bool:

@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct, json
 from batuta.authoring.middleware import Middleware
 from batuta.clock import SECOND
 from batuta.engine.around import kind_of
-from batuta.ids import RunId
+from batuta.engine.live import LiveRun
 from batuta.journal.entries import Entry, EntryKind
 from batuta.journal.failures import Failure
 from batuta.journal.records import Attempt, Change, Verdict
@@ -26,10 +26,12 @@ from batuta.telemetry import (
     LetterArrived,
     MessageReceived,
     RunClosed,
+    RunFacts,
     RunParked,
     RunReleased,
     RunStarted,
     TimerFired,
+    WorkerFacts,
     WorkerLost,
     WorkerStarted,
     WorkerStopped,
@@ -37,15 +39,12 @@ from batuta.telemetry import (
 
 if TYPE_CHECKING:
     from batuta.engine.committer import Item, Verdicts
-    from batuta.engine.live import LiveRun
     from batuta.engine.session import Session
 
 log = logging.getLogger("batuta.engine")
 
 Ear = Callable[[Any], None]
 Commit = Callable[[str, Sequence[Change]], Coroutine[Any, Any, "Verdicts"]]
-Common = tuple[str, RunId, str, str, str, str, str]
-"""The fields that all events of a run begin with, after `at`."""
 _BACK = (RunState.WAITING, RunState.PENDING)
 _MESSAGES = {EntryKind.SIGNAL: "signal", EntryKind.UPDATE: "update", EntryKind.CANCEL_REQUESTED: "cancel"}
 
@@ -95,31 +94,48 @@ class Reporter:
 
     def committed(self, batch: Sequence[Item], verdicts: Verdicts) -> None:
         """These changes are durable, but for those with another verdict."""
+        if not self._ears:
+            return
         for index, (run, change, _) in enumerate(batch):
             if verdicts and isinstance(verdicts.get(index), Verdict):
                 continue
             try:
-                self._report(run, change)
+                if self._makers:
+                    self._report_entries(run, change.entries)
+                if change.move is not None or change.attempts or change.effects is not None:
+                    self._report_rest(run, change)
             except Exception:
                 log.exception("events of run %s are lost", run.run_id)
 
-    def _report(self, run: LiveRun, change: Change) -> None:
-        id, queue, start = run.facts
-        trace = "" if start is None else start.trace
-        common = (self._namespace, run.run_id, id, run.workflow.name, kind_of(run.workflow), queue, trace)
-        makers = self._makers
-        for entry in change.entries:
-            make = makers.get(entry.kind)
+    def _report_entries(self, run: LiveRun, entries: Sequence[Entry]) -> None:
+        facts = run.told if type(run) is LiveRun and run.told is not None else self._facts(run)
+        for entry in entries:
+            make = self._makers.get(entry.kind)
             if make is not None:
-                self.tell(make(run, common, entry))
-        if change.attempts and ActivityRetried in self._ears:
-            self._report_attempts(run, common, change.attempts)
-        if change.effects is not None and change.effects.letter is not None:
-            self._report_letter(common, change)
-        if change.move is not None and self._moves:
-            self.tell(_move_event(run, common, change, self._session.clock.now()))
+                self.tell(make(run, facts, entry))
 
-    def _report_attempts(self, run: LiveRun, common: Common, attempts: Sequence[Attempt]) -> None:
+    def _report_rest(self, run: LiveRun, change: Change) -> None:
+        facts = self._facts(run)
+        if change.attempts and ActivityRetried in self._ears:
+            self._report_attempts(run, facts, change.attempts)
+        if change.effects is not None and change.effects.letter is not None:
+            self._report_letter(facts, change)
+        if change.move is not None and self._moves:
+            self.tell(_move_event(run, facts, change, self._session.clock.now()))
+
+    def _facts(self, run: LiveRun) -> RunFacts:
+        """Made once for a run that has many turns."""
+        if type(run) is LiveRun and run.told is not None:
+            return run.told
+        id, queue = run.named
+        workflow, begun = run.workflow, run.durable >= 0
+        trace = run.started_with.trace if begun else ""
+        facts = RunFacts(self._namespace, run.run_id, id, workflow.name, kind_of(workflow), queue, trace)
+        if begun and type(run) is LiveRun:
+            run.told = facts
+        return facts
+
+    def _report_attempts(self, run: LiveRun, facts: RunFacts, attempts: Sequence[Attempt]) -> None:
         for one in attempts:
             if one.error is not None and one.next_at is not None and one.ended_at is not None:
                 failure = _failure(one.error)
@@ -127,14 +143,14 @@ class Reporter:
                 name = pending.name if pending is not None else ""
                 took = (one.ended_at - one.started_at) / SECOND
                 what = (name, one.seq, one.number, took, failure.kind, failure.message, one.next_at / SECOND)
-                self.tell(ActivityRetried(one.ended_at / SECOND, *common, *what))
+                self.tell(ActivityRetried(one.ended_at / SECOND, facts, *what))
 
-    def _report_letter(self, common: Common, change: Change) -> None:
+    def _report_letter(self, facts: RunFacts, change: Change) -> None:
         letter = change.effects.letter if change.effects is not None else None
         if letter is not None:
             at = change.entries[-1].at if change.entries else self._session.clock.now()
             what = (str(letter.reason), letter.error, letter.message, letter.fingerprint, letter.activity)
-            self.tell(LetterArrived(at / SECOND, *common, *what, letter.attempts))
+            self.tell(LetterArrived(at / SECOND, facts, *what, letter.attempts))
 
     # -- workers
 
@@ -162,44 +178,43 @@ class Reporter:
     def lost(self, why: str) -> None:
         self.tell(WorkerLost(*self._worker(), why))
 
-    def _worker(self) -> tuple[float, str, str]:
-        return self._session.clock.now() / SECOND, self._namespace, self._session.info.worker_id
+    def _worker(self) -> tuple[float, WorkerFacts]:
+        return self._session.clock.now() / SECOND, WorkerFacts(self._namespace, self._session.info.worker_id)
 
 
-def _started(run: LiveRun, common: Common, entry: Entry) -> Event:
-    start = run.facts[2]
-    attempt = 1 if start is None else start.attempt
+def _started(run: LiveRun, facts: RunFacts, entry: Entry) -> Event:
+    attempt = run.started_with.attempt
     wait = (entry.at - run.created_at) / SECOND if run.created_at else None
-    return RunStarted(entry.at / SECOND, *common, attempt, wait)
+    return RunStarted(entry.at / SECOND, facts, attempt, wait)
 
 
-def _completed(_run: LiveRun, common: Common, entry: Entry) -> Event:
+def _completed(_run: LiveRun, facts: RunFacts, entry: Entry) -> Event:
     told, at = _decode(entry.body), entry.at
-    return ActivityCompleted(at / SECOND, *common, told.name, told.seq, told.attempts, (at - told.started_at) / SECOND)
+    return ActivityCompleted(at / SECOND, facts, told.name, told.seq, told.attempts, (at - told.started_at) / SECOND)
 
 
-def _failed(_run: LiveRun, common: Common, entry: Entry) -> Event:
+def _failed(_run: LiveRun, facts: RunFacts, entry: Entry) -> Event:
     told = _decode(entry.body)
     error, message = (told.error.kind, told.error.message) if told.error is not None else ("", "")
     took = (entry.at - told.started_at) / SECOND if told.started_at else 0.0
-    return ActivityFailed(entry.at / SECOND, *common, told.name, told.seq, told.attempts, took, error, message)
+    return ActivityFailed(entry.at / SECOND, facts, told.name, told.seq, told.attempts, took, error, message)
 
 
-def _fired(_run: LiveRun, common: Common, entry: Entry) -> Event:
-    return TimerFired(entry.at / SECOND, *common, _decode(entry.body).seq)
+def _fired(_run: LiveRun, facts: RunFacts, entry: Entry) -> Event:
+    return TimerFired(entry.at / SECOND, facts, _decode(entry.body).seq)
 
 
-def _received(_run: LiveRun, common: Common, entry: Entry) -> Event:
+def _received(_run: LiveRun, facts: RunFacts, entry: Entry) -> Event:
     told = _decode(entry.body)
-    return MessageReceived(entry.at / SECOND, *common, _MESSAGES[entry.kind], told.name or told.reason)
+    return MessageReceived(entry.at / SECOND, facts, _MESSAGES[entry.kind], told.name or told.reason)
 
 
-def _child(_run: LiveRun, common: Common, entry: Entry) -> Event:
+def _child(_run: LiveRun, facts: RunFacts, entry: Entry) -> Event:
     told = _decode(entry.body)
-    return ChildClosed(entry.at / SECOND, *common, told.seq, told.error.kind if told.error is not None else "")
+    return ChildClosed(entry.at / SECOND, facts, told.seq, told.error.kind if told.error is not None else "")
 
 
-_MAKERS: dict[type[Event], Callable[[LiveRun, Common, Entry], Event]] = {
+_MAKERS: dict[type[Event], Callable[[LiveRun, RunFacts, Entry], Event]] = {
     RunStarted: _started,
     ActivityCompleted: _completed,
     ActivityFailed: _failed,
@@ -220,15 +235,15 @@ _ENTRIES: dict[EntryKind, type[Event]] = {
 }
 
 
-def _move_event(run: LiveRun, common: Common, change: Change, now: int) -> Event:
+def _move_event(run: LiveRun, facts: RunFacts, change: Change, now: int) -> Event:
     """The run is not here any more: what became of it."""
     move = change.move
     assert move is not None  # noqa: S101 - asked for where it is called
     if move.state in _BACK:
         due = None if move.wake_at is None else move.wake_at / SECOND
-        return RunReleased(now / SECOND, *common, due, move.reason)
+        return RunReleased(now / SECOND, facts, due, move.reason)
     if move.state not in CLOSED:
-        return RunParked(now / SECOND, *common, str(move.state), move.reason)
+        return RunParked(now / SECOND, facts, str(move.state), move.reason)
     entries = change.entries
     at = entries[-1].at if entries else now
     begun = entries[0].at if entries and entries[0].ord == 0 else run.machine.started_at
@@ -238,4 +253,4 @@ def _move_event(run: LiveRun, common: Common, change: Change, now: int) -> Event
         if failure is not UNSET:
             error, message = failure.kind, failure.message
     count = change.head + len(entries) + 1
-    return RunClosed(at / SECOND, *common, str(move.state), (at - begun) / SECOND, count, error, message)
+    return RunClosed(at / SECOND, facts, str(move.state), (at - begun) / SECOND, count, error, message)

@@ -5,12 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
+from functools import partial
+from typing import Any
 from uuid import UUID
 
-from batuta.authoring.deadletters import Named, Reprocess, Reprocessed
-from batuta.errors import LetterResolved, UnknownLetter, UnknownRun
+from msgspec import Raw
+
+from batuta.authoring.deadletters import Mode, Named, Reprocess, Reprocessed
+from batuta.authoring.definitions import Workflow
+from batuta.engine.forkplan import plan_restart, plan_retry
+from batuta.engine.routes import RoutedCall
+from batuta.engine.starter import until_known
+from batuta.errors import BatutaError, InvalidFork, InvalidInput, LetterResolved, StoreError, UnknownLetter, UnknownRun
+from batuta.failpoints import failpoint
 from batuta.ids import RunId
 from batuta.journal.acts import Act, Verb
+from batuta.journal.forks import Fork
 from batuta.journal.letters import DeadLetter, GroupPage, LetterFilter, LetterPage, LetterState
 from batuta.journal.store import Store
 
@@ -18,21 +28,34 @@ _Letters = list[DeadLetter]
 """Named here: in the class `list` is a verb."""
 _BATCH = 500
 """Letters of one transaction."""
+_SHARE = 0.1
+"""Seconds' worth of letters that are reprocessed at once, where there is a rate."""
+_CATCH_UP = 1.0
+"""Seconds that a rate may lag behind and still be made good."""
+_LISTED = 1_000
 
 
 class NativeLetters:
-    """Implements `authoring.deadletters.LetterBackend` on a store."""
+    """Implements `authoring.deadletters.LetterBackend` on a store. `act` says who acts; `code_here` has the code of
+    workers in this process."""
 
-    def __init__(self, store: Store, actor: Callable[[], str]) -> None:
-        self._store, self._actor = store, actor
+    def __init__(
+        self,
+        store: Store,
+        act: Callable[[Verb, str, dict[str, Any]], Act],
+        code_here: Callable[[str], Workflow[..., Any] | None],
+    ) -> None:
+        self._store, self._act, self._code_here = store, act, code_here
 
     # -- looking
 
-    async def find(self, id: str) -> DeadLetter:
-        with suppress(ValueError, UnknownLetter):
-            return await self._store.letter(UUID(id))
+    async def find(self, id: str | RunId) -> DeadLetter:
+        if isinstance(id, RunId):
+            return await self._store.letter(id)
         with suppress(UnknownRun, UnknownLetter):
             return await self._store.letter((await self._store.get(id)).run_id)
+        with suppress(ValueError, UnknownLetter):
+            return await self._store.letter(UUID(id))
         cursor = None
         while True:  # the id may have another run by now
             page = await self._store.letters(LetterFilter(states=(), id_prefix=id), cursor, _BATCH)
@@ -52,25 +75,6 @@ class NativeLetters:
     async def count(self, where: LetterFilter) -> int:
         return await self._store.count_letters(where)
 
-    # -- discarding
-
-    async def discard(self, which: Named, reason: str, *, dry_run: bool) -> int:
-        act = Act(actor=self._actor(), verb=Verb.DISCARD, reason=reason)
-        count = 0
-        async for letters in self._batches(which, _BATCH):
-            if dry_run:
-                count += len(letters)
-                continue
-            discarded = await self._store.discard_letters([letter.run_id for letter in letters], act)
-            count += len(discarded)
-            if _is_one(which) and not discarded:
-                raise await self._why_resolved(letters[0])
-        return count
-
-    async def _why_resolved(self, letter: DeadLetter) -> LetterResolved:
-        now = await self._store.letter(letter.run_id)
-        return LetterResolved(now.id, now.state)
-
     async def _batches(self, which: Named, size: int) -> AsyncIterator[_Letters]:
         """Open ones of those that are named, from the newest on: what comes meanwhile is not among them.
 
@@ -81,17 +85,115 @@ class NativeLetters:
                 letters = [letter for letter in found if letter.state is LetterState.OPEN]
                 if _is_one(which) and not letters:
                     raise LetterResolved(found[0].id, found[0].state)
-                if letters:
-                    yield letters
+                yield letters
             return
         cursor = None
         while True:
             page = await self._store.letters(which, cursor, size)
-            if page.letters:
-                yield page.letters
+            yield page.letters
             if page.cursor is None:
                 return
             cursor = page.cursor
+
+    # -- discarding
+
+    async def discard(self, which: Named, reason: str, *, dry_run: bool) -> int:
+        act = self._act(Verb.DISCARD, reason, {})
+        count = 0
+        async for letters in self._batches(which, _BATCH):
+            if dry_run or not letters:
+                count += len(letters)
+                continue
+            run_ids = [letter.run_id for letter in letters]
+            discarded = await until_known(partial(self._store.discard_letters, run_ids, act))
+            count += len(discarded)
+        return count
+
+    # -- reprocessing
+
+    async def reprocess(self, which: Named, how: Reprocess, *, dry_run: bool) -> Reprocessed:
+        done, pace = Reprocessed(), Pace(how.rate)
+        if dry_run and isinstance(which, LetterFilter):
+            done.matched = await self.count(which)
+            return done
+        act = self._act(Verb.REPROCESS, how.reason, {"mode": how.mode.value, "input": how.input is not None})
+        async for letters in self._batches(which, pace.batch):
+            if not dry_run and letters:
+                await pace.wait(done.matched)
+                await self._reprocess(letters, how, act, done, alone=_is_one(which))
+            done.matched += len(letters)
+        return done
+
+    async def _reprocess(
+        self, letters: Sequence[DeadLetter], how: Reprocess, act: Act, done: Reprocessed, *, alone: bool
+    ) -> None:
+        plans = await asyncio.gather(*(self._plan(letter, how) for letter in letters), return_exceptions=True)
+        forks = [plan for plan in plans if isinstance(plan, Fork)]
+        failpoint("reprocess.before")
+        outcomes = await until_known(lambda: self._store.fork(forks, act)) if forks else []
+        failpoint("reprocess.after")
+        for outcome in [plan for plan in plans if not isinstance(plan, Fork)] + [*outcomes]:
+            if isinstance(outcome, BaseException):
+                if alone or isinstance(outcome, StoreError) or not isinstance(outcome, BatutaError):
+                    raise outcome
+                _refuse(done, outcome)
+            else:
+                done.reprocessed += 1
+                if len(done.runs) < _LISTED:
+                    done.runs.append(outcome.run_id)
+
+    async def _plan(self, letter: DeadLetter, how: Reprocess) -> Fork:
+        run = await self._store.get_run(letter.run_id)
+        if how.mode is Mode.START:
+            start = None if how.input is None else self._checked(run.id, run.code or run.name, how)
+            return await plan_restart(self._store, run, start=start, letter=True, reason=how.reason)
+        return await plan_retry(self._store, run, letter=True, reason=how.reason)
+
+    def _checked(self, id: str, code: str, how: Reprocess) -> Raw:
+        """Arguments that fit. Raises InvalidFork."""
+        given = how.code if how.code is not None else self._code_here(code)
+        data = how.input or b"[]"
+        if given is None:
+            raise InvalidFork(
+                f"the code of run {id!r} ({code}) is not here, and nobody can say whether the input fits: give the job "
+                f"or workflow as code=, or reprocess it where a worker has it"
+            )
+        codec = given.activity.codec if isinstance(given, RoutedCall) else given.codec
+        try:
+            codec.decode_args(data)
+        except InvalidInput as error:
+            raise InvalidFork(f"the input does not fit run {id!r}: {error}") from error
+        return Raw(data)
+
+
+class Pace:
+    """Lets so many through in a second. What is late is made good within bounds, so that nothing is flooded."""
+
+    def __init__(self, rate: float | None) -> None:
+        self._rate = rate
+        self.batch = _BATCH if rate is None else max(1, min(_BATCH, int(rate * _SHARE)))
+        self._began: float | None = None
+
+    async def wait(self, done: int) -> None:
+        """Until the next may begin, after so many."""
+        if self._rate is None:
+            return
+        now = asyncio.get_running_loop().time()
+        if self._began is None:
+            self._began = now
+        due = self._began + done / self._rate
+        if now < due:
+            await asyncio.sleep(due - now)
+        elif now - due > _CATCH_UP:
+            self._began += now - due - _CATCH_UP
+
+
+def _refuse(done: Reprocessed, error: BatutaError) -> None:
+    if isinstance(error, LetterResolved):
+        done.resolved += 1
+    else:
+        name = type(error).__name__
+        done.refused[name] = done.refused.get(name, 0) + 1
 
 
 def _is_one(which: Named) -> bool:

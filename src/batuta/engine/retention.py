@@ -8,11 +8,14 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from batuta.authoring.retention import Retention
 from batuta.clock import SECOND
+from batuta.engine.acting import Actor
 from batuta.errors import InvalidInput, StoreError
 from batuta.ids import RunId, jitter
+from batuta.journal.acts import Verb
 from batuta.journal.retention import Pruned, shortest
 from batuta.journal.retention import Retention as Rule
 from batuta.journal.store import Store
+from batuta.settings import Settings
 
 log = logging.getLogger("batuta.retention")
 
@@ -28,14 +31,14 @@ BY_HAND = 0.5
 class NativeRetention:
     """Implements `authoring.retention.RetentionBackend` on a store."""
 
-    def __init__(self, store: Store, monotonic: Callable[[], float]) -> None:
-        self._store, self._monotonic = store, monotonic
+    def __init__(self, store: Store, actor: Actor) -> None:
+        self._store, self._actor = store, actor
 
     async def set(self, rule: Retention) -> bool:
-        return await self._store.set_retention(as_rule(rule))
+        return await self._store.set_retention(as_rule(rule), self._actor.act(Verb.SET_RETENTION))
 
     async def drop(self, workflow: str, state: str) -> bool:
-        return await self._store.drop_retention(workflow, state)
+        return await self._store.drop_retention(workflow, state, self._actor.act(Verb.SET_RETENTION))
 
     async def list(self) -> Sequence[Retention]:
         return [
@@ -44,8 +47,10 @@ class NativeRetention:
         ]
 
     async def prune(self, *, dry_run: bool) -> int:
+        if not dry_run:
+            await self._store.note_act("retention", self._actor.act(Verb.PRUNE))
         deleted = 0
-        async for step in steps(self._store, self._monotonic, BY_HAND, dry_run=dry_run):
+        async for step in steps(self._store, BY_HAND, dry_run=dry_run):
             deleted += step.deleted
         return deleted
 
@@ -81,37 +86,31 @@ def _seconds(keep: int | None) -> str:
     return "for ever" if keep is None else f"{keep / SECOND:g}"
 
 
-async def steps(
-    store: Store, monotonic: Callable[[], float], share: float, *, dry_run: bool = False
-) -> AsyncIterator[Pruned]:
+async def steps(store: Store, share: float, *, dry_run: bool = False) -> AsyncIterator[Pruned]:
     """Prune from the oldest run to the newest. No step takes long, and all together take `share` of the time at most:
     where the database is busy steps take longer, and so do the pauses."""
     last: RunId | None = None
     limit = _FIRST_LIMIT
     while True:
-        begun = monotonic()
         step = await store.prune(limit, last, dry_run=dry_run)
-        took = monotonic() - begun
         yield step
         last = step.last
         if last is None:
             return
-        if took < _SHORT:
+        if step.busy < _SHORT:
             limit = min(limit * 2, _MOST)
-        elif took > _LONG:
+        elif step.busy > _LONG:
             limit = max(limit // 2, _LEAST)
-        await asyncio.sleep(max(took * (1 / share - 1), _SHORTEST_PAUSE))
+        await asyncio.sleep(max(step.busy * (1 / share - 1), _SHORTEST_PAUSE))
 
 
 class Pruner:
     """Deletes what was kept for long enough, in the background. Every worker has one and none leads: the live worker
     with the smallest id does it, as each of them knows for itself. Two at once only do it faster."""
 
-    def __init__(
-        self, store: Store, worker_id: str, every: float, share: float, monotonic: Callable[[], float]
-    ) -> None:
+    def __init__(self, store: Store, worker_id: str, settings: Settings, monotonic: Callable[[], float]) -> None:
         self._store, self._worker_id, self._monotonic = store, worker_id, monotonic
-        self._every, self._share = every, share
+        self._every, self._share = settings.prune_every, settings.prune_share
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -151,7 +150,7 @@ class Pruner:
 
     async def _round(self) -> None:
         deleted, looked = 0, self._monotonic()
-        async for step in steps(self._store, self._monotonic, self._share):
+        async for step in steps(self._store, self._share):
             deleted += step.deleted
             if self._monotonic() - looked > self._every:
                 looked = self._monotonic()

@@ -65,10 +65,17 @@ def routed_to(machine: Machine, options: ActivityOptions) -> str | None:
     """The id of the run that executes the call that is being issued; None: it stays here. In replay, as it was."""
     if machine.recorded is None:
         stays = options.queue is None or options.queue == machine.identity.queue
-        return None if stays else _default_id(machine, machine.last_seq + 1)
+        return None if stays else default_id(machine, machine.last_seq + 1)
+    return recorded_to(machine, CommandKind.ACTIVITY) or None
+
+
+def recorded_to(machine: Machine, kind: CommandKind) -> str:
+    """In replay: the id of the run that the command at this place of the turn had begun, if it is of that kind."""
+    if machine.recorded is None:
+        return ""
     place = len(machine.commands)
     found = machine.recorded[place] if place < len(machine.recorded) else None
-    return found.to or None if found is not None and found.kind is CommandKind.ACTIVITY else None
+    return found.to if found is not None and found.kind is kind else ""
 
 
 async def call_routed(machine: Machine, pending: PendingActivity, id: str) -> Any:
@@ -108,7 +115,7 @@ class Sent(Struct, kw_only=True, omit_defaults=True):
 
 
 def routed_run_id(machine: Machine, route: Route) -> RunId:
-    return derived_run_id(route.pending.issued_at, machine.start.key_base, route.seq)
+    return derived_run_id(route.pending.issued_at, machine.mark(route.seq), route.seq)
 
 
 def routed_run(machine: Machine, route: Route) -> NewRun:
@@ -160,9 +167,11 @@ def _ended(failure: Failure) -> Failure:
     return to_failure(ActivityTimeout(said or failure.message, "start" if _START in said else "total"))
 
 
-def _default_id(machine: Machine, seq: int) -> str:
-    id = f"{machine.identity.id}/{seq}-{machine.start.key_base[-6:]}"
-    return id if len(id) <= _LONGEST_ID else f"{machine.start.key_base}/{seq}"
+def default_id(machine: Machine, seq: int) -> str:
+    """Readable, and unlike that of any other child: also of a run that comes later under the parent's id."""
+    mark = machine.mark(seq)
+    id = f"{machine.identity.id}/{seq}-{mark[-6:]}"
+    return id if len(id) <= _LONGEST_ID else f"{mark}/{seq}"
 
 
 # -- time

@@ -9,6 +9,7 @@ from itertools import islice
 
 from batuta.authoring.calendar import slot_text
 from batuta.clock import SECOND
+from batuta.engine.acting import Actor
 from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.slots import (
     Decision,
@@ -19,10 +20,12 @@ from batuta.engine.slots import (
     read_plan,
     read_state,
     replaced_row,
+    schedule_terms,
 )
 from batuta.errors import InvalidSchedule, RunClosed, StoreError, UnknownRun, UnknownSchedule
 from batuta.failpoints import failpoint
 from batuta.ids import jitter
+from batuta.journal.acts import Act, Verb
 from batuta.journal.records import Message, MessageKind
 from batuta.journal.schedules import DueSchedule, Firing, Schedule
 from batuta.journal.store import Store
@@ -214,7 +217,7 @@ async def _read(store: Store, plans: Mapping[str, Plan]) -> dict[str, DueSchedul
     return found
 
 
-async def declare(store: Store, id: str, plan: Plan, *, must_exist: bool = False) -> None:
+async def declare(store: Store, id: str, plan: Plan, *, must_exist: bool = False, actor: Actor | None = None) -> None:
     """Write the schedule, or put it in place of another of its id. Raises UnknownSchedule with `must_exist`."""
     now = await store.now()
     while True:
@@ -230,6 +233,9 @@ async def declare(store: Store, id: str, plan: Plan, *, must_exist: bool = False
         changed = replaced_row(row, plan, now)
         if changed is None:
             return
-        if await store.put_schedule(changed, row.revision):
+        act: Act | None = None
+        if actor is not None:
+            act = actor.act(Verb.PUT_SCHEDULE, before=schedule_terms(row), after=schedule_terms(changed))
+        if await store.put_schedule(changed, row.revision, act):
             log.info("schedule %r was replaced: %s", id, plan.when)
             return

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from batuta.errors import PayloadSealed
+from batuta.errors import InvalidInput, PayloadSealed, WorkflowBroken
 from batuta.journal.coded import refuse_coded
 from batuta.journal.records import Message, Tape
 
@@ -15,6 +15,13 @@ if TYPE_CHECKING:
     from batuta.engine.session import Session
 
 log = logging.getLogger("batuta.engine")
+
+
+def why_not_replayed(error: Exception) -> str:
+    """What a run is parked with whose replay ended so."""
+    if isinstance(error, PayloadSealed):
+        return f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, WorkflowBroken | InvalidInput) else f"its replay failed: {error!r}"
 
 
 def park_or_drop(run: LiveRun, messages: Sequence[Message], error: Exception) -> None:

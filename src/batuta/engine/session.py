@@ -22,30 +22,32 @@ from batuta.engine.completion import Completion
 from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.executor import Executor
 from batuta.engine.generators import turns
+from batuta.engine.identity import RunIdentity
 from batuta.engine.intake import Intake
 from batuta.engine.jobs import CallRun, EarlyRun, JobWorkflow, may_begin_early
 from batuta.engine.lease import Lease
 from batuta.engine.live import LiveRun
-from batuta.engine.machine import RunIdentity
+from batuta.engine.news import News
+from batuta.engine.pausing import hold_unread, pause_of
 from batuta.engine.poller import Poller
 from batuta.engine.replay import Replay
 from batuta.engine.reporter import Reporter
 from batuta.engine.retention import Pruner
 from batuta.engine.routes import Route, RoutedCall, end_overdue, routed_run_id
 from batuta.engine.schedules import Scheduler
-from batuta.engine.sealed import park_or_drop, park_unless_early, park_where_it_was
+from batuta.engine.sealed import park_or_drop, park_where_it_was, why_not_replayed
 from batuta.engine.strays import Strays
 from batuta.engine.timers import Timers
 from batuta.engine.transactions import Transactions
 from batuta.engine.waiters import Waiters
 from batuta.engine.watchdog import Watchdog
-from batuta.errors import InvalidInput, PayloadSealed, StoreError, StoreUnavailable, UnknownRun, WorkflowBroken
+from batuta.errors import StoreError, StoreUnavailable, UnknownRun
 from batuta.failpoints import failpoint
 from batuta.ids import RunId, new_worker_id
 from batuta.journal.entries import Body, Command
 from batuta.journal.records import Hint, Message, NewRun, Pulse, RunKind, Tape, WorkerInfo
 from batuta.journal.states import RunState
-from batuta.journal.store import SEALED, Store
+from batuta.journal.store import Store
 from batuta.settings import Settings
 
 log = logging.getLogger("batuta.engine")
@@ -96,10 +98,10 @@ class Session:
         self.executor = Executor(activities, self.clock, settings, self.may_act, self.permission)
         self._committer = Committer(store, self.info.worker_id, settings, self.may_act, self._lost)
         self.begins = None if around is None or not around.begin else around.begins
-        self._reporter = Reporter(() if around is None else around.ears, self)
+        self.reporter = Reporter(() if around is None else around.ears, self)
         if around is not None:
             around.put_around(self.executor, activities)
-            self._committer.report_to(self._reporter)
+            self._committer.report_to(self.reporter)
         # A live run calls them in every turn: without a call of our own in between.
         self.submit, self.arm, self.disarm = self._committer.submit, self._timers.arm, self._timers.disarm
         self.is_writing = self._committer.is_writing
@@ -107,20 +109,14 @@ class Session:
         self._lease = Lease(store, self.info, settings, clock, self._on_pulse, self._lost)
         self._poller = Poller(self)
         self._scheduler = Scheduler(store, self.clock)
-        every, share = settings.prune_every, settings.prune_share
-        self._pruner = Pruner(store, self.info.worker_id, every, share, clock.monotonic)
+        self._pruner = Pruner(store, self.info.worker_id, settings, clock.monotonic)
         self._watchdog = Watchdog(settings.stuck_turn, self._holding_up, clock)
         self.turn: LiveRun | None = None
-        self._strays = Strays(self, self._poller)
         self._hinted: set[RunId] = set()
         self._lingering: set[RunId] = set()
-        self._told: dict[RunId, list[Message]] = {}
-        self._to_read: set[RunId] = set()
-        self._unhurried: set[RunId] = set()
-        self._reading = False
+        self._news, self._strays = News(self), Strays(self, self._poller)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._emptied = asyncio.Event()
-        self._renewed = asyncio.Event()
+        self._emptied, self._renewed = asyncio.Event(), asyncio.Event()
         self._over = self._hurried = False
         self._ticked = clock.monotonic()
         self._ticking: asyncio.TimerHandle | None = None
@@ -160,7 +156,7 @@ class Session:
         self._scheduler.start()
         self._pruner.start()
         await self._poller.start()
-        self._reporter.started()
+        self.reporter.started()
 
     async def close(self, grace: float) -> None:
         """Hand back what is idle at once, wait for activities in flight, then leave."""
@@ -182,7 +178,7 @@ class Session:
             await self.store.retire(self.info.worker_id)
         except StoreError as error:
             log.warning("could not sign off, others will notice when the lease is over: %s", error)
-        self._reporter.stopped()
+        self.reporter.stopped()
 
     def hurry(self) -> None:
         """A stop is under way: do not wait any longer for activities in flight."""
@@ -241,7 +237,7 @@ class Session:
         if not self._over:
             log.error("worker %s drops everything and registers anew: %s", self.info.worker_id, why)
             self.abandon()
-            self._reporter.lost(why)
+            self.reporter.lost(why)
             self._on_lost(why)
 
     @property
@@ -278,19 +274,6 @@ class Session:
             self._lingering.add(run.run_id)
         return True
 
-    def tell(self, run_id: RunId, message: Message) -> None:
-        if run_id in self.runs:
-            if not self._told:
-                self.call_soon(self._tell_all)
-            self._told.setdefault(run_id, []).append(message)
-
-    def _tell_all(self) -> None:
-        told, self._told = self._told, {}
-        for run_id, messages in told.items():
-            run = self.runs.get(run_id)
-            if run is not None and run.ready and run.durable >= 0:
-                self._receive(run, messages)
-
     def finished(self, run: LiveRun, outcome: Command) -> None:
         if self.waiters.any:
             self.waiters.settle(run.run_id, (RunState.COMPLETED, outcome))
@@ -303,7 +286,7 @@ class Session:
             self.runs[run_id] = there
         elif there is not None:
             self.intake.leave(run)
-            for named in (self._hinted, self._lingering, self._unhurried):
+            for named in (self._hinted, self._lingering, self._news.unhurried):
                 if named:  # empty as a rule
                     named.discard(run_id)
             if not self.runs:
@@ -435,6 +418,9 @@ class Session:
                 or f"its journal has {len(tape.entries)} entries, and its row says {row.head + 1}: restore a backup"
             )
             return
+        if tape.messages and (pause := pause_of(tape.messages)) is not None:
+            hold_unread(run, tape, pause, self.clock.now())
+            return
         if failpoints.armed is not None:
             failpoint("replay.before")
         replay = run.restore(tape.entries)
@@ -449,8 +435,7 @@ class Session:
         except StopIteration:
             pass
         except Exception as error:  # noqa: BLE001 - whatever it is, this code cannot go on with this run
-            known = isinstance(error, WorkflowBroken | InvalidInput | PayloadSealed)
-            run.park(str(error) if known else f"its replay failed: {error!r}")
+            run.park(why_not_replayed(error))
             return
         else:
             self._hinted.add(run.run_id)  # messages that come meanwhile are not delivered: look for them at the end
@@ -470,7 +455,7 @@ class Session:
             self._resume(run, tape)
         if self._hinted and run.run_id in self._hinted:
             self._hinted.discard(run.run_id)
-            self._look_for_messages([run.run_id])
+            self._news.look_for([run.run_id])
 
     def _resume(self, run: LiveRun, tape: Tape) -> None:
         try:
@@ -518,6 +503,13 @@ class Session:
 
     # -- news
 
+    def tell(self, run_id: RunId, message: Message) -> None:
+        if run_id in self.runs:
+            self._news.tell(run_id, message)
+
+    def caught_up(self, run: LiveRun) -> None:
+        self._news.caught_up(run)
+
     def _on_hint(self, hint: Hint) -> None:
         if hint.due:
             self._poller.wake()
@@ -526,7 +518,7 @@ class Session:
         named = hint.messages
         if hint.closed is None and len(self._lingering) <= _SLICE:  # it cannot say what happened: ask for the talkative
             named = [*named, *self._lingering]
-        self._look_for_messages([run_id for run_id in named if run_id in self.runs])
+        self._news.look_for([run_id for run_id in named if run_id in self.runs])
 
     def _on_pulse(self, pulse: Pulse, sent: float, received: float) -> None:
         if self._over:
@@ -543,53 +535,7 @@ class Session:
             self._poller.due(pulse.due_at)
         # Of a job that nothing is written of, the start is unread; hints tell of the rest.
         runs = self.runs
-        self._look_for_messages([one for one in pulse.unread if (run := runs.get(one)) is not None and not run.early])
-
-    def _look_for_messages(self, run_ids: Sequence[RunId]) -> None:
-        if run_ids and not self._over:
-            for run_id in run_ids:
-                run = self.runs.get(run_id)
-                if run is not None:  # one that cannot keep up with what it was given need not be given it again
-                    (self._unhurried if not run.early and run.backlog else self._to_read).add(run_id)
-            if self._to_read and not self._reading:
-                self._reading = True
-                self.spawn(self._read_all())
-
-    def caught_up(self, run: LiveRun) -> None:
-        if run.run_id in self._unhurried:
-            self._unhurried.discard(run.run_id)
-            self._look_for_messages([run.run_id])
-
-    async def _read_all(self) -> None:
-        """One read at a time: what is hinted at meanwhile is read together, next."""
-        try:
-            while self._to_read:
-                run_ids, self._to_read = list(self._to_read), set()
-                await self._read_messages(run_ids)
-        finally:
-            self._reading = False
-
-    async def _read_messages(self, run_ids: Sequence[RunId]) -> None:
-        found = await self.store.unread(run_ids)
-        for run_id in run_ids:
-            run = self.runs.get(run_id)
-            if run is None or run.leaving or not run.ready or (run.durable < 0 and not run.early):
-                continue
-            epoch, messages = found.get(run_id, (-1, []))
-            if epoch == -1 or epoch > run.epoch:  # a lower one is old news
-                self._loop.call_soon(run.drop)
-            elif epoch == SEALED:
-                await park_unless_early(self, run)
-            elif messages:
-                self._loop.call_soon(self._receive, run, messages)
-
-    def _receive(self, run: LiveRun, messages: Sequence[Message]) -> None:
-        if run.leaving:
-            return
-        try:
-            run.receive(messages)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the others go on
-            park_or_drop(run, messages, error)
+        self._news.look_for([one for one in pulse.unread if (run := runs.get(one)) is not None and not run.early])
 
     def spawn(self, work: Any) -> None:
         task = self._loop.create_task(_logged(work), context=self._context)

@@ -295,3 +295,12 @@ def paused_row(row: Row, note: str) -> Row:
 def resumed_row(row: Row, now: int) -> Row:
     """Its slots are those later than `now`."""
     return replace(row, paused=False, note="", state=text_of(State(now)), next_at=read_plan(row).next(now))
+
+
+def schedule_terms(row: Row) -> dict[str, object]:
+    """What the audit log says of a schedule."""
+    try:
+        plan = read_plan(row)
+    except InvalidSchedule:  # of another version
+        return {"paused": row.paused}
+    return {"when": str(plan.when), "work": plan.work.name, "overlap": plan.overlap, "paused": row.paused}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +11,9 @@ from msgspec import Raw, json
 from batuta.authoring.backend import Answer, Letter, RunRef
 from batuta.authoring.definitions import Workflow
 from batuta.engine.following import last_of_chain
-from batuta.engine.machine import Machine, RunIdentity
+from batuta.engine.identity import RunIdentity
+from batuta.engine.machine import Machine
+from batuta.engine.rehearsing import in_callbacks
 from batuta.engine.replay import Replay
 from batuta.engine.waiters import Waiters
 from batuta.errors import InvalidInput, OutcomeUnknown, QueryFailed, RunClosed, UnknownQuery
@@ -111,7 +112,7 @@ class Messenger:
             raise QueryFailed(name, tape.run.id, "the run has not begun")
         try:
             steps = _asking(code, tape.run, tape.entries, name, Raw(arguments), self._store.namespace)
-            return await _in_callbacks(steps)
+            return await in_callbacks(steps)
         except (UnknownQuery, asyncio.CancelledError):
             raise
         except Exception as error:
@@ -144,26 +145,3 @@ def _asking(
         yield Raw(machine.messages().query(name, arguments))
     finally:
         machine.tear_down()
-
-
-async def _in_callbacks(steps: Iterator[Raw | None]) -> Raw:
-    """The first thing that the steps give. Each is a callback of its own: turns must not run inside a task."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Raw] = loop.create_future()
-    context = contextvars.Context()
-
-    def step() -> None:
-        if future.done():
-            steps.close()  # type: ignore[attr-defined]  # they are a generator
-            return
-        try:
-            found = next(steps)
-        except Exception as error:  # noqa: BLE001 - for whoever asked
-            future.set_exception(error)
-            return
-        if found is not None:
-            future.set_result(found)
-        loop.call_soon(step, context=context)
-
-    loop.call_soon(step, context=context)
-    return await future

@@ -12,6 +12,7 @@ from batuta.authoring.calendar import slot_text
 from batuta.authoring.enqueueing import JobRequest
 from batuta.authoring.schedules import MOST_BACKFILLED, Schedule, ScheduleView
 from batuta.clock import SECOND
+from batuta.engine.acting import Actor
 from batuta.engine.enqueueing import job_run
 from batuta.engine.schedules import declare
 from batuta.engine.slots import (
@@ -24,10 +25,12 @@ from batuta.engine.slots import (
     read_state,
     resumed_row,
     run_for,
+    schedule_terms,
     slot_id,
 )
 from batuta.errors import InvalidSchedule, ScheduleExists, UnknownSchedule
 from batuta.ids import new_run_id
+from batuta.journal.acts import Verb
 from batuta.journal.entries import Body
 from batuta.journal.records import NewRun
 from batuta.journal.schedules import DueSchedule, Firing
@@ -43,8 +46,8 @@ StartOne = Callable[[StartRequest], NewRun]
 class NativeSchedules:
     """Implements `authoring.schedules.ScheduleBackend` on a store."""
 
-    def __init__(self, store: Store, workflow_run: StartOne) -> None:
-        self._store, self._workflow_run = store, workflow_run
+    def __init__(self, store: Store, workflow_run: StartOne, actor: Actor) -> None:
+        self._store, self._workflow_run, self._actor = store, workflow_run, actor
 
     def plan(self, schedule: Schedule) -> Plan:
         """As it is kept."""
@@ -56,12 +59,12 @@ class NativeSchedules:
         row = first_row(schedule.id, self.plan(schedule), await self._store.now())
         if row.next_at is None:
             raise InvalidSchedule(f"schedule {schedule.id!r} ({schedule.when}) has no slot that is still to come")
-        if not await self._store.put_schedule(row):
+        if not await self._store.put_schedule(row, act=self._actor.act(Verb.PUT_SCHEDULE, after=schedule_terms(row))):
             raise ScheduleExists(schedule.id)
         return await self.get(schedule.id)
 
     async def update(self, schedule: Schedule) -> ScheduleView:
-        await declare(self._store, schedule.id, self.plan(schedule), must_exist=True)
+        await declare(self._store, schedule.id, self.plan(schedule), must_exist=True, actor=self._actor)
         return await self.get(schedule.id)
 
     async def get(self, id: str) -> ScheduleView:
@@ -71,26 +74,30 @@ class NativeSchedules:
         return [_view(found) for found in await self._store.schedules(after, limit)]
 
     async def delete(self, id: str) -> None:
-        if not await self._store.delete_schedule(id):
+        row = (await self._store.schedule(id)).schedule
+        if not await self._store.delete_schedule(id, self._actor.act(Verb.DELETE_SCHEDULE, before=schedule_terms(row))):
             raise UnknownSchedule(id, self._store.namespace)
 
     async def pause(self, id: str, note: str) -> None:
-        await self._rewrite(id, lambda row: paused_row(row, note))
+        await self._rewrite(id, Verb.PAUSE_SCHEDULE, lambda row: paused_row(row, note), note)
 
     async def resume(self, id: str) -> None:
         now = await self._store.now()
-        await self._rewrite(id, lambda row: resumed_row(row, now) if row.paused else row)
+        await self._rewrite(id, Verb.RESUME_SCHEDULE, lambda row: resumed_row(row, now) if row.paused else row)
 
-    async def _rewrite(self, id: str, change: Callable[[Row], Row]) -> None:
+    async def _rewrite(self, id: str, verb: Verb, change: Callable[[Row], Row], reason: str = "") -> None:
         while True:
             row = (await self._store.schedule(id)).schedule
             changed = change(row)
-            if changed is row or await self._store.put_schedule(changed, row.revision):
+            act = self._actor.act(verb, reason, before={"paused": row.paused}, after={"paused": changed.paused})
+            if changed is row or await self._store.put_schedule(changed, row.revision, act):
                 return
 
     async def trigger(self, id: str) -> RunRef:
         """The run counts as the schedule's last one, unless that is open: slots go by that one, then."""
         now = await self._store.now()
+        await self._store.schedule(id)  # raises UnknownSchedule
+        await self._store.note_act(id, self._actor.act(Verb.TRIGGER_SCHEDULE))
         while True:
             found = await self._store.schedule(id)
             row, run = found.schedule, _triggered(self._store.namespace, found.schedule, now)
@@ -108,6 +115,8 @@ class NativeSchedules:
         wanted = plan.between(start - 1, end - 1, MOST_BACKFILLED + 1)
         if len(wanted) > MOST_BACKFILLED:
             raise InvalidSchedule(f"there are more than {MOST_BACKFILLED:,} slots in that range: take a shorter one")
+        slots = {"first": slot_text(wanted[0]), "last": slot_text(wanted[-1]), "slots": len(wanted)} if wanted else None
+        await self._store.note_act(id, self._actor.act(Verb.BACKFILL_SCHEDULE, detail=slots))
         begun: list[str] = []
         for first in range(0, len(wanted), _CHUNK):
             # With run ids of their own: so it shows whether a run is new.

@@ -7,6 +7,7 @@ import contextvars
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from batuta import failpoints
@@ -15,6 +16,7 @@ from batuta.authoring.failures import to_failure
 from batuta.authoring.transactions import Transaction
 from batuta.engine.calls import Call, fatal
 from batuta.engine.committer import STORE_FAILED
+from batuta.engine.headers import headers_of
 from batuta.engine.held import Held, Turn, hold, let_go, settle, take_back, take_turn
 from batuta.engine.outbox import Outbox, of_the_run
 from batuta.errors import (
@@ -32,6 +34,7 @@ from batuta.journal.records import Verdict
 from batuta.serde import encode
 
 if TYPE_CHECKING:
+    from batuta.engine.live import LiveRun
     from batuta.engine.session import Session
 
 log = logging.getLogger("batuta.engine")
@@ -78,7 +81,7 @@ class Transactions:
         task.add_done_callback(self._tasks.discard)
 
     async def _execute(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        attempt = _Attempt(self, call, self._host.store.transact(self._settings.transaction))
+        attempt = _Attempt(self, call, self._host.store.transact(self._settings.transaction_time))
         try:
             await attempt.run(args, kwargs)
         except BaseException as error:
@@ -98,8 +101,7 @@ class _Attempt:
         self._host, self._executor, self._loop = all_of_them._host, all_of_them._executor, all_of_them._loop
         self._run = call.run
         self._held: Held | None = None
-        self._turn: Turn | None = None
-        self._thread: Future[Any] | None = None
+        self._plain: _Plain | None = None
 
     async def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         call = self._call
@@ -112,18 +114,21 @@ class _Attempt:
         offered = Transaction(lambda: self._transaction.connection, self._host.settings.max_payload)
         self._all._open[call] = offered
         try:
-            value = await self._within_time(self._called(args, kwargs))
+            within = self._executor.within
+            work = self._called(args, kwargs) if within is None else within(call, args, kwargs, self._called)
+            value = await self._within_time(work)
         finally:
             offered.over = True
         if failpoints.armed is not None:
             failpoint("activity.after")
         data = encode(value, call.activity.codec.output, self._host.settings.max_payload)
         call.activity.codec.decode_result(data)
-        outbox = Outbox(offered.outgoing, self._host.clock.now(), self._run.identity.namespace)
+        headers = headers_of(self._run.started_with)
+        outbox = Outbox(offered.outgoing, self._host.clock.now(), self._run.identity.namespace, headers)
         self._executor.finish(call)
         await self._take_turn(data)
-        if self._turn is not None:
-            await self._commit(self._turn, outbox)
+        if (turn := self._turn) is not None:
+            await self._commit(turn, outbox)
 
     async def _begin(self) -> None:
         """A store that is away is not the activity's fault."""
@@ -139,10 +144,10 @@ class _Attempt:
     async def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._call.activity.is_async:
             return await self._call.activity.fn(*args, **kwargs)
-        context = contextvars.Context()
+        context = contextvars.Context() if self._executor.within is None else contextvars.copy_context()
         context.run(current_activity.set, self._call)
-        self._thread = self._executor.thread_pool().submit(context.run, _plainly, self._call, args, kwargs)
-        return await asyncio.wrap_future(self._thread, loop=self._loop)
+        self._plain = _Plain(self._call, args, kwargs)
+        return await self._loop.run_in_executor(self._executor.thread_pool(), context.run, self._plain)
 
     async def _within_time(self, work: Any) -> Any:
         seconds = self._transaction.seconds
@@ -158,6 +163,11 @@ class _Attempt:
 
     # -- the turn
 
+    @property
+    def _turn(self) -> Turn | None:
+        """That of its answer, once it has run."""
+        return None if self._held is None else self._held.turn
+
     async def _hold(self, held: Held) -> None:
         self._held = held
         hold(self._run, held)
@@ -165,15 +175,15 @@ class _Attempt:
 
     async def _take_turn(self, data: bytes) -> None:
         """Run the turn of the answer, in its place among the run's inputs and not in this task."""
-        if self._held is None:
+        held = self._held
+        if held is None:
             held = Held(self._call, data)
             await self._hold(held)
-            self._turn = held.turn
         else:
-            held, done = self._held, self._loop.create_future()
-            self._loop.call_soon(_resolve, done, lambda: take_turn(self._run, held, data), context=self._all._context)
-            self._turn = await done
-        if self._turn is None:  # the run is parked, or was told of a failure: by a change that the committer writes
+            held.reached = self._loop.create_future()
+            self._loop.call_soon(_take_turn, self._run, held, data, context=self._all._context)
+            await held.reached
+        if held.turn is None:  # the run is parked, or was told of a failure: by a change that the committer writes
             await self._transaction.rollback()
             self._call.over = True
             let_go(self._run, held)
@@ -196,6 +206,7 @@ class _Attempt:
         self._call.over = True
         if not self._host.over:
             settle(self._run, turn, of_the_run(answer))
+            self._host.reporter.committed([(self._run, *turn)], {})
 
     # -- what goes wrong
 
@@ -221,28 +232,47 @@ class _Attempt:
             self._executor.fail(call, _explained(call, error))
 
     def _take_back(self, then: Callable[[], None]) -> None:
-        held, turn, self._turn = self._held, self._turn, None
-        if held is not None and turn is not None:
+        held = self._held
+        if held is not None and (turn := held.turn) is not None:
+            held.turn = None
             self._loop.call_soon(take_back, self._run, held, turn, then, context=self._all._context)
 
     def leave(self) -> None:
         """Its place is free when its code has really ended."""
-        if self._thread is not None and not self._thread.done():
-            self._thread.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._executor.vacate, self._call))
+        plain = self._plain
+        if plain is not None and plain.begun and not plain.ended.done():
+            plain.ended.add_done_callback(self._leave_from_thread)
         else:
             self._executor.vacate(self._call)
 
-
-def _plainly(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    try:
-        return call.activity.fn(*args, **kwargs)
-    except StopIteration as error:  # no future takes it
-        raise RuntimeError(f"activity {call.pending.name!r} raised StopIteration") from error
+    def _leave_from_thread(self, _: Future[None]) -> None:
+        with suppress(RuntimeError):  # the worker and its loop may be gone
+            self._loop.call_soon_threadsafe(self._executor.vacate, self._call)
 
 
-def _resolve(future: asyncio.Future[Any], work: Callable[[], Any]) -> None:
-    if not future.done():
-        future.set_result(work())
+class _Plain:
+    """The call of a plain function, in its thread, which may take longer than anybody waits for it."""
+
+    def __init__(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._call, self._args, self._kwargs = call, args, kwargs
+        self.begun = False
+        self.ended: Future[None] = Future()
+
+    def __call__(self) -> Any:
+        self.begun = True
+        try:
+            return self._call.activity.fn(*self._args, **self._kwargs)
+        except StopIteration as error:  # no future takes it
+            raise RuntimeError(f"activity {self._call.pending.name!r} raised StopIteration") from error
+        finally:
+            self.ended.set_result(None)
+
+
+def _take_turn(run: LiveRun, held: Held, data: bytes) -> None:
+    if not held.reached.done():
+        take_turn(run, held, data)
+        if not held.reached.done():
+            held.reached.set_result(None)
 
 
 def _explained(call: Call, error: BaseException) -> BaseException:

@@ -65,3 +65,16 @@ def pick_up(run: LiveRun, pending: set[int], attempts: Sequence[Attempt], answer
         if seq not in run.calls:
             run.executor.resume(run, seq, [a for a in attempts if a.seq == seq])
     run.executor.remind(run)
+
+
+def leave_if_all_wait(run: LiveRun, host: Host) -> bool:
+    """Whether it leaves memory, because every activity waits, and for long."""
+    if run.reading or not only_waits(run):
+        return False
+    now, keep = host.clock.now(), int(host.settings.keep_in_memory * SECOND)
+    when, stays = next_wake(run), stays_until(run, host, keep)
+    if stays > now:
+        host.arm(run, stays)
+    elif when is None or when > now + keep:
+        run.leave(when)
+    return run.leaving

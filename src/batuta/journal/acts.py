@@ -32,6 +32,7 @@ class Verb(StrEnum):
     BACKFILL_SCHEDULE = "backfill schedule"
     DELETE_SCHEDULE = "delete schedule"
     SET_RETENTION = "set retention"
+    PRUNE = "prune"
 
 
 class Act(Struct, kw_only=True, gc=False):

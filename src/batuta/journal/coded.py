@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import binascii
+import functools
 from typing import NamedTuple
 
 from batuta.errors import PayloadDamaged, PayloadSealed
@@ -17,7 +18,7 @@ MARK = '"~1:'
 class Coded(NamedTuple):
     """The parts of such a text."""
 
-    tags: list[tuple[str, str]]
+    tags: tuple[tuple[str, str], ...]
     """Names and labels of the codecs, the first to be applied first."""
     data: bytes
 
@@ -43,8 +44,13 @@ def split(text: str) -> Coded:
             raise ValueError
     except ValueError:  # of which binascii.Error and UnicodeError are
         raise PayloadDamaged("it is not what was written: cut short, or changed") from None
-    tags = [tag.partition(".") for tag in header.split("+")] if header else []
-    return Coded([(name, label) for name, _, label in tags], data)
+    return Coded(_tags(header), data)
+
+
+@functools.lru_cache(1_024)
+def _tags(header: str) -> tuple[tuple[str, str], ...]:
+    parts = [tag.partition(".") for tag in header.split("+")] if header else []
+    return tuple((name, label) for name, _, label in parts)
 
 
 def refuse_coded(text: str, what: str) -> None:

@@ -27,6 +27,8 @@ class EntryKind(StrEnum):
     """The store took the message or child that a command sent. Only where the code waits for that word."""
     REFUSED = "refused"
     """It did not: nobody has that id, it is closed, or a child's id is taken. `error` says which."""
+    FORKED = "forked"
+    """What stands before was done by another run, and from here on it is this one's. It runs no turn."""
     # Written by whoever closes a run from outside; they run no turn and are always the last entry.
     TERMINATED = "terminated"
     TIMED_OUT = "timed_out"
@@ -74,15 +76,25 @@ class Carried(Struct, omit_defaults=True, gc=False):
     value: Raw | UnsetType = UNSET
 
 
-class Edit(Struct, omit_defaults=True, gc=False):
-    """A fork with an edit: what comes after it is not what was done before, so it must not have the same keys."""
+class Forked(Struct, omit_defaults=True, gc=False):
+    """How a run was made from another: what it is, what that was, and what is different from here on."""
 
+    id: str
+    mark: str
+    """This run's id and run id. The latter names the children and messages of the commands after `seq`."""
+    source_id: str
+    source_run_id: str
+    first_id: str
+    first_run_id: str
+    """Of the run that wrote the first entry: that is what its code was told."""
     seq: int
-    """The last command that keeps the keys it had."""
-    key_base: str
-    """Of the keys of the commands after it, and of those in `inputs`."""
+    """The last command before."""
+    key_base: str = ""
+    """Of the keys of the commands after `seq`, and of those in `inputs`. Empty: they stay as they are."""
     inputs: dict[int, Raw] = {}
-    """The arguments that calls pending at the fork are executed with, in place of those in the journal: by command."""
+    """The arguments that pending calls are executed with, in place of those that were recorded: by command."""
+    anew: list[int] = []
+    """Pending calls that other runs execute, and that are begun anew, by runs with other run ids."""
 
 
 class StartInfo(Struct, omit_defaults=True, gc=False):
@@ -111,8 +123,8 @@ class StartInfo(Struct, omit_defaults=True, gc=False):
     """The limit on payloads that this run lives with: a setting that changes later must not change its replay."""
     trace: str = ""
     """The W3C `traceparent` of whoever started it."""
-    edits: list[Edit] = []
-    """What a fork changed, each holding for the commands after its `seq`."""
+    mark: str = ""
+    """Names its children and messages, where that is not its `key_base`: an earlier run had that, too."""
     headers: dict[str, str] = {}
     """What else whoever started it gave it, and what it gives to whatever it starts."""
 
@@ -135,6 +147,7 @@ class Body(Struct, omit_defaults=True, gc=False):
     """Put before the code, which runs when the next input comes: so it meets several messages at once."""
     start: StartInfo | UnsetType = UNSET
     commands: list[Command] = []
+    forked: Forked | UnsetType = UNSET
 
 
 class Entry(Struct, gc=False):

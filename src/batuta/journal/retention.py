@@ -27,6 +27,8 @@ class Pruned(Struct):
     """Runs."""
     last: RunId | None
     """Where the next step goes on; None: all were looked at, begin from the oldest again."""
+    busy: float = 0.0
+    """Seconds that the database was at work for it."""
 
 
 def target_of(name: str, state: str) -> str:

@@ -43,6 +43,7 @@ from batuta.journal.records import (
     WorkerView,
 )
 from batuta.journal.retention import Pruned, Retention
+from batuta.journal.rewriting import Rewrite
 from batuta.journal.schedules import DueSchedule, Firing, Schedule
 from batuta.journal.states import RunState
 
@@ -132,8 +133,9 @@ class Transaction(Protocol):
         self, worker_id: str, change: Change, may_leave: Callable[[Sequence[Refusal]], None]
     ) -> Verdict | list[Refusal]:
         """Write the change as `Store.commit` does, and commit. The fence is tested last: until then no row of a run is
-        locked. A verdict: all of it was rolled back. `may_leave` is asked about refusals before the commit; what it
-        raises is raised, and all of it is rolled back.
+        locked. A verdict: all of it was rolled back; REFUSED also when the change is there already, for it was written
+        by another transaction. `may_leave` is asked about refusals before the commit; what it raises is raised, and
+        nothing is committed.
 
         Raises OutcomeUnknown when it may or may not be durable; TransactionEnded when the code has ended it by itself;
         any other error of the database: it was rolled back.
@@ -312,6 +314,16 @@ class Store(Protocol):
         tried again, as by `unpark`. Returns those that go on."""
         ...
 
+    async def cancel_runs(self, run_ids: Sequence[RunId], reason: str, act: Act) -> list[RunId]:
+        """Ask open runs to end, as by a `send` of a CANCEL with the id `cancel:<run_id>` and the reason as its name.
+        Returns those that were asked; those that were asked before, are closed or not there are left alone."""
+        ...
+
+    async def terminate_runs(self, run_ids: Sequence[RunId], reason: str, act: Act) -> list[RunId]:
+        """Close open runs as terminated, as by `close_run` with an entry after their last one. Returns those that
+        were open."""
+        ...
+
     async def delete_runs(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
         """Delete closed runs with all that belongs to them: the whole chain of each, journals, messages, outputs,
         attempts, dead letters, and their closed children in the same way. Returns the ids of all runs that are gone.
@@ -373,6 +385,10 @@ class Store(Protocol):
 
     # -- the audit log
 
+    async def note_act(self, target: str, act: Act) -> None:
+        """Record an act by itself, before what it asks for is done by verbs that know of no act."""
+        ...
+
     async def audit(self, after: int = 0, limit: int = 1_000) -> list[Recorded]:
         """Those with numbers > after, in order."""
         ...
@@ -383,6 +399,20 @@ class Store(Protocol):
 
     async def acts(self, where: ActFilter, before: int | None = None, limit: int = 50) -> list[Recorded]:
         """Those with numbers < before, newest first. `target` is the id of a run, or the name of something else."""
+        ...
+
+    # -- payloads as they lie there
+
+    async def inbox(self, chain_id: RunId, after: str = "", limit: int = 1_000) -> list[Message]:
+        """Messages of the chain with ids > after, read or not, by id. What was read may be gone."""
+        ...
+
+    async def answers_of(self, chain_id: RunId, after: str = "", limit: int = 1_000) -> list[Output]:
+        """All answers of the chain with names > after, by name."""
+        ...
+
+    async def rewrite(self, changed: Rewrite) -> bool:
+        """Write the same payloads otherwise. False when the run is not closed, or is not there: nothing is written."""
         ...
 
     # -- queues

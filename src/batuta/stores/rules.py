@@ -146,6 +146,17 @@ def start_message(run: NewRun, run_id: RunId | None = None) -> Message:
     return Message(message_id=f"start:{run_id or run.run_id}", kind=MessageKind.START, name=run.name, body=run.start)
 
 
+def cancel_message(run_id: RunId, reason: str) -> Message:
+    """One name for all: asking twice, or repeating a call whose answer was lost, must not cancel the clean-up."""
+    return Message(message_id=f"cancel:{run_id}", kind=MessageKind.CANCEL, name=reason)
+
+
+def terminated_entry(head: int, last: tuple[int, int] | None, now: int, reason: str) -> Entry:
+    """The last entry of a run that somebody ends. `last` is time and crc of the entry at `head`."""
+    at, crc = last or (0, 0)
+    return encode_entry(head + 1, EntryKind.TERMINATED, max(now, at), Body(reason=reason), crc)
+
+
 def successor_start(run: Successor) -> Message:
     """The same of one that follows another."""
     return Message(message_id=f"start:{run.run_id}", kind=MessageKind.START, name=run.name, body=run.start)
@@ -274,12 +285,15 @@ def forked_at(fork: Fork) -> int:
     return fork.keep if fork.at is None else fork.at
 
 
-def fork_start(fork: Fork, source: Run, policy: ParentPolicy) -> NewRun:
+def fork_start(fork: Fork, source: Run, policy: ParentPolicy, parent: RunId | None = None) -> NewRun:
     """The new run, as a start. The source is as it was before."""
     new = follower(source, policy, source.flow_key, fork.new)
+    new.memo = source.memo if fork.memo is None else fork.memo
     if fork.id:
         new.id, new.chain_id = fork.id, None
-    if fork.id or fork.close is None:
+    if parent is not None:
+        new.parent_run_id = parent
+    elif fork.id or fork.close is None:
         new.parent_run_id, new.parent_seq, new.parent_policy = None, 0, ParentPolicy.CANCEL
     return new
 
@@ -292,7 +306,7 @@ def fork_said(fork: Fork) -> str:
 
 def why_moved(fork: Fork, source: Run, current: bool) -> str:
     """What keeps the source from being forked now; empty when nothing does."""
-    if source.head != fork.head:
+    if source.head < fork.head or (source.head > fork.head and not fork.id):
         return "has moved on"
     if fork.close is not None:
         return "has ended" if source.closed_at is not None else ""

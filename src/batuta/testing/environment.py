@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
 from batuta.app import App
+from batuta.authoring.deadletters import Letters
 from batuta.authoring.definitions import Workflow, by_code
 from batuta.authoring.handle import Batch, Handle
 from batuta.authoring.jobs import Job, JobCall
@@ -190,6 +191,11 @@ class Environment:
     def schedules(self) -> Schedules:
         """`Batuta.schedules`."""
         return self.client.schedules
+
+    @property
+    def letters(self) -> Letters:
+        """`Batuta.letters`."""
+        return self.client.letters
 
     # -- time
 

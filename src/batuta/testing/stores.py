@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -27,7 +28,14 @@ class _PlainWriter(Writer):
     """Writes where it is asked to: nobody else does, and a thread would make the order of events a matter of chance."""
 
     async def write(self, work: Callable[[sqlite3.Cursor], T], *, small: bool = False, aside: bool = False) -> T:
-        return self.write_blocking(work)
+        while not self._try_enter():  # noqa: ASYNC110 - an activity has its transaction open, for a moment
+            await asyncio.sleep(0)
+        result = self._work(work)
+        self._commit()
+        return result
+
+    async def commit(self) -> None:
+        self._commit()
 
 
 class _PlainReaders(Readers):

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 import batuta
 from batuta.authoring.definitions import Workflow
-from batuta.engine.machine import Machine, RunIdentity
+from batuta.engine.identity import RunIdentity
+from batuta.engine.machine import Machine
 from batuta.engine.replay import Replay
 from batuta.errors import BatutaError
 from batuta.journal.records import Run, RunFilter

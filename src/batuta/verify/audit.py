@@ -14,6 +14,7 @@ from batuta.journal.records import MessageKind, Run, RunFilter, RunKind
 from batuta.journal.states import CLOSED, OPEN, RunState
 from batuta.journal.store import SEALED, Store
 from batuta.verify.code import CodeCheck, call_workflow
+from batuta.verify.letters import check_letters
 from batuta.verify.orphans import Orphans
 from batuta.verify.report import Report, Violation
 from batuta.verify.row import check_end, check_epochs, check_liveness
@@ -49,6 +50,7 @@ async def verify(store: Store, workflows: Sequence[Workflow[..., Any]] = (), *, 
         cursor = page.cursor
         if cursor is None:
             break
+    await check_letters(store, audit.report)
     await audit.orphans.settle(patience, audit.tell_orphan)
     audit.report.stranded = await audit.takers.settle()
     return audit.report
@@ -127,6 +129,8 @@ class _Audit:
 
     async def _read_journal(self, run: Run, tape: TapeCheck, code: CodeCheck | None) -> None:
         after = -1
+        if code is not None:
+            await code.begin(self._store)
         while page := await self._store.journal(run.run_id, after, _ENTRIES):
             after = page[-1].ord
             known: list[Entry] = [entry for entry in page if run.state in CLOSED or entry.ord <= run.head]
@@ -168,6 +172,8 @@ class _Audit:
         """I10. What a run has read is marked in the same transaction, so that the next owner does not read it again."""
         if run.state in CLOSED and run.state not in _READS_ALL and not tape.taken:
             return
+        if run.state in CLOSED and await self._has_gone_on(run):
+            return  # what is unread is the next one's, which may have been told to read again what this one has read
         unread = (await self._store.unread([run.run_id])).get(run.run_id, (0, []))[1]
         found = [
             f"entry {tape.taken[m.message_id]} has read message {m.message_id}, and it is still unread"
@@ -181,6 +187,13 @@ class _Audit:
             )
         for what in found:
             tell("I10", what)
+
+    async def _has_gone_on(self, run: Run) -> bool:
+        try:
+            current = await self._store.get(run.id)
+        except UnknownRun:
+            return False
+        return current.run_id != run.run_id and current.chain_id == run.chain_id
 
     async def _check_open(
         self, run: Run, tape: TapeCheck, code: CodeCheck | None, tell: Callable[[str, str], None]

@@ -10,12 +10,15 @@ from typing import Any, TypeVar
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.jobs import Job
 from batuta.authoring.options import ActivityOptions
+from batuta.engine.identity import RunIdentity
 from batuta.engine.jobs import JobWorkflow
-from batuta.engine.machine import Machine, RunIdentity
-from batuta.engine.replay import Replay
+from batuta.engine.machine import Machine
+from batuta.engine.past import Past
+from batuta.engine.replay import Replay, last_fork
 from batuta.engine.routes import RoutedCall
 from batuta.journal.entries import Entry
 from batuta.journal.records import Run, RunKind
+from batuta.journal.store import Store
 
 T = TypeVar("T")
 
@@ -37,8 +40,15 @@ class CodeCheck:
         self, workflow: Workflow[..., Any], run: Run, namespace: str, tell: Callable[[str, str], None]
     ) -> None:
         self._machine = Machine(workflow, RunIdentity(run.run_id, run.id, run.queue, namespace))
-        self._tell = tell
+        self._run, self._tell = run, tell
         self.failed = False
+
+    async def begin(self, store: Store) -> None:
+        """One that was made from another was that one first: what it says of that comes after what that one did."""
+        if self._run.forked_at >= 0:
+            entries = await store.journal(self._run.run_id, self._run.forked_at, 1)
+            if (last := last_fork(entries)) is not None:
+                self._machine.past = Past(self._machine.identity, last)
 
     async def feed(self, entries: Sequence[Entry]) -> None:
         if self.failed:

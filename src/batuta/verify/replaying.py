@@ -8,7 +8,8 @@ from typing import Any
 from msgspec import Struct
 
 from batuta.authoring.definitions import Workflow, code_of
-from batuta.engine.machine import Machine, RunIdentity
+from batuta.engine.identity import RunIdentity
+from batuta.engine.machine import Machine
 from batuta.engine.replay import Replay
 from batuta.errors import InvalidInput, WorkflowBroken
 from batuta.ids import RunId, derived_run_id

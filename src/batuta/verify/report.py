@@ -17,6 +17,7 @@ INVARIANTS = {
     "I9": "timers fire once, and never early",
     "I10": "a message that was accepted is read once, and before its run comes to its end",
     "I12": "every open run has an owner, is due at some time, waits for a message, or is parked with a reason",
+    "I15": "a dead letter is of a run that failed, a reprocessed one has a successor, and groups are counted right",
 }
 """What is promised of every run. The numbers are those of the failure-mode catalogue."""
 
@@ -45,7 +46,7 @@ class Report(Struct):
 
     runs: int = 0
     checked: dict[str, int] = field(default_factory=lambda: dict.fromkeys(INVARIANTS, 0))
-    """How many runs (I9: fired timers) each invariant was checked on."""
+    """How many runs (I9: fired timers, I15: dead letters) each invariant was checked on."""
     found: dict[str, int] = field(default_factory=lambda: dict.fromkeys(INVARIANTS, 0))
     """How many violations of each."""
     violations: list[Violation] = field(default_factory=list)

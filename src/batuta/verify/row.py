@@ -66,5 +66,7 @@ def check_liveness(run: Run, waits_for_activity: bool, unread: int, tell: Tell) 
             tell("I12", "the run waits for an activity that nobody executes: it is never due")
         elif unread:
             tell("I12", f"the run has {unread} unread messages, and is never due")
+    if (run.state is RunState.PAUSED) is not (run.paused_at is not None):
+        tell("I12", f"the run is {run.state}, and paused_at is {run.paused_at}")
     if run.state in PARKED and not run.reason:
         tell("I12", f"the run is parked as {run.state} without a reason")

@@ -28,7 +28,7 @@ from batuta.stores.coded.payloads import Payloads
 R = TypeVar("R", Output, Attempt)
 Code = Callable[[str, Bound], str]
 
-_BARE = frozenset((MessageKind.CANCEL, MessageKind.TERMINATE, MessageKind.PAUSE))
+BARE = frozenset((MessageKind.CANCEL, MessageKind.TERMINATE, MessageKind.PAUSE))
 """Messages whose body is no payload."""
 _CLOSED_BY_STORE = frozenset((EntryKind.TERMINATED, EntryKind.TIMED_OUT))
 _TOLD = frozenset((RunState.NEEDS_CODE, RunState.CONTINUED, RunState.FAILED))
@@ -57,10 +57,10 @@ class Coding:
 
     def new_run(self, new: NewRun) -> NewRun:
         start = self.payloads.encode(new.start, self._start_bound(new.run_id, new.name, bool(new.debounce)))
-        memo = new.memo
-        if memo != _NOTHING:
-            memo = self.payloads.encode(memo, self._memo_bound(new.id, new.name, bool(new.debounce)))
-        return replace(new, start=start, memo=memo)
+        return replace(new, start=start, memo=self.memo(new.id, new.memo, new.name, debounced=bool(new.debounce)))
+
+    def memo(self, id: str, memo: str, name: str = "", *, debounced: bool = False) -> str:
+        return memo if memo == _NOTHING else self.payloads.encode(memo, self._memo_bound(id, name, debounced))
 
     def start_of(self, run_id: RunId, start: str) -> str:
         """The start of a successor."""
@@ -68,7 +68,7 @@ class Coding:
 
     def message(self, id: str | None, message: Message) -> Message:
         """`id`: of the run that it goes to; None: that is not known, it comes with a debounced start."""
-        if message.kind in _BARE:
+        if message.kind in BARE:
             return message
         return replace(message, body=self.payloads.encode(message.body, self._message_bound(id, message)))
 
@@ -89,8 +89,15 @@ class Coding:
             return move.reason
         return self.payloads.encode(move.reason, self.payloads.bound(run_id, "reason"))
 
+    def recoded_reason(self, run_id: RunId, reason: str) -> str:
+        bound = self.payloads.bound(run_id, "reason")
+        return self.payloads.encode(self.payloads.decode(reason, bound), bound)
+
     def letter(self, run_id: RunId, letter: NewLetter) -> NewLetter:
-        return replace(letter, message=self.payloads.encode(letter.message, self.payloads.bound(run_id, "letter")))
+        return replace(letter, message=self.letter_text(run_id, letter.message))
+
+    def letter_text(self, run_id: RunId, message: str) -> str:
+        return self.payloads.encode(message, self.payloads.bound(run_id, "letter"))
 
     def schedule(self, schedule: Schedule) -> Schedule:
         return replace(schedule, spec=self.payloads.encode(schedule.spec, self._schedule_bound(schedule.id)))
@@ -119,7 +126,7 @@ class Coding:
 
     def plain_message(self, id: str, message: Message) -> Message:
         kind = message.kind
-        if kind in _BARE:
+        if kind in BARE:
             return message
         try:
             told = kind is MessageKind.CHILD and _has_no_value(message.body)
@@ -133,8 +140,9 @@ class Coding:
         if run.memo != _NOTHING:
             run = replace(run, memo=self._plain_memo(run))
         if is_coded(run.reason):
+            bound = self.payloads.bound(run.run_id, "reason")
             try:
-                run = replace(run, reason=self.payloads.decode(run.reason, self.payloads.bound(run.run_id, "reason")))
+                run = replace(run, reason=self.payloads.decode(run.reason, bound))
             except PayloadSealed as error:
                 run = replace(run, reason=why_sealed("the reason", error))
         return run
@@ -146,7 +154,7 @@ class Coding:
         try:
             entries = self.plain_entries(run_id, tape.entries)
             messages = [self.plain_message(id, message) for message in tape.messages]
-            attempts = [self._attempt(run_id, attempt) for attempt in tape.attempts]
+            attempts = [self.read_attempt(run_id, attempt) for attempt in tape.attempts]
         except PayloadSealed as error:
             return Tape(run, [], [], [], f"{type(error).__name__}: {error}")
         return Tape(run, entries, messages, attempts)
@@ -154,27 +162,30 @@ class Coding:
     def plain_attempt(self, run_id: RunId, attempt: Attempt) -> Attempt:
         """Never raises."""
         try:
-            return self._attempt(run_id, attempt)
+            return self.read_attempt(run_id, attempt)
         except PayloadSealed as error:
             return replace(attempt, error=_as_failure(error), details=None)
 
-    def plain_published(self, run_id: RunId, output: Output) -> Output:
-        return self._both(self.payloads.decode, self._output_bound(run_id, None, output), output, "value")
+    def read_output(self, run_id: RunId, chain_id: RunId | None, output: Output) -> Output:
+        return self._both(self.payloads.decode, self._output_bound(run_id, chain_id, output), output, "value")
 
     def plain_answer(self, chain_id: RunId, output: Output) -> Output:
         """Never raises: who waits for it is told."""
         try:
-            return self._both(self.payloads.decode, self._output_bound(chain_id, chain_id, output), output, "value")
+            return self.read_output(chain_id, chain_id, output)
         except PayloadSealed as error:
             return replace(output, value=None, error=_as_failure(error))
 
     def plain_letter(self, letter: DeadLetter) -> DeadLetter:
         """Never raises."""
         try:
-            text = self.payloads.decode(letter.message, self.payloads.bound(letter.run_id, "letter"))
+            text = self.read_letter(letter)
         except PayloadSealed as error:
             text = why_sealed("the message", error)
         return replace(letter, message=text)
+
+    def read_letter(self, letter: DeadLetter) -> str:
+        return self.payloads.decode(letter.message, self.payloads.bound(letter.run_id, "letter"))
 
     def plain_schedule(self, schedule: Schedule) -> Schedule:
         """Never raises: one that cannot be read stays as it is, and is refused by whoever would read it."""
@@ -228,7 +239,7 @@ class Coding:
             **{name: code(text, self.payloads.bound(*place, name)) for name, text in given.items() if text is not None},
         )
 
-    def _attempt(self, run_id: RunId, attempt: Attempt) -> Attempt:
+    def read_attempt(self, run_id: RunId, attempt: Attempt) -> Attempt:
         if attempt.error is None and attempt.details is None:
             return attempt
         try:
@@ -248,17 +259,21 @@ class Coding:
                 pass
             raise
 
-    def _plain_memo(self, run: Run) -> str:
+    def read_memo(self, run: Run) -> str:
         try:
             return self.payloads.decode(run.memo, self._memo_bound(run.id, run.name, False))
-        except PayloadDamaged as error:
+        except PayloadDamaged:
             try:
                 return self.payloads.decode(run.memo, self._memo_bound(run.id, run.name, True))
             except PayloadSealed:
-                why: PayloadSealed = error
+                pass
+            raise
+
+    def _plain_memo(self, run: Run) -> str:
+        try:
+            return self.read_memo(run)
         except PayloadSealed as error:
-            why = error
-        return json.encode(why_sealed("the memo", why)).decode()
+            return json.encode(why_sealed("the memo", error)).decode()
 
 
 def closed_by_store(entry: Entry) -> bool:

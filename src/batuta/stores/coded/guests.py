@@ -1,11 +1,12 @@
-"""Callers' own transactions, and heartbeats, of a store with codecs."""
+"""What a store with codecs hands out: callers' own transactions, those of activities, and heartbeats."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from batuta.journal.records import NewRun, Pulse, StartOutcome, WorkerInfo
-from batuta.journal.store import Guest, Heart
+from batuta.journal.records import Change, NewRun, Pulse, Refusal, StartOutcome, Verdict, WorkerInfo
+from batuta.journal.store import Guest, Heart, Transaction
+from batuta.stores.coded.changes import Changes
 from batuta.stores.coded.coding import Coding
 
 
@@ -21,6 +22,30 @@ class CodedGuest:
         last = None if after is None else new_run(after)
         outcomes = await self._guest.start_many([new_run(run) for run in runs], last)
         return [(plain_run(one[0]), one[1]) if isinstance(one, tuple) else one for one in outcomes]
+
+
+class CodedTransaction:
+    """Implements `Transaction`: what it commits is coded."""
+
+    def __init__(self, transaction: Transaction, changes: Changes) -> None:
+        self._transaction, self._changes = transaction, changes
+        self.blocking, self.seconds = transaction.blocking, transaction.seconds
+
+    @property
+    def connection(self) -> object:
+        return self._transaction.connection
+
+    async def begin(self) -> None:
+        await self._transaction.begin()
+
+    async def commit(
+        self, worker_id: str, change: Change, may_leave: Callable[[Sequence[Refusal]], None]
+    ) -> Verdict | list[Refusal]:
+        [coded] = await self._changes.coded([change])
+        return await self._transaction.commit(worker_id, coded, may_leave)
+
+    async def rollback(self) -> None:
+        await self._transaction.rollback()
 
 
 class CodedHeart:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+
+from msgspec import json
 
 from batuta.codecs.base import Bound, PayloadCodec
 from batuta.errors import InvalidInput, PayloadDamaged, PayloadSealed
 from batuta.journal.coded import ADVICE, MARK, is_coded, join, split
 
+_encode = json.Encoder().encode
 _NAME = re.compile(r"[A-Za-z0-9]{1,20}")
 _LABEL = re.compile(r"[A-Za-z0-9._-]{0,60}")
 
@@ -22,15 +25,15 @@ class Payloads:
         self._by_name = {codec.name: codec for codec in codecs}
         if len(self._by_name) < len(codecs):
             raise InvalidInput("two codecs have the same name: give one of each kind")
-        self._needed = [codec.name for codec in codecs if not codec.plain]
+        self._always = [codec.name for codec in codecs if codec.always]
+        self._needed = [codec.name for codec in codecs if codec.always and not codec.plain]
         self.mark = "+".join(codec.mark for codec in codecs)
         """What can be read here: part of the fingerprints of this store's workers."""
-        self.seals = bool(self._needed)
 
     def bound(self, scope: object, *place: object) -> Bound:
-        """A payload's place: the run (or schedule) that it belongs to, and what tells it from others there."""
-        whole = f"{len(self._namespace)}:{self._namespace}{scope}"
-        return Bound(whole, "".join([f"{len(text)}:{text}" for text in (whole, *map(str, place))]).encode())
+        """A payload's place: the run (or schedule) that it belongs to, and what tells it from others there. As JSON: two
+        that are not the same never look the same."""
+        return Bound(_encode((self._namespace, scope)), _encode((self._namespace, scope, *place)))
 
     def encode(self, text: str, bound: Bound) -> str:
         """The text to be written. One that nothing was done to stays as it is."""
@@ -68,12 +71,12 @@ class Payloads:
     def is_current(self, text: str) -> bool:
         """Whether it was written with the keys that are used now."""
         if not is_coded(text):
-            return not self._needed
+            return not self._always
         labels = {codec.name: codec.label for _, codec in self._codecs}
         header = text[len(MARK) :].partition(":")[0]
         tags = [tag.partition(".") for tag in header.split("+")] if header else []
         names = {name for name, _, _ in tags}
-        return names.issuperset(self._needed) and all(labels.get(name) == label for name, _, label in tags)
+        return names.issuperset(self._always) and all(labels.get(name) == label for name, _, label in tags)
 
     def _encode(self, data: bytes, bound: Bound) -> str | None:
         tags: list[str] = []
@@ -85,18 +88,17 @@ class Payloads:
         return join(tags, data) if tags else None
 
     def _decode(self, text: str, bound: Bound) -> bytes:
-        coded = split(text)
-        names = [name for name, _ in coded.tags]
-        if missing := [name for name in self._needed if name not in names]:
-            raise PayloadDamaged(f"it did not go through {', '.join(missing)}")
-        data = coded.data
-        tags = [f"{name}.{label}" if label else name for name, label in coded.tags]
-        for place in reversed(range(len(tags))):
-            name, label = coded.tags[place]
+        tags, data = split(text)
+        for name in self._needed:
+            if not any(name == one for one, _ in tags):
+                raise PayloadDamaged(f"it did not go through {name}")
+        for place in range(len(tags) - 1, -1, -1):
+            name, label = tags[place]
             codec = self._by_name.get(name)
             if codec is None:
                 raise PayloadSealed(f"it went through codec {name!r}, and here is {', '.join(self._by_name)}: {ADVICE}")
-            data = _decoded(codec, data, label, _after(tags[:place], bound))
+            before = [f"{one}.{its}" if its else one for one, its in tags[:place]]
+            data = _decoded(codec, data, label, _after(before, bound))
         return data
 
 
@@ -119,11 +121,3 @@ def _tag(codec: PayloadCodec) -> str:
     if not _NAME.fullmatch(codec.name) or not _LABEL.fullmatch(codec.label):
         raise InvalidInput(f"codec {codec.name!r}: its name or label has characters that it cannot have")
     return f"{codec.name}.{codec.label}" if codec.label else codec.name
-
-
-def readable(decode: Callable[[], str], instead: Callable[[str], str]) -> str:
-    """What `decode` gives, or something that says why it cannot be read."""
-    try:
-        return decode()
-    except PayloadSealed as error:
-        return instead(f"{type(error).__name__}: {error}")

@@ -17,6 +17,7 @@ from batuta.errors import PayloadSealed
 from batuta.ids import RunId
 from batuta.journal.acts import Act
 from batuta.journal.entries import Entry
+from batuta.journal.forks import Fork
 from batuta.journal.letters import DeadLetter, GroupPage, LetterFilter, LetterPage
 from batuta.journal.records import (
     Attempt,
@@ -36,19 +37,22 @@ from batuta.journal.records import (
     WorkerInfo,
     WorkerView,
 )
+from batuta.journal.rewriting import Rewrite
 from batuta.journal.schedules import DueSchedule, Firing, Schedule
 from batuta.journal.states import RunState
-from batuta.journal.store import SEALED, Guest, Heart, Store
+from batuta.journal.store import SEALED, ForkOutcome, Guest, Heart, Store, Transaction
 from batuta.stores.coded.changes import Changes
 from batuta.stores.coded.coding import Coding, closed_by_store
 from batuta.stores.coded.facts import Facts
-from batuta.stores.coded.guests import CodedGuest, CodedHeart
+from batuta.stores.coded.forks import Forks
+from batuta.stores.coded.guests import CodedGuest, CodedHeart, CodedTransaction
 from batuta.stores.coded.payloads import Payloads
 
 PASSED = frozenset(
-    "poll_seconds open close migrate now borrow unpark retire pause_runs resume_runs delete_runs count_letters "
-    "discard_letters set_retention retention prune audit limit_queue pause_queue queues delete_schedule schedule_at "
-    "epochs closed_among count_runs listen shift_clock".split()
+    "acts audit audit_head borrow cancel_runs close closed_among count_letters count_runs delete_runs "
+    "delete_schedule discard_letters drop_retention epochs limit_queue listen migrate note_act now open "
+    "pause_queue pause_runs poll_seconds prune queues resume_runs retention retire schedule_at set_retention "
+    "shift_clock terminate_runs unpark why_not_transactional".split()
 )
 """What carries no payload: it is the other store's own."""
 _BY_ID = frozenset((MessageKind.SIGNAL, MessageKind.UPDATE))
@@ -68,6 +72,7 @@ class CodedStore:
         self._facts = Facts(store)
         self._marked = f"|{self.coding.payloads.mark}"
         self._changes = Changes(self.coding, self._facts, self._marked)
+        self._forks = Forks(store, self.coding, self._facts)
 
     def __getattr__(self, name: str) -> Any:
         if name in PASSED:
@@ -131,10 +136,27 @@ class CodedStore:
     async def commit(self, worker_id: str, changes: Sequence[Change]) -> dict[int, Verdict | list[Refusal]]:
         return await self.inner.commit(worker_id, await self._changes.coded(changes))
 
+    def transact(self, seconds: float) -> Transaction:
+        return CodedTransaction(self.inner.transact(seconds), self._changes)
+
     async def close_run(
         self, run_id: RunId, head: int, entry: Entry, state: RunState, reason: str, act: Act | None = None
     ) -> bool:
         return await self.inner.close_run(run_id, head, self.coding.entry(run_id, entry), state, reason, **_acting(act))
+
+    # -- what operators do
+
+    async def fork(self, forks: Sequence[Fork], act: Act) -> list[ForkOutcome]:
+        coded = [await self._coded_fork(fork) for fork in forks]
+        outcomes = iter(await self.inner.fork([fork for fork in coded if isinstance(fork, Fork)], act))
+        found = [next(outcomes) if isinstance(fork, Fork) else fork for fork in coded]
+        return [self._plain(one) if isinstance(one, Run) else one for one in found]
+
+    async def _coded_fork(self, fork: Fork) -> Fork | PayloadSealed:
+        try:
+            return await self._forks.coded(fork)
+        except PayloadSealed as error:
+            return error
 
     # -- dead letters
 
@@ -187,7 +209,17 @@ class CodedStore:
         return [self.coding.plain_attempt(run_id, one) for one in await self.inner.attempts(run_id, seq)]
 
     async def outputs(self, run_id: RunId) -> list[Output]:
-        return [self.coding.plain_published(run_id, output) for output in await self.inner.outputs(run_id)]
+        return [self.coding.read_output(run_id, None, output) for output in await self.inner.outputs(run_id)]
+
+    async def inbox(self, chain_id: RunId, after: str = "", limit: int = 1_000) -> list[Message]:
+        id = (await self._facts.of(chain_id)).id
+        return [self.coding.plain_message(id, one) for one in await self.inner.inbox(chain_id, after, limit)]
+
+    async def answers_of(self, chain_id: RunId, after: str = "", limit: int = 1_000) -> list[Output]:
+        return [self.coding.plain_answer(chain_id, one) for one in await self.inner.answers_of(chain_id, after, limit)]
+
+    async def rewrite(self, changed: Rewrite) -> bool:
+        raise NotImplementedError("only the store inside knows how payloads lie there")
 
     async def answers(self, asked: Sequence[tuple[RunId, str]]) -> list[Output | None]:
         found = await self.inner.answers(asked)
@@ -198,7 +230,11 @@ class CodedStore:
 
     async def outcome(self, run_id: RunId) -> tuple[Run, Entry | None]:
         run, last = await self.inner.outcome(run_id)
-        return self._plain(run), None if last is None else self.coding.plain_entry(run_id, last)
+        if last is None:
+            return self._plain(run), None
+        if last.ord and closed_by_store(last):
+            return self._plain(run), (await self.journal(run_id, last.ord - 1, 1))[0]
+        return self._plain(run), self.coding.plain_entry(run_id, last)
 
     async def list_runs(self, where: RunFilter, cursor: str | None = None, limit: int = 50) -> Page:
         page = await self.inner.list_runs(where, cursor, limit)

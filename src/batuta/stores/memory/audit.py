@@ -20,6 +20,10 @@ class AuditVerbs(ABC):
     @abstractmethod
     def transaction(self) -> AbstractContextManager[Moment]: ...
 
+    async def note_act(self, target: str, act: Act) -> None:
+        with self.transaction() as moment:
+            record(moment, act, [Changed(target=target)])
+
     async def audit(self, after: int = 0, limit: int = 1_000) -> list[Recorded]:
         with self.transaction() as moment:
             return [replace(row) for row in moment.room.audit[after : after + limit]]

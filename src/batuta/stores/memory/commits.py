@@ -29,7 +29,7 @@ class Commit:
     def write(self, changes: Sequence[Change]) -> dict[int, Verdict | list[Refusal]]:
         answers: dict[int, Verdict | list[Refusal]] = {}
         for index, change in enumerate(changes):
-            verdict = self._judge(change)
+            verdict = self.judge(change)
             if isinstance(verdict, Verdict):
                 answers[index] = verdict
                 continue
@@ -64,7 +64,8 @@ class Commit:
                 refusals.append(rules.receiver_closed(send, target.run.state))
         return refusals
 
-    def _judge(self, change: Change) -> Verdict | bool:
+    def judge(self, change: Change) -> Verdict | bool:
+        """What the fence says: True to write it, False when it is there already."""
         row = self._room.rows.get(change.run_id)
         verdict = self._judge_start(change) if row is None else self._judge_owned(row, change)
         if verdict is True and rules.must_read(change.move):

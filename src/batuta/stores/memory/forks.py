@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
-from batuta.errors import AlreadyStarted, LetterResolved, RunMoved, UnknownRun
+from batuta.errors import AlreadyStarted, BatutaError, LetterResolved, RunMoved, UnknownRun
 from batuta.ids import RunId
 from batuta.journal.acts import Act, Changed, state_json
 from batuta.journal.entries import decode_body
@@ -33,37 +33,54 @@ class ForkVerbs(ABC):
 
 
 def _fork(moment: Moment, fork: Fork, act: Act) -> ForkOutcome:
-    room = moment.room
-    known, source = room.rows.get(fork.new.run_id), room.rows.get(fork.source)
+    known = moment.room.rows.get(fork.new.run_id)
     if known is not None:
         return known.snapshot()  # written again because the first answer was lost
+    for one, _ in fork.family():
+        if (refusal := _refusal(moment, one)) is not None:
+            return refusal
+    for one, parent in fork.family():
+        _write(moment, one, parent, act)
+    return moment.room.rows[fork.new.run_id].snapshot()
+
+
+def _refusal(moment: Moment, fork: Fork) -> BatutaError | None:
+    """What stands in the way."""
+    room = moment.room
+    source, letter = room.rows.get(fork.source), room.letters.get(fork.source)
     if source is None:
         return UnknownRun(fork.source, moment.namespace)
     if why := rules.why_moved(fork, source.run, room.current.get(source.run.id) == fork.source):
         return RunMoved(source.run.id, why)
     if fork.id and (taken := room.current_row(fork.id)) is not None:
         return AlreadyStarted(fork.id, taken.run.state, "give another id")
-    before = source.run.state
-    if fork.letter and not resolve(moment, [fork.source], LetterState.REPROCESSED, "", [fork.new.run_id]):
-        letter = room.letters.get(fork.source)
+    if fork.letter and (letter is None or letter.state is not LetterState.OPEN):
         return LetterResolved(source.run.id, letter.state if letter is not None else "no dead letter")
+    return None
+
+
+def _write(moment: Moment, fork: Fork, parent: RunId | None, act: Act) -> None:
+    source = moment.room.rows[fork.source]
+    before = state_json(source.run.state)
+    if fork.letter:
+        resolve(moment, [fork.source], LetterState.REPROCESSED, "", [fork.new.run_id])
     if fork.close is not None:
         reason = decode_body(fork.close).reason
         moment.close_from_outside(source, fork.close, RunState.TERMINATED, reason, quiet=True)
-    row = _insert(moment, source, fork)
+    if not fork.id:
+        inbox = moment.room.inbox(source.run.chain_id)
+        inbox.read([one.message_id for one in inbox.unread.values() if one.kind not in rules.ACKNOWLEDGED])
+    row = _insert(moment, source, fork, parent)
     _read_again(moment, source.run.chain_id, row, fork)
     for message in fork.messages:
         moment.post(row.run.chain_id, message)
     moment.hint.due = True
-    done = Changed(
-        target=source.run.id, run_id=str(fork.source), before=state_json(before), after=rules.fork_said(fork)
-    )
+    done = Changed(target=source.run.id, run_id=str(fork.source), before=before, after=rules.fork_said(fork))
     record(moment, act, [done])
-    return row.snapshot()
 
 
-def _insert(moment: Moment, source: Row, fork: Fork) -> Row:
-    new = rules.fork_start(fork, source.run, source.parent_policy)
+def _insert(moment: Moment, source: Row, fork: Fork, parent: RunId | None) -> Row:
+    new = rules.fork_start(fork, source.run, source.parent_policy, parent)
     chain = moment.room.rows.get(rules.chain_of(new))
     deadline = rules.deadline_of(new, moment.now, chain.run.created_at if chain is not None else moment.now)
     row = Row(rules.forked(fork, new, moment.now, deadline), parent_policy=new.parent_policy)

@@ -1,4 +1,4 @@
-"""Pausing and resuming runs in memory."""
+"""What operators do to many runs at once, in memory."""
 
 from __future__ import annotations
 
@@ -38,6 +38,31 @@ class HoldingVerbs(ABC):
             for row in rows:
                 _resume(moment, row)
             return [row.run.run_id for row in rows]
+
+    async def cancel_runs(self, run_ids: Sequence[RunId], reason: str, act: Act) -> list[RunId]:
+        with self.transaction() as moment:
+            rows = [row for row in _open(moment, run_ids) if _cancel(moment, row, reason)]
+            record(moment, act, [changed(row.run, row.run.state) for row in rows])
+            return [row.run.run_id for row in rows]
+
+    async def terminate_runs(self, run_ids: Sequence[RunId], reason: str, act: Act) -> list[RunId]:
+        with self.transaction() as moment:
+            rows = _open(moment, run_ids)
+            record(moment, act, [changed(row.run, RunState.TERMINATED) for row in rows])
+            for row in rows:
+                _terminate(moment, row, reason)
+            return [row.run.run_id for row in rows]
+
+
+def _cancel(moment: Moment, row: Row, reason: str) -> bool:
+    message = rules.cancel_message(row.run.run_id, reason)
+    return message.message_id not in moment.room.inbox(row.run.chain_id).known and moment.deliver(row, message)
+
+
+def _terminate(moment: Moment, row: Row, reason: str) -> None:
+    last = (row.journal[-1].at, row.journal[-1].crc) if row.journal else None
+    entry = rules.terminated_entry(row.run.head, last, moment.now, reason)
+    moment.close_from_outside(row, entry, RunState.TERMINATED, reason)
 
 
 def _open(moment: Moment, run_ids: Sequence[RunId]) -> list[Row]:
@@ -79,6 +104,7 @@ def _resume(moment: Moment, row: Row) -> None:
     run, inbox = row.run, moment.room.inbox(row.run.chain_id)
     inbox.read(moment.pauses(row))
     if run.state is not RunState.PAUSED:
+        moment.hint.messages.append(run.run_id)
         return
     run.state, run.reason = _resumed_state(row), ""
     run.wake_at = rules.resumed_at(run, {message.kind for message in inbox.unread.values()}, moment.now)

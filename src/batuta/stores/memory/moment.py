@@ -102,6 +102,7 @@ class Moment:
         elif move.state is RunState.PAUSED:
             run.state = RunState.PENDING if run.head < 0 else RunState.WAITING
             run.wake_at = now if run.head < 0 or self.room.inbox(run.chain_id).unread else move.wake_at
+            self.hint.due = True
         elif move.state is RunState.WAITING:
             run.wake_at = now if self.room.inbox(run.chain_id).unread else move.wake_at
         elif move.state is RunState.PENDING:

@@ -45,6 +45,7 @@ from batuta.stores.memory.letters import LetterVerbs
 from batuta.stores.memory.moment import Moment
 from batuta.stores.memory.queues import QueueVerbs, claim, left_behind, time_out
 from batuta.stores.memory.retention import RetentionVerbs
+from batuta.stores.memory.rewriting import RewritingVerbs
 from batuta.stores.memory.schedules import ScheduleVerbs
 from batuta.stores.memory.tables import MemoryDatabase, Registration, Room, Row
 from batuta.stores.memory.transactions import MemoryTransaction
@@ -52,7 +53,9 @@ from batuta.stores.memory.transactions import MemoryTransaction
 _NO_TRANSACTIONS = "memory:// has no transactions that others can begin: use SQLite or PostgreSQL, also in this test"
 
 
-class MemoryStore(QueueVerbs, ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, HoldingVerbs, AuditVerbs):
+class MemoryStore(
+    QueueVerbs, ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, HoldingVerbs, AuditVerbs, RewritingVerbs
+):
     """A `Store` in memory."""
 
     poll_seconds: float | None = None

@@ -38,6 +38,9 @@ class MemoryTransaction:
         failpoint("transaction.written")
         with self._store.transaction() as moment:
             commit = Commit(moment, worker_id)
+            verdict = commit.judge(change)
+            if verdict is not True:  # False: it was written before, by another transaction
+                return verdict or Verdict.REFUSED
             may_leave(commit.foreseen(change))
             answer = commit.write([change]).get(0, [])
         failpoint("transaction.committed")

@@ -25,6 +25,9 @@ def act_values(act: Act | None) -> ActValues:
 class AuditVerbs(Base):
     """The part of the store that reads the audit log."""
 
+    async def note_act(self, target: str, act: Act) -> None:
+        await self._pool.write(self._sql["note_act"], self.namespace, target, *act_values(act))
+
     async def audit(self, after: int = 0, limit: int = 1_000) -> list[Recorded]:
         rows = await self._pool.read(self._sql["audit"], self.namespace, after, limit)
         return [_recorded(row) for row in rows]

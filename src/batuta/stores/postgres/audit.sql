@@ -1,5 +1,8 @@
 -- Statements about the audit log. `batuta` stands for the schema in use.
 
+-- note_act --
+SELECT batuta.record_acts($1, $3, $4, $5, $6, $7, $8, ARRAY[$2::text], '{}', '{}', '{}', batuta.batuta_now());
+
 -- audit_head --
 SELECT h.number, h.hash FROM batuta.audit_heads h WHERE h.namespace = $1;
 

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 from batuta.clock import SECOND
 from batuta.journal.records import Hint
@@ -119,11 +120,11 @@ class Base:
         *,
         patience: float | None = None,
         hook: Hook | None = None,
-        settings: Mapping[str, str] | None = None,
+        **more: Any,
     ) -> Session:
         address = address or self.address
         patience = patience or address.statement_timeout + 10.0  # the server's word comes first
-        return Session(address, self._shift, self._sql["shift"], patience=patience, hook=hook, settings=settings)
+        return Session(address, self._shift, self._sql["shift"], patience=patience, hook=hook, **more)
 
     def _lose_reply(self, verb: str) -> None:
         if self.faults is not None:

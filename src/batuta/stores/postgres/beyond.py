@@ -26,6 +26,14 @@ def reaches_out(change: Change) -> bool:
     return start is not None and (batch.renewal_of(start) is not None or start.chain_id is not None)
 
 
+def statement_of(changes: Sequence[Change]) -> tuple[str, Columns]:
+    """The statement that writes them, and what it takes after namespace, worker and why. In order of run_id."""
+    letters = _letters(changes)
+    if not letters:
+        return "commit_beyond", columns_of(changes)
+    return "commit_letters", columns_of(changes) + as_columns(letters, 10)
+
+
 def columns_of(changes: Sequence[Change]) -> Columns:
     """For commit_beyond, without namespace and worker. The changes come in order of run_id."""
     effects = [(change.run_id, change.effects) for change in changes if change.effects is not None]
@@ -85,9 +93,9 @@ def _successors(effects: Iterable[tuple[RunId, Effects]]) -> Columns:
     return as_columns(rows, 10)
 
 
-def letter_columns(changes: Iterable[Change]) -> Columns:
+def _letters(changes: Iterable[Change]) -> list[Row]:
     """For write_letters, without namespace and winners."""
-    rows = [
+    return [
         (
             change.run_id,
             new.reason.value,
@@ -103,7 +111,6 @@ def letter_columns(changes: Iterable[Change]) -> Columns:
         for change in changes
         if change.effects is not None and (new := change.effects.letter) is not None
     ]
-    return as_columns(rows, 10)
 
 
 # -- answers

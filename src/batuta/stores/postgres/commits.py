@@ -93,9 +93,7 @@ class Commits(Base):
         self, worker_id: str, changes: Sequence[Change]
     ) -> tuple[dict[int, Verdict | list[Refusal]], list[int], Hint]:
         """The same for changes that reach beyond their runs, some of which have their answer then."""
-        columns, statement = beyond.columns_of(batch.in_order(changes)), "commit_beyond"
-        if any(change.effects is not None and change.effects.letter is not None for change in changes):
-            columns, statement = columns + beyond.letter_columns(changes), "commit_letters"
+        statement, columns = beyond.statement_of(batch.in_order(changes))
         rows = await self._send(self._sql[statement], self.namespace, worker_id, rules.PARENT_CLOSED, *columns)
         return *beyond.verdicts_of(changes, rows[0]), beyond.hint_of(rows[0])
 

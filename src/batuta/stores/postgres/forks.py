@@ -38,7 +38,7 @@ class ForkVerbs(Base):
     async def fork(self, forks: Sequence[Fork], act: Act) -> list[ForkOutcome]:
         if not forks:
             return []
-        asked = json.encode([_asked(fork) for fork in forks]).decode()
+        asked = json.encode([[_asked(*each) for each in fork.family()] for fork in forks]).decode()
         async with self._pool.session() as session:
             values = (self.namespace, rules.PARENT_CLOSED, asked, *act_values(act))
             rows = await session.write(self._sql["fork_runs"], *values)
@@ -63,7 +63,7 @@ class ForkVerbs(Base):
             case "forked" | "again":
                 return made.get(fork.new.run_id) or UnknownRun(fork.new.run_id, self.namespace)
             case "unknown":
-                return UnknownRun(fork.source, self.namespace)
+                return UnknownRun(row["said"], self.namespace)
             case "taken":
                 return AlreadyStarted(fork.id, row["state"], "give another id")
             case "resolved":
@@ -72,13 +72,15 @@ class ForkVerbs(Base):
                 return RunMoved(row["said"], _WHY.get(why, f"is {row['state']}"))
 
 
-def _asked(fork: Fork) -> dict[str, Any]:
+def _asked(fork: Fork, parent: RunId | None) -> dict[str, Any]:
     """What the function is told of a fork."""
     head = fork.keep + len(fork.entries)
     messages = [rules.successor_start(fork.new), *fork.messages] if head < 0 else fork.messages
     close = None if fork.close is None else to_builtins(fork.close) | {"reason": decode_body(fork.close).reason}
     return {
         "run_id": str(fork.new.run_id),
+        "parent": None if parent is None else str(parent),
+        "memo": fork.memo,
         "source": str(fork.source),
         "source_head": fork.head,
         "id": fork.id,

@@ -24,7 +24,7 @@ SELECT l.*
 FROM unnest($2::text[]) AS s(state)
 CROSS JOIN LATERAL (
     SELECT * FROM batuta.dead_letters l
-    WHERE l.namespace = $1 AND l.state = s.state
+    WHERE l.namespace || ':' = $1 || ':' AND l.state = s.state
       AND ($3::text IS NULL OR l.fingerprint = $3)
       AND ($4::text IS NULL OR l.reason = $4)
       AND ($5::text IS NULL OR l.name = $5)
@@ -65,14 +65,14 @@ ORDER BY l.at DESC, l.run_id DESC LIMIT $16;
 
 -- letter_groups --
 -- Those with the newest letters first. A group is found with the state, name and reason of its newest letter, and then
--- all that belong to it are added up.
+-- all that belong to it are added up. `+ 0`: others of the group are found by its key, not by their time.
 SELECT l.*, t.count AS letters, t.first_at, t.last_at
 FROM (
     SELECT g.fingerprint, g.last_at
     FROM unnest($2::text[]) AS s(state)
     CROSS JOIN LATERAL (
         SELECT g.fingerprint, g.last_at FROM batuta.letter_groups g
-        WHERE g.namespace = $1 AND g.state = s.state
+        WHERE g.namespace || ':' = $1 || ':' AND g.state = s.state
           AND ($3::text IS NULL OR g.fingerprint = $3)
           AND ($4::text IS NULL OR g.reason = $4)
           AND ($5::text IS NULL OR g.name = $5)
@@ -84,7 +84,7 @@ FROM (
               WHERE o.namespace = $1 AND o.fingerprint = g.fingerprint AND o.state = ANY ($2)
                 AND ($4::text IS NULL OR o.reason = $4)
                 AND ($5::text IS NULL OR o.name = $5)
-                AND (o.last_at, o.state, o.name, o.reason) > (g.last_at, g.state, g.name, g.reason) OFFSET 0)
+                AND (o.last_at + 0, o.state, o.name, o.reason) > (g.last_at, g.state, g.name, g.reason) OFFSET 0)
         ORDER BY g.last_at DESC, g.fingerprint DESC LIMIT $10
     ) g
     ORDER BY g.last_at DESC, g.fingerprint DESC LIMIT $10

@@ -14,7 +14,7 @@ from batuta.stores.postgres.base import Base
 from batuta.stores.postgres.rows import run_ids as standard_ids
 from batuta.stores.postgres.rows import standard
 
-MOST_ENTRIES = 2_000
+MOST_ENTRIES = 5_000
 """Journal entries that one step deletes, unless a single chain has more."""
 
 
@@ -41,4 +41,4 @@ class RetentionVerbs(Base):
     async def prune(self, limit: int, after: RunId | None = None, *, dry_run: bool = False) -> Pruned:
         values = (self.namespace, limit, after, dry_run, MOST_ENTRIES)
         row = (await self._pool.write(self._sql["prune"], *values))[0]
-        return Pruned(row["deleted"], None if row["last"] is None else standard(row["last"]))
+        return Pruned(row["deleted"], None if row["last"] is None else standard(row["last"]), row["busy"])

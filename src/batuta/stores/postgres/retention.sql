@@ -26,4 +26,4 @@ SELECT r.name, r.state, r.keep FROM batuta.retention r WHERE r.namespace = $1 OR
 SELECT batuta.delete_runs($1, $2, $3, $4, $5, $6, $7, $8) AS gone;
 
 -- prune --
-SELECT deleted, last FROM batuta.prune($1, $2, $3, $4, $5);
+SELECT deleted, last, busy FROM batuta.prune($1, $2, $3, $4, $5);

@@ -80,7 +80,9 @@ class Session:
         patience: float,
         hook: Hook | None = None,
         settings: Mapping[str, str] | None = None,
+        kind: type[Any] = asyncpg.Connection,
     ) -> None:
+        self._kind = kind
         self._settings = _settings(address) if settings is None else settings
         self._address = address
         self._shift = shift
@@ -229,6 +231,7 @@ class Session:
         named = {"application_name": "batuta"}
         connection: Connection = await asyncpg.connect(
             address.dsn,
+            connection_class=self._kind,
             timeout=CONNECT_SECONDS,
             command_timeout=self._patience,
             statement_cache_size=address.statement_cache_size,

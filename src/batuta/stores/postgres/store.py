@@ -16,6 +16,7 @@ from batuta.stores.postgres.letters import LetterVerbs
 from batuta.stores.postgres.queues import Queues
 from batuta.stores.postgres.reading import Reading
 from batuta.stores.postgres.retention import RetentionVerbs
+from batuta.stores.postgres.rewriting import RewritingVerbs
 from batuta.stores.postgres.schedules import ScheduleVerbs
 from batuta.stores.postgres.session import Hook, Session
 from batuta.stores.postgres.starts import Starts
@@ -35,6 +36,7 @@ class PostgresStore(
     RetentionVerbs,
     HoldingVerbs,
     AuditVerbs,
+    RewritingVerbs,
     Reading,
 ):
     """A `Store` on a PostgreSQL database.

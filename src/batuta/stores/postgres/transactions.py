@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import asyncpg
 
@@ -23,6 +23,7 @@ _MOST = 1_000
 """Connections for activities; a worker has places for far fewer."""
 _GRACE_SECONDS = 5.0
 """For the turn of an activity's answer, while its transaction waits."""
+_FENCE = "BT001"
 _PLANNER = ("plan_cache_mode", "enable_seqscan", "enable_hashjoin", "enable_mergejoin", "enable_bitmapscan", "jit")
 _OUR_PLANS = "".join(f"SET LOCAL {name} = {SETTINGS[name]};" for name in _PLANNER)
 """For our own statements, after the activity's: see `session.SETTINGS`."""
@@ -35,7 +36,8 @@ class Transactions(Commits):
         pool = self._activity_pools.get(seconds)
         if pool is None:
             settings = self._activity_settings(seconds)
-            pool = self._activity_pools[seconds] = Pool(partial(self._new_session, settings=settings), _MOST)
+            make = partial(self._new_session, settings=settings, kind=ActivityConnection)
+            pool = self._activity_pools[seconds] = Pool(make, _MOST)
         return PostgresTransaction(self, pool, seconds)
 
     def why_not_transactional(self, is_async: bool) -> str:
@@ -52,11 +54,19 @@ class Transactions(Commits):
 
     # -- for the transactions
 
+    def step_within(self, change: Change) -> str:
+        """Statements that write one entry and commit. Values stand in them, for only so can there be several."""
+        entry = change.entries[0]
+        body, namespace = quoted(entry.body), quoted(self.namespace)
+        numbers = f"{change.epoch}, {change.head}, {entry.ord}, '{entry.kind}', {entry.at}, {entry.crc}"
+        function = self.address.qualify("batuta.commit_within")
+        return f"SELECT {function}({namespace}, '{change.run_id}', {numbers}, {body}); COMMIT"
+
     def statement_for(self, worker_id: str, change: Change) -> tuple[str, tuple[Any, ...], bool]:
         """What writes the change; and whether it reaches beyond its run."""
         if beyond.reaches_out(change):
-            columns = beyond.columns_of([change])
-            return self._sql["commit_beyond"], (self.namespace, worker_id, rules.PARENT_CLOSED, *columns), True
+            statement, columns = beyond.statement_of([change])
+            return self._sql[statement], (self.namespace, worker_id, rules.PARENT_CLOSED, *columns), True
         query, values = self._alone(worker_id, change)
         if query is not None:
             return query, values, False
@@ -67,11 +77,22 @@ class Transactions(Commits):
         """Of a change whose fence did not hold, and that is rolled back."""
         async with self._committing:
             found = await self._judge(worker_id, [change], [0])
-        return found.get(0, Verdict.REFUSED)
+        return found.get(0, Verdict.REFUSED)  # also when it was written before: by another transaction
+
+    def replied(self) -> None:
+        """The reply to a commit is here. An OSError from it counts as a broken connection."""
+        failpoint("transaction.committed")
+        self._lose_reply("commit")
 
     def announce(self, change: Change, hint: Hint) -> None:
-        self._lose_reply("commit")
         self._announce_changes([change], {}, hint)
+
+
+class ActivityConnection(Connection):
+    """Knows that its transaction was committed by a statement."""
+
+    def committed(self) -> None:
+        self._top_xact = None  # as the driver's own commit does
 
 
 class PostgresTransaction:
@@ -83,11 +104,11 @@ class PostgresTransaction:
         self._store, self._pool, self.seconds = store, pool, seconds
         self._stack = AsyncExitStack()
         self._session: Session | None = None
-        self._connection: Connection | None = None
+        self._connection: ActivityConnection | None = None
         self._transaction: Any = None
 
     @property
-    def connection(self) -> Connection:
+    def connection(self) -> ActivityConnection:
         if self._connection is None:
             raise TransactionEnded("the transaction is over")
         return self._connection
@@ -95,7 +116,7 @@ class PostgresTransaction:
     async def begin(self) -> None:
         session = self._session = await self._stack.enter_async_context(self._pool.session())
         try:
-            connection = await session.connect()
+            connection = cast(ActivityConnection, await session.connect())
             self._transaction = connection.transaction(isolation="read_committed")
             await self._transaction.start()
             if self._store.address.is_pooled:
@@ -116,6 +137,8 @@ class PostgresTransaction:
                 "the activity's code has ended its transaction by itself, or its connection broke: what it had written "
                 "may be there, and its result is not. Leave the transaction open: batuta commits it"
             )
+        if batch.is_step(change):
+            return await self._commit_step(connection, worker_id, change)
         verdict, hint, refusals = await self._write(connection, worker_id, change)
         if verdict is None:
             await self.rollback()
@@ -126,7 +149,6 @@ class PostgresTransaction:
         may_leave(refusals)
         failpoint("transaction.written")
         await self._commit()
-        failpoint("transaction.committed")
         self._store.announce(change, hint)
         return refusals
 
@@ -146,17 +168,40 @@ class PostgresTransaction:
         if not reaches:
             held = bool(rows) and ("won" not in rows[0].keys() or bool(rows[0]["won"]))  # noqa: SIM118 - a Record
             return (True if held else None), Hint(due=any(row.get("due") for row in rows)), []
-        answers, lost = beyond.verdicts_of([change], rows[0])
-        answer = answers.get(0, [])
+        answer = beyond.verdicts_of([change], rows[0])[0].get(0, [])
         if isinstance(answer, Verdict):
             return answer, Hint(), []
-        return (None if lost else True), beyond.hint_of(rows[0]), answer
+        # Not one that was written before: that one has its own rows.
+        won = change.run_id in (rows[0]["won"] or ())
+        return (True if won else None), beyond.hint_of(rows[0]), answer
+
+    async def _commit_step(
+        self, connection: ActivityConnection, worker_id: str, change: Change
+    ) -> Verdict | list[Refusal]:
+        """The commonest change: fence, entry and commit in one round trip."""
+        try:
+            await self._committed(connection.execute(self._store.step_within(change)))
+        except _Refused:
+            return await self._store.why_lost(worker_id, change)
+        connection.committed()
+        await self._end(cut=False)
+        self._store.announce(change, Hint())
+        return []
 
     async def _commit(self) -> None:
+        await self._committed(self._transaction.commit())
+        await self._end(cut=False)
+
+    async def _committed(self, committing: Awaitable[object]) -> None:
+        """Raises _Refused when the fence did not hold. When it raises, nothing is left of the transaction here."""
         connection = self.connection
         try:
-            await self._transaction.commit()
+            await committing
+            self._store.replied()
         except BaseException as error:
+            if getattr(error, "sqlstate", None) == _FENCE:
+                await self.rollback()
+                raise _Refused from error
             said = _is_said(error, connection)
             await self._end(cut=True)
             if not isinstance(error, DRIVER_ERRORS):
@@ -165,7 +210,6 @@ class PostgresTransaction:
             if said:  # a constraint that is tested at the end
                 raise answered(error, place) or StoreError(f"PostgreSQL at {place} says: {error}") from error
             raise translate(error, place, writing=True) from error
-        await self._end(cut=False)
 
     async def rollback(self) -> None:
         if self._connection is None:
@@ -183,6 +227,18 @@ class PostgresTransaction:
         if cut and self._session is not None:
             self._session.drop()
         await self._stack.aclose()
+
+
+class _Refused(Exception):
+    """The fence did not hold."""
+
+
+def quoted(text: str) -> str:
+    """A text as it stands in a statement, whatever the session makes of backslashes and quotes."""
+    tag = "batuta"
+    while f"${tag}$" in text or text.endswith(f"${tag}"):
+        tag += "_"
+    return f"${tag}${text}${tag}$"
 
 
 def _is_said(error: BaseException, connection: Connection) -> bool:

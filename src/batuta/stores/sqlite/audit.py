@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
 from msgspec import structs
@@ -13,16 +14,27 @@ from batuta.journal.records import Run
 from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.readers import Readers
 from batuta.stores.sqlite.rows import one
+from batuta.stores.sqlite.writer import Writer
 
 _ABOVE_ALL = 2**63 - 1
 _FIELDS = Recorded.__struct_fields__
 
 
-class AuditVerbs:
+class AuditVerbs(ABC):
     """The part of the store that reads the audit log."""
 
     namespace: str
     _readers: Readers
+    _writer: Writer
+
+    @abstractmethod
+    def clock_now(self) -> int: ...
+
+    async def note_act(self, target: str, act: Act) -> None:
+        now, namespace = self.clock_now(), self.namespace
+        await self._writer.write(
+            lambda cursor: record(cursor, namespace, now, act, [Changed(target=target)]), small=True
+        )
 
     async def audit(self, after: int = 0, limit: int = 1_000) -> list[Recorded]:
         values = (self.namespace, after, limit)

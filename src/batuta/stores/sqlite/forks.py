@@ -6,7 +6,9 @@ import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from batuta.errors import AlreadyStarted, LetterResolved, RunMoved, UnknownRun
+from batuta.errors import AlreadyStarted, BatutaError, LetterResolved, RunMoved, UnknownRun
+from batuta.failpoints import failpoint
+from batuta.ids import RunId
 from batuta.journal.acts import Act, Changed, state_json
 from batuta.journal.entries import decode_body
 from batuta.journal.forks import Fork
@@ -54,7 +56,9 @@ class ForkVerbs(ABC):
         now, hint = self.clock_now(), Hint()
 
         def work(cursor: sqlite3.Cursor) -> list[ForkOutcome]:
-            return [_fork(cursor, self.namespace, fork, act, now, hint) for fork in forks]
+            done = [_fork(cursor, self.namespace, fork, act, now, hint) for fork in forks]
+            failpoint("fork.inside")
+            return done
 
         outcomes = await self._writer.write(work, aside=len(forks) > 1)
         self.tell(hint)
@@ -65,6 +69,17 @@ def _fork(cursor: sqlite3.Cursor, namespace: str, fork: Fork, act: Act, now: int
     known = one(cursor.execute(Q["run_by_run_id"], (namespace, fork.new.run_id.bytes)))
     if known is not None:
         return run_of(known)  # written again because the first answer was lost
+    for each, _ in fork.family():
+        if (refusal := _refusal(cursor, namespace, each)) is not None:
+            return refusal
+    for each, parent in fork.family():
+        _write(cursor, namespace, each, parent, act, now, hint)
+    hint.due = True
+    return intake.find(cursor, namespace, fork.new.run_id)
+
+
+def _refusal(cursor: sqlite3.Cursor, namespace: str, fork: Fork) -> BatutaError | None:
+    """What stands in the way."""
     row = one(cursor.execute(Q["run_by_run_id"], (namespace, fork.source.bytes)))
     if row is None:
         return UnknownRun(fork.source, namespace)
@@ -73,19 +88,26 @@ def _fork(cursor: sqlite3.Cursor, namespace: str, fork: Fork, act: Act, now: int
         return RunMoved(source.id, why)
     if fork.id and (taken := one(cursor.execute(Q["run_by_id"], (namespace, fork.id)))) is not None:
         return AlreadyStarted(fork.id, run_of(taken).state, "give another id")
-    news, run_ids = [fork.new.run_id], [fork.source]
-    if fork.letter and not resolve(cursor, namespace, run_ids, LetterState.REPROCESSED, "", news, now):
-        return LetterResolved(source.id, state_of(cursor, namespace, fork.source) or "no dead letter")
+    letter = state_of(cursor, namespace, fork.source) if fork.letter else LetterState.OPEN
+    return None if letter == LetterState.OPEN else LetterResolved(source.id, letter or "no dead letter")
+
+
+def _write(
+    cursor: sqlite3.Cursor, namespace: str, fork: Fork, parent: RunId | None, act: Act, now: int, hint: Hint
+) -> None:
+    row = one(cursor.execute(Q["run_by_run_id"], (namespace, fork.source.bytes)))
+    assert row is not None  # noqa: S101 - looked at before
+    source = run_of(row)
+    if fork.letter:
+        resolve(cursor, namespace, [fork.source], LetterState.REPROCESSED, "", [fork.new.run_id], now)
     if fork.close is not None:
         _close(cursor, namespace, source, fork, now, hint)
-    new = rules.fork_start(fork, source, ParentPolicy(row[_POLICY]))
+    new = rules.fork_start(fork, source, ParentPolicy(row[_POLICY]), parent)
     _insert(cursor, namespace, fork, new, now)
     _fill_inbox(cursor, namespace, source, fork, new, now)
-    hint.due = True
     before, after = state_json(source.state), rules.fork_said(fork)
     done = Changed(target=source.id, run_id=str(fork.source), before=before, after=after)
     record(cursor, namespace, now, act, [done])
-    return intake.find(cursor, namespace, new.run_id)
 
 
 def _close(cursor: sqlite3.Cursor, namespace: str, source: Run, fork: Fork, now: int, hint: Hint) -> None:
@@ -121,6 +143,8 @@ def _insert(cursor: sqlite3.Cursor, namespace: str, fork: Fork, new: NewRun, now
 
 def _fill_inbox(cursor: sqlite3.Cursor, namespace: str, source: Run, fork: Fork, new: NewRun, now: int) -> None:
     before, chain = source.chain_id.bytes, rules.chain_of(new)
+    if not fork.id:
+        cursor.execute(Q["read_for_the_source"], (now, before))
     for message_id in fork.again:
         if fork.id:
             values = {"new": chain.bytes, "source": before, "message_id": message_id, "now": now}

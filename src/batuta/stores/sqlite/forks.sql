@@ -10,6 +10,10 @@ INSERT INTO journal (run_id, ord, namespace, kind, at, crc, epoch, body)
 SELECT :new, ord, namespace, kind, at, crc, 0, body FROM journal
 WHERE run_id = :source AND ord <= :keep ORDER BY ord;
 
+-- read_for_the_source --
+-- What was for that run alone.
+UPDATE inbox SET consumed_at = ? WHERE chain_id = ? AND consumed_at IS NULL AND kind NOT IN ('signal', 'update');
+
 -- read_again --
 UPDATE inbox SET consumed_at = NULL WHERE chain_id = ? AND message_id = ?;
 

@@ -1,4 +1,4 @@
-"""Pausing and resuming runs in SQLite."""
+"""What operators do to many runs at once, in SQLite."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from batuta.journal.states import RunState
 from batuta.stores import rules
 from batuta.stores.sqlite.audit import changed, record
 from batuta.stores.sqlite.connection import Q
-from batuta.stores.sqlite.rows import message_row, one, run_of
+from batuta.stores.sqlite.post import Post, Target
+from batuta.stores.sqlite.rows import entry_row, message_row, one, run_of
 from batuta.stores.sqlite.writer import Writer
 
 
@@ -34,6 +35,16 @@ class HoldingVerbs(ABC):
 
     async def resume_runs(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
         return await self._hold(lambda cursor: Holding(cursor, self.namespace, self.clock_now()).resume(run_ids, act))
+
+    async def cancel_runs(self, run_ids: Sequence[RunId], reason: str, act: Act) -> list[RunId]:
+        return await self._hold(
+            lambda cursor: Holding(cursor, self.namespace, self.clock_now()).cancel(run_ids, reason, act)
+        )
+
+    async def terminate_runs(self, run_ids: Sequence[RunId], reason: str, act: Act) -> list[RunId]:
+        return await self._hold(
+            lambda cursor: Holding(cursor, self.namespace, self.clock_now()).terminate(run_ids, reason, act)
+        )
 
     async def _hold(self, work: Callable[[sqlite3.Cursor], tuple[list[RunId], Hint]]) -> list[RunId]:
         done, hint = await self._writer.write(work)
@@ -63,7 +74,37 @@ class Holding:
         for run in runs:
             self._resume(run)
         record(self._cursor, self._namespace, self._now, act, [changed(run, _resumed_state(run)) for run in runs])
-        return [run.run_id for run in runs], Hint(due=any(run.state is RunState.PAUSED for run in runs))
+        told = [run.run_id for run in runs if run.owner is not None]
+        return [run.run_id for run in runs], Hint(due=len(told) < len(runs), messages=told)
+
+    def cancel(self, run_ids: Sequence[RunId], reason: str, act: Act) -> tuple[list[RunId], Hint]:
+        hint = Hint()
+        post = Post(self._cursor, self._namespace, self._now, hint)
+        asked: list[Run] = []
+        for run in self._open(run_ids):
+            target = Target(run.run_id.bytes, run.chain_id.bytes, run.state, run.owner, run.closed_at)
+            if post.deliver(target, rules.cancel_message(run.run_id, reason)):
+                asked.append(run)
+        post.wake()
+        record(self._cursor, self._namespace, self._now, act, [changed(run, run.state) for run in asked])
+        return [run.run_id for run in asked], hint
+
+    def terminate(self, run_ids: Sequence[RunId], reason: str, act: Act) -> tuple[list[RunId], Hint]:
+        runs, hint = self._open(run_ids), Hint()
+        post = Post(self._cursor, self._namespace, self._now, hint)
+        for run in runs:
+            last = one(self._cursor.execute(Q["last_word"], (run.run_id.bytes, run.head)))
+            entry = rules.terminated_entry(run.head, last, self._now, reason)
+            values = (RunState.TERMINATED.value, self._now, reason, self._namespace, run.run_id.bytes, run.head)
+            self._cursor.execute(Q["close_from_outside"], values)
+            self._cursor.execute(Q["insert_entry"], entry_row(self._namespace, run.run_id.bytes, run.epoch + 1, entry))
+            post.tell_kin(run.run_id.bytes, run.id, run.parent_seq, RunState.TERMINATED, reason)
+        post.wake()
+        record(self._cursor, self._namespace, self._now, act, [changed(run, RunState.TERMINATED) for run in runs])
+        hint.messages += [run.run_id for run in runs if run.owner is not None]
+        hint.closed = [run.run_id for run in runs]
+        hint.due = hint.due or bool(hint.messages)  # whoever waits for their places
+        return [run.run_id for run in runs], hint
 
     def _open(self, run_ids: Sequence[RunId]) -> list[Run]:
         asked = ((self._namespace, run_id.bytes) for run_id in dict.fromkeys(run_ids))

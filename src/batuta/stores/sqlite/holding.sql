@@ -33,3 +33,7 @@ UPDATE runs SET head = ?, state = 'paused', owner = NULL, wake_at = NULL, resume
 WHERE namespace = ? AND run_id = ? AND epoch = ? AND head = ? AND closed_at IS NULL AND EXISTS (
     SELECT 1 FROM inbox WHERE inbox.chain_id = runs.chain_id AND consumed_at IS NULL AND kind = 'pause')
 RETURNING chain_id;
+
+-- last_word --
+-- Time and crc of an entry.
+SELECT at, crc FROM journal WHERE run_id = ? AND ord = ?;

@@ -93,7 +93,7 @@ WHERE g.namespace = :namespace AND g.state = :state AND (g.last_at, g.fingerprin
             AND o.state IN (SELECT value FROM json_each(:states))
             AND (:reason IS NULL OR o.reason = :reason)
             AND (:name IS NULL OR o.name = :name)
-            AND (o.last_at, o.state, o.name, o.reason) > (g.last_at, g.state, g.name, g.reason))
+            AND (+o.last_at, o.state, o.name, o.reason) > (g.last_at, g.state, g.name, g.reason))
 ORDER BY g.last_at DESC, g.fingerprint DESC LIMIT :limit;
 
 -- group_sizes --

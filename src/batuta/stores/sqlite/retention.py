@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 from uuid import UUID
 
 from msgspec import Struct
@@ -21,7 +23,9 @@ from batuta.stores.sqlite.readers import Readers
 from batuta.stores.sqlite.rows import one
 from batuta.stores.sqlite.writer import Writer
 
-MOST_ENTRIES = 1_000
+T = TypeVar("T")
+
+MOST_ENTRIES = 2_000
 """Journal entries that one step deletes, unless a single chain has more: nobody else writes meanwhile."""
 
 
@@ -80,17 +84,32 @@ class RetentionVerbs(ABC):
     async def prune(self, limit: int, after: RunId | None = None, *, dry_run: bool = False) -> Pruned:
         if shortest(await self.retention()) is None:
             return Pruned(0, None)
-        now = self.clock_now()
+        now, watch = self.clock_now(), Watch()
         # Found by a reader: only what is deleted is looked at once more while nobody else can write.
         chains, last = await self._readers.read_apart(
-            lambda connection: _over(connection.cursor(), self.namespace, limit, after, now)
+            lambda connection: watch.time(lambda: _over(connection.cursor(), self.namespace, limit, after, now))
         )
         if dry_run:
-            return Pruned(sum(len(members) for _, _, members in chains), last)
+            return Pruned(sum(len(members) for _, _, members in chains), last, watch.seconds)
         if not chains:
-            return Pruned(0, last)
-        deleted = await self._writer.write(lambda cursor: _prune(cursor, self.namespace, chains, now), aside=True)
-        return Pruned(deleted, last)
+            return Pruned(0, last, watch.seconds)
+        deleted = await self._writer.write(
+            lambda cursor: watch.time(lambda: _prune(cursor, self.namespace, chains)), aside=True
+        )
+        return Pruned(deleted, last, watch.seconds)
+
+
+class Watch:
+    """How long a thread works: not the waiting, which gets longer the more there is to do for others."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def time(self, work: Callable[[], T]) -> T:
+        begun = time.thread_time()
+        result = work()
+        self.seconds += time.thread_time() - begun
+        return result
 
 
 Chain = tuple[str, bytes, list[Member]]
@@ -116,24 +135,26 @@ def _over(
     """Chains among the next `limit` runs whose retention is over, and the run to go on behind."""
     rules = _rules(cursor, namespace)
     oldest = now - (shortest(rules) or 0)
-    page = cursor.execute(Q["oldest_runs"], (namespace, b"" if after is None else after.bytes, limit)).fetchall()
+    page = cursor.connection.execute(Q["oldest_runs"], (namespace, b"" if after is None else after.bytes, limit))
     found: list[Chain] = []
     seen: set[bytes] = set()
-    entries, last = 0, b""
-    for run_id, id, chain_id, _created_at, closed_at in page:
-        if closed_at is not None and closed_at <= oldest and chain_id not in seen:
+    count, entries, young, last = 0, 0, True, b""
+    for *columns, chain_id, current, created_at in page:
+        member = Member(*columns)
+        count, young = count + 1, young and created_at > oldest
+        if member.closed_at is not None and member.closed_at <= oldest and chain_id not in seen:
             seen.add(chain_id)
-            members = _ended(cursor, namespace, id, chain_id)
+            single = current and chain_id == member.run_id
+            members = [member] if single else _ended(cursor, namespace, member.id, chain_id)
             if _is_over(cursor, namespace, members, rules, now):
-                size = sum(member.head + 1 for member in members)
+                size = sum(each.head + 1 for each in members)
                 if found and entries + size > MOST_ENTRIES:
+                    page.close()  # read in part, it would hold the snapshot
                     return found, UUID(bytes=last)
-                found.append((id, chain_id, members))
+                found.append((member.id, chain_id, members))
                 entries += size
-        last = run_id
-    young = all(created_at > oldest for *_, created_at, _ in page)
-    done = len(page) < limit or young
-    return found, None if done else UUID(bytes=last)
+        last = member.run_id
+    return found, None if count < limit or young else UUID(bytes=last)
 
 
 def _ended(cursor: sqlite3.Cursor, namespace: str, id: str, chain_id: bytes) -> list[Member]:
@@ -167,14 +188,12 @@ def _is_needed(cursor: sqlite3.Cursor, namespace: str, member: Member) -> bool:
     return letters.state_of(cursor, namespace, UUID(bytes=member.run_id)) == LetterState.OPEN
 
 
-def _prune(cursor: sqlite3.Cursor, namespace: str, chains: Iterable[Chain], now: int) -> int:
-    """Delete what is still as it was found: an operator may have had one go on. Rules may have changed, too."""
-    rules = _rules(cursor, namespace)
+def _prune(cursor: sqlite3.Cursor, namespace: str, chains: Iterable[Chain]) -> int:
+    """Delete what still is as it was found: an operator may have had a chain go on."""
     gone: list[Member] = []
     for id, chain_id, known in chains:
-        members = _members(cursor, namespace, id, chain_id)
-        if len(members) == len(known) and _is_over(cursor, namespace, members, rules, now):
-            gone += members
+        if _members(cursor, namespace, id, chain_id) == known:
+            gone += known
     erase(cursor, namespace, gone)
     return len(gone)
 

@@ -14,7 +14,7 @@ SELECT keep FROM retention WHERE namespace = ? AND name = ? AND state = ?;
 SELECT name, state, keep FROM retention WHERE namespace = ? ORDER BY name, state;
 
 -- oldest_runs --
-SELECT run_id, id, chain_id, created_at, closed_at FROM runs
+SELECT run_id, id, name, state, closed_at, head, parent_run_id, chain_id, current, created_at FROM runs
 WHERE namespace = ? AND run_id > ? ORDER BY run_id LIMIT ?;
 
 -- chain_of_run --

@@ -51,6 +51,7 @@ from batuta.stores.sqlite.letters import LetterVerbs
 from batuta.stores.sqlite.place import WorkerLocks, prepare
 from batuta.stores.sqlite.readers import Readers
 from batuta.stores.sqlite.retention import RetentionVerbs
+from batuta.stores.sqlite.rewriting import RewritingVerbs
 from batuta.stores.sqlite.rows import worker_row, workers_of
 from batuta.stores.sqlite.schedules import ScheduleVerbs
 from batuta.stores.sqlite.tapes import Tapes
@@ -65,7 +66,7 @@ MANY_STARTS = 200
 """More of them than that are written in a thread."""
 
 
-class SqliteStore(ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, HoldingVerbs, AuditVerbs):
+class SqliteStore(ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, HoldingVerbs, AuditVerbs, RewritingVerbs):
     """A `Store` in a SQLite file."""
 
     poll_seconds: float | None = 1.0

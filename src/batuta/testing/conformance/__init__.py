@@ -17,10 +17,9 @@ from __future__ import annotations
 import pytest
 
 _TOPICS = (
-    "attempts audit batches chains claim close commit_fence deleting fairness forks hints inbox kin kit "
-    "attempts audit batches chains claim close commit_fence deleting fairness hints holding inbox kin kit "
-    "large_batches lease_reap letters outputs parking poison queues races rates reading retention schedules "
-    "sends start unclaimed unread"
+    "attempts audit batches chains claim close commit_fence deleting fairness forks hints holding inbox kin kit "
+    "large_batches lease_reap letters outputs parking poison queues races rates reading retention rewriting schedules "
+    "sends start transactions unclaimed unread"
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{topic}" for topic in _TOPICS.split()))
 
@@ -35,7 +34,7 @@ from batuta.testing.conformance.deleting import DeletingConformance  # noqa: E40
 from batuta.testing.conformance.fairness import FairnessConformance  # noqa: E402
 from batuta.testing.conformance.forks import ForksConformance  # noqa: E402
 from batuta.testing.conformance.hints import HintsConformance  # noqa: E402
-from batuta.testing.conformance.holding import PauseConformance, PausedConformance  # noqa: E402
+from batuta.testing.conformance.holding import BulkConformance, PauseConformance, PausedConformance  # noqa: E402
 from batuta.testing.conformance.inbox import InboxConformance  # noqa: E402
 from batuta.testing.conformance.kin import KinConformance  # noqa: E402
 from batuta.testing.conformance.kit import MakeStore  # noqa: E402
@@ -50,6 +49,7 @@ from batuta.testing.conformance.races import RacesConformance  # noqa: E402
 from batuta.testing.conformance.rates import RatesConformance  # noqa: E402
 from batuta.testing.conformance.reading import ReadingConformance  # noqa: E402
 from batuta.testing.conformance.retention import PruningStepsConformance, RetentionConformance  # noqa: E402
+from batuta.testing.conformance.rewriting import RewritingConformance  # noqa: E402
 from batuta.testing.conformance.schedules import (  # noqa: E402
     DueSchedulesConformance,
     FireConformance,
@@ -57,6 +57,7 @@ from batuta.testing.conformance.schedules import (  # noqa: E402
 )
 from batuta.testing.conformance.sends import SendsConformance  # noqa: E402
 from batuta.testing.conformance.start import StartConformance  # noqa: E402
+from batuta.testing.conformance.transactions import TransactionsConformance  # noqa: E402
 from batuta.testing.conformance.unclaimed import (  # noqa: E402
     DebounceConformance,
     ExpiryConformance,
@@ -68,6 +69,7 @@ __all__ = [
     "AttemptsConformance",
     "AuditConformance",
     "BatchesConformance",
+    "BulkConformance",
     "ChainsConformance",
     "ClaimConformance",
     "CloseConformance",
@@ -98,8 +100,10 @@ __all__ = [
     "ReadingConformance",
     "RenewConformance",
     "RetentionConformance",
+    "RewritingConformance",
     "SchedulesConformance",
     "SendsConformance",
     "StartConformance",
+    "TransactionsConformance",
     "UnreadConformance",
 ]

@@ -158,18 +158,20 @@ class ForksConformance:
     async def test_what_does_not_hold_leaves_everything_as_it_was(self, store: Store) -> None:
         worker = await live_worker(store)
         closed, open_ = await failed(store), await start_owned(store, worker)
-        stale = fork_of(closed)
+        stale, ahead = fork_of(closed), fork_of(closed, id="free")
         stale.head -= 1
+        ahead.head += 1
         wrong = [
             stale,
             fork_of(open_),
             fork_of(closed, close=last_word(closed)),
             fork_of(closed, id=(await store.get_run(open_.run_id)).id),
             fork_of(Pen(new_run_id(), 1, 0)),
+            ahead,
         ]
         before = [await store.get_run(pen.run_id) for pen in (closed, open_)]
         outcomes = await store.fork(wrong, ACT)
-        assert [type(outcome) for outcome in outcomes] == [RunMoved, RunMoved, RunMoved, AlreadyStarted, UnknownRun]
+        assert [type(outcome) for outcome in outcomes] == [RunMoved] * 3 + [AlreadyStarted, UnknownRun, RunMoved]
         assert [await store.get_run(pen.run_id) for pen in (closed, open_)] == before
         assert await store.count_runs(RunFilter()) == len(before)
 
@@ -192,6 +194,9 @@ class ForksConformance:
         assert (run.id, run.chain_id, run.forked_from) == ("order-1-copy", run.run_id, pen.run_id)
         assert (await store.get("order-1")).run_id == pen.run_id
         assert await pen.write(store, worker) is None  # the source goes on
+        late = fork_of(pen, id="another")
+        await pen.write(store, worker)
+        assert (await forked(store, late)).head == 0
 
     async def test_an_earlier_run_of_a_chain_is_forked_under_another_id_only(self, store: Store) -> None:
         pen = await failed(store)
@@ -245,6 +250,35 @@ class ForksConformance:
         await forked(store, fork_of(pen, close=last_word(pen)))
         assert await inbox(store, child) == [f"parent:{pen.run_id}"]
 
+    async def test_children_are_forked_with_it(self, store: Store) -> None:
+        worker = await live_worker(store)
+        pen = await start_owned(store, worker)
+        child = await start_owned(
+            store, worker, parent_run_id=pen.run_id, parent_seq=3, parent_policy=ParentPolicy.TERMINATE
+        )
+        for one in (child, pen):
+            await one.write(store, worker, move=Move(RunState.FAILED))
+        inner = fork_of(child)
+        run = await forked(store, fork_of(pen, children=[inner]))
+        made = await store.get_run(inner.new.run_id)
+        assert (made.parent_run_id, made.parent_seq, made.forked_from) == (run.run_id, 3, child.run_id)
+        assert len(await store.audit()) == 2
+        tapes = {tape.run.run_id: tape for tape in await claimed(store, worker)}
+        again = Pen.of(tapes[made.run_id])
+        await again.write(store, worker, move=Move(RunState.COMPLETED, outcome='{"seq":3}'))
+        assert [one.message_id for one in (await store.load(run.run_id)).messages] == [f"child:{made.run_id}"]
+
+    async def test_with_a_child_that_stands_in_the_way_nothing_is_forked(self, store: Store) -> None:
+        worker = await live_worker(store)
+        pen = await start_owned(store, worker)
+        child = await start_owned(store, worker, parent_run_id=pen.run_id, parent_seq=3)
+        await pen.write(store, worker, move=Move(RunState.FAILED))
+        before = [await store.get_run(one.run_id) for one in (pen, child)]
+        [outcome] = await store.fork([fork_of(pen, children=[fork_of(child)])], ACT)
+        assert isinstance(outcome, RunMoved)
+        assert [await store.get_run(one.run_id) for one in (pen, child)] == before
+        assert await store.count_runs(RunFilter()) == 2
+
     # -- messages
 
     async def test_what_the_source_has_read_can_be_read_again(self, store: Store) -> None:
@@ -269,6 +303,24 @@ class ForksConformance:
         await store.send(pen.run_id, signal("one"))
         run = await forked(store, fork_of(pen, close=last_word(pen)))
         assert [one.message_id for one in (await store.load(run.run_id)).messages] == ["one"]
+
+    async def test_what_was_for_the_source_alone_is_not_for_the_next(self, store: Store) -> None:
+        worker = await live_worker(store)
+        pen = await start_owned(store, worker)
+        kinds = (MessageKind.CANCEL, MessageKind.TERMINATE, MessageKind.CHILD, MessageKind.ACTIVITY)
+        for kind in kinds:
+            await store.send(pen.run_id, Message(message_id=f"a {kind}", kind=kind))
+        await store.send(pen.run_id, signal("one"))
+        await store.pause_runs([pen.run_id], ACT)
+        run = await forked(store, fork_of(pen, close=last_word(pen)))
+        assert [one.message_id for one in (await store.load(run.run_id)).messages] == ["one"]
+
+    async def test_a_run_that_never_began_begins_with_its_own_start_alone(self, store: Store) -> None:
+        run, _ = await store.start(new_run())
+        pen = Pen(run.run_id, 0)
+        new = Successor(run_id=new_run_id(), name="flow", start='{"value":["again"]}')
+        made = await forked(store, fork_of(pen, keep=-1, new=new, close=last_word(pen)))
+        assert [one.body for one in (await store.load(made.run_id)).messages] == ['{"value":["again"]}']
 
     async def test_a_chain_of_its_own_gets_copies(self, store: Store) -> None:
         worker = await live_worker(store)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from batuta.clock import SECOND
 from batuta.ids import RunId, new_run_id
 from batuta.journal.acts import Act, Verb, state_json
-from batuta.journal.entries import Body, EntryKind, encode_entry
-from batuta.journal.records import Message, MessageKind, Move, Run
+from batuta.journal.entries import Body, EntryKind, crc_holds, encode_entry
+from batuta.journal.records import Effects, Message, MessageKind, Move, Run, Verdict
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
 from batuta.testing.conformance.audit import log_of
@@ -307,3 +307,72 @@ class PausedConformance:
         await outlive_lease(store)
         other = await live_worker(store, queues=["other"])
         await beat(store, other, reap=True)
+
+
+class BulkConformance:
+    """Many runs are asked to end, or ended, in one transaction."""
+
+    async def test_open_runs_are_asked_to_end_once(self, store: Store) -> None:
+        worker = await live_worker(store)
+        owned = await start_owned(store, worker)
+        later = await pending(store, delay=HOUR * SECOND)
+        closed = await start_owned(store, worker)
+        await closed.write(store, worker, move=Move(RunState.COMPLETED))
+        asked = [owned.run_id, later.run_id, closed.run_id, new_run_id()]
+        act = Act(actor="ada", verb=Verb.CANCEL, reason="over")
+        ear = Ear(store)
+        assert await store.cancel_runs(asked, "over", act) == [owned.run_id, later.run_id]
+        await ear.hears(lambda hint: owned.run_id in hint.messages)
+        [message] = (await store.load(owned.run_id)).messages
+        assert (message.message_id, message.kind, message.name) == (f"cancel:{owned.run_id}", "cancel", "over")
+        assert (await claim_one(store, worker)).run.run_id == later.run_id
+        assert await store.cancel_runs(asked, "over", act) == []
+        rows = await log_of(store)
+        assert [(row.verb, row.run_id, row.before) for row in rows] == [
+            ("cancel", str(owned.run_id), state_json("running")),
+            ("cancel", str(later.run_id), state_json("pending")),
+        ]
+
+    async def test_one_that_was_asked_by_itself_is_not_asked_again(self, store: Store) -> None:
+        run = await pending(store)
+        await store.send(run.run_id, Message(message_id=f"cancel:{run.run_id}", kind=MessageKind.CANCEL))
+        assert await store.cancel_runs([run.run_id], "", Act(actor="ada", verb=Verb.CANCEL)) == []
+
+    async def test_open_runs_are_ended(self, store: Store) -> None:
+        worker = await live_worker(store)
+        owned, idle = await start_owned(store, worker), await pending(store)
+        closed = await start_owned(store, worker)
+        await closed.write(store, worker, move=Move(RunState.COMPLETED))
+        asked = [owned.run_id, idle.run_id, closed.run_id, new_run_id()]
+        act = Act(actor="ada", verb=Verb.TERMINATE, reason="over")
+        ended = await store.terminate_runs(asked, "over", act)
+        assert set(ended) == {owned.run_id, idle.run_id}
+        for run_id, entries in ((owned.run_id, 2), (idle.run_id, 1)):
+            run, last = await store.outcome(run_id)
+            assert (run.state, run.reason, run.owner, run.head) == ("terminated", "over", None, entries - 1)
+            assert last is not None
+            assert last.kind is EntryKind.TERMINATED
+            crc = 0
+            for entry in await store.journal(run_id):
+                assert crc_holds(entry, crc)
+                crc = entry.crc
+        assert await owned.write(store, worker) is Verdict.REFUSED
+        assert await store.terminate_runs(asked, "over", act) == []
+        rows = await log_of(store)
+        assert {(row.run_id, row.before, row.after) for row in rows} == {
+            (str(owned.run_id), state_json("running"), state_json("terminated")),
+            (str(idle.run_id), state_json("pending"), state_json("terminated")),
+        }
+
+    async def test_a_parent_is_told_of_those_that_were_ended(self, store: Store) -> None:
+        worker = await live_worker(store)
+        parent = await start_owned(store, worker)
+        child = new_run(parent_run_id=parent.run_id, parent_seq=1)
+        await parent.write(store, worker, effects=Effects(children=[child]))
+        await store.terminate_runs([child.run_id], "over", Act(actor="ada", verb=Verb.TERMINATE))
+        assert await inbox(store, parent) == [f"child:{child.run_id}"]
+
+    async def test_an_act_can_be_noted_by_itself(self, store: Store) -> None:
+        await store.note_act("nightly", Act(actor="ada", verb=Verb.TRIGGER_SCHEDULE, detail="1"))
+        [row] = await log_of(store)
+        assert (row.verb, row.target, row.detail, row.run_id) == ("trigger schedule", "nightly", "1", "")

@@ -132,6 +132,15 @@ class LettersConformance:
             assert await store.commit(worker.worker_id, [change]) == {}
         assert await groups_of(store) == [("f", 1, pen.run_id)]
 
+    async def test_a_letter_may_come_with_the_transaction_of_an_activity(self, store: Store) -> None:
+        worker = await live_worker(store)
+        pen = await start_owned(store, worker)
+        transaction = store.transact(2.0)
+        await transaction.begin()
+        change = pen.change(1, move=Move(RunState.FAILED), effects=dead())
+        assert await transaction.commit(worker.worker_id, change, lambda _: None) == []
+        assert await groups_of(store) == [("f", 1, pen.run_id)]
+
     async def test_letters_of_a_batch_are_all_kept(self, store: Store) -> None:
         worker = await live_worker(store)
         pens = [await start_owned(store, worker) for _ in range(5)]

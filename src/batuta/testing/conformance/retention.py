@@ -17,11 +17,13 @@ from batuta.journal.states import RunState
 from batuta.journal.store import Store
 from batuta.testing.conformance.chains import CONTINUED, going_on
 from batuta.testing.conformance.deleting import DONE, closed_chain, closed_run, full_run, nothing_of, there
+from batuta.testing.conformance.forks import fork_of
 from batuta.testing.conformance.kit import MakeStore, claim_one, live_worker, start_owned
 from batuta.testing.conformance.letters import give_up
 
 MINUTE = 60 * SECOND
 LONG = 10_000 * SECOND
+RETRY = Act(actor="ann", verb=Verb.RETRY)
 
 
 async def keep(store: Store, keep: int | None = MINUTE, name: str = "", state: str = "") -> None:
@@ -254,7 +256,8 @@ class PruningStepsConformance:
         for _ in range(5):
             await closed_run(store, worker)
         await keep(store)
-        assert await store.prune(2) == Pruned(0, None)
+        step = await store.prune(2)
+        assert (step.deleted, step.last) == (0, None)
 
     async def test_long_journals_are_deleted_a_few_at_a_time(self, store: Store) -> None:
         worker = await live_worker(store)
@@ -312,3 +315,20 @@ class PruningStepsConformance:
         await pen.write(store, worker, move=DONE)
         store.shift_clock(61)
         assert await prune_all(store) == 1
+
+    async def test_a_run_goes_on_or_is_deleted_and_never_both(self, store: Store, make_store: MakeStore) -> None:
+        worker = await live_worker(store, lease=LONG)
+        pens = [await closed_run(store, worker, state=RunState.FAILED) for _ in range(20)]
+        await keep(store)
+        other = await make_store()
+        for each in (store, other):
+            each.shift_clock(61)
+        forks = [fork_of(pen) for pen in pens]
+        answers, _ = await asyncio.gather(
+            asyncio.gather(*(store.fork([fork], RETRY) for fork in forks)), prune_all(other, 3)
+        )
+        left = await there(store)
+        for pen, fork, [outcome] in zip(pens, forks, answers, strict=True):
+            went_on = not isinstance(outcome, Exception)
+            assert went_on or isinstance(outcome, UnknownRun)
+            assert (pen.run_id in left, fork.new.run_id in left) == (went_on, went_on)

@@ -245,7 +245,8 @@ SELECT namespace, id, run_id, kind, name, queue, priority, state, reason, owner,
        to_timestamp(wake_at / 1e6) AS wake_at,
        to_timestamp(deadline / 1e6) AS deadline,
        current, chain_id, parent_run_id, version, tags, memo, flow_key,
-       to_timestamp(expires_at / 1e6) AS expires_at, awaits
+       to_timestamp(expires_at / 1e6) AS expires_at, awaits,
+       forked_from, CASE WHEN forked_from IS NOT NULL THEN forked_at END AS forked_at
 FROM batuta.runs;
 
 COMMENT ON VIEW batuta.batuta_runs IS 'Runs, with times that people can read';

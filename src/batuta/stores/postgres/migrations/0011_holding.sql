@@ -95,10 +95,10 @@ $$;
 
 COMMENT ON FUNCTION batuta.pause_runs IS 'Holds runs; nothing makes a paused run due, times it out or lets it expire';
 
--- Let runs go on. resumed: all of them; due: whether one of them may be claimed, now or later.
+-- Let runs go on. resumed: all of them; told: those whose owners have not let go of them yet.
 CREATE FUNCTION batuta.resume_runs(
     ns text, wanted uuid[], actor text, verb text, why text, detail text, act_before text, act_after text,
-    OUT resumed uuid[], OUT due boolean
+    OUT resumed uuid[], OUT told uuid[]
 ) LANGUAGE plpgsql AS $$
 DECLARE
     moment bigint;
@@ -110,16 +110,17 @@ BEGIN
            array_agg(r.chain_id) AS chains, array_agg(batuta.state_json(r.state) ORDER BY w.n) AS befores,
            array_agg(batuta.state_json(CASE WHEN r.state <> 'paused' THEN r.state WHEN r.head < 0 THEN 'pending'
                                             ELSE 'waiting' END) ORDER BY w.n) AS afters,
-           array_agg(w.run_id) FILTER (WHERE r.state = 'paused') AS paused
+           array_agg(w.run_id) FILTER (WHERE r.state = 'paused') AS paused,
+           array_agg(w.run_id) FILTER (WHERE r.owner IS NOT NULL) AS busy
     INTO them
     FROM unnest(wanted) WITH ORDINALITY AS w(run_id, n)
     CROSS JOIN LATERAL (
-        SELECT r.id, r.chain_id, r.state, r.head FROM batuta.runs r
+        SELECT r.id, r.chain_id, r.state, r.head, r.owner FROM batuta.runs r
         WHERE r.run_id = w.run_id AND r.namespace || '' = ns AND r.closed_at IS NULL LIMIT 1
     ) r
     WHERE r.state = 'paused' OR batuta.has_pause(r.chain_id);
     resumed := them.run_ids;
-    due := them.paused IS NOT NULL;
+    told := them.busy;
     PERFORM batuta.read_pauses(them.chains, moment);
     UPDATE batuta.runs r
     SET state = CASE WHEN r.head < 0 THEN 'pending' ELSE 'waiting' END, reason = '', paused_at = NULL, resume_at = NULL,
@@ -139,3 +140,35 @@ END
 $$;
 
 COMMENT ON FUNCTION batuta.resume_runs IS 'Lets paused runs go on; deadline and expiry are later by as long as they were';
+
+-- Ask open runs to end. asked: those that were not asked before; told: those of them that have an owner; due: whether
+-- one may be claimed now.
+CREATE FUNCTION batuta.cancel_runs(
+    ns text, wanted uuid[], reason text, actor text, verb text, why text, detail text, act_before text, act_after text,
+    OUT asked uuid[], OUT told uuid[], OUT due boolean
+) LANGUAGE plpgsql AS $$
+DECLARE
+    them record;
+    got record;
+BEGIN
+    PERFORM batuta.lock_runs(wanted);
+    SELECT array_agg(w.run_id ORDER BY w.n) AS run_ids, array_agg(r.id ORDER BY w.n) AS ids,
+           array_agg(batuta.state_json(r.state) ORDER BY w.n) AS states,
+           array_agg('cancel:' || w.run_id ORDER BY w.n) AS message_ids, array_agg('cancel'::text) AS kinds,
+           array_agg(reason) AS names, array_agg('null'::text) AS bodies
+    INTO them
+    FROM unnest(wanted) WITH ORDINALITY AS w(run_id, n)
+    CROSS JOIN LATERAL (
+        SELECT r.id, r.chain_id, r.state FROM batuta.runs r
+        WHERE r.run_id = w.run_id AND r.namespace || '' = ns AND r.closed_at IS NULL LIMIT 1
+    ) r
+    WHERE NOT EXISTS (
+        SELECT FROM batuta.inbox i WHERE i.chain_id = r.chain_id AND i.message_id = 'cancel:' || w.run_id OFFSET 0);
+    asked := them.run_ids;
+    SELECT p.owned, p.due INTO told, due
+    FROM batuta.post(ns, them.run_ids, them.message_ids, them.kinds, them.names, them.bodies) p;
+    PERFORM batuta.record_acts(
+        ns, actor, verb, why, detail, act_before, act_after, them.ids, them.run_ids::text[], them.states, them.states,
+        batuta.batuta_now());
+END
+$$;

@@ -29,7 +29,8 @@ DECLARE
     begun_at bigint := coalesce((SELECT r.created_at FROM batuta.runs r WHERE r.run_id = first_run), moment);
     kept integer := (f ->> 'keep')::integer;
     last integer := (f ->> 'head')::integer;
-    inherits boolean := own_id = '' AND source.closed_at IS NULL;
+    takes_place boolean := own_id = '' AND source.closed_at IS NULL;
+    mother uuid := CASE WHEN takes_place THEN source.parent_run_id ELSE (f ->> 'parent')::uuid END;
 BEGIN
     INSERT INTO batuta.runs (
         run_id, namespace, id, chain_id, signalled, kind, name, code, queue, priority, version, tags, memo,
@@ -39,8 +40,8 @@ BEGIN
         new_id, ns, coalesce(nullif(own_id, ''), source.id), first_run,
         source.signalled OR json_array_length(f -> 'again') > 0, source.kind, f ->> 'name',
         coalesce(nullif(f ->> 'code', ''), f ->> 'name'), f ->> 'queue', source.priority, f ->> 'version', source.tags,
-        source.memo, CASE WHEN inherits THEN source.parent_run_id END, CASE WHEN inherits THEN source.parent_seq ELSE 0 END,
-        CASE WHEN inherits THEN source.parent_policy ELSE 'cancel' END, source.flow_key, 0, last, -1,
+        coalesce(f ->> 'memo', source.memo), mother, CASE WHEN mother IS NULL THEN 0 ELSE source.parent_seq END,
+        CASE WHEN mother IS NULL THEN 'cancel' ELSE source.parent_policy END, source.flow_key, 0, last, -1,
         CASE WHEN last < 0 THEN 'pending' ELSE 'waiting' END, moment + (f ->> 'delay')::bigint, moment,
         least(moment + (f ->> 'delay')::bigint + nullif((f ->> 'timeout')::bigint, 0),
               begun_at + nullif((f ->> 'execution_timeout')::bigint, 0)),
@@ -77,6 +78,9 @@ DECLARE
     moment bigint := batuta.batuta_now();
 BEGIN
     IF source_chain = own_chain THEN
+        -- What was for the source alone.
+        UPDATE batuta.inbox i SET consumed_at = moment
+        WHERE i.chain_id = own_chain AND i.consumed_at IS NULL AND i.kind NOT IN ('signal', 'update');
         UPDATE batuta.inbox i SET consumed_at = NULL
         FROM (SELECT a.id FROM json_array_elements_text(f -> 'again') AS a(id) OFFSET 0) a
         WHERE i.chain_id = own_chain AND i.message_id = a.id;
@@ -97,20 +101,14 @@ BEGIN
 END
 $$;
 
--- One fork. The source and its kin are locked.
-CREATE FUNCTION batuta.fork_one(
-    ns text, why_children text, f json, locked uuid[], OUT outcome text, OUT said text, OUT state text, OUT told uuid[]
-) LANGUAGE plpgsql AS $$
+-- What stands in the way of a fork whose source is locked; outcome is null when nothing does.
+CREATE FUNCTION batuta.refuse_fork(ns text, f json, OUT outcome text, OUT said text, OUT state text)
+LANGUAGE plpgsql AS $$
 DECLARE
     source batuta.runs;
     own_id text := f ->> 'id';
-    closes boolean := json_typeof(f -> 'close') = 'object';
 BEGIN
-    PERFORM 1 FROM batuta.runs r WHERE r.run_id = (f ->> 'run_id')::uuid AND r.namespace || '' = ns;
-    IF FOUND THEN
-        outcome := 'again';  -- it was written before, and the first answer was lost
-        RETURN;
-    END IF;
+    said := f ->> 'source';
     SELECT * INTO source FROM batuta.runs r WHERE r.run_id = (f ->> 'source')::uuid AND r.namespace || '' = ns;
     IF NOT FOUND THEN
         outcome := 'unknown';
@@ -119,30 +117,35 @@ BEGIN
     said := source.id;
     state := source.state;
     outcome := CASE
-        WHEN source.head <> (f ->> 'source_head')::integer THEN 'moved'
-        WHEN closes THEN CASE WHEN source.closed_at IS NOT NULL THEN 'ended' END
+        WHEN source.head < (f ->> 'source_head')::integer THEN 'moved'
+        WHEN source.head > (f ->> 'source_head')::integer AND own_id = '' THEN 'moved'
+        WHEN json_typeof(f -> 'close') = 'object' THEN CASE WHEN source.closed_at IS NOT NULL THEN 'ended' END
         WHEN own_id <> '' THEN NULL
         WHEN source.closed_at IS NULL THEN 'open'
         WHEN NOT source.current THEN 'followed' END;
-    IF outcome IS NOT NULL THEN
-        RETURN;
+    IF outcome IS NULL AND own_id <> '' THEN
+        SELECT 'taken', r.state INTO outcome, state
+        FROM batuta.runs r WHERE r.id = own_id AND r.namespace || '' = ns AND r.current;
     END IF;
-    IF own_id <> '' THEN
-        SELECT r.state INTO state FROM batuta.runs r WHERE r.id = own_id AND r.namespace || '' = ns AND r.current;
-        IF FOUND THEN
-            outcome := 'taken';
-            RETURN;
-        END IF;
-    END IF;
-    IF (f ->> 'letter')::boolean THEN
+    IF outcome IS NULL AND (f ->> 'letter')::boolean THEN
         SELECT l.state INTO state FROM batuta.dead_letters l WHERE l.run_id = source.run_id AND l.namespace = ns;
-        IF state IS DISTINCT FROM 'open' THEN
-            outcome := 'resolved';
-            RETURN;
-        END IF;
-        state := source.state;
+        outcome := CASE WHEN state IS DISTINCT FROM 'open' THEN 'resolved' END;
     END IF;
-    IF closes THEN
+END
+$$;
+
+-- Write a fork whose source, and its kin, are locked. before: the state that the source had.
+CREATE FUNCTION batuta.write_fork(
+    ns text, why_children text, f json, locked uuid[], OUT before text, OUT target text, OUT told uuid[]
+) LANGUAGE plpgsql AS $$
+DECLARE
+    source batuta.runs;
+    own_id text := f ->> 'id';
+BEGIN
+    SELECT * INTO source FROM batuta.runs r WHERE r.run_id = (f ->> 'source')::uuid;
+    before := source.state;
+    target := source.id;
+    IF json_typeof(f -> 'close') = 'object' THEN
         told := batuta.close_source(ns, why_children, source, f -> 'close', locked);
     END IF;
     IF own_id = '' THEN
@@ -153,18 +156,20 @@ BEGIN
     END IF;
     PERFORM batuta.fill_inbox(
         ns, source.chain_id, CASE WHEN own_id = '' THEN source.chain_id ELSE (f ->> 'run_id')::uuid END, f);
-    outcome := 'forked';
 END
 $$;
 
--- Make runs from others, each by itself; `asked` is a JSON array of what forks.py says. One row for each, in order. What is
--- locked last is what all others want, too: groups of dead letters, and the audit log.
+-- Make runs from others, each by itself; `asked` is a JSON array of what forks.py says: each is an array, of a fork and
+-- those that are made with it or not at all. One row for each, in order. What is locked last is what all others want, too:
+-- groups of dead letters, and the audit log.
 CREATE FUNCTION batuta.fork_runs(
     ns text, why_children text, asked text, actor text, verb text, reason text, detail text, act_before text,
     act_after text
 ) RETURNS TABLE (outcome text, said text, state text, told uuid[]) LANGUAGE plpgsql AS $$
 DECLARE
+    family json;
     f json;
+    done record;
     locked uuid[];
     letters uuid[] := '{}';
     successors uuid[] := '{}';
@@ -174,21 +179,34 @@ DECLARE
     afters text[] := '{}';
 BEGIN
     locked := batuta.lock_runs(ARRAY(
-        SELECT (a ->> 'source')::uuid FROM json_array_elements(asked::json) a
+        SELECT (a.f ->> 'source')::uuid
+        FROM json_array_elements(asked::json) e(family) CROSS JOIN LATERAL json_array_elements(e.family) a(f)
         UNION ALL
-        SELECT unnest(batuta.find_kin(ARRAY[(a ->> 'source')::uuid], ARRAY[true]))
-        FROM json_array_elements(asked::json) a WHERE json_typeof(a -> 'close') = 'object'));
-    FOR f IN SELECT e.a FROM json_array_elements(asked::json) WITH ORDINALITY AS e(a, n) ORDER BY e.n LOOP
-        SELECT o.* INTO outcome, said, state, told FROM batuta.fork_one(ns, why_children, f, locked) o;
-        IF outcome = 'forked' THEN
-            targets := targets || said;
-            sources := sources || (f ->> 'source');
-            befores := befores || batuta.state_json(state);
-            afters := afters || (f ->> 'after');
-            IF (f ->> 'letter')::boolean THEN
-                letters := letters || (f ->> 'source')::uuid;
-                successors := successors || (f ->> 'run_id')::uuid;
-            END IF;
+        SELECT unnest(batuta.find_kin(ARRAY[(a.f ->> 'source')::uuid], ARRAY[true]))
+        FROM json_array_elements(asked::json) e(family) CROSS JOIN LATERAL json_array_elements(e.family) a(f)
+        WHERE json_typeof(a.f -> 'close') = 'object'));
+    FOR family IN SELECT e.a FROM json_array_elements(asked::json) WITH ORDINALITY AS e(a, n) ORDER BY e.n LOOP
+        told := NULL;
+        PERFORM 1 FROM batuta.runs r WHERE r.run_id = (family -> 0 ->> 'run_id')::uuid AND r.namespace || '' = ns;
+        outcome := CASE WHEN FOUND THEN 'again' END;  -- it was written before, and the first answer was lost
+        FOR f IN SELECT e.a FROM json_array_elements(family) WITH ORDINALITY AS e(a, n) ORDER BY e.n LOOP
+            EXIT WHEN outcome IS NOT NULL;
+            SELECT r.* INTO outcome, said, state FROM batuta.refuse_fork(ns, f) r;
+        END LOOP;
+        IF outcome IS NULL THEN
+            outcome := 'forked';
+            FOR f IN SELECT e.a FROM json_array_elements(family) WITH ORDINALITY AS e(a, n) ORDER BY e.n LOOP
+                SELECT * INTO done FROM batuta.write_fork(ns, why_children, f, locked);
+                told := told || done.told;
+                targets := targets || done.target;
+                sources := sources || (f ->> 'source');
+                befores := befores || batuta.state_json(done.before);
+                afters := afters || (f ->> 'after');
+                IF (f ->> 'letter')::boolean THEN
+                    letters := letters || (f ->> 'source')::uuid;
+                    successors := successors || (f ->> 'run_id')::uuid;
+                END IF;
+            END LOOP;
         END IF;
         RETURN NEXT;
     END LOOP;

@@ -42,6 +42,20 @@ BEGIN
 END
 $$;
 
+-- Whether the last run of a chain, which is the current one of its id then, is open.
+CREATE FUNCTION batuta.chain_goes_on(ns text, chain uuid) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN EXISTS (
+        SELECT FROM batuta.runs f
+        CROSS JOIN LATERAL (
+            SELECT FROM batuta.runs r
+            WHERE r.id = f.id AND r.namespace = ns AND r.current AND r.chain_id = chain AND r.closed_at IS NULL
+            LIMIT 1
+        ) r
+        WHERE f.run_id = chain OFFSET 0);
+END
+$$;
+
 -- All that belongs to these runs is gone. What belongs to a chain goes with its first run.
 CREATE FUNCTION batuta.erase_runs(ns text, gone uuid[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -110,111 +124,144 @@ BEGIN
 END
 $$;
 
--- Of these chains, those that are closed, whose retention is over, and that nobody needs: an open parent may start a
--- child again, a parent is kept as long as any child, and a dead letter until somebody has looked at it. `place` is that
--- in `chains`.
-CREATE FUNCTION batuta.chains_over(ns text, chains uuid[], moment bigint)
-RETURNS TABLE (place bigint, members uuid[], currents boolean[], entries numeric) LANGUAGE plpgsql STABLE AS $$
+-- Whether a closed run must stay: an open parent may start it again, a parent is kept as long as any child, and a dead
+-- letter until somebody has looked at it.
+CREATE FUNCTION batuta.is_needed(run uuid, state text, parent uuid) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT EXISTS (SELECT FROM batuta.runs k WHERE k.parent_run_id = run OFFSET 0)
+        OR state = 'failed' AND EXISTS (
+            SELECT FROM batuta.dead_letters l WHERE l.run_id = run AND l.state = 'open' OFFSET 0)
+        OR parent IS NOT NULL AND EXISTS (
+            SELECT FROM batuta.runs p WHERE p.run_id = parent AND p.closed_at IS NULL OFFSET 0)
+$$;
+
+-- Of these chains, the runs of those that are closed, whose retention is over, and that nobody needs, in order, up to
+-- `most_entries`: with the place of their chain, and how many it has. `rest`: the place of the first that is too many.
+CREATE FUNCTION batuta.chains_over(
+    ns text, chains uuid[], moment bigint, most_entries bigint,
+    OUT members uuid[], OUT currents boolean[], OUT places bigint[], OUT sizes integer[], OUT rest bigint
+) LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    RETURN QUERY
-    SELECT c.n, m.members, m.currents, m.entries
-    FROM unnest(chains) WITH ORDINALITY AS c(chain_id, n)
-    CROSS JOIN LATERAL (
-        SELECT array_agg(r.run_id) AS members, array_agg(r.current) AS currents, sum(r.head + 1)::numeric AS entries,
-               count(*) AS runs, count(r.closed_at) AS closed, bool_or(r.needed) AS needed,
-               (array_agg(r.name ORDER BY r.closed_at DESC, r.run_id DESC))[1] AS name,
-               (array_agg(r.state ORDER BY r.closed_at DESC, r.run_id DESC))[1] AS state,
-               max(r.closed_at) AS closed_at, (array_agg(r.parent_run_id))[1] AS parent
-        FROM batuta.chain_runs(ns, ARRAY[c.chain_id]) k
+    IF cardinality(chains) = 0 THEN
+        RETURN;
+    END IF;
+    WITH over AS MATERIALIZED (
+        SELECT c.n, m.members, m.currents, sum(m.entries) OVER (ORDER BY c.n) - m.entries >= most_entries AS later
+        FROM unnest(chains) WITH ORDINALITY AS c(chain_id, n)
         CROSS JOIN LATERAL (
-            SELECT r.*,
-                   EXISTS (SELECT FROM batuta.runs k WHERE k.parent_run_id = r.run_id OFFSET 0)
-                   OR r.state = 'failed' AND EXISTS (
-                       SELECT FROM batuta.dead_letters l WHERE l.run_id = r.run_id AND l.state = 'open' OFFSET 0
-                   ) AS needed
-            FROM batuta.runs r WHERE r.run_id = k.member LIMIT 1
+            SELECT array_agg(r.run_id) AS members, array_agg(r.current) AS currents, sum(r.head + 1) AS entries,
+                   bool_and(r.closed_at IS NOT NULL AND NOT r.needed) AS is_free,
+                   (array_agg(r.name ORDER BY r.closed_at DESC, r.run_id DESC))[1] AS name,
+                   (array_agg(r.state ORDER BY r.closed_at DESC, r.run_id DESC))[1] AS state,
+                   max(r.closed_at) AS closed_at
+            FROM batuta.chain_runs(ns, ARRAY[c.chain_id]) k
+            CROSS JOIN LATERAL (
+                SELECT r.*, batuta.is_needed(r.run_id, r.state, r.parent_run_id) AS needed
+                FROM batuta.runs r WHERE r.run_id = k.member LIMIT 1
+            ) r
+        ) m
+        -- Of a long chain that goes on, it is enough to look at the current run.
+        WHERE NOT batuta.chain_goes_on(ns, c.chain_id)
+          AND m.is_free AND m.closed_at + batuta.kept_for(ns, m.name, m.state) <= moment
+    )
+    SELECT array_agg(m.run_id), array_agg(m.current), array_agg(o.n), array_agg(cardinality(o.members)),
+           (SELECT min(l.n) FROM over l WHERE l.later)
+    INTO members, currents, places, sizes, rest
+    FROM over o
+    CROSS JOIN LATERAL unnest(o.members, o.currents) AS m(run_id, current)
+    WHERE NOT o.later;
+END
+$$;
+
+-- The next runs after one, and what is to be done about them: `plain` are chains of a single run that are over, `chains`
+-- those that must be looked at as a whole, with their first run among these. No more runs than have about as many
+-- entries as may be deleted.
+CREATE FUNCTION batuta.look_at_oldest(
+    ns text, lim integer, after uuid, most_entries bigint, moment bigint, oldest bigint,
+    OUT run_ids uuid[], OUT plain uuid[], OUT chains uuid[], OUT firsts uuid[], OUT goes_on boolean
+) LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    WITH page AS MATERIALIZED (
+        SELECT r.*, sum(r.entries) OVER (ORDER BY r.run_id ROWS UNBOUNDED PRECEDING) - r.entries AS before
+        FROM (
+            SELECT r.run_id, r.chain_id, r.closed_at, r.created_at, r.name, r.state, r.parent_run_id,
+                   (r.closed_at <= oldest) IS TRUE AS ended, r.current AND r.chain_id = r.run_id AS single,
+                   CASE WHEN r.closed_at <= oldest THEN r.head + 1 ELSE 0 END AS entries
+            FROM batuta.runs r
+            WHERE r.namespace || ':' = ns || ':' AND r.run_id > coalesce(after, '00000000-0000-0000-0000-000000000000')
+            ORDER BY r.namespace || ':', r.run_id LIMIT lim
         ) r
-    ) m
-    WHERE m.runs = m.closed AND NOT m.needed AND m.closed_at + batuta.kept_for(ns, m.name, m.state) <= moment
-      AND NOT EXISTS (SELECT FROM batuta.runs p WHERE p.run_id = m.parent AND p.closed_at IS NULL OFFSET 0);
+    ), looked AS MATERIALIZED (
+        SELECT * FROM page p WHERE p.before < most_entries
+    ), kind AS MATERIALIZED (
+        SELECT k.name, k.state, moment - batuta.kept_for(ns, k.name, k.state) AS until
+        FROM (SELECT DISTINCT l.name, l.state FROM looked l WHERE l.ended AND l.single) k
+    ), family AS MATERIALIZED (
+        SELECT l.chain_id, min(l.run_id::text)::uuid AS first FROM looked l WHERE l.ended AND NOT l.single
+        GROUP BY l.chain_id
+    )
+    SELECT ARRAY(SELECT l.run_id FROM looked l ORDER BY l.run_id),
+           ARRAY(
+               SELECT l.run_id FROM looked l JOIN kind k ON k.name = l.name AND k.state = l.state
+               WHERE l.ended AND l.single AND l.closed_at <= k.until
+                 AND NOT batuta.is_needed(l.run_id, l.state, l.parent_run_id)),
+           ARRAY(SELECT f.chain_id FROM family f ORDER BY f.first),
+           ARRAY(SELECT f.first FROM family f ORDER BY f.first),
+           -- Where all are younger than the shortest rule, none of those behind them can be over.
+           (SELECT count(*) = lim OR count(*) > (SELECT count(*) FROM looked) FROM page p)
+           AND (SELECT min(l.created_at) <= oldest FROM looked l)
+    INTO run_ids, plain, chains, firsts, goes_on;
 END
 $$;
 
 -- Look at the next runs after one, and delete the chains whose retention is over: as many as have `most_entries` journal
 -- entries together, and one at least. What is locked is left for the next round.
 CREATE FUNCTION batuta.prune(
-    ns text, lim integer, after uuid, dry boolean, most_entries bigint, OUT deleted bigint, OUT last uuid
+    ns text, lim integer, after uuid, dry boolean, most_entries bigint, OUT deleted bigint, OUT last uuid,
+    OUT busy float8
 ) LANGUAGE plpgsql AS $$
 DECLARE
+    begun timestamptz := clock_timestamp();
     moment bigint := batuta.batuta_now();
     oldest bigint := moment - (SELECT min(r.keep) FROM batuta.retention r WHERE r.namespace = ns);
     page record;
-    ended record;
     found record;
     gone uuid[];
 BEGIN
     deleted := 0;
+    busy := 0;
     IF oldest IS NULL THEN
         RETURN;
     END IF;
-    SELECT array_agg(r.run_id) AS run_ids, array_agg(r.chain_id) AS chains, array_agg(r.closed_at <= oldest) AS closed,
-           count(*) AS seen, min(r.created_at) AS eldest
-    INTO page
-    FROM (
-        SELECT r.run_id, r.chain_id, r.closed_at, r.created_at FROM batuta.runs r
-        WHERE r.namespace || ':' = ns || ':' AND r.run_id > coalesce(after, '00000000-0000-0000-0000-000000000000')
-        ORDER BY r.namespace || ':', r.run_id LIMIT lim
-    ) r;
-    IF page.seen = lim AND page.eldest <= oldest THEN
-        last := page.run_ids[lim];
+    SELECT * INTO page FROM batuta.look_at_oldest(ns, lim, after, most_entries, moment, oldest);
+    IF page.goes_on THEN
+        last := page.run_ids[cardinality(page.run_ids)];
     END IF;
-    -- Each chain once, with its first place on the page. Of a long one that goes on, it is enough to look at the
-    -- current run.
-    SELECT array_agg(e.chain_id ORDER BY e.n) AS chains, array_agg(e.n ORDER BY e.n) AS places
-    INTO ended
-    FROM (
-        SELECT p.chain_id, min(p.n) AS n
-        FROM unnest(page.chains, page.closed) WITH ORDINALITY AS p(chain_id, closed, n)
-        WHERE p.closed
-        GROUP BY p.chain_id
-    ) e
-    WHERE NOT EXISTS (
-        SELECT FROM batuta.runs f
-        CROSS JOIN LATERAL (
-            SELECT FROM batuta.runs r
-            WHERE r.id = f.id AND r.namespace = ns AND r.current AND r.chain_id = f.run_id AND r.closed_at IS NULL
-            LIMIT 1
-        ) r
-        WHERE f.run_id = e.chain_id OFFSET 0);
-    WITH over AS MATERIALIZED (
-        SELECT o.*, sum(o.entries) OVER (ORDER BY o.place) - o.entries >= most_entries AS later
-        FROM batuta.chains_over(ns, ended.chains, moment) o
-    )
-    SELECT array_agg(m.run_id) AS members, array_agg(m.current) AS currents, array_agg(o.place) AS places,
-           array_agg(cardinality(o.members)) AS sizes, (SELECT min(l.place) FROM over l WHERE l.later) AS rest
-    INTO found
-    FROM over o
-    CROSS JOIN LATERAL unnest(o.members, o.currents) AS m(run_id, current)
-    WHERE NOT o.later;
+    SELECT * INTO found FROM batuta.chains_over(ns, page.chains, moment, most_entries);
     IF found.rest IS NOT NULL THEN
-        last := page.run_ids[ended.places[found.rest] - 1];
+        last := (SELECT r.run_id FROM unnest(page.run_ids) AS r(run_id) WHERE r.run_id < page.firsts[found.rest]
+                 ORDER BY r.run_id DESC LIMIT 1);
     END IF;
     IF dry THEN
-        deleted := coalesce(cardinality(found.members), 0);
-        RETURN;
+        deleted := cardinality(page.plain) + coalesce(cardinality(found.members), 0);
+    ELSE
+        -- A run that somebody has just had go on is its id's current one no more.
+        gone := ARRAY(
+            SELECT r.run_id FROM unnest(page.plain) AS p(run_id)
+            CROSS JOIN LATERAL (
+                SELECT r.run_id FROM batuta.runs r WHERE r.run_id = p.run_id AND r.current FOR UPDATE SKIP LOCKED
+            ) r) || ARRAY(
+            SELECT unnest(array_agg(r.run_id))
+            FROM unnest(found.members, found.currents, found.places, found.sizes) AS f(run_id, current, place, size)
+            CROSS JOIN LATERAL (
+                SELECT r.run_id FROM batuta.runs r
+                WHERE r.run_id = f.run_id AND r.current = f.current
+                FOR UPDATE SKIP LOCKED
+            ) r
+            GROUP BY f.place HAVING count(*) = max(f.size));
+        PERFORM batuta.erase_runs(ns, gone);
+        deleted := cardinality(gone);
     END IF;
-    -- A run that somebody has just had go on is its id's current one no more.
-    gone := ARRAY(
-        SELECT unnest(array_agg(r.run_id))
-        FROM unnest(found.members, found.currents, found.places, found.sizes) AS f(run_id, current, place, size)
-        CROSS JOIN LATERAL (
-            SELECT r.run_id FROM batuta.runs r
-            WHERE r.run_id = f.run_id AND r.current = f.current AND r.closed_at IS NOT NULL
-            FOR UPDATE SKIP LOCKED
-        ) r
-        GROUP BY f.place HAVING count(*) = max(f.size));
-    PERFORM batuta.erase_runs(ns, gone);
-    deleted := cardinality(gone);
+    busy := extract(epoch FROM clock_timestamp() - begun);
 END
 $$;
 

@@ -210,8 +210,14 @@ SELECT
     nullif(lower(printf('%s-%s-%s-%s-%s', substr(r.parent, 1, 8), substr(r.parent, 9, 4), substr(r.parent, 13, 4),
         substr(r.parent, 17, 4), substr(r.parent, 21))), '----') AS parent_run_id,
     r.version, r.tags, r.memo, r.flow_key,
-    strftime('%Y-%m-%d %H:%M:%f', r.expires_at / 1e6, 'unixepoch') AS expires_at, r.awaits
-FROM (SELECT *, hex(run_id) AS run, hex(chain_id) AS chain, hex(parent_run_id) AS parent FROM runs) AS r;
+    strftime('%Y-%m-%d %H:%M:%f', r.expires_at / 1e6, 'unixepoch') AS expires_at, r.awaits,
+    nullif(lower(printf('%s-%s-%s-%s-%s', substr(r.source, 1, 8), substr(r.source, 9, 4), substr(r.source, 13, 4),
+        substr(r.source, 17, 4), substr(r.source, 21))), '----') AS forked_from,
+    iif(r.forked_from IS NULL, NULL, r.forked_at) AS forked_at
+FROM (
+    SELECT *, hex(run_id) AS run, hex(chain_id) AS chain, hex(parent_run_id) AS parent, hex(forked_from) AS source
+    FROM runs
+) AS r;
 
 -- One row for each activity that a run has asked for: its command stands in one entry, its end in a later one.
 -- `output` asks for two paths, of which the second is not there, and cuts the array: a single one would come as a value

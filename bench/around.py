@@ -1,0 +1,88 @@
+"""W2-around: W2 with telemetry, tracing and middleware switched on, against the same without, in turns."""
+
+import asyncio
+import statistics
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Any, ClassVar, Final
+
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+
+from batuta import Batuta, Middleware, RunCall, connect
+from batuta.authoring.middleware import Proceed
+from batuta.otel import Tracing
+from batuta.telemetry import Event
+from bench.batuta_run import WARM_UP_RUNS, outcome, step, steps
+from bench.child import Figures, Task
+
+SHARE: Final = 0.01
+"""Of the runs that are traced where the bar is: what a system of this rate can afford to keep."""
+BURST: Final = 200
+
+
+class Metrics(Middleware):
+    """What a user's own would do: count every event, and be around every run."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[type[Event]] = Counter()
+
+    async def run(self, run: RunCall, proceed: Proceed) -> Any:
+        return await proceed()
+
+    def event(self, event: Event) -> None:
+        self.counts[type(event)] += 1
+
+
+class Nowhere(SpanExporter):
+    exported: ClassVar[int] = 0
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        Nowhere.exported += len(spans)
+        return SpanExportResult.SUCCESS
+
+
+def _provider() -> TracerProvider:
+    provider = TracerProvider()
+    provider.add_span_processor(BatchSpanProcessor(Nowhere()))
+    return provider
+
+
+async def around(task: Task) -> Figures:
+    """Short bursts of each in turns, so that whatever else the machine does hits all alike."""
+    made: dict[str, list[Middleware]] = {
+        "off": [],
+        "on": [Tracing(_provider(), sample=SHARE), Metrics()],
+        "all_traced": [Tracing(_provider()), Metrics()],
+    }
+    spent: dict[str, list[float]] = {name: [] for name in made}
+    async with AsyncExitStack() as stack:
+        clients = {name: await _client(stack, task.url, name, middleware) for name, middleware in made.items()}
+        for client in clients.values():
+            await _burst(client, WARM_UP_RUNS, task.steps)
+        end = time.perf_counter() + task.seconds
+        while time.perf_counter() < end or len(spent["off"]) < 5:
+            for name, client in clients.items():
+                spent[name].append(await _burst(client, BURST, task.steps))
+    rates = {f"{name}_steps_per_s": BURST * task.steps / statistics.median(times) for name, times in spent.items()}
+    return rates | {f"{name}_over_off": _ratio(spent["off"], spent[name]) for name in ("on", "all_traced")}
+
+
+async def _client(stack: AsyncExitStack, url: str, name: str, middleware: Sequence[Middleware]) -> Batuta:
+    """Each has a namespace of its own in the same database."""
+    client = await stack.enter_async_context(connect(url, namespace=name, middleware=middleware))
+    await stack.enter_async_context(client.worker(workflows=[steps], activities=[step]))
+    return client
+
+
+async def _burst(client: Batuta, runs: int, count: int) -> float:
+    begun = time.perf_counter()
+    await asyncio.gather(*(outcome(client, steps, count) for _ in range(runs)))
+    return time.perf_counter() - begun
+
+
+def _ratio(off: Sequence[float], on: Sequence[float]) -> float:
+    """Of the rates: neighbours are compared with each other."""
+    return statistics.median(before / after for before, after in zip(off, on, strict=True))

@@ -1,0 +1,148 @@
+"""What operators do to many runs at once, and the log of all that they do."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from batuta.authoring.names import check_reason
+from batuta.errors import InvalidInput
+from batuta.journal.acts import ActFilter, Verb
+from batuta.journal.records import RunFilter
+from batuta.journal.states import CLOSED, OPEN, PARKED, RunState
+
+APPLIES_TO: dict[Verb, frozenset[RunState]] = {
+    Verb.PAUSE: OPEN - {RunState.PAUSED},
+    Verb.RESUME: OPEN,
+    Verb.CANCEL: OPEN,
+    Verb.TERMINATE: OPEN,
+    Verb.RETRY: PARKED | {RunState.FAILED, RunState.TIMED_OUT, RunState.CANCELLED, RunState.TERMINATED},
+    Verb.DELETE: CLOSED,
+}
+"""The states of runs that a verb may do something to. Who is about to be paused is resumed, too."""
+
+_UNASKED: dict[Verb, frozenset[RunState]] = {Verb.RETRY: PARKED | {RunState.FAILED, RunState.TIMED_OUT}}
+"""The same when the filter names no state: nobody wants to go on with what was ended on purpose without saying so."""
+
+
+class Counts(Struct, kw_only=True):
+    """What became of the runs that a verb was for."""
+
+    matched: int = 0
+    """Those that the filter found."""
+    done: int = 0
+    """Those that it changed. The others were so already, or have moved on meanwhile."""
+    refused: dict[str, int] = {}
+    """Those that refused it, by the name of the error."""
+
+
+class AuditRow(Struct, kw_only=True):
+    """What somebody did to one run, queue, schedule or dead letter."""
+
+    number: int
+    """From 1 without gaps."""
+    at: datetime
+    actor: str
+    verb: str
+    target: str
+    """The id of the run, or the name of something else."""
+    run_id: str
+    reason: str
+    detail: Any
+    before: Any
+    after: Any
+    hash: str
+    """Of this row and the hash before."""
+
+
+class AuditPage(Struct):
+    """Some rows, newest first; `cursor` gives the next page, None after the last."""
+
+    rows: list[AuditRow]
+    cursor: str | None
+
+
+class AuditReport(Struct, kw_only=True):
+    """Whether the log is as it was written."""
+
+    rows: int
+    """So many are sound."""
+    head: str
+    """Number and hash of the last sound one: "12:5f1e". Kept elsewhere, it shows a log that was written anew."""
+    problem: str = ""
+    """What is wrong first; empty when nothing is."""
+
+
+class OperatingBackend(Protocol):
+    """What a backend does for operators."""
+
+    async def count(self, where: RunFilter) -> int: ...
+
+    async def apply(self, verb: Verb, where: RunFilter, reason: str) -> Counts:
+        """In batches. Each is done as a whole or not at all, and is in the audit log."""
+        ...
+
+    async def audit(self, where: ActFilter, cursor: str | None, limit: int) -> AuditPage: ...
+    async def verify_audit(self, expected: str | None) -> AuditReport: ...
+
+
+class Selection:
+    """Runs that a filter finds, now or later: `client.select(...)`. Each verb looks anew."""
+
+    def __init__(self, backend: OperatingBackend, where: RunFilter) -> None:
+        self._backend, self._where = backend, where
+
+    async def count(self, verb: str | None = None) -> int:
+        """How many there are; with a verb, such as "pause": how many it may do something to."""
+        where = self._where if verb is None else applicable(_verb(verb), self._where)
+        return await self._backend.count(where)
+
+    async def pause(self, reason: str = "") -> Counts:
+        """Hold them: what is in flight comes to its end, nothing new begins, nothing is lost."""
+        return await self._apply(Verb.PAUSE, reason)
+
+    async def resume(self, reason: str = "") -> Counts:
+        """Let paused ones go on."""
+        return await self._apply(Verb.RESUME, reason)
+
+    async def cancel(self, reason: str = "") -> Counts:
+        """Ask them to end; their code may clean up first. Those that are paused hear it when they go on."""
+        return await self._apply(Verb.CANCEL, reason)
+
+    async def terminate(self, reason: str = "") -> Counts:
+        """End them at once. Their code is not told."""
+        return await self._apply(Verb.TERMINATE, reason)
+
+    async def retry(self, reason: str = "") -> Counts:
+        """Have those that are parked, have failed or timed out go on from where they stopped. Those that were cancelled
+        or terminated only when the filter names their state."""
+        return await self._apply(Verb.RETRY, reason)
+
+    async def delete(self, reason: str = "") -> Counts:
+        """Delete closed ones, with all that belongs to them. Those with open children stay."""
+        return await self._apply(Verb.DELETE, reason)
+
+    async def apply(self, verb: str, reason: str = "") -> Counts:
+        """The verb of that name."""
+        return await self._apply(_verb(verb), reason)
+
+    async def _apply(self, verb: Verb, reason: str) -> Counts:
+        return await self._backend.apply(verb, applicable(verb, self._where), check_reason(reason))
+
+
+def applicable(verb: Verb, where: RunFilter) -> RunFilter:
+    """The filter, narrowed to runs that the verb may do something to. Raises InvalidInput when there can be none."""
+    states = APPLIES_TO[verb].intersection(where.states) if where.states else _UNASKED.get(verb, APPLIES_TO[verb])
+    if not states:
+        asked, known = ", ".join(where.states), ", ".join(state for state in RunState if state in APPLIES_TO[verb])
+        raise InvalidInput(f"no run that is {asked} can be treated so ({verb}): that is for those that are {known}")
+    return replace(where, states=tuple(state for state in RunState if state in states))
+
+
+def _verb(name: str) -> Verb:
+    if name not in APPLIES_TO:
+        raise InvalidInput(f"{name!r} is nothing that can be done to many runs: there are {', '.join(APPLIES_TO)}")
+    return Verb(name)

@@ -1,0 +1,196 @@
+"""A journal, cut in two at an entry: what is kept, and what of the rest is still wanted. Values, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import UNSET, Struct, field
+
+from batuta.authoring.forks import Edits
+from batuta.errors import InvalidFork
+from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, Forked, StartInfo, decode_body
+from batuta.journal.failures import Failure
+from batuta.journal.records import Message, MessageKind, Output, OutputKind, Run
+
+_DONE = (EntryKind.ACTIVITY_DONE, EntryKind.CHILD_DONE)
+_FAILED = (EntryKind.ACTIVITY_FAILED, EntryKind.CHILD_FAILED)
+_ANSWERS = (*_DONE, *_FAILED)
+_MESSAGES = {EntryKind.SIGNAL: MessageKind.SIGNAL, EntryKind.UPDATE: MessageKind.UPDATE}
+_ENDS = (CommandKind.COMPLETE, CommandKind.FAIL, CommandKind.CANCELLED, CommandKind.CONTINUE)
+_FROM_OUTSIDE = (EntryKind.TERMINATED, EntryKind.TIMED_OUT)
+
+
+class Pending(Struct):
+    """A call that is not answered at the cut."""
+
+    command: Command
+    issued_at: int
+    mark: str
+    """Names the run that executes it, if it is another one."""
+    answer: Body | None = None
+    """What came after the cut, if that is a result."""
+    failed: bool = False
+    """An error came after the cut."""
+    cancelled: bool = False
+    """A child that was asked to end before the cut. Its code may or may not wait for that."""
+
+    @property
+    def name(self) -> str:
+        return self.command.name
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Another run executes it."""
+        return self.command.kind is CommandKind.CHILD or bool(self.command.to)
+
+
+class Cut(Struct):
+    """What there is at an entry, and what came later."""
+
+    kept: list[Entry] = field(default_factory=list)
+    start: StartInfo | None = None
+    seq: int = 0
+    """The last command."""
+    ended: bool = False
+    """The code has come to its end."""
+    quiet: bool = False
+    """The last message is put before the code, which has not run yet."""
+    calls: dict[int, Pending] = field(default_factory=dict)
+    answered: dict[int, int] = field(default_factory=dict)
+    """Calls that were answered before, with the entries that did."""
+    forks: list[Forked] = field(default_factory=list)
+    published: dict[str, Output] = field(default_factory=dict)
+    later: list[Message] = field(default_factory=list)
+    """Signals and updates that were read after the cut."""
+
+
+def cut(entries: Sequence[Entry], keep: int) -> Cut:
+    """Keep entries 0 to `keep`."""
+    found = Cut(kept=list(entries[: keep + 1]))
+    for entry in found.kept:
+        _keep(found, entry, decode_body(entry))
+    for entry in entries[keep + 1 :]:
+        _look_at(found, entry, decode_body(entry))
+    return found
+
+
+def _keep(found: Cut, entry: Entry, body: Body) -> None:
+    if body.start is not UNSET:
+        found.start = body.start
+    if entry.kind is EntryKind.FORKED and body.forked is not UNSET:
+        _take_over(found, entry, body.forked)
+    elif (entry.kind in _DONE or entry.kind in _FAILED or entry.kind is EntryKind.REFUSED) and body.seq in found.calls:
+        del found.calls[body.seq]
+        found.answered[body.seq] = entry.ord
+    found.quiet = body.quiet
+    for command in body.commands:
+        found.seq = command.seq
+        if command.kind in (CommandKind.ACTIVITY, CommandKind.CHILD):
+            found.calls[command.seq] = Pending(command, entry.at, _mark(found))
+        elif command.kind is CommandKind.CANCEL:
+            target = found.calls.get(command.target)
+            if target is not None and target.command.kind is CommandKind.ACTIVITY:
+                del found.calls[command.target]
+            elif target is not None:
+                target.cancelled = True
+        elif command.kind is CommandKind.PUBLISH:
+            value = "null" if command.value is UNSET else bytes(command.value).decode()
+            found.published[command.name] = Output(
+                kind=OutputKind.PUBLISHED, name=command.name, ord=entry.ord, at=entry.at, value=value
+            )
+        found.ended = found.ended or command.kind in _ENDS
+
+
+def _mark(found: Cut) -> str:
+    if found.forks:
+        return found.forks[-1].mark
+    return "" if found.start is None else found.start.mark or found.start.key_base
+
+
+def _take_over(found: Cut, entry: Entry, fork: Forked) -> None:
+    found.forks.append(fork)
+    for seq in fork.anew:
+        if seq in found.calls:
+            found.calls[seq].mark, found.calls[seq].issued_at = fork.mark, entry.at
+
+
+def _look_at(found: Cut, entry: Entry, body: Body) -> None:
+    if entry.kind in _MESSAGES:
+        value = "null" if body.value is UNSET else bytes(body.value).decode()
+        found.later.append(Message(message_id=body.message_id, kind=_MESSAGES[entry.kind], name=body.name, body=value))
+    call = found.calls.get(body.seq)
+    if call is None:
+        return
+    if entry.kind in _DONE:
+        call.answer = body
+    elif entry.kind in _FAILED:
+        call.failed = True
+
+
+# -- where to go on
+
+
+def retry_point(entries: Sequence[Entry]) -> int:
+    """The last entry to keep, so that a run that did not come to a good end is tried again from where it failed.
+
+    That is before the error that it ended with, if that is one of a call; else before its last turn. One that was ended
+    from outside goes on where it stood, and one that was cancelled, where it was before that.
+    """
+    last = entries[-1]
+    if last.kind in _FROM_OUTSIDE:
+        return _audible(entries, last.ord - 1)
+    ends = [command for command in decode_body(last).commands if command.kind in _ENDS]
+    if ends and ends[-1].kind is CommandKind.CANCELLED:
+        cancels = [entry.ord for entry in entries if entry.kind is EntryKind.CANCEL_REQUESTED]
+        return _audible(entries, cancels[-1] - 1 if cancels else last.ord - 1)
+    failure = ends[-1].error if ends else UNSET
+    if failure is not UNSET:
+        causes = set(_names(failure))
+        for entry in reversed(entries):
+            if entry.kind in _FAILED and _name(decode_body(entry).error) in causes:
+                return _audible(entries, entry.ord - 1)
+    return _audible(entries, last.ord - 1)
+
+
+def edited_at(run: Run, entries: Sequence[Entry], edits: Edits) -> int:
+    """The last entry at which all calls that are edited are pending, and as late as can be. Raises InvalidFork."""
+    if edits.start is not None:
+        return -1
+    known = {command.seq for entry in entries for command in decode_body(entry).commands}
+    if missing := set(edits.calls) - known:
+        raise InvalidFork(f"run {run.id!r} has made no such call as {min(missing)}: it cannot be edited")
+    if not edits.calls:
+        raise InvalidFork(f"at which entry is run {run.id!r} to be forked? It has 0 to {len(entries) - 1}")
+    points = [_called_at(entries, seq) for seq in edits.inputs]
+    points += [_answered_at(entries, seq) - 1 for seq in edits.outputs]
+    return _audible(entries, min(points))
+
+
+def _called_at(entries: Sequence[Entry], seq: int) -> int:
+    """The entry whose turn issued the command, which there is."""
+    return next(entry.ord for entry in entries if any(one.seq == seq for one in decode_body(entry).commands))
+
+
+def _answered_at(entries: Sequence[Entry], seq: int) -> int:
+    """The entry that answers the command; behind the last one when none does."""
+    answers = (entry.ord for entry in entries if entry.kind in _ANSWERS and decode_body(entry).seq == seq)
+    return next(answers, len(entries))
+
+
+def _audible(entries: Sequence[Entry], keep: int) -> int:
+    """Not behind a message that the code has not yet been run for: it is read again."""
+    while keep >= 0 and decode_body(entries[keep]).quiet:
+        keep -= 1
+    return keep
+
+
+def _name(failure: object) -> tuple[str, str]:
+    return (failure.type, failure.message) if isinstance(failure, Failure) else ("", "")
+
+
+def _names(failure: Failure) -> list[tuple[str, str]]:
+    """The error, what caused it, and what it consists of."""
+    found = [_name(failure)]
+    if failure.cause is not None:
+        found += _names(failure.cause)
+    return found + [name for member in failure.members for name in _names(member)]

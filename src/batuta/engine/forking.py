@@ -1,0 +1,117 @@
+"""Making a run from another: tried again from where it failed, reset to a point, or forked with edits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from batuta.authoring.backend import Code, RunRef
+from batuta.authoring.definitions import Workflow
+from batuta.authoring.forks import NO_EDITS, Edits
+from batuta.authoring.jobs import Job
+from batuta.engine.cuts import edited_at
+from batuta.engine.following import last_of_chain
+from batuta.engine.forkplan import journal_of, plan, plan_retry
+from batuta.engine.jobs import JobWorkflow
+from batuta.engine.letters import is_open_letter
+from batuta.engine.rehearsing import rehearse
+from batuta.engine.starter import until_known
+from batuta.errors import InvalidFork, RunMoved
+from batuta.failpoints import failpoint
+from batuta.ids import RunId
+from batuta.journal.acts import Act, Verb
+from batuta.journal.entries import Entry
+from batuta.journal.forks import Fork
+from batuta.journal.records import Run
+from batuta.journal.states import CLOSED
+from batuta.journal.store import Store
+
+_TRIES = 100
+"""How often an open run is looked at again that moved on while its fork was planned."""
+_SWIFT = 5
+"""From then on it is held."""
+_PAUSE = 0.05
+
+
+class Forking:
+    """What operators ask for. `act` says who asks; `code_here` has the code of workers in this process."""
+
+    def __init__(
+        self,
+        store: Store,
+        act: Callable[[Verb, str, dict[str, Any]], Act],
+        code_here: Callable[[str], Workflow[..., Any] | None],
+    ) -> None:
+        self._store, self._act, self._code_here = store, act, code_here
+
+    async def retry(self, run: Run, reason: str) -> Run:
+        """Try a run again that did not come to a good end, from where it failed. Raises RunClosed, RunMoved."""
+        letter = await is_open_letter(self._store, run.run_id)
+        fork = await plan_retry(self._store, run, letter=letter, reason=reason)
+        await self._check_code(run, fork, await journal_of(self._store, run), None, NO_EDITS)
+        return await self._carry_out(fork, self._act(Verb.RETRY, reason, {"at": fork.keep}))
+
+    async def reset(self, run_id: RunId, to: int, edits: Edits, code: Code | None, reason: str) -> Run:
+        """Let the chain go on from after entry `to` of its last run, which is closed if it is open. One that moves on
+        meanwhile, again and again, is held for it."""
+        held: list[RunId] = []
+        for tried in range(_TRIES):
+            run = await last_of_chain(self._store, run_id)
+            entries = await journal_of(self._store, run)
+            letter = run.state in CLOSED and await is_open_letter(self._store, run.run_id)
+            fork = await plan(self._store, run, entries, to, edits=edits, letter=letter, reason=reason)
+            if not tried:
+                await self._check_code(run, fork, entries, code, edits)
+            try:
+                return await self._carry_out(fork, self._act(Verb.RESET, reason, _said(to, edits)))
+            except RunMoved:
+                if tried == _SWIFT:
+                    held = await self._store.pause_runs([run.run_id], self._act(Verb.PAUSE, "to be reset", {}))
+                await asyncio.sleep(0 if tried < _SWIFT else _PAUSE)
+        await self._store.resume_runs(held, self._act(Verb.RESUME, "it could not be reset", {}))
+        raise RunMoved(str(run_id), "moves on faster than it can be reset")
+
+    async def fork(self, ref: RunRef, id: str, at: int | None, edits: Edits, code: Code | None, reason: str) -> Run:
+        """Begin a chain under `id` with what the run has done up to entry `at`; None: where the edits are."""
+        run = await self._store.get_run(ref.run_id)
+        entries = await journal_of(self._store, run)
+        point = edited_at(run, entries, edits) if at is None else at
+        fork = await plan(self._store, run, entries, point, id=id, edits=edits, reason=reason)
+        await self._check_code(run, fork, entries, code, edits)
+        return await self._carry_out(fork, self._act(Verb.FORK, reason, _said(point, edits)))
+
+    async def _carry_out(self, fork: Fork, act: Act) -> Run:
+        """Write it, and again when it is not known whether that worked. Raises what stands in the way."""
+        failpoint("fork.before")
+        [outcome] = await until_known(lambda: self._store.fork([fork], act))
+        failpoint("fork.after")
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def _check_code(
+        self, run: Run, fork: Fork, entries: Sequence[Entry], given: Code | None, edits: Edits
+    ) -> None:
+        """Replay what is kept with the code, if that is here; edits need it. Raises InvalidFork."""
+        if given is not None and given.name != run.name:
+            raise InvalidFork(f"run {run.id!r} is of {run.kind} {run.name!r}, not of {given.name!r}")
+        here = given or self._code_here(run.code or run.name)
+        workflow = JobWorkflow(here) if isinstance(here, Job) else here
+        if workflow is not None:
+            await rehearse(
+                workflow, run, fork, entries[: fork.keep + 1], edits.outputs, edits.start, self._store.namespace
+            )
+        elif edits.any:
+            raise InvalidFork(
+                f"the code of run {run.id!r} ({run.name}) is not here, and nobody can say whether the edits fit: get "
+                f"the run with its workflow, or edit it where a worker has it"
+            )
+
+
+def _said(at: int, edits: Edits) -> dict[str, Any]:
+    """For the audit log: what was edited, and not how. Values may be secret."""
+    said: dict[str, Any] = {"at": at}
+    said |= {"input": sorted(edits.inputs)} if edits.inputs else {}
+    said |= {"output": sorted(edits.outputs)} if edits.outputs else {}
+    return said | ({"args": True} if edits.start is not None else {})

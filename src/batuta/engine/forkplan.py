@@ -1,0 +1,304 @@
+"""Planning a run that is made from another: what it keeps, and what it finds in its inbox.
+
+A plan is one change of the store: all of it happens, or nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import UNSET, Raw, Struct, field, json
+from msgspec.structs import replace
+
+from batuta.authoring.forks import NO_EDITS, Edits
+from batuta.engine.cuts import Cut, Pending, cut, retry_point
+from batuta.engine.following import last_of_chain
+from batuta.errors import InvalidFork, RunClosed, UnknownLetter, UnknownRun
+from batuta.ids import RunId, derived_run_id, new_run_id, seed_of
+from batuta.journal.entries import (
+    Body,
+    CommandKind,
+    Entry,
+    EntryKind,
+    Forked,
+    StartInfo,
+    decode_body,
+    encode_entry,
+)
+from batuta.journal.forks import Fork
+from batuta.journal.letters import LetterState
+from batuta.journal.outcomes import not_completed
+from batuta.journal.records import Attempt, Message, MessageKind, Run, Successor
+from batuta.journal.states import CLOSED, RunState
+from batuta.journal.store import Store
+
+_PAGE = 10_000
+_TRIES = 20
+"""How often an open run is looked at again that moved on while its reset was planned."""
+
+
+async def journal_of(store: Store, run: Run) -> list[Entry]:
+    """All entries of a run, as far as its row says."""
+    entries: list[Entry] = []
+    while len(entries) <= run.head and (page := await store.journal(run.run_id, len(entries) - 1, _PAGE)):
+        entries += page
+    return entries[: run.head + 1]
+
+
+async def plan_retry(
+    store: Store, run: Run, *, keep: int | None = None, letter: bool = False, reason: str = ""
+) -> Fork:
+    """The fork that tries a closed run again from where it failed (or from after entry `keep`), in its chain."""
+    if run.state not in CLOSED or run.state in (RunState.COMPLETED, RunState.CONTINUED):
+        raise RunClosed(run.id, str(run.state), "it did not fail, so there is nothing to try again")
+    entries = await journal_of(store, run)
+    point = retry_point(entries) if keep is None else keep
+    return await plan(store, run, entries, point, letter=letter, reason=reason or "tried again")
+
+
+async def plan_restart(
+    store: Store, run: Run, *, start: Raw | None = None, letter: bool = False, reason: str = ""
+) -> Fork:
+    """The fork that begins a closed run anew in its chain, with other keys, and with other arguments if they are given.
+    Nothing of what it has read is read again."""
+    entries = await journal_of(store, run)
+    body = await _start_of(store, run, entries)
+    edits = Edits(start=start if start is not None else body.value if body.value is not UNSET else Raw(b"[]"))
+    fork = await plan(store, run, entries, -1, edits=edits, letter=letter, reason=reason)
+    fork.again = []
+    return fork
+
+
+async def plan(
+    store: Store,
+    run: Run,
+    entries: Sequence[Entry],
+    keep: int,
+    *,
+    id: str = "",
+    edits: Edits = NO_EDITS,
+    letter: bool = False,
+    reason: str = "",
+) -> Fork:
+    """The fork of a run after entry `keep`: under an id of its own, or in its chain, where it takes the run's place.
+    Raises InvalidFork."""
+    now, new_id = await store.now(), new_run_id()
+    found = cut(entries, keep)
+    _check_point(run, entries, found, keep)
+    _check_edits(run, found, keep, edits)
+    fork = Fork(source=run.run_id, head=run.head, new=await _successor(store, run, entries, new_id, now), keep=keep)
+    fork.id, fork.letter = id, letter
+    if id:
+        fork.messages = list(found.later)
+    else:
+        fork.again = [message.message_id for message in found.later]
+    if run.state not in CLOSED and not id:
+        fork.close = _last_word(run, entries, now, reason or f"reset to entry {keep}")
+    if keep < 0:
+        fork.new.start = await _new_start(
+            store, run, entries, new_id, keeps=not id and edits.start is None, edits=edits
+        )
+        return fork
+    await _hear(store, run, found)
+    settled = await _settle(store, run, found, edits, own=bool(id))
+    fork.children = settled.children
+    fork.messages += [_answer(new_id, call, body) for call, body in settled.answers]
+    answered = {call.command.seq for call, _ in settled.answers}
+    fork.attempts = await _attempts(store, run, found, answered, own=bool(id))
+    fork.outputs = list(found.published.values())
+    changed = str(new_id) if id or edits.any else ""
+    forked = _forked(run, found, new_id, id or run.id, changed, edits, settled.anew)
+    last = found.kept[-1]
+    body = Body(reason=reason, forked=forked)
+    fork.entries = [encode_entry(keep + 1, EntryKind.FORKED, max(now, last.at), body, last.crc)]
+    return fork
+
+
+def _check_point(run: Run, entries: Sequence[Entry], found: Cut, keep: int) -> None:
+    last = len(entries) - 1
+    if not -1 <= keep <= last:
+        raise InvalidFork(f"run {run.id!r} has entries 0 to {last}: there is no {keep}")
+    if found.ended or (found.kept and entries[keep].kind in (EntryKind.TERMINATED, EntryKind.TIMED_OUT)):
+        raise InvalidFork(f"run {run.id!r} has ended with entry {keep}: give an earlier one")
+    if found.quiet:
+        raise InvalidFork(f"entry {keep} of run {run.id!r} is read together with the next one: give another one")
+    if found.kept and found.start is None:
+        raise InvalidFork(f"run {run.id!r} has never begun")
+
+
+def _check_edits(run: Run, found: Cut, keep: int, edits: Edits) -> None:
+    if edits.start is not None and keep >= 0:
+        raise InvalidFork("other arguments of the run itself are for one that begins anew: fork it at -1")
+    for seq in (*edits.inputs, *edits.outputs):
+        if seq in found.calls:
+            continue
+        why = f"it was answered by entry {found.answered[seq]}" if seq in found.answered else "there is no such call"
+        raise InvalidFork(f"call {seq} of run {run.id!r} is not pending at entry {keep} ({why}): it cannot be edited")
+    if both := edits.inputs.keys() & edits.outputs.keys():
+        raise InvalidFork(f"call {min(both)} cannot have both another input and another output")
+
+
+async def _successor(store: Store, run: Run, entries: Sequence[Entry], new_id: RunId, now: int) -> Successor:
+    """The new run. Its times begin anew: those of the chain, too."""
+    start = (await _start_of(store, run, entries)).start
+    new = Successor(run_id=new_id, name=run.name, code=run.code, queue=run.queue, version=run.version)
+    if start is not UNSET:
+        new.timeout, new.execution_timeout = start.timeout, start.execution_timeout
+    if new.execution_timeout:
+        first = await store.get_run(run.chain_id)
+        new.execution_timeout += max(0, now - first.created_at)
+    return new
+
+
+async def _start_of(store: Store, run: Run, entries: Sequence[Entry]) -> Body:
+    """What the run was started with: in its first entry or, if it never began, in its inbox."""
+    if entries and entries[0].kind is EntryKind.STARTED:
+        return decode_body(entries[0])
+    for message in (await store.load(run.run_id)).messages:
+        if message.message_id == f"start:{run.run_id}":
+            return json.decode(message.body, type=Body)
+    raise InvalidFork(f"run {run.id!r} has neither begun nor a start to begin with")
+
+
+async def _new_start(
+    store: Store, run: Run, entries: Sequence[Entry], new_id: RunId, *, keeps: bool, edits: Edits
+) -> str:
+    """The start message of a run that begins anew. `keeps`: with the keys that it had."""
+    body = await _start_of(store, run, entries)
+    start: StartInfo = body.start if body.start is not UNSET else StartInfo(run.name, 0, "")
+    if keeps:
+        start = replace(start, mark=str(new_id))
+    else:
+        start = replace(start, seed=seed_of(new_id), key_base=str(new_id), mark="")
+    value = edits.start if edits.start is not None else body.value
+    return json.encode(Body(value=value, start=start)).decode()
+
+
+def _last_word(run: Run, entries: Sequence[Entry], now: int, reason: str) -> Entry:
+    last = entries[-1] if entries else None
+    at, crc = (max(now, last.at), last.crc) if last is not None else (now, 0)
+    return encode_entry(run.head + 1, EntryKind.TERMINATED, at, Body(reason=reason), crc)
+
+
+def _forked(run: Run, found: Cut, new_id: RunId, id: str, key_base: str, edits: Edits, anew: Sequence[int]) -> Forked:
+    first_id, first_run_id = run.id, str(run.run_id)
+    if found.forks:
+        first_id, first_run_id = found.forks[0].first_id, found.forks[0].first_run_id
+    return Forked(
+        id=id,
+        mark=str(new_id),
+        source_id=run.id,
+        source_run_id=str(run.run_id),
+        first_id=first_id,
+        first_run_id=first_run_id,
+        seq=found.seq,
+        key_base=key_base,
+        inputs=edits.inputs,
+        anew=list(anew),
+    )
+
+
+# -- calls that are pending at the point
+
+
+async def _hear(store: Store, run: Run, found: Cut) -> None:
+    """Answers from outside that were taken, and that the run has not read."""
+    for message in (await store.unread([run.run_id])).get(run.run_id, (0, []))[1]:
+        if message.kind is MessageKind.ACTIVITY and message.name == str(run.run_id):
+            body = json.decode(message.body, type=Body)
+            call = found.calls.get(body.seq)
+            if call is not None and not body.reason and body.error is UNSET:
+                call.answer = body
+
+
+class _Settled(Struct):
+    """What becomes of pending calls that are not just executed (again)."""
+
+    answers: list[tuple[Pending, Body]] = field(default_factory=list)
+    """They have their answers."""
+    anew: list[int] = field(default_factory=list)
+    """Other runs execute them, and are begun anew."""
+    children: list[Fork] = field(default_factory=list)
+    """Other runs execute them, and go on from where they failed."""
+
+
+async def _settle(store: Store, run: Run, found: Cut, edits: Edits, *, own: bool) -> _Settled:
+    settled = _Settled()
+    for seq, call in found.calls.items():
+        if seq in edits.outputs:
+            settled.answers.append((call, Body(value=edits.outputs[seq], attempts=1)))
+        elif seq in edits.inputs:
+            settled.anew += [seq] if call.is_elsewhere else []
+        elif call.answer is not None:
+            settled.answers.append((call, call.answer))
+        elif call.is_elsewhere:
+            await _settle_elsewhere(store, run, call, settled, own=own)
+    return settled
+
+
+async def _settle_elsewhere(store: Store, run: Run, call: Pending, settled: _Settled, *, own: bool) -> None:
+    """Of a call that another run executes: it has a result, or goes on. Raises InvalidFork while it is open."""
+    seq, is_child = call.command.seq, call.command.kind is CommandKind.CHILD
+    try:
+        other = await last_of_chain(store, derived_run_id(call.issued_at, call.mark, seq))
+    except UnknownRun:
+        settled.anew.append(seq)  # the store has never taken it
+        return
+    if other.state not in CLOSED:
+        raise InvalidFork(
+            f"{'child' if is_child else 'activity'} {seq} ({call.name}) of run {run.id!r} is still {other.state}, as "
+            f"run {other.id!r}: wait for its end, terminate it, or give a point before it was called"
+        )
+    if other.state is RunState.COMPLETED:
+        settled.answers.append((call, await _result_of(store, other)))
+    elif call.cancelled:
+        reason = other.reason or "it was asked to end"
+        settled.answers.append((call, Body(error=not_completed(other.id, other.state, reason))))
+    elif is_child and not own and (await store.get(other.id)).run_id == other.run_id:
+        settled.children.append(await plan_retry(store, other, letter=await _is_letter(store, other)))
+    else:
+        settled.anew.append(seq)
+
+
+async def _result_of(store: Store, run: Run) -> Body:
+    _, last = await store.outcome(run.run_id)
+    commands = decode_body(last).commands if last is not None else []
+    return Body(value=commands[-1].value if commands else UNSET)
+
+
+async def _is_letter(store: Store, run: Run) -> bool:
+    """Whether it is a dead letter that nobody has resolved."""
+    try:
+        return (await store.letter(run.run_id)).state is LetterState.OPEN
+    except UnknownLetter:
+        return False
+
+
+def _answer(new_id: RunId, call: Pending, body: Body) -> Message:
+    """An answer that the new run finds in its inbox."""
+    seq = call.command.seq
+    given = Body(seq=seq, value=body.value, error=body.error, attempts=max(1, body.attempts))
+    given.started_at = body.started_at
+    return Message(
+        message_id=f"kept:{new_id}:{seq}",
+        kind=MessageKind.CHILD if call.is_elsewhere else MessageKind.ACTIVITY,
+        name=str(new_id),
+        body=json.encode(given).decode(),
+    )
+
+
+async def _attempts(store: Store, run: Run, found: Cut, answered: set[int], *, own: bool) -> list[Attempt]:
+    """Of calls that go on. One that has failed begins anew with what its last heartbeat said; so does one, under
+    another id, whose answer was to come from outside: nobody can give it there."""
+    pending = {seq: call for seq, call in found.calls.items() if not call.is_elsewhere and seq not in answered}
+    if not pending:
+        return []
+    rows = [row for row in await store.attempts(run.run_id) if row.seq in pending]
+    kept: list[Attempt] = []
+    for seq, call in pending.items():
+        mine = [row for row in rows if row.seq == seq]
+        if not (call.failed or (own and mine and mine[-1].outside)):
+            kept += mine
+        elif (details := next((row.details for row in reversed(mine) if row.details), None)) is not None:
+            kept.append(Attempt(seq=seq, number=0, started_at=mine[-1].started_at, details=details))
+    return kept

@@ -1,0 +1,116 @@
+"""A replay before anything is written: does the code take what a fork would give it?"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+from msgspec import UNSET, Raw
+
+from batuta.authoring.definitions import Workflow
+from batuta.engine.identity import RunIdentity
+from batuta.engine.kin import PendingChild
+from batuta.engine.machine import Machine, PendingActivity
+from batuta.engine.replay import Replay
+from batuta.engine.routes import RoutedCall
+from batuta.errors import InvalidFork, InvalidInput, WorkflowBroken
+from batuta.journal.entries import Entry, decode_body
+from batuta.journal.forks import Fork
+from batuta.journal.records import Run
+from batuta.serde import decode
+
+T = TypeVar("T")
+
+
+async def rehearse(
+    workflow: Workflow[..., Any],
+    run: Run,
+    fork: Fork,
+    kept: Sequence[Entry],
+    outputs: Mapping[int, Raw],
+    start: Raw | None,
+    namespace: str,
+) -> None:
+    """Raises InvalidFork when the code does not replay what is kept, or an edit does not fit its annotation."""
+    try:
+        if start is not None:
+            _codec_of(workflow).decode_args(start)
+        if fork.keep >= 0:
+            identity = RunIdentity(fork.new.run_id, fork.id or run.id, run.queue, namespace, run.chain_id)
+            await in_callbacks(_steps(workflow, identity, fork, kept, outputs))
+    except WorkflowBroken as error:
+        raise InvalidFork(f"today's code of {run.name!r} does not replay what is to be kept: {error}") from error
+    except InvalidInput as error:
+        raise InvalidFork(f"an edit does not fit: {error}") from error
+
+
+def _codec_of(workflow: Workflow[..., Any]) -> Any:
+    return workflow.activity.codec if isinstance(workflow, RoutedCall) else workflow.codec
+
+
+def _steps(
+    workflow: Workflow[..., Any], identity: RunIdentity, fork: Fork, kept: Sequence[Entry], outputs: Mapping[int, Raw]
+) -> Iterator[bool | None]:
+    """Replays in slices, then looks at the edits; the last thing given is True."""
+    machine = Machine(workflow, identity)
+    try:
+        yield from Replay(machine, [*kept, *fork.entries]).slices()
+        forked = decode_body(fork.entries[-1]).forked
+        for seq, value in (forked.inputs if forked is not UNSET else {}).items():
+            _check_input(workflow, _pending(machine, seq), value)
+        for seq, value in outputs.items():
+            _check_output(workflow, _pending(machine, seq), value)
+        yield True
+    finally:
+        machine.tear_down()
+
+
+def _pending(machine: Machine, seq: int) -> PendingActivity | PendingChild:
+    found: PendingActivity | PendingChild | None = machine.activities.get(seq)
+    if found is None and machine.kin is not None:
+        route = machine.kin.routed.get(seq)
+        found = machine.kin.children.get(seq) if route is None else route.pending
+    if found is None:
+        raise InvalidFork(f"call {seq} is not awaited by the code at that point: it cannot be edited")
+    return found
+
+
+def _check_input(workflow: Workflow[..., Any], pending: PendingActivity | PendingChild, value: Raw) -> None:
+    codec = _codec_of(workflow) if isinstance(workflow, RoutedCall) else pending.codec
+    if codec is None:
+        raise InvalidFork(f"{pending.name!r} is called by its name, so that what it takes is not known here")
+    codec.decode_args(value)
+
+
+def _check_output(workflow: Workflow[..., Any], pending: PendingActivity | PendingChild, value: Raw) -> None:
+    if isinstance(workflow, RoutedCall):
+        _codec_of(workflow).decode_result(value)
+    elif isinstance(pending, PendingActivity) and pending.codec is not None:
+        pending.codec.decode_result(value)
+    else:
+        decode(value, cast(Any, pending.decoder), f"the result of {pending.name!r}")
+
+
+async def in_callbacks(steps: Iterator[T | None]) -> T:
+    """The first thing that the steps give. Each is a callback of its own: turns must not run inside a task."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+    context = contextvars.Context()
+
+    def step() -> None:
+        if future.done():
+            steps.close()  # type: ignore[attr-defined]  # they are a generator
+            return
+        try:
+            found = next(steps)
+        except Exception as error:  # noqa: BLE001 - for whoever asked
+            future.set_exception(error)
+            return
+        if found is not None:
+            future.set_result(found)
+        loop.call_soon(step, context=context)
+
+    loop.call_soon(step, context=context)
+    return await future

@@ -1,0 +1,22 @@
+-- Transactions of activities.
+
+-- One entry of one run, as the last statement of a transaction that is somebody else's: it must not commit unless the
+-- fence holds, so that this raises. With settings of its own, for the session has none of ours: see session.py.
+CREATE FUNCTION batuta.commit_within(
+    ns text, run uuid, mine integer, expected integer, place integer, entry_kind text, moment bigint, checksum bigint,
+    entry_body text
+) RETURNS void LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+BEGIN
+    UPDATE batuta.runs r SET head = place
+    WHERE r.run_id = run AND r.epoch = mine AND r.head = expected AND r.closed_at IS NULL AND r.namespace || '' = ns;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'the run has another owner, or is closed' USING ERRCODE = 'BT001';
+    END IF;
+    INSERT INTO batuta.journal (namespace, run_id, ord, epoch, kind, at, crc, body)
+    VALUES (ns, run, place, mine, entry_kind, moment, checksum, entry_body);
+END
+$$;

@@ -1,0 +1,55 @@
+"""`batuta runs fork`, `reset` and `retry`."""
+
+import json
+import re
+
+from tests.cli.conftest import SHOP, Cli, Spawn, wait_for
+
+
+def began(cli: Cli, spawn: Spawn) -> None:
+    """The run `sum` has come to its end, and a worker is there for others."""
+    cli("migrate")
+    spawn("worker", SHOP)
+    assert cli("runs", "start", "total", "--input", "[[1,2,3]]", "--id", "sum", "--wait").exit_code == 0
+
+
+def result_of(cli: Cli, id: str) -> object:
+    wait_for(lambda: "result" in json.loads(cli("runs", "show", id, "--json").output), f"the end of {id}")
+    return json.loads(cli("runs", "show", id, "--json").output)["result"]
+
+
+def test_a_run_is_forked_with_another_result(cli: Cli, spawn: Spawn) -> None:
+    began(cli, spawn)
+    assert result_of(cli, "sum") == 6
+    made = cli("runs", "fork", "sum", "sum-2", "--output", "2=30", "--app", SHOP, "--reason", "what if")
+    assert made.exit_code == 0, made.output
+    assert result_of(cli, "sum-2") == 33
+    shown = cli("runs", "show", "sum-2").output
+    assert re.search(r"made from +run \S+, after its entry 1", shown)
+    assert "what if" in cli("runs", "journal", "sum-2").output
+
+
+def test_a_run_is_reset_to_an_entry(cli: Cli, spawn: Spawn) -> None:
+    began(cli, spawn)
+    made = cli("runs", "reset", "sum", "--to", "1", "--json")
+    assert json.loads(made.output)["reset_to"] == 1
+    assert result_of(cli, "sum") == 6
+    assert json.loads(cli("runs", "show", "sum", "--json").output)["forked_at"] == 1
+
+
+def test_mistakes_are_said_and_nothing_is_changed(cli: Cli, spawn: Spawn) -> None:
+    began(cli, spawn)
+    wrong = {
+        ("--at", "9"): "there is no 9",
+        ("--output", "2=30"): "code",
+        ("--output", '2="x"', "--app", SHOP): "does not fit",
+        ("--output", "x=30"): "CALL=JSON",
+        ("--output", "2={", "--app", SHOP): "not JSON",
+        ("--args", "[[1],2]", "--app", SHOP): "does not fit",
+        (): "at which entry",
+    }
+    for words, why in wrong.items():
+        result = cli("runs", "fork", "sum", "other", *words)
+        assert result.exit_code == 2, (words, result.output)
+        assert why in result.output, (words, result.output)
+    assert cli("runs", "show", "other").exit_code == 3

@@ -1,0 +1,93 @@
+"""`batuta letters` against SQLite, with a worker process beside it."""
+
+# covers D-02
+import json
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import SHOP, Cli, Spawn, wait_for
+
+OK, FAILED, USAGE, NOT_FOUND = 0, 1, 2, 3
+
+
+def document(cli: Cli, *words: str) -> Any:
+    result = cli("letters", *words, "--json")
+    assert result.exit_code == OK, result.stderr
+    return json.loads(result.stdout)
+
+
+@pytest.fixture
+def given_up(cli: Cli, spawn: Spawn) -> list[str]:
+    """Three jobs that failed."""
+    spawn("worker", SHOP)
+    ids = [f"w-{number}" for number in range(3)]
+    for number, id in enumerate(ids):
+        assert cli("jobs", "enqueue", "weigh", "--input", f"-{number + 1}", "--id", id, "--wait").exit_code == FAILED
+    return ids
+
+
+@pytest.mark.usefixtures("given_up")
+def test_letters_are_listed_grouped_and_shown(cli: Cli) -> None:
+    assert [letter["id"] for letter in document(cli, "list")["letters"]] == ["w-2", "w-1", "w-0"]
+    page = document(cli, "list", "--limit", "2", "--error", "ValueError", "--name", "weigh")
+    more = document(cli, "list", "--cursor", page["cursor"])
+    assert [letter["id"] for letter in page["letters"] + more["letters"]] == ["w-2", "w-1", "w-0"]
+    (group,) = document(cli, "groups")["groups"]
+    assert (group["count"], group["example"]["message"]) == (3, "less than nothing")
+    assert document(cli, "list", "--fingerprint", "other") == {"letters": [], "cursor": None}
+    shown = cli("letters", "show", "w-1").stdout
+    assert "exhausted" in shown
+    assert group["fingerprint"] in shown
+    assert "less than nothing" in cli("letters", "groups").stdout
+    assert cli("letters", "list").stdout.count("weigh") == 3
+
+
+def test_one_is_reprocessed_and_one_discarded(cli: Cli, given_up: list[str]) -> None:
+    assert cli("letters", "discard", "w-0", "--note", "a typo").stdout == "discarded 1\n"
+    assert document(cli, "show", "w-0")["note"] == "a typo"
+    again = document(
+        cli, "reprocess", "w-1", "--mode", "start", "--input", "[21]", "--app", SHOP, "--note", "mended by hand"
+    )
+    assert (again["matched"], again["reprocessed"]) == (1, 1)
+    wait_for(lambda: "42" in cli("jobs", "show", "w-1").stdout, "the job to be done")
+    for words in (("reprocess", "w-0"), ("discard", "w-0", "--note", "twice")):
+        refused = cli("letters", *words)
+        assert refused.exit_code == FAILED
+        assert "discarded before" in refused.stderr
+    assert [letter["id"] for letter in document(cli, "list")["letters"]] == ["w-2"]
+
+
+def test_many_need_a_yes_and_are_counted_first(cli: Cli, given_up: list[str]) -> None:
+    asked = cli("letters", "discard", "--name", "weigh", "--note", "all")
+    assert asked.exit_code == USAGE
+    assert "3 dead letters match: say --yes" in asked.stderr
+    assert document(cli, "reprocess", "--name", "weigh", "--dry-run")["matched"] == 3
+    assert cli("letters", "reprocess", "--name", "weigh", "--dry-run").stdout == "3 would be reprocessed\n"
+    done = cli("letters", "discard", "--name", "weigh", "--note", "all", "--yes")
+    assert done.stdout == "discarded 3\n"
+    assert "--before" in done.stderr
+    nothing = cli("letters", "reprocess", "--name", "weigh", "--yes")
+    assert nothing.exit_code == NOT_FOUND
+    assert "no open dead letter matches" in nothing.stderr
+    assert len(document(cli, "list", "--state", "discarded")["letters"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("reprocess",), USAGE, "nothing says which"),
+        (("discard", "--note", "x"), USAGE, "nothing says which"),
+        (("discard", "w-0", "--name", "weigh", "--note", "x"), USAGE, "not both"),
+        (("show", "nobody"), NOT_FOUND, "no dead letter"),
+        (("reprocess", "nobody"), NOT_FOUND, "no dead letter"),
+        (("reprocess", "--all", "--input", "[1", "--mode", "start"), USAGE, "is not JSON"),
+        (("list", "--after", "soon"), USAGE, "is not a time"),
+        (("list", "--cursor", "x"), USAGE, "is no cursor"),
+    ],
+)
+def test_mistakes_are_named(cli: Cli, words: tuple[str, ...], code: int, said: str) -> None:
+    assert cli("migrate").exit_code == OK
+    result = cli("letters", *words)
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert said in result.stderr

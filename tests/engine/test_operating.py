@@ -1,0 +1,240 @@
+"""Operators act on many runs at once, and what they did is in the log, on every store."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from batuta import (
+    Batuta,
+    InvalidInput,
+    MatchesEverything,
+    Retry,
+    RunFailed,
+    RunOpen,
+    RunState,
+    UnknownRun,
+    activity,
+    job,
+    workflow,
+)
+from batuta.authoring.calendar import every
+from batuta.authoring.schedules import Schedule
+from batuta.connect import connect
+from batuta.verify import verify
+from tests.engine.arena import Arena, until
+
+gates: dict[str, asyncio.Event] = {}
+
+
+@pytest.fixture(autouse=True)
+def _afresh() -> None:
+    gates["gate"] = asyncio.Event()
+
+
+@activity
+async def waits() -> None:
+    await gates["gate"].wait()
+
+
+@workflow
+async def two_steps() -> str:
+    await waits()
+    await waits()
+    return "done"
+
+
+broken: set[str] = set()
+
+
+@activity(retry=Retry(attempts=1))
+async def once_broken(name: str) -> str:
+    if name in broken:
+        raise ConnectionError(name)
+    return name
+
+
+@workflow
+async def fails_first(name: str) -> str:
+    return await once_broken(name)
+
+
+@job
+async def mail(to: str) -> None: ...
+
+
+async def count(client: Batuta, state: str, kind: str = "workflow") -> int:
+    return await client.count(state=state, kind=kind)
+
+
+async def test_runs_are_paused_and_resumed_under_way(arena: Arena) -> None:
+    client = await arena.client()
+    worker = await arena.worker(client, two_steps, waits)
+    handles = [await client.start(two_steps, tags={"shop": "1"}) for _ in range(30)]
+    counts = await client.select(tags={"shop": "1"}).pause("look")
+    assert (counts.matched, counts.done, counts.refused) == (30, 30, {})
+
+    async def all_know() -> bool:
+        session = worker.session
+        return session is not None and sum(run.pausing == "look" for run in session.runs.values()) == 30
+
+    await until(all_know)
+    gates["gate"].set()
+
+    async def all_paused() -> bool:
+        return await count(client, "paused") == 30
+
+    await until(all_paused)
+    report = await verify(arena.store(client), [two_steps])
+    assert not report.violations, report
+    assert (await client.select(state="paused").resume()).done == 30
+    assert [await handle.result(20) for handle in handles] == ["done"] * 30
+    assert len((await client.audit(verb="pause", limit=1000)).rows) == 30
+    assert (await client.verify_audit()).problem == ""
+
+
+async def test_more_than_a_batch_is_done_in_several(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("batuta.engine.operating.BATCH", 7)
+    client = await arena.client()
+    await client.enqueue_many([mail.call(str(number)) for number in range(30)])
+    selection = client.select(job=mail)
+    assert await selection.count() == await selection.count("pause") == 30
+    assert (await selection.pause()).done == 30
+    assert await selection.count("pause") == 0
+    assert (await selection.resume()).done == 30
+    assert (await selection.cancel("no more")).done == 30
+    assert (await selection.cancel("no more")).done == 0
+    assert (await selection.terminate("over")).done == 30
+    assert await count(client, "terminated", "job") == 30
+    assert (await selection.delete()).done == 30
+    assert await client.count(kind="any") == 0
+    assert (await client.verify_audit()).rows == 150
+
+
+async def test_runs_that_are_started_meanwhile_are_not_among_them(arena: Arena) -> None:
+    client = await arena.client()
+    await client.start(two_steps, id="first")
+    selection = client.select(workflow=two_steps)
+    assert (await selection.pause()).matched == 1
+    await client.start(two_steps, id="second")
+    assert await count(client, "pending") == 1
+
+
+async def test_a_filter_that_restricts_nothing_must_be_meant(arena: Arena) -> None:
+    client = await arena.client()
+    await client.start(two_steps)
+    unrestricted: list[dict[str, Any]] = [{}, {"queue": None}, {"tags": {}}]
+    for where in unrestricted:
+        with pytest.raises(MatchesEverything):
+            client.select(**where)
+    assert (await client.select(everything=True).pause()).done == 1
+
+
+async def test_a_verb_is_not_for_every_state(arena: Arena) -> None:
+    client = await arena.client()
+    await client.start(two_steps)
+    with pytest.raises(InvalidInput, match="no run that is completed"):
+        await client.select(state="completed").pause()
+    with pytest.raises(InvalidInput, match="no run that is pending"):
+        await client.select(state="pending").delete()
+    with pytest.raises(InvalidInput, match="nothing that can be done"):
+        await client.select(state="pending").apply("fork")
+    assert await count(client, "pending") == 1
+
+
+async def test_failed_runs_go_on_from_where_they_failed(arena: Arena) -> None:
+    client = await arena.client()
+    await arena.worker(client, fails_first, once_broken)
+    broken.update({"a", "b"})
+    handles = [await client.start(fails_first, name, id=name) for name in ("a", "b", "c")]
+    for handle in handles[:2]:
+        with pytest.raises(RunFailed):
+            await handle.result()
+    assert await handles[2].result() == "c"
+    broken.clear()
+    counts = await client.select(workflow=fails_first).retry("mended")
+    assert (counts.matched, counts.done, counts.refused) == (2, 2, {})
+    assert [await (await client.get(id)).result(20) for id in ("a", "b")] == ["a", "b"]
+    rows = (await client.audit(verb="retry")).rows
+    assert {(row.target, row.reason) for row in rows} == {("a", "mended"), ("b", "mended")}
+
+
+async def test_one_run_is_deleted_when_it_has_ended(arena: Arena) -> None:
+    client = await arena.client()
+    handle = await client.start(two_steps, id="r")
+    with pytest.raises(RunOpen):
+        await handle.delete()
+    await handle.terminate()
+    assert await handle.delete("old") == 1
+    with pytest.raises(UnknownRun):
+        await client.get("r")
+    with pytest.raises(UnknownRun):
+        await handle.delete()
+
+
+async def test_every_act_of_a_client_is_in_the_log(arena: Arena) -> None:
+    client = await arena.client()
+    handle = await client.start(two_steps, id="r")
+    await handle.pause("a")
+    await handle.resume("b")
+    await handle.cancel("c")
+    await handle.cancel("c")
+    await handle.terminate("d")
+    await client.pause_queue("mail", "e")
+    await client.limit_queue("mail", concurrency=3)
+    await client.resume_queue("mail")
+    await client.schedules.create(Schedule("nightly", every(60), two_steps))
+    await client.schedules.pause("nightly", "f")
+    await client.schedules.resume("nightly")
+    await client.schedules.trigger("nightly")
+    await client.schedules.delete("nightly")
+    await handle.delete("g")
+    rows = list(reversed((await client.audit()).rows))
+    assert [(row.verb, row.target, row.reason) for row in rows] == [
+        ("pause", "r", "a"),
+        ("resume", "r", "b"),
+        ("cancel", "r", "c"),
+        ("terminate", "r", "d"),
+        ("pause queue", "mail", "e"),
+        ("limit queue", "mail", ""),
+        ("resume queue", "mail", ""),
+        ("put schedule", "nightly", ""),
+        ("pause schedule", "nightly", "f"),
+        ("resume schedule", "nightly", ""),
+        ("trigger schedule", "nightly", ""),
+        ("delete schedule", "nightly", ""),
+        ("delete", "r", "g"),
+    ]
+    assert (rows[5].before, rows[5].after) == ({"concurrency": "none"}, {"concurrency": "3"})
+    assert rows[8].after == {"paused": True}
+    assert rows[11].before["work"] == "two_steps"
+    assert [row.verb for row in (await client.audit(target="mail", limit=2)).rows] == ["resume queue", "limit queue"]
+    page = await client.audit(target="mail", limit=2)
+    assert [row.verb for row in (await client.audit(target="mail", cursor=page.cursor)).rows] == ["pause queue"]
+    assert (await client.verify_audit()).problem == ""
+
+
+async def test_who_acts_is_told_by_the_client_or_the_environment(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, real_time: None
+) -> None:
+    monkeypatch.setenv("BATUTA_ACTOR", "the environment")
+    async with connect(sqlite_url, actor="ada") as ada, connect(sqlite_url) as other:
+        await ada.pause_queue("a")
+        await other.pause_queue("b")
+        monkeypatch.delenv("BATUTA_ACTOR")
+        async with connect(sqlite_url) as nameless:
+            await nameless.pause_queue("c")
+        names = [row.actor for row in (await ada.audit()).rows]
+        assert names[1:] == ["the environment", "ada"]
+        assert "@" in names[0]
+        assert [row.target for row in (await ada.audit(actor="ada")).rows] == ["a"]
+    with pytest.raises(InvalidInput, match="actor"):
+        connect(sqlite_url, actor="a\nb")
+
+
+async def test_a_state_of_one_run_says_that_it_is_paused(arena: Arena) -> None:
+    client = await arena.client()
+    handle = await client.start(two_steps)
+    await handle.pause("look at it")
+    found = await handle.describe()
+    assert (found.state, found.reason) == (RunState.PAUSED, "look at it")

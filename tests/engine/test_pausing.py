@@ -1,0 +1,320 @@
+"""A paused run does nothing, and loses nothing."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from batuta import Retry, RunClosed, RunState, RunTerminated, activity, activity_info, job, now, workflow
+from batuta.authoring.messages import Signal
+from batuta.testing import Environment
+from batuta.verify import verify
+from tests.engine.kit import jobs, world
+
+begun: list[str] = []
+gates: dict[str, asyncio.Event] = {}
+go = Signal("go", str)
+
+
+@pytest.fixture(autouse=True)
+def _afresh() -> None:
+    begun.clear()
+    gates.clear()
+
+
+def gate(name: str) -> asyncio.Event:
+    return gates.setdefault(name, asyncio.Event())
+
+
+@activity
+async def step(name: str) -> str:
+    begun.append(name)
+    return name
+
+
+@activity
+async def waits_at(name: str) -> str:
+    begun.append(name)
+    await gate(name).wait()
+    return name
+
+
+@activity(retry=Retry(attempts=5, first=10, jitter=0))
+async def flaky(name: str) -> int:
+    begun.append(name)
+    if activity_info().attempt < 3:
+        raise ConnectionError("busy")
+    return activity_info().attempt
+
+
+@workflow
+async def two_steps() -> list[str]:
+    return [await waits_at("first"), await step("second")]
+
+
+@workflow
+async def sleeps(seconds: float) -> float:
+    before = now()
+    await asyncio.sleep(seconds)
+    return (now() - before).total_seconds()
+
+
+@workflow
+async def listens() -> str:
+    return await go.wait()
+
+
+@workflow
+async def side_by_side() -> list[Any]:
+    return list(await asyncio.gather(waits_at("slow"), flaky("flaky"), step("quick")))
+
+
+@workflow
+async def many(count: int) -> int:
+    return len(await asyncio.gather(*(waits_at(str(number)) for number in range(count))))
+
+
+@job(retry=Retry(attempts=3, first=1, jitter=0))
+async def work(name: str) -> str:
+    begun.append(name)
+    await gate(name).wait()
+    if activity_info().attempt == 1:
+        raise ConnectionError("busy")
+    return name
+
+
+async def state_of(env: Environment, id: str) -> RunState:
+    await env.settle()
+    return (await env.store.get(id)).state
+
+
+async def test_what_is_in_flight_ends_and_nothing_new_begins() -> None:
+    async with world(two_steps, waits_at, step) as env:
+        run = await env.start(two_steps, id="r")
+        await env.settle()
+        assert await run.pause("hold on")
+        assert await state_of(env, "r") is RunState.RUNNING
+        gate("first").set()
+        assert await state_of(env, "r") is RunState.PAUSED
+        found = await run.describe()
+        assert (found.reason, found.worker) == ("hold on", None)
+        assert begun == ["first"]
+        assert [line.kind for line in await run.journal()] == ["started", "activity_done"]
+        await env.advance(3_600)
+        assert begun == ["first"]
+        assert await run.resume()
+        assert await run.result() == ["first", "second"]
+        assert begun == ["first", "second"]
+
+
+async def test_a_run_that_only_waits_is_held_at_once() -> None:
+    async with world(sleeps) as env:
+        run = await env.start(sleeps, 10.0, id="r")
+        await env.settle()
+        assert await run.pause()
+        assert await state_of(env, "r") is RunState.PAUSED
+        await env.advance(100)
+        assert await state_of(env, "r") is RunState.PAUSED
+        await run.resume()
+        assert await run.result() >= 100
+
+
+async def test_a_timer_that_is_not_over_is_waited_for() -> None:
+    async with world(sleeps) as env:
+        run = await env.start(sleeps, 1_000.0, id="r")
+        await env.settle()
+        await run.pause()
+        await env.advance(10)
+        await run.resume()
+        assert await run.result() == 1_000
+
+
+async def test_a_paused_run_is_not_paused_again() -> None:
+    async with world(sleeps) as env:
+        run = await env.start(sleeps, 10.0, id="r")
+        assert not await run.resume()
+        await env.settle()
+        assert await run.pause()
+        assert not await run.pause()
+        assert await state_of(env, "r") is RunState.PAUSED
+        assert not await run.pause()
+        assert await run.resume()
+        assert not await run.resume()
+
+
+async def test_signals_wait_for_it() -> None:
+    async with world(listens) as env:
+        run = await env.start(listens, id="r")
+        await env.settle()
+        await run.pause()
+        assert await state_of(env, "r") is RunState.PAUSED
+        await run.signal(go, "now")
+        assert await state_of(env, "r") is RunState.PAUSED
+        await run.resume()
+        assert await run.result() == "now"
+
+
+async def test_its_time_limit_is_later_by_as_long_as_it_was_paused() -> None:
+    async with world(sleeps) as env:
+        run = await env.start(sleeps, 50.0, id="r", timeout=60)
+        await env.settle()
+        await run.pause()
+        await env.advance(1_000)
+        assert await state_of(env, "r") is RunState.PAUSED
+        await run.resume()
+        assert await run.result() >= 1_000
+
+
+async def test_retries_wait_while_another_call_is_in_flight() -> None:
+    async with world(side_by_side, waits_at, flaky, step) as env:
+        run = await env.start(side_by_side, id="r")
+        await env.settle()
+        assert Counter(begun) == {"slow": 1, "flaky": 1, "quick": 1}
+        await run.pause()
+        await env.advance(1_000)
+        assert Counter(begun)["flaky"] == 1
+        gate("slow").set()
+        assert await state_of(env, "r") is RunState.PAUSED
+        await run.resume()
+        assert await run.result() == ["slow", 3, "quick"]
+        assert Counter(begun)["slow"] == 1
+
+
+async def test_one_that_is_resumed_before_it_could_leave_goes_on() -> None:
+    async with world(side_by_side, waits_at, flaky, step) as env:
+        run = await env.start(side_by_side, id="r")
+        await env.settle()
+        await run.pause()
+        await env.advance(100)
+        assert Counter(begun)["flaky"] == 1
+        assert await run.resume()
+        await env.advance(100)
+        assert Counter(begun)["flaky"] == 3
+        assert await state_of(env, "r") is RunState.RUNNING
+        gate("slow").set()
+        assert await run.result() == ["slow", 3, "quick"]
+        assert Counter(begun)["slow"] == 1
+
+
+async def test_calls_that_wait_for_a_place_do_not_begin() -> None:
+    async with world(many, waits_at, max_activities=2) as env:
+        run = await env.start(many, 6, id="r")
+        await env.settle()
+        assert len(begun) == 2
+        await run.pause()
+        await env.settle()
+        gate("0").set()
+        await env.settle()
+        assert len(begun) == 2
+        for number in range(6):
+            gate(str(number)).set()
+        assert await state_of(env, "r") is RunState.PAUSED
+        assert len(begun) == 2
+        await run.resume()
+        assert await run.result() == 6
+        assert Counter(begun) == {str(number): 1 for number in range(6)}
+
+
+async def test_calls_that_waited_for_a_place_begin_when_it_goes_on_in_time() -> None:
+    async with world(many, waits_at, max_activities=2) as env:
+        run = await env.start(many, 6, id="r")
+        await env.settle()
+        await run.pause()
+        await env.settle()
+        gate("0").set()
+        await env.settle()
+        assert len(begun) == 2
+        await run.resume()
+        await env.settle()
+        for number in range(6):
+            gate(str(number)).set()
+        assert await run.result() == 6
+        assert Counter(begun) == {str(number): 1 for number in range(6)}
+
+
+async def test_a_worker_that_dies_while_it_lets_go_leaves_it_to_the_next() -> None:
+    async with world(two_steps, waits_at, step) as env:
+        run = await env.start(two_steps, id="r")
+        await env.settle()
+        await run.pause("hold on")
+        await env.settle()
+        await env.crash()
+        assert await state_of(env, "r") is RunState.PAUSED
+        assert (await run.describe()).reason == "hold on"
+        assert begun == ["first"]
+        gate("first").set()
+        await run.resume()
+        assert await run.result() == ["first", "second"]
+
+
+async def test_a_paused_run_survives_its_worker() -> None:
+    async with world(sleeps) as env:
+        run = await env.start(sleeps, 10.0, id="r")
+        await env.settle()
+        await run.pause()
+        await env.settle()
+        await env.crash()
+        await env.advance(100)
+        assert await state_of(env, "r") is RunState.PAUSED
+        await run.resume()
+        await run.result()
+
+
+async def test_a_paused_run_can_be_terminated_and_hears_a_cancel_later() -> None:
+    async with world(sleeps) as env:
+        first, second = await env.start(sleeps, 10.0, id="a"), await env.start(sleeps, 10.0, id="b")
+        await env.settle()
+        await first.pause()
+        await second.pause()
+        await env.settle()
+        await first.terminate("enough")
+        with pytest.raises(RunTerminated):
+            await first.result()
+        with pytest.raises(RunClosed):
+            await first.resume()
+        await second.cancel()
+        assert await state_of(env, "b") is RunState.PAUSED
+        await second.resume()
+        assert await state_of(env, "b") is RunState.CANCELLED
+
+
+async def test_a_job_in_flight_ends_its_attempt_and_is_held_before_the_next() -> None:
+    async with jobs(work) as env:
+        run = await env.enqueue(work, "j", id="j")
+        await env.settle()
+        assert begun == ["j"]
+        assert await run.pause()
+        await env.settle()
+        gate("j").set()
+        assert await state_of(env, "j") is RunState.PAUSED
+        await env.advance(100)
+        assert begun == ["j"]
+        await run.resume()
+        assert await run.result() == "j"
+        assert begun == ["j", "j"]
+
+
+async def test_a_job_that_has_not_begun_is_held() -> None:
+    async with jobs(work) as env:
+        run = await env.enqueue(work, "j", id="j", delay=10)
+        assert await run.pause()
+        await env.advance(100)
+        assert begun == []
+        gate("j").set()
+        await run.resume()
+        assert await run.result() == "j"
+
+
+async def test_what_is_paused_is_as_it_should_be() -> None:
+    async with world(sleeps, two_steps, waits_at, step) as env:
+        for seconds in (10.0, 1_000.0):
+            await (await env.start(sleeps, seconds)).pause()
+        await (await env.start(two_steps)).pause()
+        await env.start(sleeps, 5.0, delay=50)
+        await env.client.select(workflow="sleeps").pause()
+        gate("first").set()
+        await env.settle()
+        assert await env.client.count(state="paused") == 4
+        report = await verify(env.store)
+        assert not report.violations, report

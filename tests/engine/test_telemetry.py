@@ -1,0 +1,355 @@
+"""Events: of everything that is durable, of nothing else, and in the fields of the table."""
+
+import asyncio
+import logging
+from collections import Counter
+from typing import Any, ClassVar
+
+import pytest
+
+from batuta import LogContext, Middleware, Retry, RunFailed, Signal, Update, activity, job, logger, run_child, workflow
+from batuta.errors import StoreUnavailable
+from batuta.telemetry import (
+    EVENTS,
+    ActivityCompleted,
+    ActivityFailed,
+    ActivityRetried,
+    BatchWritten,
+    ChildClosed,
+    Event,
+    LetterArrived,
+    MessageReceived,
+    RunClosed,
+    RunEvent,
+    RunParked,
+    RunReleased,
+    RunStarted,
+    WorkerLost,
+    WorkerStarted,
+    WorkerStopped,
+)
+from batuta.testing import Environment
+from tests.engine.arena import Arena
+from tests.engine.kit import jobs, world
+
+
+class Ears(Middleware):
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def event(self, event: Event) -> None:
+        self.heard.append(event)
+
+    def of(self, kind: type[Event]) -> list[Any]:
+        return [one for one in self.heard if type(one) is kind]
+
+    def names(self) -> list[str]:
+        return [one.event for one in self.heard if isinstance(one, RunEvent)]
+
+
+hello = Signal("hello", str)
+rename = Update("rename", str)
+
+
+@activity
+async def fine(number: int) -> int:
+    await asyncio.sleep(2)
+    return number
+
+
+@activity(retry=Retry(attempts=2, first=10.0, jitter=0))
+async def bad() -> None:
+    await asyncio.sleep(3)
+    raise ValueError("no good")
+
+
+@job(retry=Retry(attempts=1))
+async def broken(name: str) -> None:
+    raise LookupError(name)
+
+
+@job
+async def letter(name: str) -> str:
+    return f"dear {name}"
+
+
+@workflow
+async def child() -> int:
+    return await fine(5)
+
+
+@workflow
+async def lives() -> str:
+    await fine(1)
+    await run_child(child)
+    await asyncio.sleep(60)
+    return await hello.wait()
+
+
+@workflow
+async def fails() -> None:
+    await bad()
+
+
+async def test_the_life_of_a_run_is_told_in_order() -> None:
+    ears = Ears()
+    async with world(lives, child, fine, middleware=[ears]) as env:
+        handle = await env.start(lives, id="one")
+        await env.advance(100)
+        await handle.signal(hello, "there")
+        assert await handle.result() == "there"
+        mine: list[Any] = [one for one in ears.heard if isinstance(one, RunEvent) and one.run.id == "one"]
+    told = [one.event for one in mine]
+    assert [name for name in told if name != "run.released"] == [
+        "run.started",
+        "activity.completed",
+        "child.closed",
+        "timer.fired",
+        "message.received",
+        "run.closed",
+    ]
+    started, closed = mine[0], mine[-1]
+    assert (started.run.name, started.run.kind, started.run.queue, started.run.namespace) == (
+        "lives",
+        "workflow",
+        "default",
+        "default",
+    )
+    assert started.run.run_id == handle.run_id
+    assert started.attempt == 1
+    assert started.wait is None
+    assert (closed.state, closed.error, closed.message) == ("completed", "", "")
+    assert closed.seconds == pytest.approx(100, abs=0.01)
+    assert closed.entries == len(await handle.journal())
+    completed = ears.of(ActivityCompleted)[0]
+    assert (completed.activity, completed.seq, completed.attempt) == ("fine", 1, 1)
+    assert completed.seconds == pytest.approx(2, abs=0.01)
+    assert ears.of(MessageReceived)[0].fields()["about"] == "hello"
+
+
+async def test_a_run_that_leaves_memory_or_waits_in_its_queue_is_told() -> None:
+    ears = Ears()
+    async with world(lives, child, fine, middleware=[ears]) as env:
+        handle = await env.client.start(lives, delay=20)
+        await env.advance(200)
+        await handle.signal(hello, "there")
+        await handle.result()
+    assert ears.of(RunStarted)[0].wait == pytest.approx(20, abs=1)
+    assert [one.wake_at for one in ears.of(RunReleased)][-1] is None
+    assert any(one.wake_at is not None for one in ears.of(RunReleased))
+
+
+async def test_attempts_that_fail_are_told_and_so_is_the_end() -> None:
+    ears = Ears()
+    async with world(fails, bad, middleware=[ears]) as env:
+        with pytest.raises(RunFailed):
+            await env.run(fails)
+    retried, failed, closed = ears.of(ActivityRetried)[0], ears.of(ActivityFailed)[0], ears.of(RunClosed)[0]
+    assert (retried.activity, retried.attempt, retried.error, retried.message) == ("bad", 1, "ValueError", "no good")
+    assert retried.next_at - retried.at == pytest.approx(10, abs=0.1)
+    assert retried.seconds == pytest.approx(3, abs=0.1)
+    assert (failed.activity, failed.attempt, failed.error) == ("bad", 2, "ValueError")
+    assert (closed.state, closed.error, closed.message) == ("failed", "ValueError", "no good")
+    assert [one.fields()["reason"] for one in ears.of(LetterArrived)] == ["exhausted"]
+
+
+async def test_jobs_are_told_like_runs_of_one_activity() -> None:
+    ears = Ears()
+    async with jobs(letter, broken, middleware=[ears]) as env:
+        await env.enqueue_many([letter.call(str(number)) for number in range(3)])
+        handle = await env.enqueue(broken, "key")
+        with pytest.raises(RunFailed):
+            await handle.result()
+        await env.settle()
+    counts = Counter(one.event for one in ears.heard if isinstance(one, RunEvent))
+    assert counts["run.started"] == counts["run.closed"] == 4
+    assert counts["activity.completed"] == 3
+    assert counts["activity.failed"] == 1
+    assert {one.run.kind for one in ears.of(RunClosed)} == {"job"}
+    assert Counter(one.state for one in ears.of(RunClosed)) == {"completed": 3, "failed": 1}
+    assert ears.of(LetterArrived)[0].run.id == handle.id
+
+
+async def test_what_was_not_durable_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    ears = Ears()
+    async with Environment(workflows=[child], activities=[fine], middleware=[ears]) as env:
+        handle = await env.start(child)
+        await env.settle()
+        real = env.store.commit
+        monkeypatch.setattr(env.store, "commit", _away)
+        await asyncio.sleep(5)
+        assert [one.event for one in ears.heard if isinstance(one, RunEvent)] == ["run.started"]
+        monkeypatch.setattr(env.store, "commit", real)
+        await handle.result()
+    assert ears.names() == ["run.started", "activity.completed", "run.closed"]
+
+
+async def _away(*_: Any) -> Any:
+    raise StoreUnavailable("away")
+
+
+async def test_each_event_is_told_once_though_the_worker_dies() -> None:
+    ears = Ears()
+    async with world(lives, child, fine, middleware=[ears]) as env:
+        handle = await env.start(lives, id="one")
+        await env.settle()
+        await env.crash()
+        await env.advance(100)
+        await handle.signal(hello, "there")
+        await handle.result()
+    mine = Counter(one.event for one in ears.heard if isinstance(one, RunEvent) and one.run.id == "one")
+    assert mine["run.started"] == mine["run.closed"] == mine["timer.fired"] == mine["activity.completed"] == 1
+
+
+async def test_a_parked_run_is_told() -> None:
+    @workflow(name="changes")
+    async def before() -> None:
+        await asyncio.sleep(100)
+        await fine(1)
+
+    @workflow(name="changes")
+    async def after() -> None:
+        await fine(1)
+
+    ears = Ears()
+    async with Environment(workflows=[before], activities=[fine], middleware=[ears]) as env:
+        await env.start(before)
+        await env.settle()
+        await env.deploy(workflows=[after])
+        await env.advance(200)
+        assert [one.state for one in ears.of(RunParked)] == ["needs_code"]
+
+
+async def test_workers_and_batches_are_told() -> None:
+    ears = Ears()
+    async with Environment(workflows=[child], activities=[fine], middleware=[ears]) as env:
+        await env.run(child)
+        session = env.worker.session
+        assert session is not None
+        session._lost("a test")
+        await env.settle()
+    assert [type(one) for one in ears.heard if isinstance(one, WorkerStarted | WorkerLost | WorkerStopped)] == [
+        WorkerStarted,
+        WorkerLost,
+        WorkerStarted,
+        WorkerStopped,
+    ]
+    assert ears.of(WorkerLost)[0].fields()["reason"] == "a test"
+    assert sum(one.entries for one in ears.of(BatchWritten)) == 2
+    assert ears.of(WorkerStarted)[0].worker.worker != ears.of(WorkerStarted)[1].worker.worker
+
+
+async def test_a_listener_hears_what_it_asks_for_alone() -> None:
+    class Few(Ears):
+        events: ClassVar[Any] = (RunClosed,)
+
+    few = Few()
+    async with world(lives, child, fine, middleware=[few]) as env:
+        await env.run(child)
+    assert few.names() == ["run.closed"]
+
+
+async def test_a_listener_that_fails_harms_nobody(caplog: Any) -> None:
+    class Breaks(Middleware):
+        def event(self, event: Event) -> None:
+            raise RuntimeError("broken")
+
+    ears = Ears()
+    async with world(child, fine, middleware=[Breaks(), ears]) as env:
+        assert await env.run(child) == 5
+    assert ears.names() == ["run.started", "activity.completed", "run.closed"]
+    assert "middleware failed on the event run.closed" in caplog.text
+
+
+async def test_updates_cancels_and_children_that_fail_are_told() -> None:
+    @workflow
+    async def parent() -> str:
+        async def renamed(name: str) -> str:
+            return name
+
+        rename.handle(renamed)
+        try:
+            await run_child(fails)
+        except Exception:  # noqa: BLE001 - whatever it is
+            await asyncio.sleep(1000)
+        return ""
+
+    ears = Ears()
+    async with world(parent, fails, bad, middleware=[ears]) as env:
+        handle = await env.start(parent)
+        assert await handle.update(rename, "eve") == "eve"
+        await env.advance(100)
+        await handle.cancel("enough")
+        await env.settle()
+    assert [(one.message, one.about) for one in ears.of(MessageReceived)] == [
+        ("update", "rename"),
+        ("cancel", "enough"),
+    ]
+    assert [one.error for one in ears.of(ChildClosed)] == ["ChildFailed"] or [
+        one.error for one in ears.of(ChildClosed)
+    ] == ["RunFailed"]
+    assert ears.of(RunClosed)[-1].state == "cancelled"
+
+
+def test_names_of_events_are_unique_and_plain_values_come_of_them() -> None:
+    assert len({one.event for one in EVENTS}) == len(EVENTS)
+    assert all("." in one.event for one in EVENTS)
+
+
+async def test_events_are_the_same_on_every_store(arena: Arena) -> None:
+    ears = Ears()
+    client = await arena.client()
+    await arena.worker(client, quick, quickly, letter, middleware=[ears])
+    await (await client.start(quick)).result()
+    await (await client.enqueue(letter, "ada")).result()
+    assert sorted(ears.names()) == sorted(["run.started", "activity.completed", "run.closed"] * 2)
+
+
+@activity
+async def quickly() -> int:
+    return 1
+
+
+@workflow
+async def quick() -> int:
+    return await quickly()
+
+
+async def test_log_records_say_which_run_they_belong_to() -> None:
+    records: list[logging.LogRecord] = []
+
+    class Keeps(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            records.append(record)
+
+    mine, handler = logging.getLogger("shop"), Keeps()
+    handler.addFilter(LogContext())
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+    @activity
+    async def says() -> None:
+        mine.warning("in the activity")
+
+    @workflow
+    async def speaks() -> None:
+        await says()
+        logger.warning("in the workflow")
+
+    theirs = logging.getLogger("batuta.workflow")
+    for one in (mine, theirs):
+        one.addHandler(handler)
+    try:
+        async with world(speaks, says) as env:
+            handle = await env.client.start(speaks, id="one", headers={"traceparent": trace})
+            await handle.result()
+        mine.warning("elsewhere")
+    finally:
+        for one in (mine, theirs):
+            one.removeHandler(handler)
+    found = [{name: getattr(one, name) for name in ("run", "activity", "workflow", "trace_id")} for one in records]
+    trace_id = trace.split("-")[1]
+    assert found == [
+        {"run": "one", "activity": "says", "workflow": "", "trace_id": trace_id},
+        {"run": "one", "activity": "", "workflow": "speaks", "trace_id": trace_id},
+        {"run": "", "activity": "", "workflow": "", "trace_id": ""},
+    ]

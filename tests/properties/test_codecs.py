@@ -1,0 +1,215 @@
+"""Payloads come back as they were, and only where they belong; whatever else is there instead is found."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from batuta.codecs import Bound, Compression, Encryption, Keys, PayloadCodec
+from batuta.errors import BatutaError, InvalidInput, PayloadDamaged, PayloadSealed
+from batuta.journal.coded import MARK, is_coded
+from batuta.stores.coded.payloads import Payloads
+
+KEYS = f"k1:{base64.b64encode(bytes(range(32))).decode()}"
+CHAINS: list[Sequence[PayloadCodec]] = [
+    [Encryption(KEYS)],
+    [Compression(least=0), Encryption(KEYS)],
+    [Encryption(KEYS), Compression(least=0)],
+    [Compression(least=8)],
+]
+SEALING = CHAINS[:3]
+texts = st.text() | st.text().map(lambda text: MARK + text) | st.text().map(lambda text: text * 50)
+parts = st.lists(st.text(max_size=5), max_size=3)
+
+
+def payloads(codecs: Sequence[PayloadCodec], namespace: str = "shop") -> Payloads:
+    return Payloads(codecs, namespace)
+
+
+@given(text=texts, crc=st.integers(0, 2**32 - 1), scope=st.text(), place=parts, chain=st.sampled_from(CHAINS))
+def test_what_is_written_is_read(text: str, crc: int, scope: str, place: list[str], chain: list[PayloadCodec]) -> None:
+    ours = payloads(chain)
+    bound = ours.bound(scope, *place)
+    assert ours.decode(ours.encode(text, bound), bound) == text
+    assert ours.decode_body(*ours.encode_body(text, crc, bound), bound) == (text, crc)
+
+
+@given(text=st.text(min_size=4), chain=st.sampled_from(SEALING))
+def test_what_is_encrypted_does_not_show(text: str, chain: list[PayloadCodec]) -> None:
+    ours = payloads(chain)
+    written = [ours.encode(text, ours.bound("run", "entry")) for _ in range(2)]
+    assert written[0] != written[1]  # equal values do not look equal
+    assert all(is_coded(one) and one.isascii() for one in written)
+
+
+@given(data=st.data(), text=st.text(), chain=st.sampled_from(SEALING))
+def test_any_byte_that_was_changed_is_found(data: st.DataObject, text: str, chain: list[PayloadCodec]) -> None:
+    ours = payloads(chain)
+    bound = ours.bound("run", "entry", 0)
+    written = ours.encode(text, bound)
+    place = data.draw(st.integers(0, len(written) - 1))
+    other = data.draw(st.characters(codec="utf-8"))
+    assume(other != written[place])
+    with pytest.raises(PayloadSealed):
+        ours.decode(written[:place] + other + written[place + 1 :], bound)
+
+
+@given(data=st.data(), text=st.text(), chain=st.sampled_from(SEALING))
+def test_what_was_cut_short_is_found(data: st.DataObject, text: str, chain: list[PayloadCodec]) -> None:
+    ours = payloads(chain)
+    bound = ours.bound("run", "entry", 0)
+    written = ours.encode(text, bound)
+    with pytest.raises(PayloadSealed):
+        ours.decode(written[: data.draw(st.integers(0, len(written) - 1))], bound)
+
+
+@given(mine=st.tuples(st.text(), parts), theirs=st.tuples(st.text(), parts), chain=st.sampled_from(SEALING))
+def test_a_payload_that_was_moved_is_found(
+    mine: tuple[str, list[str]], theirs: tuple[str, list[str]], chain: list[PayloadCodec]
+) -> None:
+    assume(mine != theirs)
+    ours = payloads(chain)
+    written = ours.encode("secret", ours.bound(mine[0], *mine[1]))
+    with pytest.raises(PayloadDamaged):
+        ours.decode(written, ours.bound(theirs[0], *theirs[1]))
+
+
+def test_a_payload_of_another_namespace_is_found() -> None:
+    here, there = payloads(CHAINS[0]), payloads(CHAINS[0], "other")
+    with pytest.raises(PayloadDamaged):
+        there.decode(here.encode("secret", here.bound("run", "memo")), there.bound("run", "memo"))
+
+
+@given(text=st.text().filter(lambda text: not is_coded(text)))
+def test_what_is_not_encrypted_is_refused_unless_plain_stands_among_the_keys(text: str) -> None:
+    strict, lenient = payloads([Encryption(KEYS)]), payloads([Encryption(f"{KEYS}, plain")])
+    with pytest.raises(PayloadDamaged):
+        strict.decode(text, strict.bound("run", "entry"))
+    assert lenient.decode(text, lenient.bound("run", "entry")) == text
+
+
+def test_what_is_only_compressed_does_not_pass_as_encrypted() -> None:
+    bound = payloads(CHAINS[0]).bound("run", "entry")
+    packed = payloads([Compression(least=0)]).encode("x" * 100, bound)
+    with pytest.raises(PayloadDamaged):
+        payloads([Compression(), Encryption(KEYS)]).decode(packed, bound)
+
+
+def test_the_first_key_writes_and_all_read() -> None:
+    old, new = Keys.new("old"), Keys.new("new")
+    before, after, only_new = (payloads([Encryption(keys)]) for keys in (old, f"{new},{old}", new))
+    bound = before.bound("run", "entry")
+    first = before.encode("secret", bound)
+    assert after.decode(first, bound) == "secret"
+    assert not after.is_current(first)
+    second = after.encode("secret", bound)
+    assert only_new.decode(second, bound) == "secret"
+    assert after.is_current(second)
+    with pytest.raises(PayloadSealed, match="encrypted with key 'old', and here is new"):
+        only_new.decode(first, bound)
+
+
+def test_another_key_of_the_same_id_is_told_from_a_payload_that_was_changed() -> None:
+    one, other = payloads([Encryption(Keys.new("k1"))]), payloads([Encryption(Keys.new("k1"))])
+    bound = one.bound("run", "entry")
+    with pytest.raises(PayloadSealed, match="another key than the one that is called 'k1' here") as found:
+        other.decode(one.encode("secret", bound), bound)
+    assert type(found.value) is PayloadSealed
+    assert one.mark != other.mark
+
+
+@given(secret=st.binary(min_size=16, max_size=40), id=st.text(max_size=10), junk=st.sampled_from(["", ":", "=", ",x"]))
+def test_no_error_about_keys_shows_one(secret: bytes, id: str, junk: str) -> None:
+    encoded = base64.b64encode(secret).decode()
+    for text in (f"{id}:{encoded}{junk}", f"{encoded}{junk}", f"{id} {encoded}"):
+        try:
+            shown = repr(Keys.parse(text))
+        except InvalidInput as error:
+            shown = f"{error!r} {error.__cause__!r}"
+        assert encoded.rstrip("=") not in shown
+
+
+def test_keys_are_not_shown_nor_pickled() -> None:
+    text = Keys.new("k1")
+    keys = Keys.parse(text)
+    assert repr(Encryption(keys)) == "Encryption(Keys(k1))"
+    assert "key k1" in repr(keys.first)
+    with pytest.raises(TypeError, match="not pickled"):
+        keys.first.__reduce__()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no key is given"),
+        ("plain", "no key is given"),
+        ("k1", "key 1 is not of the form id:base64"),
+        ("k1:!!!", "key 'k1' is not base64"),
+        ("k1:AAAA", "key 'k1' must be 32 bytes"),
+        (f"{KEYS},{KEYS}", "two keys have the same id"),
+        (f"two words:{KEYS[3:]}", "not of the form"),
+        (f"plain:{KEYS[3:]}", "must be 1 to 20 letters"),
+    ],
+)
+def test_keys_that_cannot_be_are_refused(text: str, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        Keys.parse(text)
+
+
+def test_keys_of_a_file_may_have_comments() -> None:
+    other = Keys.new("k2")
+    keys = Keys.parse(f"# the newest first\n{other}\n\n{KEYS}  # before\nplain\n")
+    assert list(keys.all) == ["k2", "k1"]
+    assert keys.first.id == "k2"
+    assert keys.plain
+
+
+class Reversed(PayloadCodec):
+    """One of a user's own."""
+
+    name = "reversed"
+
+    def encode(self, data: bytes, bound: Bound) -> bytes:
+        return data[::-1]
+
+    def decode(self, data: bytes, label: str, bound: Bound) -> bytes:
+        return data[::-1]
+
+
+class Broken(Reversed):
+    def decode(self, data: bytes, label: str, bound: Bound) -> bytes:
+        raise KeyError(secrets.token_hex())
+
+
+def test_a_codec_of_ones_own_can_stand_anywhere() -> None:
+    ours = payloads([Reversed(), Encryption(KEYS)])
+    bound = ours.bound("run", "entry")
+    assert ours.decode(ours.encode("abc", bound), bound) == "abc"
+    with pytest.raises(PayloadSealed, match="went through codec 'reversed', and here is zlib"):
+        payloads([Compression()]).decode(payloads([Reversed()]).encode("abc", bound), bound)
+
+
+def test_a_codec_that_fails_has_its_name_in_the_error() -> None:
+    bound = payloads([Reversed()]).bound("run", "entry")
+    written = payloads([Reversed()]).encode("abc", bound)
+    with pytest.raises(PayloadDamaged, match="codec 'reversed' cannot decode it: KeyError"):
+        payloads([Broken()]).decode(written, bound)
+
+
+@pytest.mark.parametrize("codecs", [[Reversed(), Reversed()], ["aes"], [Encryption]])
+def test_codecs_that_cannot_be_are_refused(codecs: list[PayloadCodec]) -> None:
+    with pytest.raises(InvalidInput):
+        payloads(codecs)
+
+
+def test_what_unpacks_to_more_than_any_payload_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("batuta.codecs.compression._LARGEST", 1_000)
+    ours = payloads([Compression(least=0)])
+    bound = ours.bound("run", "entry")
+    with pytest.raises(BatutaError, match="larger than any payload"):
+        ours.decode(ours.encode("x" * 1_001, bound), bound)

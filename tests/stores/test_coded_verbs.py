@@ -1,0 +1,32 @@
+"""No verb of a store passes by its codecs unseen."""
+
+from __future__ import annotations
+
+import inspect
+
+from batuta.journal.store import Guest, Heart, Store, Transaction
+from batuta.stores.coded.guests import CodedGuest, CodedHeart, CodedTransaction
+from batuta.stores.coded.store import PASSED, CodedStore
+
+
+def verbs_of(protocol: type) -> set[str]:
+    """All that a store must have."""
+    return {name for name in (*vars(protocol), *protocol.__annotations__) if not name.startswith("_")}
+
+
+def test_every_verb_is_coded_or_known_to_carry_no_payload() -> None:
+    coded = {name for name, _ in inspect.getmembers(CodedStore, inspect.isfunction)} | {"namespace"}
+    assert verbs_of(Store) - coded - PASSED == set()
+    assert PASSED & coded == set()
+
+
+def test_what_it_hands_out_has_every_verb_too() -> None:
+    for protocol, ours in ((Guest, CodedGuest), (Heart, CodedHeart), (Transaction, CodedTransaction)):
+        assert {name for name in vars(protocol) if not name.startswith("_")} <= set(dir(ours))
+
+
+def test_verbs_take_what_those_of_the_protocol_take() -> None:
+    for name in verbs_of(Store) & set(vars(CodedStore)):
+        theirs, ours = (inspect.signature(getattr(kind, name)).parameters for kind in (Store, CodedStore))
+        assert list(theirs) == list(ours), name
+        assert [one.default for one in theirs.values()] == [one.default for one in ours.values()], name
