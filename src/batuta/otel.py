@@ -83,7 +83,7 @@ class Tracing(Middleware):
         span = self._tracer.start_span(f"start {name}", kind=SpanKind.PRODUCER)
         if span.is_recording():
             span.set_attributes(_sent(starts))
-        headers = _carried(span)
+        headers = _carried(span.get_span_context())
         for one in starts:
             one.headers.update(headers)
         token = context.attach(set_span_in_context(span))
@@ -103,7 +103,7 @@ class Tracing(Middleware):
             span = self._tracer.start_span(f"begin {start.name}", context=_NOTHING, kind=SpanKind.CONSUMER)
             if span.is_recording():
                 span.set_attributes(_sent([start]))
-            start.headers.update(_carried(span))
+            start.headers.update(_carried(span.get_span_context()))
             span.end()
 
     async def activity(self, call: ActivityCall, proceed: Proceed) -> Any:
@@ -157,14 +157,13 @@ class Tracing(Middleware):
 # -- the context on its way through the journal
 
 
-def _carried(span: Span) -> dict[str, str]:
+def _carried(of: SpanContext) -> dict[str, str]:
     """What a run is given, for whatever is done for it later. Nothing without a tracer that makes ids."""
-    of = span.get_span_context()
-    if not of.is_valid:
-        return {}
-    headers = {TRACE: f"00-{of.trace_id:032x}-{of.span_id:016x}-{of.trace_flags:02x}"}
-    if of.trace_state:
-        headers[_STATE] = of.trace_state.to_header()
+    headers: dict[str, str] = {}
+    if of.is_valid:
+        headers[TRACE] = f"00-{of.trace_id:032x}-{of.span_id:016x}-{of.trace_flags:02x}"
+        if of.trace_state:
+            headers[_STATE] = of.trace_state.to_header()
     if baggage.get_all():
         W3CBaggagePropagator().inject(headers)
     return headers
@@ -176,9 +175,10 @@ def _is_dropped(current: SpanContext) -> bool:
 
 def _unsampled(current: SpanContext) -> dict[str, str]:
     """What a run is given that is not to be traced: ids, for logs and for whoever is called, but no spans."""
-    if current.is_valid:
-        return {TRACE: f"00-{current.trace_id:032x}-{current.span_id:016x}-00"}
-    return {TRACE: f"00-{bits(128):032x}-{bits(64):016x}-00"}
+    headers = _carried(current)
+    if TRACE not in headers:
+        headers[TRACE] = f"00-{bits(128):032x}-{bits(64):016x}-00"
+    return headers
 
 
 class _Distant(NonRecordingSpan):
@@ -209,8 +209,10 @@ def _parent(carried: str, state: str, bag: str) -> Context:
 
 
 def _note(span: Span, error: BaseException) -> None:
+    failure = getattr(error, "failure", None)  # of one in a process, where the error itself was left
+    kind = type(error).__name__ if failure is None else failure.kind
     span.record_exception(error)
-    span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
+    span.set_status(Status(StatusCode.ERROR, f"{kind}: {error}"))
 
 
 # -- attributes

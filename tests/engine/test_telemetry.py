@@ -170,6 +170,22 @@ async def test_jobs_are_told_like_runs_of_one_activity() -> None:
     assert ears.of(LetterArrived)[0].run.id == handle.id
 
 
+async def test_an_attempt_is_named_though_its_run_leaves_memory_until_the_next() -> None:
+    @job(retry=Retry(attempts=2, first=3600, jitter=0))
+    async def stumbles() -> None:
+        raise LookupError("no")
+
+    ears = Ears()
+    async with jobs(stumbles, middleware=[ears]) as env:
+        await env.enqueue(stumbles)
+        await env.advance(7200)
+    assert [(one.activity, one.attempt, one.error) for one in ears.of(ActivityRetried)] == [
+        ("stumbles", 1, "LookupError")
+    ]
+    assert ears.of(RunReleased)
+    assert ears.of(RunClosed)[0].state == "failed"
+
+
 async def test_what_was_not_durable_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     ears = Ears()
     async with Environment(workflows=[child], activities=[fine], middleware=[ears]) as env:
@@ -218,6 +234,19 @@ async def test_a_parked_run_is_told() -> None:
         await env.deploy(workflows=[after])
         await env.advance(200)
         assert [one.state for one in ears.of(RunParked)] == ["needs_code"]
+
+
+async def test_a_paused_run_is_told_as_parked() -> None:
+    ears = Ears()
+    async with world(lives, child, fine, middleware=[ears]) as env:
+        handle = await env.start(lives)
+        await env.settle()
+        await handle.pause("a look")
+        await env.advance(100)
+        await handle.resume()
+        await handle.signal(hello, "there")
+        assert await handle.result() == "there"
+    assert [one.state for one in ears.of(RunParked)] == ["paused"]
 
 
 async def test_workers_and_batches_are_told() -> None:

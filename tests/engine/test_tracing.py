@@ -30,6 +30,7 @@ from batuta import (
 from batuta.errors import InvalidInput
 from batuta.otel import Tracing
 from tests.engine.arena import Arena
+from tests.engine.crunch import refuses
 from tests.engine.kit import jobs, world
 
 
@@ -301,6 +302,31 @@ async def test_baggage_goes_with_the_run(spans: Spans) -> None:
         finally:
             context.detach(token)
         assert await handle.result() == "acme"
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+async def test_baggage_goes_with_a_run_whether_or_not_it_is_sampled(spans: Spans, share: float) -> None:
+    async with world(pays, charge, middleware=[Tracing(spans.provider, sample=share)]) as env:
+        token = context.attach(baggage.set_baggage("tenant", "acme"))
+        try:
+            handle = await env.start(pays)
+        finally:
+            context.detach(token)
+        start = (await handle.journal())[0].body.start
+        assert start
+        assert start.headers == {"baggage": "tenant=acme"}
+
+
+async def test_an_error_in_a_process_has_its_own_name(real_time: None, spans: Spans) -> None:
+    @workflow
+    async def asks_a_process() -> None:
+        await refuses("never")
+
+    async with connect("memory://", middleware=[Tracing(spans.provider)]) as client:
+        async with client.worker(workflows=[asks_a_process], activities=[refuses]):
+            with pytest.raises(RunFailed):
+                await (await client.start(asks_a_process)).result()
+    assert spans.named("activity refuses").status.description == "NonRetryable: never"
 
 
 async def test_without_a_provider_nothing_is_traced_and_everything_works() -> None:

@@ -176,6 +176,8 @@ class Committer:
 
     def _act(self, batch: list[Item], verdicts: Verdicts) -> None:
         failpoint("commit.effects")
+        if self._reporter is not None:
+            self._reporter.look_at(batch)
         for index, (run, change, effects) in enumerate(batch):
             verdict = verdicts.get(index) if verdicts else None
             try:

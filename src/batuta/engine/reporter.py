@@ -12,6 +12,7 @@ from batuta.authoring.middleware import Middleware
 from batuta.clock import SECOND
 from batuta.engine.around import kind_of
 from batuta.engine.live import LiveRun
+from batuta.ids import RunId
 from batuta.journal.entries import Entry, EntryKind
 from batuta.journal.failures import Failure
 from batuta.journal.records import Attempt, Change, Verdict
@@ -77,6 +78,7 @@ class Reporter:
         wanted = {kind: event for kind, event in _ENTRIES.items() if event in self._ears}
         self._makers = {kind: _MAKERS[event] for kind, event in wanted.items()}
         """What to make of an entry, by its kind."""
+        self._named: dict[tuple[RunId, int], str] = {}
         self._moves = not self._ears.keys().isdisjoint((RunClosed, RunParked, RunReleased))
 
     @property
@@ -91,6 +93,15 @@ class Reporter:
                 log.exception("middleware failed on the event %s", event.event)
 
     # -- runs
+
+    def look_at(self, batch: Sequence[Item]) -> None:
+        """Before anything acts on it: a run that leaves memory forgets which activities its attempts are of."""
+        self._named = {
+            (run.run_id, one.seq): run.machine.activities[one.seq].name
+            for run, change, _ in batch
+            for one in change.attempts
+            if one.error is not None and one.seq in run.machine.activities
+        }
 
     def committed(self, batch: Sequence[Item], verdicts: Verdicts) -> None:
         """These changes are durable, but for those with another verdict."""
@@ -139,8 +150,7 @@ class Reporter:
         for one in attempts:
             if one.error is not None and one.next_at is not None and one.ended_at is not None:
                 failure = _failure(one.error)
-                pending = run.machine.activities.get(one.seq)
-                name = pending.name if pending is not None else ""
+                name = self._named.get((run.run_id, one.seq), "")
                 took = (one.ended_at - one.started_at) / SECOND
                 what = (name, one.seq, one.number, took, failure.kind, failure.message, one.next_at / SECOND)
                 self.tell(ActivityRetried(one.ended_at / SECOND, facts, *what))
