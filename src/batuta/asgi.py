@@ -18,7 +18,7 @@ from typing import Any
 from batuta.app import App
 from batuta.authoring.middleware import Middleware
 from batuta.client import Batuta
-from batuta.connect import connect
+from batuta.connect import Codecs, connect
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -40,15 +40,16 @@ def lifespan(
     migrate: bool = True,
     worker: App | None = None,
     middleware: Sequence[Middleware] = (),
+    codec: Codecs = None,
     **settings: Any,
 ) -> Callable[[Any], AbstractAsyncContextManager[dict[str, Any]]]:
     """What Starlette and FastAPI take as `lifespan=`: the client is open from startup to shutdown.
 
     With `worker`, its workflows and activities run in the application's process, too, with these `settings`; shutdown
     waits for what is in flight, within the setting `grace`. A database that is away fails the startup. `middleware` is
-    around what the client starts and the worker executes.
+    around what the client starts and the worker executes. `codec`: as for `connect`.
     """
-    opening = _opening(url, namespace, migrate, worker, middleware, settings)
+    opening = _opening(url, namespace, migrate, worker, middleware, codec, settings)
 
     @asynccontextmanager
     async def life(_app: Any) -> AsyncIterator[dict[str, Any]]:
@@ -66,10 +67,11 @@ def wrap(
     migrate: bool = True,
     worker: App | None = None,
     middleware: Sequence[Middleware] = (),
+    codec: Codecs = None,
     **settings: Any,
 ) -> Application:
     """The same around any ASGI application, whether or not it knows the lifespan protocol."""
-    return _Wrapped(app, _opening(url, namespace, migrate, worker, middleware, settings))
+    return _Wrapped(app, _opening(url, namespace, migrate, worker, middleware, codec, settings))
 
 
 def _opening(
@@ -78,9 +80,10 @@ def _opening(
     migrate: bool,
     worker: App | None,
     middleware: Sequence[Middleware],
+    codec: Codecs,
     settings: dict[str, Any],
 ) -> Opening:
-    make = partial(connect, url, namespace=namespace, migrate=migrate, middleware=middleware)
+    make = partial(connect, url, namespace=namespace, migrate=migrate, middleware=middleware, codec=codec)
     make()  # a URL that cannot be used is found here
 
     @asynccontextmanager

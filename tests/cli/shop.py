@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from batuta import (
     App,
     CompleteLater,
+    DeadLetter,
     Query,
     Retry,
     Signal,
@@ -133,6 +134,14 @@ async def weigh(grams: int) -> int:
 
 
 app = App(workflows=[total], activities=[add])
+
+
+def alert(letter: DeadLetter) -> None:
+    with open(os.environ[LEDGER], "a") as ledger:
+        ledger.write(f"{letter.name} {letter.id} {letter.error}\n")
+
+
+alerting = App(jobs=[weigh], on_dead_letter=alert)
 
 
 def make() -> App:

@@ -2,11 +2,12 @@
 
 # covers D-02
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.cli.conftest import SHOP, Cli, Spawn, wait_for
+from tests.cli.conftest import SHOP, Cli, Spawn, lines, wait_for
 
 OK, FAILED, USAGE, NOT_FOUND = 0, 1, 2, 3
 
@@ -56,6 +57,12 @@ def test_one_is_reprocessed_and_one_discarded(cli: Cli, given_up: list[str]) -> 
         assert refused.exit_code == FAILED
         assert "discarded before" in refused.stderr
     assert [letter["id"] for letter in document(cli, "list")["letters"]] == ["w-2"]
+
+
+def test_a_worker_calls_what_its_app_names(cli: Cli, spawn: Spawn, tmp_path: Path) -> None:
+    spawn("worker", f"{SHOP}:alerting")
+    assert cli("jobs", "enqueue", "weigh", "--input", "-1", "--id", "w-1", "--wait").exit_code == FAILED
+    wait_for(lambda: lines(tmp_path / "ledger") == ["weigh w-1 ValueError"], "the alert")
 
 
 def test_many_need_a_yes_and_are_counted_first(cli: Cli, given_up: list[str]) -> None:

@@ -85,6 +85,15 @@ async def fail(client: Batuta, what: Any, *args: Any, **options: Any) -> str:
     return handle.id
 
 
+async def fail_once(client: Batuta, what: Any, *args: Any) -> str:
+    """Failed while it was broken, which it is no more."""
+    broken.add("charge")
+    try:
+        return await fail(client, what, *args)
+    finally:
+        broken.clear()
+
+
 async def sound(arena: Arena, client: Batuta) -> None:
     found = await verify(arena.store(client), patience=5)
     assert not found.violations, found.violations
@@ -176,12 +185,21 @@ async def test_with_other_input_it_begins_with_that(arena: Arena) -> None:
     await client.letters.reprocess(one, mode="start", input=["b"])
     await elsewhere.letters.reprocess(two, mode="start", input=[9], code=send)
     assert await (await client.get(one)).result(20) == "hold b, paid"
+    four, five = await fail_once(client, buy, "c"), await fail_once(client, send, 10)
+    await client.letters.reprocess(four, input=["d"])
+    await client.letters.reprocess(five, input=[11])
+    assert await (await client.get(four)).result(20) == "hold c, paid"
+    assert await (await client.get(five)).result(20) == 11
+    assert done.count(("reserve", "c")) == 1
     assert await (await client.get(two)).result(20) == 9
-    for who, given in ((client, ["x"]), (client, []), (client, [1, 2])):
-        with pytest.raises(InvalidFork, match="does not fit"):
-            await who.letters.reprocess(three, mode="start", input=given)
-    with pytest.raises(InvalidFork, match="not here"):
-        await elsewhere.letters.reprocess(three, mode="start", input=[1])
+    for mode in ("start", "failed_step"):
+        for given in (["x"], [], [1, 2]):
+            with pytest.raises(InvalidFork, match="does not fit"):
+                await client.letters.reprocess(three, mode=mode, input=given)
+        with pytest.raises(InvalidFork, match="not here"):
+            await elsewhere.letters.reprocess(three, mode=mode, input=[1])
+        with pytest.raises(InvalidFork, match="not of 'buy'"):
+            await elsewhere.letters.reprocess(three, mode=mode, input=[1], code=buy)
     assert (await client.letters.get(three)).state == "open"
     await sound(arena, client)
 
@@ -273,7 +291,7 @@ async def test_two_at_the_same_time_share_the_work(arena: Arena) -> None:
         {"name": "send", "mode": "backwards"},
         {"name": "send", "rate": 0},
         {"name": "send", "rate": "fast"},
-        {"name": "send", "input": [1]},
+        {"name": "send", "input": 1},
         {"name": "send", "input": "x", "mode": "start"},
         {"name": "send", "dry_run": "yes"},
         {"kind": "letter"},

@@ -24,6 +24,8 @@ from batuta import (
     uuid,
     workflow,
 )
+from batuta.authoring.backend import RunRef
+from batuta.engine.native import NativeBackend
 from batuta.journal.entries import EntryKind
 from batuta.testing import Environment
 from batuta.verify import verify
@@ -176,6 +178,72 @@ async def test_all_that_failed_is_tried_again() -> None:
         await handle.retry()
         assert await handle.result() == ["good", "bad", "worse"]
         assert Counter(executed) == {"good": 1, "bad": 2, "worse": 2}
+        await is_sound(env)
+
+
+@workflow
+async def branches() -> list[Any]:
+    async def branch(name: str) -> str:
+        await once(f"{name} one")
+        await once(f"{name} two")
+        return await once(f"{name} three")
+
+    found = await asyncio.gather(once("bad"), branch("a"), branch("b"), return_exceptions=True)
+    for one in found:
+        if isinstance(one, BaseException):
+            raise one
+    return list(found)
+
+
+async def test_what_other_branches_did_after_the_failure_is_kept() -> None:
+    broken.update(["bad", "b three"])
+    async with world(branches, once) as env:
+        handle = await failed(env, branches)
+        broken.clear()
+        await handle.retry()
+        assert await handle.result() == ["bad", "a three", "b three"]
+        done = Counter(executed)
+        assert (done.pop("bad"), done.pop("b three")) == (2, 2)
+        assert set(done.values()) == {1}
+        assert (await handle.describe()).forked_at == 0
+        await is_sound(env)
+
+
+async def test_without_the_code_they_do_it_again_with_the_same_keys() -> None:
+    broken.add("bad")
+    async with world(branches, once) as env:
+        handle = await failed(env, branches)
+        broken.clear()
+        stranger = NativeBackend(env.store)
+        await stranger.retry(RunRef("order-1", handle.run_id))
+        assert await handle.result() == ["bad", "a three", "b three"]
+        assert Counter(executed)["a one"] == 1
+        await is_sound(env)
+
+
+async def test_what_the_code_did_because_of_the_failure_is_not_kept() -> None:
+    @workflow
+    async def falls_back() -> list[Any]:
+        async def careful() -> str:
+            try:
+                return await once("bad")
+            except ConnectionError:
+                await once("plan b")
+                raise
+
+        found = await asyncio.gather(careful(), once("good"), return_exceptions=True)
+        for one in found:
+            if isinstance(one, BaseException):
+                raise one
+        return list(found)
+
+    broken.add("bad")
+    async with world(falls_back, once) as env:
+        handle = await failed(env, falls_back)
+        broken.clear()
+        await handle.retry()
+        assert await handle.result() == ["bad", "good"]
+        assert Counter(executed) == {"bad": 2, "good": 1, "plan b": 1}
         await is_sound(env)
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
+import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -157,18 +159,16 @@ async def why_parked(handle: Handle[Any], word: str) -> str:
 async def rows_of(url: str) -> str:
     """All that lies in the database, as one text."""
     if url.startswith("sqlite"):
-        import sqlite3
-
         with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
             return "\n".join(connection.iterdump())
-    connection = await asyncpg.connect(url)
+    database = await asyncpg.connect(url)
     try:
         found = []
-        for table in await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'batuta'"):
-            found += await connection.fetch(f'SELECT t::text FROM batuta."{table["tablename"]}" t')
+        for table in await database.fetch("SELECT tablename FROM pg_tables WHERE schemaname = 'batuta'"):
+            found += await database.fetch(f'SELECT t::text FROM batuta."{table["tablename"]}" t')
         return "\n".join(str(row[0]) for row in found)
     finally:
-        await connection.close()
+        await database.close()
 
 
 async def do_everything(client: Batuta) -> Handle[str]:
@@ -192,7 +192,7 @@ async def do_everything(client: Batuta) -> Handle[str]:
     return handle
 
 
-async def test_nothing_of_a_payload_lies_in_the_database_in_the_clear(url: str) -> None:
+async def test_nothing_of_a_payload_lies_in_the_database_in_the_clear(url: str, tmp_path: Path) -> None:
     async with working(url, Compression(least=64), Encryption(K1)) as client:
         handle = await do_everything(client)
         waits = await client.start(pay, SECRET)
@@ -204,6 +204,7 @@ async def test_nothing_of_a_payload_lies_in_the_database_in_the_clear(url: str) 
         assert (await client.schedules.get("often")).arguments == [SECRET]
     found = await rows_of(url)
     assert SECRET not in found
+    assert SECRET.encode() not in b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert base64.b64encode(SECRET.encode()).decode().rstrip("=") not in found
     assert "~1:aes.k1." in found
     assert "~1:zlib+aes.k1." in found
@@ -238,6 +239,7 @@ async def test_a_wrong_key_parks_the_run_and_the_right_one_has_it_go_on(
             for handle in (begun, waiting, posted):
                 reason = await why_parked(await client.get(handle.id), why)
                 assert reason.startswith("PayloadSealed: ")
+                assert reason.endswith("no live worker can read it: one with its key, or its codec, takes it up")
     assert_no_key(caplog.text)
     async with working(url, Encryption(f"{K2},{K1}")) as client:
         for handle in (begun, waiting):
@@ -306,8 +308,6 @@ async def swap_first_entries(url: str, one: Handle[Any], other: Handle[Any]) -> 
     aside = new_run_id()
     moves = [(aside, one.run_id), (one.run_id, other.run_id), (other.run_id, aside)]
     if url.startswith("sqlite"):
-        import sqlite3
-
         with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
             for to, source in moves:
                 connection.execute(
@@ -363,6 +363,41 @@ async def test_a_rotation_leaves_nothing_that_needs_the_old_key(url: str) -> Non
     await rotated(url, f"{K2},{K1}")
     assert "aes.k1" not in await rows_of(url)
     await reads_everything(url, K2)
+
+
+async def test_a_rotation_that_was_cut_off_anywhere_can_be_done_again(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with working(sqlite_url, Encryption(K1)) as client:
+        await do_everything(client)
+        timed_out = await client.start(pay, SECRET, timeout=0.2)
+        await until_state(timed_out, RunState.TIMED_OUT)
+    monkeypatch.setattr("batuta.stores.coded.rotation._AT_ONCE", 2)
+    cut = 0
+    while True:
+        store = store_for(sqlite_url, codec=[Compression(), Encryption(f"{K2},{K1}")])
+        assert isinstance(store, CodedStore)
+        await store.open()
+        rewrite, left = store.inner.rewrite, iter(range(3))
+
+        async def cut_off(changed: Any, rewrite: Any = rewrite, left: Any = left) -> bool:
+            if next(left, None) is None:
+                raise ConnectionError("the process is killed here")
+            return bool(await rewrite(changed))
+
+        store.inner.rewrite = cut_off  # type: ignore[method-assign]  # a store that is cut off
+        done = None
+        with suppress(ConnectionError):
+            done = await rotate(store)
+        report = await verify(store, [pay, parent, child, twice, fails], patience=0)
+        await store.close()
+        assert (report.violations, report.sealed) == ([], 0)
+        if done is not None:
+            break
+        cut += 1
+    assert cut > 5
+    assert "aes.k1" not in await rows_of(sqlite_url)
+    await reads_everything(sqlite_url, K2)
 
 
 async def rotated(url: str, keys: str, *, dry_run: bool = False) -> Any:

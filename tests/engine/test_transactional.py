@@ -6,8 +6,13 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
+import asyncpg
 import pytest
+import sqlalchemy
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.pool import StaticPool
 
 from batuta import (
     ActivityTimeout,
@@ -28,7 +33,7 @@ from batuta import (
     workflow,
 )
 from batuta.verify import verify
-from tests.engine.arena import until
+from tests.engine.arena import until, until_state
 from tests.engine.till import PATIENCE, QUICK, Till, go, mailed, till_on, waits
 
 pytestmark = pytest.mark.usefixtures("real_time")
@@ -412,6 +417,117 @@ async def test_runs_that_are_always_rebuilt_do_the_same(till: Till) -> None:
     async with till.worker(books, book, always_replay=True):
         assert await (await till.client.start(books)).result(PATIENCE) == 6
         assert await till.rows() == list(range(6))
+
+
+async def test_a_run_that_is_paused_meanwhile_keeps_what_was_written(postgres_url: str) -> None:
+    async with till_on("postgres", postgres_url) as till:
+        begun, on = asyncio.Event(), threading.Event()
+        loop = asyncio.get_running_loop()
+
+        def holds(number: int) -> None:
+            loop.call_soon_threadsafe(begun.set)
+            on.wait(PATIENCE)
+
+        slow = till.activity("slow", holds, waits_aside=True)
+
+        @workflow
+        async def one() -> int:
+            return await slow(1) + await slow(2)
+
+        async with till.worker(one, slow) as worker:
+            handle = await till.client.start(one)
+            await asyncio.wait_for(begun.wait(), PATIENCE)
+            await handle.pause("wait")
+
+            async def heard() -> bool:
+                return all(run.pausing is not None for run in worker.session.runs.values())
+
+            await until(heard)
+            on.set()
+            await until_state(handle, RunState.PAUSED)
+            assert await till.rows() == [1]
+            await handle.resume()
+            assert await handle.result(PATIENCE) == 5
+            assert await till.rows() == [1, 2]
+
+
+async def test_sqlalchemy_can_use_the_connection_and_savepoints_are_its_transactions(postgres_url: str) -> None:
+    @activity(transactional=True, retry=QUICK)
+    async def saves(number: int) -> int:
+        lent = transaction().connection
+
+        async def creator() -> Any:
+            return lent
+
+        engine = create_async_engine("postgresql+asyncpg://", async_creator=creator, poolclass=StaticPool)
+        async with AsyncSession(engine) as session, session.begin():
+            await session.execute(sqlalchemy.text("INSERT INTO orders VALUES (:id)"), {"id": number})
+        try:
+            async with AsyncSession(engine) as session, session.begin():
+                await session.execute(sqlalchemy.text("INSERT INTO orders VALUES (:id)"), {"id": 10 + number})
+                raise LookupError
+        except LookupError:
+            pass
+        if number == 3:
+            raise LookupError
+        return number
+
+    @workflow
+    async def one() -> str:
+        await saves(1)
+        await saves(2)
+        try:
+            await saves(3)
+        except LookupError:
+            return "rolled back"
+        return "saved"
+
+    async with till_on("postgres", postgres_url) as till, till.worker(one, saves):
+        assert await (await till.client.start(one)).result(PATIENCE) == "rolled back"
+        assert await till.rows() == [1, 2]
+
+
+async def test_a_connection_that_is_kept_is_of_no_use_afterwards(till: Till) -> None:
+    kept: list[Any] = []
+    keeps = till.activity("keeps", lambda number: kept.append(transaction().connection))
+
+    @workflow
+    async def one() -> int:
+        return await keeps(1)
+
+    async with till.worker(one, keeps):
+        await (await till.client.start(one)).result(PATIENCE)
+        error: type[Exception] = TransactionEnded if till.kind == "sqlite" else asyncpg.InterfaceError
+        with pytest.raises(error, match=r"over|released"):
+            kept[0].execute("INSERT INTO orders VALUES (2)")
+        assert await till.rows() == [1]
+
+
+async def test_code_that_swallows_its_cancellation_writes_nothing_all_the_same(postgres_url: str) -> None:
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    @activity(transactional=True, retry=QUICK)
+    async def stubborn(number: int) -> int:
+        await transaction().connection.execute("INSERT INTO orders VALUES ($1)", number)
+        begun.set()
+        try:
+            await asyncio.sleep(PATIENCE)
+        except asyncio.CancelledError:
+            ended.set()
+        return number
+
+    @workflow
+    async def one() -> int:
+        return await stubborn(1)
+
+    async with till_on("postgres", postgres_url) as till, till.worker(one, stubborn):
+        handle = await till.client.start(one)
+        await asyncio.wait_for(begun.wait(), PATIENCE)
+        await handle.cancel()
+        with pytest.raises(RunCancelled):
+            await handle.result(PATIENCE)
+        await asyncio.wait_for(ended.wait(), PATIENCE)
+        assert await till.rows() == []
 
 
 # -- what cannot be

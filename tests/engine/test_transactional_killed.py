@@ -201,7 +201,7 @@ async def test_rows_are_entries_wherever_a_worker_is_killed_on_sqlite(
 
 @pytest.mark.usefixtures("real_time")
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-@pytest.mark.parametrize("every", [7, 11, 13])
+@pytest.mark.parametrize("every", [17, 23])
 async def test_rows_are_entries_when_workers_are_killed_again_and_again(
     kind: str, every: int, request: pytest.FixtureRequest
 ) -> None:

@@ -132,7 +132,7 @@ class Reprocess(Struct, kw_only=True, frozen=True):
 
     mode: Mode = Mode.FAILED_STEP
     input: bytes | None = None
-    """JSON of the arguments to begin with, in place of those that it had; None: the same."""
+    """JSON of the arguments, of the failed activity or of the run, in place of those that it had; None: the same."""
     rate: float | None = None
     """How many a second."""
     reason: str = ""
@@ -213,8 +213,8 @@ class Letters:
         """Begin anew what was given up: one (by its id), several, or all that match the filters.
 
         `mode`: "failed_step" keeps what was done before and tries the failed activity again, with the same key; "start"
-        begins at the start. `input`: the arguments to start with, as a list, in place of those that it had; they must
-        fit `code`, the job or workflow, or that of a worker in this process. `rate`: how many a second. `dry_run`: only
+        begins at the start. `input`: other arguments, as a list: of the failed activity, or of the start. They must fit
+        `code`, the job or workflow, or that of a worker in this process. `rate`: how many a second. `dry_run`: only
         count. Each is reprocessed once, whoever else tries to, and however often this is interrupted and called again.
         Of one that is named alone, raises UnknownLetter, LetterResolved, InvalidFork; MatchesEverything when nothing
         says which are meant.
@@ -356,8 +356,6 @@ def _how(mode: object, arguments: Any, rate: Any, reason: str, code: Any) -> Rep
         raise InvalidInput(f"code={code!r} must be a job or a workflow")
     data = None
     if arguments is not None:
-        if chosen is not Mode.START:
-            raise InvalidInput('input= is what a run starts with: give mode="start" with it')
         if not isinstance(arguments, list | tuple):
             raise InvalidInput(f"input={arguments!r} must be a list of arguments")
         data = encode(list(arguments), "the input", MAX_PAYLOAD)

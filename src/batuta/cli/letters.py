@@ -129,7 +129,9 @@ def show(place: Place, id: str) -> None:
     show_default=True,
     help="Keep what was done and try the failed activity again, with the same key; or begin at the start.",
 )
-@click.option("--input", "arguments", metavar="JSON", help="A list of arguments to start with; with --mode start.")
+@click.option(
+    "--input", "arguments", metavar="JSON", help="A list of other arguments: of the failed activity, or of the start."
+)
 @click.option("--app", metavar="MODULE[:ATTR]", help="The code that --input must fit.")
 @click.option("--rate", type=float, metavar="N", help="So many a second.")
 @click.option("--note", default="", help="Why; kept in the audit log.")

@@ -24,6 +24,7 @@ class Pending(Struct):
     """A call that is not answered at the cut."""
 
     command: Command
+    entry: int
     issued_at: int
     mark: str
     """Names the run that executes it, if it is another one."""
@@ -86,7 +87,7 @@ def _keep(found: Cut, entry: Entry, body: Body) -> None:
     for command in body.commands:
         found.seq = command.seq
         if command.kind in (CommandKind.ACTIVITY, CommandKind.CHILD):
-            found.calls[command.seq] = Pending(command, entry.at, _mark(found))
+            found.calls[command.seq] = Pending(command, entry.ord, entry.at, _mark(found))
         elif command.kind is CommandKind.CANCEL:
             target = found.calls.get(command.target)
             if target is not None and target.command.kind is CommandKind.ACTIVITY:

@@ -23,7 +23,7 @@ from batuta.ids import RunId
 from batuta.journal.acts import Act, Verb
 from batuta.journal.entries import Entry
 from batuta.journal.forks import Fork
-from batuta.journal.records import Run
+from batuta.journal.records import Run, RunKind
 from batuta.journal.states import CLOSED
 from batuta.journal.store import Store
 
@@ -48,7 +48,8 @@ class Forking:
     async def retry(self, run: Run, reason: str) -> Run:
         """Try a run again that did not come to a good end, from where it failed. Raises RunClosed, RunMoved."""
         letter = await is_open_letter(self._store, run.run_id)
-        fork = await plan_retry(self._store, run, letter=letter, reason=reason)
+        here = self._code_here(run.code or run.name) if run.kind is RunKind.WORKFLOW else None
+        fork = await plan_retry(self._store, run, letter=letter, reason=reason, workflow=here)
         await self._check_code(run, fork, await journal_of(self._store, run), None, NO_EDITS)
         return await self._carry_out(fork, self._act(Verb.RETRY, reason, {"at": fork.keep}))
 
@@ -69,8 +70,15 @@ class Forking:
                 if tried == _SWIFT:
                     held = await self._store.pause_runs([run.run_id], self._act(Verb.PAUSE, "to be reset", {}))
                 await asyncio.sleep(0 if tried < _SWIFT else _PAUSE)
-        await self._store.resume_runs(held, self._act(Verb.RESUME, "it could not be reset", {}))
+            except BaseException:
+                await self._let_go(held)
+                raise
+        await self._let_go(held)
         raise RunMoved(str(run_id), "moves on faster than it can be reset")
+
+    async def _let_go(self, held: Sequence[RunId]) -> None:
+        if held:
+            await self._store.resume_runs(held, self._act(Verb.RESUME, "it could not be reset", {}))
 
     async def fork(self, ref: RunRef, id: str, at: int | None, edits: Edits, code: Code | None, reason: str) -> Run:
         """Begin a chain under `id` with what the run has done up to entry `at`; None: where the edits are."""

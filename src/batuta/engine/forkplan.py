@@ -6,14 +6,17 @@ A plan is one change of the store: all of it happens, or nothing.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec import UNSET, Raw, Struct, field, json
 from msgspec.structs import replace
 
+from batuta.authoring.definitions import Workflow
 from batuta.authoring.forks import NO_EDITS, Edits
 from batuta.engine.cuts import Cut, Pending, cut, retry_point
+from batuta.engine.excising import without_failure
 from batuta.engine.following import last_of_chain
-from batuta.errors import InvalidFork, RunClosed, UnknownLetter, UnknownRun
+from batuta.errors import InvalidFork, RunClosed, UnknownLetter, UnknownRun, WorkflowBroken
 from batuta.ids import RunId, derived_run_id, new_run_id, seed_of
 from batuta.journal.entries import (
     Body,
@@ -46,14 +49,31 @@ async def journal_of(store: Store, run: Run) -> list[Entry]:
 
 
 async def plan_retry(
-    store: Store, run: Run, *, keep: int | None = None, letter: bool = False, reason: str = ""
+    store: Store,
+    run: Run,
+    *,
+    keep: int | None = None,
+    letter: bool = False,
+    reason: str = "",
+    workflow: Workflow[..., Any] | None = None,
 ) -> Fork:
-    """The fork that tries a closed run again from where it failed (or from after entry `keep`), in its chain."""
+    """The fork that tries a closed run again from where it failed (or from after entry `keep`), in its chain. With its
+    code, what other branches of it did after the failure is kept, too."""
     if run.state not in CLOSED or run.state in (RunState.COMPLETED, RunState.CONTINUED):
         raise RunClosed(run.id, str(run.state), "it did not fail, so there is nothing to try again")
     entries = await journal_of(store, run)
     point = retry_point(entries) if keep is None else keep
-    return await plan(store, run, entries, point, letter=letter, reason=reason or "tried again")
+    why = reason or "tried again"
+    if workflow is None or not 0 <= point < run.head - 1 or run.state is not RunState.FAILED:
+        return await plan(store, run, entries, point, letter=letter, reason=why)
+    try:
+        changed, last = await without_failure(workflow, run, entries, point, store.namespace)
+    except WorkflowBroken as error:
+        raise InvalidFork(f"today's code of {run.name!r} does not replay what is to be kept: {error}") from error
+    fork = await plan(store, run, changed, last, letter=letter, reason=why, common=point)
+    fork.entries = [*changed[point + 1 : last + 1], *fork.entries]
+    fork.keep = fork.at = point
+    return fork
 
 
 async def plan_restart(
@@ -79,9 +99,10 @@ async def plan(
     edits: Edits = NO_EDITS,
     letter: bool = False,
     reason: str = "",
+    common: int | None = None,
 ) -> Fork:
     """The fork of a run after entry `keep`: under an id of its own, or in its chain, where it takes the run's place.
-    Raises InvalidFork."""
+    `common`: the last entry that is as in the run, where that is not `keep`. Raises InvalidFork."""
     now, new_id = await store.now(), new_run_id()
     found = cut(entries, keep)
     _check_point(run, entries, found, keep)
@@ -104,7 +125,9 @@ async def plan(
     fork.children = settled.children
     fork.messages += [_answer(new_id, call, body) for call, body in settled.answers]
     answered = {call.command.seq for call, _ in settled.answers}
-    fork.attempts = await _attempts(store, run, found, answered, own=bool(id))
+    fork.attempts = await _attempts(
+        store, run, found, answered, common=-1 if id else keep if common is None else common
+    )
     fork.outputs = list(found.published.values())
     changed = str(new_id) if id or edits.any else ""
     forked = _forked(run, found, new_id, id or run.id, changed, edits, settled.anew)
@@ -287,9 +310,9 @@ def _answer(new_id: RunId, call: Pending, body: Body) -> Message:
     )
 
 
-async def _attempts(store: Store, run: Run, found: Cut, answered: set[int], *, own: bool) -> list[Attempt]:
-    """Of calls that go on. One that has failed begins anew with what its last heartbeat said; so does one, under
-    another id, whose answer was to come from outside: nobody can give it there."""
+async def _attempts(store: Store, run: Run, found: Cut, answered: set[int], *, common: int) -> list[Attempt]:
+    """Of calls that go on. One that has failed begins anew with what its last heartbeat said; so does one whose answer
+    was to come from outside, unless it was called up to entry `common`: its token does not serve any more."""
     pending = {seq: call for seq, call in found.calls.items() if not call.is_elsewhere and seq not in answered}
     if not pending:
         return []
@@ -297,7 +320,7 @@ async def _attempts(store: Store, run: Run, found: Cut, answered: set[int], *, o
     kept: list[Attempt] = []
     for seq, call in pending.items():
         mine = [row for row in rows if row.seq == seq]
-        if not (call.failed or (own and mine and mine[-1].outside)):
+        if not (call.failed or (mine and mine[-1].outside and call.entry > common)):
             kept += mine
         elif (details := next((row.details for row in reversed(mine) if row.details), None)) is not None:
             kept.append(Attempt(seq=seq, number=0, started_at=mine[-1].started_at, details=details))

@@ -6,22 +6,28 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from msgspec import Raw
 
 from batuta.authoring.deadletters import Mode, Named, Reprocess, Reprocessed
 from batuta.authoring.definitions import Workflow
-from batuta.engine.forkplan import plan_restart, plan_retry
-from batuta.engine.routes import RoutedCall
+from batuta.authoring.forks import Edits
+from batuta.authoring.jobs import Job
+from batuta.engine.cuts import retry_point
+from batuta.engine.forkplan import journal_of, plan, plan_restart, plan_retry
+from batuta.engine.jobs import JobWorkflow
+from batuta.engine.rehearsing import rehearse
 from batuta.engine.starter import until_known
-from batuta.errors import BatutaError, InvalidFork, InvalidInput, LetterResolved, StoreError, UnknownLetter, UnknownRun
+from batuta.errors import BatutaError, InvalidFork, LetterResolved, StoreError, UnknownLetter, UnknownRun
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
 from batuta.journal.acts import Act, Verb
+from batuta.journal.entries import Entry
 from batuta.journal.forks import Fork
 from batuta.journal.letters import DeadLetter, GroupPage, LetterFilter, LetterPage, LetterState
+from batuta.journal.records import Run, RunKind
 from batuta.journal.store import Store
 
 _Letters = list[DeadLetter]
@@ -128,11 +134,11 @@ class NativeLetters:
         self, letters: Sequence[DeadLetter], how: Reprocess, act: Act, done: Reprocessed, *, alone: bool
     ) -> None:
         plans = await asyncio.gather(*(self._plan(letter, how) for letter in letters), return_exceptions=True)
-        forks = [plan for plan in plans if isinstance(plan, Fork)]
+        forks = [one for one in plans if isinstance(one, Fork)]
         failpoint("reprocess.before")
         outcomes = await until_known(lambda: self._store.fork(forks, act)) if forks else []
         failpoint("reprocess.after")
-        for outcome in [plan for plan in plans if not isinstance(plan, Fork)] + [*outcomes]:
+        for outcome in [one for one in plans if not isinstance(one, Fork)] + [*outcomes]:
             if isinstance(outcome, BaseException):
                 if alone or isinstance(outcome, StoreError) or not isinstance(outcome, BatutaError):
                     raise outcome
@@ -144,26 +150,38 @@ class NativeLetters:
 
     async def _plan(self, letter: DeadLetter, how: Reprocess) -> Fork:
         run = await self._store.get_run(letter.run_id)
+        if how.input is not None:
+            return await self._edited(run, letter, how, Raw(how.input))
         if how.mode is Mode.START:
-            start = None if how.input is None else self._checked(run.id, run.code or run.name, how)
-            return await plan_restart(self._store, run, start=start, letter=True, reason=how.reason)
-        return await plan_retry(self._store, run, letter=True, reason=how.reason)
+            return await plan_restart(self._store, run, letter=True, reason=how.reason)
+        here = self._code_here(run.code or run.name) if run.kind is RunKind.WORKFLOW else None
+        return await plan_retry(self._store, run, letter=True, reason=how.reason, workflow=here)
 
-    def _checked(self, id: str, code: str, how: Reprocess) -> Raw:
-        """Arguments that fit. Raises InvalidFork."""
-        given = how.code if how.code is not None else self._code_here(code)
-        data = how.input or b"[]"
+    async def _edited(self, run: Run, letter: DeadLetter, how: Reprocess, arguments: Raw) -> Fork:
+        """With other arguments of the run, or of the call that failed. Raises InvalidFork when they do not fit."""
+        workflow, kept = self._code_of(run, how), list[Entry]()
+        if how.mode is Mode.START:
+            fork = await plan_restart(self._store, run, start=arguments, letter=True, reason=how.reason)
+        elif not letter.seq:
+            raise InvalidFork(f"run {run.id!r} failed in its own code, and no call of it can have other arguments")
+        else:
+            entries, edits = await journal_of(self._store, run), Edits(inputs={letter.seq: arguments})
+            point = retry_point(entries)
+            fork = await plan(self._store, run, entries, point, edits=edits, letter=True, reason=how.reason)
+            kept = entries[: fork.keep + 1]
+        await rehearse(workflow, run, fork, kept, {}, arguments if not kept else None, self._store.namespace)
+        return fork
+
+    def _code_of(self, run: Run, how: Reprocess) -> Workflow[..., Any]:
+        given: Any = how.code if how.code is not None else self._code_here(run.code or run.name)
         if given is None:
             raise InvalidFork(
-                f"the code of run {id!r} ({code}) is not here, and nobody can say whether the input fits: give the job "
-                f"or workflow as code=, or reprocess it where a worker has it"
+                f"the code of run {run.id!r} ({run.name}) is not here, and nobody can say whether the input fits: give "
+                f"the job or workflow as code=, or reprocess it where a worker has it"
             )
-        codec = given.activity.codec if isinstance(given, RoutedCall) else given.codec
-        try:
-            codec.decode_args(data)
-        except InvalidInput as error:
-            raise InvalidFork(f"the input does not fit run {id!r}: {error}") from error
-        return Raw(data)
+        if given.name != run.name:
+            raise InvalidFork(f"run {run.id!r} is of {run.kind} {run.name!r}, not of {given.name!r}")
+        return JobWorkflow(given) if isinstance(given, Job) else cast(Workflow[..., Any], given)
 
 
 class Pace:

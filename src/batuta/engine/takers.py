@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from batuta.errors import UnknownActivity, UnknownJob, UnknownWorkflow
+from batuta.errors import PayloadSealed, UnknownActivity, UnknownJob, UnknownWorkflow
 from batuta.journal.queues import QueueView
 from batuta.journal.records import Run, RunKind, WorkerView
 from batuta.journal.states import CLAIMABLE, RunState
+
+_SEALED = PayloadSealed.__name__
 
 
 def needs_taker(run: Run) -> bool:
@@ -25,6 +27,8 @@ def why_nobody_takes(run: Run, workers: Sequence[WorkerView]) -> str:
     if not code:
         return _nobody_has(run, {name for worker in live for name in worker.code})
     if code.issubset(run.failed_code):
+        if run.reason.startswith(_SEALED):
+            return "no live worker can read it: one with its key, or its codec, takes it up"
         again = ", or let the same code try again (`batuta runs retry`)" if run.state is RunState.NEEDS_CODE else ""
         return (
             f"needs code: every live worker with workflow {run.name!r} has code that failed to replay this run: "

@@ -119,6 +119,8 @@ class _Attempt:
             value = await self._within_time(work)
         finally:
             offered.over = True
+        if call.over:  # its code did not let itself be cancelled
+            raise asyncio.CancelledError
         if failpoints.armed is not None:
             failpoint("activity.after")
         data = encode(value, call.activity.codec.output, self._host.settings.max_payload)

@@ -22,6 +22,8 @@ from batuta.journal.store import Store
 
 T = TypeVar("T")
 
+_PAGE = 100
+
 
 @functools.cache
 def call_workflow(kind: RunKind, name: str) -> Workflow[..., Any]:
@@ -45,10 +47,12 @@ class CodeCheck:
 
     async def begin(self, store: Store) -> None:
         """One that was made from another was that one first: what it says of that comes after what that one did."""
-        if self._run.forked_at >= 0:
-            entries = await store.journal(self._run.run_id, self._run.forked_at, 1)
+        after = self._run.forked_at
+        while after >= 0 and (entries := await store.journal(self._run.run_id, after, _PAGE)):
+            after = entries[-1].ord
             if (last := last_fork(entries)) is not None:
                 self._machine.past = Past(self._machine.identity, last)
+                return
 
     async def feed(self, entries: Sequence[Entry]) -> None:
         if self.failed:

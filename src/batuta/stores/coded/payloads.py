@@ -31,8 +31,9 @@ class Payloads:
         """What can be read here: part of the fingerprints of this store's workers."""
 
     def bound(self, scope: object, *place: object) -> Bound:
-        """A payload's place: the run (or schedule) that it belongs to, and what tells it from others there. As JSON: two
-        that are not the same never look the same."""
+        """A payload's place: the run (or schedule) that it belongs to, and what tells it from others there.
+
+        As JSON: two that are not the same never look the same."""
         return Bound(_encode((self._namespace, scope)), _encode((self._namespace, scope, *place)))
 
     def encode(self, text: str, bound: Bound) -> str:

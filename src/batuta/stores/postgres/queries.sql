@@ -138,17 +138,26 @@ LEFT JOIN LATERAL (
 ) r ON true;
 
 -- start_runs --
--- Insert unowned runs, each with its start message. Rows come in order of the ids; no row for one whose id is taken.
-WITH fresh AS MATERIALIZED (
-    SELECT *
-    FROM batuta.insert_runs(
-        $1, NULL, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23,
-        $24, $25, $26, $27)
+-- Insert unowned runs, each with its start message. Rows come in order of the ids; no row for one whose id is taken. There
+-- are $23 of them; most columns come as texts: see texts.py.
+WITH asked AS MATERIALIZED (
+    SELECT string_to_array($2, ',')::uuid[] AS run_ids, string_to_array($7, E'\x1f') AS names
+), fresh AS MATERIALIZED (
+    SELECT f.*
+    FROM asked a
+    CROSS JOIN LATERAL batuta.insert_runs(
+        $1, NULL, a.run_ids, string_to_array($3, E'\x1f'), $4, $5, string_to_array($6, E'\x1f'), a.names,
+        string_to_array($8, E'\x1f'), string_to_array($9, E'\x1f'), $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20,
+        array_fill(0, ARRAY[$23::integer]), array_fill(-1, ARRAY[$23]), array_fill('pending'::text, ARRAY[$23]), NULL,
+        CASE WHEN $21 = '' THEN array_fill(0::bigint, ARRAY[$23]) ELSE string_to_array($21, ',')::bigint[] END, NULL, NULL
+    ) f
 ), posted AS (
     INSERT INTO batuta.inbox (namespace, chain_id, message_id, kind, name, body, at)
-    SELECT $1, coalesce(m.chain_id, m.run_id), m.message_id, m.kind, m.name, m.body, (SELECT max(started_at) FROM fresh)
-    FROM unnest($2::uuid[], $5::uuid[], $28::text[], $29::text[], $30::text[], $31::text[])
-         AS m(run_id, chain_id, message_id, kind, name, body)
+    SELECT $1, coalesce(m.chain_id, m.run_id), 'start:' || m.run_id, 'start', m.name, m.body,
+           (SELECT max(started_at) FROM fresh)
+    FROM asked a
+    CROSS JOIN LATERAL unnest(a.run_ids, $5::uuid[], a.names, string_to_array($22, E'\x1f'))
+         AS m(run_id, chain_id, name, body)
     WHERE (m.run_id IN (SELECT f.started FROM fresh f)) IS TRUE
 )
 SELECT * FROM fresh;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
 from asyncpg import Record
@@ -16,7 +17,10 @@ from batuta.stores.postgres.audit import act_values
 from batuta.stores.postgres.base import Base
 from batuta.stores.postgres.rows import run_of, run_of_start, standard
 from batuta.stores.postgres.session import Session
+from batuta.stores.postgres.texts import unowned_texts
 
+_SLICE = 256
+"""Outcomes of a large batch that are told before others get their turn on the event loop."""
 _JUST_GONE = "the run with id {!r} vanished while another was started: try again"
 
 
@@ -77,7 +81,7 @@ class Starts(Base):
 
     def _insertion(self, runs: Sequence[NewRun], after: NewRun | None) -> tuple[str, list[object]]:
         if after is None and not any(run.debounce for run in runs):
-            return self._sql["start_runs"], [self.namespace, *batch.unowned_columns(runs)]
+            return self._sql["start_runs"], [self.namespace, *unowned_texts(runs)]
         awaiting = next((run.run_id for run in runs if run is after), None)
         return self._sql["start_together"], [self.namespace, awaiting, *batch.together_columns(runs)]
 
@@ -106,14 +110,19 @@ class Starts(Base):
         outcomes: dict[RunId, StartOutcome],
     ) -> None:
         """What became of each. Those that made no run of their own are looked up."""
-        made = {row["started"]: row for row in rows if row.get("asked", row["started"]) == row["started"]}
-        replaced = {row["asked"]: row["started"] for row in rows if row.get("asked", row["started"]) != row["started"]}
+        made = {row["started"].int: row for row in rows}
+        replaced: dict[RunId, RunId] = {}
         if rows:
             self._announcer.tell(Hint(due=True))
+            if "asked" in rows[0]:
+                made = {row["started"].int: row for row in rows if row["asked"] == row["started"]}
+                replaced = {row["asked"]: row["started"] for row in rows if row["asked"] != row["started"]}
         rest: list[NewRun] = []
-        for run in runs:
-            row = made.get(run.run_id)
-            if row is not None and run is not after and (after is None or after.run_id in made):
+        for number, run in enumerate(runs, 1):
+            if number % _SLICE == 0:
+                await asyncio.sleep(0)  # who was told just now begins to work meanwhile
+            row = made.get(run.run_id.int)
+            if row is not None and run is not after and (after is None or after.run_id.int in made):
                 outcomes[run.run_id] = (run_of_start(run, row), True)
             elif run.run_id not in outcomes:
                 rest.append(run)

@@ -6,12 +6,14 @@ to the database.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 
 from batuta.errors import BadData
 from batuta.ids import RunId
-from batuta.stores.postgres.batch import Columns
+from batuta.journal.records import NewRun
+from batuta.stores.postgres.batch import Columns, new_run_columns, unowned_row
 
 _BETWEEN = "\x1f"
 """Stands between bodies. JSON writes control characters with an escape, so that none can hold it."""
@@ -20,9 +22,7 @@ _BETWEEN = "\x1f"
 def entry_texts(columns: Columns) -> list[Any]:
     """For commit_entries: the columns of `entry_columns`. Numbers with commas between them, nothing for null."""
     run_ids, epochs, expected, ords, kinds, ats, crcs, bodies, states, reasons = columns
-    body = _BETWEEN.join(bodies)
-    if body.count(_BETWEEN) != len(bodies) - 1:
-        raise BadData("a journal entry is not JSON: it holds a control character")
+    body = _joined(bodies, "a journal entry is not JSON: it holds a control character")
     return [
         ",".join([f"{run_id:032x}" for run_id in run_ids]),
         ",".join(map(str, epochs)),
@@ -39,6 +39,10 @@ def entry_texts(columns: Columns) -> list[Any]:
 
 _NUMBERS, _WORDS = (19, 20), (1, 4, 5, 6, 7)
 """Columns of a new run that every start fills: epoch and head; id, kind, name, code and queue. None of them is null."""
+_OWN = _NUMBERS[0]
+"""So many columns of a new run are its own. The others say how far it is."""
+_BAD_WORD = "the id, name or queue of a run holds a control character"
+_id = attrgetter("id")
 
 
 def start_texts(columns: Columns) -> list[Any]:
@@ -48,11 +52,28 @@ def start_texts(columns: Columns) -> list[Any]:
     for position in _NUMBERS:
         texts[position] = ",".join(map(str, columns[position]))
     for position in _WORDS:
-        words = columns[position]
-        texts[position] = text = _BETWEEN.join(words)
-        if words and text.count(_BETWEEN) != len(words) - 1:
-            raise BadData("the id, name or queue of a run holds a control character")
+        texts[position] = _joined(columns[position], _BAD_WORD)
     return texts
+
+
+def unowned_texts(runs: Sequence[NewRun]) -> list[Any]:
+    """For start_runs: runs that wait for an owner, in order of their ids, with what their start messages hold."""
+    runs = sorted(runs, key=_id)
+    columns = new_run_columns([unowned_row(run) for run in runs])
+    texts: list[Any] = list(columns[:_OWN])
+    texts[0] = ids_text(columns[0])
+    for position in _WORDS:
+        texts[position] = _joined(columns[position], _BAD_WORD)
+    delays = ",".join([str(run.delay) for run in runs]) if any(run.delay for run in runs) else ""
+    bodies = _joined([run.start for run in runs], "what a run starts with is not JSON: it holds a control character")
+    return [*texts, delays, bodies, len(runs)]
+
+
+def _joined(words: Sequence[str], bad: str) -> str:
+    text = _BETWEEN.join(words)
+    if words and text.count(_BETWEEN) != len(words) - 1:
+        raise BadData(bad)
+    return text
 
 
 def ids_text(ids: Iterable[RunId]) -> str:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, cast
 
 import asyncpg
+from asyncpg.pool import PoolConnectionProxy
 
 from batuta.errors import StoreError, StoreUnavailable, TransactionEnded
 from batuta.failpoints import failpoint
@@ -95,6 +96,14 @@ class ActivityConnection(Connection):
         self._top_xact = None  # as the driver's own commit does
 
 
+class LentConnection(PoolConnectionProxy):
+    """The connection as an activity's code has it, as one of a pool: of no use any more once it is taken back, whoever
+    has kept it. Another activity has the connection then."""
+
+    def take_back(self) -> None:
+        self._detach()  # type: ignore[attr-defined]  # not in the stubs
+
+
 class PostgresTransaction:
     """The code of its activity is async, and has an asyncpg connection."""
 
@@ -105,10 +114,17 @@ class PostgresTransaction:
         self._stack = AsyncExitStack()
         self._session: Session | None = None
         self._connection: ActivityConnection | None = None
+        self._lent: LentConnection | None = None
         self._transaction: Any = None
 
     @property
-    def connection(self) -> ActivityConnection:
+    def connection(self) -> LentConnection:
+        if self._lent is None:
+            raise TransactionEnded("the transaction is over")
+        return self._lent
+
+    @property
+    def _own(self) -> ActivityConnection:
         if self._connection is None:
             raise TransactionEnded("the transaction is over")
         return self._connection
@@ -126,12 +142,14 @@ class PostgresTransaction:
             if isinstance(error, DRIVER_ERRORS):
                 raise unreachable(error, self._store.address.place) from error
             raise
-        self._connection = connection
+        self._connection, self._lent = connection, LentConnection(cast(Any, None), connection)
 
     async def commit(
         self, worker_id: str, change: Change, may_leave: Callable[[Sequence[Refusal]], None]
     ) -> Verdict | list[Refusal]:
-        connection = self.connection
+        connection = self._own
+        if self._lent is not None:
+            self._lent.take_back()
         if not connection.is_in_transaction():
             raise TransactionEnded(
                 "the activity's code has ended its transaction by itself, or its connection broke: what it had written "
@@ -194,7 +212,7 @@ class PostgresTransaction:
 
     async def _committed(self, committing: Awaitable[object]) -> None:
         """Raises _Refused when the fence did not hold. When it raises, nothing is left of the transaction here."""
-        connection = self.connection
+        connection = self._own
         try:
             await committing
             self._store.replied()
@@ -224,6 +242,8 @@ class PostgresTransaction:
     async def _end(self, *, cut: bool) -> None:
         """`cut`: nobody knows the state that the connection is in."""
         self._connection = None
+        if self._lent is not None:
+            self._lent.take_back()
         if cut and self._session is not None:
             self._session.drop()
         await self._stack.aclose()
