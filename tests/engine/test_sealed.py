@@ -197,11 +197,30 @@ async def do_everything(client: Batuta) -> Handle[str]:
     assert await (await client.enqueue(mail, SECRET, memo=SECRET)).result(PATIENCE) == f"mailed {SECRET}"
     debounced = [await client.enqueue(mail, f"{SECRET} {n}", unique="d", debounce=0.2, memo=SECRET) for n in range(3)]
     assert await debounced[0].result(PATIENCE) == f"mailed {SECRET} 2"
+    await do_over(client, handle)
     await client.schedules.create(Schedule("often", every(timedelta(seconds=1)), mail, SECRET))
     begun = await client.schedules.trigger("often")
     assert await begun.result(PATIENCE) == f"mailed {SECRET}"
     await client.schedules.pause("often")
     return handle
+
+
+async def do_over(client: Batuta, handle: Handle[str]) -> None:
+    """What operators do makes runs of others, and takes payloads of its own."""
+    copied = await handle.fork("copied", at=0)
+    assert await copied.result(PATIENCE) == f"charged {SECRET} for {SECRET}"
+    assert (await copied.describe()).memo == {"card": SECRET}
+    edited = await handle.fork("edited", output={2: f"gave {SECRET}"})
+    assert await edited.result(PATIENCE) == f"gave {SECRET} for {SECRET}"
+    anew = await handle.fork("anew", args=[f"{SECRET}!"])
+    await anew.signal(go, SECRET)
+    assert await anew.result(PATIENCE) == f"charged {SECRET}! for {SECRET}"
+    await anew.reset(0)
+    assert await anew.result(PATIENCE) == f"charged {SECRET}! for {SECRET}"
+    done = await client.letters.reprocess("failed", mode="start", input=[f"{SECRET}?"])
+    assert done.reprocessed == 1
+    with pytest.raises(RunFailed, match=SECRET):
+        await (await client.get("failed")).result(PATIENCE)
 
 
 async def test_nothing_of_a_payload_lies_in_the_database_in_the_clear(url: str, tmp_path: Path) -> None:
