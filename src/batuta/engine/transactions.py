@@ -214,7 +214,8 @@ class _Attempt:
 
     async def give_up(self, error: BaseException) -> None:
         """Nothing of it is there: try again as its policy says, or leave that to whoever has the run now."""
-        await self._transaction.rollback()
+        with suppress(asyncio.CancelledError):  # asked once more to end
+            await self._transaction.rollback()
         call = self._call
         if isinstance(error, StoreFailed):
             self._all._lost(STORE_FAILED)

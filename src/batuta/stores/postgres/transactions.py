@@ -233,14 +233,16 @@ class PostgresTransaction:
         if self._connection is None:
             return
         connection, good = self._connection, False
-        if not connection.is_closed() and connection.is_in_transaction():
-            with suppress(*DRIVER_ERRORS):
-                await self._transaction.rollback()
-                good = True
-        await self._end(cut=not good)
+        try:
+            if not connection.is_closed() and connection.is_in_transaction():
+                with suppress(*DRIVER_ERRORS):
+                    await self._transaction.rollback()
+                    good = True
+        finally:  # also when it is cancelled: no other activity may find the connection in this transaction
+            await self._end(cut=not good)
 
     async def _end(self, *, cut: bool) -> None:
-        """`cut`: nobody knows the state that the connection is in."""
+        """`cut`: nobody knows the state that the connection is in. Never waits, so that nothing can come between."""
         self._connection = None
         if self._lent is not None:
             self._lent.take_back()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -117,6 +118,21 @@ class TransactionsConformance:
         with pytest.raises(UnknownRun):
             await store.get("child")
         assert (await store.get_run(pen.run_id)).head == 0
+
+    async def test_nothing_is_left_of_one_that_is_cancelled_while_it_is_rolled_back(self, store: Store) -> None:
+        worker = await live_worker(store)
+        pen = await start_owned(store, worker)
+        for _ in range(3):
+            transaction = store.transact(SECONDS)
+            await transaction.begin()
+            rolling = asyncio.ensure_future(transaction.rollback())
+            await asyncio.sleep(0)
+            rolling.cancel()
+            await asyncio.gather(rolling, return_exceptions=True)
+            change = pen.change()
+            assert await commit_within(store, worker, change) == []
+            pen.wrote(change)
+        assert (await store.get_run(pen.run_id)).head == 3
 
     async def test_one_that_is_cut_off_leaves_the_store_usable(self, store: Store, make_store: MakeStore) -> None:
         worker = await live_worker(store)
