@@ -21,6 +21,7 @@ log = logging.getLogger("batuta.engine")
 _SLICE = 500
 _ACTIVITY_ENTRIES = (EntryKind.ACTIVITY_DONE, EntryKind.ACTIVITY_FAILED)
 _NO_TURN = (EntryKind.TERMINATED, EntryKind.TIMED_OUT)
+_FORKED = EntryKind.FORKED
 
 
 class Replay:
@@ -56,7 +57,7 @@ class Replay:
             return
         machine = self._machine
         body = _decode(entry)
-        if entry.kind is EntryKind.FORKED:
+        if entry.kind is _FORKED:
             self._take_over(entry, body)
             return
         machine.recorded = body.commands
@@ -116,9 +117,11 @@ class Replay:
 
 def last_fork(entries: Sequence[Entry]) -> Forked | None:
     """Where the run became itself, if it was made from another."""
-    found = next((entry for entry in reversed(entries) if entry.kind is EntryKind.FORKED), None)
-    forked = UNSET if found is None else _decode(found).forked
-    return None if forked is UNSET else forked
+    for entry in reversed(entries):
+        if entry.kind is _FORKED:
+            forked = _decode(entry).forked
+            return None if forked is UNSET else forked
+    return None
 
 
 def _same_error(recorded: Command, issued: Command) -> bool:
