@@ -8,7 +8,8 @@ SHELL := /bin/sh
 VENV ?= .venv
 PYTHON ?=
 ARGS ?=
-WORKERS ?= 2
+# More than a small machine has cores: many tests wait for processes, leases and polls most of their time.
+WORKERS ?= 4
 
 PY := $(VENV)/bin/python
 CODE := $(wildcard src tests bench chaos examples tools)
@@ -19,6 +20,10 @@ DEV_LOCKS := requirements/dev.lock requirements/build.lock
 # What must behave the same on every Python: the deterministic loop, turns and replay.
 MATRIX := 3.11 3.12 3.13
 MATRIX_TESTS ?= tests/engine tests/replay tests/properties tests/unit
+
+# Files of the tests lie in memory where there is room: syncing them to a disk proves nothing, kills and faults do.
+QUICK := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 2000000 { print $$6 }')
+test test-on-%: export PYTEST_DEBUG_TEMPROOT := $(QUICK)
 
 # What must also hold when every run is rebuilt from its journal before every turn: all that runs workflows, on each of
 # the stores. The rest of the store suite runs none; its part of this is tests/stores/test_replay.py.

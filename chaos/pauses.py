@@ -9,13 +9,14 @@ from batuta.journal.records import RunFilter
 from batuta.journal.states import RunState
 from chaos.calls import Begin
 from chaos.case import Case
+from chaos.errands import Errands
 from chaos.places import StoreKind
 from chaos.process import TooSlow
 from chaos.report import Tally
 from chaos.stage import Stage, finish, poisoned
 
 HELD = "held-"
-WORKERS, ROUNDS, AT_ONCE = 2, 4, 100
+WORKERS, ROUNDS, AT_ONCE, BATCH = 2, 4, 100, 500
 STEPS, STEP_S = 3, 0.05
 HOLD_S = 1.0
 PATIENCE_S = 300.0
@@ -29,7 +30,7 @@ async def under_load(stage: Stage, kind: StoreKind, runs: int, tally: Tally) -> 
         for worker in workers:
             await worker.ready()
         ids = [f"{HELD}{number}" for number in range(runs)]
-        selection = case.client.select(id_prefix=HELD)
+        selection = case.client.select(id_prefix=HELD, kind="any")
         starting = asyncio.create_task(_start(case, ids))
         held = acts = 0
         for number in range(ROUNDS):
@@ -58,13 +59,20 @@ async def under_load(stage: Stage, kind: StoreKind, runs: int, tally: Tally) -> 
 
 
 async def _start(case: Case, ids: list[str]) -> None:
+    """Of ten, nine are jobs."""
     room = asyncio.Semaphore(AT_ONCE)
 
     async def one(id: str) -> None:
         async with room:
             await case.caller.start(Begin("steps", id, [id, STEPS, STEP_S]))
 
-    await asyncio.gather(*map(one, ids))
+    async def batch(first: int) -> None:
+        some = jobs[first : first + BATCH]
+        calls = [Errands.settle.call(id).with_options(id=id) for id in some]
+        await case.caller.enqueue(some[0], lambda client: client.enqueue_many(calls))
+
+    workflows, jobs = ids[::10], [id for number, id in enumerate(ids) if number % 10]
+    await asyncio.gather(*map(one, workflows), *map(batch, range(0, len(jobs), BATCH)))
 
 
 async def _all_held(case: Case) -> None:

@@ -69,14 +69,22 @@ class Tracing(Middleware):
         return self._sample < _ALL and bits(32) >= self._sample
 
     async def start(self, starts: Sequence[Start], proceed: Proceed) -> None:
-        current = trace.get_current_span().get_span_context()
-        if (not current.is_valid and self._leaves_out()) or _is_dropped(current):
-            headers = _unsampled(current)
-            for one in starts:
-                one.headers.update(headers)
-            await proceed()
-        else:
+        headers = self._untraced()
+        if headers is None:
             await self._started(starts, proceed)
+            return
+        for one in starts:
+            one.headers.update(headers)
+        await proceed()
+
+    def _untraced(self) -> dict[str, str] | None:
+        """What a start gets that is not to be traced: ids, for logs and for whoever is called, but no spans."""
+        if not context.get_current():  # neither span nor baggage: the usual case, quickly
+            return _new_ids() if self._leaves_out() else None
+        current = trace.get_current_span().get_span_context()
+        if current.is_valid:
+            return None if current.trace_flags.sampled else _carried(current)
+        return _carried(current) | _new_ids() if self._leaves_out() else None
 
     async def _started(self, starts: Sequence[Start], proceed: Proceed) -> None:
         name = starts[0].name if len(starts) == 1 else f"{len(starts)} runs"
@@ -98,7 +106,7 @@ class Tracing(Middleware):
 
     def begin(self, start: Start) -> None:
         if self._leaves_out():
-            start.headers.update(_unsampled(INVALID_SPAN_CONTEXT))
+            start.headers.update(_new_ids())
         else:
             span = self._tracer.start_span(f"begin {start.name}", context=_NOTHING, kind=SpanKind.CONSUMER)
             if span.is_recording():
@@ -169,16 +177,8 @@ def _carried(of: SpanContext) -> dict[str, str]:
     return headers
 
 
-def _is_dropped(current: SpanContext) -> bool:
-    return current.is_valid and not current.trace_flags.sampled
-
-
-def _unsampled(current: SpanContext) -> dict[str, str]:
-    """What a run is given that is not to be traced: ids, for logs and for whoever is called, but no spans."""
-    headers = _carried(current)
-    if TRACE not in headers:
-        headers[TRACE] = f"00-{bits(128):032x}-{bits(64):016x}-00"
-    return headers
+def _new_ids() -> dict[str, str]:
+    return {TRACE: f"00-{bits(128):032x}-{bits(64):016x}-00"}
 
 
 class _Distant(NonRecordingSpan):

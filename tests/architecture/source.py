@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -23,6 +24,7 @@ class Import:
         return f"{self.importer}:{self.line} imports {self.module}"
 
 
+@cache
 def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), filename=str(path))
 
@@ -40,6 +42,7 @@ def modules() -> dict[str, Path]:
     return {module_name(path): path for path in PACKAGE.rglob("*.py")}
 
 
+@cache
 def imports() -> list[Import]:
     """Every import of every module of batuta; ``from package import module`` counts as that module."""
     known = modules()
@@ -55,7 +58,7 @@ def _imports_of(importer: str, tree: ast.Module, known: dict[str, Path]) -> Iter
 def _walk(node: ast.AST, *, late: bool, typing: bool) -> Iterator[tuple[ast.AST, bool, bool]]:
     yield node, late, typing
     late = late or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-    typing = typing or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
+    typing = typing or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test))
     for child in ast.iter_child_nodes(node):
         yield from _walk(child, late=late, typing=typing)
 

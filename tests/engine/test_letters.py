@@ -19,6 +19,7 @@ from batuta import (
     RunFailed,
     Workflow,
     activity,
+    failpoints,
     job,
     run_child,
     workflow,
@@ -28,6 +29,9 @@ from batuta.connect import connect
 from batuta.engine.letters import fingerprint, normalised
 from batuta.journal.failures import Failure
 from batuta.journal.letters import LetterFilter
+from batuta.testing import Environment
+from batuta.verify import verify
+from tests.properties.test_crashes import Killer, forgive_the_killed
 
 TWICE = Retry(attempts=2, first=0.0)
 
@@ -294,3 +298,38 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0.01)
+
+
+# -- killed
+
+
+async def given_up(moments: set[int]) -> Killer:
+    """A job and a workflow that fail, their worker killed at these moments."""
+    asyncio.get_running_loop().set_exception_handler(forgive_the_killed)
+    told: list[str] = []
+    async with Environment(
+        workflows=[order], activities=[charge, fine], jobs=[send], on_dead_letter=lambda letter: told.append(letter.id)
+    ) as env:
+        await env.start(order, 5, id="a", delay=1)
+        await env.enqueue(send, 6, id="b", delay=1)
+        killer = Killer(env, moments)
+        failpoints.armed = killer  # type: ignore[assignment]  # it passes by as an armed plan does
+        try:
+            await env.advance(60)
+        finally:
+            failpoints.arm()
+        await killer.recovered()
+        await env.advance(60)
+        letters = (await env.letters.list()).letters
+        assert sorted((letter.id, letter.error) for letter in letters) == [("a", "Down"), ("b", "Down")], killer.killed
+        report = await verify(env.store, [order])
+        assert not report.violations, report.violations
+    assert len(told) == len(set(told))
+    return killer
+
+
+async def test_each_is_one_letter_wherever_the_worker_is_killed() -> None:
+    calm = await given_up(set())
+    assert calm.passed > 10
+    for moment in range(1, calm.passed + 1):
+        await given_up({moment})

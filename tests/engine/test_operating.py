@@ -238,3 +238,6 @@ async def test_a_state_of_one_run_says_that_it_is_paused(arena: Arena) -> None:
     await handle.pause("look at it")
     found = await handle.describe()
     assert (found.state, found.reason) == (RunState.PAUSED, "look at it")
+    assert found.paused_at is not None
+    await handle.resume()
+    assert (await handle.describe()).paused_at is None

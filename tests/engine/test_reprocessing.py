@@ -185,13 +185,13 @@ async def test_with_other_input_it_begins_with_that(arena: Arena) -> None:
     await client.letters.reprocess(one, mode="start", input=["b"])
     await elsewhere.letters.reprocess(two, mode="start", input=[9], code=send)
     assert await (await client.get(one)).result(20) == "hold b, paid"
+    assert await (await client.get(two)).result(20) == 9
     four, five = await fail_once(client, buy, "c"), await fail_once(client, send, 10)
     await client.letters.reprocess(four, input=["d"])
     await client.letters.reprocess(five, input=[11])
     assert await (await client.get(four)).result(20) == "hold c, paid"
     assert await (await client.get(five)).result(20) == 11
     assert done.count(("reserve", "c")) == 1
-    assert await (await client.get(two)).result(20) == 9
     for mode in ("start", "failed_step"):
         for given in (["x"], [], [1, 2]):
             with pytest.raises(InvalidFork, match="does not fit"):

@@ -171,6 +171,18 @@ async def rows_of(url: str) -> str:
         await database.close()
 
 
+async def activities_in_the_view(url: str) -> int:
+    """People look at views with SQL: they must not fail where they cannot look."""
+    if url.startswith("sqlite"):
+        with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
+            return int(connection.execute("SELECT count(*) FROM batuta_activities").fetchone()[0])
+    database = await asyncpg.connect(url)
+    try:
+        return int(await database.fetchval("SELECT count(*) FROM batuta.batuta_activities"))
+    finally:
+        await database.close()
+
+
 async def do_everything(client: Batuta) -> Handle[str]:
     """Have payloads in every place that there is. Gives a run that has ended."""
     handle = await client.start(pay, SECRET, id="paid", memo={"card": SECRET}, tags={"kind": "card"})
@@ -185,11 +197,30 @@ async def do_everything(client: Batuta) -> Handle[str]:
     assert await (await client.enqueue(mail, SECRET, memo=SECRET)).result(PATIENCE) == f"mailed {SECRET}"
     debounced = [await client.enqueue(mail, f"{SECRET} {n}", unique="d", debounce=0.2, memo=SECRET) for n in range(3)]
     assert await debounced[0].result(PATIENCE) == f"mailed {SECRET} 2"
+    await do_over(client, handle)
     await client.schedules.create(Schedule("often", every(timedelta(seconds=1)), mail, SECRET))
     begun = await client.schedules.trigger("often")
     assert await begun.result(PATIENCE) == f"mailed {SECRET}"
     await client.schedules.pause("often")
     return handle
+
+
+async def do_over(client: Batuta, handle: Handle[str]) -> None:
+    """What operators do makes runs of others, and takes payloads of its own."""
+    copied = await handle.fork("copied", at=0)
+    assert await copied.result(PATIENCE) == f"charged {SECRET} for {SECRET}"
+    assert (await copied.describe()).memo == {"card": SECRET}
+    edited = await handle.fork("edited", output={2: f"gave {SECRET}"})
+    assert await edited.result(PATIENCE) == f"gave {SECRET} for {SECRET}"
+    anew = await handle.fork("anew", args=[f"{SECRET}!"])
+    await anew.signal(go, SECRET)
+    assert await anew.result(PATIENCE) == f"charged {SECRET}! for {SECRET}"
+    await anew.reset(0)
+    assert await anew.result(PATIENCE) == f"charged {SECRET}! for {SECRET}"
+    done = await client.letters.reprocess("failed", mode="start", input=[f"{SECRET}?"])
+    assert done.reprocessed == 1
+    with pytest.raises(RunFailed, match=SECRET):
+        await (await client.get("failed")).result(PATIENCE)
 
 
 async def test_nothing_of_a_payload_lies_in_the_database_in_the_clear(url: str, tmp_path: Path) -> None:
@@ -203,6 +234,7 @@ async def test_nothing_of_a_payload_lies_in_the_database_in_the_clear(url: str, 
         assert [letter.message for letter in (await client.letters.list()).letters if SECRET in letter.message]
         assert (await client.schedules.get("often")).arguments == [SECRET]
     found = await rows_of(url)
+    assert await activities_in_the_view(url) == 0
     assert SECRET not in found
     assert SECRET.encode() not in b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert base64.b64encode(SECRET.encode()).decode().rstrip("=") not in found
@@ -256,6 +288,23 @@ async def test_a_message_that_a_running_worker_cannot_read_parks_the_run_and_is_
         assert "here is k1" in await why_parked(handle, "cannot be read")
     async with working(url, Encryption(f"{K2},{K1}")) as client:
         assert await (await client.get(handle.id, pay)).result(PATIENCE) == f"charged {SECRET} for it"
+
+
+async def test_a_long_journal_is_decoded_in_slices(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("batuta.stores.coded.store._SLICE", 2)
+    async with working(sqlite_url, Encryption(K1)) as client:
+        handle = await do_everything(client)
+        ended = await client.start(pay, SECRET, timeout=0.2)
+        await until_state(ended, RunState.TIMED_OUT)
+        for run in (handle, ended):
+            lines = await run.journal()
+            assert [line.ord for line in lines] == list(range(len(lines)))
+            assert len(lines) > 2
+    store = store_for(sqlite_url, codec=Encryption(K1))
+    await store.open()
+    report = await verify(store, [pay, parent, child, twice, fails], patience=0)
+    await store.close()
+    assert (report.violations, report.sealed) == ([], 0)
 
 
 async def test_whoever_has_no_key_is_told_so_and_may_still_look_and_cancel(url: str) -> None:

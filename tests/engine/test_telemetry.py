@@ -236,6 +236,19 @@ async def test_a_parked_run_is_told() -> None:
         assert [one.state for one in ears.of(RunParked)] == ["needs_code"]
 
 
+async def test_a_run_whose_journal_cannot_be_read_is_told_as_parked() -> None:
+    ears = Ears()
+    async with Environment(workflows=[lives, child], activities=[fine], middleware=[ears]) as env:
+        handle = await env.start(lives)
+        await env.settle()
+        store: Any = env.store
+        store._room.rows[handle.run_id].journal.pop()
+        await env.crash()
+        await env.settle()
+        assert [one.run.id for one in ears.of(RunParked)] == [handle.id]
+        assert "restore a backup" in ears.of(RunParked)[0].reason
+
+
 async def test_a_paused_run_is_told_as_parked() -> None:
     ears = Ears()
     async with world(lives, child, fine, middleware=[ears]) as env:

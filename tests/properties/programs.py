@@ -5,7 +5,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from batuta import Retry, activity, activity_info, continue_as_new, run_child, start_child, workflow
+from batuta import Retry, activity, activity_info, continue_as_new, job, run_child, start_child, transaction, workflow
 
 Node = list[Any]
 
@@ -40,6 +40,18 @@ async def fail(number: int) -> None:
     raise ValueError(f"failed {number}")
 
 
+@job
+async def note(key: str) -> str:
+    return key
+
+
+@activity(transactional=True)
+async def once(number: int) -> int:
+    executed.append(activity_info().key)
+    transaction().enqueue(note, activity_info().key, id=f"note {activity_info().key}")
+    return number * 7 + 3
+
+
 @workflow
 async def program(node: Node) -> Any:
     if node[0] == "then":
@@ -55,6 +67,9 @@ async def execute(node: Node) -> Any:
             return await act(number)
         case ["thread", number]:
             return await act_in_thread(number)
+        case ["once", number, *wait]:
+            await asyncio.sleep(sum(wait))
+            return await once(number)
         case ["fail", number]:
             return await fail(number)
         case ["flaky", number, delay]:
@@ -144,6 +159,7 @@ _seconds = st.sampled_from([1, 5, 20, 40, 100, 3600])
 _leaves = st.one_of(
     st.tuples(st.just("act"), _numbers),
     st.tuples(st.just("act"), _numbers),
+    st.tuples(st.just("once"), _numbers),
     st.tuples(st.just("fail"), _numbers),
     st.tuples(st.just("flaky"), _numbers, _seconds),
     st.tuples(st.just("nap"), _seconds),
@@ -171,7 +187,7 @@ def _distinct(node: Any, used: list[int]) -> Node:
             used.append(1)
         else:
             made.append(_distinct(part, used) if isinstance(part, list | tuple) else part)
-    if kind in ("child", "begin"):  # runs that begin together end in any order
+    if kind in ("child", "begin", "once"):  # runs that begin together end in any order
         made.append(0.01 * 2 ** len(used))
         used.append(1)
     return made

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from batuta import Handle, RunCancelled, RunClosed, RunFailed, RunState, failpoints
 from batuta.errors import OutcomeUnknown, StoreUnavailable
 from batuta.journal.entries import EntryKind, crc_holds, decode_body
-from batuta.journal.records import RunFilter
+from batuta.journal.records import RunFilter, RunKind
 from batuta.journal.states import CLAIMABLE, CLOSED
 from batuta.testing import Environment, run
 from tests.engine.kit import replay
-from tests.properties.programs import Node, act, act_in_thread, executed, fail, flaky, program, programs
+from tests.properties.programs import Node, act, act_in_thread, executed, fail, flaky, note, once, program, programs
 
 CANCEL_AT = 7.0625
 UNINTERESTING = {"claim.before", "stop.begin", "stop.released"}
@@ -81,8 +81,8 @@ async def ending(handle: Handle[Any]) -> Any:
 async def lived_through(node: Node, *, cancel: bool, moments: set[int], always_replay: bool) -> Any:
     executed.clear()
     asyncio.get_running_loop().set_exception_handler(forgive_the_killed)
-    activities = [act, act_in_thread, flaky, fail]
-    async with Environment(workflows=[program], activities=activities, always_replay=always_replay) as env:
+    given = {"activities": [act, act_in_thread, flaky, fail, once], "jobs": [note], "always_replay": always_replay}
+    async with Environment(workflows=[program], **given) as env:  # type: ignore[arg-type]  # each is what it must be
         killer = Killer(env, moments)
         failpoints.armed = killer  # type: ignore[assignment]  # it has what is asked of it
         try:
@@ -104,8 +104,10 @@ async def lived_through(node: Node, *, cancel: bool, moments: set[int], always_r
 
 
 async def check_journals(env: Environment) -> None:
-    """Of the run, its successors and all children: unbroken, each command answered once, and the code replays it."""
-    for row in (await env.store.list_runs(RunFilter(), None, 1000)).runs:
+    """Of the run, its successors and all children: unbroken, each command answered once, and the code replays it.
+    What transactional activities sent has left, once for each of their results."""
+    sent = 0
+    for row in (await env.store.list_runs(RunFilter(kind=RunKind.WORKFLOW), None, 1000)).runs:
         assert row.state in CLOSED or row.state in CLAIMABLE or row.state is RunState.RUNNING, row.reason
         entries = await env.store.journal(row.run_id)
         crc, answered = 0, Counter[tuple[int, bool]]()
@@ -114,10 +116,12 @@ async def check_journals(env: Environment) -> None:
             assert crc_holds(entry, crc)
             crc = entry.crc
             answered[decode_body(entry).seq, entry.kind is EntryKind.ACCEPTED] += 1
+            sent += entry.kind is EntryKind.ACTIVITY_DONE and decode_body(entry).name == "once"
         del answered[0, False]
         assert max(answered.values(), default=1) == 1
         if entries:
             replay(program, entries, row.id).tear_down()
+    assert await env.store.count_runs(RunFilter(kind=RunKind.JOB)) == sent
 
 
 def assert_executed_once(node: Node) -> None:
@@ -139,6 +143,9 @@ def assert_executed_once(node: Node) -> None:
     always_replay=st.booleans(),
 )
 @example(node=["seq", ["act", 1], ["nap", 100], ["act", 2]], cancel=False, moments={1, 2, 3, 4}, always_replay=False)
+@example(
+    node=["gather", ["once", 1, 0.25], ["once", 2, 0.25], ["act", 3]], cancel=True, moments={9}, always_replay=True
+)
 @example(node=["then", ["child", ["act", 1]], ["act", 2]], cancel=False, moments={3, 6, 9, 12}, always_replay=False)
 def test_crashes_do_not_change_the_result(node: Node, cancel: bool, moments: set[int], always_replay: bool) -> None:
     calm = run(lived_through(node, cancel=cancel, moments=set(), always_replay=False))
@@ -158,4 +165,12 @@ def test_a_family_whose_worker_dies_at_every_passage_in_turn_comes_to_the_same_e
     node: Node = ["then", ["timeout", 20.5, ["child", ["nap", 100]]], inner]
     calm = run(lived_through(node, cancel=False, moments=set(), always_replay=False))
     for moment in range(1, 120):
+        assert run(lived_through(node, cancel=False, moments={moment}, always_replay=False)) == calm, moment
+
+
+def test_transactional_activities_whose_worker_dies_at_every_passage_in_turn_send_once() -> None:
+    both: Node = ["gather", ["once", 1, 0.25], ["once", 2, 0.25], ["flaky", 3, 40.25], ["nap", 100]]
+    node: Node = ["seq", both, ["timeout", 5.5, ["once", 4, 0.5]], ["child", ["once", 5]]]
+    calm = run(lived_through(node, cancel=False, moments=set(), always_replay=False))
+    for moment in range(1, 110):
         assert run(lived_through(node, cancel=False, moments={moment}, always_replay=False)) == calm, moment

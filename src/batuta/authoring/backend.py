@@ -142,6 +142,8 @@ class Description(Struct, kw_only=True):
     """What its queue's limits per key count by."""
     expires_at: datetime | None = None
     """When it times out if nobody has begun it."""
+    paused_at: datetime | None = None
+    """Since when an operator holds it."""
     version: str
     tags: dict[str, str]
     memo: Any

@@ -53,7 +53,7 @@ class Described(Attempt, Protocol):
     def facts(self) -> AttemptFacts: ...
 
 
-class ActivityCall(Struct, eq=False):
+class ActivityCall(Struct, eq=False, gc=False):
     """An attempt of an activity, or of a job, that is about to be made."""
 
     of: Described

@@ -73,7 +73,7 @@ def check_tags(tags: object) -> Mapping[str, str]:
 
 def check_headers(headers: object) -> Mapping[str, str]:
     """Raises InvalidInput."""
-    if not isinstance(headers, Mapping):
+    if type(headers) is not dict and not isinstance(headers, Mapping):
         raise InvalidInput(f"headers={headers!r} must map strings to strings")
     size = longest = 0
     for name, text in headers.items():

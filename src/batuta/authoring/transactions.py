@@ -34,8 +34,8 @@ class Transaction:
 
     @property
     def connection(self) -> Any:
-        """Of the store's own database, in the transaction. On PostgreSQL an `asyncpg.Connection`; on SQLite one that
-        does what a `sqlite3.Connection` does, but for committing. Never commit it or roll it back: batuta does.
+        """Of the store's own database, in the transaction. On PostgreSQL one of asyncpg, as from a pool; on SQLite one
+        that does what a `sqlite3.Connection` does, but for committing. Never commit it or roll it back: batuta does.
         """
         self._check()
         return self._connection()

@@ -26,7 +26,7 @@ jobs = LazyGroup(
         "cancel": ("batuta.cli.jobs:cancel", "Ask a job to end, or not to begin."),
         "enqueue": ("batuta.cli.enqueueing:enqueue", "Have a worker execute a job, by its name."),
         "list": ("batuta.cli.jobs:list_jobs", "Jobs, newest first."),
-        "retry": ("batuta.cli.jobs:retry", "Let a parked job be tried again."),
+        "retry": ("batuta.cli.jobs:retry", "Let a parked or failed job be tried again."),
         "show": ("batuta.cli.jobs:show", "One job: state, progress, attempts, result."),
     },
     help="Enqueue, list, show, cancel and retry jobs.",
@@ -121,7 +121,7 @@ async def _cancel(place: Place, id: str, reason: str) -> str:
 @click.argument("id")
 @placed
 def retry(place: Place, id: str) -> None:
-    """Let the parked job ID (needs_code, poisoned) be tried again. One that has failed is enqueued anew instead."""
+    """Let the job ID be tried again: one that is parked (needs_code, poisoned), or that has failed."""
     run_id = asyncio.run(_retry(place, id))
     document = {"id": id, "run_id": run_id, "requested": "retry"}
     place.answer(document, lambda _: click.echo(f"job {id} will be tried again"))

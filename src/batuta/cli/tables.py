@@ -177,6 +177,7 @@ def run_table(run: Description, ending: dict[str, Any], what: str = "workflow") 
         "created": when(run.created_at),
         "closed": when(run.closed_at),
         "due": when(run.wake_at),
+        "paused": when(run.paused_at),
         "deadline": when(run.deadline),
         "deaths": str(run.deaths or ""),
         "made from": _lineage(run),

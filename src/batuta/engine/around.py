@@ -147,7 +147,7 @@ def _around_activity(
     return twin
 
 
-class _Place(ActivityCall, eq=False):
+class _Place(ActivityCall, eq=False, gc=False):
     """The call, and the way to its code."""
 
     fn: Callable[..., Any]
@@ -157,7 +157,7 @@ class _Place(ActivityCall, eq=False):
         raise NotImplementedError
 
 
-class _OnLoop(_Place, eq=False):
+class _OnLoop(_Place, eq=False, gc=False):
     def body(self) -> Awaitable[Any]:
         if self.executor.may_act():  # asked where the effect begins: the middleware may have waited for long
             found: Awaitable[Any] = self.fn(*self.args, **self.kwargs)
@@ -169,13 +169,13 @@ class _OnLoop(_Place, eq=False):
         return await self.fn(*self.args, **self.kwargs)
 
 
-class _InThread(_Place, eq=False):
+class _InThread(_Place, eq=False, gc=False):
     def body(self) -> Awaitable[Any]:
         context = contextvars.copy_context()
         return self.executor.in_thread(cast("Call", self.of), self.fn, self.args, self.kwargs, context)
 
 
-class _InProcess(_Place, eq=False):
+class _InProcess(_Place, eq=False, gc=False):
     async def body(self) -> Any:
         call = cast("Call", self.of)
         return call.activity.codec.decode_result(Raw(await self.executor.in_process(call)))

@@ -23,7 +23,7 @@ from batuta.ids import RunId
 from batuta.journal.acts import Act, Verb
 from batuta.journal.entries import Entry
 from batuta.journal.forks import Fork
-from batuta.journal.records import Run, RunKind
+from batuta.journal.records import Run
 from batuta.journal.states import CLOSED
 from batuta.journal.store import Store
 
@@ -48,8 +48,7 @@ class Forking:
     async def retry(self, run: Run, reason: str) -> Run:
         """Try a run again that did not come to a good end, from where it failed. Raises RunClosed, RunMoved."""
         letter = await is_open_letter(self._store, run.run_id)
-        here = self._code_here(run.code or run.name) if run.kind is RunKind.WORKFLOW else None
-        fork = await plan_retry(self._store, run, letter=letter, reason=reason, workflow=here)
+        fork = await plan_retry(self._store, run, letter=letter, reason=reason, code=self._code_here)
         await self._check_code(run, fork, await journal_of(self._store, run), None, NO_EDITS)
         return await self._carry_out(fork, self._act(Verb.RETRY, reason, {"at": fork.keep}))
 
@@ -61,7 +60,9 @@ class Forking:
             run = await last_of_chain(self._store, run_id)
             entries = await journal_of(self._store, run)
             letter = run.state in CLOSED and await is_open_letter(self._store, run.run_id)
-            fork = await plan(self._store, run, entries, to, edits=edits, letter=letter, reason=reason)
+            fork = await plan(
+                self._store, run, entries, to, edits=edits, letter=letter, reason=reason, code=self._code_here
+            )
             if not tried:
                 await self._check_code(run, fork, entries, code, edits)
             try:

@@ -5,7 +5,7 @@ A plan is one change of the store: all of it happens, or nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec import UNSET, Raw, Struct, field, json
@@ -31,11 +31,20 @@ from batuta.journal.entries import (
 from batuta.journal.forks import Fork
 from batuta.journal.letters import LetterState
 from batuta.journal.outcomes import not_completed
-from batuta.journal.records import Attempt, Message, MessageKind, Run, Successor
+from batuta.journal.records import Attempt, Message, MessageKind, Run, RunKind, Successor
 from batuta.journal.states import CLOSED, RunState
 from batuta.journal.store import Store
 
 _PAGE = 10_000
+
+CodeHere = Callable[[str], Workflow[..., Any] | None]
+"""Gives the code that a run is of, if that is here."""
+
+
+def no_code(_code: str) -> None:
+    """There is none here."""
+
+
 _TRIES = 20
 """How often an open run is looked at again that moved on while its reset was planned."""
 
@@ -55,22 +64,23 @@ async def plan_retry(
     keep: int | None = None,
     letter: bool = False,
     reason: str = "",
-    workflow: Workflow[..., Any] | None = None,
+    code: CodeHere = no_code,
 ) -> Fork:
-    """The fork that tries a closed run again from where it failed (or from after entry `keep`), in its chain. With its
-    code, what other branches of it did after the failure is kept, too."""
+    """The fork that tries a closed run again from where it failed (or from after entry `keep`), in its chain. Where its
+    code is here, what other branches of it did after the failure is kept, too."""
     if run.state not in CLOSED or run.state in (RunState.COMPLETED, RunState.CONTINUED):
         raise RunClosed(run.id, str(run.state), "it did not fail, so there is nothing to try again")
     entries = await journal_of(store, run)
     point = retry_point(entries) if keep is None else keep
     why = reason or "tried again"
+    workflow = code(run.code or run.name) if run.kind is RunKind.WORKFLOW else None
     if workflow is None or not 0 <= point < run.head - 1 or run.state is not RunState.FAILED:
-        return await plan(store, run, entries, point, letter=letter, reason=why)
+        return await plan(store, run, entries, point, letter=letter, reason=why, code=code)
     try:
         changed, last = await without_failure(workflow, run, entries, point, store.namespace)
     except WorkflowBroken as error:
         raise InvalidFork(f"today's code of {run.name!r} does not replay what is to be kept: {error}") from error
-    fork = await plan(store, run, changed, last, letter=letter, reason=why, common=point)
+    fork = await plan(store, run, changed, last, letter=letter, reason=why, common=point, code=code)
     fork.entries = [*changed[point + 1 : last + 1], *fork.entries]
     fork.keep = fork.at = point
     return fork
@@ -100,6 +110,7 @@ async def plan(
     letter: bool = False,
     reason: str = "",
     common: int | None = None,
+    code: CodeHere = no_code,
 ) -> Fork:
     """The fork of a run after entry `keep`: under an id of its own, or in its chain, where it takes the run's place.
     `common`: the last entry that is as in the run, where that is not `keep`. Raises InvalidFork."""
@@ -121,7 +132,7 @@ async def plan(
         )
         return fork
     await _hear(store, run, found)
-    settled = await _settle(store, run, found, edits, own=bool(id))
+    settled = await _settle(store, run, found, edits, code, own=bool(id))
     fork.children = settled.children
     fork.messages += [_answer(new_id, call, body) for call, body in settled.answers]
     answered = {call.command.seq for call, _ in settled.answers}
@@ -245,7 +256,7 @@ class _Settled(Struct):
     """Other runs execute them, and go on from where they failed."""
 
 
-async def _settle(store: Store, run: Run, found: Cut, edits: Edits, *, own: bool) -> _Settled:
+async def _settle(store: Store, run: Run, found: Cut, edits: Edits, code: CodeHere, *, own: bool) -> _Settled:
     settled = _Settled()
     for seq, call in found.calls.items():
         if seq in edits.outputs:
@@ -255,11 +266,13 @@ async def _settle(store: Store, run: Run, found: Cut, edits: Edits, *, own: bool
         elif call.answer is not None:
             settled.answers.append((call, call.answer))
         elif call.is_elsewhere:
-            await _settle_elsewhere(store, run, call, settled, own=own)
+            await _settle_elsewhere(store, run, call, settled, code, own=own)
     return settled
 
 
-async def _settle_elsewhere(store: Store, run: Run, call: Pending, settled: _Settled, *, own: bool) -> None:
+async def _settle_elsewhere(
+    store: Store, run: Run, call: Pending, settled: _Settled, code: CodeHere, *, own: bool
+) -> None:
     """Of a call that another run executes: it has a result, or goes on. Raises InvalidFork while it is open."""
     seq, is_child = call.command.seq, call.command.kind is CommandKind.CHILD
     try:
@@ -278,7 +291,7 @@ async def _settle_elsewhere(store: Store, run: Run, call: Pending, settled: _Set
         reason = other.reason or "it was asked to end"
         settled.answers.append((call, Body(error=not_completed(other.id, other.state, reason))))
     elif is_child and not own and (await store.get(other.id)).run_id == other.run_id:
-        settled.children.append(await plan_retry(store, other, letter=await _is_letter(store, other)))
+        settled.children.append(await plan_retry(store, other, letter=await _is_letter(store, other), code=code))
     else:
         settled.anew.append(seq)
 

@@ -95,8 +95,9 @@ def take_turn(run: LiveRun, held: Held, data: bytes) -> None:
     """
     try:
         _take_turn(run, held, data)
-    except BaseException:
-        log.exception("run %s is dropped and will be read again", run.identity.id)
+    except BaseException as error:
+        if isinstance(error, Exception):
+            log.exception("run %s is dropped and will be read again", run.identity.id)
         held.call.over = True
         held.reached.cancel()
         run.drop()

@@ -430,6 +430,7 @@ def _description(run: Run, attempts: Sequence[Attempt]) -> Description:
         deaths=run.deaths,
         key=run.flow_key,
         expires_at=as_datetime(run.expires_at),
+        paused_at=as_datetime(run.paused_at),
         version=run.version,
         tags=json.decode(run.tags),
         memo=json.decode(run.memo),

@@ -76,8 +76,8 @@ class Reporter:
             for event in one.events:
                 self._ears.setdefault(event, []).append(one.event)
         wanted = {kind: event for kind, event in _ENTRIES.items() if event in self._ears}
-        self._makers = {kind: _MAKERS[event] for kind, event in wanted.items()}
-        """What to make of an entry, by its kind."""
+        self._makers = {kind: (_MAKERS[event], self._ears[event]) for kind, event in wanted.items()}
+        """What to make of an entry, by its kind, and who is told."""
         self._named: dict[tuple[RunId, int], str] = {}
         self._moves = not self._ears.keys().isdisjoint((RunClosed, RunParked, RunReleased))
 
@@ -86,11 +86,7 @@ class Reporter:
         return bool(self._ears)
 
     def tell(self, event: Event) -> None:
-        for ear in self._ears.get(type(event), ()):
-            try:
-                ear(event)
-            except Exception:
-                log.exception("middleware failed on the event %s", event.event)
+        _tell(self._ears.get(type(event), ()), event)
 
     # -- runs
 
@@ -120,10 +116,11 @@ class Reporter:
 
     def _report_entries(self, run: LiveRun, entries: Sequence[Entry]) -> None:
         facts = run.told if type(run) is LiveRun and run.told is not None else self._facts(run)
+        makers = self._makers
         for entry in entries:
-            make = self._makers.get(entry.kind)
-            if make is not None:
-                self.tell(make(run, facts, entry))
+            found = makers.get(entry.kind)
+            if found is not None:
+                _tell(found[1], found[0](run, facts, entry))
 
     def _report_rest(self, run: LiveRun, change: Change) -> None:
         facts = self._facts(run)
@@ -139,8 +136,9 @@ class Reporter:
         if type(run) is LiveRun and run.told is not None:
             return run.told
         id, queue = run.named
-        workflow, begun = run.workflow, run.durable >= 0
-        trace = run.started_with.trace if begun else ""
+        workflow = run.workflow
+        begun = run.durable >= 0 and (type(run) is not LiveRun or hasattr(run.machine, "start"))
+        trace = run.started_with.trace if begun else ""  # of one that is parked before its replay it is not known
         facts = RunFacts(self._namespace, run.run_id, id, workflow.name, kind_of(workflow), queue, trace)
         if begun and type(run) is LiveRun:
             run.told = facts
@@ -190,6 +188,14 @@ class Reporter:
 
     def _worker(self) -> tuple[float, WorkerFacts]:
         return self._session.clock.now() / SECOND, WorkerFacts(self._namespace, self._session.info.worker_id)
+
+
+def _tell(ears: Sequence[Ear], event: Event) -> None:
+    for ear in ears:
+        try:
+            ear(event)
+        except Exception:
+            log.exception("middleware failed on the event %s", event.event)
 
 
 def _started(run: LiveRun, facts: RunFacts, entry: Entry) -> Event:

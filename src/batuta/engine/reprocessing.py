@@ -27,7 +27,7 @@ from batuta.journal.acts import Act, Verb
 from batuta.journal.entries import Entry
 from batuta.journal.forks import Fork
 from batuta.journal.letters import DeadLetter, GroupPage, LetterFilter, LetterPage, LetterState
-from batuta.journal.records import Run, RunKind
+from batuta.journal.records import Run
 from batuta.journal.store import Store
 
 _Letters = list[DeadLetter]
@@ -154,8 +154,7 @@ class NativeLetters:
             return await self._edited(run, letter, how, Raw(how.input))
         if how.mode is Mode.START:
             return await plan_restart(self._store, run, letter=True, reason=how.reason)
-        here = self._code_here(run.code or run.name) if run.kind is RunKind.WORKFLOW else None
-        return await plan_retry(self._store, run, letter=True, reason=how.reason, workflow=here)
+        return await plan_retry(self._store, run, letter=True, reason=how.reason, code=self._code_here)
 
     async def _edited(self, run: Run, letter: DeadLetter, how: Reprocess, arguments: Raw) -> Fork:
         """With other arguments of the run, or of the call that failed. Raises InvalidFork when they do not fit."""

@@ -40,9 +40,9 @@ class DatabaseMaker:
         """Drop a database, ending whatever is still connected to it."""
         self.execute(f"DROP DATABASE IF EXISTS {database_name(url)} WITH (FORCE)")
 
-    def execute(self, statement: str) -> None:
-        """Run one statement in the server's own database, outside a transaction."""
-        _run_aside(_execute(self.url, statement))
+    def execute(self, statement: str, url: str | None = None) -> None:
+        """Run one statement in the server's own database, or the one at ``url``, outside a transaction."""
+        _run_aside(_execute(url or self.url, statement))
 
 
 def database_name(url: str) -> str:

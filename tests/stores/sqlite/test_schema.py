@@ -75,8 +75,9 @@ async def test_an_empty_file_is_not_opened(path: Path) -> None:
         await SqliteStore(path).open()
 
 
-SORTED = {"list_children"}
-"""Of one parent only: their index is in the order that its end needs."""
+SORTED = {"list_children", "child_chains", "group_letters"}
+"""Children of one parent only: their index is in the order that its end needs. Groups by what nothing counts by: all
+letters are looked through."""
 WITHOUT_INDEX = {"create_migrations", "applied_migrations", "has_migrations"}
 
 

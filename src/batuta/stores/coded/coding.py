@@ -20,7 +20,7 @@ from batuta.journal.coded import is_coded
 from batuta.journal.entries import Body, Entry, EntryKind, chained, crc_holds
 from batuta.journal.failures import Failure
 from batuta.journal.letters import DeadLetter, NewLetter
-from batuta.journal.records import Attempt, Message, MessageKind, Move, NewRun, Output, OutputKind, Run, Tape
+from batuta.journal.records import Attempt, Message, MessageKind, Move, NewRun, Output, OutputKind, Run
 from batuta.journal.schedules import Schedule
 from batuta.journal.states import RunState
 from batuta.stores.coded.payloads import Payloads
@@ -146,18 +146,6 @@ class Coding:
             except PayloadSealed as error:
                 run = replace(run, reason=why_sealed("the reason", error))
         return run
-
-    def plain_tape(self, tape: Tape) -> Tape:
-        """Never raises: a tape that cannot be read says so, and is empty."""
-        run_id, id = tape.run.run_id, tape.run.id
-        run = self.plain_run(tape.run)
-        try:
-            entries = self.plain_entries(run_id, tape.entries)
-            messages = [self.plain_message(id, message) for message in tape.messages]
-            attempts = [self.read_attempt(run_id, attempt) for attempt in tape.attempts]
-        except PayloadSealed as error:
-            return Tape(run, [], [], [], f"{type(error).__name__}: {error}")
-        return Tape(run, entries, messages, attempts)
 
     def plain_attempt(self, run_id: RunId, attempt: Attempt) -> Attempt:
         """Never raises."""

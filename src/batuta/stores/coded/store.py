@@ -6,6 +6,7 @@ parked because its payloads could not be read is taken up by a worker that can.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -13,7 +14,7 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from batuta.codecs.base import PayloadCodec
-from batuta.errors import PayloadSealed
+from batuta.errors import PayloadSealed, UnknownRun
 from batuta.ids import RunId
 from batuta.journal.acts import Act
 from batuta.journal.entries import Entry
@@ -55,6 +56,8 @@ PASSED = frozenset(
     "shift_clock terminate_runs unpark why_not_transactional".split()
 )
 """What carries no payload: it is the other store's own."""
+_SLICE = 500
+"""Entries that are decoded at once."""
 _BY_ID = frozenset((MessageKind.SIGNAL, MessageKind.UPDATE))
 
 
@@ -110,7 +113,7 @@ class CodedStore:
 
     async def claim(self, worker: WorkerInfo, limit: int, room: Mapping[str, int] | None = None) -> Claim:
         claim = await self.inner.claim(self.marked(worker), limit, room)
-        claim.tapes = [self._tape(tape) for tape in claim.tapes]
+        claim.tapes = [await self._tape(tape) for tape in claim.tapes]
         return claim
 
     async def due_at(self, worker: WorkerInfo) -> int | None:
@@ -124,14 +127,16 @@ class CodedStore:
         return found
 
     async def _unread(self, run_id: RunId, epoch: int, messages: list[Message]) -> tuple[int, list[Message]]:
-        id = (await self._facts.of(run_id)).id
         try:
+            id = (await self._facts.of(run_id)).id
             return epoch, [self.coding.plain_message(id, message) for message in messages]
         except PayloadSealed:
             return SEALED, []
+        except UnknownRun:  # it was deleted just now
+            return -1, []
 
     async def load(self, run_id: RunId) -> Tape:
-        return self._tape(await self.inner.load(run_id))
+        return await self._tape(await self.inner.load(run_id))
 
     async def commit(self, worker_id: str, changes: Sequence[Change]) -> dict[int, Verdict | list[Refusal]]:
         return await self.inner.commit(worker_id, await self._changes.coded(changes))
@@ -202,8 +207,8 @@ class CodedStore:
         entries = await self.inner.journal(run_id, after, limit)
         if entries and entries[0].ord and closed_by_store(entries[0]):  # its checksum needs the entry before
             before = await self.inner.journal(run_id, entries[0].ord - 2, 1)
-            return self.coding.plain_entries(run_id, [*before, *entries])[1:]
-        return self.coding.plain_entries(run_id, entries)
+            return (await self._entries(run_id, [*before, *entries]))[1:]
+        return await self._entries(run_id, entries)
 
     async def attempts(self, run_id: RunId, seq: int | None = None) -> list[Attempt]:
         return [self.coding.plain_attempt(run_id, one) for one in await self.inner.attempts(run_id, seq)]
@@ -261,10 +266,24 @@ class CodedStore:
             run = replace(run, failed_code=[mark.removesuffix(self._marked) for mark in run.failed_code])
         return self.coding.plain_run(run)
 
-    def _tape(self, tape: Tape) -> Tape:
-        plain = self.coding.plain_tape(tape)
-        plain.run = self._plain(tape.run)
-        return plain
+    async def _tape(self, tape: Tape) -> Tape:
+        """Never raises PayloadSealed: a tape that cannot be read says so, and is empty."""
+        run_id, run = tape.run.run_id, self._plain(tape.run)
+        try:
+            entries = await self._entries(run_id, tape.entries)
+            messages = [self.coding.plain_message(run.id, message) for message in tape.messages]
+            attempts = [self.coding.read_attempt(run_id, attempt) for attempt in tape.attempts]
+        except PayloadSealed as error:
+            return Tape(run, [], [], [], f"{type(error).__name__}: {error}")
+        return Tape(run, entries, messages, attempts)
+
+    async def _entries(self, run_id: RunId, entries: list[Entry]) -> list[Entry]:
+        """In slices, so that others get their turn on the event loop."""
+        found = self.coding.plain_entries(run_id, entries[:_SLICE])
+        for first in range(_SLICE, len(entries), _SLICE):
+            await asyncio.sleep(0)
+            found += self.coding.plain_entries(run_id, entries[first - 1 : first + _SLICE])[1:]
+        return found
 
     def _due(self, found: DueSchedule) -> DueSchedule:
         return DueSchedule(self.coding.plain_schedule(found.schedule), found.busy)

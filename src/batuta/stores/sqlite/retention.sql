@@ -39,7 +39,7 @@ SELECT 1 FROM runs WHERE namespace = ? AND run_id = ? AND closed_at IS NULL;
 SELECT 1 FROM runs WHERE namespace = ? AND parent_run_id = ? LIMIT 1;
 
 -- child_chains --
-SELECT DISTINCT id, chain_id FROM runs WHERE namespace = ? AND parent_run_id = ?;
+SELECT id, chain_id FROM runs WHERE namespace = ? AND parent_run_id = ?;
 
 -- delete_journal --
 DELETE FROM journal WHERE run_id = ?;
