@@ -183,6 +183,9 @@ class Slow:
 
     poll_seconds = 1.0
 
+    async def retention(self) -> list[Any]:
+        return []
+
     def __init__(self, takes: float, rounds: int) -> None:
         self.takes, self.left, self.limits = takes, rounds, list[int]()
         self.busy = 0.0
@@ -213,6 +216,26 @@ async def test_steps_become_smaller_where_they_take_long_and_larger_where_they_d
     async for _ in steps(quick, 1.0):
         pass
     assert quick.limits[-1] > quick.limits[0]
+
+
+class Kept(Slow):
+    """One in which all runs are still kept."""
+
+    async def prune(self, limit: int, after: RunId | None = None, *, dry_run: bool = False) -> Pruned:
+        step = await super().prune(limit, after, dry_run=dry_run)
+        return Pruned(0, step.last, step.busy)
+
+
+async def test_looking_at_what_is_still_kept_is_done_more_rarely_the_longer_it_takes() -> None:
+    loop = asyncio.get_running_loop()
+    pruners = {
+        kind: Pruner(kind(0.03, 100), "w", Settings(), loop.time)  # type: ignore[arg-type]  # what pruning needs of it
+        for kind in (Slow, Kept)
+    }
+    for pruner in pruners.values():
+        await pruner._round()
+    assert pruners[Slow]._pause == Settings().prune_every
+    assert pruners[Kept]._pause == pytest.approx(300)
 
 
 async def test_a_store_that_is_away_is_asked_again(caplog: pytest.LogCaptureFixture) -> None:

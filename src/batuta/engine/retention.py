@@ -24,6 +24,9 @@ _FIRST_LIMIT, _LEAST, _MOST = 100, 10, 2_000
 _SHORT, _LONG = 0.01, 0.04
 """Seconds. A step that takes less looks at more the next time, one that takes more at fewer."""
 _SHORTEST_PAUSE = 0.005
+_IN_VAIN = 0.01
+"""The share of the time that looking at runs which are still kept takes at most."""
+_LONGEST_PAUSE = 3_600.0
 BY_HAND = 0.5
 """The share of the time that a person's own pruning takes at most."""
 
@@ -111,6 +114,7 @@ class Pruner:
     def __init__(self, store: Store, worker_id: str, settings: Settings, monotonic: Callable[[], float]) -> None:
         self._store, self._worker_id, self._monotonic = store, worker_id, monotonic
         self._every, self._share = settings.prune_every, settings.prune_share
+        self._pause = self._every
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -130,7 +134,8 @@ class Pruner:
         if self._store.poll_seconds is None and not await self._has_rules():
             return  # in memory a clock may be waiting for all to be idle: nobody looks for nothing
         while True:
-            await asyncio.sleep(self._every * (0.5 + jitter()))
+            await asyncio.sleep(self._pause * (0.5 + jitter()))
+            self._pause = self._every
             try:
                 if await self._is_mine():
                     await self._round()
@@ -149,12 +154,14 @@ class Pruner:
         return min(live, default="") == self._worker_id
 
     async def _round(self) -> None:
-        deleted, looked = 0, self._monotonic()
+        deleted, looked, in_vain = 0, self._monotonic(), 0.0
         async for step in steps(self._store, self._share):
             deleted += step.deleted
+            in_vain += 0.0 if step.deleted else step.busy
             if self._monotonic() - looked > self._every:
                 looked = self._monotonic()
                 if not await self._is_mine():
                     break
+        self._pause = min(max(self._every, in_vain / _IN_VAIN), _LONGEST_PAUSE)
         if deleted:
             log.info("%d runs were deleted: they had been kept for as long as they should be", deleted)
