@@ -43,6 +43,7 @@ class Checker:
     def __init__(self, case: Case, tally: Tally, journals: dict[RunId, Journal]) -> None:
         self._case, self._tally, self._journals = case, tally, journals
         self._account: Account = case.account
+        self._ended = {record.key for record in self._account.effects("end")}
 
     def complain(self, what: str) -> None:
         self._tally.violate(self._case.name, what)
@@ -173,9 +174,8 @@ class Checker:
 
     def _effects(self, journal: Journal) -> None:
         """Every journaled success has its effect."""
-        ended = {record.key for record in self._account.effects("end")}
         for entry, body in journal.pairs():
-            if entry.kind is EntryKind.ACTIVITY_DONE and journal.key(body) not in ended:
+            if entry.kind is EntryKind.ACTIVITY_DONE and journal.key(body) not in self._ended:
                 self.lost(f"{journal.run.id}: {journal.key(body)} is journaled, and never happened")
 
     def _executions(self) -> None:

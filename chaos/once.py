@@ -121,7 +121,8 @@ async def kill_at(stage: Stage, kind: StoreKind, point: Point, tally: Tally) -> 
     ledger = await _open(stage, kind, f"{kind}-once-{site}-{nth}")
     code = await _done(ledger, await ledger.work(FEW, {"BATUTA_FAILPOINT": f"{site}:{nth}:kill"}), tally)
     tally.kills += code != 0
-    tally.unreached[site] += code == 0
+    if code == 0:
+        tally.unreached[site] += 1
     await _done(ledger, await ledger.work(FEW), tally)
     await ledger.check(tally)
 

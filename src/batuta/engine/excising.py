@@ -10,14 +10,15 @@ from msgspec.structs import replace
 from batuta.authoring.definitions import Workflow
 from batuta.engine.identity import RunIdentity
 from batuta.engine.machine import Machine
+from batuta.engine.past import Past
 from batuta.engine.rehearsing import in_callbacks
-from batuta.engine.replay import Replay
+from batuta.engine.replay import Replay, last_fork
 from batuta.errors import InvalidInput, WorkflowBroken
 from batuta.journal.entries import CommandKind, Entry, EntryKind, chained, decode_body
 from batuta.journal.records import Run
 
 _FAILED = (EntryKind.ACTIVITY_FAILED, EntryKind.CHILD_FAILED)
-_STOPS = (EntryKind.TERMINATED, EntryKind.TIMED_OUT, EntryKind.FORKED, EntryKind.CANCEL_REQUESTED)
+_STOPS = (EntryKind.TERMINATED, EntryKind.TIMED_OUT, EntryKind.CANCEL_REQUESTED)
 _ENDS = (CommandKind.COMPLETE, CommandKind.FAIL, CommandKind.CANCELLED, CommandKind.CONTINUE)
 
 
@@ -41,6 +42,8 @@ def _steps(
 ) -> Iterator[list[Entry] | None]:
     """Replays in slices; the last thing given are the entries after the failure that are the same without it."""
     machine = Machine(workflow, identity)
+    if (fork := last_fork(entries)) is not None:
+        machine.past = Past(identity, fork)
     kept: list[Entry] = []
     try:
         yield from Replay(machine, entries[: point + 1]).slices()

@@ -242,7 +242,7 @@ class Store(Protocol):
         time; what nobody owns any more, because its worker died or handed it back, does not count. While more is due
         than can be taken, at each priority three of four that are taken from a queue are those of flow keys in turn, by
         how few of each were taken of late; the fourth is the longest due. A key with many runs does not keep others
-        waiting.
+        waiting. What comes to be due with a time that is long over may be found two seconds later than others.
         Suspects (2 deaths or more) are claimed one at a time: only when the worker owns none, and one at most.
         """
         ...

@@ -219,6 +219,16 @@ class ForksConformance:
         assert await pen.write(store, worker) is Verdict.REFUSED
         assert (await store.get("order-1")).run_id == run.run_id
 
+    async def test_a_paused_run_is_closed_and_the_next_is_not_paused(self, store: Store) -> None:
+        worker = await live_worker(store)
+        pen = await start_owned(store, worker)
+        await pen.release(store, worker)
+        await store.pause_runs([pen.run_id], ACT)
+        run = await forked(store, fork_of(pen, close=last_word(pen)))
+        source = await store.get_run(pen.run_id)
+        assert (source.state, source.paused_at, source.resume_at) == (RunState.TERMINATED, None, None)
+        assert (run.state, run.paused_at, run.resume_at) == (RunState.WAITING, None, None)
+
     async def test_it_takes_the_place_of_an_open_child(self, store: Store) -> None:
         worker = await live_worker(store)
         parent = await start_owned(store, worker)

@@ -10,7 +10,7 @@ BEGIN
         ns, why_children, ARRAY[source.run_id], ARRAY[''], ARRAY[true], ARRAY[source.run_id], locked) k;
     UPDATE batuta.runs r
     SET head = r.head + 1, epoch = r.epoch + 1, state = 'terminated', reason = entry ->> 'reason', owner = NULL,
-        wake_at = NULL, debounce = NULL, closed_at = batuta.batuta_now()
+        wake_at = NULL, debounce = NULL, paused_at = NULL, resume_at = NULL, closed_at = batuta.batuta_now()
     WHERE r.run_id = source.run_id;
     INSERT INTO batuta.journal (namespace, run_id, ord, epoch, kind, at, crc, body)
     VALUES (ns, source.run_id, source.head + 1, source.epoch + 1, entry ->> 'kind', (entry ->> 'at')::bigint,

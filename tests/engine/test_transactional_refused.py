@@ -1,0 +1,107 @@
+"""Transactional activities that cannot be, in memory, and when the outcome of a commit is unknown."""
+
+from __future__ import annotations
+
+import pytest
+
+from batuta import InvalidInput, RunFailed, activity, connect, failpoints, transaction, workflow
+from tests.engine.till import PATIENCE, QUICK, go, mailed, till_on
+
+pytestmark = pytest.mark.usefixtures("real_time")
+
+
+@activity(transactional=True)
+async def awaited() -> None: ...
+
+
+@activity(transactional=True)
+def plain() -> None: ...
+
+
+async def test_the_wrong_kind_of_function_is_refused_when_the_worker_is_made(
+    sqlite_url: str, postgres_url: str
+) -> None:
+    async with connect(sqlite_url) as client:
+        with pytest.raises(InvalidInput, match=r"'awaited' is transactional and `async def`.*`def`"):
+            client.worker(activities=[awaited])
+    async with connect(postgres_url) as client:
+        with pytest.raises(InvalidInput, match=r"'plain' is transactional and a plain function.*`async def`"):
+            client.worker(activities=[plain])
+
+
+def test_options_that_do_not_go_with_it_are_refused_by_name() -> None:
+    with pytest.raises(InvalidInput, match="process=True"):
+        activity(transactional=True, process=True)(lambda: None)
+    with pytest.raises(InvalidInput, match="once=True"):
+        activity(transactional=True, once=True)(lambda: None)
+    with pytest.raises(InvalidInput, match="once=True"):
+        plain.with_options(once=True)
+
+
+async def test_only_a_transactional_activity_has_a_transaction(sqlite_url: str) -> None:
+    @activity
+    def other() -> str:
+        return str(transaction())
+
+    @workflow
+    async def one() -> str:
+        return await other.with_options(retry=QUICK)()
+
+    async with connect(sqlite_url) as client, client.worker(workflows=[one], activities=[other]):
+        with pytest.raises(RunFailed, match="transactional=True"):
+            await (await client.start(one)).result(PATIENCE)
+
+
+async def test_in_memory_the_result_and_what_is_sent_go_together_and_there_is_no_connection() -> None:
+    @activity(transactional=True, retry=QUICK)
+    async def sends(number: int) -> int:
+        transaction().enqueue(mailed, "x", id=f"m{number}")
+        if number == 2:
+            transaction().signal("nobody", go, 1)
+        if number == 3:
+            transaction().connection.execute("SELECT 1")
+        return number
+
+    @workflow
+    async def one() -> list[str]:
+        said = [str(await sends(1))]
+        for number in (2, 3):
+            try:
+                await sends(number)
+            except Exception as error:  # noqa: BLE001 - each has its own
+                said.append(type(error).__name__)
+        return said
+
+    async with connect("memory://") as client, client.worker(workflows=[one], activities=[sends], jobs=[mailed]):
+        assert await (await client.start(one)).result(PATIENCE) == ["1", "UnknownRun", "WrongTransaction"]
+        assert await (await client.get("m1", mailed)).result(PATIENCE) == "mailed x"
+        assert await client.count(kind="job") == 1
+
+
+async def test_a_commit_whose_outcome_is_unknown_is_looked_for_and_not_repeated(postgres_url: str) -> None:
+    async with till_on("postgres", postgres_url) as till:
+        book = till.activity("book", lambda number: None)
+
+        @workflow
+        async def books() -> int:
+            return await book(1) + await book(2)
+
+        lost: list[int] = []
+
+        def loses(verb: str) -> None:
+            if verb == "commit" and failpoints.armed is not None and len(lost) < 2:
+                lost.append(1)
+                raise OSError("the reply is lost")
+
+        till.store.faults = loses  # type: ignore[attr-defined]  # of PostgreSQL's
+        failpoints.observe(_nothing)
+        try:
+            async with till.worker(books, book, heartbeat=0.1):
+                assert await (await till.client.start(books)).result(PATIENCE) == 5
+        finally:
+            failpoints.arm()
+        assert lost
+        assert await till.rows() == [1, 2]
+
+
+def _nothing(site: str) -> None: ...
