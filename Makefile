@@ -8,8 +8,7 @@ SHELL := /bin/sh
 VENV ?= .venv
 PYTHON ?=
 ARGS ?=
-# More than a small machine has cores: many tests wait for processes, leases and polls most of their time.
-WORKERS ?= 4
+WORKERS ?= 2
 
 PY := $(VENV)/bin/python
 CODE := $(wildcard src tests bench chaos examples tools)
