@@ -212,8 +212,7 @@ async def do_over(client: Batuta, handle: Handle[str]) -> None:
     assert (await copied.describe()).memo == {"card": SECRET}
     edited = await handle.fork("edited", output={2: f"gave {SECRET}"})
     assert await edited.result(PATIENCE) == f"gave {SECRET} for {SECRET}"
-    anew = await handle.fork("anew", args=[f"{SECRET}!"])
-    await anew.signal(go, SECRET)
+    anew = await handle.fork("anew", args=[f"{SECRET}!"])  # the signals of the first come along
     assert await anew.result(PATIENCE) == f"charged {SECRET}! for {SECRET}"
     await anew.reset(0)
     assert await anew.result(PATIENCE) == f"charged {SECRET}! for {SECRET}"
