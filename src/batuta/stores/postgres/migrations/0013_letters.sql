@@ -214,6 +214,10 @@ CREATE FUNCTION batuta.forget_letters(ns text, forgotten uuid[]) RETURNS void LA
 DECLARE
     gone record;
 BEGIN
+    -- Locked in order, as whoever resolves them does.
+    PERFORM l.run_id
+    FROM (SELECT DISTINCT a.run_id FROM unnest(forgotten) AS a(run_id) ORDER BY a.run_id) a
+    CROSS JOIN LATERAL (SELECT l.run_id FROM batuta.dead_letters l WHERE l.run_id = a.run_id FOR UPDATE) l;
     WITH dropped AS (
         DELETE FROM batuta.dead_letters l
         WHERE l.run_id = ANY (forgotten) AND l.namespace = ns
