@@ -31,20 +31,20 @@ async def under_load(stage: Stage, kind: StoreKind, runs: int, tally: Tally) -> 
             await worker.ready()
         ids = [f"{HELD}{number}" for number in range(runs)]
         selection = case.client.select(id_prefix=HELD, kind="any")
-        starting = asyncio.create_task(_start(case, ids))
-        held = acts = 0
+        await case.client.pause_queue("default")
+        await _start(case, ids)
+        held, acts = (await selection.pause("before they begin")).done, 2  # the queue's are two acts, too
+        await case.client.resume_queue("default")
         for number in range(ROUNDS):
-            held += (await selection.pause(f"round {number}")).done
+            acts += (await selection.resume()).done
             await asyncio.sleep(stage.chance.uniform(0.0, HOLD_S))
+            held += (await selection.pause(f"round {number}")).done
             if number % 2:
                 workers.pop(0).kill()
                 tally.kills += 1
                 workers.append(case.worker())
-            if number == ROUNDS - 1:
-                await starting
-                held += (await selection.pause("all of them")).done
-                await _all_held(case)
-            acts += (await selection.resume()).done
+        await _all_held(case)
+        acts += (await selection.resume()).done
         if held < runs:
             tally.violate(case.name, f"of {runs} runs, {held} were ever held")
         acts += held + await _settled(case, ids, selection)

@@ -16,11 +16,12 @@ pytestmark = [pytest.mark.chaos, pytest.mark.serial, pytest.mark.timeout(180)]
 both_stores = pytest.mark.parametrize("kind", KINDS)
 
 KILLS, JOB_KILLS, STOPS, SENDS, LOST, DISK = 6, 4, 4, 4, 3, 6
-OF_JOBS = {site for site in failpoints() if site.startswith(("enqueue.", "checkpoint.", "schedule."))}
-"""Passed by jobs and schedules, which have a sweep of their own."""
+APART = ("enqueue.", "checkpoint.", "schedule.", "transaction.", "fork.", "reprocess.")
+OF_OTHERS = {site for site in failpoints() if site.startswith(APART)}
+"""Passed by jobs, schedules, transactional activities and operators, which have sweeps of their own."""
 NOWHERE: dict[StoreKind, set[str]] = {"sqlite": set(), "postgres": {"commit.inside"}}
 """PostgreSQL commits in one statement: there is no inside."""
-ELSEWHERE: dict[StoreKind, set[str]] = {kind: sites | OF_JOBS for kind, sites in NOWHERE.items()}
+ELSEWHERE: dict[StoreKind, set[str]] = {kind: sites | OF_OTHERS for kind, sites in NOWHERE.items()}
 
 
 @both_stores
