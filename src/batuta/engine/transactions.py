@@ -185,7 +185,7 @@ class _Attempt:
             held.reached = self._loop.create_future()
             self._loop.call_soon(_take_turn, self._run, held, data, context=self._all._context)
             await held.reached
-        if held.turn is None:  # the run is parked, or was told of a failure: by a change that the committer writes
+        if held.turn is None:  # the run has ended, is parked or was told of a failure: the committer writes that
             await self._transaction.rollback()
             self._call.over = True
             let_go(self._run, held)
