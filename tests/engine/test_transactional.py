@@ -362,6 +362,31 @@ async def test_a_conflict_that_rolls_back_leaves_nothing_and_fails_by_name(sqlit
             assert await till.rows() == []
 
 
+async def test_it_never_waits_for_the_thread_of_another_activity(sqlite_url: str) -> None:
+    on = threading.Event()
+
+    @activity
+    def hangs() -> None:
+        on.wait(PATIENCE)
+
+    async with till_on("sqlite", sqlite_url) as till:
+        book = till.activity("book", lambda number: None)
+
+        @workflow
+        async def one() -> int:
+            waiting = asyncio.ensure_future(hangs())
+            found: int = await book(1)
+            on.set()
+            await waiting
+            return found
+
+        async with till.worker(one, hangs, book, threads=1, transaction_time=0.5):
+            try:
+                assert await (await till.client.start(one)).result(PATIENCE) == 2
+            finally:
+                on.set()
+
+
 async def test_what_is_wrong_in_it_fails_by_name_and_leaves_nothing(till: Till) -> None:
     def later(number: int) -> None:
         raise CompleteLater

@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import logging
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +50,7 @@ class Transactions:
         self._executor, self._settings = host.executor, host.settings
         self._open: dict[Call, Transaction] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._threads: ThreadPoolExecutor | None = None
 
     def open(self, loop: asyncio.AbstractEventLoop, context: contextvars.Context) -> None:
         self._loop, self._context = loop, context
@@ -57,6 +58,14 @@ class Transactions:
     def close(self) -> None:
         for task in self._tasks:
             task.cancel()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def thread_pool(self) -> ThreadPoolExecutor:
+        """Of their own, one for each place: who waits for a thread must not hold up all who write."""
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._settings.transactions, thread_name_prefix="batuta-transaction")
+        return self._threads
 
     async def ended(self) -> None:
         """Wait until all of them are rolled back."""
@@ -149,7 +158,7 @@ class _Attempt:
         context = contextvars.Context() if self._executor.within is None else contextvars.copy_context()
         context.run(current_activity.set, self._call)
         self._plain = _Plain(self._call, args, kwargs)
-        return await self._loop.run_in_executor(self._executor.thread_pool(), context.run, self._plain)
+        return await self._loop.run_in_executor(self._all.thread_pool(), context.run, self._plain)
 
     async def _within_time(self, work: Any) -> Any:
         seconds = self._transaction.seconds
