@@ -447,6 +447,34 @@ async def test_an_activity_in_a_process_is_wrapped_in_the_worker(real_time: None
     assert sees.seen == result == Numbers([9, 1, 1])
 
 
+async def test_an_attempt_that_is_over_before_it_comes_to_its_code_does_not_execute_it(real_time: None) -> None:
+    over, seen, executed = asyncio.Event(), asyncio.Event(), []
+
+    class Holds(Middleware):
+        async def activity(self, call: ActivityCall, proceed: Proceed) -> Any:
+            await over.wait()
+            try:
+                return await proceed()
+            finally:
+                seen.set()
+
+    @activity(timeout=0.05, retry=Retry(attempts=1))
+    def charge() -> None:
+        executed.append("charged")
+
+    @workflow
+    async def charges() -> None:
+        await charge()
+
+    async with connect("memory://", middleware=[Holds()]) as client:
+        async with client.worker(workflows=[charges], activities=[charge]):
+            with pytest.raises(RunFailed):
+                await (await client.start(charges)).result(30)
+            over.set()
+            await asyncio.wait_for(seen.wait(), 30)
+    assert executed == []
+
+
 async def test_a_cancelled_call_reaches_the_middleware() -> None:
     seen: list[str] = []
 
