@@ -15,7 +15,7 @@ from batuta.journal.records import Attempt, Message, Output, Run, RunFilter
 from batuta.journal.rewriting import Rewrite
 from batuta.journal.states import CLOSED
 from batuta.journal.store import Store
-from batuta.stores.coded.coding import BARE, Coding
+from batuta.stores.coded.coding import BARE, Coding, quotes
 from batuta.stores.coded.store import CodedStore
 
 _PAGE = 200
@@ -144,7 +144,7 @@ class _Rotation:
         return self._coding.memo(run.id, self._coding.read_memo(run))
 
     def _reason(self, run: Run) -> str | None:
-        if not is_coded(run.reason) or self._is_current(run.reason):
+        if self._is_current(run.reason) or not (is_coded(run.reason) or quotes(run.state, run.reason)):
             return None
         return self._coding.recoded_reason(run.run_id, run.reason)
 
