@@ -51,6 +51,7 @@ class Transactions:
         self._open: dict[Call, Transaction] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._threads: ThreadPoolExecutor | None = None
+        self._wait = _FIRST_WAIT
 
     def open(self, loop: asyncio.AbstractEventLoop, context: contextvars.Context) -> None:
         self._loop, self._context = loop, context
@@ -88,6 +89,14 @@ class Transactions:
         call.task = task
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def begin_later(self, call: Call) -> None:
+        """The store was away when it was to be committed: the same attempt again, when it may be there."""
+        self._executor.begin_later(call, self._wait)
+        self._wait = min(self._wait * 2, _LONGEST_WAIT)
+
+    def committed(self) -> None:
+        self._wait = _FIRST_WAIT
 
     async def _execute(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         attempt = _Attempt(self, call, self._host.store.transact(self._settings.transaction_time))
@@ -211,6 +220,7 @@ class _Attempt:
             log.warning("a write of run %s was refused: it has another owner, or is closed", self._run.identity.id)
             self._run.drop()
             return
+        self._all.committed()
         failpoint("transaction.durable")
         if not self._host.may_act():
             await self._host.permission()
@@ -233,6 +243,9 @@ class _Attempt:
         elif isinstance(error, OutcomeUnknown):
             log.warning("activity %s of run %s may be committed: %s", call.pending.name, self._run.identity.id, error)
             self._take_back(lambda: self._executor.begin_anew(call))
+        elif self._turn is not None and isinstance(error, StoreUnavailable):  # that is not the activity's fault
+            log.warning("activity %s of run %s is not committed: %s", call.pending.name, self._run.identity.id, error)
+            self._take_back(lambda: self._all.begin_later(call))
         elif self._turn is not None:
             failure = to_failure(error)
             if isinstance(error, TransactionEnded):

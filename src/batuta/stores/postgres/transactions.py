@@ -18,7 +18,7 @@ from batuta.journal.store import Transaction
 from batuta.stores import rules
 from batuta.stores.postgres import batch, beyond
 from batuta.stores.postgres.commits import Commits
-from batuta.stores.postgres.faults import answered, translate, unreachable
+from batuta.stores.postgres.faults import TRANSIENT, answered, translate, unreachable
 from batuta.stores.postgres.session import DRIVER_ERRORS, SETTINGS, Connection, Pool, Session
 
 _MOST = 1_000
@@ -183,8 +183,7 @@ class PostgresTransaction:
             rows = await connection.fetch(query, *values)
         except DRIVER_ERRORS as error:
             if _is_said(error, connection):
-                meant = answered(error, self._store.address.place)
-                raise meant or StoreError(f"PostgreSQL at {self._store.address.place} says: {error}") from error
+                raise _meant(error, self._store.address.place) from error
             raise StoreUnavailable(f"the connection of an activity's transaction broke: {error}") from error
         if not reaches:
             held = bool(rows) and ("won" not in rows[0].keys() or bool(rows[0]["won"]))  # noqa: SIM118 - a Record
@@ -229,7 +228,7 @@ class PostgresTransaction:
                 raise
             place = self._store.address.place
             if said:  # a constraint that is tested at the end
-                raise answered(error, place) or StoreError(f"PostgreSQL at {place} says: {error}") from error
+                raise _meant(error, place) from error
             raise translate(error, place, writing=True) from error
 
     async def rollback(self) -> None:
@@ -273,6 +272,12 @@ def quoted(text: str) -> str:
     while f"${tag}$" in text or text.endswith(f"${tag}"):
         tag += "_"
     return f"${tag}${text}${tag}$"
+
+
+def _meant(error: BaseException, place: str) -> StoreError:
+    """What the server says. A deadlock is the attempt's own: it does not say that the store is away."""
+    found = None if getattr(error, "sqlstate", None) in TRANSIENT else answered(error, place)
+    return found or StoreError(f"PostgreSQL at {place} says: {error}")
 
 
 def _is_said(error: BaseException, connection: Connection) -> bool:
