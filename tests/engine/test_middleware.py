@@ -242,6 +242,23 @@ async def test_one_call_of_the_client_is_one_call_of_start_and_what_it_raises_th
         assert await env.client.count(kind="any") == 1
 
 
+async def test_what_middleware_adds_to_a_start_does_not_stay_with_what_the_caller_gave() -> None:
+    class Marks(Middleware):
+        async def start(self, starts: Sequence[Start], proceed: Proceed) -> Any:
+            for one in starts:
+                one.headers.setdefault("id", str(one.id))
+                one.tags.setdefault("id", str(one.id))
+            await proceed()
+
+    headers: dict[str, str] = {}
+    tags: dict[str, str] = {}
+    async with world(asks, reads_headers, middleware=[Marks()]) as env:
+        for id in ("a", "b"):
+            handle = await env.start(asks, id=id, headers=headers, tags=tags)
+            assert await handle.result() == {"id": id}
+    assert (headers, tags) == ({}, {})
+
+
 async def test_a_start_that_middleware_forgets_to_make_is_told() -> None:
     class Forgets(Middleware):
         async def start(self, starts: Sequence[Start], proceed: Proceed) -> None: ...
