@@ -28,6 +28,8 @@ def test_it_does_what_a_connection_does(connection: sqlite3.Connection) -> None:
     cursor = loan.execute("SELECT name FROM orders ORDER BY id")
     assert cursor.description is not None
     assert (cursor.fetchone(), cursor.fetchmany(1), list(cursor)) == (("a",), [("b",)], [("c",)])
+    assert next(loan.execute("SELECT name FROM orders ORDER BY id")) == ("a",)
+    assert next(iter(cursor), None) is None
     loan.row_factory = sqlite3.Row
     assert loan.execute("SELECT name FROM orders").fetchall()[0]["name"] == "a"
     assert loan.in_transaction

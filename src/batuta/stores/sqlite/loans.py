@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, Self, TypeVar
 
 from batuta.errors import TransactionEnded
@@ -118,9 +118,14 @@ class LentCursor:
     def fetchall(self) -> list[Any]:
         return self._loan.use(self._cursor.fetchall)
 
-    def __iter__(self) -> Iterator[Any]:
-        while (row := self.fetchone()) is not None:
-            yield row
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        row = self.fetchone()
+        if row is None:
+            raise StopIteration
+        return row
 
     @property
     def rowcount(self) -> int:
