@@ -128,6 +128,23 @@ async def cut(till: Till) -> None:
     assert ended
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_a_signal_to_its_own_run_that_its_result_ends_is_refused_for_that(
+    request: pytest.FixtureRequest, kind: str
+) -> None:
+    async with till_on(kind, request.getfixturevalue(f"{kind}_url")) as till:
+        selfish = till.activity("selfish", lambda number: transaction().signal("me", go, number))
+
+        @workflow
+        async def one() -> int:
+            return int(await selfish(1))
+
+        async with till.worker(one, selfish):
+            with pytest.raises(RunFailed, match="'me' is completed: by the result of the very activity that sends"):
+                await (await till.client.start(one, id="me")).result(PATIENCE)
+        assert await till.rows() == []
+
+
 @pytest.mark.parametrize("state", ["40P01", "40001"])
 async def test_a_deadlock_at_the_commit_is_a_failed_attempt(postgres_url: str, state: str) -> None:
     tried: list[int] = []

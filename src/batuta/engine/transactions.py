@@ -144,7 +144,7 @@ class _Attempt:
         data = encode(value, call.activity.codec.output, self._host.settings.max_payload)
         call.activity.codec.decode_result(data)
         headers = headers_of(self._run.started_with)
-        outbox = Outbox(offered.outgoing, self._host.clock.now(), self._run.identity.namespace, headers)
+        outbox = Outbox(offered.outgoing, self._host.clock.now(), self._run.identity, headers)
         self._executor.finish(call)
         await self._take_turn(data)
         if (turn := self._turn) is not None:
