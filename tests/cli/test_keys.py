@@ -118,6 +118,8 @@ def test_a_rotation_is_counted_first_and_then_done(cli: Cli, env: pytest.MonkeyP
     assert (before["runs"], before["rewritten"], before["left"]) == (1, 1, 1)
     assert told(cli, "keys", "rotate")["rewritten"] == 1
     assert told(cli, "keys", "rotate")["rewritten"] == 0
+    rows = told(cli, "audit", "list")["rows"]
+    assert [(row["verb"], row["target"]) for row in rows] == [("rotate keys", "keys")] * 2  # none for the dry run
     env.setenv("BATUTA_KEYS", K2)
     assert told(cli, "runs", "show", "a")["result"] == 3
     assert told(cli, "replay", SHOP)["ok"] == 1

@@ -242,6 +242,23 @@ async def test_one_call_of_the_client_is_one_call_of_start_and_what_it_raises_th
         assert await env.client.count(kind="any") == 1
 
 
+async def test_what_middleware_adds_to_a_start_does_not_stay_with_what_the_caller_gave() -> None:
+    class Marks(Middleware):
+        async def start(self, starts: Sequence[Start], proceed: Proceed) -> Any:
+            for one in starts:
+                one.headers.setdefault("id", str(one.id))
+                one.tags.setdefault("id", str(one.id))
+            await proceed()
+
+    headers: dict[str, str] = {}
+    tags: dict[str, str] = {}
+    async with world(asks, reads_headers, middleware=[Marks()]) as env:
+        for id in ("a", "b"):
+            handle = await env.start(asks, id=id, headers=headers, tags=tags)
+            assert await handle.result() == {"id": id}
+    assert (headers, tags) == ({}, {})
+
+
 async def test_a_start_that_middleware_forgets_to_make_is_told() -> None:
     class Forgets(Middleware):
         async def start(self, starts: Sequence[Start], proceed: Proceed) -> None: ...
@@ -445,6 +462,34 @@ async def test_an_activity_in_a_process_is_wrapped_in_the_worker(real_time: None
         async with client.worker(workflows=[crunching], activities=[crunch]):
             result = await (await client.start(crunching, Numbers([3]))).result()
     assert sees.seen == result == Numbers([9, 1, 1])
+
+
+async def test_an_attempt_that_is_over_before_it_comes_to_its_code_does_not_execute_it(real_time: None) -> None:
+    over, seen, executed = asyncio.Event(), asyncio.Event(), []
+
+    class Holds(Middleware):
+        async def activity(self, call: ActivityCall, proceed: Proceed) -> Any:
+            await over.wait()
+            try:
+                return await proceed()
+            finally:
+                seen.set()
+
+    @activity(timeout=0.05, retry=Retry(attempts=1))
+    def charge() -> None:
+        executed.append("charged")
+
+    @workflow
+    async def charges() -> None:
+        await charge()
+
+    async with connect("memory://", middleware=[Holds()]) as client:
+        async with client.worker(workflows=[charges], activities=[charge]):
+            with pytest.raises(RunFailed):
+                await (await client.start(charges)).result(30)
+            over.set()
+            await asyncio.wait_for(seen.wait(), 30)
+    assert executed == []
 
 
 async def test_a_cancelled_call_reaches_the_middleware() -> None:

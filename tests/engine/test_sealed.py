@@ -20,6 +20,7 @@ from batuta import (
     Handle,
     NonRetryable,
     QueryFailed,
+    Retry,
     RunFailed,
     RunState,
     Schedule,
@@ -385,6 +386,25 @@ async def test_what_was_there_before_encryption_is_read_when_plain_stands_among_
     await rotated(url, f"{K1},plain")
     assert SECRET not in await rows_of(url)
     await reads_everything(url, K1)
+
+
+async def test_a_rotation_encrypts_why_a_run_was_tried_again(url: str) -> None:
+    @workflow
+    async def stumbles(card: str) -> str:
+        raise ValueError(f"the card {card} is bad")
+
+    async with connect(url) as client, client.worker(workflows=[stumbles]):
+        handle = await client.start(stumbles, SECRET, retry=Retry(attempts=2, first=0.01, jitter=0))
+        with pytest.raises(RunFailed, match=SECRET):
+            await handle.result(PATIENCE)
+    assert (await rotated(url, f"{K1},plain")).rewritten == 2
+    assert SECRET not in await rows_of(url)
+    assert (await rotated(url, K1)).rewritten == 0
+    store = store_for(url, codec=Encryption(K1))
+    await store.open()
+    reasons = [run.reason for run in (await store.list_runs(RunFilter(), None, 10)).runs]
+    await store.close()
+    assert any(SECRET in reason for reason in reasons)
 
 
 async def test_a_rotation_leaves_nothing_that_needs_the_old_key(url: str) -> None:

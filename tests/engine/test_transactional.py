@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
 import time
 from collections.abc import AsyncIterator
+from contextlib import closing, suppress
 from typing import Any
 
 import asyncpg
@@ -330,6 +332,59 @@ async def test_code_that_ends_its_transaction_fails_by_name(till: Till, how: str
     async with till.worker(one, ends):
         assert await (await till.client.start(one)).result(PATIENCE) == "named"
         assert await till.client.count() == 1
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+async def test_a_conflict_that_rolls_back_leaves_nothing_and_fails_by_name(sqlite_url: str, goes_on: bool) -> None:
+    @activity(transactional=True, retry=QUICK)
+    def ends(number: int) -> int:
+        lent = transaction().connection
+        lent.execute("INSERT INTO orders VALUES (?)", (number,))
+        with suppress(sqlite3.IntegrityError):
+            lent.execute("INSERT OR ROLLBACK INTO orders VALUES (NULL)")
+        if goes_on:
+            lent.execute("INSERT INTO orders VALUES (?)", (number + 1,))
+        return number
+
+    @workflow
+    async def one() -> str:
+        try:
+            await ends(1)
+        except TransactionEnded:
+            return "named"
+        return "done"
+
+    async with till_on("sqlite", sqlite_url) as till:
+        with closing(sqlite3.connect(sqlite_url.removeprefix("sqlite:///"))) as file:
+            file.executescript("DROP TABLE orders; CREATE TABLE orders (id INTEGER NOT NULL)")
+        async with till.worker(one, ends):
+            assert await (await till.client.start(one)).result(PATIENCE) == "named"
+            assert await till.rows() == []
+
+
+async def test_it_never_waits_for_the_thread_of_another_activity(sqlite_url: str) -> None:
+    on = threading.Event()
+
+    @activity
+    def hangs() -> None:
+        on.wait(PATIENCE)
+
+    async with till_on("sqlite", sqlite_url) as till:
+        book = till.activity("book", lambda number: None)
+
+        @workflow
+        async def one() -> int:
+            waiting = asyncio.ensure_future(hangs())
+            found: int = await book(1)
+            on.set()
+            await waiting
+            return found
+
+        async with till.worker(one, hangs, book, threads=1, transaction_time=0.5):
+            try:
+                assert await (await till.client.start(one)).result(PATIENCE) == 2
+            finally:
+                on.set()
 
 
 async def test_what_is_wrong_in_it_fails_by_name_and_leaves_nothing(till: Till) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import asyncpg
 import pytest
 
-from batuta import InvalidInput, RunFailed, activity, connect, failpoints, transaction, workflow
-from tests.engine.till import PATIENCE, QUICK, go, mailed, till_on
+from batuta import InvalidInput, RunFailed, activity, activity_info, connect, failpoints, transaction, workflow
+from batuta.errors import StoreFull
+from tests.engine.till import PATIENCE, QUICK, Till, go, mailed, till_on
 
 pytestmark = pytest.mark.usefixtures("real_time")
 
@@ -76,6 +80,95 @@ async def test_in_memory_the_result_and_what_is_sent_go_together_and_there_is_no
         assert await (await client.start(one)).result(PATIENCE) == ["1", "UnknownRun", "WrongTransaction"]
         assert await (await client.get("m1", mailed)).result(PATIENCE) == "mailed x"
         assert await client.count(kind="job") == 1
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_a_store_that_is_away_at_the_commit_costs_no_attempt(request: pytest.FixtureRequest, kind: str) -> None:
+    tried: list[int] = []
+
+    async with till_on(kind, request.getfixturevalue(f"{kind}_url")) as till:
+
+        def goes_away(number: int) -> None:
+            tried.append(activity_info().attempt)
+            if len(tried) == 1:
+                fill(till) if kind == "sqlite" else asyncio.run(cut(till))
+
+        book = till.activity("book", goes_away, waits_aside=True)
+
+        @workflow
+        async def books() -> int:
+            return int(await book(1))
+
+        async with till.worker(books, book):
+            assert await (await till.client.start(books)).result(PATIENCE) == 2
+        assert tried == [1, 1]
+        assert await till.rows() == [1]
+
+
+def fill(till: Till) -> None:
+    """The disk is full at the next commit."""
+    writer = till.store._writer  # type: ignore[attr-defined]  # of SQLite's
+
+    def fault(step: str) -> None:
+        if step == "commit":
+            writer.faults = None
+            raise StoreFull("no room")
+
+    writer.faults = fault
+
+
+async def cut(till: Till) -> None:
+    """The connection of the transaction breaks."""
+    raw = await asyncpg.connect(till.url)
+    ended = await raw.fetch(
+        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND state = 'idle in transaction'"
+    )
+    await raw.close()
+    assert ended
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_a_signal_to_its_own_run_that_its_result_ends_is_refused_for_that(
+    request: pytest.FixtureRequest, kind: str
+) -> None:
+    async with till_on(kind, request.getfixturevalue(f"{kind}_url")) as till:
+        selfish = till.activity("selfish", lambda number: transaction().signal("me", go, number))
+
+        @workflow
+        async def one() -> int:
+            return int(await selfish(1))
+
+        async with till.worker(one, selfish):
+            with pytest.raises(RunFailed, match="'me' is completed: by the result of the very activity that sends"):
+                await (await till.client.start(one, id="me")).result(PATIENCE)
+        assert await till.rows() == []
+
+
+@pytest.mark.parametrize("state", ["40P01", "40001"])
+async def test_a_deadlock_at_the_commit_is_a_failed_attempt(postgres_url: str, state: str) -> None:
+    tried: list[int] = []
+    async with till_on("postgres", postgres_url) as till:
+        await till._ask(
+            f"""
+            CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN IF NEW.id = 1 THEN RAISE EXCEPTION 'no' USING ERRCODE = '{state}'; END IF; RETURN NEW; END $$
+            """
+        )
+        await till._ask(
+            "CREATE CONSTRAINT TRIGGER late AFTER INSERT ON orders DEFERRABLE INITIALLY DEFERRED "
+            "FOR EACH ROW EXECUTE FUNCTION refuse()"
+        )
+        book = till.activity("book", lambda number: tried.append(activity_info().attempt))
+
+        @workflow
+        async def books() -> int:
+            return int(await book(1))
+
+        async with till.worker(books, book):
+            with pytest.raises(RunFailed, match="says: no"):
+                await (await till.client.start(books)).result(PATIENCE)
+        assert tried == [1, 2, 3]
 
 
 async def test_a_commit_whose_outcome_is_unknown_is_looked_for_and_not_repeated(postgres_url: str) -> None:

@@ -69,12 +69,14 @@ def rotate(place: Place, dry_run: bool) -> None:
 
 
 async def _rotate(place: Place, dry_run: bool) -> Rotated:
+    from batuta.engine.acting import Actor
+    from batuta.journal.acts import Verb
     from batuta.stores.coded.rotation import rotate as encrypt_anew
 
     store = place.store()
     try:
         await store.open()
-        return await encrypt_anew(store, dry_run=dry_run)
+        return await encrypt_anew(store, Actor().act(Verb.ROTATE_KEYS), dry_run=dry_run)
     finally:
         await store.close()
 

@@ -194,9 +194,8 @@ def _within(
 
 
 def as_start(request: Any) -> Start:
-    """What middleware sees of a request. It changes the request's own headers and tags."""
-    if request.headers or request.tags:
-        request.headers, request.tags = dict(request.headers), dict(request.tags)
+    """What middleware sees of a request. It changes the request's own headers and tags: never those of the caller."""
+    request.headers, request.tags = dict(request.headers), dict(request.tags)
     is_job = hasattr(request, "job")
     return Start(
         name=request.job if is_job else request.workflow,

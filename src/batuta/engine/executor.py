@@ -405,6 +405,12 @@ class Executor:
         if not call.over and not call.run.leaving:
             self._begin_anew(call, call.attempt)
 
+    def begin_later(self, call: Call, wait: float) -> None:
+        """The same after a while, in which it is not at work: its run may leave."""
+        call.started_at, call.next_at = 0, self.clock.now() + int(wait * SECOND)
+        self._try_again_in(wait, call)
+        call.run.hand_back_when_draining()
+
     def conclude(self, call: Call, failure: Failure, message_id: str = "") -> None:
         """An attempt failed for good or for now. `message_id`: a message said so; it is consumed with what follows."""
         delay = self._delay(call, failure)

@@ -91,7 +91,7 @@ def hold(run: LiveRun, held: Held) -> None:
 def take_turn(run: LiveRun, held: Held, data: bytes) -> None:
     """Run the turn of an answer whose place it is. From a callback, as any turn.
 
-    `held.turn` stays None when it has failed: what is to be written then is the committer's.
+    `held.turn` stays None when it has failed, or the run is leaving: what is to be written then is the committer's.
     """
     try:
         _take_turn(run, held, data)
@@ -105,6 +105,8 @@ def take_turn(run: LiveRun, held: Held, data: bytes) -> None:
 
 
 def _take_turn(run: LiveRun, held: Held, data: bytes) -> None:
+    if run.leaving:  # it was ended or parked while the activity's code ran: no entry may come after that
+        return
     call, body = held.call, held.body
     body.value, body.attempts, body.started_at = Raw(data), call.attempt, call.started_at
     run.calls.pop(call.seq, None)

@@ -8,6 +8,7 @@ from batuta.authoring.backend import Letter, StartRequest
 from batuta.authoring.enqueueing import JobRequest
 from batuta.authoring.transactions import Outgoing
 from batuta.engine.enqueueing import job_run
+from batuta.engine.identity import RunIdentity
 from batuta.engine.starts import unowned_run
 from batuta.engine.talking import as_message
 from batuta.errors import AlreadyStarted, RunClosed, UnknownRun
@@ -17,15 +18,17 @@ _GIVES = (IfExists.RETURN, IfExists.RENEW)
 NOT_OF_THE_RUN = 0
 """The `seq` of what no command of a workflow has sent."""
 
+_BY_ITSELF = "by the result of the very activity that sends it the signal, which nobody would read any more"
+
 
 class Outbox:
     """The jobs, starts and signals of one attempt."""
 
-    def __init__(self, outgoing: Sequence[Outgoing], now: int, namespace: str, headers: Mapping[str, str]) -> None:
+    def __init__(self, outgoing: Sequence[Outgoing], now: int, run: RunIdentity, headers: Mapping[str, str]) -> None:
         """`headers` are those of the run: what it starts gets them, as its children do."""
+        self._run = run
         self._runs: list[NewRun] = []
         self._sends: list[Send] = []
-        self._namespace = namespace
         for one in outgoing:
             if headers and not isinstance(one, tuple):
                 one.headers = {**headers, **one.headers}
@@ -63,8 +66,10 @@ class Outbox:
 
     def _check(self, refusal: Refusal) -> None:
         if refusal.error == UnknownRun.__name__:
-            raise UnknownRun(refusal.id, self._namespace)
+            raise UnknownRun(refusal.id, self._run.namespace)
         if refusal.error == RunClosed.__name__:
+            if refusal.id == self._run.id:
+                raise RunClosed(refusal.id, refusal.state, _BY_ITSELF)
             raise RunClosed(refusal.id, refusal.state)
         asked = [run for run in self._runs if run.id == refusal.id]
         if any(run.if_exists not in _GIVES for run in asked):

@@ -104,6 +104,8 @@ class Processes:
             if call.over:
                 raise asyncio.CancelledError
             time.sleep(0.05)
+        if call.over:
+            raise asyncio.CancelledError
         request = json.encode(_request(call, limit))
         child = self._take(call)
         while child.was_idle and not child.asked(request):  # it died meanwhile, and nothing has begun

@@ -28,6 +28,8 @@ def in_thread(
         if call.over:
             raise asyncio.CancelledError
         time.sleep(0.05)
+    if call.over:  # it has waited, for a thread or in middleware, and nobody waits for it any more
+        raise asyncio.CancelledError
     if context is None:
         context = contextvars.Context()
         context.run(current_activity.set, call)

@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import logging
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +50,8 @@ class Transactions:
         self._executor, self._settings = host.executor, host.settings
         self._open: dict[Call, Transaction] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._threads: ThreadPoolExecutor | None = None
+        self._wait = _FIRST_WAIT
 
     def open(self, loop: asyncio.AbstractEventLoop, context: contextvars.Context) -> None:
         self._loop, self._context = loop, context
@@ -57,6 +59,14 @@ class Transactions:
     def close(self) -> None:
         for task in self._tasks:
             task.cancel()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def thread_pool(self) -> ThreadPoolExecutor:
+        """Of their own, one for each place: who waits for a thread must not hold up all who write."""
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._settings.transactions, thread_name_prefix="batuta-transaction")
+        return self._threads
 
     async def ended(self) -> None:
         """Wait until all of them are rolled back."""
@@ -79,6 +89,14 @@ class Transactions:
         call.task = task
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def begin_later(self, call: Call) -> None:
+        """The store was away when it was to be committed: the same attempt again, when it may be there."""
+        self._executor.begin_later(call, self._wait)
+        self._wait = min(self._wait * 2, _LONGEST_WAIT)
+
+    def committed(self) -> None:
+        self._wait = _FIRST_WAIT
 
     async def _execute(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         attempt = _Attempt(self, call, self._host.store.transact(self._settings.transaction_time))
@@ -126,7 +144,7 @@ class _Attempt:
         data = encode(value, call.activity.codec.output, self._host.settings.max_payload)
         call.activity.codec.decode_result(data)
         headers = headers_of(self._run.started_with)
-        outbox = Outbox(offered.outgoing, self._host.clock.now(), self._run.identity.namespace, headers)
+        outbox = Outbox(offered.outgoing, self._host.clock.now(), self._run.identity, headers)
         self._executor.finish(call)
         await self._take_turn(data)
         if (turn := self._turn) is not None:
@@ -149,7 +167,7 @@ class _Attempt:
         context = contextvars.Context() if self._executor.within is None else contextvars.copy_context()
         context.run(current_activity.set, self._call)
         self._plain = _Plain(self._call, args, kwargs)
-        return await self._loop.run_in_executor(self._executor.thread_pool(), context.run, self._plain)
+        return await self._loop.run_in_executor(self._all.thread_pool(), context.run, self._plain)
 
     async def _within_time(self, work: Any) -> Any:
         seconds = self._transaction.seconds
@@ -185,7 +203,7 @@ class _Attempt:
             held.reached = self._loop.create_future()
             self._loop.call_soon(_take_turn, self._run, held, data, context=self._all._context)
             await held.reached
-        if held.turn is None:  # the run is parked, or was told of a failure: by a change that the committer writes
+        if held.turn is None:  # the run has ended, is parked or was told of a failure: the committer writes that
             await self._transaction.rollback()
             self._call.over = True
             let_go(self._run, held)
@@ -202,6 +220,7 @@ class _Attempt:
             log.warning("a write of run %s was refused: it has another owner, or is closed", self._run.identity.id)
             self._run.drop()
             return
+        self._all.committed()
         failpoint("transaction.durable")
         if not self._host.may_act():
             await self._host.permission()
@@ -224,6 +243,9 @@ class _Attempt:
         elif isinstance(error, OutcomeUnknown):
             log.warning("activity %s of run %s may be committed: %s", call.pending.name, self._run.identity.id, error)
             self._take_back(lambda: self._executor.begin_anew(call))
+        elif self._turn is not None and isinstance(error, StoreUnavailable):  # that is not the activity's fault
+            log.warning("activity %s of run %s is not committed: %s", call.pending.name, self._run.identity.id, error)
+            self._take_back(lambda: self._all.begin_later(call))
         elif self._turn is not None:
             failure = to_failure(error)
             if isinstance(error, TransactionEnded):

@@ -33,6 +33,7 @@ class Verb(StrEnum):
     DELETE_SCHEDULE = "delete schedule"
     SET_RETENTION = "set retention"
     PRUNE = "prune"
+    ROTATE_KEYS = "rotate keys"
 
 
 class Act(Struct, kw_only=True, gc=False):

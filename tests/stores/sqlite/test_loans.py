@@ -28,6 +28,8 @@ def test_it_does_what_a_connection_does(connection: sqlite3.Connection) -> None:
     cursor = loan.execute("SELECT name FROM orders ORDER BY id")
     assert cursor.description is not None
     assert (cursor.fetchone(), cursor.fetchmany(1), list(cursor)) == (("a",), [("b",)], [("c",)])
+    assert next(loan.execute("SELECT name FROM orders ORDER BY id")) == ("a",)
+    assert next(iter(cursor), None) is None
     loan.row_factory = sqlite3.Row
     assert loan.execute("SELECT name FROM orders").fetchall()[0]["name"] == "a"
     assert loan.in_transaction
@@ -46,7 +48,18 @@ def test_savepoints_may_be_used(connection: sqlite3.Connection) -> None:
 
 @pytest.mark.parametrize(
     "sql",
-    ["COMMIT", " begin", "-- no\nEND", "/* x */ ROLLBACK", "PRAGMA synchronous = OFF", "ATTACH 'x' AS y", "VACUUM"],
+    [
+        "COMMIT",
+        " begin",
+        "-- no\nEND",
+        "/* x */ ROLLBACK",
+        "; COMMIT",
+        ";/**/;;\nEND",
+        "\ufeffCOMMIT",
+        "PRAGMA synchronous = OFF",
+        "ATTACH 'x' AS y",
+        "VACUUM",
+    ],
 )
 def test_no_statement_ends_the_transaction_or_changes_the_connection(connection: sqlite3.Connection, sql: str) -> None:
     with pytest.raises(TransactionEnded):
@@ -62,6 +75,24 @@ def test_no_method_ends_the_transaction(connection: sqlite3.Connection) -> None:
     with pytest.raises(TransactionEnded), loan:
         raise AssertionError("not reached")
     assert connection.in_transaction
+
+
+def test_what_stands_before_the_first_word_is_skipped_in_no_time(connection: sqlite3.Connection) -> None:
+    with pytest.raises(sqlite3.OperationalError):
+        Loan(connection).execute(" " * 64 + "/**/" * 64 + "(")
+
+
+def test_nothing_is_written_outside_of_a_transaction_that_the_database_has_ended(
+    connection: sqlite3.Connection,
+) -> None:
+    loan = Loan(connection)
+    loan.execute("INSERT INTO orders (id) VALUES (1)")
+    with pytest.raises(sqlite3.IntegrityError):
+        loan.execute("INSERT OR ROLLBACK INTO orders (id) VALUES (1)")
+    assert not loan.in_transaction
+    with pytest.raises(TransactionEnded, match="rolled back"):
+        loan.execute("INSERT INTO orders (id) VALUES (2)")
+    assert connection.execute("SELECT count(*) FROM orders").fetchone() == (0,)
 
 
 def test_it_is_of_no_use_once_it_is_taken_back(connection: sqlite3.Connection) -> None:

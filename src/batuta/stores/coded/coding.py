@@ -85,13 +85,13 @@ class Coding:
         return self._both(self.payloads.encode, self._attempt_bound(run_id, attempt), attempt, "details")
 
     def reason(self, run_id: RunId, move: Move) -> str:
-        if not move.reason or move.state not in _TOLD or move.reason.startswith(_SEALED):
+        if not quotes(move.state, move.reason):
             return move.reason
         return self.payloads.encode(move.reason, self.payloads.bound(run_id, "reason"))
 
     def recoded_reason(self, run_id: RunId, reason: str) -> str:
         bound = self.payloads.bound(run_id, "reason")
-        return self.payloads.encode(self.payloads.decode(reason, bound), bound)
+        return self.payloads.encode(self.payloads.decode(reason, bound, plain=True), bound)
 
     def letter(self, run_id: RunId, letter: NewLetter) -> NewLetter:
         return replace(letter, message=self.letter_text(run_id, letter.message))
@@ -262,6 +262,11 @@ class Coding:
             return self.read_memo(run)
         except PayloadSealed as error:
             return json.encode(why_sealed("the memo", error)).decode()
+
+
+def quotes(state: RunState, reason: str) -> bool:
+    """Whether this reason of a run that is in that state may quote a payload."""
+    return bool(reason) and state in _TOLD and not reason.startswith(_SEALED)
 
 
 def closed_by_store(entry: Entry) -> bool:

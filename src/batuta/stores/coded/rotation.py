@@ -9,13 +9,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from batuta.errors import InvalidInput, PayloadSealed, UnknownLetter
+from batuta.journal.acts import Act
 from batuta.journal.coded import is_coded
 from batuta.journal.entries import Entry
 from batuta.journal.records import Attempt, Message, Output, Run, RunFilter
 from batuta.journal.rewriting import Rewrite
 from batuta.journal.states import CLOSED
 from batuta.journal.store import Store
-from batuta.stores.coded.coding import BARE, Coding
+from batuta.stores.coded.coding import BARE, Coding, quotes
 from batuta.stores.coded.store import CodedStore
 
 _PAGE = 200
@@ -38,13 +39,18 @@ class Rotated(Struct):
     """Rewritten ones."""
 
 
-async def rotate(store: Store, *, dry_run: bool = False, tell: Callable[[Rotated], None] = lambda _: None) -> Rotated:
+async def rotate(
+    store: Store, act: Act | None = None, *, dry_run: bool = False, tell: Callable[[Rotated], None] = lambda _: None
+) -> Rotated:
     """Write anew what was not written with the codecs and the first key of this store. May be stopped and run again.
 
+    `act` is recorded before, but for a dry run.
     Raises InvalidInput when the store has no codec.
     """
     if not isinstance(store, CodedStore):
         raise InvalidInput("there is no key to encrypt with: set BATUTA_KEYS or BATUTA_KEYS_FILE")
+    if act is not None and not dry_run:
+        await store.note_act("keys", act)
     done = Rotated()
     rotation = _Rotation(store.inner, store.coding, dry_run)
     cursor: str | None = None
@@ -144,7 +150,7 @@ class _Rotation:
         return self._coding.memo(run.id, self._coding.read_memo(run))
 
     def _reason(self, run: Run) -> str | None:
-        if not is_coded(run.reason) or self._is_current(run.reason):
+        if self._is_current(run.reason) or not (is_coded(run.reason) or quotes(run.state, run.reason)):
             return None
         return self._coding.recoded_reason(run.run_id, run.reason)
 

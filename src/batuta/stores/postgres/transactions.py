@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
@@ -17,7 +18,7 @@ from batuta.journal.store import Transaction
 from batuta.stores import rules
 from batuta.stores.postgres import batch, beyond
 from batuta.stores.postgres.commits import Commits
-from batuta.stores.postgres.faults import answered, translate, unreachable
+from batuta.stores.postgres.faults import TRANSIENT, answered, translate, unreachable
 from batuta.stores.postgres.session import DRIVER_ERRORS, SETTINGS, Connection, Pool, Session
 
 _MOST = 1_000
@@ -116,6 +117,7 @@ class PostgresTransaction:
         self._connection: ActivityConnection | None = None
         self._lent: LentConnection | None = None
         self._transaction: Any = None
+        self._rolling_back: asyncio.Task[None] | None = None
 
     @property
     def connection(self) -> LentConnection:
@@ -137,12 +139,13 @@ class PostgresTransaction:
             await self._transaction.start()
             if self._store.address.is_pooled:
                 await connection.execute(session.local_settings())
+            self._lent = LentConnection(cast(Any, None), connection)
         except BaseException as error:
             await self._end(cut=True)
             if isinstance(error, DRIVER_ERRORS):
                 raise unreachable(error, self._store.address.place) from error
             raise
-        self._connection, self._lent = connection, LentConnection(cast(Any, None), connection)
+        self._connection = connection
 
     async def commit(
         self, worker_id: str, change: Change, may_leave: Callable[[Sequence[Refusal]], None]
@@ -180,8 +183,7 @@ class PostgresTransaction:
             rows = await connection.fetch(query, *values)
         except DRIVER_ERRORS as error:
             if _is_said(error, connection):
-                meant = answered(error, self._store.address.place)
-                raise meant or StoreError(f"PostgreSQL at {self._store.address.place} says: {error}") from error
+                raise _meant(error, self._store.address.place) from error
             raise StoreUnavailable(f"the connection of an activity's transaction broke: {error}") from error
         if not reaches:
             held = bool(rows) and ("won" not in rows[0].keys() or bool(rows[0]["won"]))  # noqa: SIM118 - a Record
@@ -226,19 +228,28 @@ class PostgresTransaction:
                 raise
             place = self._store.address.place
             if said:  # a constraint that is tested at the end
-                raise answered(error, place) or StoreError(f"PostgreSQL at {place} says: {error}") from error
+                raise _meant(error, place) from error
             raise translate(error, place, writing=True) from error
 
     async def rollback(self) -> None:
-        if self._connection is None:
-            return
-        connection, good = self._connection, False
+        """Goes on when nobody waits for it any more: a connection that is cut in the middle of a statement is left to
+        the server with its locks, until that statement has ended."""
+        if self._rolling_back is None:
+            if self._connection is None:
+                return
+            self._rolling_back = asyncio.ensure_future(self._roll_back(self._connection))
+        await asyncio.shield(self._rolling_back)
+
+    async def _roll_back(self, connection: ActivityConnection) -> None:
+        if self._lent is not None:
+            self._lent.take_back()
+        good = False
         try:
             if not connection.is_closed() and connection.is_in_transaction():
                 with suppress(*DRIVER_ERRORS):
                     await self._transaction.rollback()
                     good = True
-        finally:  # also when it is cancelled: no other activity may find the connection in this transaction
+        finally:  # also when the loop ends: no other activity may find the connection in this transaction
             await self._end(cut=not good)
 
     async def _end(self, *, cut: bool) -> None:
@@ -261,6 +272,12 @@ def quoted(text: str) -> str:
     while f"${tag}$" in text or text.endswith(f"${tag}"):
         tag += "_"
     return f"${tag}${text}${tag}$"
+
+
+def _meant(error: BaseException, place: str) -> StoreError:
+    """What the server says. A deadlock is the attempt's own: it does not say that the store is away."""
+    found = None if getattr(error, "sqlstate", None) in TRANSIENT else answered(error, place)
+    return found or StoreError(f"PostgreSQL at {place} says: {error}")
 
 
 def _is_said(error: BaseException, connection: Connection) -> bool:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, Self, TypeVar
 
 from batuta.errors import TransactionEnded
 
 T = TypeVar("T")
 
-_WORD = re.compile(r"(?:\s+|--[^\n]*\n|/\*.*?\*/)*([A-Za-z]+)((?:\s+TRANSACTION)?\s+TO\b)?", re.DOTALL | re.IGNORECASE)
+_SKIPPED = r"(?:[\s;\ufeff]|--[^\n]*\n|/\*.*?\*/)*+"  # by SQLite, too: empty statements, and a byte order mark
+_WORD = re.compile(_SKIPPED + r"([A-Za-z]+)((?:\s+TRANSACTION)?\s+TO\b)?", re.DOTALL | re.IGNORECASE)
 _ENDS = frozenset({"BEGIN", "COMMIT", "END", "ROLLBACK"})
 _NOT_LENT = frozenset({"ATTACH", "DETACH", "PRAGMA", "VACUUM"})
 
@@ -43,18 +44,27 @@ class Loan:
 
     @property
     def in_transaction(self) -> bool:
-        return not self._over
+        return not self._over and self._connection.in_transaction
 
     @property
     def total_changes(self) -> int:
         return self._connection.total_changes
 
     def use(self, work: Callable[[], T]) -> T:
-        """Raises TransactionEnded when it was taken back."""
+        """Raises TransactionEnded when it was taken back, or the database has rolled it back."""
         with self._lock:
             if self._over:
                 raise TransactionEnded("the transaction is over: its activity has ended, or was over its time")
+            self.check_open()
             return work()
+
+    def check_open(self) -> None:
+        """Raises TransactionEnded when the database has rolled it back: what is written now would stay."""
+        if not self._connection.in_transaction:
+            raise TransactionEnded(
+                "the database has rolled back the transaction of the activity, at a statement that failed (as INSERT "
+                "OR ROLLBACK does, or a full disk): nothing of it is left. Raise the statement's error"
+            )
 
     def take_back(self, *, wait: bool) -> bool:
         """From here on it is of no use to whoever has it. False when a statement is under way and it does not wait."""
@@ -108,9 +118,14 @@ class LentCursor:
     def fetchall(self) -> list[Any]:
         return self._loan.use(self._cursor.fetchall)
 
-    def __iter__(self) -> Iterator[Any]:
-        while (row := self.fetchone()) is not None:
-            yield row
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        row = self.fetchone()
+        if row is None:
+            raise StopIteration
+        return row
 
     @property
     def rowcount(self) -> int:

@@ -44,6 +44,7 @@ class SqliteTransaction:
     ) -> Verdict | list[Refusal]:
         loan = self.connection
         loan.take_back(wait=True)  # its code has ended
+        loan.check_open()
         written = self._write(worker_id, change, may_leave)
         self._loan = None
         if isinstance(written, Verdict):

@@ -1,0 +1,79 @@
+"""Transactional activities whose run is over, or parked, before their code has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from batuta import Retry, RunState, activity, transaction, workflow
+from batuta.engine.live import LiveRun
+from batuta.journal.entries import EntryKind
+from batuta.journal.records import Message, MessageKind
+from batuta.verify import verify
+from tests.engine.arena import until_state
+from tests.engine.till import PATIENCE, till_on
+
+pytestmark = pytest.mark.usefixtures("real_time")
+
+
+def _deadline(run: LiveRun) -> None:
+    run.deadline = 1
+    run.wake(2)
+
+
+def _terminate(run: LiveRun) -> None:
+    run.receive([Message(message_id="m", kind=MessageKind.TERMINATE, name="enough", body="")])
+
+
+def _park(run: LiveRun) -> None:
+    run.park("no code")
+
+
+@pytest.mark.parametrize(
+    ("end", "state", "last"),
+    [
+        (_deadline, RunState.TIMED_OUT, EntryKind.TIMED_OUT),
+        (_terminate, RunState.TERMINATED, EntryKind.TERMINATED),
+        (_park, RunState.NEEDS_CODE, EntryKind.STARTED),
+    ],
+)
+@pytest.mark.parametrize("goes_on", [False, True])
+async def test_a_run_that_ends_while_the_code_works_keeps_nothing_of_it(
+    sqlite_url: str, end: Callable[[LiveRun], None], state: RunState, last: EntryKind, goes_on: bool
+) -> None:
+    loop, told = asyncio.get_running_loop(), threading.Event()
+    ends: list[Callable[[], None]] = []
+
+    @activity(transactional=True, retry=Retry(attempts=1))
+    def book(number: int) -> int:
+        transaction().connection.execute("INSERT INTO orders VALUES (?)", (number,))
+        loop.call_soon_threadsafe(ends[0])
+        told.wait(PATIENCE)
+        return number
+
+    @workflow
+    async def books() -> int:
+        found = await book(7)
+        if goes_on:
+            await asyncio.sleep(3600)
+        return found
+
+    async with till_on("sqlite", sqlite_url) as till:
+        async with till.worker(books, book) as worker:
+
+            def over() -> None:
+                [run] = worker.session.runs.values()
+                end(run)
+                told.set()
+
+            ends.append(over)
+            handle = await till.client.start(books)
+            await until_state(handle, state)
+        assert await till.rows() == []
+        found = await till.store.get(handle.id)
+        assert found is not None
+        assert (await till.store.journal(found.run_id))[-1].kind is last
+        assert not (await verify(till.store, [books])).violations
