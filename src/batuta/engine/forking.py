@@ -14,7 +14,7 @@ from batuta.engine.cuts import edited_at
 from batuta.engine.following import last_of_chain
 from batuta.engine.forkplan import journal_of, plan, plan_retry
 from batuta.engine.jobs import JobWorkflow
-from batuta.engine.letters import is_open_letter
+from batuta.engine.letters import find_letter, is_open
 from batuta.engine.rehearsing import rehearse
 from batuta.engine.starter import until_known
 from batuta.errors import InvalidFork, RunMoved
@@ -47,7 +47,7 @@ class Forking:
 
     async def retry(self, run: Run, reason: str) -> Run:
         """Try a run again that did not come to a good end, from where it failed. Raises RunClosed, RunMoved."""
-        letter = await is_open_letter(self._store, run.run_id)
+        letter = await find_letter(self._store, run.run_id)
         fork = await plan_retry(self._store, run, letter=letter, reason=reason, code=self._code_here)
         await self._check_code(run, fork, await journal_of(self._store, run), None, NO_EDITS)
         return await self._carry_out(fork, self._act(Verb.RETRY, reason, {"at": fork.keep}))
@@ -59,7 +59,7 @@ class Forking:
         for tried in range(_TRIES):
             run = await last_of_chain(self._store, run_id)
             entries = await journal_of(self._store, run)
-            letter = run.state in CLOSED and await is_open_letter(self._store, run.run_id)
+            letter = run.state in CLOSED and is_open(await find_letter(self._store, run.run_id))
             fork = await plan(
                 self._store, run, entries, to, edits=edits, letter=letter, reason=reason, code=self._code_here
             )

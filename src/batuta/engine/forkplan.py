@@ -13,10 +13,11 @@ from msgspec.structs import replace
 
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.forks import NO_EDITS, Edits
-from batuta.engine.cuts import Cut, Pending, cut, retry_point
+from batuta.engine.cuts import Cut, Pending, cut, failed_before
 from batuta.engine.excising import without_failure
 from batuta.engine.following import last_of_chain
-from batuta.errors import InvalidFork, RunClosed, UnknownLetter, UnknownRun, WorkflowBroken
+from batuta.engine.letters import find_letter, is_open
+from batuta.errors import InvalidFork, RunClosed, UnknownRun, WorkflowBroken
 from batuta.ids import RunId, derived_run_id, new_run_id, seed_of
 from batuta.journal.entries import (
     Body,
@@ -29,7 +30,7 @@ from batuta.journal.entries import (
     encode_entry,
 )
 from batuta.journal.forks import Fork
-from batuta.journal.letters import LetterState
+from batuta.journal.letters import DeadLetter
 from batuta.journal.outcomes import not_completed
 from batuta.journal.records import Attempt, Message, MessageKind, Run, RunKind, Successor
 from batuta.journal.states import CLOSED, RunState
@@ -61,26 +62,25 @@ async def plan_retry(
     store: Store,
     run: Run,
     *,
-    keep: int | None = None,
-    letter: bool = False,
+    letter: DeadLetter | None,
     reason: str = "",
     code: CodeHere = no_code,
 ) -> Fork:
-    """The fork that tries a closed run again from where it failed (or from after entry `keep`), in its chain. Where its
-    code is here, what other branches of it did after the failure is kept, too."""
+    """The fork that tries a closed run again from where it failed, in its chain: its dead letter, if it has one, says
+    where. Where its code is here, what other branches of it did after the failure is kept, too."""
     if run.state not in CLOSED or run.state in (RunState.COMPLETED, RunState.CONTINUED):
         raise RunClosed(run.id, str(run.state), "it did not fail, so there is nothing to try again")
     entries = await journal_of(store, run)
-    point = retry_point(entries) if keep is None else keep
+    point, is_letter = failed_before(entries, letter), is_open(letter)
     why = reason or "tried again"
     workflow = code(run.code or run.name) if run.kind is RunKind.WORKFLOW else None
     if workflow is None or not 0 <= point < run.head - 1 or run.state is not RunState.FAILED:
-        return await plan(store, run, entries, point, letter=letter, reason=why, code=code)
+        return await plan(store, run, entries, point, letter=is_letter, reason=why, code=code)
     try:
         changed, last = await without_failure(workflow, run, entries, point, store.namespace)
     except WorkflowBroken as error:
         raise InvalidFork(f"today's code of {run.name!r} does not replay what is to be kept: {error}") from error
-    fork = await plan(store, run, changed, last, letter=letter, reason=why, common=point, code=code)
+    fork = await plan(store, run, changed, last, letter=is_letter, reason=why, common=point, code=code)
     fork.entries = [*changed[point + 1 : last + 1], *fork.entries]
     fork.keep = fork.at = point
     return fork
@@ -291,7 +291,8 @@ async def _settle_elsewhere(
         reason = other.reason or "it was asked to end"
         settled.answers.append((call, Body(error=not_completed(other.id, other.state, reason))))
     elif is_child and not own and (await store.get(other.id)).run_id == other.run_id:
-        settled.children.append(await plan_retry(store, other, letter=await _is_letter(store, other), code=code))
+        letter = await find_letter(store, other.run_id)
+        settled.children.append(await plan_retry(store, other, letter=letter, code=code))
     else:
         settled.anew.append(seq)
 
@@ -300,14 +301,6 @@ async def _result_of(store: Store, run: Run) -> Body:
     _, last = await store.outcome(run.run_id)
     commands = decode_body(last).commands if last is not None else []
     return Body(value=commands[-1].value if commands else UNSET)
-
-
-async def _is_letter(store: Store, run: Run) -> bool:
-    """Whether it is a dead letter that nobody has resolved."""
-    try:
-        return (await store.letter(run.run_id)).state is LetterState.OPEN
-    except UnknownLetter:
-        return False
 
 
 def _answer(new_id: RunId, call: Pending, body: Body) -> Message:
