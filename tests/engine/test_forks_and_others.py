@@ -25,6 +25,7 @@ from batuta import (
 from batuta.authoring.tokens import parse_token
 from batuta.engine.closing import close_from_outside
 from batuta.engine.completing import Completing
+from batuta.journal.acts import Act, Verb
 from batuta.journal.entries import Body, EntryKind
 from tests.engine.forkkit import act, broken, executed, forget, go, is_sound, keys
 from tests.engine.kit import jobs, world
@@ -167,6 +168,29 @@ async def test_the_result_of_a_child_that_came_after_the_point_is_kept() -> None
         assert await handle.result() == [2, 1]
         assert Counter(name for name, _ in executed) == {"a first": 1, "a second": 1, "after": 2}
         await is_sound(env)
+
+
+async def test_the_result_of_a_child_that_is_gone_is_kept_though_it_was_not_read() -> None:
+    @workflow
+    async def slow_child() -> int:
+        await asyncio.sleep(50)
+        return await act("pay")
+
+    @workflow
+    async def slow_parent() -> int:
+        return await run_child(slow_child, id="kid")
+
+    async with world(slow_parent, slow_child, act) as env:
+        handle = await env.start(slow_parent, id="p")
+        await env.advance(10)
+        await handle.pause()
+        await env.advance(100)
+        await handle.terminate("by mistake")
+        kid = await env.store.get("kid")
+        assert await env.store.delete_runs([kid.run_id], Act(actor="ann", verb=Verb.DELETE)) == [kid.run_id]
+        await handle.retry()
+        assert await handle.result() == 1
+        assert executed == [("pay", 1)]
 
 
 async def test_a_child_that_is_open_at_the_point_stands_in_the_way() -> None:

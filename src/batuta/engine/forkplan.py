@@ -38,6 +38,8 @@ from batuta.journal.store import Store
 
 _PAGE = 10_000
 
+_ANSWERS = (MessageKind.ACTIVITY, MessageKind.CHILD)
+
 CodeHere = Callable[[str], Workflow[..., Any] | None]
 """Gives the code that a run is of, if that is here."""
 
@@ -236,9 +238,9 @@ def _forked(run: Run, found: Cut, new_id: RunId, id: str, key_base: str, edits: 
 
 
 async def _hear(store: Store, run: Run, found: Cut) -> None:
-    """Answers from outside that were taken, and that the run has not read."""
+    """Answers that have come, and that the run has not read. Whoever gave one may be gone by now."""
     for message in (await store.unread([run.run_id])).get(run.run_id, (0, []))[1]:
-        if message.kind is MessageKind.ACTIVITY and message.name == str(run.run_id):
+        if message.kind in _ANSWERS and message.name == str(run.run_id):
             body = json.decode(message.body, type=Body)
             call = found.calls.get(body.seq)
             if call is not None and not body.reason and body.error is UNSET:
