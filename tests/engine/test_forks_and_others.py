@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -27,6 +28,8 @@ from batuta.engine.closing import close_from_outside
 from batuta.engine.completing import Completing
 from batuta.journal.acts import Act, Verb
 from batuta.journal.entries import Body, EntryKind
+from batuta.journal.forks import Fork
+from batuta.journal.store import ForkOutcome
 from tests.engine.forkkit import act, broken, executed, forget, go, is_sound, keys
 from tests.engine.kit import jobs, world
 
@@ -352,6 +355,32 @@ async def test_an_answer_from_outside_that_was_not_read_is_kept() -> None:
         await handle.retry()
         assert await handle.result() == "yes"
         assert len(tokens) == 1
+
+
+async def test_an_answer_from_outside_that_comes_while_a_reset_is_planned_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @workflow
+    async def asks() -> str:
+        return await ask("well?")
+
+    tokens.clear()
+    async with world(asks, ask) as env:
+        handle = await env.start(asks, id="a")
+        await env.settle()
+        await handle.pause()
+        write = env.store.fork
+
+        async def late(forks: Sequence[Fork], act: Act) -> list[ForkOutcome]:
+            monkeypatch.undo()
+            await Completing(env.store).answer(parse_token(tokens[0]), Body(value=Raw(b'"yes"')))
+            return await write(forks, act)
+
+        monkeypatch.setattr(env.store, "fork", late)
+        await handle.reset(0)
+        assert await handle.result() == "yes"
+        assert len(tokens) == 1
+        await is_sound(env)
 
 
 async def test_a_fork_of_what_waits_for_an_answer_asks_for_one_of_its_own() -> None:

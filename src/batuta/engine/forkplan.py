@@ -32,13 +32,11 @@ from batuta.journal.entries import (
 from batuta.journal.forks import Fork
 from batuta.journal.letters import DeadLetter
 from batuta.journal.outcomes import not_completed
-from batuta.journal.records import Attempt, Message, MessageKind, Run, RunKind, Successor
+from batuta.journal.records import ANSWERS, Attempt, Message, MessageKind, Run, RunKind, Successor
 from batuta.journal.states import CLOSED, RunState
 from batuta.journal.store import Store
 
 _PAGE = 10_000
-
-_ANSWERS = (MessageKind.ACTIVITY, MessageKind.CHILD)
 
 CodeHere = Callable[[str], Workflow[..., Any] | None]
 """Gives the code that a run is of, if that is here."""
@@ -128,12 +126,12 @@ async def plan(
         fork.again = [message.message_id for message in found.later]
     if run.state not in CLOSED and not id:
         fork.close = _last_word(run, entries, now, reason or f"reset to entry {keep}")
+    fork.heard = await _hear(store, run, found)
     if keep < 0:
         fork.new.start = await _new_start(
             store, run, entries, new_id, keeps=not id and edits.start is None, edits=edits
         )
         return fork
-    await _hear(store, run, found)
     settled = await _settle(store, run, found, edits, code, own=bool(id))
     fork.children = settled.children
     fork.messages += [_answer(new_id, call, body) for call, body in settled.answers]
@@ -237,14 +235,18 @@ def _forked(run: Run, found: Cut, new_id: RunId, id: str, key_base: str, edits: 
 # -- calls that are pending at the point
 
 
-async def _hear(store: Store, run: Run, found: Cut) -> None:
-    """Answers that have come, and that the run has not read. Whoever gave one may be gone by now."""
+async def _hear(store: Store, run: Run, found: Cut) -> list[str]:
+    """Take over answers that have come, and that the run has not read: whoever gave one may be gone by now. Returns the
+    ids of the messages that were looked at."""
+    heard: list[str] = []
     for message in (await store.unread([run.run_id])).get(run.run_id, (0, []))[1]:
-        if message.kind in _ANSWERS and message.name == str(run.run_id):
+        if message.kind in ANSWERS and message.name == str(run.run_id):
+            heard.append(message.message_id)
             body = json.decode(message.body, type=Body)
             call = found.calls.get(body.seq)
             if call is not None and not body.reason and body.error is UNSET:
                 call.answer = body
+    return heard
 
 
 class _Settled(Struct):

@@ -13,6 +13,7 @@ from batuta.ids import RunId
 from batuta.journal.entries import Body, Entry, EntryKind, encode_entry
 from batuta.journal.forks import Fork
 from batuta.journal.records import (
+    ANSWERS,
     Change,
     IfExists,
     Message,
@@ -46,6 +47,7 @@ TIMED_OUT = "the run was over its time"
 EXPIRED = "the run had expired before anybody began it"
 POISONED = "its workers died with it, again and again, without progress"
 PARENT_CLOSED = "its parent has closed"
+UNHEARD = "has just got an answer"
 
 
 def judge(change: Change, epoch: int, head: int, closed: bool) -> Verdict | bool:
@@ -315,6 +317,14 @@ def why_moved(fork: Fork, source: Run, current: bool) -> str:
     if source.closed_at is None:
         return f"is {source.state}"
     return "" if current else "is followed by another run"
+
+
+def is_unheard(fork: Fork, unread: Iterable[Message]) -> bool:
+    """Whether an answer has come to the source, which is to be closed, that the fork does not know."""
+    source, heard = str(fork.source), set(fork.heard)
+    return fork.close is not None and any(
+        one.kind in ANSWERS and one.name == source and one.message_id not in heard for one in unread
+    )
 
 
 def child_message(child: RunId, parent: RunId, outcome: str) -> Message:
