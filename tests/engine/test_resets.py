@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +16,10 @@ from batuta import (
     continue_as_new,
     workflow,
 )
+from batuta.errors import RunMoved
+from batuta.journal.acts import Act
+from batuta.journal.forks import Fork
+from batuta.journal.store import ForkOutcome
 from tests.engine.forkkit import act, add, broken, executed, forget, go, is_sound, keys, order
 from tests.engine.kit import world
 
@@ -205,3 +210,22 @@ async def test_a_run_that_is_paused_can_be_reset() -> None:
         await handle.signal(go, "on")
         assert await handle.result() == [1, "on", 1]
         await is_sound(env)
+
+
+async def test_a_reset_that_is_given_up_does_not_leave_its_run_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(forks: Sequence[Fork], act: Act) -> list[ForkOutcome]:
+        return [RunMoved("w", "has moved on") for _ in forks]
+
+    async with world(waits, act) as env:
+        handle = await env.start(waits, id="w")
+        await env.settle()
+        monkeypatch.setattr(env.store, "fork", refuse)
+        reset = asyncio.ensure_future(handle.reset(0))
+        async with asyncio.timeout(20):
+            while not (await env.store.get("w")).paused_at:
+                await asyncio.sleep(0)
+        reset.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reset
+        await handle.signal(go, "on")
+        assert await handle.result() == [1, "on", 1]
