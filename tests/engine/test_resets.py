@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from batuta import (
+    InvalidFork,
     Retry,
     RunFailed,
     RunState,
     RunTimedOut,
     activity,
     continue_as_new,
+    job,
     workflow,
 )
 from batuta.errors import RunMoved
@@ -21,7 +23,7 @@ from batuta.journal.acts import Act
 from batuta.journal.forks import Fork
 from batuta.journal.store import ForkOutcome
 from tests.engine.forkkit import act, add, broken, executed, forget, go, is_sound, keys, order
-from tests.engine.kit import world
+from tests.engine.kit import jobs, world
 
 
 @pytest.fixture(autouse=True)
@@ -173,6 +175,30 @@ async def test_a_run_that_never_began_begins_after_a_retry() -> None:
         await handle.retry()
         assert await handle.result() == [5, 10, 15]
         await is_sound(env)
+
+
+async def test_a_run_that_is_not_to_begin_yet_is_not_reset() -> None:
+    ran: list[str] = []
+
+    @job
+    async def member() -> None:
+        ran.append("member")
+
+    @job
+    async def last() -> None:
+        ran.append("last")
+
+    async with jobs(member, last) as env:
+        batch = await env.enqueue_many([member.call().with_options(delay=1000)], on_done=last.call())
+        late = await env.enqueue(member.call().with_options(delay=2000))
+        paused = await env.enqueue(member.call().with_options(delay=2000))
+        await paused.pause()
+        for handle in (batch.done, late, paused):
+            with pytest.raises(InvalidFork, match="has not begun"):
+                await handle.reset(-1)
+        assert ran == []
+        await env.advance(1500)
+        assert ran == ["member", "last"]
 
 
 async def test_an_update_that_was_answered_after_the_point_is_answered_again() -> None:

@@ -117,6 +117,8 @@ async def plan(
     now, new_id = await store.now(), new_run_id()
     found = cut(entries, keep)
     _check_point(run, entries, found, keep)
+    if not id:
+        _check_begun(run, now)
     _check_edits(run, found, keep, edits)
     fork = Fork(source=run.run_id, head=run.head, new=await _successor(store, run, entries, new_id, now), keep=keep)
     fork.id, fork.letter = id, letter
@@ -158,6 +160,13 @@ def _check_point(run: Run, entries: Sequence[Entry], found: Cut, keep: int) -> N
         raise InvalidFork(f"entry {keep} of run {run.id!r} is read together with the next one: give another one")
     if found.kept and found.start is None:
         raise InvalidFork(f"run {run.id!r} has never begun")
+
+
+def _check_begun(run: Run, now: int) -> None:
+    """One that waits for its time, or for others to end, does not begin before: another in its place would."""
+    due = run.resume_at if run.state is RunState.PAUSED else run.wake_at
+    if run.state not in CLOSED and run.head < 0 and (run.awaits or (due is not None and due > now)):
+        raise InvalidFork(f"run {run.id!r} has not begun, and is not to begin yet: there is nothing to go back to")
 
 
 def _check_edits(run: Run, found: Cut, keep: int, edits: Edits) -> None:
