@@ -18,6 +18,7 @@ from batuta import (
     job,
     workflow,
 )
+from batuta.clock import SECOND
 from batuta.errors import RunMoved
 from batuta.journal.acts import Act
 from batuta.journal.forks import Fork
@@ -156,6 +157,29 @@ async def test_times_begin_anew() -> None:
         assert await handle.result() == "quick"
 
 
+async def test_times_of_what_follows_and_of_a_fork_begin_anew_too() -> None:
+    @workflow
+    async def slow(n: int) -> int:
+        await act("charge")
+        if n:
+            continue_as_new(n - 1)
+        await asyncio.sleep(30)
+        return n
+
+    broken.add("charge")
+    async with world(slow, act) as env:
+        handle = await env.start(slow, 1, id="h", execution_timeout=60)
+        with pytest.raises(RunFailed):
+            await handle.result()
+        broken.clear()
+        await env.advance(1000)
+        await handle.fork("copy", at=0)
+        copy = await env.store.get("copy")
+        assert copy.deadline == copy.created_at + 60 * SECOND
+        await handle.retry()
+        assert await handle.result() == 0
+
+
 async def test_a_run_that_timed_out_goes_on_where_it_stood() -> None:
     async with world(waits, act) as env:
         handle = await env.start(waits, id="w", timeout=10)
@@ -193,6 +217,7 @@ async def test_a_run_that_is_not_to_begin_yet_is_not_reset() -> None:
         late = await env.enqueue(member.call().with_options(delay=2000))
         paused = await env.enqueue(member.call().with_options(delay=2000))
         await paused.pause()
+        assert batch.done is not None
         for handle in (batch.done, late, paused):
             with pytest.raises(InvalidFork, match="has not begun"):
                 await handle.reset(-1)

@@ -120,7 +120,12 @@ async def plan(
     if not id:
         _check_begun(run, now)
     _check_edits(run, found, keep, edits)
-    fork = Fork(source=run.run_id, head=run.head, new=await _successor(store, run, entries, new_id, now), keep=keep)
+    fork = Fork(
+        source=run.run_id,
+        head=run.head,
+        new=await _successor(store, run, entries, new_id, now, own=bool(id)),
+        keep=keep,
+    )
     fork.id, fork.letter = id, letter
     if id:
         fork.messages = list(found.later)
@@ -181,13 +186,15 @@ def _check_edits(run: Run, found: Cut, keep: int, edits: Edits) -> None:
         raise InvalidFork(f"call {min(both)} cannot have both another input and another output")
 
 
-async def _successor(store: Store, run: Run, entries: Sequence[Entry], new_id: RunId, now: int) -> Successor:
-    """The new run. Its times begin anew: those of the chain, too."""
+async def _successor(
+    store: Store, run: Run, entries: Sequence[Entry], new_id: RunId, now: int, *, own: bool
+) -> Successor:
+    """The new run. Its times begin anew: those of the chain, too, which may be its own."""
     start = (await _start_of(store, run, entries)).start
     new = Successor(run_id=new_id, name=run.name, code=run.code, queue=run.queue, version=run.version)
     if start is not UNSET:
         new.timeout, new.execution_timeout = start.timeout, start.execution_timeout
-    if new.execution_timeout:
+    if new.execution_timeout and not own:
         first = await store.get_run(run.chain_id)
         new.execution_timeout += max(0, now - first.created_at)
     return new

@@ -97,10 +97,13 @@ def put_off(new: NewRun, created_at: int, now: int) -> tuple[int, int | None]:
     return wake_at, deadline_of(new, wake_at - new.delay, created_at)
 
 
-def deadline_of(run: NewRun, now: int, chain_created_at: int) -> int | None:
-    """When a new run times out: the earlier of its own time, from when it may begin, and its chain's."""
+def deadline_of(run: NewRun, now: int, chain_created_at: int, before: int | None = None) -> int | None:
+    """When a new run times out: the earlier of its own time, from when it may begin, and its chain's.
+
+    `before`: the deadline of the run that it follows. The chain's is not earlier: pauses, retries and resets have
+    put that off."""
     own = now + run.delay + run.timeout if run.timeout else None
-    chain = chain_created_at + run.execution_timeout if run.execution_timeout else None
+    chain = max(chain_created_at + run.execution_timeout, before or 0) if run.execution_timeout else None
     return min((at for at in (own, chain) if at is not None), default=None)
 
 
