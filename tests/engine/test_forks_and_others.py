@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -25,7 +26,10 @@ from batuta import (
 from batuta.authoring.tokens import parse_token
 from batuta.engine.closing import close_from_outside
 from batuta.engine.completing import Completing
+from batuta.journal.acts import Act, Verb
 from batuta.journal.entries import Body, EntryKind
+from batuta.journal.forks import Fork
+from batuta.journal.store import ForkOutcome
 from tests.engine.forkkit import act, broken, executed, forget, go, is_sound, keys
 from tests.engine.kit import jobs, world
 
@@ -167,6 +171,29 @@ async def test_the_result_of_a_child_that_came_after_the_point_is_kept() -> None
         assert await handle.result() == [2, 1]
         assert Counter(name for name, _ in executed) == {"a first": 1, "a second": 1, "after": 2}
         await is_sound(env)
+
+
+async def test_the_result_of_a_child_that_is_gone_is_kept_though_it_was_not_read() -> None:
+    @workflow
+    async def slow_child() -> int:
+        await asyncio.sleep(50)
+        return await act("pay")
+
+    @workflow
+    async def slow_parent() -> int:
+        return await run_child(slow_child, id="kid")
+
+    async with world(slow_parent, slow_child, act) as env:
+        handle = await env.start(slow_parent, id="p")
+        await env.advance(10)
+        await handle.pause()
+        await env.advance(100)
+        await handle.terminate("by mistake")
+        kid = await env.store.get("kid")
+        assert await env.store.delete_runs([kid.run_id], Act(actor="ann", verb=Verb.DELETE)) == [kid.run_id]
+        await handle.retry()
+        assert await handle.result() == 1
+        assert executed == [("pay", 1)]
 
 
 async def test_a_child_that_is_open_at_the_point_stands_in_the_way() -> None:
@@ -328,6 +355,32 @@ async def test_an_answer_from_outside_that_was_not_read_is_kept() -> None:
         await handle.retry()
         assert await handle.result() == "yes"
         assert len(tokens) == 1
+
+
+async def test_an_answer_from_outside_that_comes_while_a_reset_is_planned_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @workflow
+    async def asks() -> str:
+        return await ask("well?")
+
+    tokens.clear()
+    async with world(asks, ask) as env:
+        handle = await env.start(asks, id="a")
+        await env.settle()
+        await handle.pause()
+        write = env.store.fork
+
+        async def late(forks: Sequence[Fork], act: Act) -> list[ForkOutcome]:
+            monkeypatch.undo()
+            await Completing(env.store).answer(parse_token(tokens[0]), Body(value=Raw(b'"yes"')))
+            return await write(forks, act)
+
+        monkeypatch.setattr(env.store, "fork", late)
+        await handle.reset(0)
+        assert await handle.result() == "yes"
+        assert len(tokens) == 1
+        await is_sound(env)
 
 
 async def test_a_fork_of_what_waits_for_an_answer_asks_for_one_of_its_own() -> None:

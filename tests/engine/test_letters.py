@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -242,6 +242,18 @@ async def test_a_worker_tells_of_each_after_it_is_durable() -> None:
             handles: list[Handle[Any]] = [await made.start(order, 1), await made.enqueue(send, 2)]
             await until(lambda: len(seen) == 2)
     assert sorted(seen) == sorted((handle.id, True) for handle in handles)
+
+
+async def test_an_object_whose_call_is_async_is_awaited() -> None:
+    class Pager:
+        told: ClassVar[list[str]] = []
+
+        async def __call__(self, letter: DeadLetter) -> None:
+            self.told.append(letter.id)
+
+    async with connect("memory://") as client, client.worker(jobs=[send], on_dead_letter=Pager()):
+        await client.enqueue(send, 1, id="a")
+        await until(lambda: Pager.told == ["a"])
 
 
 async def test_a_function_that_blocks_is_called_in_a_thread_and_one_that_raises_harms_nobody(

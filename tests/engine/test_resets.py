@@ -2,21 +2,29 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from batuta import (
+    InvalidFork,
     Retry,
     RunFailed,
     RunState,
     RunTimedOut,
     activity,
     continue_as_new,
+    job,
     workflow,
 )
+from batuta.clock import SECOND
+from batuta.errors import RunMoved
+from batuta.journal.acts import Act
+from batuta.journal.forks import Fork
+from batuta.journal.store import ForkOutcome
 from tests.engine.forkkit import act, add, broken, executed, forget, go, is_sound, keys, order
-from tests.engine.kit import world
+from tests.engine.kit import jobs, world
 
 
 @pytest.fixture(autouse=True)
@@ -149,6 +157,29 @@ async def test_times_begin_anew() -> None:
         assert await handle.result() == "quick"
 
 
+async def test_times_of_what_follows_and_of_a_fork_begin_anew_too() -> None:
+    @workflow
+    async def slow(n: int) -> int:
+        await act("charge")
+        if n:
+            continue_as_new(n - 1)
+        await asyncio.sleep(30)
+        return n
+
+    broken.add("charge")
+    async with world(slow, act) as env:
+        handle = await env.start(slow, 1, id="h", execution_timeout=60)
+        with pytest.raises(RunFailed):
+            await handle.result()
+        broken.clear()
+        await env.advance(1000)
+        await handle.fork("copy", at=0)
+        copy = await env.store.get("copy")
+        assert copy.deadline == copy.created_at + 60 * SECOND
+        await handle.retry()
+        assert await handle.result() == 0
+
+
 async def test_a_run_that_timed_out_goes_on_where_it_stood() -> None:
     async with world(waits, act) as env:
         handle = await env.start(waits, id="w", timeout=10)
@@ -168,6 +199,31 @@ async def test_a_run_that_never_began_begins_after_a_retry() -> None:
         await handle.retry()
         assert await handle.result() == [5, 10, 15]
         await is_sound(env)
+
+
+async def test_a_run_that_is_not_to_begin_yet_is_not_reset() -> None:
+    ran: list[str] = []
+
+    @job
+    async def member() -> None:
+        ran.append("member")
+
+    @job
+    async def last() -> None:
+        ran.append("last")
+
+    async with jobs(member, last) as env:
+        batch = await env.enqueue_many([member.call().with_options(delay=1000)], on_done=last.call())
+        late = await env.enqueue(member.call().with_options(delay=2000))
+        paused = await env.enqueue(member.call().with_options(delay=2000))
+        await paused.pause()
+        assert batch.done is not None
+        for handle in (batch.done, late, paused):
+            with pytest.raises(InvalidFork, match="has not begun"):
+                await handle.reset(-1)
+        assert ran == []
+        await env.advance(1500)
+        assert ran == ["member", "last"]
 
 
 async def test_an_update_that_was_answered_after_the_point_is_answered_again() -> None:
@@ -205,3 +261,22 @@ async def test_a_run_that_is_paused_can_be_reset() -> None:
         await handle.signal(go, "on")
         assert await handle.result() == [1, "on", 1]
         await is_sound(env)
+
+
+async def test_a_reset_that_is_given_up_does_not_leave_its_run_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(forks: Sequence[Fork], act: Act) -> list[ForkOutcome]:
+        return [RunMoved("w", "has moved on") for _ in forks]
+
+    async with world(waits, act) as env:
+        handle = await env.start(waits, id="w")
+        await env.settle()
+        monkeypatch.setattr(env.store, "fork", refuse)
+        reset = asyncio.ensure_future(handle.reset(0))
+        async with asyncio.timeout(20):
+            while not (await env.store.get("w")).paused_at:
+                await asyncio.sleep(0)
+        reset.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reset
+        await handle.signal(go, "on")
+        assert await handle.result() == [1, "on", 1]

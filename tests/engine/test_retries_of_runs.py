@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -178,6 +179,58 @@ async def test_all_that_failed_is_tried_again() -> None:
         await handle.retry()
         assert await handle.result() == ["good", "bad", "worse"]
         assert Counter(executed) == {"good": 1, "bad": 2, "worse": 2}
+        await is_sound(env)
+
+
+@activity(retry=Retry(attempts=1))
+async def alike(name: str) -> str:
+    executed.append(name)
+    if name in broken:
+        raise ConnectionError("the bank is down")
+    return name
+
+
+async def test_all_that_failed_alike_is_tried_again() -> None:
+    @workflow
+    async def batch(grouped: bool) -> list[str]:
+        found = await asyncio.gather(alike("bad"), alike("worse"), return_exceptions=True)
+        errors = [one for one in found if isinstance(one, Exception)]
+        if errors:
+            raise ExceptionGroup("some failed", errors) if grouped else errors[0]
+        return [str(one) for one in found]
+
+    async with world(batch, alike) as env:
+        for grouped in (True, False):
+            broken.update(["bad", "worse"])
+            handle = await failed(env, batch, grouped, id=f"batch-{grouped}")
+            broken.clear()
+            await handle.retry()
+            assert await handle.result() == ["bad", "worse"]
+        assert Counter(executed) == {"bad": 4, "worse": 4}
+        await is_sound(env)
+
+
+async def test_the_call_that_failed_is_tried_again_and_not_one_that_failed_alike_because_of_it() -> None:
+    @workflow
+    async def pays() -> str:
+        try:
+            return await alike("charge")
+        except ConnectionError:
+            with suppress(ConnectionError):
+                await alike("refund")
+            raise
+
+    broken.update(["charge", "refund"])
+    async with world(pays, alike) as env:
+        handle, other = await failed(env, pays), await failed(env, pays, id="order-2")
+        broken.clear()
+        executed.clear()
+        await handle.retry()
+        assert await handle.result() == "charge"
+        found = await env.letters.reprocess("order-2", input=["charge it all"])
+        assert found.reprocessed == 1
+        assert await other.result() == "charge it all"
+        assert executed == ["charge", "charge it all"]
         await is_sound(env)
 
 

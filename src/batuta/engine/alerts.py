@@ -7,7 +7,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from inspect import iscoroutinefunction
+from inspect import isawaitable, iscoroutinefunction
 from typing import Any
 
 from batuta.authoring.deadletters import DeadLetter
@@ -62,7 +62,9 @@ class Alerts:
                 if iscoroutinefunction(hook):
                     await hook(letter)
                 else:  # it may talk to the network, and must not hold up the loop
-                    await asyncio.to_thread(hook, letter)
+                    answer = await asyncio.to_thread(hook, letter)
+                    if isawaitable(answer):  # an object whose call is async, or a lambda around one
+                        await answer
             except Exception:
                 log.exception("on_dead_letter raised for run %s", letter.id)
 

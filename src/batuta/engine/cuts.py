@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import UNSET, Struct, field
 
@@ -10,6 +10,7 @@ from batuta.authoring.forks import Edits
 from batuta.errors import InvalidFork
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, Forked, StartInfo, decode_body
 from batuta.journal.failures import Failure
+from batuta.journal.letters import DeadLetter
 from batuta.journal.records import Message, MessageKind, Output, OutputKind, Run
 
 _DONE = (EntryKind.ACTIVITY_DONE, EntryKind.CHILD_DONE)
@@ -131,12 +132,15 @@ def _look_at(found: Cut, entry: Entry, body: Body) -> None:
 # -- where to go on
 
 
-def retry_point(entries: Sequence[Entry]) -> int:
+def failed_before(entries: Sequence[Entry], letter: DeadLetter | None) -> int:
     """The last entry to keep, so that a run that did not come to a good end is tried again from where it failed.
 
     That is before the error that it ended with, if that is one of a call; else before its last turn. One that was ended
-    from outside goes on where it stood, and one that was cancelled, where it was before that.
+    from outside goes on where it stood, and one that was cancelled, where it was before that. A dead letter of a call
+    knows which one failed, where errors of several look the same.
     """
+    if letter is not None and letter.seq:
+        return _audible(entries, letter.keep)
     last = entries[-1]
     if last.kind in _FROM_OUTSIDE:
         return _audible(entries, last.ord - 1)
@@ -146,11 +150,21 @@ def retry_point(entries: Sequence[Entry]) -> int:
         return _audible(entries, cancels[-1] - 1 if cancels else last.ord - 1)
     failure = ends[-1].error if ends else UNSET
     if failure is not UNSET:
-        causes = set(_names(failure))
-        for entry in reversed(entries):
-            if entry.kind in _FAILED and _name(decode_body(entry).error) in causes:
-                return _audible(entries, entry.ord - 1)
+        failures = {_name(decode_body(entry).error): entry.ord for entry in entries if entry.kind in _FAILED}
+        origin = _origin(failures, failure)
+        if origin is not None:
+            return _audible(entries, origin - 1)
     return _audible(entries, last.ord - 1)
+
+
+def _origin(failures: Mapping[tuple[str, str], int], failure: Failure) -> int | None:
+    """The entry with the error, or with what caused it; of a group, the first one, so that all are tried again."""
+    members = [found for one in failure.members if (found := _origin(failures, one)) is not None]
+    if members:
+        return min(members)
+    cause = _origin(failures, failure.cause) if failure.cause is not None else None
+    own = failures.get(_name(failure))
+    return max(own, cause) if own is not None and cause is not None else cause if own is None else own
 
 
 def edited_at(run: Run, entries: Sequence[Entry], edits: Edits) -> int:
@@ -187,11 +201,3 @@ def _audible(entries: Sequence[Entry], keep: int) -> int:
 
 def _name(failure: object) -> tuple[str, str]:
     return (failure.type, failure.message) if isinstance(failure, Failure) else ("", "")
-
-
-def _names(failure: Failure) -> list[tuple[str, str]]:
-    """The error, what caused it, and what it consists of."""
-    found = [_name(failure)]
-    if failure.cause is not None:
-        found += _names(failure.cause)
-    return found + [name for member in failure.members for name in _names(member)]

@@ -14,7 +14,7 @@ from batuta.engine.cuts import edited_at
 from batuta.engine.following import last_of_chain
 from batuta.engine.forkplan import journal_of, plan, plan_retry
 from batuta.engine.jobs import JobWorkflow
-from batuta.engine.letters import is_open_letter
+from batuta.engine.letters import find_letter, is_open
 from batuta.engine.rehearsing import rehearse
 from batuta.engine.starter import until_known
 from batuta.errors import InvalidFork, RunMoved
@@ -24,7 +24,7 @@ from batuta.journal.acts import Act, Verb
 from batuta.journal.entries import Entry
 from batuta.journal.forks import Fork
 from batuta.journal.records import Run
-from batuta.journal.states import CLOSED
+from batuta.journal.states import CLOSED, RunState
 from batuta.journal.store import Store
 
 _TRIES = 100
@@ -47,7 +47,7 @@ class Forking:
 
     async def retry(self, run: Run, reason: str) -> Run:
         """Try a run again that did not come to a good end, from where it failed. Raises RunClosed, RunMoved."""
-        letter = await is_open_letter(self._store, run.run_id)
+        letter = await find_letter(self._store, run.run_id)
         fork = await plan_retry(self._store, run, letter=letter, reason=reason, code=self._code_here)
         await self._check_code(run, fork, await journal_of(self._store, run), None, NO_EDITS)
         return await self._carry_out(fork, self._act(Verb.RETRY, reason, {"at": fork.keep}))
@@ -55,31 +55,41 @@ class Forking:
     async def reset(self, run_id: RunId, to: int, edits: Edits, code: Code | None, reason: str) -> Run:
         """Let the chain go on from after entry `to` of its last run, which is closed if it is open. One that moves on
         meanwhile, again and again, is held for it."""
-        held: list[RunId] = []
-        for tried in range(_TRIES):
-            run = await last_of_chain(self._store, run_id)
-            entries = await journal_of(self._store, run)
-            letter = run.state in CLOSED and await is_open_letter(self._store, run.run_id)
-            fork = await plan(
-                self._store, run, entries, to, edits=edits, letter=letter, reason=reason, code=self._code_here
-            )
-            if not tried:
-                await self._check_code(run, fork, entries, code, edits)
-            try:
-                return await self._carry_out(fork, self._act(Verb.RESET, reason, _said(to, edits)))
-            except RunMoved:
-                if tried == _SWIFT:
-                    held = await self._store.pause_runs([run.run_id], self._act(Verb.PAUSE, "to be reset", {}))
-                await asyncio.sleep(0 if tried < _SWIFT else _PAUSE)
-            except BaseException:
-                await self._let_go(held)
-                raise
-        await self._let_go(held)
-        raise RunMoved(str(run_id), "moves on faster than it can be reset")
+        held = False
+        try:
+            for tried in range(_TRIES):
+                run = await last_of_chain(self._store, run_id)
+                fork = await self._plan_reset(run, to, edits, code, reason, check=not tried)
+                try:
+                    return await self._carry_out(fork, self._act(Verb.RESET, reason, _said(to, edits)))
+                except RunMoved:
+                    if tried == _SWIFT:
+                        held = run.state is not RunState.PAUSED  # also if it is never known whether that worked
+                        act = self._act(Verb.PAUSE, "to be reset", {})
+                        held = bool(await self._store.pause_runs([run.run_id], act))
+                    await asyncio.sleep(0 if tried < _SWIFT else _PAUSE)
+            raise RunMoved(str(run_id), "moves on faster than it can be reset")
+        except BaseException:
+            if held:
+                await self._let_go(run_id)
+            raise
 
-    async def _let_go(self, held: Sequence[RunId]) -> None:
-        if held:
-            await self._store.resume_runs(held, self._act(Verb.RESUME, "it could not be reset", {}))
+    async def _plan_reset(
+        self, run: Run, to: int, edits: Edits, code: Code | None, reason: str, *, check: bool
+    ) -> Fork:
+        entries = await journal_of(self._store, run)
+        letter = run.state in CLOSED and is_open(await find_letter(self._store, run.run_id))
+        fork = await plan(
+            self._store, run, entries, to, edits=edits, letter=letter, reason=reason, code=self._code_here
+        )
+        if check:
+            await self._check_code(run, fork, entries, code, edits)
+        return fork
+
+    async def _let_go(self, run_id: RunId) -> None:
+        """Nobody else knows that it is held. By now another run of its chain may be the one."""
+        run = await last_of_chain(self._store, run_id)
+        await self._store.resume_runs([run.run_id], self._act(Verb.RESUME, "it could not be reset", {}))
 
     async def fork(self, ref: RunRef, id: str, at: int | None, edits: Edits, code: Code | None, reason: str) -> Run:
         """Begin a chain under `id` with what the run has done up to entry `at`; None: where the edits are."""

@@ -13,10 +13,11 @@ from msgspec.structs import replace
 
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.forks import NO_EDITS, Edits
-from batuta.engine.cuts import Cut, Pending, cut, retry_point
+from batuta.engine.cuts import Cut, Pending, cut, failed_before
 from batuta.engine.excising import without_failure
 from batuta.engine.following import last_of_chain
-from batuta.errors import InvalidFork, RunClosed, UnknownLetter, UnknownRun, WorkflowBroken
+from batuta.engine.letters import find_letter, is_open
+from batuta.errors import InvalidFork, RunClosed, UnknownRun, WorkflowBroken
 from batuta.ids import RunId, derived_run_id, new_run_id, seed_of
 from batuta.journal.entries import (
     Body,
@@ -29,9 +30,9 @@ from batuta.journal.entries import (
     encode_entry,
 )
 from batuta.journal.forks import Fork
-from batuta.journal.letters import LetterState
+from batuta.journal.letters import DeadLetter
 from batuta.journal.outcomes import not_completed
-from batuta.journal.records import Attempt, Message, MessageKind, Run, RunKind, Successor
+from batuta.journal.records import ANSWERS, Attempt, Message, MessageKind, Run, RunKind, Successor
 from batuta.journal.states import CLOSED, RunState
 from batuta.journal.store import Store
 
@@ -61,26 +62,25 @@ async def plan_retry(
     store: Store,
     run: Run,
     *,
-    keep: int | None = None,
-    letter: bool = False,
+    letter: DeadLetter | None,
     reason: str = "",
     code: CodeHere = no_code,
 ) -> Fork:
-    """The fork that tries a closed run again from where it failed (or from after entry `keep`), in its chain. Where its
-    code is here, what other branches of it did after the failure is kept, too."""
+    """The fork that tries a closed run again from where it failed, in its chain: its dead letter, if it has one, says
+    where. Where its code is here, what other branches of it did after the failure is kept, too."""
     if run.state not in CLOSED or run.state in (RunState.COMPLETED, RunState.CONTINUED):
         raise RunClosed(run.id, str(run.state), "it did not fail, so there is nothing to try again")
     entries = await journal_of(store, run)
-    point = retry_point(entries) if keep is None else keep
+    point, is_letter = failed_before(entries, letter), is_open(letter)
     why = reason or "tried again"
     workflow = code(run.code or run.name) if run.kind is RunKind.WORKFLOW else None
     if workflow is None or not 0 <= point < run.head - 1 or run.state is not RunState.FAILED:
-        return await plan(store, run, entries, point, letter=letter, reason=why, code=code)
+        return await plan(store, run, entries, point, letter=is_letter, reason=why, code=code)
     try:
         changed, last = await without_failure(workflow, run, entries, point, store.namespace)
     except WorkflowBroken as error:
         raise InvalidFork(f"today's code of {run.name!r} does not replay what is to be kept: {error}") from error
-    fork = await plan(store, run, changed, last, letter=letter, reason=why, common=point, code=code)
+    fork = await plan(store, run, changed, last, letter=is_letter, reason=why, common=point, code=code)
     fork.entries = [*changed[point + 1 : last + 1], *fork.entries]
     fork.keep = fork.at = point
     return fork
@@ -117,8 +117,15 @@ async def plan(
     now, new_id = await store.now(), new_run_id()
     found = cut(entries, keep)
     _check_point(run, entries, found, keep)
+    if not id:
+        _check_begun(run, now)
     _check_edits(run, found, keep, edits)
-    fork = Fork(source=run.run_id, head=run.head, new=await _successor(store, run, entries, new_id, now), keep=keep)
+    fork = Fork(
+        source=run.run_id,
+        head=run.head,
+        new=await _successor(store, run, entries, new_id, now, own=bool(id)),
+        keep=keep,
+    )
     fork.id, fork.letter = id, letter
     if id:
         fork.messages = list(found.later)
@@ -126,12 +133,12 @@ async def plan(
         fork.again = [message.message_id for message in found.later]
     if run.state not in CLOSED and not id:
         fork.close = _last_word(run, entries, now, reason or f"reset to entry {keep}")
+    fork.heard = await _hear(store, run, found)
     if keep < 0:
         fork.new.start = await _new_start(
             store, run, entries, new_id, keeps=not id and edits.start is None, edits=edits
         )
         return fork
-    await _hear(store, run, found)
     settled = await _settle(store, run, found, edits, code, own=bool(id))
     fork.children = settled.children
     fork.messages += [_answer(new_id, call, body) for call, body in settled.answers]
@@ -160,6 +167,13 @@ def _check_point(run: Run, entries: Sequence[Entry], found: Cut, keep: int) -> N
         raise InvalidFork(f"run {run.id!r} has never begun")
 
 
+def _check_begun(run: Run, now: int) -> None:
+    """One that waits for its time, or for others to end, does not begin before: another in its place would."""
+    due = run.resume_at if run.state is RunState.PAUSED else run.wake_at
+    if run.state not in CLOSED and run.head < 0 and (run.awaits or (due is not None and due > now)):
+        raise InvalidFork(f"run {run.id!r} has not begun, and is not to begin yet: there is nothing to go back to")
+
+
 def _check_edits(run: Run, found: Cut, keep: int, edits: Edits) -> None:
     if edits.start is not None and keep >= 0:
         raise InvalidFork("other arguments of the run itself are for one that begins anew: fork it at -1")
@@ -172,13 +186,15 @@ def _check_edits(run: Run, found: Cut, keep: int, edits: Edits) -> None:
         raise InvalidFork(f"call {min(both)} cannot have both another input and another output")
 
 
-async def _successor(store: Store, run: Run, entries: Sequence[Entry], new_id: RunId, now: int) -> Successor:
-    """The new run. Its times begin anew: those of the chain, too."""
+async def _successor(
+    store: Store, run: Run, entries: Sequence[Entry], new_id: RunId, now: int, *, own: bool
+) -> Successor:
+    """The new run. Its times begin anew: those of the chain, too, which may be its own."""
     start = (await _start_of(store, run, entries)).start
     new = Successor(run_id=new_id, name=run.name, code=run.code, queue=run.queue, version=run.version)
     if start is not UNSET:
         new.timeout, new.execution_timeout = start.timeout, start.execution_timeout
-    if new.execution_timeout:
+    if new.execution_timeout and not own:
         first = await store.get_run(run.chain_id)
         new.execution_timeout += max(0, now - first.created_at)
     return new
@@ -235,14 +251,18 @@ def _forked(run: Run, found: Cut, new_id: RunId, id: str, key_base: str, edits: 
 # -- calls that are pending at the point
 
 
-async def _hear(store: Store, run: Run, found: Cut) -> None:
-    """Answers from outside that were taken, and that the run has not read."""
+async def _hear(store: Store, run: Run, found: Cut) -> list[str]:
+    """Take over answers that have come, and that the run has not read: whoever gave one may be gone by now. Returns the
+    ids of the messages that were looked at."""
+    heard: list[str] = []
     for message in (await store.unread([run.run_id])).get(run.run_id, (0, []))[1]:
-        if message.kind is MessageKind.ACTIVITY and message.name == str(run.run_id):
+        if message.kind in ANSWERS and message.name == str(run.run_id):
+            heard.append(message.message_id)
             body = json.decode(message.body, type=Body)
             call = found.calls.get(body.seq)
             if call is not None and not body.reason and body.error is UNSET:
                 call.answer = body
+    return heard
 
 
 class _Settled(Struct):
@@ -291,7 +311,8 @@ async def _settle_elsewhere(
         reason = other.reason or "it was asked to end"
         settled.answers.append((call, Body(error=not_completed(other.id, other.state, reason))))
     elif is_child and not own and (await store.get(other.id)).run_id == other.run_id:
-        settled.children.append(await plan_retry(store, other, letter=await _is_letter(store, other), code=code))
+        letter = await find_letter(store, other.run_id)
+        settled.children.append(await plan_retry(store, other, letter=letter, code=code))
     else:
         settled.anew.append(seq)
 
@@ -300,14 +321,6 @@ async def _result_of(store: Store, run: Run) -> Body:
     _, last = await store.outcome(run.run_id)
     commands = decode_body(last).commands if last is not None else []
     return Body(value=commands[-1].value if commands else UNSET)
-
-
-async def _is_letter(store: Store, run: Run) -> bool:
-    """Whether it is a dead letter that nobody has resolved."""
-    try:
-        return (await store.letter(run.run_id)).state is LetterState.OPEN
-    except UnknownLetter:
-        return False
 
 
 def _answer(new_id: RunId, call: Pending, body: Body) -> Message:

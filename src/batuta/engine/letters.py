@@ -109,12 +109,17 @@ def letter_of(run: LiveRun, change: Change, new: NewLetter) -> DeadLetter:
     )
 
 
-async def is_open_letter(store: Store, run_id: RunId) -> bool:
-    """Whether somebody is to look at the run: what makes it go on resolves its dead letter, too."""
+async def find_letter(store: Store, run_id: RunId) -> rows.DeadLetter | None:
+    """The dead letter that the run is or was, if it has been one."""
     try:
-        return (await store.letter(run_id)).state is LetterState.OPEN
+        return await store.letter(run_id)
     except UnknownLetter:
-        return False
+        return None
+
+
+def is_open(letter: rows.DeadLetter | None) -> bool:
+    """Whether somebody is to look at it: what makes its run go on resolves it, too."""
+    return letter is not None and letter.state is LetterState.OPEN
 
 
 def _of_call(call: FailedCall) -> NewLetter:

@@ -15,7 +15,7 @@ from batuta.authoring.deadletters import Mode, Named, Reprocess, Reprocessed
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.forks import Edits
 from batuta.authoring.jobs import Job
-from batuta.engine.cuts import retry_point
+from batuta.engine.cuts import failed_before
 from batuta.engine.forkplan import journal_of, plan, plan_restart, plan_retry
 from batuta.engine.jobs import JobWorkflow
 from batuta.engine.rehearsing import rehearse
@@ -154,7 +154,7 @@ class NativeLetters:
             return await self._edited(run, letter, how, Raw(how.input))
         if how.mode is Mode.START:
             return await plan_restart(self._store, run, letter=True, reason=how.reason)
-        return await plan_retry(self._store, run, letter=True, reason=how.reason, code=self._code_here)
+        return await plan_retry(self._store, run, letter=letter, reason=how.reason, code=self._code_here)
 
     async def _edited(self, run: Run, letter: DeadLetter, how: Reprocess, arguments: Raw) -> Fork:
         """With other arguments of the run, or of the call that failed. Raises InvalidFork when they do not fit."""
@@ -165,7 +165,7 @@ class NativeLetters:
             raise InvalidFork(f"run {run.id!r} failed in its own code, and no call of it can have other arguments")
         else:
             entries, edits = await journal_of(self._store, run), Edits(inputs={letter.seq: arguments})
-            point = retry_point(entries)
+            point = failed_before(entries, letter)
             fork = await plan(self._store, run, entries, point, edits=edits, letter=True, reason=how.reason)
             kept = entries[: fork.keep + 1]
         await rehearse(workflow, run, fork, kept, {}, arguments if not kept else None, self._store.namespace)

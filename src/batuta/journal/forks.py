@@ -35,6 +35,9 @@ class Fork(Struct, kw_only=True, gc=False):
     close: Entry | None = None
     """Not with `id`. The source is open, and is closed (terminated) with this entry. None: it must be closed already,
     unless `id` is given: a chain of its own may be made from an open run, too."""
+    heard: list[str] = field(default_factory=list)
+    """With `close`: answers to the source's calls that it has not read, and that the plan has looked at. One that came
+    later must not be lost, and stands in the way."""
     again: list[str] = field(default_factory=list)
     """What is unread in the source's chain, but for signals and updates, was for the source alone: it is marked as read
     when the new run is the next of that chain. These are

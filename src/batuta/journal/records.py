@@ -153,6 +153,10 @@ class MessageKind(StrEnum):
     """From an operator: the owner lets what is in flight come to its end, and moves the run to paused."""
 
 
+ANSWERS = frozenset({MessageKind.CHILD, MessageKind.ACTIVITY})
+"""What answers calls of one run; its name says of which."""
+
+
 class Message(Struct, kw_only=True):
     """A row of the inbox. It belongs to the chain; its id is unique there for the chain's life."""
 

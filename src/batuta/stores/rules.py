@@ -13,6 +13,7 @@ from batuta.ids import RunId
 from batuta.journal.entries import Body, Entry, EntryKind, encode_entry
 from batuta.journal.forks import Fork
 from batuta.journal.records import (
+    ANSWERS,
     Change,
     IfExists,
     Message,
@@ -46,6 +47,7 @@ TIMED_OUT = "the run was over its time"
 EXPIRED = "the run had expired before anybody began it"
 POISONED = "its workers died with it, again and again, without progress"
 PARENT_CLOSED = "its parent has closed"
+UNHEARD = "has just got an answer"
 
 
 def judge(change: Change, epoch: int, head: int, closed: bool) -> Verdict | bool:
@@ -95,10 +97,13 @@ def put_off(new: NewRun, created_at: int, now: int) -> tuple[int, int | None]:
     return wake_at, deadline_of(new, wake_at - new.delay, created_at)
 
 
-def deadline_of(run: NewRun, now: int, chain_created_at: int) -> int | None:
-    """When a new run times out: the earlier of its own time, from when it may begin, and its chain's."""
+def deadline_of(run: NewRun, now: int, chain_created_at: int, before: int | None = None) -> int | None:
+    """When a new run times out: the earlier of its own time, from when it may begin, and its chain's.
+
+    `before`: the deadline of the run that it follows. The chain's is not earlier: pauses, retries and resets have
+    put that off."""
     own = now + run.delay + run.timeout if run.timeout else None
-    chain = chain_created_at + run.execution_timeout if run.execution_timeout else None
+    chain = max(chain_created_at + run.execution_timeout, before or 0) if run.execution_timeout else None
     return min((at for at in (own, chain) if at is not None), default=None)
 
 
@@ -315,6 +320,14 @@ def why_moved(fork: Fork, source: Run, current: bool) -> str:
     if source.closed_at is None:
         return f"is {source.state}"
     return "" if current else "is followed by another run"
+
+
+def is_unheard(fork: Fork, unread: Iterable[Message]) -> bool:
+    """Whether an answer has come to the source, which is to be closed, that the fork does not know."""
+    source, heard = str(fork.source), set(fork.heard)
+    return fork.close is not None and any(
+        one.kind in ANSWERS and one.name == source and one.message_id not in heard for one in unread
+    )
 
 
 def child_message(child: RunId, parent: RunId, outcome: str) -> Message:

@@ -120,7 +120,8 @@ class Commit:
             if self._moment.hint.answered is not None:
                 self._moment.hint.answered.append(row.run.chain_id)
         if effects.successor is not None:
-            self._moment.begin(rules.follower(row.run, row.parent_policy, row.run.flow_key, effects.successor))
+            new = rules.follower(row.run, row.parent_policy, row.run.flow_key, effects.successor)
+            self._moment.begin(new, row.run.deadline)
         if effects.letter is not None:
             self._room.letters[row.run.run_id] = letter_of(row.run, effects.letter, self._moment.now)
 

@@ -52,6 +52,8 @@ def _refusal(moment: Moment, fork: Fork) -> BatutaError | None:
         return UnknownRun(fork.source, moment.namespace)
     if why := rules.why_moved(fork, source.run, room.current.get(source.run.id) == fork.source):
         return RunMoved(source.run.id, why)
+    if rules.is_unheard(fork, room.unread(source.run.chain_id)):
+        return RunMoved(source.run.id, rules.UNHEARD)
     if fork.id and (taken := room.current_row(fork.id)) is not None:
         return AlreadyStarted(fork.id, taken.run.state, "give another id")
     if fork.letter and (letter is None or letter.state is not LetterState.OPEN):

@@ -34,17 +34,17 @@ class Moment:
 
     # -- runs come in
 
-    def begin(self, new: NewRun) -> Row:
-        """Insert an unowned run with its start message."""
-        row = self.insert(new)
+    def begin(self, new: NewRun, before: int | None = None) -> Row:
+        """Insert an unowned run with its start message; `before` is the deadline of the one that it follows."""
+        row = self.insert(new, before=before)
         self.post(row.run.chain_id, rules.start_message(new))
         self.hint.due = True
         return row
 
-    def insert(self, new: NewRun, epoch: int = 0, owner: str | None = None) -> Row:
+    def insert(self, new: NewRun, epoch: int = 0, owner: str | None = None, before: int | None = None) -> Row:
         chain_id = rules.chain_of(new)
         first = self.room.rows.get(chain_id)
-        deadline = rules.deadline_of(new, self.now, first.run.created_at if first else self.now)
+        deadline = rules.deadline_of(new, self.now, first.run.created_at if first else self.now, before)
         run = rules.unowned(new, self.now, deadline)
         if owner is not None:
             run.state, run.epoch, run.owner, run.wake_at, run.expires_at = RunState.RUNNING, epoch, owner, None, None

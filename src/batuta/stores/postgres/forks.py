@@ -29,7 +29,12 @@ from batuta.stores.postgres.base import Base
 from batuta.stores.postgres.rows import run_ids, run_of
 
 _MADE = ("forked", "again")
-_WHY = {"moved": "has moved on", "ended": "has ended", "followed": "is followed by another run"}
+_WHY = {
+    "moved": "has moved on",
+    "ended": "has ended",
+    "followed": "is followed by another run",
+    "answered": rules.UNHEARD,
+}
 
 
 class ForkVerbs(Base):
@@ -96,6 +101,7 @@ def _asked(fork: Fork, parent: RunId | None) -> dict[str, Any]:
         "execution_timeout": fork.new.execution_timeout,
         "entries": to_builtins(fork.entries),
         "close": close,
+        "heard": fork.heard,
         "again": fork.again,
         "messages": to_builtins(messages),
         "attempts": to_builtins(fork.attempts),

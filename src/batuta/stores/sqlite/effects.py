@@ -93,9 +93,10 @@ class Beyond:
 
     def _follow(self, run_id: RunId, successor: Successor) -> None:
         row = self._row(run_id)
-        new = rules.follower(run_of(row), ParentPolicy(row[24]), row[25], successor)
+        run = run_of(row)
+        new = rules.follower(run, ParentPolicy(row[24]), row[25], successor)
         self._cursor.execute(Q["supersede"], (self._namespace, new.id))
-        self._insert(new)
+        self._insert(new, run.deadline)
 
     def _row(self, run_id: RunId) -> Row:
         row = one(self._cursor.execute(Q["run_by_run_id"], (self._namespace, run_id.bytes)))
@@ -118,9 +119,10 @@ class Beyond:
         row = one(self._cursor.execute(Q["id_taken"], (self._namespace, new.id)))
         return row is None or rules.may_replace(new, bool(row[0]), row[1], self._now)
 
-    def _insert(self, new: NewRun) -> bool:
-        """Insert an unowned run with its start message. False when the run or its id is there already."""
-        deadline = deadline_of(self._cursor, self._namespace, new, self._now)
+    def _insert(self, new: NewRun, before: int | None = None) -> bool:
+        """Insert an unowned run with its start message; `before` is the deadline of the one that it follows. False when
+        the run or its id is there already."""
+        deadline = deadline_of(self._cursor, self._namespace, new, self._now, before)
         row = new_run_row(self._namespace, new, self._now, deadline, epoch=0, head=-1, owner=None)
         if not self._cursor.execute(Q["insert_run"], row).rowcount:
             return False
@@ -153,10 +155,10 @@ class Beyond:
         return None
 
 
-def deadline_of(cursor: sqlite3.Cursor, namespace: str, new: NewRun, now: int) -> int | None:
+def deadline_of(cursor: sqlite3.Cursor, namespace: str, new: NewRun, now: int, before: int | None = None) -> int | None:
     """When a new run times out; looks up when its chain began, if that matters."""
     began = now
     if new.chain_id is not None and new.execution_timeout:
         row = one(cursor.execute(Q["created_at"], (namespace, new.chain_id.bytes)))
         began = now if row is None else row[0]
-    return rules.deadline_of(new, now, began)
+    return rules.deadline_of(new, now, began, before)

@@ -86,6 +86,10 @@ def _refusal(cursor: sqlite3.Cursor, namespace: str, fork: Fork) -> BatutaError 
     source = run_of(row)
     if why := rules.why_moved(fork, source, bool(row[_CURRENT])):
         return RunMoved(source.id, why)
+    if fork.close is not None:
+        found = cursor.execute(Q["answers"], (source.chain_id.bytes, str(fork.source))).fetchall()
+        if not {message_id for (message_id,) in found} <= set(fork.heard):
+            return RunMoved(source.id, rules.UNHEARD)
     if fork.id and (taken := one(cursor.execute(Q["run_by_id"], (namespace, fork.id)))) is not None:
         return AlreadyStarted(fork.id, run_of(taken).state, "give another id")
     letter = state_of(cursor, namespace, fork.source) if fork.letter else LetterState.OPEN

@@ -14,6 +14,11 @@ WHERE run_id = :source AND ord <= :keep ORDER BY ord;
 -- What was for that run alone.
 UPDATE inbox SET consumed_at = ? WHERE chain_id = ? AND consumed_at IS NULL AND kind NOT IN ('signal', 'update');
 
+-- answers --
+-- To calls of one run, which it has not read.
+SELECT message_id FROM inbox
+WHERE chain_id = ? AND consumed_at IS NULL AND kind IN ('activity', 'child') AND name = ?;
+
 -- read_again --
 UPDATE inbox SET consumed_at = NULL WHERE chain_id = ? AND message_id = ?;
 

@@ -9,6 +9,7 @@ import pytest
 from batuta.clock import SECOND
 from batuta.errors import RunClosed
 from batuta.ids import new_run_id
+from batuta.journal.acts import Act, Verb
 from batuta.journal.records import Effects, MessageKind, Move, ParentPolicy, RunKind, Successor, Verdict
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
@@ -163,6 +164,21 @@ class ChainsConformance:
         assert run.deadline is not None
         passed = (run.created_at - begun) - 7 * SECOND if expected == 12 else 0
         assert run.deadline == begun + expected * SECOND + passed
+
+    async def test_the_time_of_a_chain_that_was_paused_is_put_off(self, store: Store) -> None:
+        worker, act = await live_worker(store), Act(actor="ann", verb=Verb.PAUSE)
+        pen = await start_owned(store, worker, "long", execution_timeout=100 * SECOND)
+        await pen.release(store, worker, wake_at=1)
+        await store.pause_runs([pen.run_id], act)
+        store.shift_clock(1_000)
+        await store.resume_runs([pen.run_id], act)
+        worker = await live_worker(store)
+        pen = Pen.of(await claim_one(store, worker))
+        before = await store.get_run(pen.run_id)
+        await pen.write(store, worker, move=CONTINUED, effects=going_on(execution_timeout=100 * SECOND))
+        assert (await store.get("long")).deadline == before.deadline
+        assert before.deadline is not None
+        assert before.deadline >= before.created_at + 1_100 * SECOND
 
     async def test_a_run_waits_before_its_time_begins(self, store: Store) -> None:
         worker = await live_worker(store)

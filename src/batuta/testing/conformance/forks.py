@@ -325,6 +325,19 @@ class ForksConformance:
         run = await forked(store, fork_of(pen, close=last_word(pen)))
         assert [one.message_id for one in (await store.load(run.run_id)).messages] == ["one"]
 
+    async def test_an_answer_that_the_plan_does_not_know_stands_in_the_way(self, store: Store) -> None:
+        worker = await live_worker(store)
+        pen = await start_owned(store, worker)
+        await pen.release(store, worker)
+        for kind in (MessageKind.ACTIVITY, MessageKind.CHILD):
+            await store.send(pen.run_id, Message(message_id=f"an {kind}", kind=kind, name=str(pen.run_id)))
+        for heard in ([], ["an activity"], ["an child", "another"]):
+            [outcome] = await store.fork([fork_of(pen, close=last_word(pen), heard=heard)], ACT)
+            assert isinstance(outcome, RunMoved)
+            assert len(await inbox(store, pen)) == 2
+        run = await forked(store, fork_of(pen, close=last_word(pen), heard=["an activity", "an child"]))
+        assert (await store.load(run.run_id)).messages == []
+
     async def test_a_run_that_never_began_begins_with_its_own_start_alone(self, store: Store) -> None:
         run, _ = await store.start(new_run())
         pen = Pen(run.run_id, 0)

@@ -252,7 +252,7 @@ BEGIN
 
     WITH next AS MATERIALIZED (
         SELECT s.*, r.id, r.chain_id, r.kind, r.priority, r.tags, r.memo, r.flow_key, r.parent_run_id, r.parent_seq,
-               r.parent_policy, r.signalled,
+               r.parent_policy, r.signalled, r.deadline AS deadline_before,
                coalesce((SELECT f.created_at FROM batuta.runs f WHERE f.run_id = r.chain_id), moment) AS begun_at
         FROM unnest(before_ids, run_ids, names, codes, queues, versions, delays, timeouts, execution_timeouts,
                     start_bodies)
@@ -267,7 +267,10 @@ BEGIN
         SELECT n.run_id, ns, n.id, n.chain_id, n.signalled, n.kind, n.name, coalesce(nullif(n.code, ''), n.name),
                n.queue, n.priority, n.version, n.tags, n.memo, n.parent_run_id, n.parent_seq, n.parent_policy, n.flow_key, 0,
                -1, -1, 'pending', moment + n.delay, moment,
-               least(moment + n.delay + nullif(n.timeout, 0), n.begun_at + nullif(n.execution_timeout, 0))
+               -- The chain's time is not over before that of the run before: pauses and retries have put it off.
+               least(moment + n.delay + nullif(n.timeout, 0),
+                     CASE WHEN n.execution_timeout > 0
+                          THEN greatest(n.begun_at + n.execution_timeout, n.deadline_before) END)
         FROM next n
     )
     INSERT INTO batuta.inbox (namespace, chain_id, message_id, kind, name, body, at)

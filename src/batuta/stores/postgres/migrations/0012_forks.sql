@@ -119,7 +119,14 @@ BEGIN
     outcome := CASE
         WHEN source.head < (f ->> 'source_head')::integer THEN 'moved'
         WHEN source.head > (f ->> 'source_head')::integer AND own_id = '' THEN 'moved'
-        WHEN json_typeof(f -> 'close') = 'object' THEN CASE WHEN source.closed_at IS NOT NULL THEN 'ended' END
+        WHEN json_typeof(f -> 'close') = 'object' THEN CASE
+            WHEN source.closed_at IS NOT NULL THEN 'ended'
+            WHEN EXISTS (
+                SELECT FROM batuta.inbox i
+                WHERE i.chain_id = source.chain_id AND i.consumed_at IS NULL AND i.kind IN ('activity', 'child')
+                  AND i.name = source.run_id::text
+                  AND i.message_id NOT IN (SELECT a.id FROM json_array_elements_text(f -> 'heard') AS a(id))
+            ) THEN 'answered' END
         WHEN own_id <> '' THEN NULL
         WHEN source.closed_at IS NULL THEN 'open'
         WHEN NOT source.current THEN 'followed' END;
