@@ -328,7 +328,8 @@ class Store(Protocol):
         """Delete closed runs with all that belongs to them: the whole chain of each, journals, messages, outputs,
         attempts, dead letters, and their closed children in the same way. Returns the ids of all runs that are gone.
 
-        A chain with an open run, or with an open child at any depth, is left alone, and is not in the answer."""
+        A chain with an open run, with an open child at any depth, or with an open parent, which may start it again, is
+        left alone, and is not in the answer."""
         ...
 
     async def fork(self, forks: Sequence[Fork], act: Act) -> list[ForkOutcome]:

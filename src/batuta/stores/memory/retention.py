@@ -103,12 +103,13 @@ def _is_letter(room: Room, run_id: RunId) -> bool:
 
 
 def _families(room: Room, run_ids: Iterable[RunId]) -> list[Row]:
-    """The chains of these runs with those of their children, at any depth: none of which one run is open."""
+    """The chains of these runs with those of their children, at any depth: where none of these runs, and no parent of
+    one, is open."""
     gone: dict[RunId, Row] = {}
     for run_id in run_ids:
         if run_id in room.rows:
             family = _family(room, room.rows[run_id].run.chain_id)
-            if not any(row.is_open for row in family.values()):
+            if not any(row.is_open or row.run.parent_run_id in room.open for row in family.values()):
                 gone.update(family)
     return list(gone.values())
 

@@ -207,11 +207,19 @@ def _delete(cursor: sqlite3.Cursor, namespace: str, run_ids: Iterable[RunId], ac
         row = one(cursor.execute(Q["chain_of_run"], (namespace, run_id.bytes)))
         if row is not None and run_id.bytes not in gone:
             family = _family(cursor, namespace, row[0], row[1])
-            if all(member.closed_at is not None for member in family.values()):
+            if not any(_is_held(cursor, namespace, member) for member in family.values()):
                 gone |= family
     erase(cursor, namespace, list(gone.values()))
     record(cursor, namespace, now, act, [_deleted(member) for member in gone.values()])
     return [UUID(bytes=run_id) for run_id in gone]
+
+
+def _is_held(cursor: sqlite3.Cursor, namespace: str, member: Member) -> bool:
+    """Whether a run is open, or its parent is: that may start it again."""
+    parent = member.parent_run_id
+    if member.closed_at is None or parent is None:
+        return member.closed_at is None
+    return bool(one(cursor.execute(Q["is_open"], (namespace, parent))))
 
 
 def _deleted(member: Member) -> Changed:

@@ -68,7 +68,8 @@ BEGIN
 END
 $$;
 
--- Delete the chains of these runs with those of their children, at any depth, where none of all these runs is open.
+-- Delete the chains of these runs with those of their children, at any depth, where none of all these runs is open, nor
+-- the parent of one: that may start it again.
 CREATE FUNCTION batuta.delete_runs(
     ns text, asked uuid[], actor text, verb text, reason text, detail text, before text, after text
 ) RETURNS uuid[] LANGUAGE plpgsql AS $$
@@ -94,7 +95,7 @@ END
 $$;
 
 -- The chains of these runs, each with those of its children; in order, for locks. With only_closed: without those of
--- which a run is open.
+-- which a run, or the parent of one, is open.
 CREATE FUNCTION batuta.families(ns text, asked uuid[], only_closed boolean DEFAULT false) RETURNS uuid[]
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -113,13 +114,17 @@ BEGIN
                 SELECT k.chain_id FROM batuta.runs k WHERE k.parent_run_id = m.member AND k.namespace || '' = ns OFFSET 0
             ) k
         ), member AS MATERIALIZED (
-            SELECT t.root, m.member, r.closed_at
+            SELECT t.root, m.member, r.is_held
             FROM tree t
             CROSS JOIN LATERAL batuta.chain_runs(ns, ARRAY[t.chain_id]) m
-            CROSS JOIN LATERAL (SELECT r.closed_at FROM batuta.runs r WHERE r.run_id = m.member LIMIT 1) r
+            CROSS JOIN LATERAL (
+                SELECT r.closed_at IS NULL OR r.parent_run_id IS NOT NULL AND EXISTS (
+                    SELECT FROM batuta.runs p WHERE p.run_id = r.parent_run_id AND p.closed_at IS NULL OFFSET 0) AS is_held
+                FROM batuta.runs r WHERE r.run_id = m.member LIMIT 1
+            ) r
         )
         SELECT DISTINCT m.member FROM member m
-        WHERE NOT only_closed OR (m.root IN (SELECT o.root FROM member o WHERE o.closed_at IS NULL)) IS NOT TRUE
+        WHERE NOT only_closed OR (m.root IN (SELECT o.root FROM member o WHERE o.is_held)) IS NOT TRUE
         ORDER BY m.member);
 END
 $$;
