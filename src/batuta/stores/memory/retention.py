@@ -60,6 +60,8 @@ class RetentionVerbs(ABC):
                 return Pruned(0, None)
             page = nsmallest(limit, (run_id for run_id in room.rows if after is None or run_id > after))
             chains = {room.rows[run_id].run.chain_id: None for run_id in page}
+            if dry_run:  # a chain that stays is found by each of its runs: it counts where its first one is
+                chains = {run_id: None for run_id in page if run_id in chains}
             over = [chain for chain_id in chains if _is_over(room, chain := room.chain(chain_id), rules, moment.now)]
             if not dry_run:
                 _erase(room, [row.run.run_id for chain in over for row in chain])

@@ -87,7 +87,9 @@ class RetentionVerbs(ABC):
         now, watch = self.clock_now(), Watch()
         # Found by a reader: only what is deleted is looked at once more while nobody else can write.
         chains, last = await self._readers.read_apart(
-            lambda connection: watch.time(lambda: _over(connection.cursor(), self.namespace, limit, after, now))
+            lambda connection: watch.time(
+                lambda: _over(connection.cursor(), self.namespace, limit, after, now, by_first=dry_run)
+            )
         )
         if dry_run:
             return Pruned(sum(len(members) for _, _, members in chains), last, watch.seconds)
@@ -130,9 +132,11 @@ def _members(cursor: sqlite3.Cursor, namespace: str, id: str, chain_id: bytes) -
 
 
 def _over(
-    cursor: sqlite3.Cursor, namespace: str, limit: int, after: RunId | None, now: int
+    cursor: sqlite3.Cursor, namespace: str, limit: int, after: RunId | None, now: int, *, by_first: bool
 ) -> tuple[list[Chain], RunId | None]:
-    """Chains among the next `limit` runs whose retention is over, and the run to go on behind."""
+    """Chains among the next `limit` runs whose retention is over, and the run to go on behind.
+
+    By their first run only: each is found once, also when all of them stay."""
     rules = _rules(cursor, namespace)
     oldest = now - (shortest(rules) or 0)
     page = cursor.connection.execute(Q["oldest_runs"], (namespace, b"" if after is None else after.bytes, limit))
@@ -142,7 +146,8 @@ def _over(
     for *columns, chain_id, current, created_at in page:
         member = Member(*columns)
         count, young = count + 1, young and created_at > oldest
-        if member.closed_at is not None and member.closed_at <= oldest and chain_id not in seen:
+        ended = member.closed_at is not None and member.closed_at <= oldest
+        if ended and chain_id not in seen and (not by_first or chain_id == member.run_id):
             seen.add(chain_id)
             single = current and chain_id == member.run_id
             members = [member] if single else _ended(cursor, namespace, member.id, chain_id)

@@ -179,9 +179,9 @@ $$;
 
 -- The next runs after one, and what is to be done about them: `plain` are chains of a single run that are over, `chains`
 -- those that must be looked at as a whole, with their first run among these. No more runs than have about as many
--- entries as may be deleted.
+-- entries as may be deleted. A dry run, which leaves all, finds a chain only by the run that it began with: once.
 CREATE FUNCTION batuta.look_at_oldest(
-    ns text, lim integer, after uuid, most_entries bigint, moment bigint, oldest bigint,
+    ns text, lim integer, after uuid, dry boolean, most_entries bigint, moment bigint, oldest bigint,
     OUT run_ids uuid[], OUT plain uuid[], OUT chains uuid[], OUT firsts uuid[], OUT goes_on boolean
 ) LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -201,7 +201,8 @@ BEGIN
         SELECT k.name, k.state, moment - batuta.kept_for(ns, k.name, k.state) AS until
         FROM (SELECT DISTINCT l.name, l.state FROM looked l WHERE l.ended AND l.single) k
     ), family AS MATERIALIZED (
-        SELECT l.chain_id, min(l.run_id::text)::uuid AS first FROM looked l WHERE l.ended AND NOT l.single
+        SELECT l.chain_id, min(l.run_id::text)::uuid AS first FROM looked l
+        WHERE l.ended AND NOT l.single AND (NOT dry OR l.run_id = l.chain_id)
         GROUP BY l.chain_id
     )
     SELECT ARRAY(SELECT l.run_id FROM looked l ORDER BY l.run_id),
@@ -237,7 +238,7 @@ BEGIN
     IF oldest IS NULL THEN
         RETURN;
     END IF;
-    SELECT * INTO page FROM batuta.look_at_oldest(ns, lim, after, most_entries, moment, oldest);
+    SELECT * INTO page FROM batuta.look_at_oldest(ns, lim, after, dry, most_entries, moment, oldest);
     IF page.goes_on THEN
         last := page.run_ids[cardinality(page.run_ids)];
     END IF;
