@@ -329,7 +329,7 @@ class Store(Protocol):
         attempts, dead letters, and their closed children in the same way. Returns the ids of all runs that are gone.
 
         A chain with an open run, with an open child at any depth, or with an open parent, which may start it again, is
-        left alone, and is not in the answer."""
+        left alone, and is not in the answer. Where journals are long it may take several transactions."""
         ...
 
     async def fork(self, forks: Sequence[Fork], act: Act) -> list[ForkOutcome]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 from uuid import UUID
@@ -26,7 +27,7 @@ from batuta.stores.sqlite.writer import Writer
 T = TypeVar("T")
 
 MOST_ENTRIES = 2_000
-"""Journal entries that one step deletes, unless a single chain has more: nobody else writes meanwhile."""
+"""Journal entries that one transaction deletes, or one chain more: nobody else writes meanwhile."""
 
 
 class Member(Struct):
@@ -52,8 +53,10 @@ class RetentionVerbs(ABC):
     def clock_now(self) -> int: ...
 
     async def delete_runs(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
-        now = self.clock_now()
-        return await self._writer.write(lambda cursor: _delete(cursor, self.namespace, run_ids, act, now), aside=True)
+        now, gone, rest = self.clock_now(), list[RunId](), deque(run_ids)
+        while rest:
+            gone += await self._writer.write(lambda cursor: _delete(cursor, self.namespace, rest, act, now), aside=True)
+        return gone
 
     async def set_retention(self, rule: Retention, act: Act | None = None) -> bool:
         return await self._rule(rule.name, rule.state, keep_json(rule.keep), "set_retention", (rule.keep,), act)
@@ -206,13 +209,17 @@ def _prune(cursor: sqlite3.Cursor, namespace: str, chains: Iterable[Chain]) -> i
 # -- deleting
 
 
-def _delete(cursor: sqlite3.Cursor, namespace: str, run_ids: Iterable[RunId], act: Act, now: int) -> list[RunId]:
+def _delete(cursor: sqlite3.Cursor, namespace: str, run_ids: deque[RunId], act: Act, now: int) -> list[RunId]:
+    """Take runs from these, and delete their families, for one transaction."""
     gone: dict[bytes, Member] = {}
-    for run_id in run_ids:
+    entries = 0
+    while run_ids and entries < MOST_ENTRIES:
+        run_id = run_ids.popleft()
         row = one(cursor.execute(Q["chain_of_run"], (namespace, run_id.bytes)))
         if row is not None and run_id.bytes not in gone:
             family = _family(cursor, namespace, row[0], row[1])
             if not any(_is_held(cursor, namespace, member) for member in family.values()):
+                entries += sum(member.head + 1 for id, member in family.items() if id not in gone)
                 gone |= family
     erase(cursor, namespace, list(gone.values()))
     record(cursor, namespace, now, act, [_deleted(member) for member in gone.values()])
