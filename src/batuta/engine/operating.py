@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 from msgspec import json
 from msgspec.structs import asdict
@@ -30,7 +31,9 @@ _PAGE = 1_000
 class Operating:
     """Implements `authoring.operating.OperatingBackend` on a store."""
 
-    def __init__(self, store: Store, actor: Actor, retry: Callable[[RunRef, str], Awaitable[object]]) -> None:
+    def __init__(
+        self, store: Store, actor: Actor, retry: Callable[[RunRef, str, dict[str, Any]], Awaitable[object]]
+    ) -> None:
         self._store, self._actor, self._retry = store, actor, retry
 
     # -- one run
@@ -93,16 +96,16 @@ class Operating:
                 gone = set(await _known(lambda: store.delete_runs(run_ids, act)))
                 return sum(run_id in gone for run_id in run_ids)
             case _:
-                return await self._retry_all(runs, act.reason, refused)
+                return await self._retry_all(runs, act, refused)
 
-    async def _retry_all(self, runs: Sequence[Run], reason: str, refused: Counter[str]) -> int:
+    async def _retry_all(self, runs: Sequence[Run], act: Act, refused: Counter[str]) -> int:
         """Each by itself: how depends on its journal."""
-        places = asyncio.Semaphore(_AT_ONCE)
+        places, detail = asyncio.Semaphore(_AT_ONCE), json.decode(act.detail)
 
         async def retry(run: Run) -> bool:
             async with places:
                 try:
-                    await self._retry(RunRef(run.id, run.run_id), reason)
+                    await self._retry(RunRef(run.id, run.run_id), act.reason, detail)
                 except StoreError:
                     raise
                 except BatutaError as error:
