@@ -380,8 +380,8 @@ class Store(Protocol):
         chains with long journals only some are deleted in one step: at least one, if there is any.
 
         Children are looked at by themselves. They are kept as long as their parent is open, and a parent as long as
-        any child is there. A chain with an open dead letter is kept, too. Never waits for a lock, nor holds one for
-        long: what another has in hand is left. With `dry_run`: as if, and nothing changes."""
+        any child is there. A chain with an open dead letter is kept, too. Never waits for a run that another has
+        in hand, which is left, nor holds a lock for long. With `dry_run`: as if, and nothing changes."""
         ...
 
     # -- the audit log

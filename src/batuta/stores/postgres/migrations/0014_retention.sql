@@ -271,4 +271,4 @@ BEGIN
 END
 $$;
 
-COMMENT ON FUNCTION batuta.prune IS 'One step of pruning: short, and it waits for nobody';
+COMMENT ON FUNCTION batuta.prune IS 'One step of pruning: short, and it waits for no run';
