@@ -227,10 +227,10 @@ class NotParked(BatutaError):
 
 
 class RunOpen(BatutaError):
-    """The run has not ended, or a child of it has not: it cannot be deleted. Nothing was."""
+    """The run has not ended, or a child or its parent has not: it cannot be deleted. Nothing was."""
 
     def __init__(self, id: str) -> None:
-        super().__init__(f"run {id!r} is open, or has an open child: terminate it first, or wait for its end")
+        super().__init__(f"run {id!r} is open, or has an open child or parent: terminate that, or wait for its end")
         self.id = id
 
 

@@ -98,3 +98,12 @@ def test_mistakes_are_named(cli: Cli, words: tuple[str, ...], code: int, said: s
     result = cli("letters", *words)
     assert (result.exit_code, result.stdout) == (code, "")
     assert said in result.stderr
+
+
+@pytest.mark.usefixtures("given_up")
+def test_an_empty_filter_is_refused_as_it_would_match_more(cli: Cli) -> None:
+    for words in (["--error", "ValueError", "--yes"], ["w-0"]):
+        refused = cli("letters", "discard", *words, "--id-prefix", "", "--note", "over")
+        assert (refused.exit_code, refused.stdout) == (USAGE, "")
+        assert "--id-prefix is empty" in refused.stderr
+    assert len(document(cli, "list")["letters"]) == 3

@@ -88,6 +88,14 @@ def test_a_filter_that_matches_nothing_or_everything_is_an_error(cli: Cli, verb:
     assert document(cli, "audit", "list")["rows"] == []
 
 
+@pytest.mark.parametrize("option", ["--workflow", "--queue", "--id-prefix", "--key", "--created-after"])
+def test_an_empty_filter_is_refused_as_it_would_match_more(cli: Cli, option: str) -> None:
+    start(cli, "t-1")
+    refused(cli, USAGE, "InvalidInput", "runs", "terminate", option, "", "--state", "pending", "--yes")
+    refused(cli, USAGE, "InvalidInput", "runs", "terminate", "t-1", option, "")
+    assert state(cli, "t-1") == "pending"
+
+
 def test_all_of_them_are_meant_only_when_it_is_said(cli: Cli) -> None:
     start(cli, "t-1", "t-2")
     refused(cli, USAGE, "NotConfirmed", "runs", "terminate", "--all")

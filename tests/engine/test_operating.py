@@ -157,6 +157,7 @@ async def test_failed_runs_go_on_from_where_they_failed(arena: Arena) -> None:
     assert [await (await client.get(id)).result(20) for id in ("a", "b")] == ["a", "b"]
     rows = (await client.audit(verb="retry")).rows
     assert {(row.target, row.reason) for row in rows} == {("a", "mended"), ("b", "mended")}
+    assert {row.detail["filter"]["name"] for row in rows} == {"fails_first"}
 
 
 async def test_one_run_is_deleted_when_it_has_ended(arena: Arena) -> None:

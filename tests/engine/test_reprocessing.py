@@ -315,6 +315,7 @@ async def test_bad_input_of_other_verbs() -> None:
     async with connect("memory://") as client:
         for verb in (
             client.letters.discard(reason="x"),
+            client.letters.discard(name=None, id_prefix="", reason="x"),
             client.letters.discard(name="send", reason=" "),
             client.letters.list(limit=0),
             client.letters.groups(limit=5_000),

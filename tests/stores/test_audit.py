@@ -86,6 +86,14 @@ async def test_rows_that_were_removed_at_the_end_are_found(client: Batuta, url: 
     assert await problem(client) == "row 4 is missing, and all after it: there were 5"
 
 
+async def test_a_last_row_that_was_written_anew_is_found(client: Batuta, store: Store, url: str) -> None:
+    rows = await store.audit()
+    rows[-1].actor = "bob"
+    _chain_anew(store.namespace, rows)
+    await by_hand(url, f"UPDATE audit SET actor = 'bob', hash = '{rows[-1].hash}' WHERE number = 5")
+    assert await problem(client) == "row 5 is another one than where the log ends: its last rows were written anew"
+
+
 async def test_a_row_that_was_put_in_is_found(client: Batuta, url: str) -> None:
     columns = "namespace, at, actor, verb, target, run_id, reason, detail, before, after, hash"
     await by_hand(

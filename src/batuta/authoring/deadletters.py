@@ -244,7 +244,7 @@ class Letters:
 
     async def _named(self, which: Which | Iterable[Which] | None, where: dict[str, Any], everything: bool) -> Named:
         if which is None:
-            if not where and not everything:
+            if not everything and not any(value not in (None, "", (), []) for value in where.values()):
                 raise MatchesEverything(
                     "nothing says which dead letters: give ids, or filters, or everything=True for all that are open"
                 )

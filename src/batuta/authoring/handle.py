@@ -194,7 +194,7 @@ class Handle(Generic[R]):
     async def delete(self, reason: str = "") -> int:
         """Delete a closed run with all that belongs to it: its chain, and its children. How many runs are gone.
 
-        Raises RunOpen when one of them has not ended; UnknownRun.
+        Raises RunOpen when one of them, or its parent, has not ended; UnknownRun.
         """
         return await self._backend.delete(self._ref, check_reason(reason))
 

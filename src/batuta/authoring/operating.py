@@ -122,7 +122,7 @@ class Selection:
         return await self._apply(Verb.RETRY, reason)
 
     async def delete(self, reason: str = "") -> Counts:
-        """Delete closed ones, with all that belongs to them. Those with open children stay."""
+        """Delete closed ones, with all that belongs to them. Those with an open child or parent stay."""
         return await self._apply(Verb.DELETE, reason)
 
     async def apply(self, verb: str, reason: str = "") -> Counts:

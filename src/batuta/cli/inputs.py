@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -57,6 +57,15 @@ def tags(pairs: Sequence[str]) -> dict[str, str]:
         if not key or not equals:
             raise InvalidInput(f"--tag {pair!r} must be KEY=VALUE")
         found[key] = value
+    return found
+
+
+def filters(where: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that were given. An empty one is a mistake, often of a variable that is not set: it would match more."""
+    found = {name: value for name, value in where.items() if value not in (None, ())}
+    for name, value in found.items():
+        if value == "":
+            raise InvalidInput(f"--{name.replace('_', '-')} is empty: leave it out, or say what it must be")
     return found
 
 

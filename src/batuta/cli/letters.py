@@ -193,8 +193,8 @@ async def _discard(place: Place, ids: tuple[str, ...], given: dict[str, Any]) ->
 
 
 def _alone_or_all(ids: tuple[str, ...], given: dict[str, Any]) -> Any:
-    options = {"dry_run", "yes"}
-    if any(value for name, value in given.items() if name not in options):
+    flags = {"dry_run", "yes", "everything"}
+    if given["everything"] or inputs.filters({name: given[name] for name in given.keys() - flags}):
         raise InvalidInput("give IDs or filters, not both")
     return ids[0] if len(ids) == 1 else list(ids)
 
@@ -239,7 +239,7 @@ async def _code_of(
 
 
 def _filters(where: dict[str, Any]) -> dict[str, Any]:
-    found = {name: value for name, value in where.items() if value is not None}
+    found = inputs.filters(where)
     if "why" in found:
         found["reason"] = found.pop("why")
     for option in ("after", "before"):

@@ -44,7 +44,7 @@ def selecting(command: F) -> F:
 
 def is_one(id: str | None, tags: tuple[str, ...], everything: bool, where: dict[str, Any]) -> bool:
     """Whether one run is meant. Raises InvalidInput when both are said, MatchesEverything when neither is."""
-    filters = any(value for value in where.values()) or bool(tags)
+    filters = bool(inputs.filters(where) or tags)
     if id is not None and (filters or everything):
         raise InvalidInput("give the id of one run, or filters for many, not both")
     if id is None and not filters and not everything:
@@ -61,7 +61,7 @@ def apply(place: Place, verb: str, reason: str, yes: bool, everything: bool, tag
 
 
 def _filters(tags: tuple[str, ...], where: dict[str, Any]) -> dict[str, Any]:
-    found = {name: value for name, value in where.items() if value}
+    found = inputs.filters(where)
     for option in ("created_after", "created_before"):
         if option in found:
             found[option] = inputs.moment(found[option], "--" + option.replace("_", "-"))

@@ -45,12 +45,12 @@ class Forking:
     ) -> None:
         self._store, self._act, self._code_here = store, act, code_here
 
-    async def retry(self, run: Run, reason: str) -> Run:
+    async def retry(self, run: Run, reason: str, detail: dict[str, Any] | None = None) -> Run:
         """Try a run again that did not come to a good end, from where it failed. Raises RunClosed, RunMoved."""
         letter = await find_letter(self._store, run.run_id)
         fork = await plan_retry(self._store, run, letter=letter, reason=reason, code=self._code_here)
         await self._check_code(run, fork, await journal_of(self._store, run), None, NO_EDITS)
-        return await self._carry_out(fork, self._act(Verb.RETRY, reason, {"at": fork.keep}))
+        return await self._carry_out(fork, self._act(Verb.RETRY, reason, {"at": fork.keep} | (detail or {})))
 
     async def reset(self, run_id: RunId, to: int, edits: Edits, code: Code | None, reason: str) -> Run:
         """Let the chain go on from after entry `to` of its last run, which is closed if it is open. One that moves on

@@ -302,11 +302,12 @@ class NativeBackend:
     async def delete(self, ref: RunRef, reason: str) -> int:
         return await self.operating.delete(ref, reason)
 
-    async def retry(self, ref: RunRef, reason: str = "") -> RunRef:
+    async def retry(self, ref: RunRef, reason: str = "", detail: dict[str, Any] | None = None) -> RunRef:
+        """`detail`: more for the audit log."""
         run = await last_of_chain(self._store, ref.run_id)
         if run.state in CLOSED:
-            return _ref(await self._forking.retry(run, reason))
-        if not await self._store.unpark(run.run_id, self._act(Verb.RETRY, reason)):
+            return _ref(await self._forking.retry(run, reason, detail))
+        if not await self._store.unpark(run.run_id, self._act(Verb.RETRY, reason, detail)):
             raise NotParked(run.id, str((await self._store.get_run(run.run_id)).state))
         return _ref(run)
 

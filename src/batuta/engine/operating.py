@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 from msgspec import json
 from msgspec.structs import asdict
@@ -30,7 +31,9 @@ _PAGE = 1_000
 class Operating:
     """Implements `authoring.operating.OperatingBackend` on a store."""
 
-    def __init__(self, store: Store, actor: Actor, retry: Callable[[RunRef, str], Awaitable[object]]) -> None:
+    def __init__(
+        self, store: Store, actor: Actor, retry: Callable[[RunRef, str, dict[str, Any]], Awaitable[object]]
+    ) -> None:
         self._store, self._actor, self._retry = store, actor, retry
 
     # -- one run
@@ -93,16 +96,16 @@ class Operating:
                 gone = set(await _known(lambda: store.delete_runs(run_ids, act)))
                 return sum(run_id in gone for run_id in run_ids)
             case _:
-                return await self._retry_all(runs, act.reason, refused)
+                return await self._retry_all(runs, act, refused)
 
-    async def _retry_all(self, runs: Sequence[Run], reason: str, refused: Counter[str]) -> int:
+    async def _retry_all(self, runs: Sequence[Run], act: Act, refused: Counter[str]) -> int:
         """Each by itself: how depends on its journal."""
-        places = asyncio.Semaphore(_AT_ONCE)
+        places, detail = asyncio.Semaphore(_AT_ONCE), json.decode(act.detail)
 
         async def retry(run: Run) -> bool:
             async with places:
                 try:
-                    await self._retry(RunRef(run.id, run.run_id), reason)
+                    await self._retry(RunRef(run.id, run.run_id), act.reason, detail)
                 except StoreError:
                     raise
                 except BatutaError as error:
@@ -124,19 +127,22 @@ class Operating:
         end = await self._store.audit_head()  # before the rows: what is added meanwhile is beyond it
         last, problem = (0, ""), ""
         while not problem and (rows := await self._store.audit(last[0], _PAGE)):
-            problem = first_break(self._store.namespace, last, rows) or ""
+            problem = first_break(self._store.namespace, last, rows) or _other_row(rows, end, kept)
             if problem:
-                break
-            if (
-                kept is not None
-                and last[0] < kept[0] <= rows[-1].number
-                and rows[kept[0] - last[0] - 1].hash != kept[1]
-            ):
-                problem = f"row {kept[0]} is another one than when its hash was taken down: the log was written anew"
                 break
             last = (rows[-1].number, rows[-1].hash)
         problem = problem or _end_problem(last, end, kept)
         return AuditReport(rows=last[0], head=f"{last[0]}:{last[1]}", problem=problem)
+
+
+def _other_row(rows: Sequence[Recorded], end: tuple[int, str], kept: tuple[int, str] | None) -> str:
+    """What is wrong when one of these rows, which follow each other, has another hash than is known of it."""
+    hashes = {row.number: row.hash for row in rows}
+    if kept is not None and hashes.get(kept[0], kept[1]) != kept[1]:
+        return f"row {kept[0]} is another one than when its hash was taken down: the log was written anew"
+    if hashes.get(end[0], end[1]) != end[1]:
+        return f"row {end[0]} is another one than where the log ends: its last rows were written anew"
+    return ""
 
 
 def _end_problem(last: tuple[int, str], end: tuple[int, str], kept: tuple[int, str] | None) -> str:

@@ -328,7 +328,8 @@ class Store(Protocol):
         """Delete closed runs with all that belongs to them: the whole chain of each, journals, messages, outputs,
         attempts, dead letters, and their closed children in the same way. Returns the ids of all runs that are gone.
 
-        A chain with an open run, or with an open child at any depth, is left alone, and is not in the answer."""
+        A chain with an open run, with an open child at any depth, or with an open parent, which may start it again, is
+        left alone, and is not in the answer. Where journals are long it may take several transactions."""
         ...
 
     async def fork(self, forks: Sequence[Fork], act: Act) -> list[ForkOutcome]:
@@ -379,8 +380,8 @@ class Store(Protocol):
         chains with long journals only some are deleted in one step: at least one, if there is any.
 
         Children are looked at by themselves. They are kept as long as their parent is open, and a parent as long as
-        any child is there. A chain with an open dead letter is kept, too. Never waits for a lock, nor holds one for
-        long: what another has in hand is left. With `dry_run`: as if, and nothing changes."""
+        any child is there. A chain with an open dead letter is kept, too. Never waits for a run that another has
+        in hand, which is left, nor holds a lock for long. With `dry_run`: as if, and nothing changes."""
         ...
 
     # -- the audit log

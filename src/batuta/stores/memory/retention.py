@@ -60,6 +60,8 @@ class RetentionVerbs(ABC):
                 return Pruned(0, None)
             page = nsmallest(limit, (run_id for run_id in room.rows if after is None or run_id > after))
             chains = {room.rows[run_id].run.chain_id: None for run_id in page}
+            if dry_run:  # a chain that stays is found by each of its runs: it counts where its first one is
+                chains = {run_id: None for run_id in page if run_id in chains}
             over = [chain for chain_id in chains if _is_over(room, chain := room.chain(chain_id), rules, moment.now)]
             if not dry_run:
                 _erase(room, [row.run.run_id for chain in over for row in chain])
@@ -103,12 +105,13 @@ def _is_letter(room: Room, run_id: RunId) -> bool:
 
 
 def _families(room: Room, run_ids: Iterable[RunId]) -> list[Row]:
-    """The chains of these runs with those of their children, at any depth: none of which one run is open."""
+    """The chains of these runs with those of their children, at any depth: where none of these runs, and no parent of
+    one, is open."""
     gone: dict[RunId, Row] = {}
     for run_id in run_ids:
         if run_id in room.rows:
             family = _family(room, room.rows[run_id].run.chain_id)
-            if not any(row.is_open for row in family.values()):
+            if not any(row.is_open or row.run.parent_run_id in room.open for row in family.values()):
                 gone.update(family)
     return list(gone.values())
 

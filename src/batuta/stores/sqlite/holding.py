@@ -17,6 +17,9 @@ from batuta.stores.sqlite.post import Post, Target
 from batuta.stores.sqlite.rows import entry_row, message_row, one, run_of
 from batuta.stores.sqlite.writer import Writer
 
+MANY = 20
+"""More runs than that are changed in a thread: the event loop has better to do."""
+
 
 class HoldingVerbs(ABC):
     """The part of the store that holds runs."""
@@ -31,23 +34,22 @@ class HoldingVerbs(ABC):
     def tell(self, hint: Hint) -> None: ...
 
     async def pause_runs(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
-        return await self._hold(lambda cursor: Holding(cursor, self.namespace, self.clock_now()).pause(run_ids, act))
+        return await self._hold(run_ids, lambda holding: holding.pause(run_ids, act))
 
     async def resume_runs(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
-        return await self._hold(lambda cursor: Holding(cursor, self.namespace, self.clock_now()).resume(run_ids, act))
+        return await self._hold(run_ids, lambda holding: holding.resume(run_ids, act))
 
     async def cancel_runs(self, run_ids: Sequence[RunId], reason: str, act: Act) -> list[RunId]:
-        return await self._hold(
-            lambda cursor: Holding(cursor, self.namespace, self.clock_now()).cancel(run_ids, reason, act)
-        )
+        return await self._hold(run_ids, lambda holding: holding.cancel(run_ids, reason, act))
 
     async def terminate_runs(self, run_ids: Sequence[RunId], reason: str, act: Act) -> list[RunId]:
-        return await self._hold(
-            lambda cursor: Holding(cursor, self.namespace, self.clock_now()).terminate(run_ids, reason, act)
-        )
+        return await self._hold(run_ids, lambda holding: holding.terminate(run_ids, reason, act))
 
-    async def _hold(self, work: Callable[[sqlite3.Cursor], tuple[list[RunId], Hint]]) -> list[RunId]:
-        done, hint = await self._writer.write(work)
+    async def _hold(self, run_ids: Sequence[RunId], verb: Callable[[Holding], tuple[list[RunId], Hint]]) -> list[RunId]:
+        def work(cursor: sqlite3.Cursor) -> tuple[list[RunId], Hint]:
+            return verb(Holding(cursor, self.namespace, self.clock_now()))
+
+        done, hint = await self._writer.write(work, aside=len(run_ids) > MANY)
         self.tell(hint)
         return done
 

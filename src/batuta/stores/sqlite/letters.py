@@ -36,6 +36,8 @@ _NEVER = 2**63 - 1
 _LAST_RUN, _LAST_NAME = b"\xff" * 17, "\U0010ffff"
 _SMALL = 2
 """So few may be written on the event loop's thread."""
+_MANY = 20
+"""More than that are written in another one."""
 
 
 class LetterVerbs(ABC):
@@ -81,7 +83,9 @@ class LetterVerbs(ABC):
     async def discard_letters(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
         now = self.clock_now()
         return await self._writer.write(
-            lambda cursor: _discard(cursor, self.namespace, run_ids, act, now), small=len(run_ids) <= _SMALL
+            lambda cursor: _discard(cursor, self.namespace, run_ids, act, now),
+            small=len(run_ids) <= _SMALL,
+            aside=len(run_ids) > _MANY,
         )
 
 

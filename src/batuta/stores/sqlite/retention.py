@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 from uuid import UUID
@@ -26,7 +27,7 @@ from batuta.stores.sqlite.writer import Writer
 T = TypeVar("T")
 
 MOST_ENTRIES = 2_000
-"""Journal entries that one step deletes, unless a single chain has more: nobody else writes meanwhile."""
+"""Journal entries that one transaction deletes, or one chain more: nobody else writes meanwhile."""
 
 
 class Member(Struct):
@@ -52,8 +53,10 @@ class RetentionVerbs(ABC):
     def clock_now(self) -> int: ...
 
     async def delete_runs(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
-        now = self.clock_now()
-        return await self._writer.write(lambda cursor: _delete(cursor, self.namespace, run_ids, act, now), aside=True)
+        now, gone, rest = self.clock_now(), list[RunId](), deque(run_ids)
+        while rest:
+            gone += await self._writer.write(lambda cursor: _delete(cursor, self.namespace, rest, act, now), aside=True)
+        return gone
 
     async def set_retention(self, rule: Retention, act: Act | None = None) -> bool:
         return await self._rule(rule.name, rule.state, keep_json(rule.keep), "set_retention", (rule.keep,), act)
@@ -87,7 +90,9 @@ class RetentionVerbs(ABC):
         now, watch = self.clock_now(), Watch()
         # Found by a reader: only what is deleted is looked at once more while nobody else can write.
         chains, last = await self._readers.read_apart(
-            lambda connection: watch.time(lambda: _over(connection.cursor(), self.namespace, limit, after, now))
+            lambda connection: watch.time(
+                lambda: _over(connection.cursor(), self.namespace, limit, after, now, by_first=dry_run)
+            )
         )
         if dry_run:
             return Pruned(sum(len(members) for _, _, members in chains), last, watch.seconds)
@@ -130,9 +135,11 @@ def _members(cursor: sqlite3.Cursor, namespace: str, id: str, chain_id: bytes) -
 
 
 def _over(
-    cursor: sqlite3.Cursor, namespace: str, limit: int, after: RunId | None, now: int
+    cursor: sqlite3.Cursor, namespace: str, limit: int, after: RunId | None, now: int, *, by_first: bool
 ) -> tuple[list[Chain], RunId | None]:
-    """Chains among the next `limit` runs whose retention is over, and the run to go on behind."""
+    """Chains among the next `limit` runs whose retention is over, and the run to go on behind.
+
+    By their first run only: each is found once, also when all of them stay."""
     rules = _rules(cursor, namespace)
     oldest = now - (shortest(rules) or 0)
     page = cursor.connection.execute(Q["oldest_runs"], (namespace, b"" if after is None else after.bytes, limit))
@@ -142,7 +149,8 @@ def _over(
     for *columns, chain_id, current, created_at in page:
         member = Member(*columns)
         count, young = count + 1, young and created_at > oldest
-        if member.closed_at is not None and member.closed_at <= oldest and chain_id not in seen:
+        ended = member.closed_at is not None and member.closed_at <= oldest
+        if ended and chain_id not in seen and (not by_first or chain_id == member.run_id):
             seen.add(chain_id)
             single = current and chain_id == member.run_id
             members = [member] if single else _ended(cursor, namespace, member.id, chain_id)
@@ -201,17 +209,29 @@ def _prune(cursor: sqlite3.Cursor, namespace: str, chains: Iterable[Chain]) -> i
 # -- deleting
 
 
-def _delete(cursor: sqlite3.Cursor, namespace: str, run_ids: Iterable[RunId], act: Act, now: int) -> list[RunId]:
+def _delete(cursor: sqlite3.Cursor, namespace: str, run_ids: deque[RunId], act: Act, now: int) -> list[RunId]:
+    """Take runs from these, and delete their families, for one transaction."""
     gone: dict[bytes, Member] = {}
-    for run_id in run_ids:
+    entries = 0
+    while run_ids and entries < MOST_ENTRIES:
+        run_id = run_ids.popleft()
         row = one(cursor.execute(Q["chain_of_run"], (namespace, run_id.bytes)))
         if row is not None and run_id.bytes not in gone:
             family = _family(cursor, namespace, row[0], row[1])
-            if all(member.closed_at is not None for member in family.values()):
+            if not any(_is_held(cursor, namespace, member) for member in family.values()):
+                entries += sum(member.head + 1 for id, member in family.items() if id not in gone)
                 gone |= family
     erase(cursor, namespace, list(gone.values()))
     record(cursor, namespace, now, act, [_deleted(member) for member in gone.values()])
     return [UUID(bytes=run_id) for run_id in gone]
+
+
+def _is_held(cursor: sqlite3.Cursor, namespace: str, member: Member) -> bool:
+    """Whether a run is open, or its parent is: that may start it again."""
+    parent = member.parent_run_id
+    if member.closed_at is None or parent is None:
+        return member.closed_at is None
+    return bool(one(cursor.execute(Q["is_open"], (namespace, parent))))
 
 
 def _deleted(member: Member) -> Changed:

@@ -80,7 +80,7 @@ async def full_run(store: Store, worker: WorkerInfo, id: str) -> Pen:
 
 
 class DeletingConformance:
-    """What is deleted is gone whole; what is open, or has open children, stays whole."""
+    """What is deleted is gone whole; what is open, or has an open child or parent, stays whole."""
 
     async def test_nothing_of_a_deleted_run_is_left(self, store: Store, make_store: MakeStore) -> None:
         worker = await live_worker(store)
@@ -181,6 +181,19 @@ class DeletingConformance:
         await parent.write(store, worker, move=DONE)
         assert await store.delete_runs([child.run_id], DELETE) == [child.run_id]
         assert await there(store) == {parent.run_id}
+
+    async def test_a_child_stays_as_long_as_its_parent_is_open(self, store: Store) -> None:
+        worker = await live_worker(store)
+        parent = await start_owned(store, worker)
+        first = await start_owned(store, worker, parent_run_id=parent.run_id)
+        await first.write(store, worker, move=CONTINUED, effects=going_on())
+        last = await claim_one(store, worker)
+        await Pen(last.run.run_id, last.run.epoch).write(store, worker, move=DONE)
+        other = await closed_run(store, worker)
+        asked = [first.run_id, last.run.run_id, parent.run_id, other.run_id]
+        assert await store.delete_runs(asked, DELETE) == [other.run_id]
+        await parent.write(store, worker, move=DONE)
+        assert set(await store.delete_runs([first.run_id], DELETE)) == {first.run_id, last.run.run_id}
 
     async def test_runs_of_another_namespace_stay(self, store: Store, make_store: MakeStore) -> None:
         other = await make_store(namespace="other")

@@ -224,7 +224,8 @@ class RetentionConformance:
         pens += [await closed_run(store, worker) for _ in range(3)]
         await keep(store)
         store.shift_clock(61)
-        assert await prune_all(store, dry_run=True) == 5
+        for limit in (1_000, 2, 1):
+            assert await prune_all(store, limit, dry_run=True) == 5
         assert await there(store) == {pen.run_id for pen in pens}
         assert await prune_all(store) == 5
 

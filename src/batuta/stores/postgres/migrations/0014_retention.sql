@@ -68,7 +68,8 @@ BEGIN
 END
 $$;
 
--- Delete the chains of these runs with those of their children, at any depth, where none of all these runs is open.
+-- Delete the chains of these runs with those of their children, at any depth, where none of all these runs is open, nor
+-- the parent of one: that may start it again.
 CREATE FUNCTION batuta.delete_runs(
     ns text, asked uuid[], actor text, verb text, reason text, detail text, before text, after text
 ) RETURNS uuid[] LANGUAGE plpgsql AS $$
@@ -94,7 +95,7 @@ END
 $$;
 
 -- The chains of these runs, each with those of its children; in order, for locks. With only_closed: without those of
--- which a run is open.
+-- which a run, or the parent of one, is open.
 CREATE FUNCTION batuta.families(ns text, asked uuid[], only_closed boolean DEFAULT false) RETURNS uuid[]
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -113,13 +114,17 @@ BEGIN
                 SELECT k.chain_id FROM batuta.runs k WHERE k.parent_run_id = m.member AND k.namespace || '' = ns OFFSET 0
             ) k
         ), member AS MATERIALIZED (
-            SELECT t.root, m.member, r.closed_at
+            SELECT t.root, m.member, r.is_held
             FROM tree t
             CROSS JOIN LATERAL batuta.chain_runs(ns, ARRAY[t.chain_id]) m
-            CROSS JOIN LATERAL (SELECT r.closed_at FROM batuta.runs r WHERE r.run_id = m.member LIMIT 1) r
+            CROSS JOIN LATERAL (
+                SELECT r.closed_at IS NULL OR r.parent_run_id IS NOT NULL AND EXISTS (
+                    SELECT FROM batuta.runs p WHERE p.run_id = r.parent_run_id AND p.closed_at IS NULL OFFSET 0) AS is_held
+                FROM batuta.runs r WHERE r.run_id = m.member LIMIT 1
+            ) r
         )
         SELECT DISTINCT m.member FROM member m
-        WHERE NOT only_closed OR (m.root IN (SELECT o.root FROM member o WHERE o.closed_at IS NULL)) IS NOT TRUE
+        WHERE NOT only_closed OR (m.root IN (SELECT o.root FROM member o WHERE o.is_held)) IS NOT TRUE
         ORDER BY m.member);
 END
 $$;
@@ -174,9 +179,9 @@ $$;
 
 -- The next runs after one, and what is to be done about them: `plain` are chains of a single run that are over, `chains`
 -- those that must be looked at as a whole, with their first run among these. No more runs than have about as many
--- entries as may be deleted.
+-- entries as may be deleted. A dry run, which leaves all, finds a chain only by the run that it began with: once.
 CREATE FUNCTION batuta.look_at_oldest(
-    ns text, lim integer, after uuid, most_entries bigint, moment bigint, oldest bigint,
+    ns text, lim integer, after uuid, dry boolean, most_entries bigint, moment bigint, oldest bigint,
     OUT run_ids uuid[], OUT plain uuid[], OUT chains uuid[], OUT firsts uuid[], OUT goes_on boolean
 ) LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -196,7 +201,8 @@ BEGIN
         SELECT k.name, k.state, moment - batuta.kept_for(ns, k.name, k.state) AS until
         FROM (SELECT DISTINCT l.name, l.state FROM looked l WHERE l.ended AND l.single) k
     ), family AS MATERIALIZED (
-        SELECT l.chain_id, min(l.run_id::text)::uuid AS first FROM looked l WHERE l.ended AND NOT l.single
+        SELECT l.chain_id, min(l.run_id::text)::uuid AS first FROM looked l
+        WHERE l.ended AND NOT l.single AND (NOT dry OR l.run_id = l.chain_id)
         GROUP BY l.chain_id
     )
     SELECT ARRAY(SELECT l.run_id FROM looked l ORDER BY l.run_id),
@@ -232,7 +238,7 @@ BEGIN
     IF oldest IS NULL THEN
         RETURN;
     END IF;
-    SELECT * INTO page FROM batuta.look_at_oldest(ns, lim, after, most_entries, moment, oldest);
+    SELECT * INTO page FROM batuta.look_at_oldest(ns, lim, after, dry, most_entries, moment, oldest);
     IF page.goes_on THEN
         last := page.run_ids[cardinality(page.run_ids)];
     END IF;
@@ -265,4 +271,4 @@ BEGIN
 END
 $$;
 
-COMMENT ON FUNCTION batuta.prune IS 'One step of pruning: short, and it waits for nobody';
+COMMENT ON FUNCTION batuta.prune IS 'One step of pruning: short, and it waits for no run';
