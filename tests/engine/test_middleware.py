@@ -152,7 +152,8 @@ async def test_what_is_not_overridden_is_not_on_the_way_either() -> None:
 
 async def test_the_first_is_the_outermost() -> None:
     trail: list[str] = []
-    async with world(asks, reads_headers, middleware=[Trail("a", trail), Trail("b", trail)]) as env:
+    around = [Trail("a", trail), Trail("b", trail)]
+    async with world(asks, reads_headers, middleware=around, always_replay=False) as env:
         await env.run(asks)
     assert trail[:2] == ["a starts workflow asks", "b starts workflow asks"]
     assert [line for line in trail if "start" not in line] == [
@@ -330,7 +331,7 @@ async def test_a_replay_is_told_and_changes_nothing() -> None:
         return first
 
     trail: list[str] = []
-    async with world(naps, on_the_loop, middleware=[Trail("a", trail)]) as env:
+    async with world(naps, on_the_loop, middleware=[Trail("a", trail)], always_replay=False) as env:
         handle = await env.start(naps)
         await env.settle()
         await env.crash()
