@@ -24,9 +24,9 @@ MATRIX_TESTS ?= tests/engine tests/replay tests/properties tests/unit
 QUICK := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 2000000 { print $$6 }')
 test test-on-%: export PYTEST_DEBUG_TEMPROOT := $(QUICK)
 
-# What must also hold when every run is rebuilt from its journal before every turn: all that runs workflows, on each of
-# the stores. The rest of the store suite runs none; its part of this is tests/stores/test_replay.py.
-REPLAYED := "not postgres and not sqlite or test_replay" # how a run is rebuilt does not depend on where its journal lies
+# What must also hold when every run is rebuilt from its journal before every turn: all that runs workflows. How that is
+# done does not depend on where the journal lies; the stores' part of it is tests/stores/test_replay.py.
+REPLAYED := "not postgres and not sqlite or test_replay"
 REPLAY_TESTS ?= tests/engine tests/replay tests/properties tests/stores/test_replay.py tests/verify
 
 help: ## list the targets
