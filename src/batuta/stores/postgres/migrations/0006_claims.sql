@@ -376,6 +376,12 @@ BEGIN
     IF FOUND THEN
         RETURN;
     END IF;
+    -- Who has a key of the same bucket waits here, and not later for a run that the other one has just made: in order of
+    -- the keys, which is not that of the runs. Few buckets: a lock for each of ten thousand keys would fill their table.
+    PERFORM pg_advisory_xact_lock(b.bucket) FROM (
+        SELECT DISTINCT hashtextextended(ns, 7041) & x'7fffffffffff0000'::bigint | hashtext(d.key) & 63 AS bucket
+        FROM unnest(debounces) AS d(key) WHERE d.key IS NOT NULL ORDER BY 1
+    ) b;
     PERFORM batuta.lock_runs(ARRAY(
         SELECT h.run_id FROM unnest(debounces) AS d(key) CROSS JOIN LATERAL (
             SELECT r.run_id FROM batuta.runs r WHERE r.debounce = d.key AND r.namespace || '' = ns LIMIT 1) h));
