@@ -130,7 +130,7 @@ def _around_activity(
 ) -> Activity[..., Any]:
     if activity.place is Place.STORE:
         return activity  # whoever has its transaction calls `within`
-    kind = {Place.LOOP: _OnLoop, Place.THREAD: _InThread, Place.PROCESS: _InProcess}[activity.place]
+    kind = _PLACES[activity.place]
     fn, only = activity.fn, handlers[0] if len(handlers) == 1 else None
 
     # No coroutine of its own, nor has that of the loop one: each would cost every attempt.
@@ -152,9 +152,6 @@ class _Place(ActivityCall, eq=False, gc=False):
 
     fn: Callable[..., Any]
     executor: Executor
-
-    def body(self) -> Awaitable[Any]:
-        raise NotImplementedError
 
 
 class _OnLoop(_Place, eq=False, gc=False):
@@ -179,6 +176,13 @@ class _InProcess(_Place, eq=False, gc=False):
     async def body(self) -> Any:
         call = cast("Call", self.of)
         return call.activity.codec.decode_result(Raw(await self.executor.in_process(call)))
+
+
+_PLACES: dict[Place, type[_OnLoop | _InThread | _InProcess]] = {
+    Place.LOOP: _OnLoop,
+    Place.THREAD: _InThread,
+    Place.PROCESS: _InProcess,
+}
 
 
 def _within(
