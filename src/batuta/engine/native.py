@@ -70,7 +70,17 @@ from batuta.journal.acts import Act, Verb
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, decode_body
 from batuta.journal.failures import Failure
 from batuta.journal.queues import QueueView
-from batuta.journal.records import Attempt, IfExists, Message, MessageKind, NewRun, Run, RunFilter, StartOutcome
+from batuta.journal.records import (
+    PAUSES,
+    Attempt,
+    IfExists,
+    Message,
+    MessageKind,
+    NewRun,
+    Run,
+    RunFilter,
+    StartOutcome,
+)
 from batuta.journal.states import CLAIMABLE, CLOSED, RunState
 from batuta.journal.store import Borrowed, Store
 from batuta.settings import Settings
@@ -454,7 +464,7 @@ def _views(attempts: Sequence[Attempt]) -> list[AttemptView]:
             outside=attempt.outside and attempt.ended_at is None,
         )
         for attempt in attempts
-        if attempt.number  # 0: what the last heartbeat of a run before has said
+        if attempt.number and attempt.seq != PAUSES  # number 0: what the last heartbeat of a run before has said
     ]
 
 

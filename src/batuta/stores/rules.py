@@ -23,6 +23,7 @@ from batuta.journal.records import (
     ParentPolicy,
     Refusal,
     Run,
+    RunKind,
     Send,
     StartOutcome,
     Successor,
@@ -241,6 +242,11 @@ def resumed_at(run: Run, unread: Collection[MessageKind], now: int) -> int | Non
 def put_off_by_pause(at: int | None, paused_at: int | None, now: int) -> int | None:
     """A deadline or expiry, later by as long as the run was paused."""
     return None if at is None else at + now - (now if paused_at is None else paused_at)
+
+
+def counts_pauses(run: Run) -> bool:
+    """Whether it is noted how long it was paused: a job that has not begun has nothing that counts it."""
+    return run.head >= 0 or run.kind is not RunKind.JOB
 
 
 def is_unread(messages: Iterable[Message], consumed: Sequence[str]) -> bool:

@@ -6,9 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
+from msgspec.structs import replace
+
 from batuta.ids import RunId
 from batuta.journal.acts import Act
-from batuta.journal.records import Message, MessageKind
+from batuta.journal.records import PAUSES, Attempt, Message, MessageKind
 from batuta.journal.states import PARKED, RunState
 from batuta.stores import rules
 from batuta.stores.memory.audit import changed, record
@@ -108,7 +110,19 @@ def _resume(moment: Moment, row: Row) -> None:
         return
     run.state, run.reason = _resumed_state(row), ""
     run.wake_at = rules.resumed_at(run, {message.kind for message in inbox.unread.values()}, moment.now)
+    if rules.counts_pauses(run):
+        _put_off_calls(row, moment.now)
     run.deadline = rules.put_off_by_pause(run.deadline, run.paused_at, moment.now)
     run.expires_at = rules.put_off_by_pause(run.expires_at, run.paused_at, moment.now)
     run.paused_at = run.resume_at = None
     moment.hint.due = True
+
+
+def _put_off_calls(row: Row, now: int) -> None:
+    """Note the pause, and let answers from outside have as much more time."""
+    paused_at = row.run.paused_at or now
+    number = 1 + sum(seq == PAUSES and number > 0 for seq, number in row.attempts)
+    for key, one in row.attempts.items():
+        if one.outside and one.ended_at is None and one.next_at is not None:
+            row.attempts[key] = replace(one, next_at=one.next_at + now - paused_at)
+    row.attempts[PAUSES, number] = Attempt(seq=PAUSES, number=number, started_at=paused_at, ended_at=now)

@@ -136,6 +136,10 @@ class Holding:
         self._cursor.execute(Q["read_pauses"], (self._now, run.chain_id.bytes))
         if run.state is not RunState.PAUSED:
             return
+        if rules.counts_pauses(run):
+            values = {"now": self._now, "paused_at": run.paused_at, "namespace": self._namespace}
+            self._cursor.execute(Q["put_off_answers"], values | {"run_id": run.run_id.bytes})
+            self._cursor.execute(Q["note_pause"], values | {"run_id": run.run_id.bytes})
         unread = self._cursor.execute(Q["unread_all_kinds"], (run.chain_id.bytes,)).fetchall()
         values = {
             "wake_at": rules.resumed_at(run, {MessageKind(kind) for (kind,) in unread}, self._now),
