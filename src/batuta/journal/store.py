@@ -309,10 +309,10 @@ class Store(Protocol):
 
     async def resume_runs(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
         """Let paused ones go on: waiting (pending when head is -1), due at resume_at, or now when anything unread is in
-        the inbox of one that has begun; deadline and expires_at later by the time that it was paused, which is noted
-        as an attempt of seq PAUSES (but for a job that has not begun), and next_at of attempts that wait for an answer
-        from outside, too; paused_at and resume_at none. One that is owned and has an unread PAUSE: that is marked read. One that had been parked is
-        tried again, as by `unpark`. Returns those that go on."""
+        the inbox of one that has begun; deadline and expires_at later by the time that it was paused, and next_at of
+        attempts that wait for an answer from outside, too; that time is noted as an attempt of seq PAUSES (but for a
+        job that has not begun); paused_at and resume_at none. One that is owned and has an unread PAUSE: that is marked
+        read. One that had been parked is tried again, as by `unpark`. Returns those that go on."""
         ...
 
     async def cancel_runs(self, run_ids: Sequence[RunId], reason: str, act: Act) -> list[RunId]:

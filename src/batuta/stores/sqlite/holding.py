@@ -137,9 +137,7 @@ class Holding:
         if run.state is not RunState.PAUSED:
             return
         if rules.counts_pauses(run):
-            values = {"now": self._now, "paused_at": run.paused_at, "namespace": self._namespace}
-            self._cursor.execute(Q["put_off_answers"], values | {"run_id": run.run_id.bytes})
-            self._cursor.execute(Q["note_pause"], values | {"run_id": run.run_id.bytes})
+            self._note_pause(run)
         unread = self._cursor.execute(Q["unread_all_kinds"], (run.chain_id.bytes,)).fetchall()
         values = {
             "wake_at": rules.resumed_at(run, {MessageKind(kind) for (kind,) in unread}, self._now),
@@ -149,6 +147,12 @@ class Holding:
             "run_id": run.run_id.bytes,
         }
         self._cursor.execute(Q["resume_run"], values)
+
+    def _note_pause(self, run: Run) -> None:
+        run_id, namespace = run.run_id.bytes, self._namespace
+        values = {"now": self._now, "paused_at": run.paused_at, "namespace": namespace, "run_id": run_id}
+        self._cursor.execute(Q["put_off_answers"], values)
+        self._cursor.execute(Q["note_pause"], values)
 
 
 def _resumed_state(run: Run) -> RunState:
