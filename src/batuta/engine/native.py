@@ -281,6 +281,7 @@ class NativeBackend:
             message.message_id, message.body = f"cancel:{new_message_id()}", CANCEL_AGAIN
         act = self.actor.act(Verb.CANCEL, reason, detail={"again": True} if again else None)
         if await self._store.send(ref.run_id, message, act):
+            await self._store.end_unbegun([ref.run_id], reason)  # nothing of it need run, nor its queue go on
             return True
         run = await last_of_chain(self._store, ref.run_id)
         if run.state in CLOSED:

@@ -320,6 +320,12 @@ class Store(Protocol):
         Returns those that were asked; those that were asked before, are closed or not there are left alone."""
         ...
 
+    async def end_unbegun(self, run_ids: Sequence[RunId], reason: str) -> list[RunId]:
+        """Close as cancelled those of these that are jobs, and that nobody owns or has begun (head -1), whatever their
+        state and queue: nothing of them runs. For runs that were asked to end. One with an unread signal or update is
+        left alone. Tells their kin, as `close_run`. Returns those that were closed."""
+        ...
+
     async def terminate_runs(self, run_ids: Sequence[RunId], reason: str, act: Act) -> list[RunId]:
         """Close open runs as terminated, as by `close_run` with an entry after their last one. Returns those that
         were open."""

@@ -163,6 +163,17 @@ def terminated_entry(head: int, last: tuple[int, int] | None, now: int, reason: 
     return encode_entry(head + 1, EntryKind.TERMINATED, max(now, at), Body(reason=reason), crc)
 
 
+def cancelled_entry(now: int, reason: str) -> Entry:
+    """The only entry of a job that was cancelled before anybody had begun it."""
+    return encode_entry(0, EntryKind.CANCELLED, now, Body(reason=reason), 0)
+
+
+def may_end_unbegun(run: Run, unread: Iterable[MessageKind]) -> bool:
+    """Whether it is a job that nobody has begun: it has no code that could do anything about being cancelled."""
+    waits = run.head < 0 and run.owner is None and run.closed_at is None
+    return waits and run.kind is RunKind.JOB and ACKNOWLEDGED.isdisjoint(unread)
+
+
 def successor_start(run: Successor) -> Message:
     """The same of one that follows another."""
     return Message(message_id=f"start:{run.run_id}", kind=MessageKind.START, name=run.name, body=run.start)

@@ -47,6 +47,14 @@ class HoldingVerbs(ABC):
             record(moment, act, [changed(row.run, row.run.state) for row in rows])
             return [row.run.run_id for row in rows]
 
+    async def end_unbegun(self, run_ids: Sequence[RunId], reason: str) -> list[RunId]:
+        with self.transaction() as moment:
+            rows = [row for row in _open(moment, run_ids) if _is_unbegun(moment, row)]
+            for row in rows:
+                entry = rules.cancelled_entry(moment.now, reason)
+                moment.close_from_outside(row, entry, RunState.CANCELLED, reason)
+            return [row.run.run_id for row in rows]
+
     async def terminate_runs(self, run_ids: Sequence[RunId], reason: str, act: Act) -> list[RunId]:
         with self.transaction() as moment:
             rows = _open(moment, run_ids)
@@ -59,6 +67,11 @@ class HoldingVerbs(ABC):
 def _cancel(moment: Moment, row: Row, reason: str) -> bool:
     message = rules.cancel_message(row.run.run_id, reason)
     return message.message_id not in moment.room.inbox(row.run.chain_id).known and moment.deliver(row, message)
+
+
+def _is_unbegun(moment: Moment, row: Row) -> bool:
+    unread = moment.room.inbox(row.run.chain_id).unread.values()
+    return rules.may_end_unbegun(row.run, [message.kind for message in unread])
 
 
 def _terminate(moment: Moment, row: Row, reason: str) -> None:

@@ -11,6 +11,7 @@ from batuta.journal.states import RunState
 from batuta.journal.store import Store
 from batuta.testing.conformance.audit import log_of
 from batuta.testing.conformance.hints import Ear
+from batuta.testing.conformance.kin import child_of, messages
 from batuta.testing.conformance.kit import (
     MakeStore,
     Pen,
@@ -93,6 +94,40 @@ class PauseConformance:
         assert await resume(store, pen.run_id) == [pen.run_id]
         run = await store.get_run(pen.run_id)
         assert (run.state, run.wake_at, run.paused_at, run.reason) == ("waiting", wake_at, None, "")
+
+    async def test_a_job_that_nobody_has_begun_is_ended_wherever_it_waits(
+        self, store: Store, make_store: MakeStore
+    ) -> None:
+        worker = await live_worker(store)
+        waits, held = await pending(store, kind=RunKind.JOB), await pending(store, kind=RunKind.JOB)
+        flow, told = await pending(store), await pending(store, kind=RunKind.JOB)
+        await store.send(told.run_id, signal("s"))
+        await pause(store, held.run_id)
+        await store.pause_queue("default", True, "", Act(actor="ada", verb=Verb.PAUSE_QUEUE))
+        runs = [waits.run_id, held.run_id, flow.run_id, told.run_id, new_run_id()]
+        assert set(await store.end_unbegun(runs, "enough")) == {waits.run_id, held.run_id}
+        for run_id in (waits.run_id, held.run_id):
+            run, last = await store.outcome(run_id)
+            assert (run.state, run.head, run.reason, run.epoch) == ("cancelled", 0, "enough", 1)
+            assert last is not None
+            assert (last.kind, run.paused_at, run.wake_at) == (EntryKind.CANCELLED, None, None)
+            assert crc_holds(last, 0)
+        assert await store.end_unbegun(runs, "enough") == []
+        await store.pause_queue("default", False, "", Act(actor="ada", verb=Verb.RESUME_QUEUE))
+        owned = await pending(store, kind=RunKind.JOB, queue="other")
+        worker.queues.append("other")
+        assert {tape.run.run_id for tape in await claimed(store, worker)} == {flow.run_id, told.run_id, owned.run_id}
+        assert await store.end_unbegun([owned.run_id], "too late") == []
+
+    async def test_the_parent_of_a_job_that_is_ended_so_is_told(self, store: Store) -> None:
+        worker = await live_worker(store)
+        pen = await start_owned(store, worker)
+        child = child_of(pen, kind=RunKind.JOB, queue="other")
+        await pen.write(store, worker, effects=Effects(children=[child]))
+        assert await store.end_unbegun([child.run_id], "enough") == [child.run_id]
+        [message] = await messages(store, pen)
+        assert (message.kind, message.message_id) == ("child", f"child:{child.run_id}")
+        assert "RunCancelled" in message.body
 
     async def test_how_long_it_was_held_is_noted_and_answers_from_outside_have_as_much_more_time(
         self, store: Store

@@ -143,7 +143,7 @@ END
 $$;
 
 -- Close open runs from outside, each with its last entry, and tell their kin. With `over_at`, only those that were to
--- end by then. closed: those that were, and befores: their states until then; disowned: those of them that had an owner; told, due: as `owned` and `due` of post.
+-- end by then. What is to be cancelled is a job that nobody has begun. closed: those that were, and befores: their states until then; disowned: those of them that had an owner; told, due: as `owned` and `due` of post.
 CREATE FUNCTION batuta.close_runs(
     ns text, new_state text, why text, why_children text, run_ids uuid[], heads integer[], kinds text[], ats bigint[],
     crcs bigint[], bodies text[], outcomes text[], over_at bigint,
@@ -160,7 +160,8 @@ BEGIN
     CROSS JOIN LATERAL (
         SELECT r.owner, r.state FROM batuta.runs r
         WHERE r.run_id = c.run_id AND r.namespace || '' = ns AND r.head = c.head AND r.closed_at IS NULL
-          AND (over_at IS NULL OR ((r.deadline <= over_at OR r.expires_at <= over_at) AND r.paused_at IS NULL)) LIMIT 1
+          AND (over_at IS NULL OR ((r.deadline <= over_at OR r.expires_at <= over_at) AND r.paused_at IS NULL))
+          AND (new_state <> 'cancelled' OR (r.kind = 'job' AND r.owner IS NULL AND NOT r.signalled)) LIMIT 1
     ) r;
     due := false;
     IF closed IS NULL THEN
