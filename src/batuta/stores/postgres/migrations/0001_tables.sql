@@ -158,7 +158,7 @@ CREATE TABLE batuta.attempts (
     PRIMARY KEY (run_id, seq, number)
 );
 
-COMMENT ON TABLE batuta.attempts IS 'Tries of activities that have no journal entry yet.';
+COMMENT ON TABLE batuta.attempts IS 'Tries of activities that have no journal entry yet. With seq 0: times in which the run was paused';
 COMMENT ON COLUMN batuta.attempts.outside IS 'It has ended without an answer: that comes from outside, by token';
 
 CREATE TABLE batuta.workers (
