@@ -38,7 +38,7 @@ from batuta.errors import InvalidInput, OutcomeUnknown, WorkflowBroken
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, encode_entry
-from batuta.journal.records import Attempt, Change, Message, MessageKind, Move, NewRun, Refusal
+from batuta.journal.records import PAUSES, Attempt, Change, Message, MessageKind, Move, NewRun, Refusal
 from batuta.journal.states import RunState
 from batuta.telemetry import RunFacts
 
@@ -72,8 +72,8 @@ class LiveRun:
 
     __slots__ = tuple(
         "_again _crc _held_up _host _kept alarm backlog calls change completion created_at deadline durable effects "
-        "epoch head holding identity lacking last leaving machine parent patient pausing reading ready run_id seen "
-        "starting told workflow".split()
+        "epoch head holding identity lacking last leaving machine parent patient pauses pausing reading ready run_id "
+        "seen starting told workflow".split()
     )
 
     def __init__(self, host: Host, workflow: Workflow[..., Any], identity: RunIdentity, epoch: int) -> None:
@@ -105,6 +105,8 @@ class LiveRun:
         self.leaving = False
         self.pausing: str | None = None
         """Why an operator holds it: it leaves as soon as nothing is in flight."""
+        self.pauses: Sequence[Attempt] = ()
+        """When it was paused before."""
         self.seen: set[str] = set()
         self.reading = False
         """More messages are about to be delivered: it does not leave before it has seen them."""
@@ -177,6 +179,8 @@ class LiveRun:
     def resume(self, attempts: Sequence[Attempt], messages: Sequence[Message]) -> None:
         """Replayed to the end of its tape: start what is pending there, then read the inbox."""
         self.ready = True
+        if attempts and attempts[0].seq == PAUSES:
+            self.pauses = [one for one in attempts if one.seq == PAUSES]
         if self._again is not None:
             again, self._again = self._again, None
             do_again(self, again, attempts, messages)

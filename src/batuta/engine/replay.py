@@ -14,13 +14,12 @@ from batuta.engine.machine import Machine, PendingActivity
 from batuta.engine.past import Past
 from batuta.engine.routes import Route
 from batuta.errors import InvalidInput, Nondeterministic
-from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, Forked, decode_body
+from batuta.journal.entries import FROM_OUTSIDE, Body, Command, CommandKind, Entry, EntryKind, Forked, decode_body
 
 log = logging.getLogger("batuta.engine")
 
 _SLICE = 500
 _ACTIVITY_ENTRIES = (EntryKind.ACTIVITY_DONE, EntryKind.ACTIVITY_FAILED)
-_NO_TURN = (EntryKind.TERMINATED, EntryKind.TIMED_OUT)
 _FORKED = EntryKind.FORKED
 
 
@@ -52,7 +51,7 @@ class Replay:
         self._next = end = begin + _SLICE
         try:
             for entry in entries if begin == 0 and end > len(entries) else entries[begin:end]:
-                if machine.outcome is not None and entry.kind not in _NO_TURN:
+                if machine.outcome is not None and entry.kind not in FROM_OUTSIDE:
                     raise Nondeterministic(f"entry {entry.ord}", f"{entry.kind} follows", "the code has already ended")
                 self._turn(entry)
         finally:
@@ -60,7 +59,7 @@ class Replay:
         return end < len(entries)
 
     def _turn(self, entry: Entry) -> None:
-        if entry.kind in _NO_TURN:
+        if entry.kind in FROM_OUTSIDE:
             return
         machine = self._machine
         body = _decode(entry)

@@ -309,14 +309,21 @@ class Store(Protocol):
 
     async def resume_runs(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
         """Let paused ones go on: waiting (pending when head is -1), due at resume_at, or now when anything unread is in
-        the inbox of one that has begun; deadline and expires_at later by the time that it was paused; paused_at and
-        resume_at none. One that is owned and has an unread PAUSE: that is marked read. One that had been parked is
-        tried again, as by `unpark`. Returns those that go on."""
+        the inbox of one that has begun; deadline and expires_at later by the time that it was paused, and next_at of
+        attempts that wait for an answer from outside, too; that time is noted as an attempt of seq PAUSES (but for a
+        job that has not begun); paused_at and resume_at none. One that is owned and has an unread PAUSE: that is marked
+        read. One that had been parked is tried again, as by `unpark`. Returns those that go on."""
         ...
 
     async def cancel_runs(self, run_ids: Sequence[RunId], reason: str, act: Act) -> list[RunId]:
         """Ask open runs to end, as by a `send` of a CANCEL with the id `cancel:<run_id>` and the reason as its name.
         Returns those that were asked; those that were asked before, are closed or not there are left alone."""
+        ...
+
+    async def end_unbegun(self, run_ids: Sequence[RunId], reason: str) -> list[RunId]:
+        """Close as cancelled those of these that are jobs, and that nobody owns or has begun (head -1), whatever their
+        state and queue: nothing of them runs. For runs that were asked to end. One with an unread signal or update is
+        left alone. Tells their kin, as `close_run`. Returns those that were closed."""
         ...
 
     async def terminate_runs(self, run_ids: Sequence[RunId], reason: str, act: Act) -> list[RunId]:
