@@ -238,7 +238,7 @@ CREATE TABLE batuta.schedules (
 COMMENT ON TABLE batuta.schedules IS 'What starts runs by the calendar. `spec` is JSON: when, what, and how to catch up. `state` is JSON, too: what is remembered between two looks.';
 COMMENT ON COLUMN batuta.schedules.revision IS 'Rises with every write: the fence. Begins with the time';
 
-CREATE INDEX schedules_due ON batuta.schedules (namespace, next_at) WHERE next_at IS NOT NULL AND NOT paused;
+CREATE INDEX schedules_due ON batuta.schedules (namespace, next_at, id) WHERE next_at IS NOT NULL AND NOT paused;
 
 -- For people. The columns are those of the views in SQLite.
 
