@@ -460,12 +460,12 @@ class Store(Protocol):
         """Those with ids > after, by id."""
         ...
 
-    async def due_schedules(self, limit: int) -> list[DueSchedule]:
-        """Those that are not paused and whose next_at is over, by next_at."""
+    async def due_schedules(self, limit: int, after: tuple[int, str] | None = None) -> list[DueSchedule]:
+        """Those that are not paused and whose next_at is over, by next_at and id; after the one with these."""
         ...
 
-    async def schedule_at(self) -> int | None:
-        """Earliest next_at of those that are not paused."""
+    async def schedule_at(self, after: int = -1) -> int | None:
+        """Earliest next_at of those that are not paused, later than `after`."""
         ...
 
     async def fire(self, firings: Sequence[Firing]) -> list[bool]:

@@ -188,8 +188,8 @@ class CodedStore:
     async def schedules(self, after: str = "", limit: int = 1_000) -> list[DueSchedule]:
         return [self._due(found) for found in await self.inner.schedules(after, limit)]
 
-    async def due_schedules(self, limit: int) -> list[DueSchedule]:
-        return [self._due(found) for found in await self.inner.due_schedules(limit)]
+    async def due_schedules(self, limit: int, after: tuple[int, str] | None = None) -> list[DueSchedule]:
+        return [self._due(found) for found in await self.inner.due_schedules(limit, after)]
 
     async def fire(self, firings: Sequence[Firing]) -> list[bool]:
         new_run = self.coding.new_run
