@@ -33,9 +33,13 @@ class Commits(Base):
         answers: dict[int, Verdict | list[Refusal]] = {}
         await self._committing.acquire()
         try:
-            if len(changes) == 1 and batch.is_step(changes[0]) and await self._write_step(changes[0]):
-                return answers
-            if any(map(beyond.reaches_out, changes)):
+            query, values = self._alone(worker_id, changes[0]) if len(changes) == 1 else (None, ())
+            if query is not None:
+                rows = await self._send(query, *values)
+                if rows and changes[0].move is None:  # it goes on: nobody else need know
+                    return answers
+                lost, hint = ([] if rows else [0]), Hint(due=any(row["due"] for row in rows))
+            elif any(map(beyond.reaches_out, changes)):
                 answers, lost, hint = await self._write_beyond(worker_id, changes)
             else:
                 lost, due = await self._write(worker_id, changes)
@@ -61,30 +65,8 @@ class Commits(Base):
         ]
         self._announcer.tell(hint)
 
-    def _write_step(self, change: Change) -> Awaitable[Sequence[Record]]:
-        """The commonest change when it comes alone, with as few calls as can be. Nothing: its fence did not hold."""
-        entry = change.entries[0]
-        return self._commit_session.write(
-            self._sql["commit_entry"],
-            self.namespace,
-            change.run_id,
-            change.epoch,
-            change.head,
-            entry.ord,
-            entry.kind._value_,
-            entry.at,
-            entry.crc,
-            entry.body,
-            replied=None if failpoints.armed is None and self.faults is None else self._committed,
-        )
-
     async def _write(self, worker_id: str, changes: Sequence[Change]) -> tuple[list[int], bool]:
         """Indexes of the changes whose fence did not hold, and whether a run became due."""
-        if len(changes) == 1:
-            query, values = self._alone(worker_id, changes[0])
-            if query is not None:
-                rows = await self._send(query, *values)
-                return ([] if rows else [0]), any(row.get("due") for row in rows)
         ordered = batch.in_order(changes)
         starts = batch.start_columns(changes)
         if batch.is_entries_only(changes):
@@ -112,13 +94,14 @@ class Commits(Base):
         return *beyond.verdicts_of(changes, rows[0]), beyond.hint_of(rows[0])
 
     def _alone(self, worker_id: str, change: Change) -> tuple[str | None, tuple[Any, ...]]:
-        """The statement for a change that is one row, with scalars: less than half the work of arrays."""
+        """The statement for a change that is one row, with scalars: less than half the work of arrays. Else None."""
+        if batch.is_step(change):
+            return self._sql["commit_entry"], self._entry_values(change)
+        if beyond.reaches_out(change):
+            return None, ()
         move, start = change.move, change.start
-        if batch.is_one_entry(change):
-            values = (self.namespace, change.run_id, change.epoch, change.head, *_entry_values(change.entries[0]))
-            if move is None:
-                return self._sql["commit_entry"], values
-            return self._sql["commit_last_entry"], (*values, move.state._value_, move.reason)
+        if move is not None and batch.is_one_entry(change):
+            return self._sql["commit_last_entry"], (*self._entry_values(change), move.state._value_, move.reason)
         if start is not None and batch.is_one_start(change):
             return self._sql["commit_start"], (
                 self.namespace,
@@ -135,13 +118,20 @@ class Commits(Base):
                 start.timeout,
                 start.execution_timeout,
                 change.epoch,
-                *_entry_values(change.entries[0]),
+                *self._entry_values(change)[4:],
                 rules.code_of(start),
             )
         return None, ()
 
-    async def _send(self, query: str, *values: object) -> list[Record]:
-        return await self._commit_session.write(query, *values, replied=self._committed)
+    def _entry_values(self, change: Change) -> tuple[Any, ...]:
+        """Of its fence and its only entry."""
+        entry = change.entries[0]
+        place = self.namespace, change.run_id, change.epoch, change.head
+        return *place, entry.ord, entry.kind._value_, entry.at, entry.crc, entry.body
+
+    def _send(self, query: str, *values: object) -> Awaitable[list[Record]]:
+        heard = None if failpoints.armed is None and self.faults is None else self._committed
+        return self._commit_session.write(query, *values, replied=heard)
 
     def _committed(self) -> None:
         failpoint("commit.after")
@@ -171,10 +161,6 @@ class Commits(Base):
             rows = await session.write(self._sql[query], self.namespace, *values, *columns, None, *said)
         self._announcer.tell(closed_hint(rows[0]))
         return rows[0]["closed"] is not None
-
-
-def _entry_values(entry: Entry) -> tuple[int, str, int, int, str]:
-    return entry.ord, entry.kind._value_, entry.at, entry.crc, entry.body
 
 
 def closing_values(run: Record, head: int, entry: Entry, state: RunState, reason: str) -> tuple[Any, ...]:
