@@ -500,6 +500,19 @@ async def test_a_schedule_that_cannot_be_read_does_not_stop_the_others(caplog: p
         assert env.store.asked < 1_000
 
 
+async def test_many_schedules_that_cannot_be_read_do_not_hide_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    async with Counting(workflows=[tick], activities=[note], schedules=[Schedule("s", every(60), tick)]) as env:
+        assert isinstance(env.store, CountingStore)
+        for number in range(1_100):
+            strange = rows.Schedule(id=f"a{number}", spec='{"when":"tomorrow"}', next_at=await env.store.now())
+            assert await env.store.put_schedule(strange)
+        await env.advance(180)
+        assert minutes() == [14, 15, 16]
+        assert [(await env.store.get(id)).created_at // SECOND % 60 for id, _ in begun] == [0, 0, 0]
+        assert caplog.text.count("cannot be looked at") == 1_100
+        assert env.store.asked < 1_000
+
+
 async def test_it_survives_a_crash_of_the_worker() -> None:
     async with world(Schedule("s", every(60), tick)) as env:
         for _ in range(5):

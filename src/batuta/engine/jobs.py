@@ -242,6 +242,7 @@ class EarlyRun(CallRun):
         self.created_at = row.created_at
         self.calls = {}
         self.effects = []
+        self.pauses = ()
 
     def __getattr__(self, name: str) -> Any:
         """Only called for what is not there."""
