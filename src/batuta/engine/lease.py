@@ -66,6 +66,10 @@ class Lease:
         """Whether nobody else may believe that this worker is dead."""
         return self._clock.monotonic() < self._valid_until
 
+    def beaten_at(self) -> float:
+        """When the last heartbeat that the store has answered was sent."""
+        return self._valid_until - self._settings.lease
+
     def tick(self) -> None:
         """The event loop is alive."""
         self._tick = self._clock.monotonic()
