@@ -50,6 +50,7 @@ log = logging.getLogger("batuta.engine")
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 _DONE, _FAILED, _UPDATE = EntryKind.ACTIVITY_DONE, EntryKind.ACTIVITY_FAILED, EntryKind.UPDATE
+_TIMER_FIRED = EntryKind.TIMER_FIRED
 _ACTIVITY, _CANCEL = CommandKind.ACTIVITY, CommandKind.CANCEL
 _RUN_FAILED = RunState.FAILED
 
@@ -91,7 +92,8 @@ class LiveRun:
         self.change: Change | None = None
         self.effects: list[Effect] = []
         self.calls: dict[int, Call] = {}
-        self.completion = Completion(identity.run_id)
+        self.completion: Completion | None = None
+        """For whoever started it here."""
         self.starting: asyncio.Future[Completion] | None = None
         self.alarm: Alarm | None = None
         self.ready = False
@@ -391,12 +393,12 @@ class LiveRun:
     def _fire_timers(self, now: int) -> None:
         """Each timer that is due is an input of its own, earliest first."""
         while not self.leaving and (timer := self.machine.next_timer()) is not None and timer[0] <= now:
-            if self.backlog or self._too_far_ahead():
+            if self.backlog or self.head - self.durable >= self._host.settings.undurable_entries:
                 self._held_up = True  # `settled` comes back here
                 return
             if failpoints.armed is not None:
                 failpoint("timer.fired")
-            self.deliver(EntryKind.TIMER_FIRED, Body(seq=timer[1]))
+            self.run_turn(_TIMER_FIRED, Body(timer[1]))  # all that `deliver` asks has been asked
         if not self.leaving:
             self._after_turn()
 
@@ -474,7 +476,10 @@ class LiveRun:
 
     def move(self, move: Move) -> None:
         """The next change is this run's last here."""
-        self.open_change().move = move
+        change = self.change
+        if change is None:
+            change = self.open_change()
+        change.move = move
         self.leaving = True
 
     def leave(self, wake_at: int | None, reason: str = "") -> None:
@@ -503,6 +508,7 @@ class LiveRun:
                 self._host.letters.arrived(letter_of(self, change, change.effects.letter))
         if self.starting is not None:
             failpoint("start.after_commit")
+            self.completion = Completion(self.run_id)
             if not self.starting.done():  # the starter may have been cancelled; the run goes on
                 self.starting.set_result(self.completion)
             self.starting = None

@@ -50,6 +50,7 @@ WITH clock AS MATERIALIZED (
     WHERE w.namespace = $1 AND w.worker_id = $2 AND w.lease_until > c.now
       AND NOT EXISTS (
         SELECT FROM batuta.queues q WHERE q.namespace = $1 AND q.name = $7 AND (q.paused OR q.limited))
+      AND ($4 = $3::uuid::text OR batuta.is_free($1, $4))
     ON CONFLICT DO NOTHING
     RETURNING r.run_id
 )
@@ -77,7 +78,9 @@ WITH entry AS MATERIALIZED (
         reason = CASE WHEN e.state IS NULL THEN r.reason ELSE coalesce(e.reason, '') END,
         owner = CASE WHEN e.state IS NULL THEN r.owner END,
         wake_at = CASE WHEN e.state IS NULL THEN r.wake_at END,
-        closed_at = CASE WHEN e.state IS NOT NULL THEN batuta.batuta_now() END
+        closed_at = CASE WHEN e.state IS NOT NULL THEN (SELECT batuta.batuta_now()) END,
+        start = CASE WHEN r.start IS NOT NULL AND (r.run_id IN (SELECT unnest(string_to_array($40, ',')::uuid[]))) IS NOT TRUE
+                     THEN r.start END
     FROM (SELECT * FROM entry WHERE expected IS NOT NULL) e
     WHERE r.run_id = e.run_id AND r.epoch = e.epoch AND r.head = e.expected AND r.closed_at IS NULL
       AND r.namespace || '' = $1
@@ -125,7 +128,7 @@ FROM batuta.commit_changes(
 -- Where these runs stand, whether a run has their id, whether the worker is live and whether their queue lets nobody begin
 -- at once: what became of changes whose fence did not hold. A worker that was not live then may be so now, and that must not be taken for an id that is taken.
 SELECT a.run_id, r.epoch, r.head, r.closed_at,
-       EXISTS (SELECT FROM batuta.runs c WHERE c.id = a.id AND c.namespace || '' = $1 AND c.current
+       EXISTS (SELECT FROM batuta.runs c WHERE c.run_id = batuta.current_run($1, a.id)
                  AND (c.closed_at IS NULL OR a.renewal IS NULL OR c.created_at + a.renewal > batuta.batuta_now())
                OFFSET 0) AS taken,
        EXISTS (SELECT FROM batuta.workers w
@@ -141,7 +144,8 @@ LEFT JOIN LATERAL (
 -- Insert unowned runs, each with its start message. Rows come in order of the ids; no row for one whose id is taken. There
 -- are $23 of them; most columns come as texts: see texts.py.
 WITH asked AS MATERIALIZED (
-    SELECT string_to_array($2, ',')::uuid[] AS run_ids, string_to_array($7, E'\x1f') AS names
+    SELECT string_to_array($2, ',')::uuid[] AS run_ids, string_to_array($7, E'\x1f') AS names,
+           string_to_array($22, E'\x1f') AS starts
 ), fresh AS MATERIALIZED (
     SELECT f.*
     FROM asked a
@@ -149,18 +153,26 @@ WITH asked AS MATERIALIZED (
         $1, NULL, a.run_ids, string_to_array($3, E'\x1f'), $4, $5, string_to_array($6, E'\x1f'), a.names,
         string_to_array($8, E'\x1f'), string_to_array($9, E'\x1f'), $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20,
         array_fill(0, ARRAY[$23::integer]), array_fill(-1, ARRAY[$23]), array_fill('pending'::text, ARRAY[$23]), NULL,
-        CASE WHEN $21 = '' THEN array_fill(0::bigint, ARRAY[$23]) ELSE string_to_array($21, ',')::bigint[] END, NULL, NULL
+        CASE WHEN $21 = '' THEN array_fill(0::bigint, ARRAY[$23]) ELSE string_to_array($21, ',')::bigint[] END, NULL, NULL,
+        starts => a.starts
     ) f
 ), posted AS (
     INSERT INTO batuta.inbox (namespace, chain_id, message_id, kind, name, body, at)
     SELECT $1, coalesce(m.chain_id, m.run_id), 'start:' || m.run_id, 'start', m.name, m.body,
            (SELECT max(started_at) FROM fresh)
     FROM asked a
-    CROSS JOIN LATERAL unnest(a.run_ids, $5::uuid[], a.names, string_to_array($22, E'\x1f'))
+    CROSS JOIN LATERAL unnest(a.run_ids, $5::uuid[], a.names, a.starts)
          AS m(run_id, chain_id, name, body)
-    WHERE (m.run_id IN (SELECT f.started FROM fresh f)) IS TRUE
+    WHERE NOT batuta.travels(m.chain_id, m.body) AND (m.run_id IN (SELECT f.started FROM fresh f)) IS TRUE
 )
 SELECT * FROM fresh;
+
+-- start_plain --
+-- The same for runs with nothing special about them: see the function. Null when one of them is there already.
+SELECT batuta.insert_plain(
+    $1, string_to_array($2, ',')::uuid[], $3, string_to_array($4, E'\x1f'), string_to_array($5, E'\x1f'),
+    string_to_array($6, E'\x1f'), string_to_array($7, E'\x1f'), $8, $9, $10, $11, $12, string_to_array($13, ',')::bigint[],
+    string_to_array($14, E'\x1f')) AS created_at;
 
 -- start_together --
 -- The same where some are debounced, or one awaits all others.
@@ -185,7 +197,7 @@ CROSS JOIN LATERAL (
     SELECT * FROM (
         SELECT 1 AS n, k.* FROM batuta.runs k WHERE k.run_id = a.run_id AND k.namespace || '' = $1
         UNION ALL
-        SELECT 2, c.* FROM batuta.runs c WHERE c.id = a.id AND c.namespace || '' = $1 AND c.current
+        SELECT 2, c.* FROM batuta.runs c WHERE c.run_id = batuta.current_run($1, a.id)
     ) f
     ORDER BY f.n LIMIT 1
 ) r;
@@ -281,7 +293,7 @@ SELECT substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8) AS timeline;
 SELECT system_identifier::text AS cluster FROM pg_control_system();
 
 -- current_run --
-SELECT * FROM batuta.runs r WHERE r.id = $2 AND r.namespace || '' = $1 AND r.current;
+SELECT * FROM batuta.runs r WHERE r.run_id = batuta.current_run($1, $2);
 
 -- run --
 SELECT * FROM batuta.runs r WHERE r.run_id = $2 AND r.namespace || '' = $1;
@@ -340,11 +352,12 @@ SELECT seq, number, started_at, ended_at, next_at, error, details, outside FROM 
 WHERE run_id = $2 AND seq = $3 AND namespace = $1 ORDER BY number;
 
 -- unread --
--- Of many runs: epoch (-1 when closed) and unread messages of the chain.
-SELECT r.run_id, r.epoch, i.message_id, i.kind, i.name, i.body, i.at, i.number
+-- Of many runs: epoch (-1 when closed) and unread messages of the chain, besides the start that lies in the row.
+SELECT r.run_id, r.epoch, r.name AS run_name, r.created_at, r.start, i.message_id, i.kind, i.name, i.body, i.at, i.number
 FROM unnest($2::uuid[]) AS a(run_id)
 CROSS JOIN LATERAL (
-    SELECT r.run_id, r.chain_id, CASE WHEN r.closed_at IS NULL THEN r.epoch ELSE -1 END AS epoch
+    SELECT r.run_id, r.chain_id, r.name, r.created_at, r.start,
+           CASE WHEN r.closed_at IS NULL THEN r.epoch ELSE -1 END AS epoch
     FROM batuta.runs r WHERE r.run_id = a.run_id AND r.namespace || '' = $1
 ) r
 LEFT JOIN LATERAL (

@@ -22,8 +22,7 @@ $$;
 CREATE FUNCTION batuta.current_runs(ns text, ids text[]) RETURNS uuid[] LANGUAGE plpgsql AS $$
 BEGIN
     RETURN ARRAY(
-        SELECT (SELECT r.run_id FROM batuta.runs r WHERE r.id = a.id AND r.namespace || '' = ns AND r.current LIMIT 1)
-        FROM unnest(ids) WITH ORDINALITY AS a(id, n) ORDER BY a.n);
+        SELECT batuta.current_run(ns, a.id) FROM unnest(ids) WITH ORDINALITY AS a(id, n) ORDER BY a.n);
 END
 $$;
 
@@ -224,7 +223,7 @@ BEGIN
         SELECT r.run_id INTO receiver FROM batuta.runs r WHERE r.run_id = run_ids[1] AND r.namespace || '' = ns;
         EXIT WHEN FOUND;
         SELECT r.run_id, r.state INTO receiver, receiver_state
-        FROM batuta.runs r WHERE r.id = ids[1] AND r.namespace || '' = ns AND r.current;
+        FROM batuta.runs r WHERE r.run_id = batuta.current_run(ns, ids[1]);
         IF FOUND AND NOT may_join THEN
             outcome := 'taken';
             RETURN;

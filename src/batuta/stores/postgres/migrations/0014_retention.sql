@@ -34,7 +34,7 @@ BEGIN
     ) f
     CROSS JOIN LATERAL (
         (SELECT r.run_id FROM batuta.runs r
-         WHERE r.id = f.id AND r.namespace = ns AND r.current AND r.chain_id = f.run_id LIMIT 1)
+         WHERE r.run_id = batuta.current_run(ns, f.id) AND r.chain_id = f.run_id LIMIT 1)
         UNION ALL
         (SELECT r.run_id FROM batuta.runs r
          WHERE r.id = f.id AND r.namespace = ns AND NOT r.current AND r.chain_id = f.run_id OFFSET 0)
@@ -49,7 +49,7 @@ BEGIN
         SELECT FROM batuta.runs f
         CROSS JOIN LATERAL (
             SELECT FROM batuta.runs r
-            WHERE r.id = f.id AND r.namespace = ns AND r.current AND r.chain_id = chain AND r.closed_at IS NULL
+            WHERE r.run_id = batuta.current_run(ns, f.id) AND r.chain_id = chain AND r.closed_at IS NULL
             LIMIT 1
         ) r
         WHERE f.run_id = chain OFFSET 0);
