@@ -293,7 +293,8 @@ SELECT batuta.next_due($1, $2, $3, $4, $5) AS due_at;
 SELECT r.*, j.at, j.crc
 FROM unnest($2::uuid[]) AS a(run_id)
 CROSS JOIN LATERAL (
-    SELECT r.run_id, r.head, r.id, r.parent_run_id, r.parent_seq, r.deadline, r.expires_at FROM batuta.runs r
+    SELECT r.run_id, r.head, r.id, r.kind, r.owner, r.parent_run_id, r.parent_seq, r.deadline, r.expires_at
+    FROM batuta.runs r
     WHERE r.run_id = a.run_id AND r.namespace || '' = $1 AND r.closed_at IS NULL
 ) r
 LEFT JOIN LATERAL (

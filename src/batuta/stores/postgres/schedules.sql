@@ -47,11 +47,12 @@ SELECT s.*, EXISTS (
     WHERE r.run_id = batuta.current_run($1, s.last_id) AND r.closed_at IS NULL) AS busy
 FROM batuta.schedules s
 WHERE s.namespace = $1 AND s.next_at <= (SELECT batuta.batuta_now()) AND NOT s.paused
-ORDER BY s.next_at LIMIT $2;
+  AND (s.next_at, s.id) > ($3, $4)
+ORDER BY s.next_at, s.id LIMIT $2;
 
 -- schedule_at --
 SELECT min(s.next_at) AS next_at FROM batuta.schedules s
-WHERE s.namespace = $1 AND s.next_at IS NOT NULL AND NOT s.paused;
+WHERE s.namespace = $1 AND s.next_at > $2 AND NOT s.paused;
 
 -- fire --
 -- Schedules move on, and what those begin that did is inserted, each run with its start message. A run whose id is taken
