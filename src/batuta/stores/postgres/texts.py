@@ -42,7 +42,7 @@ def entry_texts(columns: Columns) -> list[Any]:
 
 
 def job_texts(changes: Sequence[Change]) -> list[Any] | None:
-    """For commit_jobs: jobs whose whole journal is their start and a good end. None when one of them is something else."""
+    """For commit_jobs: jobs whose whole journal is their start and a good end. None when one of them is not."""
     for change in changes:
         entries, move = change.entries, change.move
         if move is None or len(entries) != 2 or change.head != -1 or change.start is not None:
