@@ -63,6 +63,10 @@ class Lease:
         self._registered.set()
         self._wake()
 
+    def beaten_at(self) -> float:
+        """When the last heartbeat that the store has answered was sent."""
+        return self.valid_until - self._settings.lease
+
     def tick(self) -> None:
         """The event loop is alive."""
         self._tick = self._clock.monotonic()

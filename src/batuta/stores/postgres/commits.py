@@ -21,7 +21,7 @@ from batuta.stores.postgres import batch, beyond
 from batuta.stores.postgres.audit import act_values
 from batuta.stores.postgres.base import Base
 from batuta.stores.postgres.rows import run_ids
-from batuta.stores.postgres.texts import entry_texts, ids_text, start_texts
+from batuta.stores.postgres.texts import entry_texts, ids_text, job_texts, start_texts
 
 
 class Commits(Base):
@@ -68,6 +68,10 @@ class Commits(Base):
     async def _write(self, worker_id: str, changes: Sequence[Change]) -> tuple[list[int], bool]:
         """Indexes of the changes whose fence did not hold, and whether a run became due."""
         ordered = batch.in_order(changes)
+        if (texts := job_texts(ordered)) is not None:
+            rows = await self._send(self._sql["commit_jobs"], self.namespace, *texts)
+            winners, won, due = rows[0]
+            return _lost(changes, winners, won), due or False
         starts = batch.start_columns(changes)
         if batch.is_entries_only(changes):
             read = ids_text(change.run_id for change in changes if change.consumed)
@@ -80,10 +84,7 @@ class Commits(Base):
             rows = await self._send(self._sql["commit_changes"], self.namespace, worker_id, *columns)
             won, due = rows[0]
             winners = len(won or ())
-        if winners == len(changes):
-            return [], due
-        durable = set(won or ())
-        return [index for index, change in enumerate(changes) if change.run_id not in durable], due
+        return _lost(changes, winners, won), due
 
     async def _write_beyond(
         self, worker_id: str, changes: Sequence[Change]
@@ -161,6 +162,14 @@ class Commits(Base):
             rows = await session.write(self._sql[query], self.namespace, *values, *columns, None, *said)
         self._announcer.tell(closed_hint(rows[0]))
         return rows[0]["closed"] is not None
+
+
+def _lost(changes: Sequence[Change], winners: int, won: Sequence[RunId] | None) -> list[int]:
+    """Indexes of the changes whose fence did not hold. `won` may be missing when there are none."""
+    if winners == len(changes):
+        return []
+    durable = set(won or ())
+    return [index for index, change in enumerate(changes) if change.run_id not in durable]
 
 
 def closing_values(run: Record, head: int, entry: Entry, state: RunState, reason: str) -> tuple[Any, ...]:
