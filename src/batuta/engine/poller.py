@@ -41,6 +41,7 @@ class Poller:
         self.claims_begun = self.claims_ended = 0
         """While one is under way the store may know of runs that we do not have yet."""
         self._slices: deque[Sequence[Tape]] = deque()
+        self._adopted = asyncio.Event()
         self._loaded = 0
         """Claimed runs that are about to be brought into memory: those in the slices."""
         self._wake = asyncio.Event()
@@ -125,7 +126,8 @@ class Poller:
         session = self._session
         # Not before all are in memory, and then ask: there would be nothing to do until the answer comes.
         while self._loaded > (0 if session.intake.keyed else session.settings.claim_batch):
-            await asyncio.sleep(0)
+            self._adopted.clear()
+            await self._adopted.wait()
         info, most = session.intake.appetite(session.runs.values())
         limit = min(session.free - self._loaded, session.settings.claim_batch)
         if most is not None and most < limit:
@@ -180,6 +182,7 @@ class Poller:
         if self._slices:
             asyncio.get_running_loop().call_soon(self._adopt)
         self._loaded -= len(tapes)
+        self._adopted.set()
         self._session.adopt_claimed(tapes)
 
     def _until_room(self, again_at: int | None) -> float:
