@@ -72,11 +72,14 @@ class ClaimConformance:
     async def test_a_claim_brings_what_loading_each_run_would(self, store: Store) -> None:
         worker = await live_worker(store)
         attempt = Attempt(seq=1, number=1, started_at=10, ended_at=11, next_at=12, error="{}")
-        slept, spoken_to, tried, longer = [await start_owned(store, worker, text=" a  b ç ") for _ in range(4)]
+        news = [new_run() for _ in range(4)]
+        slept, spoken_to, tried, longer = pens = [Pen(new.run_id, epoch=1) for new in news]
+        for new, pen in zip(news, pens, strict=True):
+            assert await pen.write(store, worker, start=new, text=" a  b ç ") is None
         await store.send(spoken_to.run_id, signal("m", '"to it"'))
         await tried.write(store, worker, 0, attempts=[attempt])
         await longer.write(store, worker, 2, text="three words here")
-        for pen in (slept, spoken_to, tried, longer):
+        for pen in pens:
             await pen.release(store, worker, wake_at=await store.now())
         unbegun = await store.start(new_run(timeout=5 * SECOND, tags='{"a":"b"}', memo='"m"', priority=1))
         tapes = await claimed(store, worker, 10)

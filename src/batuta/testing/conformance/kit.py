@@ -157,13 +157,11 @@ class Pen:
         assert await self.write(store, worker, count, move=Move(RunState.WAITING, wake_at=wake_at)) is None
 
 
-async def start_owned(
-    store: Store, worker: WorkerInfo, id: str | None = None, *, text: str = "x", **options: Any
-) -> Pen:
+async def start_owned(store: Store, worker: WorkerInfo, id: str | None = None, **options: Any) -> Pen:
     """A run that its worker began itself, with one entry."""
     run = new_run(id, **options)
     pen = Pen(run.run_id, epoch=1)
-    assert await pen.write(store, worker, start=run, text=text) is None
+    assert await pen.write(store, worker, start=run) is None
     return pen
 
 
