@@ -250,7 +250,7 @@ class Session:
 
         While the lease is over they wait: the next beat says whether the runs are still ours.
         """
-        return not self._over and (not self._beats or self._lease.holds())
+        return not self._over and (self.monotonic() < self._lease.valid_until or not self._beats)
 
     async def permission(self) -> None:
         """Wait until effects may go out again. Never returns in a session that is over: what waits is cancelled."""
