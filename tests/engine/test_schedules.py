@@ -463,13 +463,13 @@ class CountingStore(MemoryStore):
         super().__init__(database)
         self.asked = 0
 
-    async def due_schedules(self, limit: int) -> list[rows.DueSchedule]:
+    async def due_schedules(self, limit: int, after: tuple[int, str] | None = None) -> list[rows.DueSchedule]:
         self.asked += 1
-        return await super().due_schedules(limit)
+        return await super().due_schedules(limit, after)
 
-    async def schedule_at(self) -> int | None:
+    async def schedule_at(self, after: int = -1) -> int | None:
         self.asked += 1
-        return await super().schedule_at()
+        return await super().schedule_at(after)
 
 
 class Counting(Environment):

@@ -38,7 +38,7 @@ class Lease:
         self._on_pulse, self._on_lost = on_pulse, on_lost
         self._host: asyncio.AbstractEventLoop
         self.valid_until = 0.0
-        """Until then, by the monotonic clock, nobody else may believe that this worker is dead."""
+        """By the monotonic clock: until then nobody else may believe that this worker is dead."""
         self._gapless_since: float | None = None
         self._tick = 0.0
         self._opened: asyncio.Future[None]
@@ -62,6 +62,10 @@ class Lease:
         self.tick()
         self._registered.set()
         self._wake()
+
+    def beaten_at(self) -> float:
+        """When the last heartbeat that the store has answered was sent."""
+        return self.valid_until - self._settings.lease
 
     def tick(self) -> None:
         """The event loop is alive."""

@@ -250,7 +250,11 @@ class Session:
 
         While the lease is over they wait: the next beat says whether the runs are still ours.
         """
-        return not self._over and (self.monotonic() < self._lease.valid_until or not self._beats)
+        return not self._over and (not self._beats or self.monotonic() < self._lease.valid_until)
+
+    def store_was_there(self, since: float, until: float) -> bool:
+        """Whether a heartbeat between these moments, by the monotonic clock, has reached the store."""
+        return self._beats and since < self._lease.beaten_at() <= until
 
     async def permission(self) -> None:
         """Wait until effects may go out again. Never returns in a session that is over: what waits is cancelled."""
