@@ -1,7 +1,10 @@
 """Middleware that says before an attempt that it need not be around it."""
 
 import contextvars
+import sys
 import threading
+from collections import Counter
+from types import FrameType
 from typing import Any
 
 from batuta import ActivityCall, Middleware, activity, workflow
@@ -67,3 +70,32 @@ async def test_of_several_each_is_around_every_attempt() -> None:
         handle = await env.client.start(one, 1, headers={"tenant": "acme"})
         assert await handle.result() == "around acme 1"
     assert first.around == second.around == ["on_the_loop"]
+
+
+async def test_without_middleware_a_run_calls_what_it_calls_with_some_that_does_nothing() -> None:
+    """So nothing of it is on the way where it is switched off."""
+
+    @workflow
+    async def three() -> list[str]:
+        return [await on_the_loop(number) for number in range(3)]
+
+    async def called(*middleware: Middleware) -> Counter[str]:
+        found: Counter[str] = Counter()
+
+        def count(frame: FrameType, event: str, _: object) -> None:
+            if event == "call" and "batuta/engine" in frame.f_code.co_filename:
+                found[f"{frame.f_code.co_filename}:{frame.f_code.co_qualname}"] += 1
+
+        async with world(three, on_the_loop, middleware=middleware) as env:
+            await (await env.client.start(three)).result()  # whatever is made once
+            sys.setprofile(count)
+            try:
+                await (await env.client.start(three)).result()
+            finally:
+                sys.setprofile(None)
+        return found
+
+    without = await called()
+    assert without.total() > 0
+    assert await called(Middleware()) == without
+    assert not [name for name in without if "around.py" in name or "reporter.py" in name or "outgoing.py" in name]
