@@ -115,10 +115,12 @@ class Tracing(Middleware):
             span.end()
 
     def before(self, trace: str, headers: Mapping[str, str]) -> bool:
-        if trace[-1:] not in _EVEN:
+        parent = (
+            _unsampled(trace) if not headers else _unsampled(trace, headers.get(_STATE, ""), headers.get(_BAGGAGE, ""))
+        )
+        if parent is None:
             return True
-        # Never detached: the next attempt in the same context attaches its own.
-        context.attach(_parent(trace) if not headers else _parent_of(trace, headers))
+        context.attach(parent)  # never detached: the next attempt in the same context attaches its own
         return False
 
     async def activity(self, call: ActivityCall, proceed: Proceed) -> Any:
@@ -217,6 +219,12 @@ def _parent(carried: str, state: str = "", bag: str = "") -> Context:
     """The context of the span that a run was started in. What was not traced begins anew."""
     found = W3CBaggagePropagator().extract({_BAGGAGE: bag}, _NOTHING) if bag else _NOTHING
     return set_span_in_context(_Distant(carried, state), found) if carried else found
+
+
+@lru_cache(maxsize=4_096)
+def _unsampled(carried: str, state: str = "", bag: str = "") -> Context | None:
+    """The same; None when there are to be spans in it."""
+    return _parent(carried, state, bag) if carried[-1:] in _EVEN else None
 
 
 def _parent_of(carried: str, headers: Mapping[str, str]) -> Context:
