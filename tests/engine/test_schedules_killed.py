@@ -190,8 +190,8 @@ class TestProcesses:
         self, url: str, site: str, nth: int, real_time: None
     ) -> None:
         async with connect(url) as client:
-            await client.schedules.create(Schedule("s", every(1), tick, overlap="allow"))
             async with workers(url, f"{site}:{nth}:kill") as [killed]:
+                await client.schedules.create(Schedule("s", every(1), tick, overlap="allow"))
                 await ended(killed)
             before = await client.count()
             async with workers(url, ""):
