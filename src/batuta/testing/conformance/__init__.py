@@ -9,10 +9,12 @@ A test module gives two fixtures and inherits the classes:
     async def store(make_store):
         return await make_store()
 
-    class TestStart(StartConformance): ...
+    globals().update(suite())     # or one by one: class TestStart(StartConformance): ...
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 import pytest
 
@@ -108,4 +110,15 @@ __all__ = [
     "StartConformance",
     "TransactionsConformance",
     "UnreadConformance",
+    "suite",
 ]
+
+
+def suite(*before: type, without: Collection[type] = ()) -> dict[str, type]:
+    """Every class by a name that pytest collects (``TestStart`` and so on), but for those ``without``.
+
+    What the classes ``before`` have goes before what these have: fixtures, say.
+    """
+    laws = [globals()[name] for name in __all__ if name.endswith("Conformance")]
+    names = {law: f"Test{law.__name__.removesuffix('Conformance')}" for law in laws if law not in without}
+    return {name: type(name, (*before, law), {}) for law, name in names.items()}
