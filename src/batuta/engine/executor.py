@@ -309,9 +309,14 @@ class Executor:
 
     # -- middleware
 
-    def surround(self, activities: Mapping[str, Activity[..., Any]], within: Within) -> None:
+    def surround(
+        self,
+        activities: Mapping[str, Activity[..., Any]],
+        within: Within,
+        choose: Callable[[Call], Callable[..., Any]] | None,
+    ) -> None:
         """The same activities, with middleware around them, that call `in_thread` and `in_process` themselves."""
-        self._activities, self.within = activities, within
+        self._activities, self.within, self._runner.choose = activities, within, choose
 
     def in_thread(
         self,

@@ -250,7 +250,7 @@ class Session:
 
         While the lease is over they wait: the next beat says whether the runs are still ours.
         """
-        return not self._over and (not self._beats or self._lease.holds())
+        return not self._over and (not self._beats or self.monotonic() < self._lease.valid_until)
 
     def store_was_there(self, since: float, until: float) -> bool:
         """Whether a heartbeat between these moments, by the monotonic clock, has reached the store."""

@@ -12,9 +12,13 @@ from typing import Any
 
 from batuta.errors import BadData
 from batuta.ids import RunId
-from batuta.journal.records import IfExists, NewRun, ParentPolicy
+from batuta.journal.entries import Entry, EntryKind
+from batuta.journal.records import Change, IfExists, NewRun, ParentPolicy
+from batuta.journal.states import RunState
 from batuta.stores.postgres.batch import Columns, new_run_columns, unowned_row
 
+_STARTED, _DONE, _COMPLETED = EntryKind.STARTED, EntryKind.ACTIVITY_DONE, RunState.COMPLETED
+_BAD_ENTRY = "a journal entry is not JSON: it holds a control character"
 _BETWEEN = "\x1f"
 """Stands between bodies. JSON writes control characters with an escape, so that none can hold it."""
 
@@ -22,7 +26,7 @@ _BETWEEN = "\x1f"
 def entry_texts(columns: Columns) -> list[Any]:
     """For commit_entries: the columns of `entry_columns`. Numbers with commas between them, nothing for null."""
     run_ids, epochs, expected, ords, kinds, ats, crcs, bodies, states, reasons = columns
-    body = _joined(bodies, "a journal entry is not JSON: it holds a control character")
+    body = _joined(bodies, _BAD_ENTRY)
     return [
         ",".join([f"{run_id:032x}" for run_id in run_ids]),
         ",".join(map(str, epochs)),
@@ -35,6 +39,31 @@ def entry_texts(columns: Columns) -> list[Any]:
         ",".join([state or "" for state in states]),
         reasons if any(reasons) else [],
     ]
+
+
+def job_texts(changes: Sequence[Change]) -> list[Any] | None:
+    """For commit_jobs: jobs whose whole journal is their start and a good end. None when one of them is something else."""
+    for change in changes:
+        entries, move = change.entries, change.move
+        if move is None or len(entries) != 2 or change.head != -1 or change.start is not None:
+            return None
+        if move.state is not _COMPLETED or move.reason or change.attempts or len(change.consumed) != 1:
+            return None
+        if entries[0].kind is not _STARTED or entries[1].kind is not _DONE:
+            return None
+    opening, closing = [change.entries[0] for change in changes], [change.entries[1] for change in changes]
+    return [
+        ids_text([change.run_id for change in changes]),
+        ",".join([str(change.epoch) for change in changes]),
+        *_entry_texts(opening),
+        *_entry_texts(closing),
+        len(changes),
+    ]
+
+
+def _entry_texts(entries: Sequence[Entry]) -> tuple[str, str, str]:
+    body = _joined([entry.body for entry in entries], _BAD_ENTRY)
+    return ",".join([str(entry.at) for entry in entries]), ",".join([str(entry.crc) for entry in entries]), body
 
 
 _NUMBERS, _WORDS = (19, 20), (1, 4, 5, 6, 7)

@@ -192,8 +192,8 @@ BEGIN
                    (r.closed_at <= oldest) IS TRUE AS ended, r.current AND r.chain_id = r.run_id AS single,
                    CASE WHEN r.closed_at <= oldest THEN r.head + 1 ELSE 0 END AS entries
             FROM batuta.runs r
-            WHERE r.namespace || ':' = ns || ':' AND r.run_id > coalesce(after, '00000000-0000-0000-0000-000000000000')
-            ORDER BY r.namespace || ':', r.run_id LIMIT lim
+            WHERE r.namespace = ns AND r.run_id > coalesce(after, '00000000-0000-0000-0000-000000000000')
+            ORDER BY r.run_id LIMIT lim
         ) r
     ), looked AS MATERIALIZED (
         SELECT * FROM page p WHERE p.before < most_entries
