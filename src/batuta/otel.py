@@ -6,7 +6,7 @@ whatever process, belongs to the same trace.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar
 
@@ -114,10 +114,15 @@ class Tracing(Middleware):
             start.headers.update(_carried(span.get_span_context()))
             span.end()
 
+    def before(self, trace: str, headers: Mapping[str, str]) -> bool:
+        if trace[-1:] not in _EVEN:
+            return True
+        # Never detached: the next attempt in the same context attaches its own.
+        context.attach(_parent(trace) if not headers else _parent_of(trace, headers))
+        return False
+
     async def activity(self, call: ActivityCall, proceed: Proceed) -> Any:
-        headers = call.headers
-        state, bag = (headers.get(_STATE, ""), headers.get(_BAGGAGE, "")) if headers else ("", "")
-        parent = _parent(call.trace, state, bag)
+        parent = _parent_of(call.trace, call.headers)
         if call.trace[-1:] not in _EVEN:
             return await self._traced(call, parent, proceed)
         token = context.attach(parent)
@@ -147,7 +152,7 @@ class Tracing(Middleware):
     def event(self, event: Event) -> None:
         if not isinstance(event, RunClosed) or not event.run.trace or event.run.trace[-1] in _EVEN:
             return
-        parent = _parent(event.run.trace, "", "")
+        parent = _parent(event.run.trace)
         end = round(event.at * _SECOND)
         span = self._tracer.start_span(
             f"run {event.run.name}",
@@ -186,8 +191,14 @@ class _Distant(NonRecordingSpan):
 
     def __init__(self, carried: str, state: str) -> None:
         self._carried, self._state = carried, state
+        self._read: SpanContext | None = None
 
     def get_span_context(self) -> SpanContext:
+        if self._read is None:  # samplers ask for it several times a span
+            self._read = self._context_of()
+        return self._read
+
+    def _context_of(self) -> SpanContext:
         try:
             _, trace_id, span_id, flags = self._carried.split("-")[:4]
             return SpanContext(
@@ -202,10 +213,14 @@ class _Distant(NonRecordingSpan):
 
 
 @lru_cache(maxsize=4_096)
-def _parent(carried: str, state: str, bag: str) -> Context:
+def _parent(carried: str, state: str = "", bag: str = "") -> Context:
     """The context of the span that a run was started in. What was not traced begins anew."""
     found = W3CBaggagePropagator().extract({_BAGGAGE: bag}, _NOTHING) if bag else _NOTHING
     return set_span_in_context(_Distant(carried, state), found) if carried else found
+
+
+def _parent_of(carried: str, headers: Mapping[str, str]) -> Context:
+    return _parent(carried, headers.get(_STATE, ""), headers.get(_BAGGAGE, "")) if headers else _parent(carried)
 
 
 def _note(span: Span, error: BaseException) -> None:

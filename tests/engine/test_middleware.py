@@ -587,3 +587,51 @@ async def test_an_app_carries_middleware() -> None:
     app = App(workflows=[asks], activities=[reads_headers], middleware=[Tenant()])
     async with Environment.of(app) as env:
         assert await env.run(asks) == {"tenant": "acme"}
+
+
+class Spares(Middleware):
+    """Around the attempts of those that it does not know."""
+
+    def __init__(self) -> None:
+        self.around: list[str] = []
+
+    def before(self, trace: str, headers: Any) -> bool:
+        if headers.get("tenant") == "broken":
+            raise ValueError("no such tenant")
+        tenant.set(headers.get("tenant", "nobody"))
+        return "tenant" not in headers
+
+    async def activity(self, call: ActivityCall, proceed: Proceed) -> Any:
+        self.around.append(call.facts.name)
+        token = tenant.set(f"around {call.headers.get('tenant', '')}")
+        try:
+            return await proceed()
+        finally:
+            tenant.reset(token)
+
+
+async def test_what_only_sets_the_context_need_not_be_around_an_attempt() -> None:
+    @workflow
+    async def both(number: int) -> list[str]:
+        return [await on_the_loop(number), await in_a_thread(number), await on_the_loop(number)]
+
+    spares = Spares()
+    async with world(both, on_the_loop, in_a_thread, middleware=[spares]) as env:
+        known = await env.client.start(both, 1, headers={"tenant": "acme"})
+        assert await known.result() == ["acme 1", "around acme 1 True", "acme 1"]
+        assert spares.around == ["in_a_thread"]
+        unknown, broken = await env.client.start(both, 2), await env.client.start(both, 3, headers={"tenant": "broken"})
+        assert await unknown.result() == ["around  2", "around  2 True", "around  2"]
+        assert await broken.result() == ["around broken 3", "around broken 3 True", "around broken 3"]
+
+
+async def test_of_several_each_is_around_every_attempt() -> None:
+    @workflow
+    async def one(number: int) -> str:
+        return await on_the_loop(number)
+
+    first, second = Spares(), Spares()
+    async with world(one, on_the_loop, middleware=[first, second]) as env:
+        handle = await env.client.start(one, 1, headers={"tenant": "acme"})
+        assert await handle.result() == "around acme 1"
+    assert first.around == second.around == ["on_the_loop"]

@@ -104,11 +104,13 @@ async def test_more_than_a_batch_is_done_in_several(arena: Arena, monkeypatch: p
     assert (await selection.resume()).done == 30
     assert (await selection.cancel("no more")).done == 30
     assert (await selection.cancel("no more")).done == 0
+    assert await count(client, "cancelled", "job") == 30
+    await client.enqueue_many([mail.call(str(number)) for number in range(30)])
     assert (await selection.terminate("over")).done == 30
     assert await count(client, "terminated", "job") == 30
-    assert (await selection.delete()).done == 30
+    assert (await selection.delete()).done == 60
     assert await client.count(kind="any") == 0
-    assert (await client.verify_audit()).rows == 150
+    assert (await client.verify_audit()).rows == 180
 
 
 async def test_runs_that_are_started_meanwhile_are_not_among_them(arena: Arena) -> None:

@@ -6,8 +6,22 @@ from typing import Any
 
 import pytest
 
-from batuta import Retry, RunClosed, RunState, RunTerminated, activity, activity_info, job, now, workflow
+from batuta import (
+    CompleteLater,
+    Retry,
+    RunClosed,
+    RunFailed,
+    RunState,
+    RunTerminated,
+    activity,
+    activity_info,
+    job,
+    now,
+    workflow,
+)
 from batuta.authoring.messages import Signal
+from batuta.clock import SECOND
+from batuta.journal.states import CLOSED
 from batuta.testing import Environment
 from batuta.verify import verify
 from tests.engine.kit import jobs, world
@@ -318,3 +332,125 @@ async def test_what_is_paused_is_as_it_should_be() -> None:
         assert await env.client.count(state="paused") == 4
         report = await verify(env.store)
         assert not report.violations, report
+
+
+@activity(start_timeout=60, limit=1)
+async def starts_soon(name: str) -> str:
+    begun.append(name)
+    await gate(name).wait()
+    return name
+
+
+@activity(total_timeout=100, retry=Retry(attempts=3, first=20, jitter=0))
+async def takes_little() -> int:
+    begun.append("little")
+    if activity_info().attempt == 1:
+        raise ConnectionError("busy")
+    await asyncio.sleep(300)
+    return activity_info().attempt
+
+
+@activity(timeout=100, heartbeat=50)
+async def asks_someone() -> str:
+    tokens.append(activity_info().token)
+    raise CompleteLater
+
+
+@activity(queue="away", total_timeout=50)
+async def elsewhere() -> str:
+    await gate("away").wait()
+    return "away"
+
+
+tokens: list[str] = []
+
+
+@workflow
+async def sends_away() -> str:
+    return await elsewhere()
+
+
+@workflow
+async def one_of_two() -> list[str]:
+    return list(await asyncio.gather(starts_soon("a"), starts_soon("b")))
+
+
+@workflow
+async def little() -> int:
+    return await takes_little()
+
+
+@workflow
+async def asks() -> str:
+    return await asks_someone()
+
+
+async def test_what_waits_for_a_place_does_not_wait_longer_for_a_pause() -> None:
+    async with world(one_of_two, starts_soon) as env:
+        run = await env.start(one_of_two, id="r")
+        await env.settle()
+        await run.pause()
+        await env.settle()
+        gate("a").set()
+        assert await state_of(env, "r") is RunState.PAUSED
+        await env.advance(3_600)
+        gate("b").set()
+        await run.resume()
+        assert await run.result() == ["a", "b"]
+
+
+async def test_the_total_time_of_an_activity_is_as_long_with_a_pause_as_without() -> None:
+    async with world(little, takes_little) as env:
+        run = await env.start(little, id="r")
+        await env.settle()
+        began = await env.store.now()
+        await run.pause()
+        assert await state_of(env, "r") is RunState.PAUSED
+        paused = await env.store.now()
+        await env.advance(3_600)
+        await run.resume()
+        resumed = await env.store.now()
+        with pytest.raises(RunFailed) as failed:
+            await run.result()
+        assert "took longer than its 100 s" in str(failed.value.__cause__)
+        assert begun == ["little", "little"]
+        took = (await env.store.get("r")).closed_at or 0
+        assert 100 <= (took - began - (resumed - paused)) / SECOND < 102
+        assert {attempt.seq for attempt in await run.attempts()} == {1}
+
+
+async def test_an_answer_from_outside_has_as_much_more_time_as_its_run_was_paused() -> None:
+    async with world(asks, asks_someone) as env:
+        for wait, answers in ((40.0, True), (60.0, False)):
+            tokens.clear()
+            run = await env.start(asks, id=f"waits-{wait}")
+            await env.settle()
+            await run.pause()
+            assert await state_of(env, run.id) is RunState.PAUSED
+            await env.advance(3_600)
+            await run.resume()
+            await env.advance(wait)
+            if answers:
+                await env.client.heartbeat(tokens[0])
+                await env.advance(wait)
+                await env.client.complete(tokens[0], "yes")
+                assert await run.result() == "yes"
+            else:
+                with pytest.raises(RunFailed):
+                    await run.result()
+                assert len(tokens) > 1
+
+
+async def test_an_activity_elsewhere_whose_own_run_is_paused_is_given_its_time() -> None:
+    async with world(sends_away, elsewhere) as env:
+        run = await env.start(sends_away, id="r")
+        await env.settle()
+        (child,) = (await env.client.list(kind="any", id_prefix="r/")).runs
+        await (await env.client.get(child.id)).pause()
+        assert await state_of(env, child.id) is RunState.PAUSED
+        await env.advance(3_600)
+        assert (await run.describe()).state not in CLOSED
+        await (await env.client.get(child.id)).resume()
+        gate("away").set()
+        async with env.client.worker(activities=[elsewhere], queues=["away"]):
+            assert await run.result() == "away"

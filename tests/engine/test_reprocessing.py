@@ -224,6 +224,23 @@ async def test_many_are_reprocessed_by_filter_after_a_dry_run(arena: Arena) -> N
     await sound(arena, client)
 
 
+async def test_the_audit_log_says_by_which_filter_many_were_chosen(arena: Arena) -> None:
+    client = await arena.client()
+    await arena.worker(client, *THINGS)
+    ids = [await fail(client, send, number) for number in (1, 2, 3)]
+    await client.letters.discard(ids[0], reason="that one")
+    await client.letters.discard(name=send, id_prefix=ids[1], reason="those")
+    await client.letters.reprocess(queue="default", reason="mended")
+    discarded = {row.target: row.detail for row in (await client.audit(verb="discard")).rows}
+    assert discarded == {
+        ids[0]: {},
+        ids[1]: {"filter": {"states": ["open"], "name": "send", "id_prefix": ids[1]}},
+    }
+    (row,) = (await client.audit(verb="reprocess")).rows
+    filtered = {"states": ["open"], "queue": "default"}
+    assert (row.target, row.detail) == (ids[2], {"mode": "failed_step", "input": False, "filter": filtered})
+
+
 async def test_one_that_was_resolved_is_refused_by_name_and_of_many_it_is_counted(arena: Arena) -> None:
     client = await arena.client()
     await arena.worker(client, *THINGS)

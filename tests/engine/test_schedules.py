@@ -463,13 +463,13 @@ class CountingStore(MemoryStore):
         super().__init__(database)
         self.asked = 0
 
-    async def due_schedules(self, limit: int) -> list[rows.DueSchedule]:
+    async def due_schedules(self, limit: int, after: tuple[int, str] | None = None) -> list[rows.DueSchedule]:
         self.asked += 1
-        return await super().due_schedules(limit)
+        return await super().due_schedules(limit, after)
 
-    async def schedule_at(self) -> int | None:
+    async def schedule_at(self, after: int = -1) -> int | None:
         self.asked += 1
-        return await super().schedule_at()
+        return await super().schedule_at(after)
 
 
 class Counting(Environment):
@@ -497,6 +497,19 @@ async def test_a_schedule_that_cannot_be_read_does_not_stop_the_others(caplog: p
             await env.client.schedules.get("strange")
         await env.client.schedules.update(Schedule("strange", every(60), tick))
         await env.client.schedules.delete("strange")
+        assert env.store.asked < 1_000
+
+
+async def test_many_schedules_that_cannot_be_read_do_not_hide_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    async with Counting(workflows=[tick], activities=[note], schedules=[Schedule("s", every(60), tick)]) as env:
+        assert isinstance(env.store, CountingStore)
+        for number in range(1_100):
+            strange = rows.Schedule(id=f"a{number}", spec='{"when":"tomorrow"}', next_at=await env.store.now())
+            assert await env.store.put_schedule(strange)
+        await env.advance(180)
+        assert minutes() == [14, 15, 16]
+        assert [(await env.store.get(id)).created_at // SECOND % 60 for id, _ in begun] == [0, 0, 0]
+        assert caplog.text.count("cannot be looked at") == 1_100
         assert env.store.asked < 1_000
 
 

@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from batuta import InvalidInput, RunFailed, activity, activity_info, connect, failpoints, transaction, workflow
-from batuta.errors import StoreFull
+from batuta.errors import StoreFull, TransactionEnded
 from tests.engine.till import PATIENCE, QUICK, Till, go, mailed, till_on
 
 pytestmark = pytest.mark.usefixtures("real_time")
@@ -142,6 +142,70 @@ async def test_a_signal_to_its_own_run_that_its_result_ends_is_refused_for_that(
         async with till.worker(one, selfish):
             with pytest.raises(RunFailed, match="'me' is completed: by the result of the very activity that sends"):
                 await (await till.client.start(one, id="me")).result(PATIENCE)
+        assert await till.rows() == []
+
+
+@pytest.mark.parametrize("how", ["COMMIT; BEGIN", "ROLLBACK; BEGIN", "COMMIT AND CHAIN"])
+@pytest.mark.parametrize("sends", [False, True])
+async def test_code_that_begins_another_transaction_in_place_of_its_own_fails_by_name(
+    postgres_url: str, how: str, sends: bool
+) -> None:
+    tried: list[int] = []
+
+    @activity(transactional=True, retry=QUICK)
+    async def ends(number: int) -> int:
+        tried.append(number)
+        lent = transaction().connection
+        await lent.execute("INSERT INTO orders VALUES ($1)", number)
+        await lent.execute(how)
+        await lent.execute("INSERT INTO orders VALUES ($1)", number + 1)
+        if sends:
+            transaction().enqueue(mailed, "x")
+        return number
+
+    @activity(transactional=True, retry=QUICK)
+    async def whole(number: int) -> int:
+        lent = transaction().connection
+        async with lent.transaction():
+            await lent.execute("INSERT INTO orders VALUES ($1)", number)
+        await lent.execute("SAVEPOINT here; ROLLBACK TO here; SET LOCAL work_mem = '8MB'; RESET work_mem")
+        return number
+
+    @workflow
+    async def one() -> int:
+        try:
+            return await ends(1)
+        except TransactionEnded:
+            return await whole(5)
+
+    async with till_on("postgres", postgres_url) as till:
+        async with till.worker(one, ends, whole, jobs=[mailed]):
+            run = await till.client.start(one)
+            assert await run.result(PATIENCE) == 5
+        assert tried == [1]
+        assert [line.kind for line in await run.journal()] == ["started", "activity_failed", "activity_done"]
+        assert await till.rows() == ([5] if how.startswith("ROLL") else [1, 5])
+        assert await till.client.count(kind="job") == 0
+
+
+async def test_an_activity_that_breaks_its_own_connection_is_tried_as_its_policy_says(postgres_url: str) -> None:
+    tried: list[int] = []
+    async with till_on("postgres", postgres_url) as till:
+
+        def breaks(number: int) -> None:
+            tried.append(activity_info().attempt)
+            asyncio.run(cut(till))
+
+        book = till.activity("book", breaks, waits_aside=True)
+
+        @workflow
+        async def books() -> int:
+            return int(await book(1))
+
+        async with till.worker(books, book, heartbeat=0.2, lease=5.0):
+            with pytest.raises(RunFailed, match="connection"):
+                await (await till.client.start(books)).result(PATIENCE)
+        assert sorted(set(tried)) == [1, 2, 3]
         assert await till.rows() == []
 
 

@@ -110,7 +110,8 @@ def kinship(asked: str) -> Kinship:
 
 def now() -> datetime:
     """The time on the run's tape, UTC: when the input of this turn came."""
-    return _EPOCH + timedelta(microseconds=runtime_for("now()").now())
+    runtime = current_runtime.get() or runtime_for("now()")
+    return _EPOCH + timedelta(microseconds=runtime.now())
 
 
 def random() -> Random:

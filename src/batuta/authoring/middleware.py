@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 from msgspec import Struct
 
 from batuta.authoring.attempt import ActivityInfo, Attempt
-from batuta.authoring.context import RunInfo, Runtime
+from batuta.authoring.context import RunInfo, info
 from batuta.errors import InvalidInput
 from batuta.ids import RunId
 from batuta.telemetry import EVENTS, Event
@@ -80,17 +80,16 @@ class RunCall(Struct, eq=False):
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    of: Runtime
 
     @property
     def info(self) -> RunInfo:
         """What `info()` says in its code, as of now."""
-        return self.of.info()
+        return info()
 
     @property
     def replaying(self) -> bool:
         """Whether what happens now has happened before: say nothing about it again."""
-        return self.of.info().replaying
+        return info().replaying
 
 
 class Middleware:
@@ -122,6 +121,12 @@ class Middleware:
         """Around the code of a workflow; it returns the result. It is part of that code: called again in each replay,
         where it must do the same (`run.replaying` tells), without activities, timers or messages of its own."""
         return await proceed()
+
+    def before(self, trace: str, headers: Mapping[str, str]) -> bool:
+        """Whether `activity` is to be around an attempt of an async activity: where it only sets context variables,
+        set them here and return False, which saves most of its cost. With the trace and headers of the run, in the
+        attempt's context. Asked where this is all the middleware around activities; `activity` must do without."""
+        return True
 
     async def activity(self, call: ActivityCall, proceed: Proceed) -> Any:
         """Around each attempt of an activity or job; it returns the result. On the worker's event loop, also when the

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import inspect
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from msgspec import Raw
 
 from batuta.authoring.attempt import current_activity
-from batuta.authoring.context import current_runtime
 from batuta.authoring.definitions import Activity, Place, Workflow
 from batuta.authoring.middleware import TRACE, ActivityCall, Middleware, Proceed, RunCall, Start, check_middleware
 from batuta.authoring.starting import check_headers
@@ -43,7 +43,9 @@ class Around:
         self.begin = [one for one in found if _overrides(one, "begin")]
         self._begin_untraced = all(one.missing == TRACE for one in self.begin)
         self.run: list[Handler[RunCall]] = [one.run for one in found if _overrides(one, "run")]
-        self.activity: list[Handler[ActivityCall]] = [one.activity for one in found if _overrides(one, "activity")]
+        attempts = [one for one in found if _overrides(one, "activity")]
+        self.activity: list[Handler[ActivityCall]] = [one.activity for one in attempts]
+        self._before = attempts[0].before if len(attempts) == 1 and _overrides(attempts[0], "before") else None
         self.ears = [one for one in found if _overrides(one, "event")]
 
     def begins(self, run: LiveRun, start: StartInfo) -> None:
@@ -67,7 +69,8 @@ class Around:
         """All activities are then called on the loop, at first."""
         if self.activity:
             twins = {name: _around_activity(one, self.activity, executor) for name, one in activities.items()}
-            executor.surround(twins, functools.partial(_within, self.activity))
+            choose = None if self._before is None else _choosing(self._before, activities)
+            executor.surround(twins, functools.partial(_within, self.activity), choose)
 
 
 def around_of(middleware: Sequence[Middleware]) -> Around | None:
@@ -81,6 +84,8 @@ def _overrides(one: Middleware, name: str) -> bool:
 
 def chained(handlers: Sequence[Handler[T]], call: T, innermost: Proceed) -> Awaitable[Any]:
     """The first of them around the second, and so on."""
+    if len(handlers) == 1:
+        return handlers[0](call, innermost)
     proceed = innermost
     for handler in reversed(handlers):
         proceed = functools.partial(handler, call, proceed)
@@ -108,12 +113,16 @@ def around_runs(code: dict[str, Workflow[..., Any]], around: Around | None) -> d
 def _around_run(workflow: Workflow[..., Any], handlers: Sequence[Handler[RunCall]]) -> Workflow[..., Any]:
     fn = workflow.fn
 
-    @functools.wraps(fn)
-    async def around(*args: Any, **kwargs: Any) -> Any:
-        runtime = current_runtime.get()
-        assert runtime is not None  # noqa: S101 - a machine calls this, and has set it
-        call = RunCall(args, kwargs, runtime)
-        return await chained(handlers, call, lambda: fn(*call.args, **call.kwargs))
+    # No coroutine of its own, where the outermost has one: every turn would go through it.
+    def begun(*args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+        call = RunCall(args, kwargs)
+        return cast(Coroutine[Any, Any, Any], chained(handlers, call, lambda: fn(*call.args, **call.kwargs)))
+
+    async def awaited(*args: Any, **kwargs: Any) -> Any:
+        return await begun(*args, **kwargs)
+
+    around = begun if inspect.iscoroutinefunction(handlers[0]) else awaited
+    functools.update_wrapper(around, fn)
 
     _ = workflow.fingerprint  # of the workflow's own code: what the twin is made of is no part of it
     twin: Workflow[..., Any] = object.__new__(type(workflow))
@@ -132,11 +141,12 @@ def _around_activity(
         return activity  # whoever has its transaction calls `within`
     kind = _PLACES[activity.place]
     fn, only = activity.fn, handlers[0] if len(handlers) == 1 else None
+    current = cast("contextvars.ContextVar[Call]", current_activity)
 
     # No coroutine of its own, nor has that of the loop one: each would cost every attempt.
     @functools.wraps(fn)
     def around(*args: Any, **kwargs: Any) -> Awaitable[Any]:
-        attempt = cast("Call", current_activity.get())
+        attempt = current.get()
         start = attempt.run.started_with
         call = kind(attempt, args, kwargs, start.trace, start.headers, fn, executor)
         return only(call, call.body) if only is not None else chained(handlers, call, call.body)
@@ -145,6 +155,24 @@ def _around_activity(
     twin.fn = around
     twin.__dict__["codec"] = codec
     return twin
+
+
+def _choosing(
+    before: Callable[[str, Mapping[str, str]], bool], activities: Mapping[str, Activity[..., Any]]
+) -> Callable[[Call], Callable[..., Any]]:
+    """What the runner calls: the code itself, where the middleware need not be around it."""
+    plain = {name: one.fn for name, one in activities.items() if one.place is Place.LOOP}
+
+    def choose(call: Call) -> Callable[..., Any]:
+        start, activity = call.run.started_with, call.activity
+        fn = plain.get(activity.name)
+        try:
+            return activity.fn if fn is None or before(start.trace, start.headers) else fn
+        except Exception:
+            log.exception("middleware failed before an attempt of %s, and is put around it", activity.name)
+            return activity.fn
+
+    return choose
 
 
 class _Place(ActivityCall, eq=False, gc=False):

@@ -111,7 +111,8 @@ def closing_move(run: LiveRun, outcome: Command) -> Move:
         return Move(RunState.CONTINUED, reason=_why_again(run, outcome), children=had_children(run))
     state = _CLOSES[outcome.kind]
     if run.parent is None:
-        return Move(state, children=had_children(run))
+        kin = run.machine.kin
+        return Move(state) if kin is None else Move(state, children=kin.had_children)
     if outcome.kind is CommandKind.COMPLETE:
         told = completed_outcome(run.parent[1], outcome.value)
     else:

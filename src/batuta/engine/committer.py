@@ -9,9 +9,10 @@ import asyncio
 import contextvars
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING
 
+from batuta import failpoints
 from batuta.errors import AlreadyStarted, BadData, OutcomeUnknown, StoreFailed, StoreUnavailable
 from batuta.failpoints import failpoint
 from batuta.ids import jitter
@@ -37,6 +38,15 @@ STORE_FAILED = "the store failed"
 class MustQueue(Exception):
     """A start cannot be owned at once: its queue is paused, or has limits. Nothing was written."""
 
+
+class _Round:
+    """Waits for one round of the event loop, with less ado than `asyncio.sleep(0)`."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+_A_ROUND = _Round()
 
 Item = tuple["LiveRun", Change, list["Effect"]]
 Verdicts = dict[int, Verdict | list[Refusal]]
@@ -108,15 +118,20 @@ class Committer:
             while batch:
                 verdicts = await (sending or self._write(batch))
                 # The next batch goes out before this one's effects do: the database works while we do.
-                following = self._take()
+                following = self._sent = self._take() if self._waiting else []
                 sending = None
-                self._sent = following
                 if following:
                     sending = asyncio.get_running_loop().create_task(self._write(following))
                     await asyncio.sleep(0)
                 self._settle(batch, verdicts)
-                batch = following or self._take() or await self._linger()
-                self._sent = batch
+                if following:
+                    batch = following
+                    continue
+                rounds = _ROUNDS  # quick answers come within two rounds: being there saves that of a new task
+                while rounds and not self._waiting:
+                    rounds -= 1
+                    await _A_ROUND
+                batch = self._sent = self._take()
         except asyncio.CancelledError:
             pass
         except StoreFailed as error:
@@ -130,14 +145,6 @@ class Committer:
             if self._waiting and not self._stopped:
                 run = self._waiting.popleft()
                 self.submit(run)
-
-    async def _linger(self) -> list[Item]:
-        """Quick answers come within two rounds of the loop: being there saves the round that a new task takes."""
-        for _ in range(_ROUNDS):
-            await asyncio.sleep(0)
-            if self._waiting:
-                break
-        return self._take()
 
     def _take(self) -> list[Item]:
         """What waits, up to the limits of a batch."""
@@ -175,7 +182,8 @@ class Committer:
             self._act(batch, verdicts)
 
     def _act(self, batch: list[Item], verdicts: Verdicts) -> None:
-        failpoint("commit.effects")
+        if failpoints.armed is not None:
+            failpoint("commit.effects")
         if self._reporter is not None:
             self._reporter.look_at(batch)
         for index, (run, change, effects) in enumerate(batch):
@@ -204,7 +212,8 @@ class Committer:
 
     async def _write(self, batch: list[Item]) -> Verdicts:
         """Write until it is durable or refused. Raises StoreFailed."""
-        failpoint("commit.before")
+        if failpoints.armed is not None:
+            failpoint("commit.before")
         wait, waited, unknown = _FIRST_WAIT, 0.0, False
         while True:
             try:

@@ -8,7 +8,17 @@ from msgspec import UNSET, Struct, field
 
 from batuta.authoring.forks import Edits
 from batuta.errors import InvalidFork
-from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, Forked, StartInfo, decode_body
+from batuta.journal.entries import (
+    FROM_OUTSIDE,
+    Body,
+    Command,
+    CommandKind,
+    Entry,
+    EntryKind,
+    Forked,
+    StartInfo,
+    decode_body,
+)
 from batuta.journal.failures import Failure
 from batuta.journal.letters import DeadLetter
 from batuta.journal.records import Message, MessageKind, Output, OutputKind, Run
@@ -18,7 +28,6 @@ _FAILED = (EntryKind.ACTIVITY_FAILED, EntryKind.CHILD_FAILED)
 _ANSWERS = (*_DONE, *_FAILED)
 _MESSAGES = {EntryKind.SIGNAL: MessageKind.SIGNAL, EntryKind.UPDATE: MessageKind.UPDATE}
 _ENDS = (CommandKind.COMPLETE, CommandKind.FAIL, CommandKind.CANCELLED, CommandKind.CONTINUE)
-_FROM_OUTSIDE = (EntryKind.TERMINATED, EntryKind.TIMED_OUT)
 
 
 class Pending(Struct):
@@ -142,7 +151,7 @@ def failed_before(entries: Sequence[Entry], letter: DeadLetter | None) -> int:
     if letter is not None and letter.seq:
         return _audible(entries, letter.keep)
     last = entries[-1]
-    if last.kind in _FROM_OUTSIDE:
+    if last.kind in FROM_OUTSIDE:
         return _audible(entries, last.ord - 1)
     ends = [command for command in decode_body(last).commands if command.kind in _ENDS]
     if ends and ends[-1].kind is CommandKind.CANCELLED:

@@ -9,6 +9,7 @@ from batuta.clock import SECOND
 from batuta.engine.calls import Call, fatal, timeout
 from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.heartbeats import Heartbeats
+from batuta.engine.pausing import counted_from
 from batuta.journal.failures import Failure
 
 _TICK = 1.0
@@ -99,15 +100,16 @@ def ends_at(call: Call) -> int | None:
     options = call.pending.options
     ends = []
     if options.timeout is not None:
-        ends.append(call.started_at + int(options.timeout * SECOND))
+        ends.append(counted_from(call.run, call.started_at) + int(options.timeout * SECOND))
     if options.total_timeout is not None:
-        ends.append(call.pending.issued_at + int(options.total_timeout * SECOND))
+        ends.append(counted_from(call.run, call.pending.issued_at) + int(options.total_timeout * SECOND))
     return min(ends, default=None)
 
 
 def too_long(call: Call, now: int) -> Failure:
     """What an attempt over its time fails with."""
     options = call.pending.options
-    if options.total_timeout is not None and now >= call.pending.issued_at + options.total_timeout * SECOND:
-        return fatal(timeout(call, "total", "took longer than its", options.total_timeout))
+    total, since = options.total_timeout, counted_from(call.run, call.pending.issued_at)
+    if total is not None and now >= since + total * SECOND:
+        return fatal(timeout(call, "total", "took longer than its", total))
     return timeout(call, "attempt", "took longer than its", options.timeout or 0)

@@ -22,11 +22,12 @@ def depart(run: LiveRun, host: Host, move: Move) -> None:
     if closed:
         if failpoints.armed is not None:
             failpoint("close.durable")
-        run.completion.settle(move.state, machine.outcome)
+        if run.completion is not None:
+            run.completion.settle(move.state, machine.outcome)
         host.waiters.settle(run.run_id, (move.state, machine.outcome))
         if run.parent is not None and (told := parent_message(run, move)) is not None:
             host.tell(run.parent[0], told)
-    else:
+    elif run.completion is not None:
         run.completion.lose()
     run.leaving = True
     if run.alarm is not None:
@@ -35,7 +36,8 @@ def depart(run: LiveRun, host: Host, move: Move) -> None:
         host.executor.cancel_all(run, ENDED)
     machine.tear_down()
     host.forget(run, None if closed else move.wake_at)
-    host.waiters.look_for(run.run_id)
+    if not closed:
+        host.waiters.look_for(run.run_id)
     if failpoints.armed is not None:
         failpoint("evict.after")
 
@@ -46,7 +48,8 @@ def drop(run: LiveRun, host: Host) -> None:
     run.change = None
     run.effects = []
     run.starting = None
-    run.completion.lose()
+    if run.completion is not None:
+        run.completion.lose()
     host.disarm(run)
     host.executor.cancel_all(run, DROPPED)
     run.machine.tear_down()

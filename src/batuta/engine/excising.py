@@ -14,11 +14,11 @@ from batuta.engine.past import Past
 from batuta.engine.rehearsing import in_callbacks
 from batuta.engine.replay import Replay, last_fork
 from batuta.errors import InvalidInput, WorkflowBroken
-from batuta.journal.entries import CommandKind, Entry, EntryKind, chained, decode_body
+from batuta.journal.entries import FROM_OUTSIDE, CommandKind, Entry, EntryKind, chained, decode_body
 from batuta.journal.records import Run
 
 _FAILED = (EntryKind.ACTIVITY_FAILED, EntryKind.CHILD_FAILED)
-_STOPS = (EntryKind.TERMINATED, EntryKind.TIMED_OUT, EntryKind.CANCEL_REQUESTED)
+_STOPS = FROM_OUTSIDE | {EntryKind.CANCEL_REQUESTED}
 _ENDS = (CommandKind.COMPLETE, CommandKind.FAIL, CommandKind.CANCELLED, CommandKind.CONTINUE)
 
 

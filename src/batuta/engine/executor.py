@@ -24,6 +24,7 @@ from batuta.engine.generators import turns
 from batuta.engine.heartbeats import Heartbeats
 from batuta.engine.machine import PendingActivity
 from batuta.engine.outside import Outside
+from batuta.engine.pausing import counted_from
 from batuta.engine.places import Places
 from batuta.engine.processes import Processes, Raised
 from batuta.engine.runner import Runner
@@ -232,7 +233,7 @@ class Executor:
         if options.start_timeout is not None and not call.begun:
             limits.append(options.start_timeout)
         if limits:
-            ends = call.pending.issued_at + int(min(limits) * SECOND)
+            ends = counted_from(call.run, call.pending.issued_at) + int(min(limits) * SECOND)
             wait = (ends - self.clock.now()) / SECOND
             call.waking = self._loop.call_later(
                 wait, self._waited_too_long, call, ends, min(limits), context=self._context
@@ -290,7 +291,7 @@ class Executor:
             self._deadlines.begin()
 
     def _started_too_late(self, call: Call, limit: float) -> bool:
-        if call.begun or call.started_at - call.pending.issued_at <= limit * SECOND:
+        if call.begun or call.started_at - counted_from(call.run, call.pending.issued_at) <= limit * SECOND:
             return False
         self._places.leave(call)
         self._answer(call, fatal(timeout(call, "start", "did not start within", limit)))
@@ -308,9 +309,14 @@ class Executor:
 
     # -- middleware
 
-    def surround(self, activities: Mapping[str, Activity[..., Any]], within: Within) -> None:
+    def surround(
+        self,
+        activities: Mapping[str, Activity[..., Any]],
+        within: Within,
+        choose: Callable[[Call], Callable[..., Any]] | None,
+    ) -> None:
         """The same activities, with middleware around them, that call `in_thread` and `in_process` themselves."""
-        self._activities, self.within = activities, within
+        self._activities, self.within, self._runner.choose = activities, within, choose
 
     def in_thread(
         self,
@@ -447,7 +453,7 @@ class Executor:
             return None
         delay = options.retry.delay(call.attempt, jitter())
         if delay is not None and options.total_timeout is not None:
-            end = call.pending.issued_at + options.total_timeout * SECOND
+            end = counted_from(call.run, call.pending.issued_at) + options.total_timeout * SECOND
             if self.clock.now() + delay * SECOND >= end:
                 return None
         return delay

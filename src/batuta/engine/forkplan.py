@@ -20,6 +20,7 @@ from batuta.engine.letters import find_letter, is_open
 from batuta.errors import InvalidFork, RunClosed, UnknownRun, WorkflowBroken
 from batuta.ids import RunId, derived_run_id, new_run_id, seed_of
 from batuta.journal.entries import (
+    FROM_OUTSIDE,
     Body,
     CommandKind,
     Entry,
@@ -159,7 +160,7 @@ def _check_point(run: Run, entries: Sequence[Entry], found: Cut, keep: int) -> N
     last = len(entries) - 1
     if not -1 <= keep <= last:
         raise InvalidFork(f"run {run.id!r} has entries 0 to {last}: there is no {keep}")
-    if found.ended or (found.kept and entries[keep].kind in (EntryKind.TERMINATED, EntryKind.TIMED_OUT)):
+    if found.ended or (found.kept and entries[keep].kind in FROM_OUTSIDE):
         raise InvalidFork(f"run {run.id!r} has ended with entry {keep}: give an earlier one")
     if found.quiet:
         raise InvalidFork(f"entry {keep} of run {run.id!r} is read together with the next one: give another one")

@@ -85,6 +85,10 @@ def hold(run: LiveRun, held: Held) -> None:
         run.holding = Holding()
     run.holding.waiting[held.call.seq] = held
     run.backlog.append((_DONE, held.body))
+    if held.data is None and len(run.backlog) == 1 and not run.leaving:
+        run.holding.stops(run, held.body)
+        if held.reached.done():  # it is its turn already, and no turn runs yet: that saves two rounds of the event loop
+            return
     run.go_on_soon()
 
 

@@ -55,12 +55,14 @@ class Intake:
         """The last look brought runs with flow keys."""
         self._info = info
         self._has_calls = bool(calls)
+        self.counts = bool(calls) or bool(limits)
+        """Whether it matters to it which runs `enter` and `leave`."""
 
     # -- so many of a queue
 
     def expect(self, tapes: Sequence[Tape], *, sign: int = 1) -> None:
         """Claimed runs that are on their way into memory, where they `enter`; with the sign -1: they are there."""
-        if self._has_calls or self._limits:
+        if self.counts:
             if sign > 0:
                 self.keyed = any(tape.run.flow_key for tape in tapes)
                 self._brought.clear()

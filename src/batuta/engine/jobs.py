@@ -237,11 +237,12 @@ class EarlyRun(CallRun):
         self._start: Body | None = None
         self._first: Entry | None = None
         """Written, but not given to the machine: which is only asked when there is an answer."""
-        self._failed = self._said = self.change = None
+        self._failed = self._said = self.change = self.told = None
         self.head = self.durable = -1
         self.created_at = row.created_at
         self.calls = {}
         self.effects = []
+        self.pauses = ()
 
     def __getattr__(self, name: str) -> Any:
         """Only called for what is not there."""

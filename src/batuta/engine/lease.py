@@ -37,7 +37,8 @@ class Lease:
         self._store, self._worker, self._settings, self._clock = store, worker, settings, clock
         self._on_pulse, self._on_lost = on_pulse, on_lost
         self._host: asyncio.AbstractEventLoop
-        self._valid_until = 0.0
+        self.valid_until = 0.0
+        """By the monotonic clock: until then nobody else may believe that this worker is dead."""
         self._gapless_since: float | None = None
         self._tick = 0.0
         self._opened: asyncio.Future[None]
@@ -56,15 +57,15 @@ class Lease:
 
     def start(self, registered_at: float) -> None:
         """Begin to beat. The lease holds from `registered_at` (monotonic)."""
-        self._valid_until = registered_at + self._settings.lease
+        self.valid_until = registered_at + self._settings.lease
         self._gapless_since = registered_at
         self.tick()
         self._registered.set()
         self._wake()
 
-    def holds(self) -> bool:
-        """Whether nobody else may believe that this worker is dead."""
-        return self._clock.monotonic() < self._valid_until
+    def beaten_at(self) -> float:
+        """When the last heartbeat that the store has answered was sent."""
+        return self.valid_until - self._settings.lease
 
     def tick(self) -> None:
         """The event loop is alive."""
@@ -128,7 +129,7 @@ class Lease:
                 self._gapless_since = sent
             pulse = await heart.beat(self._worker, reap=sent - self._gapless_since >= self._settings.lease)
             received = self._clock.monotonic()
-            if received > self._valid_until:  # the store stood still within this beat: everybody's lease is over
+            if received > self.valid_until:  # the store stood still within this beat: everybody's lease is over
                 self._gapless_since = received
             failpoint("lease.after_beat")
             if not self._accept(pulse, sent, received):
@@ -146,7 +147,7 @@ class Lease:
             self._tell(self._on_lost, "the database is on another timeline than before")
             return False
         self._timeline = pulse.timeline
-        self._valid_until = sent + self._settings.lease
+        self.valid_until = sent + self._settings.lease
         self._tell(self._on_pulse, pulse, sent, received)
         return True
 

@@ -38,7 +38,7 @@ from batuta.errors import InvalidInput, OutcomeUnknown, WorkflowBroken
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, encode_entry
-from batuta.journal.records import Attempt, Change, Message, MessageKind, Move, NewRun, Refusal
+from batuta.journal.records import PAUSES, Attempt, Change, Message, MessageKind, Move, NewRun, Refusal
 from batuta.journal.states import RunState
 from batuta.telemetry import RunFacts
 
@@ -50,6 +50,7 @@ log = logging.getLogger("batuta.engine")
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 _DONE, _FAILED, _UPDATE = EntryKind.ACTIVITY_DONE, EntryKind.ACTIVITY_FAILED, EntryKind.UPDATE
+_TIMER_FIRED = EntryKind.TIMER_FIRED
 _ACTIVITY, _CANCEL = CommandKind.ACTIVITY, CommandKind.CANCEL
 _RUN_FAILED = RunState.FAILED
 
@@ -71,8 +72,8 @@ class LiveRun:
 
     __slots__ = tuple(
         "_again _crc _held_up _host _kept alarm backlog calls change completion created_at deadline durable effects "
-        "epoch head holding identity lacking last leaving machine parent patient pausing reading ready run_id seen "
-        "starting told workflow".split()
+        "epoch head holding identity lacking last leaving machine parent patient pauses pausing reading ready run_id "
+        "seen starting told workflow".split()
     )
 
     def __init__(self, host: Host, workflow: Workflow[..., Any], identity: RunIdentity, epoch: int) -> None:
@@ -91,7 +92,8 @@ class LiveRun:
         self.change: Change | None = None
         self.effects: list[Effect] = []
         self.calls: dict[int, Call] = {}
-        self.completion = Completion(identity.run_id)
+        self.completion: Completion | None = None
+        """For whoever started it here."""
         self.starting: asyncio.Future[Completion] | None = None
         self.alarm: Alarm | None = None
         self.ready = False
@@ -103,6 +105,8 @@ class LiveRun:
         self.leaving = False
         self.pausing: str | None = None
         """Why an operator holds it: it leaves as soon as nothing is in flight."""
+        self.pauses: Sequence[Attempt] = ()
+        """When it was paused before."""
         self.seen: set[str] = set()
         self.reading = False
         """More messages are about to be delivered: it does not leave before it has seen them."""
@@ -175,6 +179,8 @@ class LiveRun:
     def resume(self, attempts: Sequence[Attempt], messages: Sequence[Message]) -> None:
         """Replayed to the end of its tape: start what is pending there, then read the inbox."""
         self.ready = True
+        if attempts and attempts[0].seq == PAUSES:
+            self.pauses = [one for one in attempts if one.seq == PAUSES]
         if self._again is not None:
             again, self._again = self._again, None
             do_again(self, again, attempts, messages)
@@ -387,12 +393,12 @@ class LiveRun:
     def _fire_timers(self, now: int) -> None:
         """Each timer that is due is an input of its own, earliest first."""
         while not self.leaving and (timer := self.machine.next_timer()) is not None and timer[0] <= now:
-            if self.backlog or self._too_far_ahead():
+            if self.backlog or self.head - self.durable >= self._host.settings.undurable_entries:
                 self._held_up = True  # `settled` comes back here
                 return
             if failpoints.armed is not None:
                 failpoint("timer.fired")
-            self.deliver(EntryKind.TIMER_FIRED, Body(seq=timer[1]))
+            self.run_turn(_TIMER_FIRED, Body(timer[1]))  # all that `deliver` asks has been asked
         if not self.leaving:
             self._after_turn()
 
@@ -470,7 +476,10 @@ class LiveRun:
 
     def move(self, move: Move) -> None:
         """The next change is this run's last here."""
-        self.open_change().move = move
+        change = self.change
+        if change is None:
+            change = self.open_change()
+        change.move = move
         self.leaving = True
 
     def leave(self, wake_at: int | None, reason: str = "") -> None:
@@ -499,6 +508,7 @@ class LiveRun:
                 self._host.letters.arrived(letter_of(self, change, change.effects.letter))
         if self.starting is not None:
             failpoint("start.after_commit")
+            self.completion = Completion(self.run_id)
             if not self.starting.done():  # the starter may have been cancelled; the run goes on
                 self.starting.set_result(self.completion)
             self.starting = None

@@ -181,17 +181,18 @@ class RunLoop(asyncio.AbstractEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Any, *args: Any, context: Any = None
     ) -> RunTimerHandle:
-        now = self._host.seconds()
-        return self._timer(now, now + delay, callback, args, context)
+        host = self._host
+        now = host.seconds()
+        when = now + delay
+        handle = RunTimerHandle(host, when, callback, args, context or contextvars.copy_context())
+        handle.seq = host.set_timer(handle, when - now)  # as `call_at` does it: the rounding is on the tape
+        return handle
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: Any = None
     ) -> RunTimerHandle:
-        return self._timer(self._host.seconds(), when, callback, args, context)
-
-    def _timer(self, now: float, when: float, callback: Any, args: Any, context: Any) -> RunTimerHandle:
         handle = RunTimerHandle(self._host, when, callback, args, context or contextvars.copy_context())
-        handle.seq = self._host.set_timer(handle, when - now)
+        handle.seq = self._host.set_timer(handle, when - self._host.seconds())
         return handle
 
     def fire(self, handle: RunTimerHandle) -> None:
@@ -232,20 +233,17 @@ class RunLoop(asyncio.AbstractEventLoop):
         """Where each unfinished task waits, innermost frame first in line."""
         return [_place(task.get_coro()) for task in self._tasks.values() if not task.done()]
 
-    def has_ended(self) -> bool:
-        """Whether nothing in it is suspended: tearing it down runs no code of the workflow."""
+    def let_go(self) -> bool:
+        """Tear down what has ended. False when something in it is suspended: that would run code of the workflow."""
         if self._generators:
             return False
-        for task in self._tasks.values():  # noqa: SIM110 - a generator for it costs more than all the rest
+        for task in self._tasks.values():
             if not task.done():
                 return False
-        return True
-
-    def let_go(self) -> None:
-        """Tear down what has ended."""
         self._torn_down = True
         self._tasks.clear()
         self._ready.clear()
+        return True
 
     def tear_down(self) -> None:
         """Close everything that is suspended, in order. Their `finally` blocks run; what they call must refuse."""

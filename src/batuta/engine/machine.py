@@ -77,14 +77,20 @@ class PendingActivity(Struct, eq=False):
 class Machine:
     """One run of one workflow. Not thread-safe; used from the worker's loop alone."""
 
-    failed: FailedCall | None = None
-    """The call whose error the run failed with."""
+    # Slots: with so many attributes each instance would have a dictionary of its own, grown several times.
+    __slots__ = tuple(
+        "_context _failure _gone _main _named _patches _random _seq _shut _timers activities arguments at beyond "
+        "cancel_requested commands deadlines entries failed identity kin limit logs loop mailbox outcome past recorded "
+        "start started_at workflow".split()
+    )
 
     def __init__(self, workflow: Workflow[..., Any], identity: RunIdentity) -> None:
         self.workflow = workflow
         self.identity = identity
         self.limit = MAX_PAYLOAD
         self.start: StartInfo
+        self.failed: FailedCall | None = None
+        """The call whose error the run failed with."""
         self.arguments = b"[]"
         """Kept only for a run that may be tried again."""
         self.at = self.started_at = 0
@@ -420,7 +426,8 @@ class Machine:
     # -- timers
 
     def set_timer(self, handle: RunTimerHandle, delay: float, name: str = "") -> int:
-        self._alive()
+        if self._shut:
+            self._refuse()
         wait = max(0, round(delay * SECOND))
         self._seq = seq = self._seq + 1
         self.commands.append(Command(seq, _TIMER, name, Raw(b"%d" % wait)))
@@ -452,7 +459,8 @@ class Machine:
     # -- what workflow code asks
 
     def now(self) -> int:
-        self._there()
+        if self._gone:
+            raise Gone
         return self.at
 
     def random(self) -> Random:
@@ -551,9 +559,7 @@ class Machine:
         self._gone = True
         self._shut = "gone"
         if hasattr(self, "loop"):
-            if self.loop.has_ended():
-                self.loop.let_go()
-            else:
+            if not self.loop.let_go():
                 self._unwind()
             # Machine, loop, main task and context refer to each other: leave nothing for the collector.
             del self._context, self.loop

@@ -70,7 +70,17 @@ from batuta.journal.acts import Act, Verb
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, decode_body
 from batuta.journal.failures import Failure
 from batuta.journal.queues import QueueView
-from batuta.journal.records import Attempt, IfExists, Message, MessageKind, NewRun, Run, RunFilter, StartOutcome
+from batuta.journal.records import (
+    PAUSES,
+    Attempt,
+    IfExists,
+    Message,
+    MessageKind,
+    NewRun,
+    Run,
+    RunFilter,
+    StartOutcome,
+)
 from batuta.journal.states import CLAIMABLE, CLOSED, RunState
 from batuta.journal.store import Borrowed, Store
 from batuta.settings import Settings
@@ -271,6 +281,7 @@ class NativeBackend:
             message.message_id, message.body = f"cancel:{new_message_id()}", CANCEL_AGAIN
         act = self.actor.act(Verb.CANCEL, reason, detail={"again": True} if again else None)
         if await self._store.send(ref.run_id, message, act):
+            await self._store.end_unbegun([ref.run_id], reason)  # nothing of it need run, nor its queue go on
             return True
         run = await last_of_chain(self._store, ref.run_id)
         if run.state in CLOSED:
@@ -454,7 +465,7 @@ def _views(attempts: Sequence[Attempt]) -> list[AttemptView]:
             outside=attempt.outside and attempt.ended_at is None,
         )
         for attempt in attempts
-        if attempt.number  # 0: what the last heartbeat of a run before has said
+        if attempt.number and attempt.seq != PAUSES  # number 0: what the last heartbeat of a run before has said
     ]
 
 

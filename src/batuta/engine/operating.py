@@ -89,7 +89,9 @@ class Operating:
             case Verb.RESUME:
                 return len(await _known(lambda: store.resume_runs(run_ids, act)))
             case Verb.CANCEL:
-                return len(await _known(lambda: store.cancel_runs(run_ids, act.reason, act)))
+                asked = len(await _known(lambda: store.cancel_runs(run_ids, act.reason, act)))
+                await _known(lambda: store.end_unbegun(run_ids, act.reason))
+                return asked
             case Verb.TERMINATE:
                 return len(await _known(lambda: store.terminate_runs(run_ids, act.reason, act)))
             case Verb.DELETE:

@@ -60,12 +60,12 @@ class AroundBackend(NativeBackend):
                     check_headers(one.headers)
                 if one.tags:
                     check_tags(one.tags)
-            done[:] = [await act()]
+            done.append(await act())
 
         await chained(self._around.start, starts, innermost)
         if not done:
             raise ClientError("middleware has not called proceed(): nothing was started")
-        return done[0]
+        return done[-1]
 
 
 def backend_for(

@@ -35,6 +35,11 @@ def news(run: LiveRun, messages: Sequence[Message]) -> None:
     # Else it leaves when it can: the store sees that it is not to be held any more, and makes it due.
 
 
+def counted_from(run: LiveRun, at: int) -> int:
+    """From when a time that began at `at` counts: later by as long as the run was paused since."""
+    return at + sum((one.ended_at or 0) - one.started_at for one in run.pauses if one.number and one.started_at >= at)
+
+
 def _go_on(run: LiveRun, messages: Sequence[Message]) -> None:
     run.pausing = None
     run.executor.unshelve(run)

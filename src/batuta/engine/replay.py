@@ -14,13 +14,12 @@ from batuta.engine.machine import Machine, PendingActivity
 from batuta.engine.past import Past
 from batuta.engine.routes import Route
 from batuta.errors import InvalidInput, Nondeterministic
-from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, Forked, decode_body
+from batuta.journal.entries import FROM_OUTSIDE, Body, Command, CommandKind, Entry, EntryKind, Forked, decode_body
 
 log = logging.getLogger("batuta.engine")
 
 _SLICE = 500
 _ACTIVITY_ENTRIES = (EntryKind.ACTIVITY_DONE, EntryKind.ACTIVITY_FAILED)
-_NO_TURN = (EntryKind.TERMINATED, EntryKind.TIMED_OUT)
 _FORKED = EntryKind.FORKED
 
 
@@ -30,51 +29,62 @@ class Replay:
     def __init__(self, machine: Machine, entries: Sequence[Entry]) -> None:
         self._machine = machine
         self._entries = entries
+        self._next = 0
         self.warnings: list[str] = []
 
     def run(self) -> None:
         """All of it at once. Raises WorkflowBroken, with both sides shown, when the code does not replay it."""
-        for _ in self.slices():
+        while self.go_on():
             pass
 
     def slices(self) -> Iterator[None]:
-        """The same, a few hundred entries at a time, so that a long journal does not hold up the worker's loop."""
-        machine = self._machine
-        if machine.past is None and (last := last_fork(self._entries)) is not None:
+        """The same, with a pause whenever it has taken long enough."""
+        while self.go_on():
+            yield
+
+    def go_on(self) -> bool:
+        """A few hundred entries, so that a long journal does not hold up the worker's loop. Whether there are more."""
+        machine, entries, begin = self._machine, self._entries, self._next
+        # The first entry is a start: a journal of one has no fork.
+        if begin == 0 and machine.past is None and len(entries) > 1 and (last := last_fork(entries)) is not None:
             machine.past = Past(machine.identity, last)
+        self._next = end = begin + _SLICE
         try:
-            for index, entry in enumerate(self._entries):
-                if machine.outcome is not None and entry.kind not in _NO_TURN:
+            for entry in entries if begin == 0 and end > len(entries) else entries[begin:end]:
+                if machine.outcome is not None and entry.kind not in FROM_OUTSIDE:
                     raise Nondeterministic(f"entry {entry.ord}", f"{entry.kind} follows", "the code has already ended")
                 self._turn(entry)
-                if index % _SLICE == _SLICE - 1:
-                    yield
         finally:
             machine.recorded = None
+        return end < len(entries)
 
     def _turn(self, entry: Entry) -> None:
-        if entry.kind in _NO_TURN:
+        if entry.kind in FROM_OUTSIDE:
             return
         machine = self._machine
         body = _decode(entry)
         if entry.kind is _FORKED:
             self._take_over(entry, body)
             return
-        machine.recorded = body.commands
+        expected = machine.recorded = body.commands
         try:
             commands = machine.turn(entry.at, entry.kind, body)
         except InvalidInput as error:
             raise Nondeterministic(f"entry {entry.ord}", entry.body[:200], str(error)) from error
-        for place, recorded in enumerate(body.commands):
+        if commands != expected:
+            self._compare_all(entry, expected, commands)
+        if entry.kind in _ACTIVITY_ENTRIES and log.isEnabledFor(logging.DEBUG):
+            log.debug("replayed activity %s seq %d of run %s", body.name, body.seq, machine.identity.id)
+
+    def _compare_all(self, entry: Entry, expected: list[Command], commands: list[Command]) -> None:
+        for place, recorded in enumerate(expected):
             if place >= len(commands):
                 raise Nondeterministic(_where(entry, recorded.seq), _show(recorded), "no such command")
             if recorded != commands[place]:
                 self._compare(entry, recorded, commands[place])
-        if len(commands) > len(body.commands):
-            extra = commands[len(body.commands)]
+        if len(commands) > len(expected):
+            extra = commands[len(expected)]
             raise Nondeterministic(_where(entry, extra.seq), "nothing", _show(extra))
-        if entry.kind in _ACTIVITY_ENTRIES and log.isEnabledFor(logging.DEBUG):
-            log.debug("replayed activity %s seq %d of run %s", body.name, body.seq, machine.identity.id)
 
     def _take_over(self, entry: Entry, body: Body) -> None:
         if self._machine.past is None or body.forked is UNSET:

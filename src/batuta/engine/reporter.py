@@ -103,24 +103,19 @@ class Reporter:
         """These changes are durable, but for those with another verdict."""
         if not self._ears:
             return
+        makers = self._makers
         for index, (run, change, _) in enumerate(batch):
             if verdicts and isinstance(verdicts.get(index), Verdict):
                 continue
             try:
-                if self._makers:
-                    self._report_entries(run, change.entries)
+                for entry in change.entries:
+                    found = makers.get(entry.kind)
+                    if found is not None:
+                        _tell(found[1], found[0](run, run.told or self._facts(run), entry))
                 if change.move is not None or change.attempts or change.effects is not None:
                     self._report_rest(run, change)
             except Exception:
                 log.exception("events of run %s are lost", run.run_id)
-
-    def _report_entries(self, run: LiveRun, entries: Sequence[Entry]) -> None:
-        facts = run.told if type(run) is LiveRun and run.told is not None else self._facts(run)
-        makers = self._makers
-        for entry in entries:
-            found = makers.get(entry.kind)
-            if found is not None:
-                _tell(found[1], found[0](run, facts, entry))
 
     def _report_rest(self, run: LiveRun, change: Change) -> None:
         facts = self._facts(run)

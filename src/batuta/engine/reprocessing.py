@@ -10,6 +10,7 @@ from typing import Any, cast
 from uuid import UUID
 
 from msgspec import Raw
+from msgspec.structs import asdict
 
 from batuta.authoring.deadletters import Mode, Named, Reprocess, Reprocessed
 from batuta.authoring.definitions import Workflow
@@ -104,7 +105,7 @@ class NativeLetters:
     # -- discarding
 
     async def discard(self, which: Named, reason: str, *, dry_run: bool) -> int:
-        act = self._act(Verb.DISCARD, reason, {})
+        act = self._act(Verb.DISCARD, reason, _said(which))
         count = 0
         async for letters in self._batches(which, _BATCH):
             if dry_run or not letters:
@@ -122,7 +123,8 @@ class NativeLetters:
         if dry_run and isinstance(which, LetterFilter):
             done.matched = await self.count(which)
             return done
-        act = self._act(Verb.REPROCESS, how.reason, {"mode": how.mode.value, "input": how.input is not None})
+        detail = {"mode": how.mode.value, "input": how.input is not None}
+        act = self._act(Verb.REPROCESS, how.reason, detail | _said(which))
         async for letters in self._batches(which, pace.batch):
             if not dry_run and letters:
                 await pace.wait(done.matched)
@@ -211,6 +213,13 @@ def _refuse(done: Reprocessed, error: BatutaError) -> None:
     else:
         name = type(error).__name__
         done.refused[name] = done.refused.get(name, 0) + 1
+
+
+def _said(which: Named) -> dict[str, Any]:
+    """What the audit log is told of how they were chosen: their filter, as of acts on many runs."""
+    if not isinstance(which, LetterFilter):
+        return {}
+    return {"filter": {name: value for name, value in asdict(which).items() if value not in (None, ())}}
 
 
 def _is_one(which: Named) -> bool:

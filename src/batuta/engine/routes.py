@@ -24,7 +24,7 @@ from batuta.errors import ActivityFailed, ActivityTimeout
 from batuta.ids import RunId, derived_run_id, seed_of
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, decode_body
 from batuta.journal.failures import Failure
-from batuta.journal.records import IfExists, NewRun, ParentPolicy, RunKind
+from batuta.journal.records import PAUSES, IfExists, NewRun, ParentPolicy, RunKind
 from batuta.journal.states import CLOSED
 from batuta.journal.store import Store
 from batuta.serde import MAX_PAYLOAD
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("batuta.engine")
 
 _LONGEST_ID = 500
+_LOOK_AGAIN = 10 * SECOND
+"""Until a child that was paused is looked after once more."""
 _START = "did not start within"
 _TOTAL = "took longer than its"
 _ENDINGS = ("RunTimedOut", "RunTerminated", "RunCancelled")
@@ -193,14 +195,21 @@ def due_checks(kin: Kin, now: int) -> list[Route]:
 
 
 async def end_overdue(store: Store, route: Route, run_id: RunId, now: int) -> None:
-    """Close the child if nobody has begun it in time, or if all of its time is over. Raises UnknownRun."""
-    options, issued_at = route.pending.options, route.pending.issued_at
+    """Close the child if nobody has begun it in time, or if all of its time is over. Time in which it was paused does
+    not count: if it is to be looked after again, the route says when. Raises UnknownRun."""
+    options = route.pending.options
     start, total = options.start_timeout, options.total_timeout
     while True:
         run, last = await store.outcome(run_id)
-        over = total is not None and now >= issued_at + total * SECOND
-        late = start is not None and now >= issued_at + start * SECOND and run.head < 0
-        if run.state in CLOSED or not (over or late):
+        if run.state in CLOSED:
+            return
+        pauses = await store.attempts(run_id, PAUSES)
+        since = route.pending.issued_at + sum((one.ended_at or 0) - one.started_at for one in pauses)
+        over = total is not None and now >= since + total * SECOND
+        late = start is not None and now >= since + start * SECOND and run.head < 0
+        if run.paused_at is not None or not (over or late):
+            if pauses or run.paused_at is not None:
+                route.check_at = max(now + _LOOK_AGAIN, since + int(min(filter(None, (start, total))) * SECOND))
             return
         what, seconds = (_START, start) if late else (_TOTAL, total)
         reason = f"activity {route.pending.name!r} {what} {seconds:g} s (queue {run.queue!r})"

@@ -35,6 +35,8 @@ class Runner:
         """A task will look for calls in the next round of the loop."""
         self._passes = 0
         """Rises when anything but the task that runs now has looked for calls, or brought one."""
+        self.choose: Callable[[Call], Callable[..., Any]] | None = None
+        """Middleware may choose what to call, and prepare its context."""
 
     def open(self, loop: asyncio.AbstractEventLoop, context: contextvars.Context) -> None:
         self._loop, self._context = loop, context
@@ -58,13 +60,14 @@ class Runner:
                 asyncio.Task(self._run(), loop=self._loop, name=_NAME, context=self._context.copy())
             call.task = task
             current_activity.set(call)
+            fn = call.activity.fn if self.choose is None else self.choose(call)
             before = contextvars.copy_context()
             try:
                 if call.over:
                     raise asyncio.CancelledError
                 if not self._may_act():  # asked where the effect begins: this process may have stood still until now
                     await self._permission()
-                value = await call.activity.fn(*args, **kwargs)
+                value = await fn(*args, **kwargs)
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # noqa: BLE001 - whatever an activity raises is its answer

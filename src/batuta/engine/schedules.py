@@ -44,6 +44,8 @@ _AFTER_COLLISION = 0.1
 _AFTER_ERROR = 1.0
 _AFTER_RIDDLE = 10.0
 _FEW = 20
+_REMEMBERED = 10_000
+"""Schedules that cannot be read, and of which the log has been told."""
 
 
 class Scheduler:
@@ -118,17 +120,33 @@ class Scheduler:
 
     async def _look(self) -> float | None:
         """Have fire what is due, a bounded number at a time. Returns how long to wait for the next look."""
-        found = await self._store.due_schedules(MOST_LOOKED_AT)
+        found, firings = await self._find()
         fired = 0
-        for group in _in_groups(await self._decide_all(found)):
+        for group in _in_groups(firings):
             failpoint("schedule.before_fire")
             fired += sum(await self._store.fire(group))
             failpoint("schedule.after_fire")
         self._at = await self._store.schedule_at()
-        if found and not fired:  # others were quicker, and may not be done; or this one cannot read any of them
-            readable = any((due.schedule.id, due.schedule.revision) not in self._unreadable for due in found)
-            return (_AFTER_COLLISION if readable else _AFTER_RIDDLE) * (0.5 + jitter())
+        if found and not firings:
+            return await self._after_riddle()
+        if found and not fired:  # others were quicker, and may not be done
+            return _AFTER_COLLISION * (0.5 + jitter())
         return 0.0 if self._is_due() else self._until_due()
+
+    async def _find(self) -> tuple[bool, list[Firing]]:
+        """Whether anything is due, and what of it fires. Looks behind those that this worker cannot read."""
+        found = await self._store.due_schedules(MOST_LOOKED_AT)
+        firings, anything = await self._decide_all(found), bool(found)
+        while not firings and len(found) == MOST_LOOKED_AT:
+            last = found[-1].schedule
+            found = await self._store.due_schedules(MOST_LOOKED_AT, (last.next_at or 0, last.id))
+            firings = await self._decide_all(found)
+        return anything, firings
+
+    async def _after_riddle(self) -> float:
+        """All that is due is for others to read. Those may see to it; meanwhile the next one comes due."""
+        wait, at = _AFTER_RIDDLE * (0.5 + jitter()), await self._store.schedule_at(self._clock.now())
+        return wait if at is None else min(wait, max(0.0, (at - self._clock.now()) / SECOND) + self._spread * jitter())
 
     async def _decide_all(self, found: Sequence[DueSchedule]) -> list[Firing]:
         firings = []
@@ -152,7 +170,7 @@ class Scheduler:
     def _give_up(self, row: Schedule, error: InvalidSchedule) -> None:
         """Of another version of this package: its workers will see to it."""
         if (row.id, row.revision) not in self._unreadable:
-            self._unreadable = {(row.id, row.revision), *islice(self._unreadable, MOST_LOOKED_AT)}
+            self._unreadable = {(row.id, row.revision), *islice(self._unreadable, _REMEMBERED)}
             log.error("schedule %r cannot be looked at: %s", row.id, error)
 
     async def _ask_to_end(self, run: str, id: str) -> None:

@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -250,7 +250,11 @@ class Session:
 
         While the lease is over they wait: the next beat says whether the runs are still ours.
         """
-        return not self._over and (not self._beats or self._lease.holds())
+        return not self._over and (not self._beats or self.monotonic() < self._lease.valid_until)
+
+    def store_was_there(self, since: float, until: float) -> bool:
+        """Whether a heartbeat between these moments, by the monotonic clock, has reached the store."""
+        return self._beats and since < self._lease.beaten_at() <= until
 
     async def permission(self) -> None:
         """Wait until effects may go out again. Never returns in a session that is over: what waits is cancelled."""
@@ -285,9 +289,10 @@ class Session:
         if there is not run and there is not None:
             self.runs[run_id] = there
         elif there is not None:
-            self.intake.leave(run)
-            for named in (self._hinted, self._lingering, self._news.unhurried):
-                if named:  # empty as a rule
+            if self.intake.counts:
+                self.intake.leave(run)
+            if self._hinted or self._lingering or self._news.unhurried:  # empty as a rule
+                for named in (self._hinted, self._lingering, self._news.unhurried):
                     named.discard(run_id)
             if not self.runs:
                 self._emptied.set()
@@ -332,7 +337,8 @@ class Session:
             self._loop.call_soon(self._begin_starts, context=self._context)  # not in the starter's context
         workflow = self.workflows[new.code]
         self._starts.append((new, workflow, body, future))
-        self.intake.enter(new.queue, workflow)
+        if self.intake.counts:
+            self.intake.enter(new.queue, workflow)
         return future
 
     def _begin_starts(self) -> None:
@@ -406,7 +412,7 @@ class Session:
         run.deadline, run.created_at = row.deadline, row.created_at
         if row.parent_run_id is not None and row.kind is not RunKind.JOB:
             run.parent = (row.parent_run_id, row.parent_seq)
-        if row.run_id not in self.runs:
+        if self.intake.counts and row.run_id not in self.runs:  # not as `here` was: dropping it takes it out
             self.intake.enter(row.queue, run.workflow)
         self.runs[row.run_id] = run
         if isinstance(run, CallRun):
@@ -423,26 +429,23 @@ class Session:
             return
         if failpoints.armed is not None:
             failpoint("replay.before")
-        replay = run.restore(tape.entries)
-        self._replay(run, tape, replay, replay.slices())
+        self._replay(run, tape, run.restore(tape.entries))
 
-    def _replay(self, run: LiveRun, tape: Tape, replay: Replay, slices: Iterator[None]) -> None:
+    def _replay(self, run: LiveRun, tape: Tape, replay: Replay) -> None:
         if self._over or run.leaving:
             return
         self.turn = run
         try:
-            next(slices)
-        except StopIteration:
-            pass
+            more = replay.go_on()
         except Exception as error:  # noqa: BLE001 - whatever it is, this code cannot go on with this run
             run.park(why_not_replayed(error))
             return
-        else:
-            self._hinted.add(run.run_id)  # messages that come meanwhile are not delivered: look for them at the end
-            self._loop.call_soon(self._replay, run, tape, replay, slices)
-            return
         finally:
             self.turn = None
+        if more:
+            self._hinted.add(run.run_id)  # messages that come meanwhile are not delivered: look for them at the end
+            self._loop.call_soon(self._replay, run, tape, replay)
+            return
         if failpoints.armed is not None:
             failpoint("replay.after")
         if replay.warnings:
@@ -452,16 +455,13 @@ class Session:
             run.ready = True
             run.wake(self.clock.now())
         else:
-            self._resume(run, tape)
+            try:
+                run.resume(tape.attempts, tape.messages)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the others go on
+                park_or_drop(run, tape.messages, error)
         if self._hinted and run.run_id in self._hinted:
             self._hinted.discard(run.run_id)
             self._news.look_for([run.run_id])
-
-    def _resume(self, run: LiveRun, tape: Tape) -> None:
-        try:
-            run.resume(tape.attempts, tape.messages)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the others go on
-            park_or_drop(run, tape.messages, error)
 
     def go_back(self, run: LiveRun) -> None:
         self.spawn(self._load_again(run))
@@ -483,8 +483,7 @@ class Session:
         if tape.sealed:
             park_where_it_was(run, tape)
             return
-        replay = run.go_back(tape.entries)
-        self._replay(run, tape, replay, replay.slices())
+        self._replay(run, tape, run.go_back(tape.entries))
 
     def look_after(self, run: LiveRun, route: Route) -> None:
         run.machine.kinship().unsettled.add(route.seq)  # it stays until that is done: nobody else would look again

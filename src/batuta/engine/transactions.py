@@ -29,6 +29,7 @@ from batuta.errors import (
     WorkerError,
 )
 from batuta.failpoints import failpoint
+from batuta.ids import RunId
 from batuta.journal import store as stores
 from batuta.journal.records import Verdict
 from batuta.serde import encode
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("batuta.engine")
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0
+_REMEMBERED = 1_000
 
 
 class Transactions:
@@ -52,6 +54,8 @@ class Transactions:
         self._tasks: set[asyncio.Task[None]] = set()
         self._threads: ThreadPoolExecutor | None = None
         self._wait = _FIRST_WAIT
+        self._uncommitted: dict[tuple[RunId, int], float] = {}
+        """When the store was first away at the commit of a call, by the monotonic clock."""
 
     def open(self, loop: asyncio.AbstractEventLoop, context: contextvars.Context) -> None:
         self._loop, self._context = loop, context
@@ -95,8 +99,21 @@ class Transactions:
         self._executor.begin_later(call, self._wait)
         self._wait = min(self._wait * 2, _LONGEST_WAIT)
 
-    def committed(self) -> None:
+    def is_its_own_fault(self, call: Call, began: float) -> bool:
+        """Whether an attempt that met no store at its commit failed by itself: one before it did so, too, and between
+        the two a heartbeat has reached the store. Where none does, the worker loses its lease, and its runs."""
+        key = (call.run.run_id, call.seq)
+        if len(self._uncommitted) > _REMEMBERED:  # those of runs that are gone
+            self._uncommitted.clear()
+        first = self._uncommitted.setdefault(key, self._host.monotonic())
+        if not self._host.store_was_there(first, began):
+            return False
+        del self._uncommitted[key]
+        return True
+
+    def committed(self, call: Call) -> None:
         self._wait = _FIRST_WAIT
+        self._uncommitted.pop((call.run.run_id, call.seq), None)
 
     async def _execute(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         attempt = _Attempt(self, call, self._host.store.transact(self._settings.transaction_time))
@@ -120,6 +137,7 @@ class _Attempt:
         self._run = call.run
         self._held: Held | None = None
         self._plain: _Plain | None = None
+        self._began = self._host.monotonic()
 
     async def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         call = self._call
@@ -220,7 +238,7 @@ class _Attempt:
             log.warning("a write of run %s was refused: it has another owner, or is closed", self._run.identity.id)
             self._run.drop()
             return
-        self._all.committed()
+        self._all.committed(self._call)
         failpoint("transaction.durable")
         if not self._host.may_act():
             await self._host.permission()
@@ -243,7 +261,7 @@ class _Attempt:
         elif isinstance(error, OutcomeUnknown):
             log.warning("activity %s of run %s may be committed: %s", call.pending.name, self._run.identity.id, error)
             self._take_back(lambda: self._executor.begin_anew(call))
-        elif self._turn is not None and isinstance(error, StoreUnavailable):  # that is not the activity's fault
+        elif self._is_stores_fault(error):
             log.warning("activity %s of run %s is not committed: %s", call.pending.name, self._run.identity.id, error)
             self._take_back(lambda: self._all.begin_later(call))
         elif self._turn is not None:
@@ -255,6 +273,10 @@ class _Attempt:
             if self._held is not None:
                 let_go(self._run, self._held)
             self._executor.fail(call, _explained(call, error))
+
+    def _is_stores_fault(self, error: BaseException) -> bool:
+        away = self._turn is not None and isinstance(error, StoreUnavailable)
+        return away and not self._all.is_its_own_fault(self._call, self._began)
 
     def _take_back(self, then: Callable[[], None]) -> None:
         held = self._held

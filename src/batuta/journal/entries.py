@@ -32,6 +32,12 @@ class EntryKind(StrEnum):
     # Written by whoever closes a run from outside; they run no turn and are always the last entry.
     TERMINATED = "terminated"
     TIMED_OUT = "timed_out"
+    CANCELLED = "cancelled"
+    """Of a job that nobody had begun."""
+
+
+FROM_OUTSIDE = frozenset({EntryKind.TERMINATED, EntryKind.TIMED_OUT, EntryKind.CANCELLED})
+"""Entries without a turn, by which a run was closed from outside."""
 
 
 class CommandKind(StrEnum):

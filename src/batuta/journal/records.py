@@ -171,8 +171,17 @@ class Message(Struct, kw_only=True):
     """Given by the store; orders the unread. Not gapless, and not in order of commit."""
 
 
+PAUSES = 0
+"""The `seq` of attempts that are none: no command has it."""
+
+
 class Attempt(Struct, kw_only=True):
-    """One try of an activity that has no journal entry yet. Written without waiting."""
+    """One try of an activity that has no journal entry yet. Written without waiting.
+
+    With `seq` PAUSES: a time in which the run was paused, written when it was resumed (of a job only if it had begun:
+    else nothing counted). Time limits of activities do not count it. Number 0 of those has no such time, but how long
+    the runs before it in its chain were paused: it lies before the run's own time.
+    """
 
     seq: int
     number: int

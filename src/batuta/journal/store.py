@@ -309,14 +309,21 @@ class Store(Protocol):
 
     async def resume_runs(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
         """Let paused ones go on: waiting (pending when head is -1), due at resume_at, or now when anything unread is in
-        the inbox of one that has begun; deadline and expires_at later by the time that it was paused; paused_at and
-        resume_at none. One that is owned and has an unread PAUSE: that is marked read. One that had been parked is
-        tried again, as by `unpark`. Returns those that go on."""
+        the inbox of one that has begun; deadline and expires_at later by the time that it was paused, and next_at of
+        attempts that wait for an answer from outside, too; that time is noted as an attempt of seq PAUSES (but for a
+        job that has not begun); paused_at and resume_at none. One that is owned and has an unread PAUSE: that is marked
+        read. One that had been parked is tried again, as by `unpark`. Returns those that go on."""
         ...
 
     async def cancel_runs(self, run_ids: Sequence[RunId], reason: str, act: Act) -> list[RunId]:
         """Ask open runs to end, as by a `send` of a CANCEL with the id `cancel:<run_id>` and the reason as its name.
         Returns those that were asked; those that were asked before, are closed or not there are left alone."""
+        ...
+
+    async def end_unbegun(self, run_ids: Sequence[RunId], reason: str) -> list[RunId]:
+        """Close as cancelled those of these that are jobs, and that nobody owns or has begun (head -1), whatever their
+        state and queue: nothing of them runs. For runs that were asked to end. One with an unread signal or update is
+        left alone. Tells their kin, as `close_run`. Returns those that were closed."""
         ...
 
     async def terminate_runs(self, run_ids: Sequence[RunId], reason: str, act: Act) -> list[RunId]:
@@ -453,12 +460,12 @@ class Store(Protocol):
         """Those with ids > after, by id."""
         ...
 
-    async def due_schedules(self, limit: int) -> list[DueSchedule]:
-        """Those that are not paused and whose next_at is over, by next_at."""
+    async def due_schedules(self, limit: int, after: tuple[int, str] | None = None) -> list[DueSchedule]:
+        """Those that are not paused and whose next_at is over, by next_at and id; after the one with these."""
         ...
 
-    async def schedule_at(self) -> int | None:
-        """Earliest next_at of those that are not paused."""
+    async def schedule_at(self, after: int = -1) -> int | None:
+        """Earliest next_at of those that are not paused, later than `after`."""
         ...
 
     async def fire(self, firings: Sequence[Firing]) -> list[bool]:

@@ -23,6 +23,7 @@ from batuta.journal.records import (
     ParentPolicy,
     Refusal,
     Run,
+    RunKind,
     Send,
     StartOutcome,
     Successor,
@@ -162,6 +163,17 @@ def terminated_entry(head: int, last: tuple[int, int] | None, now: int, reason: 
     return encode_entry(head + 1, EntryKind.TERMINATED, max(now, at), Body(reason=reason), crc)
 
 
+def cancelled_entry(now: int, reason: str) -> Entry:
+    """The only entry of a job that was cancelled before anybody had begun it."""
+    return encode_entry(0, EntryKind.CANCELLED, now, Body(reason=reason), 0)
+
+
+def may_end_unbegun(run: Run, unread: Iterable[MessageKind]) -> bool:
+    """Whether it is a job that nobody has begun: it has no code that could do anything about being cancelled."""
+    waits = run.head < 0 and run.owner is None and run.closed_at is None
+    return waits and run.kind is RunKind.JOB and ACKNOWLEDGED.isdisjoint(unread)
+
+
 def successor_start(run: Successor) -> Message:
     """The same of one that follows another."""
     return Message(message_id=f"start:{run.run_id}", kind=MessageKind.START, name=run.name, body=run.start)
@@ -241,6 +253,11 @@ def resumed_at(run: Run, unread: Collection[MessageKind], now: int) -> int | Non
 def put_off_by_pause(at: int | None, paused_at: int | None, now: int) -> int | None:
     """A deadline or expiry, later by as long as the run was paused."""
     return None if at is None else at + now - (now if paused_at is None else paused_at)
+
+
+def counts_pauses(run: Run) -> bool:
+    """Whether it is noted how long it was paused: a job that has not begun has nothing that counts it."""
+    return run.head >= 0 or run.kind is not RunKind.JOB
 
 
 def is_unread(messages: Iterable[Message], consumed: Sequence[str]) -> bool:

@@ -12,12 +12,12 @@ from batuta.verify.tape import TapeCheck
 
 Tell = Callable[[str, str], None]
 
-_END_OF = {
-    RunState.COMPLETED: CommandKind.COMPLETE,
-    RunState.FAILED: CommandKind.FAIL,
-    RunState.CANCELLED: CommandKind.CANCELLED,
-    RunState.TERMINATED: EntryKind.TERMINATED,
-    RunState.TIMED_OUT: EntryKind.TIMED_OUT,
+_ENDS_OF: dict[RunState, tuple[CommandKind | EntryKind | None, ...]] = {
+    RunState.COMPLETED: (CommandKind.COMPLETE,),
+    RunState.FAILED: (CommandKind.FAIL,),
+    RunState.CANCELLED: (CommandKind.CANCELLED, EntryKind.CANCELLED),
+    RunState.TERMINATED: (EntryKind.TERMINATED,),
+    RunState.TIMED_OUT: (EntryKind.TIMED_OUT,),
 }
 
 _FOLLOWED = (CommandKind.CONTINUE, CommandKind.FAIL)
@@ -31,7 +31,7 @@ def check_end(run: Run, tape: TapeCheck, tell: Tell) -> None:
     if tape.name is not None and tape.name != run.name:
         tell("I1", f"the journal is one of workflow {tape.name!r}, the run one of {run.name!r}")
     follows = run.state is RunState.CONTINUED and tape.end in _FOLLOWED
-    if tape.end is not _END_OF.get(run.state) and not follows:
+    if tape.end not in _ENDS_OF.get(run.state, (None,)) and not follows:
         tell("I1", f"the run is {run.state}, and its journal ends with {tape.end or 'nothing that closes a run'}")
     if (run.closed_at is not None) is not (run.state in CLOSED):
         tell("I1", f"the run is {run.state}, and closed_at is {run.closed_at}")

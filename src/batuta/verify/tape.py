@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, json
 
 from batuta.journal.coded import refuse_coded
-from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, crc_holds, decode_body
+from batuta.journal.entries import FROM_OUTSIDE, Body, Command, CommandKind, Entry, EntryKind, crc_holds, decode_body
 
 _ANSWERS = {
     EntryKind.ACTIVITY_DONE: CommandKind.ACTIVITY,
@@ -17,7 +17,6 @@ _ANSWERS = {
     EntryKind.CHILD_FAILED: CommandKind.CHILD,
 }
 _ENDS = frozenset({CommandKind.COMPLETE, CommandKind.FAIL, CommandKind.CANCELLED, CommandKind.CONTINUE})
-_ENDS_FROM_OUTSIDE = frozenset({EntryKind.TERMINATED, EntryKind.TIMED_OUT})
 
 
 class TapeCheck:
@@ -55,7 +54,7 @@ class TapeCheck:
         self._check_input(entry, body)
         for command in body.commands:
             self._check_command(entry, command)
-        if entry.kind in _ENDS_FROM_OUTSIDE:
+        if entry.kind in FROM_OUTSIDE:
             self.end = entry.kind
 
     def _check_place(self, entry: Entry) -> None:
@@ -67,7 +66,7 @@ class TapeCheck:
         self._at = max(self._at, entry.at)
         if self.end is not None:
             self._tell("I5", f"entry {entry.ord} ({entry.kind}) follows the end ({self.end})")
-        if (entry.kind is EntryKind.STARTED) is not (entry.ord == 0) and entry.kind not in _ENDS_FROM_OUTSIDE:
+        if (entry.kind is EntryKind.STARTED) is not (entry.ord == 0) and entry.kind not in FROM_OUTSIDE:
             self._tell("I1", f"entry {entry.ord} is {entry.kind}: entry 0 alone is a start")
 
     def _check_input(self, entry: Entry, body: Body) -> None:

@@ -17,7 +17,7 @@ from batuta.testing.conformance.kin import child_of
 from batuta.testing.conformance.kit import live_worker, new_run, signal, start_owned
 from tests.stores.postgres.raw import connection, nodes, plan_of, scans_of
 
-FENCES = ["commit_entry", "commit_last_entry", "commit_entries"]
+FENCES = ["commit_entry", "commit_last_entry", "commit_entries", "commit_jobs"]
 
 FILL = """
     INSERT INTO batuta.runs (run_id, chain_id, epoch, head, claimed_head, priority, created_at, closed_at, namespace,
@@ -50,7 +50,7 @@ async def test_runs_are_found_by_their_keys(store: PostgresStore, filled: str) -
         assert all(scan["Index Cond"].startswith("(run_id = ") for scan in scans), name
         # Nothing but nested loops, which keep the order of the arrays: rows are locked in the order they come in.
         assert not [node for node in nodes(plan) if "Join" in node["Node Type"] or "Sort" in node["Node Type"]], name
-    for name, index in [("list_runs", "runs_newest"), ("list_notable_runs", "runs_notable")]:
+    for name, index in [("list_runs", "runs_pkey"), ("list_notable_runs", "runs_notable")]:
         plan = await plan_of(session, store._sql[name])
         scans = scans_of(plan, "runs")
         assert [(scan["Index Name"], scan["Scan Direction"]) for scan in scans] == [(index, "Backward")]

@@ -17,7 +17,7 @@ from batuta.codecs.base import Bound
 from batuta.errors import PayloadDamaged, PayloadSealed
 from batuta.ids import RunId
 from batuta.journal.coded import is_coded
-from batuta.journal.entries import Body, Entry, EntryKind, chained, crc_holds
+from batuta.journal.entries import FROM_OUTSIDE, Body, Entry, chained, crc_holds
 from batuta.journal.failures import Failure
 from batuta.journal.letters import DeadLetter, NewLetter
 from batuta.journal.records import Attempt, Message, MessageKind, Move, NewRun, Output, OutputKind, Run
@@ -30,7 +30,6 @@ Code = Callable[[str, Bound], str]
 
 BARE = frozenset((MessageKind.CANCEL, MessageKind.TERMINATE, MessageKind.PAUSE))
 """Messages whose body is no payload."""
-_CLOSED_BY_STORE = frozenset((EntryKind.TERMINATED, EntryKind.TIMED_OUT))
 _TOLD = frozenset((RunState.NEEDS_CODE, RunState.CONTINUED, RunState.FAILED))
 """Moves whose reason may quote a payload."""
 _NOTHING = "null"
@@ -270,8 +269,8 @@ def quotes(state: RunState, reason: str) -> bool:
 
 
 def closed_by_store(entry: Entry) -> bool:
-    """Whether the store may have written it itself: the end of a run that was over its time."""
-    return entry.kind in _CLOSED_BY_STORE and not is_coded(entry.body)
+    """Whether the store may have written it itself: the end of a run that was over its time, say."""
+    return entry.kind in FROM_OUTSIDE and not is_coded(entry.body)
 
 
 def _has_no_value(body: str) -> bool:

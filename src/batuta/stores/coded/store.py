@@ -51,7 +51,7 @@ from batuta.stores.coded.payloads import Payloads
 
 PASSED = frozenset(
     "acts audit audit_head borrow cancel_runs close closed_among count_letters count_runs delete_runs "
-    "delete_schedule discard_letters drop_retention epochs limit_queue listen migrate note_act now open "
+    "delete_schedule discard_letters drop_retention end_unbegun epochs limit_queue listen migrate note_act now open "
     "pause_queue pause_runs poll_seconds prune queues resume_runs retention retire schedule_at set_retention "
     "shift_clock terminate_runs unpark why_not_transactional".split()
 )
@@ -188,8 +188,8 @@ class CodedStore:
     async def schedules(self, after: str = "", limit: int = 1_000) -> list[DueSchedule]:
         return [self._due(found) for found in await self.inner.schedules(after, limit)]
 
-    async def due_schedules(self, limit: int) -> list[DueSchedule]:
-        return [self._due(found) for found in await self.inner.due_schedules(limit)]
+    async def due_schedules(self, limit: int, after: tuple[int, str] | None = None) -> list[DueSchedule]:
+        return [self._due(found) for found in await self.inner.due_schedules(limit, after)]
 
     async def fire(self, firings: Sequence[Firing]) -> list[bool]:
         new_run = self.coding.new_run

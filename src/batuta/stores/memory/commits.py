@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from batuta.ids import RunId
-from batuta.journal.records import Change, Effects, Move, NewRun, OutputKind, Refusal, Send, Verdict
+from batuta.journal.records import PAUSES, Attempt, Change, Effects, Move, NewRun, OutputKind, Refusal, Send, Verdict
 from batuta.journal.states import CLOSED, RunState
 from batuta.stores import rules
 from batuta.stores.letters import letter_of
@@ -121,9 +121,17 @@ class Commit:
                 self._moment.hint.answered.append(row.run.chain_id)
         if effects.successor is not None:
             new = rules.follower(row.run, row.parent_policy, row.run.flow_key, effects.successor)
-            self._moment.begin(new, row.run.deadline)
+            self._follow(row, new)
         if effects.letter is not None:
             self._room.letters[row.run.run_id] = letter_of(row.run, effects.letter, self._moment.now)
+
+    def _follow(self, row: Row, new: NewRun) -> None:
+        pauses = [one for one in row.attempts.values() if one.seq == PAUSES] if new.execution_timeout else []
+        paused = sum((one.ended_at or 0) - one.started_at for one in pauses)
+        new.execution_timeout += paused
+        follower, now = self._moment.begin(new, row.run.deadline), self._moment.now
+        if paused:  # the chain's time is as much later, also for the runs after this one
+            follower.attempts[PAUSES, 0] = Attempt(seq=PAUSES, number=0, started_at=now - paused, ended_at=now)
 
     def _reach_out(self, change: Change, *, again: bool) -> list[Refusal]:
         """Children and sends, also of a change that was written before: those that were taken then are known now."""

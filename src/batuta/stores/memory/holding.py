@@ -6,9 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
+from msgspec.structs import replace
+
 from batuta.ids import RunId
 from batuta.journal.acts import Act
-from batuta.journal.records import Message, MessageKind
+from batuta.journal.records import PAUSES, Attempt, Message, MessageKind
 from batuta.journal.states import PARKED, RunState
 from batuta.stores import rules
 from batuta.stores.memory.audit import changed, record
@@ -45,6 +47,14 @@ class HoldingVerbs(ABC):
             record(moment, act, [changed(row.run, row.run.state) for row in rows])
             return [row.run.run_id for row in rows]
 
+    async def end_unbegun(self, run_ids: Sequence[RunId], reason: str) -> list[RunId]:
+        with self.transaction() as moment:
+            rows = [row for row in _open(moment, run_ids) if _is_unbegun(moment, row)]
+            for row in rows:
+                entry = rules.cancelled_entry(moment.now, reason)
+                moment.close_from_outside(row, entry, RunState.CANCELLED, reason)
+            return [row.run.run_id for row in rows]
+
     async def terminate_runs(self, run_ids: Sequence[RunId], reason: str, act: Act) -> list[RunId]:
         with self.transaction() as moment:
             rows = _open(moment, run_ids)
@@ -57,6 +67,11 @@ class HoldingVerbs(ABC):
 def _cancel(moment: Moment, row: Row, reason: str) -> bool:
     message = rules.cancel_message(row.run.run_id, reason)
     return message.message_id not in moment.room.inbox(row.run.chain_id).known and moment.deliver(row, message)
+
+
+def _is_unbegun(moment: Moment, row: Row) -> bool:
+    unread = moment.room.inbox(row.run.chain_id).unread.values()
+    return rules.may_end_unbegun(row.run, [message.kind for message in unread])
 
 
 def _terminate(moment: Moment, row: Row, reason: str) -> None:
@@ -108,7 +123,19 @@ def _resume(moment: Moment, row: Row) -> None:
         return
     run.state, run.reason = _resumed_state(row), ""
     run.wake_at = rules.resumed_at(run, {message.kind for message in inbox.unread.values()}, moment.now)
+    if rules.counts_pauses(run):
+        _put_off_calls(row, moment.now)
     run.deadline = rules.put_off_by_pause(run.deadline, run.paused_at, moment.now)
     run.expires_at = rules.put_off_by_pause(run.expires_at, run.paused_at, moment.now)
     run.paused_at = run.resume_at = None
     moment.hint.due = True
+
+
+def _put_off_calls(row: Row, now: int) -> None:
+    """Note the pause, and let answers from outside have as much more time."""
+    paused_at = row.run.paused_at or now
+    number = 1 + sum(seq == PAUSES and number > 0 for seq, number in row.attempts)
+    for key, one in row.attempts.items():
+        if one.outside and one.ended_at is None and one.next_at is not None:
+            row.attempts[key] = replace(one, next_at=one.next_at + now - paused_at)
+    row.attempts[PAUSES, number] = Attempt(seq=PAUSES, number=number, started_at=paused_at, ended_at=now)

@@ -57,14 +57,15 @@ class ScheduleVerbs(ABC):
             ids = sorted(id for id in moment.room.schedules if id > after)[:limit]
             return [_seen(moment.room, moment.room.schedules[id]) for id in ids]
 
-    async def due_schedules(self, limit: int) -> list[DueSchedule]:
+    async def due_schedules(self, limit: int, after: tuple[int, str] | None = None) -> list[DueSchedule]:
         with self.transaction() as moment:
-            due = [(at, id) for at, id in moment.room.scheduled() if at <= moment.now]
-            return [_seen(moment.room, moment.room.schedules[id]) for _, id in sorted(due)[:limit]]
+            due = sorted(found for found in moment.room.scheduled() if found[0] <= moment.now)
+            page = [id for at, id in due if after is None or (at, id) > after][:limit]
+            return [_seen(moment.room, moment.room.schedules[id]) for id in page]
 
-    async def schedule_at(self) -> int | None:
+    async def schedule_at(self, after: int = -1) -> int | None:
         with self.transaction() as moment:
-            return moment.room.schedule_at()
+            return min((at for at, _ in moment.room.scheduled() if at > after), default=None)
 
     async def fire(self, firings: Sequence[Firing]) -> list[bool]:
         with self.transaction() as moment:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
 from asyncpg import Record
 
+from batuta import failpoints
 from batuta.errors import OutcomeUnknown, StoreUnavailable, UnknownRun
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
@@ -20,18 +21,25 @@ from batuta.stores.postgres import batch, beyond
 from batuta.stores.postgres.audit import act_values
 from batuta.stores.postgres.base import Base
 from batuta.stores.postgres.rows import run_ids
-from batuta.stores.postgres.texts import entry_texts, ids_text, start_texts
+from batuta.stores.postgres.texts import entry_texts, ids_text, job_texts, start_texts
 
 
 class Commits(Base):
     """Committing and closing."""
 
     async def commit(self, worker_id: str, changes: Sequence[Change]) -> dict[int, Verdict | list[Refusal]]:
-        if not changes or (len(changes) == 1 and batch.is_step(changes[0]) and await self._write_step(changes[0])):
+        if not changes:
             return {}
         answers: dict[int, Verdict | list[Refusal]] = {}
-        async with self._committing:
-            if any(map(beyond.reaches_out, changes)):
+        await self._committing.acquire()
+        try:
+            query, values = self._alone(worker_id, changes[0]) if len(changes) == 1 else (None, ())
+            if query is not None:
+                rows = await self._send(query, *values)
+                if rows and changes[0].move is None:  # it goes on: nobody else need know
+                    return answers
+                lost, hint = ([] if rows else [0]), Hint(due=any(row["due"] for row in rows))
+            elif any(map(beyond.reaches_out, changes)):
                 answers, lost, hint = await self._write_beyond(worker_id, changes)
             else:
                 lost, due = await self._write(worker_id, changes)
@@ -41,6 +49,8 @@ class Commits(Base):
                     answers.update(await self._judge(worker_id, changes, lost))
             except StoreUnavailable as error:  # "nothing was written" would be a lie: the others of the batch are
                 raise OutcomeUnknown(str(error)) from error
+        finally:
+            self._committing.release()
         self._announce_changes(changes, answers, hint)
         return answers
 
@@ -55,23 +65,13 @@ class Commits(Base):
         ]
         self._announcer.tell(hint)
 
-    async def _write_step(self, change: Change) -> bool:
-        """The commonest change when it comes alone, with as few calls as can be. False: its fence did not hold."""
-        values = (self.namespace, change.run_id, change.epoch, change.head, *_entry_values(change.entries[0]))
-        await self._committing.acquire()
-        try:
-            return bool(await self._commit_session.write(self._sql["commit_entry"], *values, replied=self._committed))
-        finally:
-            self._committing.release()
-
     async def _write(self, worker_id: str, changes: Sequence[Change]) -> tuple[list[int], bool]:
         """Indexes of the changes whose fence did not hold, and whether a run became due."""
-        if len(changes) == 1:
-            query, values = self._alone(worker_id, changes[0])
-            if query is not None:
-                rows = await self._send(query, *values)
-                return ([] if rows else [0]), any(row.get("due") for row in rows)
         ordered = batch.in_order(changes)
+        if (texts := job_texts(ordered)) is not None:
+            rows = await self._send(self._sql["commit_jobs"], self.namespace, *texts)
+            winners, won, due = rows[0]
+            return _lost(changes, winners, won), due or False
         starts = batch.start_columns(changes)
         if batch.is_entries_only(changes):
             read = ids_text(change.run_id for change in changes if change.consumed)
@@ -84,10 +84,7 @@ class Commits(Base):
             rows = await self._send(self._sql["commit_changes"], self.namespace, worker_id, *columns)
             won, due = rows[0]
             winners = len(won or ())
-        if winners == len(changes):
-            return [], due
-        durable = set(won or ())
-        return [index for index, change in enumerate(changes) if change.run_id not in durable], due
+        return _lost(changes, winners, won), due
 
     async def _write_beyond(
         self, worker_id: str, changes: Sequence[Change]
@@ -98,13 +95,14 @@ class Commits(Base):
         return *beyond.verdicts_of(changes, rows[0]), beyond.hint_of(rows[0])
 
     def _alone(self, worker_id: str, change: Change) -> tuple[str | None, tuple[Any, ...]]:
-        """The statement for a change that is one row, with scalars: less than half the work of arrays."""
+        """The statement for a change that is one row, with scalars: less than half the work of arrays. Else None."""
+        if batch.is_step(change):
+            return self._sql["commit_entry"], self._entry_values(change)
+        if beyond.reaches_out(change):
+            return None, ()
         move, start = change.move, change.start
-        if batch.is_one_entry(change):
-            values = (self.namespace, change.run_id, change.epoch, change.head, *_entry_values(change.entries[0]))
-            if move is None:
-                return self._sql["commit_entry"], values
-            return self._sql["commit_last_entry"], (*values, move.state._value_, move.reason)
+        if move is not None and batch.is_one_entry(change):
+            return self._sql["commit_last_entry"], (*self._entry_values(change), move.state._value_, move.reason)
         if start is not None and batch.is_one_start(change):
             return self._sql["commit_start"], (
                 self.namespace,
@@ -121,13 +119,20 @@ class Commits(Base):
                 start.timeout,
                 start.execution_timeout,
                 change.epoch,
-                *_entry_values(change.entries[0]),
+                *self._entry_values(change)[4:],
                 rules.code_of(start),
             )
         return None, ()
 
-    async def _send(self, query: str, *values: object) -> list[Record]:
-        return await self._commit_session.write(query, *values, replied=self._committed)
+    def _entry_values(self, change: Change) -> tuple[Any, ...]:
+        """Of its fence and its only entry."""
+        entry = change.entries[0]
+        place = self.namespace, change.run_id, change.epoch, change.head
+        return *place, entry.ord, entry.kind._value_, entry.at, entry.crc, entry.body
+
+    def _send(self, query: str, *values: object) -> Awaitable[list[Record]]:
+        heard = None if failpoints.armed is None and self.faults is None else self._committed
+        return self._commit_session.write(query, *values, replied=heard)
 
     def _committed(self) -> None:
         failpoint("commit.after")
@@ -159,8 +164,12 @@ class Commits(Base):
         return rows[0]["closed"] is not None
 
 
-def _entry_values(entry: Entry) -> tuple[int, str, int, int, str]:
-    return entry.ord, entry.kind._value_, entry.at, entry.crc, entry.body
+def _lost(changes: Sequence[Change], winners: int, won: Sequence[RunId] | None) -> list[int]:
+    """Indexes of the changes whose fence did not hold. `won` may be missing when there are none."""
+    if winners == len(changes):
+        return []
+    durable = set(won or ())
+    return [index for index, change in enumerate(changes) if change.run_id not in durable]
 
 
 def closing_values(run: Record, head: int, entry: Entry, state: RunState, reason: str) -> tuple[Any, ...]:

@@ -113,13 +113,13 @@ class _Other(Struct):
 
 
 def _outcomes(asked: Sequence[NewRun], after: NewRun | None, answer: _Answer) -> list[StartOutcome]:
-    made = {run_id: {"started_at": at, "ends_at": ends, "due_at": due} for run_id, at, ends, due in answer.made}
+    made = {one[0]: one[1:] for one in answer.made}
     others = {other.asked: other.run for other in answer.others}
     # Those that another run was to await, but does not: their parent is none.
     plain = after is None or after.run_id in made
     return [
-        (run_of_start(run, row), True)
-        if run is not after and plain and (row := made.get(run.run_id)) is not None
+        (run_of_start(run, *times), True)
+        if run is not after and plain and (times := made.get(run.run_id)) is not None
         else _outcome(run, others.get(run.run_id))
         for run in asked
     ]

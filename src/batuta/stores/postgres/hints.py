@@ -87,9 +87,10 @@ class Announcer:
     def _queue(self, hint: Hint) -> None:
         self._due = self._due or hint.due
         self._schedules = self._schedules or hint.schedules
-        self._messages.update(hint.messages)
-        self._closed.update(hint.closed or ())
-        self._answered.update(hint.answered or ())
+        named = (self._messages, hint.messages), (self._closed, hint.closed), (self._answered, hint.answered)
+        for ids, more in named:
+            if more:
+                ids.update(more)
         if self._loop is not None and (self._sending is None or self._sending.done()):
             self._sending = self._loop.create_task(self._send(self._loop))
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from batuta.ids import RunId
 from batuta.journal.acts import Act
-from batuta.journal.records import Hint
+from batuta.journal.records import Hint, RunKind
 from batuta.journal.states import RunState
 from batuta.stores import rules
 from batuta.stores.postgres.audit import act_values
@@ -40,6 +40,22 @@ class HoldingVerbs(Base):
         rows = await self._pool.write(self._sql["cancel_runs"], self.namespace, wanted, reason, *act_values(act))
         self._announcer.tell(Hint(due=bool(rows[0]["due"]), messages=ids_of(rows[0]["told"])))
         return ids_of(rows[0]["asked"])
+
+    async def end_unbegun(self, run_ids: Sequence[RunId], reason: str) -> list[RunId]:
+        async with self._pool.session() as session:
+            now = (await session.read(self._sql["now"]))[0]["now"]
+            entry = rules.cancelled_entry(now, reason)
+            found = [
+                closing_values(row, -1, entry, RunState.CANCELLED, reason)
+                for row in await session.read(self._sql["last_entries"], self.namespace, list(dict.fromkeys(run_ids)))
+                if row["head"] < 0 and row["kind"] == RunKind.JOB and row["owner"] is None
+            ]
+            if not found:
+                return []
+            told = (RunState.CANCELLED, reason, rules.PARENT_CLOSED)
+            rows = await session.write(self._sql["close_runs"], self.namespace, *told, *as_columns(found, 7), None)
+        self._announcer.tell(closed_hint(rows[0]))
+        return ids_of(rows[0]["closed"])
 
     async def terminate_runs(self, run_ids: Sequence[RunId], reason: str, act: Act) -> list[RunId]:
         """Those that move on while they are looked at are looked at again."""

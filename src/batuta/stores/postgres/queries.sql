@@ -50,6 +50,7 @@ WITH clock AS MATERIALIZED (
     WHERE w.namespace = $1 AND w.worker_id = $2 AND w.lease_until > c.now
       AND NOT EXISTS (
         SELECT FROM batuta.queues q WHERE q.namespace = $1 AND q.name = $7 AND (q.paused OR q.limited))
+      AND ($4 = $3::uuid::text OR batuta.is_free($1, $4))
     ON CONFLICT DO NOTHING
     RETURNING r.run_id
 )
@@ -77,7 +78,9 @@ WITH entry AS MATERIALIZED (
         reason = CASE WHEN e.state IS NULL THEN r.reason ELSE coalesce(e.reason, '') END,
         owner = CASE WHEN e.state IS NULL THEN r.owner END,
         wake_at = CASE WHEN e.state IS NULL THEN r.wake_at END,
-        closed_at = CASE WHEN e.state IS NOT NULL THEN batuta.batuta_now() END
+        closed_at = CASE WHEN e.state IS NOT NULL THEN (SELECT batuta.batuta_now()) END,
+        start = CASE WHEN r.start IS NOT NULL AND (r.run_id IN (SELECT unnest(string_to_array($40, ',')::uuid[]))) IS NOT TRUE
+                     THEN r.start END
     FROM (SELECT * FROM entry WHERE expected IS NOT NULL) e
     WHERE r.run_id = e.run_id AND r.epoch = e.epoch AND r.head = e.expected AND r.closed_at IS NULL
       AND r.namespace || '' = $1
@@ -113,6 +116,39 @@ SELECT count(*) AS winners, CASE WHEN count(*) <> $39::bigint THEN array_agg(run
        batuta.await_fewer(array_agg(parent) FILTER (WHERE parent IS NOT NULL)) AS also_due
 FROM winner;
 
+-- commit_jobs --
+-- The same for jobs that have ended well and of which nothing was written before: two entries each, and the end. As many as
+-- $10 says.
+WITH done AS MATERIALIZED (
+    SELECT *
+    FROM unnest(string_to_array($2, ',')::uuid[], string_to_array($3, ',')::integer[], string_to_array($4, ',')::bigint[],
+                string_to_array($5, ',')::bigint[], string_to_array($6, E'\x1f'), string_to_array($7, ',')::bigint[],
+                string_to_array($8, ',')::bigint[], string_to_array($9, E'\x1f'))
+         AS d(run_id, epoch, began_at, first_crc, first_body, ended_at, last_crc, last_body)
+), moved AS (
+    UPDATE batuta.runs r
+    SET head = 1, state = 'completed', reason = '', owner = NULL, wake_at = NULL, start = NULL,
+        closed_at = (SELECT batuta.batuta_now())
+    FROM done d
+    WHERE r.run_id = d.run_id AND r.epoch = d.epoch AND r.head = -1 AND r.closed_at IS NULL AND r.namespace || '' = $1
+      AND (NOT r.signalled OR NOT batuta.has_unread(r.chain_id))
+    RETURNING r.run_id, r.chain_id, r.parent_run_id AS parent, d.epoch, d.began_at, d.first_crc, d.first_body, d.ended_at,
+              d.last_crc, d.last_body
+), written AS (
+    INSERT INTO batuta.journal (namespace, run_id, ord, epoch, kind, at, crc, body)
+    SELECT $1, m.run_id, e.ord, m.epoch, e.kind, e.at, e.crc, e.body
+    FROM moved m
+    CROSS JOIN LATERAL (VALUES
+        (0, 'started', m.began_at, m.first_crc, m.first_body), (1, 'activity_done', m.ended_at, m.last_crc, m.last_body)
+    ) AS e(ord, kind, at, crc, body)
+), begun AS (
+    DELETE FROM batuta.inbox i USING (SELECT m.chain_id, 'start:' || m.run_id AS message_id FROM moved m OFFSET 0) m
+    WHERE i.chain_id = m.chain_id AND i.message_id = m.message_id
+)
+SELECT count(*) AS winners, CASE WHEN count(*) <> $10::bigint THEN array_agg(run_id) END AS won,
+       batuta.await_fewer(array_agg(parent) FILTER (WHERE parent IS NOT NULL)) AS due
+FROM moved;
+
 -- commit_changes --
 -- Whatever a change may hold: see the function.
 SELECT won, due
@@ -125,7 +161,7 @@ FROM batuta.commit_changes(
 -- Where these runs stand, whether a run has their id, whether the worker is live and whether their queue lets nobody begin
 -- at once: what became of changes whose fence did not hold. A worker that was not live then may be so now, and that must not be taken for an id that is taken.
 SELECT a.run_id, r.epoch, r.head, r.closed_at,
-       EXISTS (SELECT FROM batuta.runs c WHERE c.id = a.id AND c.namespace || '' = $1 AND c.current
+       EXISTS (SELECT FROM batuta.runs c WHERE c.run_id = batuta.current_run($1, a.id)
                  AND (c.closed_at IS NULL OR a.renewal IS NULL OR c.created_at + a.renewal > batuta.batuta_now())
                OFFSET 0) AS taken,
        EXISTS (SELECT FROM batuta.workers w
@@ -141,7 +177,8 @@ LEFT JOIN LATERAL (
 -- Insert unowned runs, each with its start message. Rows come in order of the ids; no row for one whose id is taken. There
 -- are $23 of them; most columns come as texts: see texts.py.
 WITH asked AS MATERIALIZED (
-    SELECT string_to_array($2, ',')::uuid[] AS run_ids, string_to_array($7, E'\x1f') AS names
+    SELECT string_to_array($2, ',')::uuid[] AS run_ids, string_to_array($7, E'\x1f') AS names,
+           string_to_array($22, E'\x1f') AS starts
 ), fresh AS MATERIALIZED (
     SELECT f.*
     FROM asked a
@@ -149,18 +186,26 @@ WITH asked AS MATERIALIZED (
         $1, NULL, a.run_ids, string_to_array($3, E'\x1f'), $4, $5, string_to_array($6, E'\x1f'), a.names,
         string_to_array($8, E'\x1f'), string_to_array($9, E'\x1f'), $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20,
         array_fill(0, ARRAY[$23::integer]), array_fill(-1, ARRAY[$23]), array_fill('pending'::text, ARRAY[$23]), NULL,
-        CASE WHEN $21 = '' THEN array_fill(0::bigint, ARRAY[$23]) ELSE string_to_array($21, ',')::bigint[] END, NULL, NULL
+        CASE WHEN $21 = '' THEN array_fill(0::bigint, ARRAY[$23]) ELSE string_to_array($21, ',')::bigint[] END, NULL, NULL,
+        starts => a.starts
     ) f
 ), posted AS (
     INSERT INTO batuta.inbox (namespace, chain_id, message_id, kind, name, body, at)
     SELECT $1, coalesce(m.chain_id, m.run_id), 'start:' || m.run_id, 'start', m.name, m.body,
            (SELECT max(started_at) FROM fresh)
     FROM asked a
-    CROSS JOIN LATERAL unnest(a.run_ids, $5::uuid[], a.names, string_to_array($22, E'\x1f'))
+    CROSS JOIN LATERAL unnest(a.run_ids, $5::uuid[], a.names, a.starts)
          AS m(run_id, chain_id, name, body)
-    WHERE (m.run_id IN (SELECT f.started FROM fresh f)) IS TRUE
+    WHERE NOT batuta.travels(m.chain_id, m.body) AND (m.run_id IN (SELECT f.started FROM fresh f)) IS TRUE
 )
 SELECT * FROM fresh;
+
+-- start_plain --
+-- The same for runs with nothing special about them: see the function. Null when one of them is there already.
+SELECT batuta.insert_plain(
+    $1, string_to_array($2, ',')::uuid[], $3, string_to_array($4, E'\x1f'), string_to_array($5, E'\x1f'),
+    string_to_array($6, E'\x1f'), string_to_array($7, E'\x1f'), $8, $9, $10, $11, $12, string_to_array($13, ',')::bigint[],
+    string_to_array($14, E'\x1f')) AS created_at;
 
 -- start_together --
 -- The same where some are debounced, or one awaits all others.
@@ -185,7 +230,7 @@ CROSS JOIN LATERAL (
     SELECT * FROM (
         SELECT 1 AS n, k.* FROM batuta.runs k WHERE k.run_id = a.run_id AND k.namespace || '' = $1
         UNION ALL
-        SELECT 2, c.* FROM batuta.runs c WHERE c.id = a.id AND c.namespace || '' = $1 AND c.current
+        SELECT 2, c.* FROM batuta.runs c WHERE c.run_id = batuta.current_run($1, a.id)
     ) f
     ORDER BY f.n LIMIT 1
 ) r;
@@ -248,7 +293,8 @@ SELECT batuta.next_due($1, $2, $3, $4, $5) AS due_at;
 SELECT r.*, j.at, j.crc
 FROM unnest($2::uuid[]) AS a(run_id)
 CROSS JOIN LATERAL (
-    SELECT r.run_id, r.head, r.id, r.parent_run_id, r.parent_seq, r.deadline, r.expires_at FROM batuta.runs r
+    SELECT r.run_id, r.head, r.id, r.kind, r.owner, r.parent_run_id, r.parent_seq, r.deadline, r.expires_at
+    FROM batuta.runs r
     WHERE r.run_id = a.run_id AND r.namespace || '' = $1 AND r.closed_at IS NULL
 ) r
 LEFT JOIN LATERAL (
@@ -280,7 +326,7 @@ SELECT substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8) AS timeline;
 SELECT system_identifier::text AS cluster FROM pg_control_system();
 
 -- current_run --
-SELECT * FROM batuta.runs r WHERE r.id = $2 AND r.namespace || '' = $1 AND r.current;
+SELECT * FROM batuta.runs r WHERE r.run_id = batuta.current_run($1, $2);
 
 -- run --
 SELECT * FROM batuta.runs r WHERE r.run_id = $2 AND r.namespace || '' = $1;
@@ -339,11 +385,12 @@ SELECT seq, number, started_at, ended_at, next_at, error, details, outside FROM 
 WHERE run_id = $2 AND seq = $3 AND namespace = $1 ORDER BY number;
 
 -- unread --
--- Of many runs: epoch (-1 when closed) and unread messages of the chain.
-SELECT r.run_id, r.epoch, i.message_id, i.kind, i.name, i.body, i.at, i.number
+-- Of many runs: epoch (-1 when closed) and unread messages of the chain, besides the start that lies in the row.
+SELECT r.run_id, r.epoch, r.name AS run_name, r.created_at, r.start, i.message_id, i.kind, i.name, i.body, i.at, i.number
 FROM unnest($2::uuid[]) AS a(run_id)
 CROSS JOIN LATERAL (
-    SELECT r.run_id, r.chain_id, CASE WHEN r.closed_at IS NULL THEN r.epoch ELSE -1 END AS epoch
+    SELECT r.run_id, r.chain_id, r.name, r.created_at, r.start,
+           CASE WHEN r.closed_at IS NULL THEN r.epoch ELSE -1 END AS epoch
     FROM batuta.runs r WHERE r.run_id = a.run_id AND r.namespace || '' = $1
 ) r
 LEFT JOIN LATERAL (
@@ -365,7 +412,7 @@ WHERE r.run_id = $2 AND r.namespace || '' = $1;
 -- list_runs --
 -- Newest first, after a cursor. What does not restrict is null.
 SELECT * FROM batuta.runs r
-WHERE r.namespace || ':' = $1 || ':'
+WHERE r.namespace = $1
   AND ($2::text[] IS NULL OR r.state = ANY ($2))
   AND ($3::text IS NULL OR r.name = $3)
   AND ($4::text IS NULL OR r.kind = $4)
@@ -416,7 +463,7 @@ ORDER BY r.run_id DESC LIMIT $13;
 
 -- count_runs --
 SELECT count(*) AS runs FROM batuta.runs r
-WHERE r.namespace || ':' = $1 || ':'
+WHERE r.namespace = $1
   AND ($2::text[] IS NULL OR r.state = ANY ($2))
   AND ($3::text IS NULL OR r.name = $3)
   AND ($4::text IS NULL OR r.kind = $4)

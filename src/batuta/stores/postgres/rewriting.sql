@@ -1,8 +1,14 @@
 -- Statements about payloads that are written otherwise. `batuta` stands for the schema in use.
 
 -- inbox --
-SELECT i.message_id, i.kind, i.name, i.body, i.at, i.number FROM batuta.inbox i
-WHERE i.chain_id = $2 AND i.message_id > $3 AND i.namespace = $1 ORDER BY i.message_id LIMIT $4;
+SELECT * FROM (
+    (SELECT i.message_id, i.kind, i.name, i.body, i.at, i.number FROM batuta.inbox i
+     WHERE i.chain_id = $2 AND i.message_id > $3 AND i.namespace = $1 ORDER BY i.message_id LIMIT $4)
+    UNION ALL
+    SELECT 'start:' || r.run_id, 'start', r.name, r.start, r.created_at, 0 FROM batuta.runs r
+    WHERE r.run_id = $2 AND r.start IS NOT NULL AND 'start:' || r.run_id > $3 AND r.namespace || '' = $1
+) m
+ORDER BY m.message_id LIMIT $4;
 
 -- answers_of --
 SELECT o.kind, o.name, o.ord, o.at, o.value, o.error FROM batuta.outputs o
@@ -30,8 +36,12 @@ WITH r AS (
     FROM r, unnest($14::text[], $15::text[]) AS m(message_id, body)
     WHERE i.chain_id = r.chain_id AND i.message_id = m.message_id
 ), rows AS (
-    UPDATE batuta.runs t SET memo = coalesce($16, t.memo), reason = coalesce($17, t.reason)
-    FROM r WHERE t.run_id = r.run_id AND ($16::text IS NOT NULL OR $17::text IS NOT NULL)
+    UPDATE batuta.runs t
+    SET memo = coalesce($16, t.memo), reason = coalesce($17, t.reason),
+        start = CASE WHEN t.start IS NOT NULL THEN coalesce((
+            SELECT m.body FROM unnest($14::text[], $15::text[]) AS m(message_id, body)
+            WHERE m.message_id = 'start:' || t.run_id), t.start) END
+    FROM r WHERE t.run_id = r.run_id AND ($16::text IS NOT NULL OR $17::text IS NOT NULL OR t.start IS NOT NULL)
 ), dead AS (
     UPDATE batuta.dead_letters l SET message = $18 FROM r WHERE l.run_id = r.run_id AND $18::text IS NOT NULL
 )

@@ -59,12 +59,12 @@ def run_of(row: Record | Mapping[str, Any]) -> Run:
     return Run(*values)
 
 
-def claimed_run_of(row: Record, owner: str) -> Run:
-    """What a claim returns of a run that somebody owns now."""
+def claimed_tape_of(row: Record, owner: str) -> tuple[Tape, bool]:
+    """What a claim returns of a run that somebody owns now, and whether there is more to be read: entries, messages."""
     (run, id, chain, kind, name, queue, priority, epoch, head, created_at, deadline, deaths, failed_code, version, tags,
-     memo, code, parent, parent_seq, flow_key, awaits, forked_from, forked_at, _news) = row  # fmt: skip
+     memo, code, parent, parent_seq, flow_key, awaits, forked_from, forked_at, start, told, _news) = row  # fmt: skip
     run_id = uuid_of(run.int)
-    return Run(
+    claimed = Run(
         run_id,
         id,
         run_id if chain is None else uuid_of(chain.int),
@@ -97,11 +97,18 @@ def claimed_run_of(row: Record, owner: str) -> Run:
         None if forked_from is None else uuid_of(forked_from.int),
         forked_at,
     )
+    messages = [] if start is None else [start_in_row(run, name, start, created_at)]
+    return Tape(claimed, [], messages, []), start is None or told
 
 
-def run_of_start(start: NewRun, row: Record | Mapping[str, Any]) -> Run:
+def start_in_row(run_id: UUID, name: str, start: str, at: int) -> Message:
+    """The start message that lies in the row of its run. Those of the inbox come after it."""
+    return Message(message_id=f"start:{run_id}", kind=MessageKind.START, name=name, body=start, at=at)
+
+
+def run_of_start(start: NewRun, created_at: int, ends_at: int | None, due_at: int | None) -> Run:
     """The run that an unowned start made, from what insert_runs returns."""
-    created_at, run_id = row["started_at"], start.run_id
+    run_id = start.run_id
     return Run(
         run_id,
         start.id,
@@ -114,10 +121,10 @@ def run_of_start(start: NewRun, row: Record | Mapping[str, Any]) -> Run:
         0,
         -1,
         None,
-        row["due_at"],
+        due_at,
         created_at,
         None,
-        row["ends_at"],
+        ends_at,
         0,
         "",
         [],

@@ -15,6 +15,8 @@ from batuta.stores.postgres import batch
 from batuta.stores.postgres.audit import act_values
 from batuta.stores.postgres.base import Base
 
+_FIRST = (-1, "")
+
 
 class ScheduleVerbs(Base):
     """The part of the store that is about schedules."""
@@ -42,12 +44,12 @@ class ScheduleVerbs(Base):
         rows = await self._pool.read(self._sql["schedules"], self.namespace, after, limit)
         return [_schedule_of(row) for row in rows]
 
-    async def due_schedules(self, limit: int) -> list[DueSchedule]:
-        rows = await self._pool.read(self._sql["due_schedules"], self.namespace, limit)
+    async def due_schedules(self, limit: int, after: tuple[int, str] | None = None) -> list[DueSchedule]:
+        rows = await self._pool.read(self._sql["due_schedules"], self.namespace, limit, *(after or _FIRST))
         return [_schedule_of(row) for row in rows]
 
-    async def schedule_at(self) -> int | None:
-        rows = await self._pool.read(self._sql["schedule_at"], self.namespace)
+    async def schedule_at(self, after: int = -1) -> int | None:
+        rows = await self._pool.read(self._sql["schedule_at"], self.namespace, after)
         next_at: int | None = rows[0]["next_at"]
         return next_at
 

@@ -32,26 +32,27 @@ SELECT g.id, batuta.record_acts($1, $3, $4, $5, $6, $7, $8, ARRAY[$2::text], '{}
 -- schedule --
 SELECT s.*, EXISTS (
     SELECT FROM batuta.runs r
-    WHERE r.id = s.last_id AND r.namespace || '' = $1 AND r.current AND r.closed_at IS NULL) AS busy
+    WHERE r.run_id = batuta.current_run($1, s.last_id) AND r.closed_at IS NULL) AS busy
 FROM batuta.schedules s WHERE s.namespace = $1 AND s.id = $2;
 
 -- schedules --
 SELECT s.*, EXISTS (
     SELECT FROM batuta.runs r
-    WHERE r.id = s.last_id AND r.namespace || '' = $1 AND r.current AND r.closed_at IS NULL) AS busy
+    WHERE r.run_id = batuta.current_run($1, s.last_id) AND r.closed_at IS NULL) AS busy
 FROM batuta.schedules s WHERE s.namespace = $1 AND s.id > $2 ORDER BY s.id LIMIT $3;
 
 -- due_schedules --
 SELECT s.*, EXISTS (
     SELECT FROM batuta.runs r
-    WHERE r.id = s.last_id AND r.namespace || '' = $1 AND r.current AND r.closed_at IS NULL) AS busy
+    WHERE r.run_id = batuta.current_run($1, s.last_id) AND r.closed_at IS NULL) AS busy
 FROM batuta.schedules s
 WHERE s.namespace = $1 AND s.next_at <= (SELECT batuta.batuta_now()) AND NOT s.paused
-ORDER BY s.next_at LIMIT $2;
+  AND (s.next_at, s.id) > ($3, $4)
+ORDER BY s.next_at, s.id LIMIT $2;
 
 -- schedule_at --
 SELECT min(s.next_at) AS next_at FROM batuta.schedules s
-WHERE s.namespace = $1 AND s.next_at IS NOT NULL AND NOT s.paused;
+WHERE s.namespace = $1 AND s.next_at > $2 AND NOT s.paused;
 
 -- fire --
 -- Schedules move on, and what those begin that did is inserted, each run with its start message. A run whose id is taken

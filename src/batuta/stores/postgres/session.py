@@ -20,6 +20,8 @@ else:
     Connection = asyncpg.Connection  # generic in the stubs alone
     Statement = asyncpg.prepared_stmt.PreparedStatement
 Hook = Callable[[Connection], Awaitable[None]]
+Execute = Callable[[tuple[Any, ...]], Awaitable[list[asyncpg.Record]]]
+"""Executes a prepared statement once, with these values."""
 
 # A killed backend shows as any of these; a timeout of the driver is an OSError.
 DRIVER_ERRORS = (
@@ -68,6 +70,20 @@ def _read_in_small_pieces(connection: Connection) -> None:
         transport.max_size = 32 * 1024
 
 
+def _execution(connection: Connection, statement: Statement) -> Execute:
+    """How to execute a statement of a connection that is known to be open.
+
+    The driver's public way goes through four checks of that and three more coroutines each time, a tenth of what Python
+    adds to a lone commit. Where its inner one is not as we know it, the public one is taken.
+    """
+    state = getattr(statement, "_state", None)
+    bind_execute: Any = getattr(getattr(connection, "_protocol", None), "bind_execute", None)
+    if state is None or bind_execute is None:
+        return lambda args: statement.fetch(*args)
+    portal, limit, with_status, timeout = "", 0, False, None
+    return lambda args: bind_execute(state, args, portal, limit, with_status, timeout)
+
+
 class Session:
     """One connection, for one statement at a time, in one event loop."""
 
@@ -85,12 +101,13 @@ class Session:
         self._kind = kind
         self._settings = _settings(address) if settings is None else settings
         self._address = address
+        self._is_pooled = address.is_pooled  # asked for with every statement
         self._shift = shift
         self._shift_query = shift_query
         self._patience = patience
         self._hook = hook
         self._connection: Connection | None = None
-        self._statements: dict[str, Statement] = {}
+        self._statements: dict[str, tuple[Statement, Execute]] = {}
         self._shifted = 0
         self._making = asyncio.Lock()
 
@@ -177,10 +194,10 @@ class Session:
         if connection is None or connection.is_closed() or self._shifted != self._shift.micros:
             connection = await self.connect()
         try:
-            if self._address.is_pooled:
+            if self._is_pooled:
                 return await self._once_pooled(connection, query, args)
-            statement = self._statements.get(query) or await self._prepared(connection, query)
-            return await statement.fetch(*args)
+            _, execute = self._statements.get(query) or await self._prepared(connection, query)
+            return await execute(args)
         except BaseException as error:
             # Also when cancelled: the statement may still be running, and its reply must not reach the next caller.
             if answered(error, self._address.place) is None:
@@ -206,10 +223,11 @@ class Session:
             local["testing.batuta_shift"] = str(self._shift.micros)
         return "".join(f"SET LOCAL {name} = '{value}';" for name, value in local.items())
 
-    async def _prepared(self, connection: Connection, query: str) -> Statement:
+    async def _prepared(self, connection: Connection, query: str) -> tuple[Statement, Execute]:
         """The statement, kept for the life of the connection: looking it up in the driver's own cache costs more."""
-        statement = self._statements[query] = await connection.prepare(query)
-        return statement
+        statement = await connection.prepare(query)
+        prepared = self._statements[query] = (statement, _execution(connection, statement))
+        return prepared
 
     async def _settle(self) -> Connection:
         try:

@@ -17,7 +17,7 @@ from batuta.stores.postgres.audit import act_values
 from batuta.stores.postgres.base import Base
 from batuta.stores.postgres.rows import run_of, run_of_start, standard
 from batuta.stores.postgres.session import Session
-from batuta.stores.postgres.texts import unowned_texts
+from batuta.stores.postgres.texts import plain_texts, unowned_texts
 
 _SLICE = 256
 """Outcomes of a large batch that are told before others get their turn on the event loop."""
@@ -61,6 +61,8 @@ class Starts(Base):
             return []
         outcomes: dict[RunId, StartOutcome] = {}
         async with self._pool.session() as session:
+            if after is None and (created_at := await self._insert_plain(session, asked)) is not None:
+                return await self._all_new(asked, created_at)
             try:
                 rows = await self._insert(session, asked, after)
             except BadData:
@@ -78,6 +80,26 @@ class Starts(Base):
     async def _insert(self, session: Session, runs: Sequence[NewRun], after: NewRun | None) -> list[Record]:
         query, values = self._insertion(runs, after)
         return await session.write(query, *values)
+
+    async def _insert_plain(self, session: Session, runs: Sequence[NewRun]) -> int | None:
+        """When they were created; None when they are not as most runs are: then nothing is written."""
+        try:
+            if (values := plain_texts(runs)) is None:
+                return None
+            rows = await session.write(self._sql["start_plain"], self.namespace, *values)
+        except BadData:
+            return None
+        created_at: int | None = rows[0]["created_at"]
+        return created_at
+
+    async def _all_new(self, runs: Sequence[NewRun], created_at: int) -> list[StartOutcome]:
+        self._announcer.tell(Hint(due=True))
+        outcomes: list[StartOutcome] = []
+        for number, run in enumerate(runs, 1):
+            if number % _SLICE == 0:
+                await asyncio.sleep(0)  # who was told just now begins to work meanwhile
+            outcomes.append((run_of_start(run, created_at, None, created_at + run.delay), True))
+        return outcomes
 
     def _insertion(self, runs: Sequence[NewRun], after: NewRun | None) -> tuple[str, list[object]]:
         if after is None and not any(run.debounce for run in runs):
@@ -123,7 +145,7 @@ class Starts(Base):
                 await asyncio.sleep(0)  # who was told just now begins to work meanwhile
             row = made.get(run.run_id.int)
             if row is not None and run is not after and (after is None or after.run_id.int in made):
-                outcomes[run.run_id] = (run_of_start(run, row), True)
+                outcomes[run.run_id] = (run_of_start(run, row["started_at"], row["ends_at"], row["due_at"]), True)
             elif run.run_id not in outcomes:
                 rest.append(run)
         if rest:

@@ -12,9 +12,13 @@ from typing import Any
 
 from batuta.errors import BadData
 from batuta.ids import RunId
-from batuta.journal.records import NewRun
+from batuta.journal.entries import Entry, EntryKind
+from batuta.journal.records import Change, IfExists, NewRun, ParentPolicy
+from batuta.journal.states import RunState
 from batuta.stores.postgres.batch import Columns, new_run_columns, unowned_row
 
+_STARTED, _DONE, _COMPLETED = EntryKind.STARTED, EntryKind.ACTIVITY_DONE, RunState.COMPLETED
+_BAD_ENTRY = "a journal entry is not JSON: it holds a control character"
 _BETWEEN = "\x1f"
 """Stands between bodies. JSON writes control characters with an escape, so that none can hold it."""
 
@@ -22,7 +26,7 @@ _BETWEEN = "\x1f"
 def entry_texts(columns: Columns) -> list[Any]:
     """For commit_entries: the columns of `entry_columns`. Numbers with commas between them, nothing for null."""
     run_ids, epochs, expected, ords, kinds, ats, crcs, bodies, states, reasons = columns
-    body = _joined(bodies, "a journal entry is not JSON: it holds a control character")
+    body = _joined(bodies, _BAD_ENTRY)
     return [
         ",".join([f"{run_id:032x}" for run_id in run_ids]),
         ",".join(map(str, epochs)),
@@ -37,10 +41,36 @@ def entry_texts(columns: Columns) -> list[Any]:
     ]
 
 
+def job_texts(changes: Sequence[Change]) -> list[Any] | None:
+    """For commit_jobs: jobs whose whole journal is their start and a good end. None when one of them is something else."""
+    for change in changes:
+        entries, move = change.entries, change.move
+        if move is None or len(entries) != 2 or change.head != -1 or change.start is not None:
+            return None
+        if move.state is not _COMPLETED or move.reason or change.attempts or len(change.consumed) != 1:
+            return None
+        if entries[0].kind is not _STARTED or entries[1].kind is not _DONE:
+            return None
+    opening, closing = [change.entries[0] for change in changes], [change.entries[1] for change in changes]
+    return [
+        ids_text([change.run_id for change in changes]),
+        ",".join([str(change.epoch) for change in changes]),
+        *_entry_texts(opening),
+        *_entry_texts(closing),
+        len(changes),
+    ]
+
+
+def _entry_texts(entries: Sequence[Entry]) -> tuple[str, str, str]:
+    body = _joined([entry.body for entry in entries], _BAD_ENTRY)
+    return ",".join([str(entry.at) for entry in entries]), ",".join([str(entry.crc) for entry in entries]), body
+
+
 _NUMBERS, _WORDS = (19, 20), (1, 4, 5, 6, 7)
 """Columns of a new run that every start fills: epoch and head; id, kind, name, code and queue. None of them is null."""
 _OWN = _NUMBERS[0]
 """So many columns of a new run are its own. The others say how far it is."""
+_BAD_START = "what a run starts with is not JSON: it holds a control character"
 _BAD_WORD = "the id, name or queue of a run holds a control character"
 _id = attrgetter("id")
 
@@ -65,8 +95,44 @@ def unowned_texts(runs: Sequence[NewRun]) -> list[Any]:
     for position in _WORDS:
         texts[position] = _joined(columns[position], _BAD_WORD)
     delays = ",".join([str(run.delay) for run in runs]) if any(run.delay for run in runs) else ""
-    bodies = _joined([run.start for run in runs], "what a run starts with is not JSON: it holds a control character")
+    bodies = _joined([run.start for run in runs], _BAD_START)
     return [*texts, delays, bodies, len(runs)]
+
+
+MOST_TRAVELLING = 2_000
+"""Characters of a start that lies in the row of its run: see the SQL."""
+_ALIKE = attrgetter("kind", "name", "code", "queue")
+_RARE = attrgetter(
+    "chain_id", "parent_run_id", "parent_seq", "parent_policy", "timeout", "execution_timeout", "version", "debounce"
+)
+_RENEWING = frozenset({IfExists.RENEW, IfExists.RESTART})
+_USUAL = {(None, None, 0, ParentPolicy.CANCEL, 0, 0, "", "")}
+
+
+def plain_texts(runs: Sequence[NewRun]) -> list[Any] | None:
+    """For start_plain: runs that wait for an owner, with what they start with. None when one of them is not plain."""
+    numbers = [f"{run.run_id.int:032x}" for run in runs]
+    if set(map(_RARE, runs)) != _USUAL or any(run.if_exists in _RENEWING for run in runs) or not all(map(_is_own, runs, numbers)):
+        return None
+    starts = [run.start for run in runs]
+    if max(map(len, starts)) > MOST_TRAVELLING:
+        return None
+    kinds = set(map(_ALIKE, runs))
+    alike, words = list(kinds.pop()), [""] * 4
+    if kinds:
+        words = [_joined(list(column), _BAD_WORD) for column in zip(*map(_ALIKE, runs), strict=True)]
+    columns = zip(*[(run.priority, run.tags, run.memo, run.flow_key, run.expires) for run in runs], strict=True)
+    rest = [
+        [] if set(column) == {usual} else list(column)
+        for column, usual in zip(columns, (0, "{}", "null", "", 0), strict=True)
+    ]
+    delays = ",".join([str(run.delay) for run in runs]) if any(run.delay for run in runs) else ""
+    return [",".join(numbers), alike, *words, *rest, delays, _joined(starts, _BAD_START)]
+
+
+def _is_own(run: NewRun, number: str) -> bool:
+    """Whether nobody gave the run another id than its run_id."""
+    return run.id == f"{number[:8]}-{number[8:12]}-{number[12:16]}-{number[16:20]}-{number[20:]}"
 
 
 def _joined(words: Sequence[str], bad: str) -> str:

@@ -25,7 +25,13 @@ _MOST = 1_000
 """Connections for activities; a worker has places for far fewer."""
 _GRACE_SECONDS = 5.0
 """For the turn of an activity's answer, while its transaction waits."""
-_FENCE = "BT001"
+_FENCE, _OTHER = "BT001", "BT002"
+_MARK = " SET LOCAL activity.begun = 'here';"
+"""Gone with the transaction: another one, that the activity's code has begun in its place, does not have it."""
+_ENDED = (
+    "the activity's code has ended its transaction by itself, or its connection broke: what it had written may be "
+    "there, and its result is not. Leave the transaction open: batuta commits it"
+)
 _PLANNER = ("plan_cache_mode", "enable_seqscan", "enable_hashjoin", "enable_mergejoin", "enable_bitmapscan", "jit")
 _OUR_PLANS = "".join(f"SET LOCAL {name} = {SETTINGS[name]};" for name in _PLANNER)
 """For our own statements, after the activity's: see `session.SETTINGS`."""
@@ -62,7 +68,12 @@ class Transactions(Commits):
         body, namespace = quoted(entry.body), quoted(self.namespace)
         numbers = f"{change.epoch}, {change.head}, {entry.ord}, '{entry.kind}', {entry.at}, {entry.crc}"
         function = self.address.qualify("batuta.commit_within")
-        return f"SELECT {function}({namespace}, '{change.run_id}', {numbers}, {body}); COMMIT"
+        return f"{self.whole}; SELECT {function}({namespace}, '{change.run_id}', {numbers}, {body}); COMMIT"
+
+    @property
+    def whole(self) -> str:
+        """A statement that raises unless the transaction is still the one that was begun."""
+        return f"SELECT {self.address.qualify('batuta.must_be_whole')}()"
 
     def statement_for(self, worker_id: str, change: Change) -> tuple[str, tuple[Any, ...], bool]:
         """What writes the change; and whether it reaches beyond its run."""
@@ -91,7 +102,18 @@ class Transactions(Commits):
 
 
 class ActivityConnection(Connection):
-    """Knows that its transaction was committed by a statement."""
+    """Knows that its transaction was committed by a statement, and marks the one that it begins."""
+
+    _then = ""
+
+    async def begin(self, transaction: Any) -> None:
+        """Start a transaction of the driver, with its mark, in one round trip."""
+        self._then = _MARK
+        await transaction.start()
+
+    async def execute(self, query: str, *args: Any, timeout: float | None = None) -> str:
+        then, self._then = self._then, ""
+        return await super().execute(query + then, *args, timeout=timeout)
 
     def committed(self) -> None:
         self._top_xact = None  # as the driver's own commit does
@@ -136,7 +158,7 @@ class PostgresTransaction:
         try:
             connection = cast(ActivityConnection, await session.connect())
             self._transaction = connection.transaction(isolation="read_committed")
-            await self._transaction.start()
+            await connection.begin(self._transaction)
             if self._store.address.is_pooled:
                 await connection.execute(session.local_settings())
             self._lent = LentConnection(cast(Any, None), connection)
@@ -154,10 +176,7 @@ class PostgresTransaction:
         if self._lent is not None:
             self._lent.take_back()
         if not connection.is_in_transaction():
-            raise TransactionEnded(
-                "the activity's code has ended its transaction by itself, or its connection broke: what it had written "
-                "may be there, and its result is not. Leave the transaction open: batuta commits it"
-            )
+            raise TransactionEnded(_ENDED)
         if batch.is_step(change):
             return await self._commit_step(connection, worker_id, change)
         verdict, hint, refusals = await self._write(connection, worker_id, change)
@@ -179,9 +198,11 @@ class PostgresTransaction:
         """True when its fence holds, None when it does not; or UNREAD."""
         query, values, reaches = self._store.statement_for(worker_id, change)
         try:
-            await connection.execute(_OUR_PLANS)
+            await connection.execute(f"{self._store.whole};{_OUR_PLANS}")
             rows = await connection.fetch(query, *values)
         except DRIVER_ERRORS as error:
+            if getattr(error, "sqlstate", None) == _OTHER:
+                raise TransactionEnded(_ENDED) from error
             if _is_said(error, connection):
                 raise _meant(error, self._store.address.place) from error
             raise StoreUnavailable(f"the connection of an activity's transaction broke: {error}") from error
@@ -222,6 +243,9 @@ class PostgresTransaction:
             if getattr(error, "sqlstate", None) == _FENCE:
                 await self.rollback()
                 raise _Refused from error
+            if getattr(error, "sqlstate", None) == _OTHER:
+                await self.rollback()
+                raise TransactionEnded(_ENDED) from error
             said = _is_said(error, connection)
             await self._end(cut=True)
             if not isinstance(error, DRIVER_ERRORS):

@@ -6,16 +6,25 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from asyncpg import Record
 from msgspec import json
 
 from batuta.errors import UnknownRun
 from batuta.ids import RunId
-from batuta.journal.records import Claim, Hint, Message, Run, Tape, WorkerInfo
+from batuta.journal.records import Claim, Hint, Message, Tape, WorkerInfo
 from batuta.stores.flow import Hand
 from batuta.stores.postgres.base import Base
 from batuta.stores.postgres.batch import as_columns
 from batuta.stores.postgres.floors import Floor
-from batuta.stores.postgres.rows import attempt_of, claimed_run_of, fill_journals, message_of, run_of, standard
+from batuta.stores.postgres.rows import (
+    attempt_of,
+    claimed_tape_of,
+    fill_journals,
+    message_of,
+    run_of,
+    standard,
+    start_in_row,
+)
 from batuta.stores.postgres.session import Session
 from batuta.stores.postgres.texts import ids_text
 
@@ -66,18 +75,19 @@ class Work(Base):
                 replied=self._claimed,
             )
             claim, risen, owner = Claim(), list[Floor](), worker.worker_id
-            runs = [
-                claimed_run_of(row, owner)
+            found = [
+                claimed_tape_of(row, owner)
                 for row in rows
                 if row[0] is not None or self._note(json.decode(row["news"]), claim, risen)
             ]
             self._floors.claimed(worker.code, risen, whole=floors is None)
-            for run in runs if self._hands else ():
-                if (hand := self._hands.get((run.queue, run.priority))) is not None:
-                    hand.count(run.flow_key)
-            claim.tapes = await self._tapes(session, runs)
+            claim.tapes = [tape for tape, _ in found]
+            for tape in claim.tapes if self._hands else ():
+                if (hand := self._hands.get((tape.run.queue, tape.run.priority))) is not None:
+                    hand.count(tape.run.flow_key)
+            await self._fill(session, [tape for tape, more in found if more])
         self._held = claim.held
-        if floors is not None and len(runs) < limit:
+        if floors is not None and len(found) < limit:
             self._look_again_in(self._floors.seconds_left)
         return claim
 
@@ -123,11 +133,12 @@ class Work(Base):
             rows = await session.read(self._sql["run"], self.namespace, run_id)
             if not rows:
                 raise UnknownRun(run_id, self.namespace)
-            return (await self._tapes(session, [run_of(rows[0])]))[0]
+            tape = Tape(run_of(rows[0]), [], _start_of(rows[0]), [])
+            await self._fill(session, [tape])
+            return tape
 
-    async def _tapes(self, session: Session, runs: list[Run]) -> list[Tape]:
+    async def _fill(self, session: Session, tapes: list[Tape]) -> None:
         """Bring the rest of what belongs to these runs. What comes in between is not lost: it is unread, or a hint."""
-        tapes = [Tape(run, [], [], []) for run in runs]
         told = {tape.run.chain_id: tape for tape in tapes if tape.run.head < 0}  # they have nothing but messages
         begun = [tape for tape in tapes if tape.run.head >= 0]
         if begun:
@@ -135,7 +146,6 @@ class Work(Base):
         if told:
             for row in await session.read(self._sql["messages"], self.namespace, list(told)):
                 told[row["chain_id"]].messages.append(message_of(row))
-        return tapes
 
     async def _read_on(self, session: Session, tapes: list[Tape]) -> dict[RunId, Tape]:
         """Entries and attempts of runs that have begun. Returns those with unread messages, by chain."""
@@ -151,7 +161,16 @@ class Work(Base):
     async def unread(self, run_ids: Sequence[RunId]) -> dict[RunId, tuple[int, list[Message]]]:
         found: dict[RunId, tuple[int, list[Message]]] = {}
         for row in await self._pool.read(self._sql["unread"], self.namespace, list(run_ids)):
-            _epoch, messages = found.setdefault(standard(row["run_id"]), (row["epoch"], []))
+            run_id = standard(row["run_id"])
+            if run_id not in found:
+                found[run_id] = row["epoch"], _start_of(row, "run_name")
+            messages = found[run_id][1]
             if row["message_id"] is not None:
                 messages.append(message_of(row))
         return found
+
+
+def _start_of(row: Record, name: str = "name") -> list[Message]:
+    """The start message, if it lies in the row."""
+    start = row["start"]
+    return [] if start is None else [start_in_row(row["run_id"], row[name], start, row["created_at"])]

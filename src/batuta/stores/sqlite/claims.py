@@ -8,13 +8,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from batuta.journal.records import Claim, Run, WorkerInfo
+from batuta.journal.records import Claim, WorkerInfo
 from batuta.stores import rules
 from batuta.stores.sqlite.batch import is_live
+from batuta.stores.sqlite.claimed import DUE, DUE_SUSPECT, Owned, claimed_deadline, is_anew, is_suspect, place
 from batuta.stores.sqlite.connection import Q
-from batuta.stores.sqlite.many import execute_many
 from batuta.stores.sqlite.queues import Executor, special
-from batuta.stores.sqlite.rows import Row, claimed_deadline_of, claimed_run_of, is_anew, is_suspect, one, place, to_json
+from batuta.stores.sqlite.rows import Row, one, to_json
 from batuta.stores.sqlite.turns import Hands, Turns, priorities
 
 Room = Mapping[str, int]
@@ -61,27 +61,37 @@ def owns_suspect(executor: Executor, namespace: str, worker_id: str) -> bool:
 
 def own_due(
     cursor: sqlite3.Cursor, namespace: str, worker: WorkerInfo, limit: int, room: Room, hands: Hands, now: int
-) -> tuple[list[Run], bool, int | None]:
-    """Own up to `limit` due runs: as they are afterwards, whether a limit held something back, and until when."""
+) -> Owned:
+    """Own up to `limit` due runs."""
     if not is_live(cursor, namespace, worker.worker_id, now):
-        return [], False, None
+        return Owned()
     suspects = not owns_suspect(cursor, namespace, worker.worker_id)
     queues = special(cursor, namespace, worker.queues)
     if not queues:
         rows = _plain(cursor, namespace, worker, limit, room, suspects, now)
-        return _own(cursor, namespace, worker.worker_id, rows, now), False, None
+        return _own(cursor, worker.worker_id, rows, now)
     turns = Turns(cursor.connection, namespace, worker, queues, now, suspects=suspects)
     rows, held, again_at = turns.choose(limit, room, hands)
     turns.note_begun(cursor)
-    return _own(cursor, namespace, worker.worker_id, rows, now), held, again_at
+    owned = _own(cursor, worker.worker_id, rows, now)
+    owned.held, owned.again_at = held, again_at
+    return owned
 
 
-def _own(cursor: sqlite3.Cursor, namespace: str, worker_id: str, rows: list[Row], now: int) -> list[Run]:
-    execute_many(cursor, Q["own"], [(worker_id, namespace, bytearray(row[0])) for row in rows if not is_anew(row)])
-    anew = [(worker_id, claimed_deadline_of(row, now), namespace, row[0]) for row in rows if is_anew(row)]
+def _own(cursor: sqlite3.Cursor, worker_id: str, rows: list[Row], now: int) -> Owned:
+    owned = Owned()
+    if not rows:
+        return owned
+    anew = [(worker_id, claimed_deadline(row, now), row[0]) for row in rows if is_anew(row)]
+    # All of them by one value: binding one for each costs as much as owning it.
+    rowids = [row[0] for row in rows if not is_anew(row)] if anew else [row[0] for row in rows]
+    if rowids:
+        cursor.execute(Q["own"], (worker_id, to_json(rowids)))
     if anew:
         cursor.executemany(Q["own_anew"], anew)
-    return [claimed_run_of(row, worker_id, now) for row in rows]
+    for row in rows:
+        owned.add(row, worker_id, now)
+    return owned
 
 
 def _plain(
@@ -94,7 +104,7 @@ def _plain(
         most = min(limit, room.get(queue, limit))
         found = _due(cursor, values | {"queue": queue}, most)
         if suspects and most > 0:
-            found += cursor.execute(Q["due_suspect"], values | {"queue": queue}).fetchall()
+            found += cursor.execute(DUE_SUSPECT, values | {"queue": queue}).fetchall()
         rows += sorted(found, key=place)[:most]
     rows.sort(key=place)
     return rules.one_suspect(rows, is_suspect)[:limit]
@@ -107,5 +117,5 @@ def _due(cursor: sqlite3.Cursor, values: dict[str, Any], limit: int) -> list[Row
         missing = limit - len(rows)
         if missing <= 0:
             break
-        rows += cursor.execute(Q["due"], values | {"priority": priority, "limit": missing}).fetchall()
+        rows += cursor.execute(DUE, values | {"priority": priority, "limit": missing}).fetchall()
     return rows

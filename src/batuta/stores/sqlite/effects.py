@@ -96,7 +96,16 @@ class Beyond:
         run = run_of(row)
         new = rules.follower(run, ParentPolicy(row[24]), row[25], successor)
         self._cursor.execute(Q["supersede"], (self._namespace, new.id))
+        paused = self._time_paused(run_id) if new.execution_timeout else 0
+        if paused:  # the chain's time is as much later, also for the runs after this one
+            new.execution_timeout += paused
+            values = {"paused_at": self._now - paused, "now": self._now, "namespace": self._namespace}
+            self._cursor.execute(Q["note_chain_pauses"], values | {"run_id": new.run_id.bytes})
         self._insert(new, run.deadline)
+
+    def _time_paused(self, run_id: RunId) -> int:
+        row = one(self._cursor.execute(Q["time_paused"], (run_id.bytes,)))
+        return row[0] if row is not None else 0
 
     def _row(self, run_id: RunId) -> Row:
         row = one(self._cursor.execute(Q["run_by_run_id"], (self._namespace, run_id.bytes)))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from batuta.ids import RunId
 from batuta.journal.acts import Act, Changed
+from batuta.journal.entries import Entry
 from batuta.journal.records import Hint, Message, MessageKind, Run
 from batuta.journal.states import RunState
 from batuta.stores import rules
@@ -41,6 +42,9 @@ class HoldingVerbs(ABC):
 
     async def cancel_runs(self, run_ids: Sequence[RunId], reason: str, act: Act) -> list[RunId]:
         return await self._hold(run_ids, lambda holding: holding.cancel(run_ids, reason, act))
+
+    async def end_unbegun(self, run_ids: Sequence[RunId], reason: str) -> list[RunId]:
+        return await self._hold(run_ids, lambda holding: holding.end_unbegun(run_ids, reason))
 
     async def terminate_runs(self, run_ids: Sequence[RunId], reason: str, act: Act) -> list[RunId]:
         return await self._hold(run_ids, lambda holding: holding.terminate(run_ids, reason, act))
@@ -92,21 +96,29 @@ class Holding:
         return [run.run_id for run in asked], hint
 
     def terminate(self, run_ids: Sequence[RunId], reason: str, act: Act) -> tuple[list[RunId], Hint]:
-        runs, hint = self._open(run_ids), Hint()
+        runs = self._open(run_ids)
+        entries = [rules.terminated_entry(run.head, self._last_word(run), self._now, reason) for run in runs]
+        record(self._cursor, self._namespace, self._now, act, [changed(run, RunState.TERMINATED) for run in runs])
+        return [run.run_id for run in runs], self._close(runs, entries, RunState.TERMINATED, reason)
+
+    def end_unbegun(self, run_ids: Sequence[RunId], reason: str) -> tuple[list[RunId], Hint]:
+        runs = [run for run in self._open(run_ids) if rules.may_end_unbegun(run, self._unread(run))]
+        entries = [rules.cancelled_entry(self._now, reason) for _ in runs]
+        return [run.run_id for run in runs], self._close(runs, entries, RunState.CANCELLED, reason)
+
+    def _close(self, runs: Sequence[Run], entries: Sequence[Entry], state: RunState, reason: str) -> Hint:
+        """Each with its last entry."""
+        hint = Hint(closed=[run.run_id for run in runs])
         post = Post(self._cursor, self._namespace, self._now, hint)
-        for run in runs:
-            last = one(self._cursor.execute(Q["last_word"], (run.run_id.bytes, run.head)))
-            entry = rules.terminated_entry(run.head, last, self._now, reason)
-            values = (RunState.TERMINATED.value, self._now, reason, self._namespace, run.run_id.bytes, run.head)
+        for run, entry in zip(runs, entries, strict=True):
+            values = (state.value, self._now, reason, self._namespace, run.run_id.bytes, run.head)
             self._cursor.execute(Q["close_from_outside"], values)
             self._cursor.execute(Q["insert_entry"], entry_row(self._namespace, run.run_id.bytes, run.epoch + 1, entry))
-            post.tell_kin(run.run_id.bytes, run.id, run.parent_seq, RunState.TERMINATED, reason)
+            post.tell_kin(run.run_id.bytes, run.id, run.parent_seq, state, reason)
         post.wake()
-        record(self._cursor, self._namespace, self._now, act, [changed(run, RunState.TERMINATED) for run in runs])
         hint.messages += [run.run_id for run in runs if run.owner is not None]
-        hint.closed = [run.run_id for run in runs]
         hint.due = hint.due or bool(hint.messages)  # whoever waits for their places
-        return [run.run_id for run in runs], hint
+        return hint
 
     def _open(self, run_ids: Sequence[RunId]) -> list[Run]:
         asked = ((self._namespace, run_id.bytes) for run_id in dict.fromkeys(run_ids))
@@ -116,6 +128,14 @@ class Holding:
 
     def _pauses(self, run: Run) -> bool:
         return one(self._cursor.execute(Q["unread_pauses"], (run.chain_id.bytes,))) is not None
+
+    def _last_word(self, run: Run) -> tuple[int, int] | None:
+        row = one(self._cursor.execute(Q["last_word"], (run.run_id.bytes, run.head)))
+        return None if row is None else (row[0], row[1])
+
+    def _unread(self, run: Run) -> set[MessageKind]:
+        rows = self._cursor.execute(Q["unread_all_kinds"], (run.chain_id.bytes,)).fetchall()
+        return {MessageKind(kind) for (kind,) in rows}
 
     def _may_pause(self, run: Run) -> bool:
         return run.state is not RunState.PAUSED if run.owner is None else not self._pauses(run)
@@ -136,15 +156,22 @@ class Holding:
         self._cursor.execute(Q["read_pauses"], (self._now, run.chain_id.bytes))
         if run.state is not RunState.PAUSED:
             return
-        unread = self._cursor.execute(Q["unread_all_kinds"], (run.chain_id.bytes,)).fetchall()
+        if rules.counts_pauses(run):
+            self._note_pause(run)
         values = {
-            "wake_at": rules.resumed_at(run, {MessageKind(kind) for (kind,) in unread}, self._now),
+            "wake_at": rules.resumed_at(run, self._unread(run), self._now),
             "deadline": rules.put_off_by_pause(run.deadline, run.paused_at, self._now),
             "expires_at": rules.put_off_by_pause(run.expires_at, run.paused_at, self._now),
             "namespace": self._namespace,
             "run_id": run.run_id.bytes,
         }
         self._cursor.execute(Q["resume_run"], values)
+
+    def _note_pause(self, run: Run) -> None:
+        run_id, namespace = run.run_id.bytes, self._namespace
+        values = {"now": self._now, "paused_at": run.paused_at, "namespace": namespace, "run_id": run_id}
+        self._cursor.execute(Q["put_off_answers"], values)
+        self._cursor.execute(Q["note_pause"], values)
 
 
 def _resumed_state(run: Run) -> RunState:

@@ -27,6 +27,25 @@ UPDATE runs SET state = iif(head < 0, 'pending', 'waiting'), reason = '', wake_a
     expires_at = :expires_at, paused_at = NULL, resume_at = NULL
 WHERE namespace = :namespace AND run_id = :run_id AND state = 'paused';
 
+-- note_pause --
+-- Activities do not count it. Attempts of command 0 are none.
+INSERT INTO attempts (run_id, seq, number, namespace, started_at, ended_at)
+SELECT :run_id, 0, 1 + count(*), :namespace, :paused_at, :now FROM attempts
+WHERE run_id = :run_id AND seq = 0 AND number > 0;
+
+-- note_chain_pauses --
+-- How long the runs before this one in its chain were paused.
+INSERT OR IGNORE INTO attempts (run_id, seq, number, namespace, started_at, ended_at)
+VALUES (:run_id, 0, 0, :namespace, :paused_at, :now);
+
+-- time_paused --
+SELECT coalesce(sum(ended_at - started_at), 0) FROM attempts WHERE run_id = ? AND seq = 0;
+
+-- put_off_answers --
+-- Of activities whose answers come from outside.
+UPDATE attempts SET next_at = next_at + :now - :paused_at
+WHERE run_id = :run_id AND outside = 1 AND ended_at IS NULL AND next_at IS NOT NULL;
+
 -- hold --
 -- The owner lets go of a run that is to be paused, unless it was resumed meanwhile.
 UPDATE runs SET head = ?, state = 'paused', owner = NULL, wake_at = NULL, resume_at = ?, reason = ?, paused_at = ?

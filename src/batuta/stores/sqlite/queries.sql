@@ -239,13 +239,13 @@ ORDER BY wake_at LIMIT 1;
 -- Progress since the claim before takes the deaths back.
 UPDATE runs SET epoch = epoch + 1, state = 'running', owner = ?, wake_at = NULL, reason = '',
     deaths = iif(head = claimed_head, deaths, 0), claimed_head = head
-WHERE namespace = ? AND run_id = ?;
+WHERE rowid IN (SELECT value FROM json_each(?));
 
 -- own_anew --
 -- The same for what could expire or was debounced.
 UPDATE runs SET epoch = epoch + 1, state = 'running', owner = ?, wake_at = NULL, reason = '',
     deaths = iif(head = claimed_head, deaths, 0), claimed_head = head, deadline = ?, expires_at = NULL, debounce = NULL
-WHERE namespace = ? AND run_id = ?;
+WHERE rowid = ?;
 
 -- owned --
 SELECT run_id, epoch FROM runs WHERE namespace = ? AND owner = ?;

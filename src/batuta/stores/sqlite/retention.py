@@ -27,7 +27,7 @@ from batuta.stores.sqlite.writer import Writer
 T = TypeVar("T")
 
 MOST_ENTRIES = 2_000
-"""Journal entries that one transaction deletes, or one chain more: nobody else writes meanwhile."""
+"""Journal entries that one transaction deletes: nobody else writes meanwhile."""
 
 
 class Member(Struct):
@@ -56,7 +56,15 @@ class RetentionVerbs(ABC):
         now, gone, rest = self.clock_now(), list[RunId](), deque(run_ids)
         while rest:
             gone += await self._writer.write(lambda cursor: _delete(cursor, self.namespace, rest, act, now), aside=True)
+            await self.sweep()
         return gone
+
+    async def sweep(self) -> float:
+        """Delete what is left of runs that are gone, also of a process that was killed. Returns how long it worked."""
+        watch = Watch()
+        while self._readers.read(lambda connection: connection.execute(Q["first_leftover"]).fetchone()) is not None:
+            await self._writer.write(lambda cursor: watch.time(lambda: _sweep(cursor)), aside=True)
+        return watch.seconds
 
     async def set_retention(self, rule: Retention, act: Act | None = None) -> bool:
         return await self._rule(rule.name, rule.state, keep_json(rule.keep), "set_retention", (rule.keep,), act)
@@ -85,6 +93,8 @@ class RetentionVerbs(ABC):
         return self._readers.read(lambda connection: _rules(connection.cursor(), self.namespace))
 
     async def prune(self, limit: int, after: RunId | None = None, *, dry_run: bool = False) -> Pruned:
+        if not dry_run:
+            await self.sweep()
         if shortest(await self.retention()) is None:
             return Pruned(0, None)
         now, watch = self.clock_now(), Watch()
@@ -101,7 +111,7 @@ class RetentionVerbs(ABC):
         deleted = await self._writer.write(
             lambda cursor: watch.time(lambda: _prune(cursor, self.namespace, chains)), aside=True
         )
-        return Pruned(deleted, last, watch.seconds)
+        return Pruned(deleted, last, watch.seconds + await self.sweep())
 
 
 class Watch:
@@ -252,10 +262,25 @@ def _family(cursor: sqlite3.Cursor, namespace: str, id: str, chain_id: bytes) ->
 
 
 def erase(cursor: sqlite3.Cursor, namespace: str, members: Sequence[Member]) -> None:
-    """Whole chains are gone, with all that belongs to them."""
+    """Whole chains are gone, with all that belongs to them: long journals and inboxes in later transactions."""
     failed = [UUID(bytes=member.run_id) for member in members if member.state == RunState.FAILED]
     letters.forget(cursor, namespace, failed)
     ids = [(member.run_id,) for member in members]
-    for statement in ("delete_journal", "delete_inbox", "delete_outputs", "delete_attempts"):
+    is_long = sum(member.head + 1 for member in members) > MOST_ENTRIES
+    for statement in ("leave_for_later",) if is_long else ("delete_journal", "delete_inbox"):
+        cursor.executemany(Q[statement], ids)
+    for statement in ("delete_outputs", "delete_attempts"):
         cursor.executemany(Q[statement], ids)
     cursor.executemany(Q["delete_run"], [(namespace, run_id) for (run_id,) in ids])
+
+
+def _sweep(cursor: sqlite3.Cursor) -> None:
+    """As much as one transaction may."""
+    left = MOST_ENTRIES
+    while left > 0 and (row := one(cursor.execute(Q["first_leftover"]))) is not None:
+        wanted = left
+        for statement in ("delete_some_entries", "delete_some_messages"):
+            left -= cursor.execute(Q[statement], (row[0], left)).rowcount
+        if left > 0:
+            cursor.execute(Q["delete_leftover"], row)
+        left -= wanted == left  # one that had nothing more counts, too

@@ -55,3 +55,18 @@ DELETE FROM attempts WHERE run_id = ?;
 
 -- delete_run --
 DELETE FROM runs WHERE namespace = ? AND run_id = ?;
+
+-- leave_for_later --
+INSERT OR IGNORE INTO leftovers (run_id) VALUES (?);
+
+-- first_leftover --
+SELECT run_id FROM leftovers WHERE run_id >= x'' ORDER BY run_id LIMIT 1;
+
+-- delete_some_entries --
+DELETE FROM journal WHERE rowid IN (SELECT rowid FROM journal WHERE run_id = ? LIMIT ?);
+
+-- delete_some_messages --
+DELETE FROM inbox WHERE number IN (SELECT number FROM inbox WHERE chain_id = ? LIMIT ?);
+
+-- delete_leftover --
+DELETE FROM leftovers WHERE run_id = ?;

@@ -28,7 +28,7 @@ from batuta.stores import rules
 Row = tuple[Any, ...]
 
 ENTRY_KINDS = {kind.value: kind for kind in EntryKind}
-_RUN_KINDS = {kind.value: kind for kind in RunKind}
+RUN_KINDS = {kind.value: kind for kind in RunKind}
 _STATES = {state.value: state for state in RunState}
 _strings = json.Decoder(list[str])
 _code = json.Decoder(dict[str, str])
@@ -43,6 +43,11 @@ def to_json(value: object) -> str:
     return json.encode(value).decode()
 
 
+def strings_of(text: str) -> list[str]:
+    """A list of strings, which is empty as a rule."""
+    return [] if text == "[]" else _strings.decode(text)
+
+
 def run_of(row: Row) -> Run:
     """A row of `SELECT * FROM runs`."""
     run_id = uuid_of(int.from_bytes(row[0]))
@@ -50,7 +55,7 @@ def run_of(row: Row) -> Run:
         run_id=run_id,
         id=row[2],
         chain_id=run_id if row[3] == row[0] else uuid_of(int.from_bytes(row[3])),
-        kind=_RUN_KINDS[row[4]],
+        kind=RUN_KINDS[row[4]],
         name=row[5],
         queue=row[6],
         priority=row[7],
@@ -64,7 +69,7 @@ def run_of(row: Row) -> Run:
         deadline=row[15],
         deaths=row[16],
         reason=row[17],
-        failed_code=[] if row[18] == "[]" else _strings.decode(row[18]),
+        failed_code=strings_of(row[18]),
         version=row[19],
         tags=row[20],
         memo=row[21],
@@ -79,34 +84,6 @@ def run_of(row: Row) -> Run:
         forked_from=None if row[34] is None else uuid_of(int.from_bytes(row[34])),
         forked_at=row[35],
     )
-
-
-def is_suspect(row: Row) -> bool:
-    """Whether a row of `SELECT * FROM runs` is one to be run alone."""
-    return rules.is_suspect(deaths=row[16], head=row[10], claimed_head=row[26])
-
-
-def place(row: Row) -> tuple[int, int]:
-    """Where a row of `SELECT * FROM runs` stands among what is due."""
-    return -row[7], row[12]
-
-
-def is_anew(row: Row) -> bool:
-    """Whether the run could expire or was debounced, until it is claimed."""
-    return row[29] is not None or row[30] is not None
-
-
-def claimed_deadline_of(row: Row, now: int) -> int | None:
-    """The deadline of a row of `SELECT * FROM runs` once it is claimed."""
-    return rules.claimed_deadline(row[15], row[29], now)
-
-
-def claimed_run_of(row: Row, worker_id: str, now: int) -> Run:
-    """A row of `SELECT * FROM runs`, as statements `own` and `own_anew` leave it."""
-    epoch, head, deaths, claimed_head = row[9], row[10], row[16], row[26]
-    now_owned = ("running", epoch + 1, head, worker_id, None, row[13], row[14], claimed_deadline_of(row, now))
-    rest = (*row[18:29], None, None, *row[31:])
-    return run_of((*row[:8], *now_owned, deaths if head == claimed_head else 0, "", *rest))
 
 
 def new_run_row(

@@ -17,6 +17,7 @@ from batuta.stores.sqlite.readers import Readers
 from batuta.stores.sqlite.rows import Row, one
 from batuta.stores.sqlite.writer import Writer
 
+_FIRST = (-1, "")
 SMALL_STARTS = 2
 """A firing of no more runs may be synced on the event loop's thread."""
 
@@ -63,15 +64,15 @@ class ScheduleVerbs(ABC):
     async def schedules(self, after: str = "", limit: int = 1_000) -> list[DueSchedule]:
         return self._read("schedules", self.namespace, after, limit)
 
-    async def due_schedules(self, limit: int) -> list[DueSchedule]:
-        return self._read("due_schedules", self.namespace, self.clock_now(), limit)
+    async def due_schedules(self, limit: int, after: tuple[int, str] | None = None) -> list[DueSchedule]:
+        return self._read("due_schedules", self.namespace, self.clock_now(), *(after or _FIRST), limit)
 
     def _read(self, statement: str, *values: object) -> list[DueSchedule]:
         rows = self._readers.read(lambda connection: connection.execute(Q[statement], values).fetchall())
         return [_schedule_of(row) for row in rows]
 
-    async def schedule_at(self) -> int | None:
-        return self._readers.read(lambda connection: schedule_at(connection.cursor(), self.namespace))
+    async def schedule_at(self, after: int = -1) -> int | None:
+        return self._readers.read(lambda connection: schedule_at(connection.cursor(), self.namespace, after))
 
     async def fire(self, firings: Sequence[Firing]) -> list[bool]:
         now = self.clock_now()
@@ -84,9 +85,9 @@ class ScheduleVerbs(ABC):
         return fired
 
 
-def schedule_at(cursor: sqlite3.Cursor, namespace: str) -> int | None:
+def schedule_at(cursor: sqlite3.Cursor, namespace: str, after: int = -1) -> int | None:
     """Earliest time at which a schedule is to be looked at."""
-    row = one(cursor.execute(Q["schedule_at"], (namespace,)))
+    row = one(cursor.execute(Q["schedule_at"], (namespace, after)))
     return None if row is None else row[0]
 
 

@@ -38,8 +38,8 @@ SELECT s.id, s.spec, s.state, s.revision, s.paused, s.note, s.next_at, s.last_at
     EXISTS (SELECT 1 FROM runs AS r
         WHERE r.namespace = s.namespace AND r.id = s.last_id AND r.current = 1 AND r.closed_at IS NULL)
 FROM schedules AS s
-WHERE s.namespace = ? AND s.paused = 0 AND s.next_at IS NOT NULL AND s.next_at <= ?
-ORDER BY s.next_at LIMIT ?;
+WHERE s.namespace = ? AND s.paused = 0 AND s.next_at IS NOT NULL AND s.next_at <= ? AND (s.next_at, s.id) > (?, ?)
+ORDER BY s.next_at, s.id LIMIT ?;
 
 -- schedule_at --
-SELECT min(next_at) FROM schedules WHERE namespace = ? AND paused = 0 AND next_at IS NOT NULL;
+SELECT min(next_at) FROM schedules WHERE namespace = ? AND paused = 0 AND next_at IS NOT NULL AND next_at > ?;

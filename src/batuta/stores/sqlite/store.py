@@ -264,14 +264,16 @@ class SqliteStore(ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, Holding
         if found is not None:
             self._limited = self._limited or found.held
             return found
-        runs, held, again_at = await self._writer.write(
+        owned = await self._writer.write(
             lambda cursor: claims.own_due(
                 cursor, self.namespace, worker, limit, room or {}, self._hands, self.clock_now()
             ),
             small=limit <= SMALL_CHANGES,
         )
-        self._limited = self._limited or held
-        return Claim(await self._tapes.load_all(runs), held, again_at)
+        self._limited = self._limited or owned.held
+        if owned.unread:
+            await self._tapes.load_all(owned.tapes, owned.unread)
+        return Claim(owned.tapes, owned.held, owned.again_at)
 
     async def due_at(self, worker: WorkerInfo) -> int | None:
         return self._readers.read(

@@ -10,9 +10,10 @@ from typing import Any
 
 from batuta.journal.records import WorkerInfo
 from batuta.stores import flow
+from batuta.stores.sqlite.claimed import BY_ROWID, place
 from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.queues import Executor, Queue, allowance_of, note_begun
-from batuta.stores.sqlite.rows import Row, one, place, to_json
+from batuta.stores.sqlite.rows import Row, one, to_json
 
 MOST_VISITS = 1_000
 """Flow keys that a claim looks at, one by one, before it lets the others wait for the next one."""
@@ -26,7 +27,7 @@ Hands = dict[tuple[str, int], flow.Hand]
 """Whose turn it is, by queue and priority."""
 
 Chosen = tuple[list[Row], bool, int | None]
-"""Rows of `SELECT * FROM runs` to be owned, whether a limit held something back, and until when."""
+"""Rows to be owned (see `claimed`), whether a limit held something back, and until when."""
 
 
 class Turns:
@@ -62,7 +63,7 @@ class Turns:
             chosen = [due.row for due in flow.choose(lines, limit)]
         finally:
             self._close()
-        rows = self._connection.execute(Q["runs_by_rowid"], (to_json(chosen),)).fetchall() if chosen else []
+        rows = self._connection.execute(BY_ROWID, (to_json(chosen),)).fetchall() if chosen else []
         rows.sort(key=place)
         times = [line.again_at for line in lines if line.again_at is not None]
         held = any(line.held for line in lines)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from uuid import UUID
 
 from batuta.ids import RunId
-from batuta.journal.entries import EntryKind
+from batuta.journal.entries import FROM_OUTSIDE
 from batuta.journal.records import Hint
 from batuta.stores.listeners import Callback, Listeners
 from batuta.stores.sqlite.connection import Q
@@ -20,7 +20,6 @@ SHORTEST_SECONDS = 0.01
 LONGEST_SECONDS = 0.05
 MOST_NEWS = 1_000
 """Rows that one look goes through. What it leaves out is found by the owner's next heartbeat."""
-_FROM_OUTSIDE = frozenset({EntryKind.TERMINATED, EntryKind.TIMED_OUT})
 
 
 class Watcher:
@@ -95,5 +94,5 @@ class Watcher:
     def _since(self, cursor: sqlite3.Cursor, message: int, entry: int) -> list[RunId]:
         sent = cursor.execute(Q["messages_after"], (message, self._namespace, MOST_NEWS)).fetchall()
         written = cursor.execute(Q["entries_after"], (entry, MOST_NEWS)).fetchall()
-        closed = [row[0] for row in written if row[1] == self._namespace and row[2] in _FROM_OUTSIDE]
+        closed = [row[0] for row in written if row[1] == self._namespace and row[2] in FROM_OUTSIDE]
         return [UUID(bytes=run_id) for run_id in {row[0] for row in sent}.union(closed)]

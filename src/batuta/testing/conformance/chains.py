@@ -10,7 +10,7 @@ from batuta.clock import SECOND
 from batuta.errors import RunClosed
 from batuta.ids import new_run_id
 from batuta.journal.acts import Act, Verb
-from batuta.journal.records import Effects, MessageKind, Move, ParentPolicy, RunKind, Successor, Verdict
+from batuta.journal.records import PAUSES, Effects, MessageKind, Move, ParentPolicy, RunKind, Successor, Verdict
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
 from batuta.testing.conformance.kin import OUTCOME, child_of, messages
@@ -179,6 +179,28 @@ class ChainsConformance:
         assert (await store.get("long")).deadline == before.deadline
         assert before.deadline is not None
         assert before.deadline >= before.created_at + 1_100 * SECOND
+
+    async def test_the_time_of_a_chain_is_put_off_by_its_pauses_whatever_time_its_runs_have(self, store: Store) -> None:
+        worker, act = await live_worker(store), Act(actor="ann", verb=Verb.PAUSE)
+        limits = {"timeout": 10 * SECOND, "execution_timeout": 100 * SECOND}
+        pen = await start_owned(store, worker, "long", **limits)
+        begun, paused = (await store.get_run(pen.run_id)).created_at, 0
+        for _ in range(2):
+            await pen.release(store, worker, wake_at=1)
+            await store.pause_runs([pen.run_id], act)
+            store.shift_clock(1_000)
+            await store.resume_runs([pen.run_id], act)
+            (pause,) = [one for one in await store.attempts(pen.run_id, PAUSES) if one.number]
+            assert pause.ended_at is not None
+            paused += pause.ended_at - pause.started_at
+            worker = await live_worker(store)
+            pen = Pen.of(await claim_one(store, worker))
+            await pen.write(store, worker, move=CONTINUED, effects=going_on(**limits))
+            pen = Pen.of(await claim_one(store, worker))
+            await pen.write(store, worker)
+        await pen.write(store, worker, move=CONTINUED, effects=going_on(execution_timeout=100 * SECOND))
+        assert paused >= 2_000 * SECOND
+        assert (await store.get("long")).deadline == begun + paused + 100 * SECOND
 
     async def test_a_run_waits_before_its_time_begins(self, store: Store) -> None:
         worker = await live_worker(store)

@@ -6,11 +6,12 @@ from batuta.clock import SECOND
 from batuta.ids import RunId, new_run_id
 from batuta.journal.acts import Act, Verb, state_json
 from batuta.journal.entries import Body, EntryKind, crc_holds, encode_entry
-from batuta.journal.records import Effects, Message, MessageKind, Move, Run, Verdict
+from batuta.journal.records import PAUSES, Attempt, Effects, Message, MessageKind, Move, Run, RunKind, Verdict
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
 from batuta.testing.conformance.audit import log_of
 from batuta.testing.conformance.hints import Ear
+from batuta.testing.conformance.kin import child_of, messages
 from batuta.testing.conformance.kit import (
     MakeStore,
     Pen,
@@ -93,6 +94,74 @@ class PauseConformance:
         assert await resume(store, pen.run_id) == [pen.run_id]
         run = await store.get_run(pen.run_id)
         assert (run.state, run.wake_at, run.paused_at, run.reason) == ("waiting", wake_at, None, "")
+
+    async def test_a_job_that_nobody_has_begun_is_ended_wherever_it_waits(
+        self, store: Store, make_store: MakeStore
+    ) -> None:
+        worker = await live_worker(store)
+        waits, held = await pending(store, kind=RunKind.JOB), await pending(store, kind=RunKind.JOB)
+        flow, told = await pending(store), await pending(store, kind=RunKind.JOB)
+        await store.send(told.run_id, signal("s"))
+        await pause(store, held.run_id)
+        await store.pause_queue("default", True, "", Act(actor="ada", verb=Verb.PAUSE_QUEUE))
+        runs = [waits.run_id, held.run_id, flow.run_id, told.run_id, new_run_id()]
+        assert set(await store.end_unbegun(runs, "enough")) == {waits.run_id, held.run_id}
+        for run_id in (waits.run_id, held.run_id):
+            run, last = await store.outcome(run_id)
+            assert (run.state, run.head, run.reason, run.epoch) == ("cancelled", 0, "enough", 1)
+            assert last is not None
+            assert (last.kind, run.paused_at, run.wake_at) == (EntryKind.CANCELLED, None, None)
+            assert crc_holds(last, 0)
+        assert await store.end_unbegun(runs, "enough") == []
+        await store.pause_queue("default", False, "", Act(actor="ada", verb=Verb.RESUME_QUEUE))
+        owned = await pending(store, kind=RunKind.JOB, queue="other")
+        worker.queues.append("other")
+        assert {tape.run.run_id for tape in await claimed(store, worker)} == {flow.run_id, told.run_id, owned.run_id}
+        assert await store.end_unbegun([owned.run_id], "too late") == []
+
+    async def test_the_parent_of_a_job_that_is_ended_so_is_told(self, store: Store) -> None:
+        worker = await live_worker(store)
+        pen = await start_owned(store, worker)
+        child = child_of(pen, kind=RunKind.JOB, queue="other")
+        await pen.write(store, worker, effects=Effects(children=[child]))
+        assert await store.end_unbegun([child.run_id], "enough") == [child.run_id]
+        [message] = await messages(store, pen)
+        assert (message.kind, message.message_id) == ("child", f"child:{child.run_id}")
+        assert "RunCancelled" in message.body
+
+    async def test_how_long_it_was_held_is_noted_and_answers_from_outside_have_as_much_more_time(
+        self, store: Store
+    ) -> None:
+        worker = await live_worker(store)
+        pen = await start_owned(store, worker)
+        begun = await store.now()
+        tries = [
+            Attempt(seq=1, number=1, started_at=begun, ended_at=begun + 1, next_at=begun + 2, outside=True),
+            Attempt(seq=1, number=2, started_at=begun, next_at=begun + 3, outside=True),
+            Attempt(seq=2, number=1, started_at=begun, outside=True),
+            Attempt(seq=3, number=1, started_at=begun, ended_at=begun + 1, next_at=begun + 4, error="{}"),
+        ]
+        await pen.write(store, worker, 0, attempts=tries)
+        await pen.release(store, worker, None)
+        for number in (1, 2):
+            await pause(store, pen.run_id)
+            held = await store.get_run(pen.run_id)
+            assert held.paused_at is not None
+            store.shift_clock(HOUR)
+            await resume(store, pen.run_id)
+            last = (await store.attempts(pen.run_id, PAUSES))[-1]
+            assert (last.seq, last.number, last.started_at) == (PAUSES, number, held.paused_at)
+            assert (last.ended_at or 0) >= held.paused_at + HOUR * SECOND
+        pauses = await store.attempts(pen.run_id, PAUSES)
+        paused = sum((one.ended_at or 0) - one.started_at for one in pauses)
+        kept = [one for one in (await store.load(pen.run_id)).attempts if one.seq != PAUSES]
+        assert [one.next_at for one in kept] == [begun + 2, begun + 3 + paused, None, begun + 4]
+
+    async def test_of_a_job_that_has_not_begun_it_is_not_noted(self, store: Store) -> None:
+        run = await pending(store, kind=RunKind.JOB)
+        await pause(store, run.run_id)
+        await resume(store, run.run_id)
+        assert await store.attempts(run.run_id) == []
 
     async def test_one_that_was_resumed_before_its_owner_let_go_goes_on(self, store: Store) -> None:
         worker = await live_worker(store)

@@ -111,6 +111,18 @@ class DueSchedulesConformance:
         assert await due(store, 1) == ["later"]
         assert await store.schedule_at() == now - 2 * SECOND
 
+    async def test_due_are_read_page_by_page(self, store: Store) -> None:
+        now = await store.now()
+        for number in range(7):
+            await put(store, f"s{number}", next_at=now - SECOND if number < 5 else now - 2 * SECOND)
+        found, after = list[str](), None
+        while page := await store.due_schedules(2, after):
+            found += [each.schedule.id for each in page]
+            after = page[-1].schedule.next_at or 0, page[-1].schedule.id
+        assert found == ["s5", "s6", "s0", "s1", "s2", "s3", "s4"]
+        assert await store.schedule_at(now - 2 * SECOND) == now - SECOND
+        assert await store.schedule_at(now) is None
+
     async def test_the_clock_is_the_stores(self, store: Store) -> None:
         await put(store, next_at=await store.now() + 60 * SECOND)
         assert await due(store) == []

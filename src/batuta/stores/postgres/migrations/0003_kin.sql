@@ -22,8 +22,7 @@ $$;
 CREATE FUNCTION batuta.current_runs(ns text, ids text[]) RETURNS uuid[] LANGUAGE plpgsql AS $$
 BEGIN
     RETURN ARRAY(
-        SELECT (SELECT r.run_id FROM batuta.runs r WHERE r.id = a.id AND r.namespace || '' = ns AND r.current LIMIT 1)
-        FROM unnest(ids) WITH ORDINALITY AS a(id, n) ORDER BY a.n);
+        SELECT batuta.current_run(ns, a.id) FROM unnest(ids) WITH ORDINALITY AS a(id, n) ORDER BY a.n);
 END
 $$;
 
@@ -143,7 +142,7 @@ END
 $$;
 
 -- Close open runs from outside, each with its last entry, and tell their kin. With `over_at`, only those that were to
--- end by then. closed: those that were, and befores: their states until then; disowned: those of them that had an owner; told, due: as `owned` and `due` of post.
+-- end by then. What is to be cancelled is a job that nobody has begun. closed: those that were, and befores: their states until then; disowned: those of them that had an owner; told, due: as `owned` and `due` of post.
 CREATE FUNCTION batuta.close_runs(
     ns text, new_state text, why text, why_children text, run_ids uuid[], heads integer[], kinds text[], ats bigint[],
     crcs bigint[], bodies text[], outcomes text[], over_at bigint,
@@ -160,7 +159,8 @@ BEGIN
     CROSS JOIN LATERAL (
         SELECT r.owner, r.state FROM batuta.runs r
         WHERE r.run_id = c.run_id AND r.namespace || '' = ns AND r.head = c.head AND r.closed_at IS NULL
-          AND (over_at IS NULL OR ((r.deadline <= over_at OR r.expires_at <= over_at) AND r.paused_at IS NULL)) LIMIT 1
+          AND (over_at IS NULL OR ((r.deadline <= over_at OR r.expires_at <= over_at) AND r.paused_at IS NULL))
+          AND (new_state <> 'cancelled' OR (r.kind = 'job' AND r.owner IS NULL AND NOT r.signalled)) LIMIT 1
     ) r;
     due := false;
     IF closed IS NULL THEN
@@ -223,7 +223,7 @@ BEGIN
         SELECT r.run_id INTO receiver FROM batuta.runs r WHERE r.run_id = run_ids[1] AND r.namespace || '' = ns;
         EXIT WHEN FOUND;
         SELECT r.run_id, r.state INTO receiver, receiver_state
-        FROM batuta.runs r WHERE r.id = ids[1] AND r.namespace || '' = ns AND r.current;
+        FROM batuta.runs r WHERE r.run_id = batuta.current_run(ns, ids[1]);
         IF FOUND AND NOT may_join THEN
             outcome := 'taken';
             RETURN;
@@ -253,6 +253,9 @@ BEGIN
     WITH next AS MATERIALIZED (
         SELECT s.*, r.id, r.chain_id, r.kind, r.priority, r.tags, r.memo, r.flow_key, r.parent_run_id, r.parent_seq,
                r.parent_policy, r.signalled, r.deadline AS deadline_before,
+               CASE WHEN s.execution_timeout > 0 THEN coalesce((
+                   SELECT sum(a.ended_at - a.started_at)::bigint FROM batuta.attempts a
+                   WHERE a.run_id = s.before_id AND a.seq = 0), 0) ELSE 0 END AS paused,
                coalesce((SELECT f.created_at FROM batuta.runs f WHERE f.run_id = r.chain_id), moment) AS begun_at
         FROM unnest(before_ids, run_ids, names, codes, queues, versions, delays, timeouts, execution_timeouts,
                     start_bodies)
@@ -270,8 +273,12 @@ BEGIN
                -- The chain's time is not over before that of the run before: pauses and retries have put it off.
                least(moment + n.delay + nullif(n.timeout, 0),
                      CASE WHEN n.execution_timeout > 0
-                          THEN greatest(n.begun_at + n.execution_timeout, n.deadline_before) END)
+                          THEN greatest(n.begun_at + n.execution_timeout + n.paused, n.deadline_before) END)
         FROM next n
+    ), noted AS (
+        -- The runs that follow this one are later by the pauses of those before it, too.
+        INSERT INTO batuta.attempts (run_id, seq, number, namespace, started_at, ended_at)
+        SELECT n.run_id, 0, 0, ns, moment - n.paused, moment FROM next n WHERE n.paused > 0
     )
     INSERT INTO batuta.inbox (namespace, chain_id, message_id, kind, name, body, at)
     SELECT ns, n.chain_id, 'start:' || n.run_id, 'start', n.name, n.start_body, moment FROM next n;

@@ -1,10 +1,12 @@
 -- Claiming from many queues at once, and starts that look at more than their own id.
 
 -- What a claim returns of a run: all that the caller cannot know of one that it owns. chain_id is null where it is run_id.
+-- told: besides the start, there is something in its inbox.
 CREATE TYPE batuta.claimed AS (
     run_id uuid, id text, chain_id uuid, kind text, name text, queue text, priority integer, epoch integer, head integer,
     created_at bigint, deadline bigint, deaths integer, failed_code text[], version text, tags text, memo text, code text,
-    parent_run_id uuid, parent_seq integer, flow_key text, awaits integer, forked_from uuid, forked_at integer, news text
+    parent_run_id uuid, parent_seq integer, flow_key text, awaits integer, forked_from uuid, forked_at integer, start text,
+    told boolean, news text
 );
 
 -- Own up to `wanted` due runs: by priority, then by wake_at, and one suspect at most. One index range per queue and
@@ -169,7 +171,10 @@ BEGIN
         WHERE r.run_id = f.run_id
         RETURNING r.run_id, r.id, nullif(r.chain_id, r.run_id), r.kind, r.name, r.queue, r.priority, r.epoch, r.head,
                   r.created_at, r.deadline, r.deaths, r.failed_code, r.version, r.tags, r.memo, r.code, r.parent_run_id,
-                  r.parent_seq, r.flow_key, r.awaits, r.forked_from, r.forked_at, NULL::text;
+                  r.parent_seq, r.flow_key, r.awaits, r.forked_from, r.forked_at, r.start,
+                  r.start IS NOT NULL AND EXISTS (
+                      SELECT FROM batuta.inbox i WHERE i.chain_id = r.chain_id AND i.consumed_at IS NULL),
+                  NULL::text;
     END LOOP;
     IF held THEN
         other.news := json_build_array(again_at);
@@ -429,8 +434,7 @@ BEGIN
             WHERE i.chain_id = started AND i.message_id = 'start:' || started;
             RETURN NEXT;
         ELSE
-            PERFORM 1 FROM batuta.runs r WHERE r.id = other.id AND r.namespace || '' = ns AND r.current;
-            IF NOT FOUND THEN
+            IF batuta.current_run(ns, other.id) IS NULL THEN
                 RAISE EXCEPTION 'what was to be replaced has begun: try again' USING ERRCODE = 'serialization_failure';
             END IF;
         END IF;

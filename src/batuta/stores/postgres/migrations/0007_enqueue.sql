@@ -59,7 +59,7 @@ BEGIN
         CROSS JOIN LATERAL (
             SELECT k.* FROM batuta.runs k WHERE k.run_id = coalesce(
                 (SELECT o.run_id FROM batuta.runs o WHERE o.run_id = m.run_id),
-                (SELECT o.run_id FROM batuta.runs o WHERE o.id = a.id AND o.namespace || '' = ns AND o.current))
+                batuta.current_run(ns, a.id))
         ) r
         -- All of them when nobody awaits them after all.
         WHERE (a.run_id IN (SELECT unnest(fresh))) IS NOT TRUE OR a.run_id = after_id

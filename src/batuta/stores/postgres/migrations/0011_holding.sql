@@ -95,6 +95,33 @@ $$;
 
 COMMENT ON FUNCTION batuta.pause_runs IS 'Holds runs; nothing makes a paused run due, times it out or lets it expire';
 
+-- Note how long these runs were paused, as attempts of command 0, which are none: activities do not count that time. Those
+-- whose answers come from outside have as much more of it.
+CREATE FUNCTION batuta.note_pauses(run_ids uuid[], since bigint[], moment bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE batuta.attempts a SET next_at = a.next_at + (moment - p.paused_at)
+    FROM (
+        SELECT o.run_id, o.seq, o.number, p.paused_at
+        FROM unnest(run_ids, since) AS p(run_id, paused_at)
+        CROSS JOIN LATERAL (
+            SELECT o.run_id, o.seq, o.number FROM batuta.attempts o
+            WHERE o.run_id = p.run_id AND o.outside AND o.ended_at IS NULL AND o.next_at IS NOT NULL OFFSET 0
+        ) o
+        OFFSET 0
+    ) p
+    WHERE a.run_id = p.run_id AND a.seq = p.seq AND a.number = p.number;
+    INSERT INTO batuta.attempts (run_id, seq, number, namespace, started_at, ended_at)
+    SELECT p.run_id, 0, 1 + n.before, n.namespace, p.paused_at, moment
+    FROM unnest(run_ids, since) AS p(run_id, paused_at)
+    CROSS JOIN LATERAL (
+        SELECT r.namespace, (
+                   SELECT count(*) FROM batuta.attempts o
+                   WHERE o.run_id = p.run_id AND o.seq = 0 AND o.number > 0)::integer AS before
+        FROM batuta.runs r WHERE r.run_id = p.run_id LIMIT 1
+    ) n;
+END
+$$;
+
 -- Let runs go on. resumed: all of them; told: those whose owners have not let go of them yet.
 CREATE FUNCTION batuta.resume_runs(
     ns text, wanted uuid[], actor text, verb text, why text, detail text, act_before text, act_after text,
@@ -111,17 +138,20 @@ BEGIN
            array_agg(batuta.state_json(CASE WHEN r.state <> 'paused' THEN r.state WHEN r.head < 0 THEN 'pending'
                                             ELSE 'waiting' END) ORDER BY w.n) AS afters,
            array_agg(w.run_id) FILTER (WHERE r.state = 'paused') AS paused,
+           array_agg(w.run_id) FILTER (WHERE r.state = 'paused' AND (r.head >= 0 OR r.kind <> 'job')) AS noted,
+           array_agg(r.paused_at) FILTER (WHERE r.state = 'paused' AND (r.head >= 0 OR r.kind <> 'job')) AS since,
            array_agg(w.run_id) FILTER (WHERE r.owner IS NOT NULL) AS busy
     INTO them
     FROM unnest(wanted) WITH ORDINALITY AS w(run_id, n)
     CROSS JOIN LATERAL (
-        SELECT r.id, r.chain_id, r.state, r.head, r.owner FROM batuta.runs r
+        SELECT r.id, r.chain_id, r.state, r.head, r.owner, r.kind, r.paused_at FROM batuta.runs r
         WHERE r.run_id = w.run_id AND r.namespace || '' = ns AND r.closed_at IS NULL LIMIT 1
     ) r
     WHERE r.state = 'paused' OR batuta.has_pause(r.chain_id);
     resumed := them.run_ids;
     told := them.busy;
     PERFORM batuta.read_pauses(them.chains, moment);
+    PERFORM batuta.note_pauses(them.noted, them.since, moment);
     UPDATE batuta.runs r
     SET state = CASE WHEN r.head < 0 THEN 'pending' ELSE 'waiting' END, reason = '', paused_at = NULL, resume_at = NULL,
         deadline = r.deadline + (moment - r.paused_at), expires_at = r.expires_at + (moment - r.paused_at),

@@ -132,7 +132,7 @@ BEGIN
         WHEN NOT source.current THEN 'followed' END;
     IF outcome IS NULL AND own_id <> '' THEN
         SELECT 'taken', r.state INTO outcome, state
-        FROM batuta.runs r WHERE r.id = own_id AND r.namespace || '' = ns AND r.current;
+        FROM batuta.runs r WHERE r.run_id = batuta.current_run(ns, own_id);
     END IF;
     IF outcome IS NULL AND (f ->> 'letter')::boolean THEN
         SELECT l.state INTO state FROM batuta.dead_letters l WHERE l.run_id = source.run_id AND l.namespace = ns;

@@ -34,7 +34,7 @@ BEGIN
     ) f
     CROSS JOIN LATERAL (
         (SELECT r.run_id FROM batuta.runs r
-         WHERE r.id = f.id AND r.namespace = ns AND r.current AND r.chain_id = f.run_id LIMIT 1)
+         WHERE r.run_id = batuta.current_run(ns, f.id) AND r.chain_id = f.run_id LIMIT 1)
         UNION ALL
         (SELECT r.run_id FROM batuta.runs r
          WHERE r.id = f.id AND r.namespace = ns AND NOT r.current AND r.chain_id = f.run_id OFFSET 0)
@@ -49,7 +49,7 @@ BEGIN
         SELECT FROM batuta.runs f
         CROSS JOIN LATERAL (
             SELECT FROM batuta.runs r
-            WHERE r.id = f.id AND r.namespace = ns AND r.current AND r.chain_id = chain AND r.closed_at IS NULL
+            WHERE r.run_id = batuta.current_run(ns, f.id) AND r.chain_id = chain AND r.closed_at IS NULL
             LIMIT 1
         ) r
         WHERE f.run_id = chain OFFSET 0);
@@ -192,8 +192,8 @@ BEGIN
                    (r.closed_at <= oldest) IS TRUE AS ended, r.current AND r.chain_id = r.run_id AS single,
                    CASE WHEN r.closed_at <= oldest THEN r.head + 1 ELSE 0 END AS entries
             FROM batuta.runs r
-            WHERE r.namespace || ':' = ns || ':' AND r.run_id > coalesce(after, '00000000-0000-0000-0000-000000000000')
-            ORDER BY r.namespace || ':', r.run_id LIMIT lim
+            WHERE r.namespace = ns AND r.run_id > coalesce(after, '00000000-0000-0000-0000-000000000000')
+            ORDER BY r.run_id LIMIT lim
         ) r
     ), looked AS MATERIALIZED (
         SELECT * FROM page p WHERE p.before < most_entries

@@ -1,5 +1,14 @@
 -- Transactions of activities.
 
+-- Raises when this is not the transaction that was begun for an activity: its code has ended that one, and begun another.
+CREATE FUNCTION batuta.must_be_whole() RETURNS void LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF current_setting('activity.begun', true) IS DISTINCT FROM 'here' THEN
+        RAISE EXCEPTION 'the transaction is not the one that was begun' USING ERRCODE = 'BT002';
+    END IF;
+END
+$$;
+
 -- One entry of one run, as the last statement of a transaction that is somebody else's: it must not commit unless the
 -- fence holds, so that this raises. With settings of its own, for the session has none of ours: see session.py.
 CREATE FUNCTION batuta.commit_within(

@@ -191,7 +191,7 @@ CREATE TABLE schedules (
     note       TEXT    NOT NULL DEFAULT '',
     PRIMARY KEY (namespace, id)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX schedules_due ON schedules (namespace, next_at) WHERE paused = 0 AND next_at IS NOT NULL;
+CREATE INDEX schedules_due ON schedules (namespace, next_at, id) WHERE paused = 0 AND next_at IS NOT NULL;
 
 -- For people: ids as text, times as text in UTC. The columns are those of the views in PostgreSQL.
 CREATE VIEW batuta_runs AS

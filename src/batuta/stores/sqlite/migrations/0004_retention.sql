@@ -7,3 +7,6 @@ CREATE TABLE retention (
     keep      INTEGER,
     PRIMARY KEY (namespace, name, state)
 ) STRICT, WITHOUT ROWID;
+
+-- Runs that are gone but for long journals and inboxes, which go in several transactions. Nobody finds those any more.
+CREATE TABLE leftovers (run_id BLOB NOT NULL PRIMARY KEY) STRICT, WITHOUT ROWID;
