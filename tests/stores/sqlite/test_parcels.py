@@ -173,8 +173,19 @@ class Threads:
 
 
 async def batch(store: SqliteStore, worker: WorkerInfo, count: int, **options: Any) -> list[Change]:
-    pens = [await start_owned(store, worker) for _ in range(count)]
+    """The next changes of runs that have begun."""
+    pens = await begin(store, worker, count)
     return [pen.change(1, **options) for pen in pens]
+
+
+async def begin(store: SqliteStore, worker: WorkerInfo, count: int) -> list[Pen]:
+    news = [new_run() for _ in range(count)]
+    pens = [Pen(new.run_id, epoch=1) for new in news]
+    changes = [pen.change(1, start=new) for pen, new in zip(pens, news, strict=True)]
+    assert await store.commit(worker.worker_id, changes) == {}
+    for pen, change in zip(pens, changes, strict=True):
+        pen.wrote(change)
+    return pens
 
 
 @pytest.mark.parametrize(
@@ -199,11 +210,12 @@ async def test_many_plain_changes_are_written_beside_the_event_loop(
 
 async def test_where_threads_wait_for_a_core_they_are_given_nothing_for_a_while(store: SqliteStore) -> None:
     worker = await live_worker(store)
+    pens = [await begin(store, worker, MANY_CHANGES) for _ in range(6)]
     store.faults = threads = Threads()
     store._writer._handover_seconds = 15
     where: list[bool] = []
-    for _ in range(6):
-        await store.commit(worker.worker_id, await batch(store, worker, MANY_CHANGES))
+    for each in pens:
+        await store.commit(worker.worker_id, [pen.change(1) for pen in each])
         where.append(threads.of["work"] is not threading.main_thread())
     assert where == [False] * 4 + [True] * 2
 
@@ -342,7 +354,7 @@ async def test_giving_up_a_parcel_leaves_no_transaction_open(store: SqliteStore)
 async def test_two_stores_of_one_file_send_parcels_in_turn(make_store: MakeStore) -> None:
     async def write(store: Any) -> None:
         worker = await live_worker(store)
-        pens = [await start_owned(store, worker) for _ in range(MANY_CHANGES)]
+        pens = await begin(store, worker, MANY_CHANGES)
         for _ in range(10):
             changes = [pen.change(1) for pen in pens]
             assert await store.commit(worker.worker_id, changes) == {}

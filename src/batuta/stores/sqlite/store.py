@@ -63,7 +63,7 @@ from batuta.stores.sqlite.writer import Writer
 
 SMALL_CHANGES = 2
 """A commit of no more changes may be synced on the event loop's thread."""
-MANY_CHANGES = 32
+MANY_CHANGES = 64
 """A commit of so many, or more, is worth a thread: it is written there beside the event loop, if it can be packed."""
 MANY_STARTS = 200
 """More of them than that are written in a thread."""
