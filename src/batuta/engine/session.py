@@ -383,12 +383,13 @@ class Session:
         """Whether it is a job that may begin at once."""
         row = tape.run
         workflow = self.workflows.get(row.code)
-        if not isinstance(workflow, JobWorkflow) or not may_begin_early(workflow, tape) or row.run_id in self.runs:
+        if not isinstance(workflow, JobWorkflow) or not may_begin_early(workflow, tape):
             return False
         if self._over or self.draining or self.settings.always_replay:
             return False
         run = EarlyRun(self, workflow, tape)
-        self.runs[row.run_id] = run
+        if self.runs.setdefault(row.run_id, run) is not run:  # one look: UUIDs hash slowly
+            return False
         self.intake.enter(row.queue, workflow)
         early.append(run)
         return True
