@@ -44,6 +44,7 @@ from batuta.stores.sqlite.batch import Answers, commit_batch
 from batuta.stores.sqlite.beats import SqliteHeart
 from batuta.stores.sqlite.connection import Faults, Q
 from batuta.stores.sqlite.effects import are_small
+from batuta.stores.sqlite.floors import Floors
 from batuta.stores.sqlite.forks import ForkVerbs
 from batuta.stores.sqlite.guests import Guests
 from batuta.stores.sqlite.holding import HoldingVerbs
@@ -85,6 +86,7 @@ class SqliteStore(ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, Holding
         self._locks = WorkerLocks(self._path)
         self._listeners = Listeners()
         self._hands: Hands = {}
+        self._floors = Floors()
         self._limited = False
         """Whether a limit has held something back: whoever leaves a slot may let another one in."""
         self._watcher = Watcher(self._writer, self._listeners, namespace)
@@ -258,7 +260,7 @@ class SqliteStore(ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, Holding
         # Asked first, because looking costs no commit.
         found = self._readers.read(
             lambda connection: claims.look(
-                connection, self.namespace, worker, room or {}, self._hands, self.clock_now()
+                connection, self.namespace, worker, room or {}, self._hands, self._floors, self.clock_now()
             )
         )
         if found is not None:
@@ -266,7 +268,7 @@ class SqliteStore(ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, Holding
             return found
         owned = await self._writer.write(
             lambda cursor: claims.own_due(
-                cursor, self.namespace, worker, limit, room or {}, self._hands, self.clock_now()
+                cursor, self.namespace, worker, limit, room or {}, self._hands, self._floors, self.clock_now()
             ),
             small=limit <= SMALL_CHANGES,
         )
