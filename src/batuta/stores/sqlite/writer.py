@@ -39,8 +39,14 @@ class AtOnce(Protocol):
         """Run it: it begins, writes and commits."""
 
 
-_NOT_AT_ONCE = {sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_BUSY}
-"""What a statement that was refused, or could not begin, says: nothing of it was written."""
+_NOT_AT_ONCE = {
+    sqlite3.SQLITE_CONSTRAINT,
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_ERROR,
+    sqlite3.SQLITE_MISMATCH,
+    sqlite3.SQLITE_TOOBIG,
+}
+"""Said of a statement that was refused or could not begin: nothing of it was written."""
 
 log = logging.getLogger("batuta.sqlite")
 
@@ -182,7 +188,7 @@ class Writer:
             statement.send(self._connected())
             self._fault("committed")
         except BaseException as error:
-            if isinstance(error, sqlite3.Error) and error.sqlite_errorcode & 0xFF in _NOT_AT_ONCE:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _NOT_AT_ONCE:
                 self.abandon()
                 return False
             self._undo(error)
