@@ -62,6 +62,7 @@ class Told(Struct, gc=False):
     attempts: int = 0
     started_at: int = 0
     reason: str = ""
+    headers: dict[str, str] | None = None
 
 
 _change, _attempts, _entries = itemgetter(1), attrgetter("attempts"), attrgetter("entries")  # for whole batches
@@ -227,7 +228,8 @@ def _fired(_run: LiveRun, facts: RunFacts, entry: Entry) -> Event:
 
 def _received(_run: LiveRun, facts: RunFacts, entry: Entry) -> Event:
     told = _decode(entry.body)
-    return MessageReceived(entry.at / SECOND, facts, _MESSAGES[entry.kind], told.name or told.reason)
+    about = told.name or told.reason
+    return MessageReceived(entry.at / SECOND, facts, _MESSAGES[entry.kind], about, told.headers or {})
 
 
 def _child(_run: LiveRun, facts: RunFacts, entry: Entry) -> Event:
