@@ -16,7 +16,7 @@ from batuta.authoring.handle import Batch, Handle
 from batuta.authoring.jobs import Job, JobCall, job
 from batuta.authoring.logcontext import LogContext
 from batuta.authoring.messages import Query, Signal, Update, handlers_done, publish
-from batuta.authoring.middleware import ActivityCall, Middleware, RunCall, Start
+from batuta.authoring.middleware import ActivityCall, Middleware, RunCall, Sent, Start
 from batuta.authoring.options import ActivityOptions
 from batuta.authoring.patches import deprecate_patch, patched
 from batuta.authoring.queues import Queue, QueueInfo, Rate
@@ -133,6 +133,7 @@ __all__ = [
     "Schedule",
     "ScheduleExists",
     "ScheduleView",
+    "Sent",
     "Signal",
     "Start",
     "TokenUsed",

@@ -11,10 +11,10 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 from batuta.authoring.attempt import CompleteLater
-from batuta.authoring.middleware import TRACE, ActivityCall, AttemptFacts, Middleware, Proceed, Start
+from batuta.authoring.middleware import TRACE, ActivityCall, AttemptFacts, Middleware, Proceed, Sent, Start
 from batuta.errors import InvalidInput, MissingExtra
 from batuta.ids import bits
-from batuta.telemetry import Event, RunClosed
+from batuta.telemetry import Event, MessageReceived, RunClosed
 
 try:
     from opentelemetry import baggage, context, trace
@@ -25,6 +25,7 @@ from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context
 from opentelemetry.trace import (
     INVALID_SPAN_CONTEXT,
+    Link,
     NonRecordingSpan,
     Span,
     SpanContext,
@@ -47,23 +48,31 @@ _EVEN = frozenset("02468ace")
 
 
 class Tracing(Middleware):
-    """A span for each start, each attempt and each run.
+    """A span for each start, each attempt, each message and each run.
 
     `start NAME` (producer) is around the client's call. `activity NAME` or `job NAME` (consumer) is around an attempt
     and is current in its code. `run NAME` is made when a run has closed, with the times of its journal. All of them are
     children of the span that started the run; a run that nobody traced begins a trace of its own. What was not sampled
     at its start makes no spans later, and costs next to nothing. `sample`: the share of runs that are traced, of those
     whose start is in no span; decided here, before a sampler of the provider is asked, which costs as much as a span.
+
+    `signal NAME` (producer) and `update NAME` (client) are around the client's call, and `receive NAME` (consumer) is
+    their child, made when the run has read the message, with a link to the trace of the run.
     """
 
-    events: ClassVar[Sequence[type[Event]]] = (RunClosed,)
+    events: ClassVar[Sequence[type[Event]]] = (RunClosed, MessageReceived)
     missing: ClassVar[str] = TRACE
 
     def __init__(self, provider: TracerProvider | None = None, *, sample: float = 1.0) -> None:
         if not 0 <= sample <= 1:
             raise InvalidInput(f"sample={sample!r} must be a share from 0 to 1")
-        self._tracer = trace.get_tracer("batuta", tracer_provider=provider)
+        self._provider, self._tracer = provider, trace.get_tracer("batuta", tracer_provider=provider)
         self._sample = round(sample * _ALL)
+
+    def _makes_none(self) -> bool:
+        """Whether there is only the API of OpenTelemetry, and no SDK that would make spans."""
+        provider = trace.get_tracer_provider() if self._provider is None else self._provider
+        return isinstance(provider, trace.NoOpTracerProvider | trace.ProxyTracerProvider)
 
     def _leaves_out(self) -> bool:
         return self._sample < _ALL and bits(32) >= self._sample
@@ -104,6 +113,25 @@ class Tracing(Middleware):
             context.detach(token)
             span.end()
 
+    async def send(self, message: Sent, proceed: Proceed) -> None:
+        if self._untraced() is not None:
+            await proceed()
+            return
+        kind = SpanKind.PRODUCER if message.kind == "signal" else SpanKind.CLIENT
+        span = self._tracer.start_span(f"{message.kind} {message.name}", kind=kind)
+        if span.is_recording():
+            span.set_attributes(_about(message.kind, message.name, "send") | {"batuta.id": message.id})
+        message.headers.update(_carried(span.get_span_context()))
+        token = context.attach(set_span_in_context(span))
+        try:
+            await proceed()
+        except BaseException as error:
+            _note(span, error)
+            raise
+        finally:
+            context.detach(token)
+            span.end()
+
     def begin(self, start: Start) -> None:
         if self._leaves_out():
             start.headers.update(_new_ids())
@@ -115,10 +143,12 @@ class Tracing(Middleware):
             span.end()
 
     def before(self, trace: str, headers: Mapping[str, str]) -> bool:
-        if trace[-1:] not in _EVEN:
+        parent = (
+            _unsampled(trace) if not headers else _unsampled(trace, headers.get(_STATE, ""), headers.get(_BAGGAGE, ""))
+        )
+        if parent is None and (trace or not self._makes_none()):
             return True
-        # Never detached: the next attempt in the same context attaches its own.
-        context.attach(_parent(trace) if not headers else _parent_of(trace, headers))
+        context.attach(parent or _NOTHING)  # never detached: the next attempt in the same context attaches its own
         return False
 
     async def activity(self, call: ActivityCall, proceed: Proceed) -> Any:
@@ -149,7 +179,26 @@ class Tracing(Middleware):
             context.detach(token)
             span.end()
 
+    def _received(self, event: MessageReceived) -> None:
+        """A span in the trace of the sender, with a link to that of the run."""
+        sent, run = event.headers.get(TRACE, ""), event.run
+        if not sent or sent[-1] in _EVEN:
+            return
+        at = round(event.at * _SECOND)
+        links = [Link(_Distant(run.trace, "").get_span_context())] if run.trace else []
+        parent = _parent_of(sent, event.headers)
+        span = self._tracer.start_span(
+            f"receive {event.about}", context=parent, kind=SpanKind.CONSUMER, links=links, start_time=at
+        )
+        if span.is_recording():
+            of_run = {"batuta.id": run.id, "batuta.run_id": str(run.run_id)}
+            span.set_attributes(_about(event.message, event.about, "process") | of_run)
+        span.end(at)
+
     def event(self, event: Event) -> None:
+        if isinstance(event, MessageReceived):
+            self._received(event)
+            return
         if not isinstance(event, RunClosed) or not event.run.trace or event.run.trace[-1] in _EVEN:
             return
         parent = _parent(event.run.trace)
@@ -219,6 +268,12 @@ def _parent(carried: str, state: str = "", bag: str = "") -> Context:
     return set_span_in_context(_Distant(carried, state), found) if carried else found
 
 
+@lru_cache(maxsize=4_096)
+def _unsampled(carried: str, state: str = "", bag: str = "") -> Context | None:
+    """The same; None when there are to be spans in it."""
+    return _parent(carried, state, bag) if carried[-1:] in _EVEN else None
+
+
 def _parent_of(carried: str, headers: Mapping[str, str]) -> Context:
     return _parent(carried, headers.get(_STATE, ""), headers.get(_BAGGAGE, "")) if headers else _parent(carried)
 
@@ -249,6 +304,19 @@ def _sent(starts: Sequence[Start]) -> dict[str, Any]:
     return found
 
 
+_text = lru_cache(maxsize=4_096)(str)
+"""Of a run's id, which is the same object for all of its attempts: asking for it costs as much as three attributes."""
+
+
+def _about(kind: str, name: str, operation: str) -> dict[str, Any]:
+    return {
+        "messaging.system": "batuta",
+        "messaging.operation.type": operation,
+        "batuta.kind": kind,
+        "batuta.name": name,
+    }
+
+
 def _called(facts: AttemptFacts) -> dict[str, Any]:
     return {
         "messaging.system": "batuta",
@@ -257,7 +325,7 @@ def _called(facts: AttemptFacts) -> dict[str, Any]:
         "batuta.kind": facts.kind,
         "batuta.name": facts.name,
         "batuta.id": facts.id,
-        "batuta.run_id": str(facts.run_id),
+        "batuta.run_id": _text(facts.run_id),
         "batuta.seq": facts.seq,
         "batuta.attempt": facts.attempt,
     }

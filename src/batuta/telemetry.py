@@ -170,6 +170,8 @@ class MessageReceived(RunEvent, frozen=True, gc=False):
     """signal, update or cancel."""
     about: str
     """The signal's or update's name, or the reason of the cancel."""
+    headers: dict[str, str] = {}
+    """Those of a signal or update that came with some: the sender's trace, say."""
 
 
 class ChildClosed(RunEvent, frozen=True, gc=False):

@@ -6,8 +6,9 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from batuta import Batuta, Handle, RunState, Workflow
+from batuta.authoring.middleware import Middleware
 from batuta.clock import SystemClock
-from batuta.engine.native import NativeBackend
+from batuta.engine.outgoing import backend_for
 from batuta.engine.worker import Worker
 from batuta.journal.store import Store
 
@@ -22,11 +23,11 @@ class Arena:
         self._open = AsyncExitStack()
         self._stores: dict[Batuta, Store] = {}
 
-    async def client(self) -> Batuta:
+    async def client(self, *middleware: Middleware) -> Batuta:
         store = self._make_store()
         await store.migrate()
         client = await self._open.enter_async_context(
-            Batuta(NativeBackend(store, SystemClock()), store.open, store.close)
+            Batuta(backend_for(store, SystemClock(), middleware), store.open, store.close)
         )
         self._stores[client] = store
         return client

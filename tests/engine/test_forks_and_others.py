@@ -208,8 +208,10 @@ async def test_a_child_that_is_open_at_the_point_stands_in_the_way() -> None:
     async with world(waiting_parent, waiting_child) as env:
         handle = await env.start(waiting_parent, id="p")
         await env.settle()
-        with pytest.raises(InvalidFork, match="'kid'"):
+        with pytest.raises(InvalidFork, match=r"'kid'.*output=\{1: "):
             await handle.reset(0)
+        forked = await handle.fork("q", at=0, output={1: "given"})
+        assert await forked.result() == "given"
         assert (await handle.describe()).state in (RunState.RUNNING, RunState.WAITING)
         await (await env.get("kid")).signal(go, "done")
         assert await handle.result() == "done"

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 from opentelemetry import baggage, context, trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -19,11 +20,14 @@ from batuta import (
     Retry,
     RunFailed,
     Schedule,
+    Signal,
+    Update,
     activity,
     connect,
     every,
     job,
     run_child,
+    send,
     sync,
     workflow,
 )
@@ -391,6 +395,71 @@ def test_the_blocking_client_carries_the_callers_context(spans: Spans, sqlite_ur
     assert begun.parent.span_id == request.get_span_context().span_id
 
 
+order_changed = Signal("changed", dict[str, Any])
+stop = Signal("stop")
+add = Update("add", int)
+
+
+@workflow
+async def talks() -> list[Any]:
+    heard: list[Any] = []
+    order_changed.handle(heard.append)
+    add.handle(lambda by: by + 1)
+    await stop.wait()
+    return heard
+
+
+@workflow
+async def tells(id: str) -> None:
+    await send(id, order_changed, {"by": "run"})
+
+
+async def test_signals_and_updates_are_in_the_trace_of_their_sender_on_every_store(arena: Arena, spans: Spans) -> None:
+    client, elsewhere = [await arena.client(Tracing(spans.provider)) for _ in range(2)]
+    await arena.worker(client, talks, tells)
+    with spans.tracer.start_as_current_span("request"):
+        run = await client.start(talks, id="r")
+    odd = {"~headers": {"a": "b"}, "value": 1}
+    with spans.tracer.start_as_current_span("other request") as other:
+        there = await elsewhere.get("r", workflow=talks)
+        await there.signal(order_changed, {"by": 1})
+        await there.signal(order_changed, odd)
+        assert await there.update(add, 1) == 2
+    await (await client.start(tells, "r")).result(20)
+    untraced = await (await arena.client()).get("r", workflow=talks)
+    await untraced.signal(order_changed, odd)
+    await untraced.signal(stop)
+    assert await run.result(20) == [{"by": 1}, odd, {"by": "run"}, odd]
+    trace_id = other.get_span_context().trace_id
+    sent = [one for one in spans.all if one.name in ("signal changed", "update add")]
+    received = [one for one in spans.all if one.name.startswith("receive ")]
+    assert [one.context.trace_id for one in sent if one.context] == [trace_id] * 3
+    own = [one for one in received if one.context and one.context.trace_id == trace_id]
+    assert {one.parent.span_id for one in own if one.parent} == {one.context.span_id for one in sent if one.context}
+    assert [one.name for one in received] == ["receive changed", "receive changed", "receive add", "receive changed"]
+    assert all(one.attributes and one.attributes["batuta.id"] == "r" for one in received)
+    started = spans.named("start talks").context
+    assert started is not None
+    assert {link.context.trace_id for one in own for link in one.links} == {started.trace_id}
+    bodies = [line.body for line in await run.journal() if line.kind in ("signal", "update")]
+    assert [body.headers is not UNSET for body in bodies] == [True, True, True, True, False, False]
+
+
+async def test_a_message_that_is_read_again_by_a_fork_keeps_its_trace(spans: Spans) -> None:
+    async with world(talks, middleware=[Tracing(spans.provider)]) as env:
+        run = await env.start(talks, id="r")
+        await run.signal(order_changed, {"by": 1})
+        await run.signal(stop)
+        assert await run.result() == [{"by": 1}]
+        again = await run.fork("q", at=0)
+        await again.signal(order_changed, {"by": 2})
+        await again.signal(stop)
+        assert (await again.result())[0] == {"by": 1}
+    received = [one for one in spans.all if one.name == "receive changed"]
+    senders = [one.parent.span_id for one in received if one.parent]
+    assert len(senders) > len(set(senders))
+
+
 async def test_the_package_asks_for_its_extra_by_name(monkeypatch: Any) -> None:
     import importlib
     import sys
@@ -403,3 +472,10 @@ async def test_the_package_asks_for_its_extra_by_name(monkeypatch: Any) -> None:
         importlib.reload(batuta.otel)
     monkeypatch.undo()
     connect("memory://", middleware=[Tracing()])
+
+
+async def test_without_an_sdk_nothing_is_put_around_attempts(spans: Spans) -> None:
+    assert not Tracing(trace.NoOpTracerProvider()).before("", {})
+    assert Tracing(spans.provider).before("", {})  # it began where nobody traced: its attempts have spans all the same
+    async with world(pays, charge, middleware=[Tracing(trace.NoOpTracerProvider())]) as env:
+        await (await env.client.start(pays)).result()

@@ -47,6 +47,7 @@ class Letter(Struct):
     body: bytes
     message_id: str
     """A second one of the same id is not delivered."""
+    headers: dict[str, str] | None = None
 
 
 class StartRequest(Struct, kw_only=True):

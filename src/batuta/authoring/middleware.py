@@ -33,6 +33,18 @@ class Start(Struct, kw_only=True):
     """Kept in the journal, and given to everything that the run calls and starts."""
 
 
+class Sent(Struct):
+    """A signal or update that a client is about to send."""
+
+    kind: str
+    """signal or update."""
+    name: str
+    id: str
+    """Of the run that it is for."""
+    headers: dict[str, str]
+    """Kept with the message, and in the journal of the run that reads it."""
+
+
 class AttemptFacts(Struct, frozen=True):
     """What attempt it is."""
 
@@ -110,6 +122,11 @@ class Middleware:
         They are durable when `proceed()` returns; with `transaction=`, only made ready for the caller's transaction.
         Whatever it raises, the caller is raised.
         """
+        await proceed()
+
+    async def send(self, message: Sent, proceed: Proceed) -> None:
+        """Around a call of the client that signals or updates a run. When `proceed()` returns, a signal is durable, and
+        an update is answered. Whatever it raises, the caller is raised."""
         await proceed()
 
     def begin(self, start: Start) -> None:

@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from batuta.authoring.attempt import current_activity
 from batuta.authoring.definitions import Activity, Place, Workflow
-from batuta.authoring.middleware import TRACE, ActivityCall, Middleware, Proceed, RunCall, Start, check_middleware
+from batuta.authoring.middleware import TRACE, ActivityCall, Middleware, Proceed, RunCall, Sent, Start, check_middleware
 from batuta.authoring.starting import check_headers
 from batuta.engine.headers import headers_of, put_headers
 from batuta.engine.jobs import JobWorkflow
@@ -40,6 +40,7 @@ class Around:
     def __init__(self, middleware: Sequence[Middleware]) -> None:
         found = check_middleware(middleware)
         self.start: list[Handler[Sequence[Start]]] = [one.start for one in found if _overrides(one, "start")]
+        self.send: list[Handler[Sent]] = [one.send for one in found if _overrides(one, "send")]
         self.begin = [one for one in found if _overrides(one, "begin")]
         self._begin_untraced = all(one.missing == TRACE for one in self.begin)
         self.run: list[Handler[RunCall]] = [one.run for one in found if _overrides(one, "run")]

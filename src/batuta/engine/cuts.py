@@ -20,6 +20,7 @@ from batuta.journal.entries import (
     decode_body,
 )
 from batuta.journal.failures import Failure
+from batuta.journal.headed import with_headers
 from batuta.journal.letters import DeadLetter
 from batuta.journal.records import Message, MessageKind, Output, OutputKind, Run
 
@@ -128,6 +129,7 @@ def _take_over(found: Cut, entry: Entry, fork: Forked) -> None:
 def _look_at(found: Cut, entry: Entry, body: Body) -> None:
     if entry.kind in _MESSAGES:
         value = "null" if body.value is UNSET else bytes(body.value).decode()
+        value = with_headers(value, body.headers)
         found.later.append(Message(message_id=body.message_id, kind=_MESSAGES[entry.kind], name=body.name, body=value))
     call = found.calls.get(body.seq)
     if call is None:

@@ -304,7 +304,8 @@ async def _settle_elsewhere(
     if other.state not in CLOSED:
         raise InvalidFork(
             f"{'child' if is_child else 'activity'} {seq} ({call.name}) of run {run.id!r} is still {other.state}, as "
-            f"run {other.id!r}: wait for its end, terminate it, or give a point before it was called"
+            f"run {other.id!r}: wait for its end, terminate it, give its output yourself (output={{{seq}: ...}}, of a "
+            f"reset or fork), or give a point before it was called"
         )
     if other.state is RunState.COMPLETED:
         settled.answers.append((call, await _result_of(store, other)))

@@ -15,6 +15,11 @@ def put_headers(start: StartInfo, headers: Mapping[str, str]) -> None:
     start.headers = kept
 
 
+def traced(headers: Mapping[str, str] | None) -> dict[str, str] | None:
+    """What of a start's headers goes with a message that comes along: all, if it is traced."""
+    return dict(headers) if headers and TRACE in headers else None
+
+
 def headers_of(start: StartInfo) -> dict[str, str]:
     """Those that it has, as they were given."""
     return start.headers | {TRACE: start.trace} if start.trace else dict(start.headers)

@@ -17,6 +17,7 @@ from batuta.authoring.definitions import Workflow, check_version, code_of
 from batuta.authoring.failures import to_exception, to_failure
 from batuta.authoring.starting import LARGEST_MEMO, name_version_input
 from batuta.clock import SECOND
+from batuta.engine.headers import headers_of
 from batuta.engine.loop import RunFuture
 from batuta.engine.routes import Route, default_id, recorded_to, routed_run
 from batuta.engine.rows import expiry
@@ -24,6 +25,7 @@ from batuta.errors import AlreadyStarted, BatutaError, InvalidInput, Nondetermin
 from batuta.ids import RunId, derived_run_id, seed_of
 from batuta.journal.entries import Body, Command, CommandKind, StartInfo
 from batuta.journal.failures import Failure
+from batuta.journal.headed import with_headers
 from batuta.journal.records import Effects, IfExists, Message, MessageKind, NewRun, ParentPolicy, Refusal, RunKind, Send
 from batuta.serde import Codec, Decoder, decode, encode
 
@@ -284,6 +286,8 @@ class Kin:
 
     def signal(self, command: Command, *, again: bool = False) -> Send:
         body = bytes(command.value).decode() if command.value is not UNSET else "null"
+        start = self._machine.start
+        body = with_headers(body, headers_of(start) if start.trace else None)
         send = self._message(command, MessageKind.SIGNAL, command.name, body)
         send.again = again
         return send

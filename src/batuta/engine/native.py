@@ -41,6 +41,7 @@ from batuta.engine.enqueueing import batch_runs, job_run, last_run, needs_clock
 from batuta.engine.following import last_of_chain
 from batuta.engine.forking import Forking
 from batuta.engine.guests import Entering
+from batuta.engine.headers import traced
 from batuta.engine.operating import Operating
 from batuta.engine.queues import change_limits, queue_info
 from batuta.engine.relations import CANCEL_AGAIN
@@ -89,11 +90,16 @@ from batuta.settings import Settings
 class NativeBackend:
     """Implements `authoring.backend.Backend` on a store."""
 
-    _middleware: Sequence[Middleware] = ()
-    """Around everything that its workers do."""
-
-    def __init__(self, store: Store, clock: Clock | None = None, actor: str | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock | None = None,
+        actor: str | None = None,
+        middleware: Sequence[Middleware] = (),
+    ) -> None:
         self._store = store
+        self._middleware = check_middleware(middleware)
+        """Around everything that its workers do."""
         self.actor = Actor(actor)
         self._clock = clock or SystemClock()
         self._workers: list[Worker] = []
@@ -117,6 +123,7 @@ class NativeBackend:
         if request.signal is None:
             run = await self._starter.start(new)
         else:
+            request.signal.headers = traced(request.headers)
             run, _ = await self._store.start(new, as_message(MessageKind.SIGNAL, request.signal))
         return _ref(run)
 

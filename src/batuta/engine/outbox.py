@@ -8,6 +8,7 @@ from batuta.authoring.backend import Letter, StartRequest
 from batuta.authoring.enqueueing import JobRequest
 from batuta.authoring.transactions import Outgoing
 from batuta.engine.enqueueing import job_run
+from batuta.engine.headers import traced
 from batuta.engine.identity import RunIdentity
 from batuta.engine.starts import unowned_run
 from batuta.engine.talking import as_message
@@ -27,6 +28,7 @@ class Outbox:
     def __init__(self, outgoing: Sequence[Outgoing], now: int, run: RunIdentity, headers: Mapping[str, str]) -> None:
         """`headers` are those of the run: what it starts gets them, as its children do."""
         self._run = run
+        self._headers = traced(headers)
         self._runs: list[NewRun] = []
         self._sends: list[Send] = []
         for one in outgoing:
@@ -49,6 +51,7 @@ class Outbox:
             self._add_signal(run.id, request.signal)
 
     def _add_signal(self, id: str, letter: Letter) -> None:
+        letter.headers = self._headers
         self._sends.append(Send(seq=NOT_OF_THE_RUN, id=id, message=as_message(MessageKind.SIGNAL, letter)))
 
     def add_to(self, change: Change) -> None:

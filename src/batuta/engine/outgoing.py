@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from batuta.authoring.backend import RunRef, StartRequest
+from batuta.authoring.backend import Answer, Letter, RunRef, StartRequest
 from batuta.authoring.enqueueing import JobRequest
-from batuta.authoring.middleware import Middleware
+from batuta.authoring.middleware import Middleware, Sent
 from batuta.authoring.starting import check_headers, check_tags
 from batuta.clock import Clock
 from batuta.engine.around import Around, as_start, chained
@@ -26,8 +26,7 @@ class AroundBackend(NativeBackend):
     def __init__(
         self, store: Store, clock: Clock | None, middleware: Sequence[Middleware], actor: str | None = None
     ) -> None:
-        super().__init__(store, clock, actor)
-        self._middleware = list(middleware)
+        super().__init__(store, clock, actor, middleware)
         self._around = Around(middleware)
 
     def start(self, request: StartRequest) -> Coroutine[Any, Any, RunRef]:
@@ -48,9 +47,29 @@ class AroundBackend(NativeBackend):
         every = [*requests] if after is None else [*requests, after]
         return self._through(every, partial(NativeBackend.enter, self, transaction, requests, after))
 
-    async def _through(self, requests: Sequence[StartRequest | JobRequest], act: Callable[[], Awaitable[T]]) -> T:
-        if not self._around.start:
+    async def signal(self, ref: RunRef, letter: Letter) -> None:
+        message = Sent("signal", letter.name, ref.id, {})
+        await self._with(message, letter, partial(NativeBackend.signal, self, ref, letter))
+
+    async def update(self, ref: RunRef, letter: Letter) -> Answer:
+        message = Sent("update", letter.name, ref.id, {})
+        return await self._with(message, letter, partial(NativeBackend.update, self, ref, letter))
+
+    async def _with(self, message: Sent, letter: Letter, act: Callable[[], Awaitable[T]]) -> T:
+        if not self._around.send:
             return await act()
+        done: list[T] = []
+
+        async def innermost() -> None:
+            letter.headers = dict(check_headers(message.headers)) or None
+            done.append(await act())
+
+        await chained(self._around.send, message, innermost)
+        if not done:
+            raise ClientError("middleware has not called proceed(): nothing was sent")
+        return done[-1]
+
+    async def _through(self, requests: Sequence[StartRequest | JobRequest], act: Callable[[], Awaitable[T]]) -> T:
         starts = [as_start(request) for request in requests]
         done: list[T] = []
 
@@ -72,4 +91,6 @@ def backend_for(
     store: Store, clock: Clock | None = None, middleware: Sequence[Middleware] = (), actor: str | None = None
 ) -> NativeBackend:
     """A backend, with middleware around what it starts and runs."""
-    return AroundBackend(store, clock, middleware, actor) if middleware else NativeBackend(store, clock, actor)
+    if middleware and Around(middleware).start:
+        return AroundBackend(store, clock, middleware, actor)
+    return NativeBackend(store, clock, actor, middleware)

@@ -18,6 +18,7 @@ from batuta.errors import UpdateRejected, WorkflowBroken
 from batuta.ids import RunId
 from batuta.journal.coded import refuse_coded
 from batuta.journal.entries import Body, EntryKind
+from batuta.journal.headed import without_headers
 from batuta.journal.records import Effects, Message, MessageKind, Output, OutputKind
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ def as_input(run: LiveRun, message: Message) -> Input | None:
 def readable_input(message: Message) -> Input:
     refuse_coded(message.body, f"message {message.message_id!r}")
     kind = EntryKind.UPDATE if message.kind is MessageKind.UPDATE else EntryKind.SIGNAL
-    return kind, Body(name=message.name, value=Raw(message.body.encode()), message_id=message.message_id)
+    value, headers = without_headers(message.body)
+    return kind, Body(name=message.name, value=value, message_id=message.message_id, headers=headers)
 
 
 # -- updates

@@ -21,6 +21,7 @@ from batuta.ids import RunId
 from batuta.journal.coded import refuse_coded
 from batuta.journal.entries import Entry
 from batuta.journal.failures import Failure
+from batuta.journal.headed import with_headers
 from batuta.journal.records import Message, MessageKind, Output, Run
 from batuta.journal.states import CLOSED, RunState
 from batuta.journal.store import Store
@@ -33,7 +34,8 @@ def as_message(kind: MessageKind, letter: Letter) -> Message:
     """A letter as it lies in the inbox. Ids that callers choose do not meet those of other kinds, nor of other names:
     whoever numbers orders sends several signals about each."""
     message_id = f"{kind}:{letter.name}:{letter.message_id}"
-    return Message(message_id=message_id, kind=kind, name=letter.name, body=bytes(letter.body).decode())
+    body = with_headers(bytes(letter.body).decode(), letter.headers)
+    return Message(message_id=message_id, kind=kind, name=letter.name, body=body)
 
 
 class Messenger:

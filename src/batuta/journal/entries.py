@@ -154,6 +154,8 @@ class Body(Struct, omit_defaults=True, gc=False):
     start: StartInfo | UnsetType = UNSET
     commands: list[Command] = []
     forked: Forked | UnsetType = UNSET
+    headers: Raw | UnsetType = UNSET
+    """JSON object: what came with a message besides its payload."""
 
 
 class Entry(Struct, gc=False):

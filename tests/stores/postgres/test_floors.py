@@ -118,6 +118,18 @@ async def test_flow_keys_are_found_at_once(store: PostgresStore, worker: WorkerI
     assert len(await claimed(store, worker, 20)) == 10
 
 
+async def test_what_a_worker_has_no_code_for_is_not_passed_again(
+    store: PostgresStore, clock: Clock, postgres_url: str
+) -> None:
+    worker = await live_worker(store)
+    await start_some(store, MANY, name="alien", code="alien")
+    store.shift_clock(5)
+    await store.register(worker)
+    assert await claimed(store, worker, 10) == []
+    await start_some(store, 1)
+    assert await passed_by_a_claim(store, worker, postgres_url) < 100
+
+
 async def test_with_other_code_a_worker_looks_from_the_beginning(
     store: PostgresStore, worker: WorkerInfo, postgres_url: str
 ) -> None:

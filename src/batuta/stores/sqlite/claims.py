@@ -13,6 +13,7 @@ from batuta.stores import rules
 from batuta.stores.sqlite.batch import is_live
 from batuta.stores.sqlite.claimed import DUE, DUE_SUSPECT, Owned, claimed_deadline, is_anew, is_suspect, place
 from batuta.stores.sqlite.connection import Q
+from batuta.stores.sqlite.floors import Floors, Place
 from batuta.stores.sqlite.queues import Executor, special
 from batuta.stores.sqlite.rows import Row, one, to_json
 from batuta.stores.sqlite.turns import Hands, Turns, priorities
@@ -21,13 +22,19 @@ Room = Mapping[str, int]
 
 
 def look(
-    connection: sqlite3.Connection, namespace: str, worker: WorkerInfo, room: Room, hands: Hands, now: int
+    connection: sqlite3.Connection,
+    namespace: str,
+    worker: WorkerInfo,
+    room: Room,
+    hands: Hands,
+    floors: Floors,
+    now: int,
 ) -> Claim | None:
     """What a claim brings when there is nothing to own; None when there is something."""
     queues = special(connection, namespace, worker.queues)
     suspects = not owns_suspect(connection, namespace, worker.worker_id)
     if not queues:
-        earliest = _plain_due_at(connection, namespace, worker, suspects)
+        earliest = _earliest(connection, namespace, worker, suspects, floors, now)
         return Claim() if earliest is None or earliest > now else None
     turns = Turns(connection, namespace, worker, queues, now, suspects=suspects)
     copies = {place: replace(hand, had=hand.had.copy()) for place, hand in hands.items()}
@@ -45,13 +52,32 @@ def due_at(connection: sqlite3.Connection, namespace: str, worker: WorkerInfo, n
 
 
 def _plain_due_at(executor: Executor, namespace: str, worker: WorkerInfo, suspects: bool) -> int | None:
+    return min((at for _, at in _firsts(executor, namespace, worker, suspects, {}) if at is not None), default=None)
+
+
+def _earliest(
+    executor: Executor, namespace: str, worker: WorkerInfo, suspects: bool, floors: Floors, now: int
+) -> int | None:
+    """The same, without passing again what the worker cannot take."""
+    whole = floors.begin(worker.code)
+    firsts = _firsts(executor, namespace, worker, suspects, floors.known)
+    for where, at in firsts if whole else ():
+        floors.note(executor, namespace, where, at, now)
+    return min((at for _, at in firsts if at is not None), default=None)
+
+
+def _firsts(
+    executor: Executor, namespace: str, worker: WorkerInfo, suspects: bool, floors: Mapping[Place, int]
+) -> list[tuple[Place, int | None]]:
+    """Of each queue and priority the earliest time at which the worker can claim something."""
     values = {"namespace": namespace, "code": to_json(worker.code), "suspects": suspects}
-    rows = [
-        one(executor.execute(Q["due_at"], values | {"queue": queue, "priority": priority}))
-        for queue in dict.fromkeys(worker.queues)
-        for priority in priorities(executor, namespace, queue, None)
-    ]
-    return min((row[0] for row in rows if row is not None), default=None)
+    found: list[tuple[Place, int | None]] = []
+    for queue in dict.fromkeys(worker.queues):
+        for priority in priorities(executor, namespace, queue, None):
+            asked = {"queue": queue, "priority": priority, "floor": floors.get((queue, priority), 0)}
+            row = one(executor.execute(Q["due_at"], values | asked))
+            found.append(((queue, priority), None if row is None else row[0]))
+    return found
 
 
 def owns_suspect(executor: Executor, namespace: str, worker_id: str) -> bool:
@@ -60,7 +86,14 @@ def owns_suspect(executor: Executor, namespace: str, worker_id: str) -> bool:
 
 
 def own_due(
-    cursor: sqlite3.Cursor, namespace: str, worker: WorkerInfo, limit: int, room: Room, hands: Hands, now: int
+    cursor: sqlite3.Cursor,
+    namespace: str,
+    worker: WorkerInfo,
+    limit: int,
+    room: Room,
+    hands: Hands,
+    floors: Floors,
+    now: int,
 ) -> Owned:
     """Own up to `limit` due runs."""
     if not is_live(cursor, namespace, worker.worker_id, now):
@@ -68,7 +101,7 @@ def own_due(
     suspects = not owns_suspect(cursor, namespace, worker.worker_id)
     queues = special(cursor, namespace, worker.queues)
     if not queues:
-        rows = _plain(cursor, namespace, worker, limit, room, suspects, now)
+        rows = _plain(cursor, namespace, worker, limit, room, suspects, floors.for_code(worker.code), now)
         return _own(cursor, worker.worker_id, rows, now)
     turns = Turns(cursor.connection, namespace, worker, queues, now, suspects=suspects)
     rows, held, again_at = turns.choose(limit, room, hands)
@@ -95,14 +128,21 @@ def _own(cursor: sqlite3.Cursor, worker_id: str, rows: list[Row], now: int) -> O
 
 
 def _plain(
-    cursor: sqlite3.Cursor, namespace: str, worker: WorkerInfo, limit: int, room: Room, suspects: bool, now: int
+    cursor: sqlite3.Cursor,
+    namespace: str,
+    worker: WorkerInfo,
+    limit: int,
+    room: Room,
+    suspects: bool,
+    floors: Mapping[Place, int],
+    now: int,
 ) -> list[Row]:
     """What is due in queues without flow keys and limits."""
     values = {"namespace": namespace, "code": to_json(worker.code), "now": now}
     rows: list[Row] = []
     for queue in dict.fromkeys(worker.queues):  # named twice, its runs would be owned twice
         most = min(limit, room.get(queue, limit))
-        found = _due(cursor, values | {"queue": queue}, most)
+        found = _due(cursor, values | {"queue": queue}, most, floors)
         if suspects and most > 0:
             found += cursor.execute(DUE_SUSPECT, values | {"queue": queue}).fetchall()
         rows += sorted(found, key=place)[:most]
@@ -110,12 +150,13 @@ def _plain(
     return rules.one_suspect(rows, is_suspect)[:limit]
 
 
-def _due(cursor: sqlite3.Cursor, values: dict[str, Any], limit: int) -> list[Row]:
+def _due(cursor: sqlite3.Cursor, values: dict[str, Any], limit: int, floors: Mapping[Place, int]) -> list[Row]:
     """Up to `limit` due runs of one queue that are no suspects."""
     rows: list[Row] = []
     for priority in priorities(cursor, values["namespace"], values["queue"], None):
         missing = limit - len(rows)
         if missing <= 0:
             break
-        rows += cursor.execute(DUE, values | {"priority": priority, "limit": missing}).fetchall()
+        asked = {"priority": priority, "limit": missing, "floor": floors.get((values["queue"], priority), 0)}
+        rows += cursor.execute(DUE, values | asked).fetchall()
     return rows

@@ -203,7 +203,7 @@ WHERE namespace = ? AND queue = ? AND wake_at IS NOT NULL AND flow_key <> '' AND
 -- due --
 -- Of a queue without flow keys and limits. Not what the worker's own code failed to replay, and no suspects.
 SELECT * FROM runs
-WHERE namespace = :namespace AND queue = :queue AND priority = :priority AND wake_at <= :now
+WHERE namespace = :namespace AND queue = :queue AND priority = :priority AND wake_at BETWEEN :floor AND :now
     AND wake_at IS NOT NULL AND flow_key = ''
     AND (deaths < 2 OR head <> claimed_head)
     AND code IN (SELECT key FROM json_each(:code))
@@ -225,9 +225,17 @@ ORDER BY priority DESC, wake_at LIMIT 1;
 -- owned_suspect --
 SELECT run_id FROM runs WHERE namespace = ? AND owner = ? AND deaths >= 2 AND head = claimed_head LIMIT 1;
 
+-- count_before --
+-- How many wait from before a time, up to a number.
+SELECT count(*) FROM (
+    SELECT 1 FROM runs
+    WHERE namespace = ? AND queue = ? AND priority = ? AND wake_at < ? AND wake_at IS NOT NULL AND flow_key = '' LIMIT ?
+);
+
 -- due_at --
 SELECT wake_at FROM runs
-WHERE namespace = :namespace AND queue = :queue AND priority = :priority AND wake_at IS NOT NULL AND flow_key = ''
+WHERE namespace = :namespace AND queue = :queue AND priority = :priority AND wake_at >= :floor AND wake_at IS NOT NULL
+    AND flow_key = ''
     AND (:suspects OR deaths < 2 OR head <> claimed_head)
     AND code IN (SELECT key FROM json_each(:code))
     AND (failed_code = '[]' OR NOT EXISTS (

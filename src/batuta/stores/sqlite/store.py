@@ -44,10 +44,12 @@ from batuta.stores.sqlite.batch import Answers, commit_batch
 from batuta.stores.sqlite.beats import SqliteHeart
 from batuta.stores.sqlite.connection import Faults, Q
 from batuta.stores.sqlite.effects import are_small
+from batuta.stores.sqlite.floors import Floors
 from batuta.stores.sqlite.forks import ForkVerbs
 from batuta.stores.sqlite.guests import Guests
 from batuta.stores.sqlite.holding import HoldingVerbs
 from batuta.stores.sqlite.letters import LetterVerbs
+from batuta.stores.sqlite.parcels import pack
 from batuta.stores.sqlite.place import WorkerLocks, prepare
 from batuta.stores.sqlite.readers import Readers
 from batuta.stores.sqlite.retention import RetentionVerbs
@@ -62,6 +64,8 @@ from batuta.stores.sqlite.writer import Writer
 
 SMALL_CHANGES = 2
 """A commit of no more changes may be synced on the event loop's thread."""
+MANY_CHANGES = 64
+"""A commit of so many, or more, is worth a thread: it is written there beside the event loop, if it can be packed."""
 MANY_STARTS = 200
 """More of them than that are written in a thread."""
 
@@ -82,6 +86,7 @@ class SqliteStore(ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, Holding
         self._locks = WorkerLocks(self._path)
         self._listeners = Listeners()
         self._hands: Hands = {}
+        self._floors = Floors()
         self._limited = False
         """Whether a limit has held something back: whoever leaves a slot may let another one in."""
         self._watcher = Watcher(self._writer, self._listeners, namespace)
@@ -255,7 +260,7 @@ class SqliteStore(ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, Holding
         # Asked first, because looking costs no commit.
         found = self._readers.read(
             lambda connection: claims.look(
-                connection, self.namespace, worker, room or {}, self._hands, self.clock_now()
+                connection, self.namespace, worker, room or {}, self._hands, self._floors, self.clock_now()
             )
         )
         if found is not None:
@@ -263,7 +268,7 @@ class SqliteStore(ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, Holding
             return found
         owned = await self._writer.write(
             lambda cursor: claims.own_due(
-                cursor, self.namespace, worker, limit, room or {}, self._hands, self.clock_now()
+                cursor, self.namespace, worker, limit, room or {}, self._hands, self._floors, self.clock_now()
             ),
             small=limit <= SMALL_CHANGES,
         )
@@ -324,10 +329,16 @@ class SqliteStore(ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, Holding
             failpoint("commit.inside")
             return result
 
-        small = len(changes) <= SMALL_CHANGES and all(
-            change.effects is None or are_small(change.effects) for change in changes
-        )
-        answers, hint = await self._writer.write(work, small=small)
+        parcel = None
+        if len(changes) >= MANY_CHANGES and self._writer.has_core_beside():
+            parcel = pack(self.namespace, worker_id, changes, now)
+        if parcel is not None:
+            answers, hint = await self._writer.write_at_once(parcel, work) or ({}, parcel.hint)
+        else:
+            small = len(changes) <= SMALL_CHANGES and all(
+                change.effects is None or are_small(change.effects) for change in changes
+            )
+            answers, hint = await self._writer.write(work, small=small)
         failpoint("commit.after")
         self.announce(hint, changes)
         return answers

@@ -20,8 +20,8 @@ import pytest
 
 _TOPICS = (
     "attempts audit batches chains claim close commit_fence deleting fairness forks hints holding inbox kin kit "
-    "large_batches lease_reap letters outputs parking poison queues races rates reading retention rewriting schedules "
-    "sends start transactions unclaimed unread"
+    "large_batches lease_reap letters outputs parking plain poison queues races rates reading retention rewriting "
+    "schedules sends start transactions unclaimed unread"
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{topic}" for topic in _TOPICS.split()))
 
@@ -45,6 +45,7 @@ from batuta.testing.conformance.lease_reap import LeaseReapConformance  # noqa: 
 from batuta.testing.conformance.letters import LettersConformance  # noqa: E402
 from batuta.testing.conformance.outputs import OutputsConformance  # noqa: E402
 from batuta.testing.conformance.parking import ParkingConformance  # noqa: E402
+from batuta.testing.conformance.plain import PlainConformance  # noqa: E402
 from batuta.testing.conformance.poison import PoisonConformance  # noqa: E402
 from batuta.testing.conformance.queues import QueuesConformance  # noqa: E402
 from batuta.testing.conformance.races import RacesConformance  # noqa: E402
@@ -94,6 +95,7 @@ __all__ = [
     "ParkingConformance",
     "PauseConformance",
     "PausedConformance",
+    "PlainConformance",
     "PoisonConformance",
     "PruningStepsConformance",
     "QueuesConformance",
