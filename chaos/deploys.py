@@ -15,7 +15,7 @@ from chaos.report import Tally
 from chaos.stage import Stage, finish
 
 RUNS, STEPS, STEP_S = 30, 15, 0.1
-PATIENCE_S = 60.0
+PATIENCE_S = 100.0
 DRAIN_S = 5.0
 """Much less than the grace and than what a run has left to do: only the activity in flight is waited for."""
 

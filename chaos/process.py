@@ -73,7 +73,7 @@ class WorkerProcess:
         await until(lambda: self.code is not None, seconds, f"the end of worker {self.pid} ({self._log.name})")
         return int(self._process.returncode)
 
-    async def ready(self, seconds: float = 20.0) -> None:
+    async def ready(self, seconds: float = 60.0) -> None:
         await until(lambda: self.says("ready") or self.code is not None, seconds, f"worker {self.pid} ready")
         if not self.says("ready"):
             raise TooSlow(f"worker {self.pid} ended with {self.code} before it was ready:\n{self.log()}")

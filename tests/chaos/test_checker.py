@@ -10,7 +10,7 @@ from chaos.case import Case
 from chaos.stage import verify
 from tests.chaos.conftest import copied_case, finished_case, judged, tamper
 
-pytestmark = [pytest.mark.chaos, pytest.mark.waiting]
+pytestmark = pytest.mark.chaos
 
 
 @pytest.fixture(scope="module")

@@ -82,7 +82,7 @@ async def test_no_slot_is_lost_or_doubled_when_workers_are_killed_again_and_agai
 
 # -- several processes
 
-processes = [pytest.mark.waiting, pytest.mark.chaos, pytest.mark.timeout(180)]
+processes = [pytest.mark.chaos, pytest.mark.timeout(180)]
 PATIENCE = 60.0
 STAND = "schedule.before_fire:1:sleep=1.5"
 """Has decided, and stands still before it writes: what it decided is old by then."""

@@ -14,7 +14,7 @@ CREWS = 2
 RUNS = 24
 executed: Counter[tuple[str, int]] = Counter()
 
-pytestmark = pytest.mark.waiting
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(180)]
 
 
 def note() -> None:
