@@ -204,7 +204,7 @@ async def test_an_activity_that_breaks_its_own_connection_is_tried_as_its_policy
 
         async with till.worker(books, book, heartbeat=0.2, lease=5.0):
             with pytest.raises(RunFailed, match="connection"):
-                await (await till.client.start(books)).result(PATIENCE)
+                await (await till.client.start(books)).result(3 * PATIENCE)  # it waits longer each time
         assert sorted(set(tried)) == [1, 2, 3]
         assert await till.rows() == []
 
