@@ -8,7 +8,9 @@ SHELL := /bin/sh
 VENV ?= .venv
 PYTHON ?=
 ARGS ?=
-WORKERS ?= 2
+# How many tests at once, on two cores: all of them wait at times, those marked `waiting` most of the time.
+WORKERS ?= 3
+WAITERS ?= 6
 
 PY := $(VENV)/bin/python
 CODE := $(wildcard src tests bench chaos examples tools)
@@ -23,6 +25,12 @@ MATRIX_TESTS ?= tests/engine tests/replay tests/properties tests/unit
 # Files of the tests lie in memory where there is room: syncing them to a disk proves nothing, kills and faults do.
 QUICK := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 2000000 { print $$6 }')
 test test-on-%: export PYTEST_DEBUG_TEMPROOT := $(QUICK)
+# PostgreSQL's files too: copying a database in memory takes a tenth of the time. Its programs may lie beside them.
+test test-on-%: export TMPDIR := $(shell grep -qs ' /dev/shm .*noexec' /proc/mounts || echo $(QUICK))
+# Hundreds of Python processes: each would compile all that it imports.
+test test-on-%: export PYTHONDONTWRITEBYTECODE :=
+# Collected alone, as the others need not be looked at for them, and the longest first.
+WAITING = $(shell grep -rl --include='test_*.py' 'mark\.waiting' tests | sort -r)
 
 # What must also hold when every run is rebuilt from its journal before every turn: all that runs workflows. How that is
 # done does not depend on where the journal lies; the stores' part of it is tests/stores/test_replay.py.
@@ -35,10 +43,10 @@ help: ## list the targets
 demo: $(VENV)/.base ## kill a worker in the middle of an order and watch another finish it
 	$(PY) -m batuta demo
 
-test: $(VENV)/.dev ## all tests: in parallel, then those that need the machine to themselves, then with every run replayed
-	$(PY) -m pytest -n $(WORKERS) -m "not serial and not extra" $(ARGS)
-	$(PY) -m pytest -m "serial and not extra" $(ARGS) || [ $$? -eq 5 ] # 5: none is marked serial
-	BATUTA_ALWAYS_REPLAY=1 $(PY) -m pytest -n $(WORKERS) -m "not serial and not extra" -k $(REPLAYED) $(REPLAY_TESTS) $(ARGS) || [ $$? -eq 5 ]
+test: $(VENV)/.dev ## all tests: most in parallel, then those that mostly wait, more at once, then with every run replayed
+	$(PY) -m pytest -n $(WORKERS) -m "not waiting and not extra" $(ARGS)
+	$(PY) -m pytest -n $(WAITERS) -m "waiting and not extra" $(WAITING) $(ARGS) || [ $$? -eq 5 ] # 5: ARGS leaves none
+	BATUTA_ALWAYS_REPLAY=1 $(PY) -m pytest -n $(WORKERS) -m "not waiting and not extra" -k $(REPLAYED) $(REPLAY_TESTS) $(ARGS) || [ $$? -eq 5 ]
 
 test-extra: $(VENV)/.dev ## tests that need Debian packages (installed by name; fails when it can't)
 	tools/test-extra $(PY)
@@ -46,7 +54,7 @@ test-extra: $(VENV)/.dev ## tests that need Debian packages (installed by name; 
 test-matrix: $(MATRIX:%=test-on-%) ## loop and replay tests on each supported Python
 
 test-on-%: .venv-%/.dev
-	.venv-$*/bin/python -m pytest -n $(WORKERS) -m "not serial and not extra" $(MATRIX_TESTS) $(ARGS)
+	.venv-$*/bin/python -m pytest -n $(WORKERS) -m "not waiting and not extra" $(MATRIX_TESTS) $(ARGS)
 
 lint: $(VENV)/.dev ## ruff and mypy
 	$(PY) -m ruff check $(CODE)

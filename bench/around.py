@@ -1,4 +1,7 @@
-"""W2-around: W2 with telemetry, tracing and middleware switched on, against the same without, in turns."""
+"""W2-around: W2 with telemetry, tracing and middleware switched on, against the same without, in turns.
+
+`idle` has middleware that does nothing, so that everything that asks for it is there and finds nothing to do: what is
+switched off must not be measurable. It and `off` take turns more often, for that is a small difference to look for."""
 
 import asyncio
 import statistics
@@ -21,6 +24,8 @@ from bench.child import Figures, Task
 SHARE: Final = 0.01
 """Of the runs that are traced where the bar is: what a system of this rate can afford to keep."""
 BURST: Final = 200
+PAIRS: Final = 3
+"""How often `off` and `idle` take turns for each turn of the others."""
 
 
 class Metrics(Middleware):
@@ -54,6 +59,7 @@ async def around(task: Task) -> Figures:
     """Short bursts of each in turns, so that whatever else the machine does hits all alike."""
     made: dict[str, list[Middleware]] = {
         "off": [],
+        "idle": [Middleware()],
         "on": [Tracing(_provider(), sample=SHARE), Metrics()],
         "all_traced": [Tracing(_provider()), Metrics()],
     }
@@ -64,10 +70,12 @@ async def around(task: Task) -> Figures:
             await _burst(client, WARM_UP_RUNS, task.steps)
         end = time.perf_counter() + task.seconds
         while time.perf_counter() < end or len(spent["off"]) < 5:
-            for name, client in clients.items():
-                spent[name].append(await _burst(client, BURST, task.steps))
+            for name in [*("off", "idle") * PAIRS, "on", "all_traced"]:
+                spent[name].append(await _burst(clients[name], BURST, task.steps))
     rates = {f"{name}_steps_per_s": BURST * task.steps / statistics.median(times) for name, times in spent.items()}
-    return rates | {f"{name}_over_off": _ratio(spent["off"], spent[name]) for name in ("on", "all_traced")}
+    last = spent["off"][PAIRS - 1 :: PAIRS]
+    nearest = {"idle": spent["off"], "on": last, "all_traced": last}
+    return rates | {f"{name}_over_off": _ratio(before, spent[name]) for name, before in nearest.items()}
 
 
 async def _client(stack: AsyncExitStack, url: str, name: str, middleware: Sequence[Middleware]) -> Batuta:

@@ -109,7 +109,7 @@ def _pruning(full: bool) -> Group:
 
 def _around(full: bool) -> Group:
     return (
-        Part("W2-around", "batuta", steps=5, seconds=6.0, rounds=ROUNDS if full else 3),
+        Part("W2-around", "batuta", steps=5, seconds=9.0, rounds=ROUNDS if full else 3),
         Part("W2-codec", "batuta", steps=5, seconds=4.0, rounds=1),
     )
 

@@ -35,7 +35,7 @@ SETTINGS = {
 }
 """Everything happens within seconds, so that thousands of cases fit into minutes."""
 LOOK_EVERY_S = 0.05
-PATIENCE_S = 40.0
+PATIENCE_S = 100.0
 UNFINISHED = tuple(sorted(OPEN - PARKED))
 """What is neither closed nor parked."""
 

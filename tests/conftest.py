@@ -34,6 +34,9 @@ EMPTY = """
     $$
 """
 
+MANY = {"max_connections": "400"}
+"""Some tests start a dozen processes, and several of these tests run at once."""
+
 _SHARED = pytest.StashKey[DatabaseMaker]()
 
 
@@ -42,7 +45,7 @@ def pytest_configure_node(node: Any) -> None:
     """With pytest-xdist the controller owns the one server; each worker is told where it is."""
     try:
         if _SHARED not in node.config.stash:
-            node.config.stash[_SHARED] = launch_postgres()
+            node.config.stash[_SHARED] = launch_postgres(settings=MANY)
         node.workerinput["postgres_url"] = node.config.stash[_SHARED].url
     except ServerUnavailable as error:
         node.workerinput["postgres_error"] = str(error)
@@ -59,7 +62,7 @@ def postgres_server(request: pytest.FixtureRequest) -> Iterator[DatabaseMaker]:
     given: dict[str, str] = getattr(request.config, "workerinput", {})
     if "postgres_error" in given:
         raise ServerUnavailable(given["postgres_error"])
-    with ExternalPostgres(given["postgres_url"]) if given else launch_postgres() as server:
+    with ExternalPostgres(given["postgres_url"]) if given else launch_postgres(settings=MANY) as server:
         yield server
 
 

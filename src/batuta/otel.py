@@ -66,8 +66,13 @@ class Tracing(Middleware):
     def __init__(self, provider: TracerProvider | None = None, *, sample: float = 1.0) -> None:
         if not 0 <= sample <= 1:
             raise InvalidInput(f"sample={sample!r} must be a share from 0 to 1")
-        self._tracer = trace.get_tracer("batuta", tracer_provider=provider)
+        self._provider, self._tracer = provider, trace.get_tracer("batuta", tracer_provider=provider)
         self._sample = round(sample * _ALL)
+
+    def _makes_none(self) -> bool:
+        """Whether there is only the API of OpenTelemetry, and no SDK that would make spans."""
+        provider = trace.get_tracer_provider() if self._provider is None else self._provider
+        return isinstance(provider, trace.NoOpTracerProvider | trace.ProxyTracerProvider)
 
     def _leaves_out(self) -> bool:
         return self._sample < _ALL and bits(32) >= self._sample
@@ -138,10 +143,12 @@ class Tracing(Middleware):
             span.end()
 
     def before(self, trace: str, headers: Mapping[str, str]) -> bool:
-        if trace[-1:] not in _EVEN:
+        parent = (
+            _unsampled(trace) if not headers else _unsampled(trace, headers.get(_STATE, ""), headers.get(_BAGGAGE, ""))
+        )
+        if parent is None and (trace or not self._makes_none()):
             return True
-        # Never detached: the next attempt in the same context attaches its own.
-        context.attach(_parent(trace) if not headers else _parent_of(trace, headers))
+        context.attach(parent or _NOTHING)  # never detached: the next attempt in the same context attaches its own
         return False
 
     async def activity(self, call: ActivityCall, proceed: Proceed) -> Any:
@@ -261,6 +268,12 @@ def _parent(carried: str, state: str = "", bag: str = "") -> Context:
     return set_span_in_context(_Distant(carried, state), found) if carried else found
 
 
+@lru_cache(maxsize=4_096)
+def _unsampled(carried: str, state: str = "", bag: str = "") -> Context | None:
+    """The same; None when there are to be spans in it."""
+    return _parent(carried, state, bag) if carried[-1:] in _EVEN else None
+
+
 def _parent_of(carried: str, headers: Mapping[str, str]) -> Context:
     return _parent(carried, headers.get(_STATE, ""), headers.get(_BAGGAGE, "")) if headers else _parent(carried)
 
@@ -291,6 +304,10 @@ def _sent(starts: Sequence[Start]) -> dict[str, Any]:
     return found
 
 
+_text = lru_cache(maxsize=4_096)(str)
+"""Of a run's id, which is the same object for all of its attempts: asking for it costs as much as three attributes."""
+
+
 def _about(kind: str, name: str, operation: str) -> dict[str, Any]:
     return {
         "messaging.system": "batuta",
@@ -308,7 +325,7 @@ def _called(facts: AttemptFacts) -> dict[str, Any]:
         "batuta.kind": facts.kind,
         "batuta.name": facts.name,
         "batuta.id": facts.id,
-        "batuta.run_id": str(facts.run_id),
+        "batuta.run_id": _text(facts.run_id),
         "batuta.seq": facts.seq,
         "batuta.attempt": facts.attempt,
     }

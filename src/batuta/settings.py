@@ -56,7 +56,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     heartbeat: float = 3.0
     fast_detection: bool = True
     """Notice that a worker's process is gone before its lease is over."""
-    detection_grace: float = 0.5
+    detection_grace: float = 0.3
     keep_in_memory: float = 30.0
     """A run that waits longer than this leaves memory."""
     batch_rows: int = 1_000

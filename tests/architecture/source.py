@@ -57,10 +57,11 @@ def _imports_of(importer: str, tree: ast.Module, known: dict[str, Path]) -> Iter
 
 def _walk(node: ast.AST, *, late: bool, typing: bool) -> Iterator[tuple[ast.AST, bool, bool]]:
     yield node, late, typing
-    late = late or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+    late = late or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     typing = typing or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test))
     for child in ast.iter_child_nodes(node):
-        yield from _walk(child, late=late, typing=typing)
+        if not isinstance(child, ast.expr):  # most of the tree, and no import is in one
+            yield from _walk(child, late=late, typing=typing)
 
 
 def _targets(node: ast.AST, known: dict[str, Path]) -> Iterator[str]:

@@ -28,8 +28,10 @@ FORBIDDEN = frozenset(
 MAY_IMPORT_LATE = frozenset({"connect", "cli", "testing"})
 OPTIONAL = frozenset({"asyncpg", "cryptography", "opentelemetry", "pydantic", "uvloop"})
 
-ALL = imports()
-OURS = [found for found in ALL if found.module.split(".")[0] == "batuta"]
+
+def ours() -> list[Import]:
+    """Imports of batuta's own modules."""
+    return [found for found in imports() if found.module.split(".")[0] == "batuta"]
 
 
 def room(module: str) -> str:
@@ -61,14 +63,14 @@ def test_every_module_belongs_to_a_known_room() -> None:
 
 
 def test_imports_go_down_only() -> None:
-    wrong = [f"{found}: {why}" for found in OURS if (why := refusal(found))]
+    wrong = [f"{found}: {why}" for found in ours() if (why := refusal(found))]
     assert not wrong, "\n".join(wrong)
 
 
 def test_only_optional_dependencies_are_imported_inside_functions() -> None:
     wrong = [
         str(found)
-        for found in ALL
+        for found in imports()
         if found.late and room(found.importer) not in MAY_IMPORT_LATE and found.module.split(".")[0] not in OPTIONAL
     ]
     assert not wrong, "\n".join(wrong)
@@ -80,7 +82,7 @@ def test_optional_dependencies_are_never_imported_by_merely_importing_batuta() -
     owners = ("batuta.stores.postgres", "batuta.backends", "batuta.otel", "batuta.testing")
     wrong = [
         str(found)
-        for found in ALL
+        for found in imports()
         if found.module.split(".")[0] in OPTIONAL
         and not found.late
         and not found.typing
@@ -91,7 +93,7 @@ def test_optional_dependencies_are_never_imported_by_merely_importing_batuta() -
 
 def test_no_module_imports_itself_in_a_circle() -> None:
     graph: dict[str, set[str]] = {name: set() for name in modules()}
-    for found in OURS:
+    for found in ours():
         at_load = not found.late and not found.typing
         if at_load and found.module in graph and found.module != found.importer:
             graph[found.importer].add(found.module)

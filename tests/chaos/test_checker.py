@@ -10,7 +10,7 @@ from chaos.case import Case
 from chaos.stage import verify
 from tests.chaos.conftest import copied_case, finished_case, judged, tamper
 
-pytestmark = [pytest.mark.chaos, pytest.mark.serial]
+pytestmark = [pytest.mark.chaos, pytest.mark.waiting]
 
 
 @pytest.fixture(scope="module")

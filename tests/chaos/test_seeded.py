@@ -11,7 +11,7 @@ from chaos.report import Tally
 from chaos.stage import Stage, each
 from tests.chaos.conftest import assert_holds
 
-pytestmark = [pytest.mark.chaos, pytest.mark.serial, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.chaos, pytest.mark.waiting, pytest.mark.timeout(180)]
 
 both_stores = pytest.mark.parametrize("kind", KINDS)
 

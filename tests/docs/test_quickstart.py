@@ -48,13 +48,13 @@ def test_the_first_example_has_at_most_15_lines() -> None:
     assert len(first.body.splitlines()) <= 15
 
 
-@pytest.mark.serial
+@pytest.mark.waiting
 def test_the_quickstart_prints_what_it_shows_and_a_second_start_books_nothing(place: Path) -> None:
     assert finish(place, "trip-1") == shown("once")
     assert finish(place, "trip-1") == shown("once")[-1:]
 
 
-@pytest.mark.serial
+@pytest.mark.waiting
 @pytest.mark.chaos
 def test_after_kill_9_the_quickstart_resumes_as_shown(place: Path) -> None:  # covers B-03
     with begin(place, "trip-2") as process:
@@ -67,7 +67,7 @@ def test_after_kill_9_the_quickstart_resumes_as_shown(place: Path) -> None:  # c
     assert finish(place, "trip-2") == shown("resumed")
 
 
-@pytest.mark.serial
+@pytest.mark.waiting
 def test_the_commands_that_the_quickstart_shows_work(place: Path) -> None:
     finish(place, "trip-2")
     commands = re.findall(r"^\$ batuta (.+)$", PAGE.read_text(), re.MULTILINE)

@@ -39,3 +39,29 @@ async def test_the_next_claim_is_asked_for_before_the_last_ones_runs_are_in_memo
         assert [await handle.result() for handle in handles] == list(range(10 * BATCH))
         assert sorted(woken) == list(range(10 * BATCH))
         assert BATCH <= max(waiting) <= 2 * BATCH
+
+
+async def test_a_claim_is_always_under_way_while_there_is_more_and_runs_are_brought_into_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    woken.clear()
+    runs, batch = 1_000, 100
+    async with world(nap, claim_batch=batch) as env:
+        claim = env.store.claim
+        handed: list[Any] = []
+        idle: list[int] = []
+
+        async def watched(*asked: Any) -> Any:
+            before = len(handed)
+            if 0 < before < runs and before == len(woken):
+                idle.append(before)
+            found = await claim(*asked)
+            handed.extend(found.tapes)
+            return found
+
+        handles = await asyncio.gather(*(env.start(nap, number) for number in range(runs)))
+        monkeypatch.setattr(env.store, "claim", watched)
+        for handle in handles:
+            await handle.result()
+        assert len(woken) == runs
+        assert idle == []

@@ -187,6 +187,7 @@ async def test_waiting_for_a_result_in_vain_leaves_nothing_behind() -> None:
                     await one.result(1)
         assert large(session_of(env)) == {}
         (run,) = session_of(env).runs.values()
+        assert run.completion is not None
         assert len(run.completion._waiters) <= 1
         assert await asyncio.gather(*steady) == [1, 1]
 

@@ -17,7 +17,7 @@ from batuta.journal.records import RunFilter
 from batuta.verify import verify
 from tests.engine.arena import until
 
-pytestmark = [pytest.mark.serial, pytest.mark.chaos, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.waiting, pytest.mark.chaos, pytest.mark.timeout(120)]
 
 LETTERS = 300
 PATIENCE = 60.0

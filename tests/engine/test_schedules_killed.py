@@ -82,7 +82,7 @@ async def test_no_slot_is_lost_or_doubled_when_workers_are_killed_again_and_agai
 
 # -- several processes
 
-serial = [pytest.mark.serial, pytest.mark.chaos, pytest.mark.timeout(180)]
+processes = [pytest.mark.waiting, pytest.mark.chaos, pytest.mark.timeout(180)]
 PATIENCE = 60.0
 STAND = "schedule.before_fire:1:sleep=1.5"
 """Has decided, and stands still before it writes: what it decided is old by then."""
@@ -139,7 +139,7 @@ async def put_many(url: str, schedules: list[Schedule]) -> None:
 
 
 class TestProcesses:
-    pytestmark = serial
+    pytestmark = processes
 
     @pytest.mark.parametrize("site", ["schedule.before_fire", "schedule.after_fire"])
     async def test_a_thousand_schedules_of_the_same_second_run_once_though_a_worker_is_killed(
@@ -190,8 +190,8 @@ class TestProcesses:
         self, url: str, site: str, nth: int, real_time: None
     ) -> None:
         async with connect(url) as client:
-            await client.schedules.create(Schedule("s", every(1), tick, overlap="allow"))
             async with workers(url, f"{site}:{nth}:kill") as [killed]:
+                await client.schedules.create(Schedule("s", every(1), tick, overlap="allow"))
                 await ended(killed)
             before = await client.count()
             async with workers(url, ""):

@@ -14,7 +14,7 @@ CREWS = 2
 RUNS = 24
 executed: Counter[tuple[str, int]] = Counter()
 
-pytestmark = pytest.mark.serial
+pytestmark = pytest.mark.waiting
 
 
 def note() -> None:

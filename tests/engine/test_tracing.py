@@ -472,3 +472,10 @@ async def test_the_package_asks_for_its_extra_by_name(monkeypatch: Any) -> None:
         importlib.reload(batuta.otel)
     monkeypatch.undo()
     connect("memory://", middleware=[Tracing()])
+
+
+async def test_without_an_sdk_nothing_is_put_around_attempts(spans: Spans) -> None:
+    assert not Tracing(trace.NoOpTracerProvider()).before("", {})
+    assert Tracing(spans.provider).before("", {})  # it began where nobody traced: its attempts have spans all the same
+    async with world(pays, charge, middleware=[Tracing(trace.NoOpTracerProvider())]) as env:
+        await (await env.client.start(pays)).result()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -24,6 +24,12 @@ from tests.stores.postgres.stores import long_up
 pytestmark = pytest.mark.extra
 
 PATIENCE = 30.0
+
+
+@pytest.fixture
+def postgres_url(emptied_postgres: Callable[[], str]) -> str:
+    """These many tests use nothing but stores: they share a database."""
+    return emptied_postgres()
 
 
 @pytest.fixture(scope="module")
@@ -46,90 +52,31 @@ def both_url(pooler: Pooler, postgres_url: str) -> str:
 
 class _Pooled:
     @pytest.fixture
+    def address(self, both_url: str) -> str:
+        return both_url
+
+    @pytest.fixture
+    async def make_store(self, address: str) -> AsyncIterator[MakeStore]:
+        async with making(long_up(address)) as make:
+            yield make
+
+    @pytest.fixture
     async def store(self, make_store: MakeStore) -> PostgresStore:
         new = await make_store()
         assert isinstance(new, PostgresStore)
         return new
 
 
-class _WithDirect(_Pooled):
-    @pytest.fixture
-    async def make_store(self, both_url: str) -> AsyncIterator[MakeStore]:
-        async with making(long_up(both_url)) as make:
-            yield make
-
-
 class _Alone(_Pooled):
+    """Without a session nobody holds a lock; all else is the same."""
+
     @pytest.fixture
-    async def make_store(self, pooled_url: str) -> AsyncIterator[MakeStore]:
-        async with making(long_up(pooled_url)) as make:
-            yield make
+    def address(self, pooled_url: str) -> str:
+        return pooled_url
 
 
-class TestStart(_WithDirect, conformance.StartConformance): ...
-
-
-class TestClaim(_WithDirect, conformance.ClaimConformance): ...
-
-
-class TestCommitFence(_WithDirect, conformance.CommitFenceConformance): ...
-
-
-class TestClose(_WithDirect, conformance.CloseConformance): ...
-
-
-class TestInbox(_WithDirect, conformance.InboxConformance): ...
-
-
-class TestLeaseReap(_WithDirect, conformance.LeaseReapConformance): ...
-
-
-class TestParking(_WithDirect, conformance.ParkingConformance): ...
-
-
-class TestPoison(_WithDirect, conformance.PoisonConformance): ...
-
-
-class TestReading(_WithDirect, conformance.ReadingConformance): ...
-
-
-class TestAttempts(_WithDirect, conformance.AttemptsConformance): ...
-
-
-class TestHints(_WithDirect, conformance.HintsConformance): ...
-
-
-class TestRaces(_WithDirect, conformance.RacesConformance): ...
-
-
-# Without a session nobody holds a lock; all else is the same.
-
-
-class TestClaimAlone(_Alone, conformance.ClaimConformance): ...
-
-
-class TestCommitFenceAlone(_Alone, conformance.CommitFenceConformance): ...
-
-
-class TestHintsAlone(_Alone, conformance.HintsConformance): ...
-
-
-class TestQueues(_WithDirect, conformance.QueuesConformance): ...
-
-
-class TestFairness(_WithDirect, conformance.FairnessConformance): ...
-
-
-class TestDebounce(_WithDirect, conformance.DebounceConformance): ...
-
-
-class TestBatches(_WithDirect, conformance.BatchesConformance): ...
-
-
-class TestTransactions(_WithDirect, conformance.TransactionsConformance): ...
-
-
-class TestTransactionsAlone(_Alone, conformance.TransactionsConformance): ...
+globals().update(conformance.suite(_Pooled))
+globals().update({f"{name}Alone": law for name, law in conformance.suite(_Alone).items()})
 
 
 @activity

@@ -308,6 +308,8 @@ async def sleeps() -> None:
 
 client = batuta.sync.connect("sqlite:///shop.db")
 """
+HEARS_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+"""Where the tests run in a shell's background, it is ignored from the beginning."""
 
 
 def run(program: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -397,15 +399,21 @@ def test_a_fork_cannot_take_memory_along(tmp_path: Path) -> None:
 
 def test_ctrl_c_ends_the_wait_and_the_program(tmp_path: Path) -> None:
     program = PRELUDE + "handle = client.start(sleeps)\nprint('waits', flush=True)\nhandle.result()\n"
-    with subprocess.Popen(
-        [sys.executable, "-c", program], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"{HEARS_CTRL_C}\n{program}"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
         assert process.stdout is not None
-        assert process.stderr is not None
         assert process.stdout.readline() == "waits\n"
         os.kill(process.pid, signal.SIGINT)
-        errors = process.stderr.read()
-        assert process.wait(PATIENCE) == -signal.SIGINT
+        _, errors = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+    assert process.returncode == -signal.SIGINT
     assert "KeyboardInterrupt" in errors
 
 

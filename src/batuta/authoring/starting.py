@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import repeat
 from typing import Any
 
 from batuta.authoring.definitions import Workflow, check_version, check_workflow_name
@@ -75,14 +76,14 @@ def check_headers(headers: object) -> Mapping[str, str]:
     """Raises InvalidInput."""
     if type(headers) is not dict and not isinstance(headers, Mapping):
         raise InvalidInput(f"headers={headers!r} must map strings to strings")
-    size = longest = 0
-    for name, text in headers.items():
-        if not isinstance(name, str) or not isinstance(text, str) or not name:
-            raise InvalidInput(f"headers={headers!r} must map strings to strings")
-        if "\x00" in name or "\x00" in text:
-            raise InvalidInput(f"header {name!r} holds a NUL character: no store can keep that")
-        size += len(name) + len(text)
-        longest = max(longest, len(name))
+    texts = [*headers, *headers.values()]
+    if "" in headers or not all(map(isinstance, texts, repeat(str))):
+        raise InvalidInput(f"headers={headers!r} must map strings to strings")
+    whole = "".join(texts)
+    if "\x00" in whole:
+        name = next(name for name, text in headers.items() if "\x00" in name + text)
+        raise InvalidInput(f"header {name!r} holds a NUL character: no store can keep that")
+    size, longest = len(whole), max(map(len, headers), default=0)
     if size > _MOST_HEADERS or longest > _LONGEST_HEADER:
         raise InvalidInput(
             f"headers of {size:,} characters ({', '.join(sorted(headers)[:5])}) are too much: they go with everything "

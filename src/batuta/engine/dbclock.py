@@ -6,6 +6,8 @@ from batuta.clock import SECOND, Clock
 
 _DRIFT = 0.01
 """Seconds by which two honest readings may differ beyond their round trips."""
+_LONG_AGO = -(10**18)
+"""Before the first reading nothing is known to be past."""
 
 
 class DatabaseClock:
@@ -20,6 +22,8 @@ class DatabaseClock:
         self.monotonic = clock.monotonic
         self._low: tuple[int, float] | None = None
         self._high: tuple[int, float] = (0, 0.0)
+        # The same, apart: they are asked for in every step.
+        self._low_at, self._low_when, self._high_at, self._high_when = _LONG_AGO, 0.0, 0, 0.0
         self._last = self._last_high = 0
 
     def learn(self, now: int, sent: float, received: float) -> None:
@@ -31,20 +35,22 @@ class DatabaseClock:
                 low = low if _ahead(low, self._low) >= 0 else self._low
                 high = high if _ahead(self._high, high) >= 0 else self._high
         self._low, self._high = low, high
+        (self._low_at, self._low_when), (self._high_at, self._high_when) = low, high
 
     def now(self) -> int:
         """Not ahead of the database. Never less than before."""
-        if self._low is not None:
-            estimate = self._low[0] + int((self.monotonic() - self._low[1]) * SECOND)
-            if estimate > self._last:
-                self._last = estimate
+        estimate = self._low_at + int((self.monotonic() - self._low_when) * SECOND)
+        if estimate > self._last:
+            self._last = estimate
+            return estimate
         return self._last
 
     def latest(self) -> int:
         """Not behind the database, and not before `now`. Never less than before."""
-        estimate = self._high[0] + int((self.monotonic() - self._high[1]) * SECOND)
+        estimate = self._high_at + int((self.monotonic() - self._high_when) * SECOND)
         if estimate > self._last_high:
             self._last_high = estimate
+            return estimate
         return self._last_high
 
 

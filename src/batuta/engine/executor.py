@@ -48,6 +48,7 @@ log = logging.getLogger("batuta.engine")
 
 _SLICE = 128
 _DONE, _FAILED = EntryKind.ACTIVITY_DONE, EntryKind.ACTIVITY_FAILED
+_LOOP = Place.LOOP  # members of an enum are looked up slowly
 
 
 class Executor:
@@ -106,10 +107,10 @@ class Executor:
             self._lack(run, seq, pending.name)
             return
         call = run.calls[seq] = Call(run, seq, pending, activity, 1)
-        if not pending.options.once and self._places.enter(call):  # as `_begin` does, with fewer calls
-            self._launch(call)
-        elif pending.options.once:
+        if pending.options.once:
             self._begin(call)
+        elif self._places.enter(call):
+            self._execute(call)
         else:
             self._limit_waiting(call)
 
@@ -261,6 +262,10 @@ class Executor:
                 call.run.calls.pop(call.seq, None)
             return
         call.queued = False
+        self._execute(call)
+
+    def _execute(self, call: Call) -> None:
+        """It has its place, and its run wants it."""
         now = call.started_at = self.clock.now()
         activity, pending = call.activity, call.pending
         options = pending.options
@@ -277,7 +282,7 @@ class Executor:
             self._end(call, error)
             return
         place = activity.place
-        if place is Place.LOOP or (self.within is not None and place is not Place.STORE):
+        if place is _LOOP or (self.within is not None and place is not Place.STORE):
             self._runner.begin(call, args, kwargs)
         elif place is Place.THREAD:
             call.task = self._loop.run_in_executor(self.thread_pool(), in_thread, call, self.may_act, args, kwargs)
@@ -351,8 +356,8 @@ class Executor:
             data = encode(value, call.activity.codec.output, self._max_payload)
         except InvalidInput as error:
             self._end(call, error)
-            return
-        self._end_with(call, data)
+        else:
+            self._end_with(call, data)
 
     def _end_with(self, call: Call, data: bytes) -> None:
         """An attempt ended with a result."""
@@ -361,10 +366,9 @@ class Executor:
             self.beats.finish(call)
         call.task = None  # task, context and call refer to each other: leave nothing for the collector
         self._places.leave(call)
-        if self._answers:
-            self._answers.append((call, data))
-        else:
-            self._answer(call, data)
+        if not self._answers:
+            self._loop.call_soon(self._deliver_answers, context=self._context)
+        self._answers.append((call, data))
 
     def _end(self, call: Call, error: BaseException) -> None:
         """An attempt ended with an error. Decide: again, or give up."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncGenerator
+from threading import get_ident
 from typing import Any, cast
 
 from batuta.engine.loop import RunLoop
@@ -13,10 +14,10 @@ _get_running_loop = asyncio._get_running_loop
 
 
 class _Hooked:
-    loop: object = None
-    """The worker's loop that is between the ends of `turns`: async generators that begin now are held by their run's
-    loop. One word for all threads, for a look at a thread's own costs much: where it says another loop, each turn hooks
-    by itself."""
+    by: tuple[int, Any] | None = None
+    """The thread that is between the ends of `turns`, with its loop: async generators that begin there are held by the
+    loop of their run. One word for all threads, for a look at a thread's own costs much: where it says another, each
+    turn hooks by itself. Nor need the running loop be asked for: asyncio asks the system for the process each time."""
 
 
 hooked = _Hooked()
@@ -36,13 +37,13 @@ def _hold_generator(generator: AsyncGenerator[Any, Any]) -> None:
 class turns:  # noqa: N801 - a context manager; written out, for it is passed in every round of the event loop
     """Many turns, one after the other: what they all need is set once. No async generator may begin between them."""
 
-    __slots__ = ("_hooks", "_loop")
+    __slots__ = ("_by", "_hooks")
 
     def __enter__(self) -> None:
         self._hooks = hook_generators()
-        self._loop = hooked.loop = _get_running_loop()
+        self._by = hooked.by = (get_ident(), _get_running_loop())
 
     def __exit__(self, *_: object) -> None:
-        if hooked.loop is self._loop:
-            hooked.loop = None
+        if hooked.by is self._by:
+            hooked.by = None
         sys.set_asyncgen_hooks(*self._hooks)

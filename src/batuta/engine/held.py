@@ -125,7 +125,7 @@ def _take_turn(run: LiveRun, held: Held, data: bytes) -> None:
 
 
 def _lift(run: LiveRun) -> None:
-    with suppress(ValueError):
+    if _STOP in run.backlog:
         run.backlog.remove(_STOP)
 
 

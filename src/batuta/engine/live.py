@@ -499,13 +499,13 @@ class LiveRun:
     def settled(self, change: Change, effects: list[Effect], refusals: Sequence[Refusal] = ()) -> None:
         """The change is durable, but for `refusals`: what it held back may act now."""
         self.durable = change.head + len(change.entries)
-        machine = self.machine
+        machine, beyond = self.machine, change.effects
         if machine.logs:
             machine.logs = emit(machine.logs, self.durable + 1, self.identity.id)
-        if change.effects is not None:
-            tell_answers(self._host.waiters.answers, self.identity.chain_id, change.effects)
-            if change.effects.letter is not None:
-                self._host.letters.arrived(letter_of(self, change, change.effects.letter))
+        if beyond is not None:
+            tell_answers(self._host.waiters.answers, self.identity.chain_id, beyond)
+            if beyond.letter is not None:
+                self._host.letters.arrived(letter_of(self, change, beyond.letter))
         if self.starting is not None:
             failpoint("start.after_commit")
             self.completion = Completion(self.run_id)
@@ -516,7 +516,7 @@ class LiveRun:
             depart(self, self._host, change.move)
         else:
             self._act(effects)
-            if change.effects is not None:
+            if beyond is not None:
                 self._hear(effects, refusals)
 
     def _hear(self, effects: list[Effect], refusals: Sequence[Refusal]) -> None:
@@ -534,9 +534,9 @@ class LiveRun:
             if not isinstance(effect, Command):
                 effect()
             elif effect.kind is _ACTIVITY:
-                pending = activities.get(effect.seq) if stays else None
-                if pending is not None:
-                    host.executor.start(self, effect.seq, pending)
+                seq = effect.seq
+                if stays and (pending := activities.get(seq)) is not None:
+                    host.executor.start(self, seq, pending)
             elif effect.kind is _CANCEL:
                 host.executor.cancel(self, effect.target)
         if self.backlog or self._held_up or self.lacking or draining:

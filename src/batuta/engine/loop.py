@@ -27,6 +27,9 @@ _HASH_STEP = 0x9E3779B97F4A7C15  # spreads consecutive numbers over all bits
 _HASH_MASK = 0x7FFF_FFFF_FFFF_FFFF
 
 
+_begin_task = asyncio.Task.__init__  # looked up here, not anew for each task
+
+
 class TimerHost(Protocol):
     """Who keeps a loop's timers: the machine. Returns the number of the command that set the timer."""
 
@@ -60,7 +63,7 @@ class RunTask(asyncio.Task[Any]):
         self, coro: Coroutine[Any, Any, Any], loop: RunLoop, name: str | None, context: contextvars.Context | None
     ) -> None:
         self._number = loop.next_hash()
-        super().__init__(coro, loop=loop, name=name or f"task-{loop.counter}", context=context)
+        _begin_task(self, coro, loop=loop, name=name or f"task-{loop.counter}", context=context)
 
     def __hash__(self) -> int:
         return self._number

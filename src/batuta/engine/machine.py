@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from heapq import heappop, heappush
 from inspect import isawaitable
 from random import Random
+from threading import get_ident
 from typing import Any, NoReturn, TypeVar, cast
 from uuid import UUID
 
@@ -43,7 +44,6 @@ from batuta.serde import MAX_PAYLOAD, Codec, Decoder, decode, encode
 _set_running_loop = asyncio._set_running_loop
 _get_running_loop = asyncio._get_running_loop
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
 _DAY = 24 * 3600 * SECOND
 T = TypeVar("T")
 
@@ -135,8 +135,11 @@ class Machine:
         if kind is _STARTED:
             self._prepare(at, body)
         loop = self.loop
-        host = _get_running_loop()
-        hooks = None if host is not None and hooked.loop is host else hook_generators()
+        by = hooked.by
+        if by is not None and by[0] == get_ident():
+            host, hooks = by[1], None
+        else:
+            host, hooks = _get_running_loop(), hook_generators()
         _set_running_loop(loop)
         loop.in_turn = True
         try:
@@ -346,7 +349,7 @@ class Machine:
             raise
 
     def side_effect(self, make: Callable[[], Any], result: Decoder | None) -> Any:
-        self._alive()
+        self.check_alive()
         command = self._recorded_here(CommandKind.SIDE_EFFECT) or self._make_side_effect(make)
         command = structs.replace(command, seq=self._seq + 1)
         self._seq += 1
@@ -384,7 +387,7 @@ class Machine:
         return self.mailbox
 
     def publish(self, name: str, value: Any) -> None:
-        self._alive()
+        self.check_alive()
         self.issue_beyond(CommandKind.PUBLISH, name, encode(value, f"the published value {name!r}", self.limit))
 
     def _deliver_signal(self, body: Body) -> None:
@@ -448,7 +451,7 @@ class Machine:
         return None
 
     def named_timers(self) -> NamedTimers:
-        self._alive()
+        self.check_alive()
         if self._named is None:
             self._named = NamedTimers(self)
         return self._named
@@ -464,7 +467,7 @@ class Machine:
         return self.at
 
     def random(self) -> Random:
-        self._alive()
+        self.check_alive()
         if self._random is None:
             self._random = Random(self.start.seed)
         return self._random
@@ -477,7 +480,7 @@ class Machine:
         return UUID(int=self.random().getrandbits(128), version=4)
 
     def patched(self, id: str, *, deprecated: bool) -> bool:
-        self._alive()
+        self.check_alive()
         if self._patches is None:
             self._patches = Patches(self)
         if not deprecated:
@@ -536,10 +539,6 @@ class Machine:
 
     def check_alive(self) -> None:
         """Raises where no command may be issued."""
-        self._alive()
-
-    def _alive(self) -> None:
-        """Commands may be issued now."""
         if self._shut:
             self._refuse()
 

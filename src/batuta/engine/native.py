@@ -90,11 +90,16 @@ from batuta.settings import Settings
 class NativeBackend:
     """Implements `authoring.backend.Backend` on a store."""
 
-    _middleware: Sequence[Middleware] = ()
-    """Around everything that its workers do."""
-
-    def __init__(self, store: Store, clock: Clock | None = None, actor: str | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock | None = None,
+        actor: str | None = None,
+        middleware: Sequence[Middleware] = (),
+    ) -> None:
         self._store = store
+        self._middleware = check_middleware(middleware)
+        """Around everything that its workers do."""
         self.actor = Actor(actor)
         self._clock = clock or SystemClock()
         self._workers: list[Worker] = []

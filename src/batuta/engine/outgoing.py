@@ -26,8 +26,7 @@ class AroundBackend(NativeBackend):
     def __init__(
         self, store: Store, clock: Clock | None, middleware: Sequence[Middleware], actor: str | None = None
     ) -> None:
-        super().__init__(store, clock, actor)
-        self._middleware = list(middleware)
+        super().__init__(store, clock, actor, middleware)
         self._around = Around(middleware)
 
     def start(self, request: StartRequest) -> Coroutine[Any, Any, RunRef]:
@@ -71,8 +70,6 @@ class AroundBackend(NativeBackend):
         return done[-1]
 
     async def _through(self, requests: Sequence[StartRequest | JobRequest], act: Callable[[], Awaitable[T]]) -> T:
-        if not self._around.start:
-            return await act()
         starts = [as_start(request) for request in requests]
         done: list[T] = []
 
@@ -94,4 +91,6 @@ def backend_for(
     store: Store, clock: Clock | None = None, middleware: Sequence[Middleware] = (), actor: str | None = None
 ) -> NativeBackend:
     """A backend, with middleware around what it starts and runs."""
-    return AroundBackend(store, clock, middleware, actor) if middleware else NativeBackend(store, clock, actor)
+    if middleware and Around(middleware).start:
+        return AroundBackend(store, clock, middleware, actor)
+    return NativeBackend(store, clock, actor, middleware)

@@ -34,10 +34,10 @@ class Places:
 
     def enter(self, call: Call) -> bool:
         """Whether the call has a place now. Otherwise it waits, and `admitted` is told when it has one."""
-        limit = call.activity.limit
-        if limit is not None and not self._pass(self._own_gate(call, limit), call):
+        activity = call.activity
+        if activity.limit is not None and not self._pass(self._own_gate(call, activity.limit), call):
             return False
-        gate = self._kinds[call.activity.place]
+        gate = self._kinds[activity.place]
         if gate.free > 0:
             gate.free -= 1
             return True
@@ -45,8 +45,9 @@ class Places:
         return False
 
     def leave(self, call: Call) -> None:
-        gate = self._kinds[call.activity.place]
-        if call.activity.limit is None and not gate.row:
+        activity = call.activity
+        gate = self._kinds[activity.place]
+        if not gate.row and activity.limit is None:
             gate.free += 1
             return
         following = self._leave(gate)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
@@ -40,8 +40,10 @@ class Poller:
         """Whether the last look found more than could be taken, or no look was made yet."""
         self.claims_begun = self.claims_ended = 0
         """While one is under way the store may know of runs that we do not have yet."""
+        self._slices: deque[Sequence[Tape]] = deque()
+        self._adopted = asyncio.Event()
         self._loaded = 0
-        """Runs of the last claim that are about to be brought into memory."""
+        """Claimed runs that are about to be brought into memory: those in the slices."""
         self._wake = asyncio.Event()
         self._held = False
         """The last look had to leave what a limit held back."""
@@ -122,8 +124,10 @@ class Poller:
     async def _claim(self) -> float | None:
         """Take what is due and fits. Returns how long to wait for the next look; None: until woken."""
         session = self._session
-        if self._loaded and (session.intake.keyed or self._loaded > session.settings.claim_batch):
-            await asyncio.sleep(0)  # all of them are brought into memory then
+        # Not before all are in memory, and then ask: there would be nothing to do until the answer comes.
+        while self._loaded > (0 if session.intake.keyed else session.settings.claim_batch):
+            self._adopted.clear()
+            await self._adopted.wait()
         info, most = session.intake.appetite(session.runs.values())
         limit = min(session.free - self._loaded, session.settings.claim_batch)
         if most is not None and most < limit:
@@ -157,20 +161,28 @@ class Poller:
         self.backlog = len(tapes) == limit or info is not session.info
         self._held = claim.held
         self._idle = 0 if tapes else self._idle + 1
-        loop = asyncio.get_running_loop()
-        for first in range(0, len(tapes), _SLICE):
-            failpoint("claim.loaded")
-            some = tapes[first : first + _SLICE]
-            self._loaded += len(some)
-            loop.call_soon(self._adopt, some)
+        self._load(tapes)
         if room is not None and not self._full and _uses_up(room, tapes):
             return self._rest  # runs have left meanwhile: there is room, and nobody will say so again
         if len(tapes) == limit:  # there is more. Asked for before these are in memory: the store works meanwhile
             return 0.0
         return self._until_room(claim.again_at) if self._held else await self._until_due(still_open)
 
-    def _adopt(self, tapes: Sequence[Tape]) -> None:
+    def _load(self, tapes: Sequence[Tape]) -> None:
+        """Have them brought into memory, a slice in each round of the event loop."""
+        for first in range(0, len(tapes), _SLICE):
+            failpoint("claim.loaded")
+            if not self._slices:
+                asyncio.get_running_loop().call_soon(self._adopt)
+            self._slices.append(tapes[first : first + _SLICE])
+            self._loaded += len(self._slices[-1])
+
+    def _adopt(self) -> None:
+        tapes = self._slices.popleft()
+        if self._slices:
+            asyncio.get_running_loop().call_soon(self._adopt)
         self._loaded -= len(tapes)
+        self._adopted.set()
         self._session.adopt_claimed(tapes)
 
     def _until_room(self, again_at: int | None) -> float:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET, Struct, json
@@ -62,6 +64,7 @@ class Told(Struct, gc=False):
     headers: dict[str, str] | None = None
 
 
+_change, _attempts, _entries = itemgetter(1), attrgetter("attempts"), attrgetter("entries")  # for whole batches
 _decode = json.Decoder(Told).decode
 _failure = json.Decoder(Failure).decode
 
@@ -77,7 +80,7 @@ class Reporter:
             for event in one.events:
                 self._ears.setdefault(event, []).append(one.event)
         wanted = {kind: event for kind, event in _ENTRIES.items() if event in self._ears}
-        self._makers = {kind: (_MAKERS[event], self._ears[event]) for kind, event in wanted.items()}
+        self._makers = {kind: (_MAKERS[event], _teller(self._ears[event])) for kind, event in wanted.items()}
         """What to make of an entry, by its kind, and who is told."""
         self._named: dict[tuple[RunId, int], str] = {}
         self._moves = not self._ears.keys().isdisjoint((RunClosed, RunParked, RunReleased))
@@ -93,6 +96,8 @@ class Reporter:
 
     def look_at(self, batch: Sequence[Item]) -> None:
         """Before anything acts on it: a run that leaves memory forgets which activities its attempts are of."""
+        if not any(map(_attempts, map(_change, batch))):
+            return
         self._named = {
             (run.run_id, one.seq): run.machine.activities[one.seq].name
             for run, change, _ in batch
@@ -104,22 +109,23 @@ class Reporter:
         """These changes are durable, but for those with another verdict."""
         if not self._ears:
             return
+        if verdicts:
+            batch = [one for index, one in enumerate(batch) if not isinstance(verdicts.get(index), Verdict)]
         makers = self._makers
-        for index, (run, change, _) in enumerate(batch):
-            if verdicts and isinstance(verdicts.get(index), Verdict):
-                continue
+        for run, change, _ in batch:
             try:
                 for entry in change.entries:
                     found = makers.get(entry.kind)
                     if found is not None:
-                        _tell(found[1], found[0](run, run.told or self._facts(run), entry))
+                        make, tell = found
+                        tell(make(run, run.told or self._facts(run), entry))
                 if change.move is not None or change.attempts or change.effects is not None:
                     self._report_rest(run, change)
             except Exception:
                 log.exception("events of run %s are lost", run.run_id)
 
     def _report_rest(self, run: LiveRun, change: Change) -> None:
-        facts = self._facts(run)
+        facts = run.told or self._facts(run)
         if change.attempts and ActivityRetried in self._ears:
             self._report_attempts(run, facts, change.attempts)
         if change.effects is not None and change.effects.letter is not None:
@@ -128,9 +134,7 @@ class Reporter:
             self.tell(_move_event(run, facts, change, self._session.clock.now()))
 
     def _facts(self, run: LiveRun) -> RunFacts:
-        """Made once for a run that has many turns."""
-        if type(run) is LiveRun and run.told is not None:
-            return run.told
+        """Made once for a run that has many turns: look at what it was told first."""
         id, queue = run.named
         workflow = run.workflow
         begun = run.durable >= 0 and (type(run) is not LiveRun or hasattr(run.machine, "start"))
@@ -167,7 +171,7 @@ class Reporter:
             begun = self._session.monotonic()
             verdicts = await commit(worker_id, changes)
             took = self._session.monotonic() - begun
-            entries = sum(len(change.entries) for change in changes)
+            entries = sum(map(len, map(_entries, changes)))
             self.tell(BatchWritten(*self._worker(), len(changes), entries, took))
             return verdicts
 
@@ -192,6 +196,21 @@ def _tell(ears: Sequence[Ear], event: Event) -> None:
             ear(event)
         except Exception:
             log.exception("middleware failed on the event %s", event.event)
+
+
+def _teller(ears: Sequence[Ear]) -> Ear:
+    """For an event of every step."""
+    if len(ears) > 1:
+        return partial(_tell, ears)
+    (only,) = ears
+
+    def tell(event: Event) -> None:
+        try:
+            only(event)
+        except Exception:
+            log.exception("middleware failed on the event %s", event.event)
+
+    return tell
 
 
 def _started(run: LiveRun, facts: RunFacts, entry: Entry) -> Event:

@@ -415,7 +415,7 @@ class Session:
         if self.intake.counts and row.run_id not in self.runs:  # not as `here` was: dropping it takes it out
             self.intake.enter(row.queue, run.workflow)
         self.runs[row.run_id] = run
-        if isinstance(run, CallRun):
+        if run.is_call and isinstance(run, CallRun):
             run.batched = row.kind is RunKind.JOB and row.parent_run_id is not None
         if tape.sealed or len(tape.entries) != row.head + 1:
             run.head = run.durable = row.head

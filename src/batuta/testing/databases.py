@@ -3,9 +3,10 @@
 import asyncio
 import secrets
 import threading
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 from urllib.parse import urlsplit, urlunsplit
 
 
@@ -32,8 +33,7 @@ class DatabaseMaker:
         Nobody may be connected to the template meanwhile.
         """
         name = f"batuta_test_{secrets.token_hex(6)}"
-        source = f" TEMPLATE {database_name(template)}" if template else ""
-        self.execute(f"CREATE DATABASE {name}{source}")
+        _run_aside(_copy(self.url, name, template) if template else _execute(self.url, f"CREATE DATABASE {name}"))
         return with_database(self.url, name)
 
     def drop_database(self, url: str) -> None:
@@ -56,11 +56,24 @@ def with_database(url: str, name: str) -> str:
 
 
 async def _execute(url: str, statement: str) -> None:
+    async with _connected(url) as connection:
+        await connection.execute(statement)
+
+
+async def _copy(url: str, name: str, template: str) -> None:
+    """Copying the files takes a third of the time that PostgreSQL's usual way takes, which logs every page."""
+    async with _connected(url) as connection:
+        files = " STRATEGY file_copy" if connection.get_server_version().major >= 15 else ""  # once the only way
+        await connection.execute(f"CREATE DATABASE {name} TEMPLATE {database_name(template)}{files}")
+
+
+@asynccontextmanager
+async def _connected(url: str) -> AsyncIterator[Any]:
     import asyncpg
 
     connection = await asyncpg.connect(url, timeout=30)
     try:
-        await connection.execute(statement)
+        yield connection
     finally:
         await connection.close()
 

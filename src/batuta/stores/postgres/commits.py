@@ -58,11 +58,9 @@ class Commits(Base):
         self, changes: Sequence[Change], answers: Mapping[int, Verdict | list[Refusal]], hint: Hint
     ) -> None:
         hint.due = hint.due or (self._held and any(change.move is not None for change in changes))
-        hint.closed = [
-            change.run_id
-            for index, change in enumerate(changes)
-            if change.move is not None and change.move.state in CLOSED and not isinstance(answers.get(index), Verdict)
-        ]
+        if any(isinstance(answer, Verdict) for answer in answers.values()):
+            changes = [one for index, one in enumerate(changes) if not isinstance(answers.get(index), Verdict)]
+        hint.closed = [one.run_id for one in changes if one.move is not None and one.move.state in CLOSED]
         self._announcer.tell(hint)
 
     async def _write(self, worker_id: str, changes: Sequence[Change]) -> tuple[list[int], bool]:

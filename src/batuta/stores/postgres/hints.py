@@ -219,5 +219,5 @@ class Ticker:
 
     async def _tick(self) -> None:
         while True:
-            self._listeners.tell(Hint(due=True, closed=None, answered=None))
+            self._listeners.tell(Hint(due=True, closed=None, answered=None, schedules=True))
             await asyncio.sleep(self._seconds * (0.9 + 0.2 * jitter()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -74,13 +75,14 @@ def _execution(connection: Connection, statement: Statement) -> Execute:
     """How to execute a statement of a connection that is known to be open.
 
     The driver's public way goes through four checks of that and three more coroutines each time, a tenth of what Python
-    adds to a lone commit. Where its inner one is not as we know it, the public one is taken.
+    adds to a lone commit. Where its inner one is not as we know it, the public one is taken. There is no timer for each
+    statement either: see `Session._watch`.
     """
     state = getattr(statement, "_state", None)
     bind_execute: Any = getattr(getattr(connection, "_protocol", None), "bind_execute", None)
     if state is None or bind_execute is None:
         return lambda args: statement.fetch(*args)
-    portal, limit, with_status, timeout = "", 0, False, None
+    portal, limit, with_status, timeout = "", 0, False, getattr(asyncpg.protocol, "NO_TIMEOUT", None)
     return lambda args: bind_execute(state, args, portal, limit, with_status, timeout)
 
 
@@ -110,6 +112,9 @@ class Session:
         self._statements: dict[str, tuple[Statement, Execute]] = {}
         self._shifted = 0
         self._making = asyncio.Lock()
+        self._asked_at: float | None = None
+        """When the statement was sent that has no reply yet."""
+        self._watching: asyncio.TimerHandle | None = None
 
     async def connect(self) -> Connection:
         """The connection, made if there is none. Raises StoreUnavailable: nothing was sent then."""
@@ -176,12 +181,19 @@ class Session:
 
     def drop(self) -> None:
         """Cut the connection at once; the next statement makes another."""
+        self._stop_watching()
         connection, self._connection = self._connection, None
         if connection is not None and not connection.is_closed():
             connection.terminate()
 
+    def _stop_watching(self) -> None:
+        if self._watching is not None:
+            self._watching.cancel()
+            self._watching = None
+
     async def close(self) -> None:
         """Say goodbye to the server."""
+        self._stop_watching()
         connection, self._connection = self._connection, None
         if connection is not None and not connection.is_closed():
             try:
@@ -197,12 +209,29 @@ class Session:
             if self._is_pooled:
                 return await self._once_pooled(connection, query, args)
             _, execute = self._statements.get(query) or await self._prepared(connection, query)
+            self._asked_at = time.monotonic()
+            if self._watching is None:
+                self._watch()
             return await execute(args)
         except BaseException as error:
             # Also when cancelled: the statement may still be running, and its reply must not reach the next caller.
             if answered(error, self._address.place) is None:
                 self.drop()
             raise
+        finally:
+            self._asked_at = None
+
+    def _watch(self) -> None:
+        """Cut the connection when a reply has been waited for too long. One timer for many statements: one for each, as
+        the driver has it, costs more than all its checks."""
+        self._watching = None
+        if self._asked_at is None:
+            return
+        left = self._asked_at + self._patience - time.monotonic()
+        if left > 0:
+            self._watching = asyncio.get_running_loop().call_later(left, self._watch)
+        else:
+            self.drop()
 
     async def _once_pooled(self, connection: Connection, query: str, args: tuple[Any, ...]) -> list[asyncpg.Record]:
         """In a transaction that brings its own settings: the session is another each time, and others have it next."""

@@ -42,7 +42,7 @@ def entry_texts(columns: Columns) -> list[Any]:
 
 
 def job_texts(changes: Sequence[Change]) -> list[Any] | None:
-    """For commit_jobs: jobs whose whole journal is their start and a good end. None when one of them is something else."""
+    """For commit_jobs: jobs whose whole journal is their start and a good end. None when one of them is not."""
     for change in changes:
         entries, move = change.entries, change.move
         if move is None or len(entries) != 2 or change.head != -1 or change.start is not None:
@@ -112,7 +112,11 @@ _USUAL = {(None, None, 0, ParentPolicy.CANCEL, 0, 0, "", "")}
 def plain_texts(runs: Sequence[NewRun]) -> list[Any] | None:
     """For start_plain: runs that wait for an owner, with what they start with. None when one of them is not plain."""
     numbers = [f"{run.run_id.int:032x}" for run in runs]
-    if set(map(_RARE, runs)) != _USUAL or any(run.if_exists in _RENEWING for run in runs) or not all(map(_is_own, runs, numbers)):
+    if (
+        set(map(_RARE, runs)) != _USUAL
+        or any(run.if_exists in _RENEWING for run in runs)
+        or not all(map(_is_own, runs, numbers))
+    ):
         return None
     starts = [run.start for run in runs]
     if max(map(len, starts)) > MOST_TRAVELLING:

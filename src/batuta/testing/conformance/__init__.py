@@ -9,17 +9,19 @@ A test module gives two fixtures and inherits the classes:
     async def store(make_store):
         return await make_store()
 
-    class TestStart(StartConformance): ...
+    globals().update(suite())     # or one by one: class TestStart(StartConformance): ...
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 import pytest
 
 _TOPICS = (
     "attempts audit batches chains claim close commit_fence deleting fairness forks hints holding inbox kin kit "
-    "large_batches lease_reap letters outputs parking poison queues races rates reading retention rewriting schedules "
-    "sends start transactions unclaimed unread"
+    "large_batches lease_reap letters outputs parking plain poison queues races rates reading retention rewriting "
+    "schedules sends start transactions unclaimed unread"
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{topic}" for topic in _TOPICS.split()))
 
@@ -43,6 +45,7 @@ from batuta.testing.conformance.lease_reap import LeaseReapConformance  # noqa: 
 from batuta.testing.conformance.letters import LettersConformance  # noqa: E402
 from batuta.testing.conformance.outputs import OutputsConformance  # noqa: E402
 from batuta.testing.conformance.parking import ParkingConformance  # noqa: E402
+from batuta.testing.conformance.plain import PlainConformance  # noqa: E402
 from batuta.testing.conformance.poison import PoisonConformance  # noqa: E402
 from batuta.testing.conformance.queues import QueuesConformance  # noqa: E402
 from batuta.testing.conformance.races import RacesConformance  # noqa: E402
@@ -92,6 +95,7 @@ __all__ = [
     "ParkingConformance",
     "PauseConformance",
     "PausedConformance",
+    "PlainConformance",
     "PoisonConformance",
     "PruningStepsConformance",
     "QueuesConformance",
@@ -106,4 +110,15 @@ __all__ = [
     "StartConformance",
     "TransactionsConformance",
     "UnreadConformance",
+    "suite",
 ]
+
+
+def suite(*before: type, without: Collection[type] = ()) -> dict[str, type]:
+    """Every class by a name that pytest collects (``TestStart`` and so on), but for those ``without``.
+
+    What the classes ``before`` have goes before what these have: fixtures, say.
+    """
+    laws = [globals()[name] for name in __all__ if name.endswith("Conformance")]
+    names = {law: f"Test{law.__name__.removesuffix('Conformance')}" for law in laws if law not in without}
+    return {name: type(name, (*before, law), {}) for law, name in names.items()}

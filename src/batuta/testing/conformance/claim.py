@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from batuta.clock import SECOND
-from batuta.journal.records import Message, MessageKind, Move
+from batuta.journal.records import Attempt, Message, MessageKind, Move
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
 from batuta.testing.conformance.kit import (
@@ -15,6 +15,7 @@ from batuta.testing.conformance.kit import (
     live_worker,
     new_run,
     outlive_lease,
+    signal,
     start_owned,
     worker_info,
 )
@@ -67,6 +68,30 @@ class ClaimConformance:
             assert tape.entries == await store.journal(pen.run_id)
             assert tape.run.head == extra + 1
             assert [m.name for m in tape.messages] == [f"to {extra}"]
+
+    async def test_a_claim_brings_what_loading_each_run_would(self, store: Store) -> None:
+        worker = await live_worker(store)
+        attempt = Attempt(seq=1, number=1, started_at=10, ended_at=11, next_at=12, error="{}")
+        news = [new_run() for _ in range(4)]
+        slept, spoken_to, tried, longer = pens = [Pen(new.run_id, epoch=1) for new in news]
+        for new, pen in zip(news, pens, strict=True):
+            assert await pen.write(store, worker, start=new, text=" a  b ç ") is None
+        await store.send(spoken_to.run_id, signal("m", '"to it"'))
+        await tried.write(store, worker, 0, attempts=[attempt])
+        await longer.write(store, worker, 2, text="three words here")
+        for pen in pens:
+            await pen.release(store, worker, wake_at=await store.now())
+        unbegun = await store.start(new_run(timeout=5 * SECOND, tags='{"a":"b"}', memo='"m"', priority=1))
+        tapes = await claimed(store, worker, 10)
+        assert tapes == [await store.load(tape.run.run_id) for tape in tapes]
+        by_run = {tape.run.run_id: (len(tape.entries), len(tape.messages), len(tape.attempts)) for tape in tapes}
+        assert by_run == {
+            slept.run_id: (1, 0, 0),
+            spoken_to.run_id: (1, 1, 0),
+            tried.run_id: (1, 0, 1),
+            longer.run_id: (3, 0, 0),
+            unbegun[0].run_id: (0, 1, 0),
+        }
 
     async def test_epochs_rise_at_every_claim(self, store: Store) -> None:
         worker = await live_worker(store)

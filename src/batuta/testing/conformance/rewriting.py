@@ -10,7 +10,8 @@ from batuta.journal.records import Attempt, Effects, Message, MessageKind, Move,
 from batuta.journal.rewriting import Rewrite
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
-from batuta.testing.conformance.kit import MakeStore, Pen, live_worker, signal, start_owned
+from batuta.testing.conformance.close import last_word
+from batuta.testing.conformance.kit import MakeStore, Pen, live_worker, new_run, signal, start_owned
 
 PUBLISHED, ANSWER = OutputKind.PUBLISHED, OutputKind.ANSWER
 
@@ -116,6 +117,16 @@ class RewritingConformance:
         closed = await full_run(store)
         assert not await (await make_store(namespace="other")).rewrite(Rewrite(run_id=closed.run_id, memo="1"))
         assert (await store.get_run(closed.run_id)).memo == '"old"'
+
+    async def test_a_start_that_nobody_has_read_can_be_written_otherwise(self, store: Store) -> None:
+        run = new_run()
+        await store.start(run)
+        assert await store.close_run(run.run_id, -1, last_word(Pen(run.run_id, 0)), RunState.TERMINATED, "enough")
+        [message] = await store.inbox(run.run_id)
+        assert (message.message_id, message.body) == (f"start:{run.run_id}", run.start)
+        message.body = '{"value":["otherwise"]}'
+        assert await store.rewrite(Rewrite(run_id=run.run_id, messages=[message]))
+        assert [m.body for m in await store.inbox(run.run_id)] == ['{"value":["otherwise"]}']
 
 
 async def rewritten_texts(store: Store, pen: Pen) -> list[object]:

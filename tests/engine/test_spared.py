@@ -1,0 +1,101 @@
+"""Middleware that says before an attempt that it need not be around it."""
+
+import contextvars
+import sys
+import threading
+from collections import Counter
+from types import FrameType
+from typing import Any
+
+from batuta import ActivityCall, Middleware, activity, workflow
+from batuta.authoring.middleware import Proceed
+from tests.engine.kit import world
+
+tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="nobody")
+
+
+@activity
+async def on_the_loop(number: int) -> str:
+    return f"{tenant.get()} {number}"
+
+
+@activity
+def in_a_thread(number: int) -> str:
+    return f"{tenant.get()} {number} {threading.current_thread() is not threading.main_thread()}"
+
+
+class Spares(Middleware):
+    """Around the attempts of those that it does not know."""
+
+    def __init__(self) -> None:
+        self.around: list[str] = []
+
+    def before(self, trace: str, headers: Any) -> bool:
+        if headers.get("tenant") == "broken":
+            raise ValueError("no such tenant")
+        tenant.set(headers.get("tenant", "nobody"))
+        return "tenant" not in headers
+
+    async def activity(self, call: ActivityCall, proceed: Proceed) -> Any:
+        self.around.append(call.facts.name)
+        token = tenant.set(f"around {call.headers.get('tenant', '')}")
+        try:
+            return await proceed()
+        finally:
+            tenant.reset(token)
+
+
+async def test_what_only_sets_the_context_need_not_be_around_an_attempt() -> None:
+    @workflow
+    async def both(number: int) -> list[str]:
+        return [await on_the_loop(number), await in_a_thread(number), await on_the_loop(number)]
+
+    spares = Spares()
+    async with world(both, on_the_loop, in_a_thread, middleware=[spares]) as env:
+        known = await env.client.start(both, 1, headers={"tenant": "acme"})
+        assert await known.result() == ["acme 1", "around acme 1 True", "acme 1"]
+        assert spares.around == ["in_a_thread"]
+        unknown, broken = await env.client.start(both, 2), await env.client.start(both, 3, headers={"tenant": "broken"})
+        assert await unknown.result() == ["around  2", "around  2 True", "around  2"]
+        assert await broken.result() == ["around broken 3", "around broken 3 True", "around broken 3"]
+
+
+async def test_of_several_each_is_around_every_attempt() -> None:
+    @workflow
+    async def one(number: int) -> str:
+        return await on_the_loop(number)
+
+    first, second = Spares(), Spares()
+    async with world(one, on_the_loop, middleware=[first, second]) as env:
+        handle = await env.client.start(one, 1, headers={"tenant": "acme"})
+        assert await handle.result() == "around acme 1"
+    assert first.around == second.around == ["on_the_loop"]
+
+
+async def test_without_middleware_a_run_calls_what_it_calls_with_some_that_does_nothing() -> None:
+    """So nothing of it is on the way where it is switched off."""
+
+    @workflow
+    async def three() -> list[str]:
+        return [await on_the_loop(number) for number in range(3)]
+
+    async def called(*middleware: Middleware) -> Counter[str]:
+        found: Counter[str] = Counter()
+
+        def count(frame: FrameType, event: str, _: object) -> None:
+            if event == "call" and "batuta/engine" in frame.f_code.co_filename:
+                found[f"{frame.f_code.co_filename}:{frame.f_code.co_qualname}"] += 1
+
+        async with world(three, on_the_loop, middleware=middleware) as env:
+            await (await env.client.start(three)).result()  # whatever is made once
+            sys.setprofile(count)
+            try:
+                await (await env.client.start(three)).result()
+            finally:
+                sys.setprofile(None)
+        return found
+
+    without = await called()
+    assert without.total() > 0
+    assert await called(Middleware()) == without
+    assert not [name for name in without if "around.py" in name or "reporter.py" in name or "outgoing.py" in name]
