@@ -113,6 +113,12 @@ def sqlite_url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'batuta.db'}"
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest) -> str:
+    """A database of this test's own, of each kind that outlives its processes."""
+    return str(request.getfixturevalue(f"{request.param}_url"))
+
+
 def _migrate(url: str) -> None:
     """Bring the template up to date with the PostgreSQL store's migrations."""
     store = PostgresStore(url)

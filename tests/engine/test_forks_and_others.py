@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from msgspec import Raw
 
 from batuta import (
     CompleteLater,
+    Handle,
     Interrupted,
     InvalidFork,
     Retry,
@@ -30,6 +32,7 @@ from batuta.journal.acts import Act, Verb
 from batuta.journal.entries import Body, EntryKind
 from batuta.journal.forks import Fork
 from batuta.journal.store import ForkOutcome
+from batuta.testing import Environment
 from tests.engine.forkkit import act, broken, executed, forget, go, is_sound, keys
 from tests.engine.kit import jobs, world
 
@@ -37,6 +40,7 @@ from tests.engine.kit import jobs, world
 @pytest.fixture(autouse=True)
 def _afresh() -> None:
     forget()
+    tokens.clear()
 
 
 @workflow
@@ -320,15 +324,28 @@ async def ask(question: str) -> str:
     raise CompleteLater
 
 
+@workflow
+async def asks() -> str:
+    return await ask("well?")
+
+
+@asynccontextmanager
+async def asked() -> AsyncIterator[tuple[Environment, Handle[str]]]:
+    """A run that waits for an answer from outside."""
+    async with world(asks, ask) as env:
+        handle = await env.start(asks, id="a")
+        await env.settle()
+        yield env, handle
+
+
 async def test_a_token_serves_the_run_that_goes_on() -> None:
     @workflow
-    async def asks() -> list[Any]:
+    async def asks_and_waits() -> list[Any]:
         await act("before")
         return list(await asyncio.gather(ask("well?"), go.wait()))
 
-    tokens.clear()
-    async with world(asks, act, ask) as env:
-        handle = await env.start(asks, id="a")
+    async with world(asks_and_waits, act, ask) as env:
+        handle = await env.start(asks_and_waits, id="a")
         await env.settle()
         await handle.reset(1)
         await handle.reset(1)
@@ -341,14 +358,7 @@ async def test_a_token_serves_the_run_that_goes_on() -> None:
 
 
 async def test_an_answer_from_outside_that_was_not_read_is_kept() -> None:
-    @workflow
-    async def asks() -> str:
-        return await ask("well?")
-
-    tokens.clear()
-    async with world(asks, ask) as env:
-        handle = await env.start(asks, id="a")
-        await env.settle()
+    async with asked() as (env, handle):
         await env.crash()
         ref = parse_token(tokens[0])
         await Completing(env.store).answer(ref, Body(value=Raw(b'"yes"')))
@@ -362,14 +372,7 @@ async def test_an_answer_from_outside_that_was_not_read_is_kept() -> None:
 async def test_an_answer_from_outside_that_comes_while_a_reset_is_planned_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    @workflow
-    async def asks() -> str:
-        return await ask("well?")
-
-    tokens.clear()
-    async with world(asks, ask) as env:
-        handle = await env.start(asks, id="a")
-        await env.settle()
+    async with asked() as (env, handle):
         await handle.pause()
         write = env.store.fork
 
@@ -386,14 +389,7 @@ async def test_an_answer_from_outside_that_comes_while_a_reset_is_planned_is_kep
 
 
 async def test_a_fork_of_what_waits_for_an_answer_asks_for_one_of_its_own() -> None:
-    @workflow
-    async def asks() -> str:
-        return await ask("well?")
-
-    tokens.clear()
-    async with world(asks, ask) as env:
-        handle = await env.start(asks, id="a")
-        await env.settle()
+    async with asked() as (env, handle):
         copy = await handle.fork("b", at=0)
         await env.settle()
         assert len(tokens) == 2

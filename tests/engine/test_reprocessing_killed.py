@@ -35,11 +35,6 @@ async def send(number: int) -> int:
     return number
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest) -> str:
-    return str(request.getfixturevalue(f"{request.param}_url"))
-
-
 async def reprocess(url: str, failpoint: str = "") -> "subprocess.CompletedProcess[str]":
     """The command, as a process of its own."""
     environment = os.environ | {"BATUTA_DATABASE_URL": url} | ({"BATUTA_FAILPOINT": failpoint} if failpoint else {})

@@ -88,11 +88,6 @@ STAND = "schedule.before_fire:1:sleep=1.5"
 """Has decided, and stands still before it writes: what it decided is old by then."""
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest) -> str:
-    return str(request.getfixturevalue(f"{request.param}_url"))
-
-
 @asynccontextmanager
 async def workers(url: str, *failing: str) -> AsyncIterator[list["subprocess.Popen[str]"]]:
     """A worker process for each, with that failpoint armed, all of them ready."""

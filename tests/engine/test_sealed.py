@@ -118,12 +118,6 @@ EVERYTHING: dict[str, Any] = {
 }
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest) -> str:
-    found: str = request.getfixturevalue(f"{request.param}_url")
-    return found
-
-
 @asynccontextmanager
 async def working(url: str, *codecs: PayloadCodec) -> AsyncIterator[Batuta]:
     async with connect(url, codec=codecs) as client, client.worker(**EVERYTHING):

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +18,8 @@ from batuta.journal.states import CLAIMABLE, CLOSED
 from batuta.testing import Environment, run
 from tests.engine.kit import replay
 from tests.properties.programs import Node, act, act_in_thread, executed, fail, flaky, note, once, program, programs
+
+pytestmark = pytest.mark.timeout(300)  # they compute for seconds, on a busy machine for a minute
 
 CANCEL_AT = 7.0625
 UNINTERESTING = {"claim.before", "stop.begin", "stop.released"}

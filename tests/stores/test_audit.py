@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from batuta import Batuta
-from batuta.connect import store_for
 from batuta.engine.native import NativeBackend
 from batuta.journal.acts import Recorded, chained
 from batuta.journal.store import Store
 from tests.stores.postgres.raw import connection
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest) -> str:
-    found: str = request.getfixturevalue(f"{request.param}_url")
-    return found
-
-
-@pytest.fixture
-async def store(url: str) -> AsyncIterator[Store]:
-    new = store_for(url)
-    await new.migrate()
-    await new.open()
-    yield new
-    await new.close()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import AsyncIterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -27,21 +26,6 @@ from tests.stores.postgres.raw import connection
 AT = 1_700_000_000 * SECOND
 
 PAGE = Path(__file__).parents[2] / "docs" / "concepts" / "stores.md"
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest) -> str:
-    found: str = request.getfixturevalue(f"{request.param}_url")
-    return found
-
-
-@pytest.fixture
-async def store(url: str) -> AsyncIterator[Store]:
-    new = store_for(url)
-    await new.migrate()
-    await new.open()
-    yield new
-    await new.close()
 
 
 async def read(url: str, sql: str) -> tuple[list[str], list[tuple[Any, ...]]]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from batuta.stores.postgres import PostgresStore
-from tests.stores.postgres.raw import connection, plan_of, scans_of
+from tests.stores.postgres.raw import plan_of, scans_of
 
 FILL = """
     INSERT INTO batuta.dead_letters (
@@ -20,18 +20,9 @@ FILL = """
         count, first_at, last_at, namespace, fingerprint, state, name, reason, error, activity)
     SELECT 50, n, n, 'default', n::text, 'open', 'send', 'exhausted', 'Down', 'send' FROM generate_series(1, 1000) n;
 """
+FILLED = "batuta.dead_letters, batuta.letter_groups"
 
 NEWEST, ALIKE, GROUPS = "dead_letters_newest", "dead_letters_alike", "letter_groups_newest"
-
-
-@pytest.fixture(params=["empty", "large", "large and analysed"])
-async def filled(request: pytest.FixtureRequest, postgres_url: str) -> None:
-    async with connection(postgres_url) as raw:
-        if request.param != "empty":
-            await raw.execute(FILL)
-        if request.param == "large and analysed":
-            await raw.execute("ANALYZE batuta.dead_letters")
-            await raw.execute("ANALYZE batuta.letter_groups")
 
 
 def used(plan: dict[str, Any], table: str) -> list[tuple[str, str]]:

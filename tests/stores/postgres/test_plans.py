@@ -29,16 +29,7 @@ FILL = """
            CASE WHEN n % 10 IN (1, 2) THEN 9000000000000000 + n END
     FROM generate_series(1, 100000) n
 """
-
-
-@pytest.fixture(params=["empty", "large", "large and analysed"])
-async def filled(request: pytest.FixtureRequest, postgres_url: str) -> str:
-    async with connection(postgres_url) as raw:
-        if request.param != "empty":
-            await raw.execute(FILL)
-        if request.param == "large and analysed":
-            await raw.execute("ANALYZE batuta.runs")
-    return str(request.param)
+FILLED = "batuta.runs"
 
 
 async def test_runs_are_found_by_their_keys(store: PostgresStore, filled: str) -> None:

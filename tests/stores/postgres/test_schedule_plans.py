@@ -4,29 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from batuta.journal.schedules import Schedule
 from batuta.stores.postgres import PostgresStore
 from batuta.testing.conformance.kit import new_run
 from batuta.testing.conformance.schedules import firing
-from tests.stores.postgres.raw import connection, plan_of, scans_of
+from tests.stores.postgres.raw import plan_of, scans_of
 
 FILL = """
     INSERT INTO batuta.schedules (namespace, id, revision, created_at, updated_at, next_at, paused, spec)
     SELECT 'default', 'other-' || n, 1, 1, 1, CASE WHEN n % 3 > 0 THEN 9000000000000000 + n END, n % 3 = 2, '{}'
     FROM generate_series(1, 50000) n
 """
-
-
-@pytest.fixture(params=["empty", "large", "large and analysed"])
-async def filled(request: pytest.FixtureRequest, postgres_url: str) -> str:
-    async with connection(postgres_url) as raw:
-        if request.param != "empty":
-            await raw.execute(FILL)
-        if request.param == "large and analysed":
-            await raw.execute("ANALYZE batuta.schedules")
-    return str(request.param)
+FILLED = "batuta.schedules"
 
 
 async def test_due_schedules_are_found_by_their_time(store: PostgresStore, filled: str) -> None:
