@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -209,3 +210,9 @@ async def _blocks_read_by_all(store: PostgresStore) -> int:
     for each in store._pool._idle:
         await (await each.connect()).fetch("SELECT pg_stat_force_next_flush()")
     return await _blocks_read(await store._commit_session.connect())
+
+
+def test_pages_of_an_inbox_follow_one_order_whatever_the_database_has(store: PostgresStore) -> None:
+    """The server of the tests has but one order, and a plan does not say which it follows."""
+    compared = re.findall(r"(\S+ *\S+) > \$3", store._sql["inbox"])
+    assert compared == ["AND i.message_id", 'COLLATE "C"']

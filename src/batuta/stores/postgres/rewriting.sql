@@ -1,12 +1,14 @@
 -- Statements about payloads that are written otherwise. `batuta` stands for the schema in use.
 
 -- inbox --
+-- By one order, that of the column: a page that begins elsewhere by the database's own would miss the start, or have it
+-- again and again.
 SELECT * FROM (
     (SELECT i.message_id, i.kind, i.name, i.body, i.at, i.number FROM batuta.inbox i
      WHERE i.chain_id = $2 AND i.message_id > $3 AND i.namespace = $1 ORDER BY i.message_id LIMIT $4)
     UNION ALL
     SELECT 'start:' || r.run_id, 'start', r.name, r.start, r.created_at, 0 FROM batuta.runs r
-    WHERE r.run_id = $2 AND r.start IS NOT NULL AND 'start:' || r.run_id > $3 AND r.namespace || '' = $1
+    WHERE r.run_id = $2 AND r.start IS NOT NULL AND ('start:' || r.run_id) COLLATE "C" > $3 AND r.namespace || '' = $1
 ) m
 ORDER BY m.message_id LIMIT $4;
 
