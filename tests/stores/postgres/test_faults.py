@@ -32,6 +32,7 @@ from batuta.testing.conformance.kit import (
     start_owned,
     worker_info,
 )
+from batuta.testing.conformance.plain import job
 from tests.stores.postgres.raw import connection, until_blocked
 
 KILL = """
@@ -173,6 +174,14 @@ async def test_a_start_with_a_value_that_is_refused_does_not_harm_those_it_came_
     assert [index for index, outcome in enumerate(outcomes) if isinstance(outcome, BadData)] == [3, 7]
     assert await store.count_runs(RunFilter()) == 7
     assert [isinstance(outcome, tuple) and outcome[1] for outcome in outcomes].count(True) == 7
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["alike", "with another"])
+async def test_what_parts_words_is_in_no_name_whoever_comes_with_it(store: PostgresStore, several: bool) -> None:
+    bad = job(queue="a\x1fb")
+    outcomes = await store.start_many([bad, job()] if several else [bad])
+    assert isinstance(outcomes[0], BadData)
+    assert not any(isinstance(outcome, BadData) for outcome in outcomes[1:])
 
 
 async def test_when_some_of_many_starts_may_be_written_the_outcome_is_unknown(

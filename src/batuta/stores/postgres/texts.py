@@ -123,6 +123,8 @@ def plain_texts(runs: Sequence[NewRun]) -> list[Any] | None:
         return None
     kinds = set(map(_ALIKE, runs))
     alike, words = list(kinds.pop()), [""] * 4
+    if any(_BETWEEN in word for word in alike):
+        raise BadData(_BAD_WORD)  # as if it came with others
     if kinds:
         words = [_joined(list(column), _BAD_WORD) for column in zip(*map(_ALIKE, runs), strict=True)]
     columns = zip(*[(run.priority, run.tags, run.memo, run.flow_key, run.expires) for run in runs], strict=True)
