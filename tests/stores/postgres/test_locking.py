@@ -16,6 +16,7 @@ from batuta.journal.states import RunState
 from batuta.stores.postgres import PostgresStore
 from batuta.testing.conformance import MakeStore
 from batuta.testing.conformance.close import last_word
+from batuta.testing.conformance.holding import pause, resume
 from batuta.testing.conformance.kit import Pen, beat, live_worker, new_run, start_owned
 from tests.stores.postgres.raw import connection, until_blocked
 
@@ -216,3 +217,40 @@ async def _reap_again_and_again(store: PostgresStore) -> int:
 async def _disturb(store: PostgresStore, pen: Pen) -> None:
     for _ in range(10):
         await store.send(pen.run_id, Message(message_id=new_message_id(), kind=MessageKind.SIGNAL))
+
+
+LOOK_SLOWLY = """
+    CREATE SEQUENCE looks;
+    CREATE OR REPLACE FUNCTION batuta.has_pause(chain uuid) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+    BEGIN
+        IF nextval('looks') = 1 THEN
+            PERFORM pg_advisory_xact_lock_shared(42);
+        END IF;
+        RETURN EXISTS (
+            SELECT FROM batuta.inbox i WHERE i.chain_id = chain AND i.consumed_at IS NULL AND i.kind = 'pause');
+    END
+    $$;
+    SELECT pg_advisory_lock(42);
+"""
+
+
+async def test_a_run_whose_owner_lets_go_while_a_resume_looks_at_it_goes_on(
+    store: PostgresStore, postgres_url: str
+) -> None:
+    """Its state is that of before, and its inbox must be, too: what is in neither would be passed over."""
+    worker = await live_worker(store)
+    pen = await start_owned(store, worker)
+    assert await pause(store, pen.run_id) == [pen.run_id]
+    async with connection(postgres_url) as raw, connection(postgres_url) as watcher:
+        await raw.execute(LOOK_SLOWLY)
+        resuming = asyncio.create_task(resume(store, pen.run_id))
+        await until_blocked(watcher)
+        letting_go = asyncio.create_task(store.commit(worker.worker_id, [pen.change(0, move=Move(RunState.PAUSED))]))
+        blocked = asyncio.create_task(until_blocked(watcher, 2))
+        await asyncio.wait([letting_go, blocked], return_when=asyncio.FIRST_COMPLETED)
+        blocked.cancel()
+        await asyncio.wait([blocked])
+        await raw.execute("SELECT pg_advisory_unlock(42)")
+        assert await letting_go == {}
+        assert await resuming == [pen.run_id]
+    assert (await store.get_run(pen.run_id)).state is RunState.WAITING
