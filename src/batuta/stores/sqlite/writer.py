@@ -128,9 +128,9 @@ class Writer:
     async def write(self, work: Work[T], *, small: bool = False, aside: bool = False) -> T:
         """Run `work` in a transaction and make it durable. When it raises, nothing was written.
 
-        A `small` one may be synced on the event loop's thread; what is done `aside` does not run on it at all. The others
-        wait for each other here, and not in a thread: one that is kept from the interpreter's lock by a busy event loop
-        would read its rows one every five milliseconds.
+        A `small` one may be synced on the event loop's thread; what is done `aside` does not run on it at all.
+        The others wait for each other here, and not in a thread: one that is kept from the interpreter's lock by a busy
+        event loop would read a row every five milliseconds.
         """
         if small or aside:
             return await self._write(work, small=small, aside=aside)
