@@ -64,6 +64,7 @@ class Writer:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._mutex = threading.Lock()
+        self._in_turn = asyncio.Lock()  # of what is large: see `write`
         self._waiting: set[int] = set()  # threads that wait for the mutex: the event loop does not push in
         self._commit_seconds = 0.0  # a moving mean
         self._handover_seconds = 0.0  # of the last time, and fading
@@ -81,6 +82,7 @@ class Writer:
     # -- open and close
 
     def open(self) -> None:
+        self._in_turn = asyncio.Lock()
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="batuta-sqlite-write")
         self._syncing = ThreadPoolExecutor(1, thread_name_prefix="batuta-sqlite-sync")
         for thread in (self._writing, self._syncing):
@@ -127,7 +129,15 @@ class Writer:
         """Run `work` in a transaction and make it durable. When it raises, nothing was written.
 
         A `small` one may be synced on the event loop's thread; what is done `aside` does not run on it at all.
+        The others wait for each other here, and not in a thread: one that is kept from the interpreter's lock by a busy
+        event loop would read a row every five milliseconds.
         """
+        if small or aside:
+            return await self._write(work, small=small, aside=aside)
+        async with self._in_turn:
+            return await self._write(work)
+
+    async def _write(self, work: Work[T], *, small: bool = False, aside: bool = False) -> T:
         if aside or not self._try_enter():
             return await _call(self._writing, lambda: self.write_blocking(work))
         result = self._work(work)
@@ -150,6 +160,10 @@ class Writer:
 
         When it was refused, `otherwise` is done in a transaction, and the result is its.
         """
+        async with self._in_turn:
+            return await self._send_at_once(statement, otherwise)
+
+    async def _send_at_once(self, statement: AtOnce, otherwise: Work[T]) -> T | None:
         taken_up = threading.Event()
         begun = time.perf_counter()
         writing = _call(self._writing, lambda: self._write_at_once(statement, otherwise, taken_up))
