@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import Any
 
@@ -25,16 +26,24 @@ ENDED_BY_OTHERS = (RunState.TERMINATED, RunState.TIMED_OUT)
 SLACK_S = 0.5
 """Tape time is a lower bound of the database's: an answer may seem to be this much older than it is."""
 
+AT_ONCE = 16
+
 
 async def read_journals(case: Case) -> dict[RunId, Journal]:
-    """Every run of the place."""
-    found = {}
-    for run in await case.runs():
-        tape = await case.store.load(run.run_id)
-        bodies = [decode_body(entry) for entry in tape.entries]
-        epochs = await case.store.epochs(run.run_id)
-        found[run.run_id] = Journal(tape.run, tape.entries, bodies, epochs, tape.messages)
+    """Every run of the place, some at a time."""
+    found: dict[RunId, Journal] = {}
+    runs = await case.runs()
+    for first in range(0, len(runs), AT_ONCE):
+        some = [run.run_id for run in runs[first : first + AT_ONCE]]
+        journals = await asyncio.gather(*(_read(case, run_id) for run_id in some))
+        found.update(zip(some, journals, strict=True))
     return found
+
+
+async def _read(case: Case, run_id: RunId) -> Journal:
+    tape, epochs = await case.store.load(run_id), await case.store.epochs(run_id)
+    bodies = [decode_body(entry) for entry in tape.entries]
+    return Journal(tape.run, tape.entries, bodies, epochs, tape.messages)
 
 
 class Checker:

@@ -18,7 +18,11 @@ CLOSING = {
     CommandKind.CANCELLED: RunState.CANCELLED,
     CommandKind.CONTINUE: RunState.CONTINUED,
 }
-OUTSIDE = {EntryKind.TERMINATED: RunState.TERMINATED, EntryKind.TIMED_OUT: RunState.TIMED_OUT}
+OUTSIDE = {
+    EntryKind.TERMINATED: RunState.TERMINATED,
+    EntryKind.TIMED_OUT: RunState.TIMED_OUT,
+    EntryKind.CANCELLED: RunState.CANCELLED,
+}
 
 
 class Journal(Struct):
@@ -38,7 +42,7 @@ class Journal(Struct):
     def has_cancel(self) -> bool:
         """Whether a cancel has reached the run; a parked one has it in its inbox, for when it goes on."""
         waiting = self.run.state in PARKED and any(message.kind is MessageKind.CANCEL for message in self.unread)
-        return waiting or any(entry.kind is EntryKind.CANCEL_REQUESTED for entry in self.entries)
+        return waiting or any(entry.kind in (EntryKind.CANCEL_REQUESTED, EntryKind.CANCELLED) for entry in self.entries)
 
     def key(self, call: Body | Command) -> str:
         """The key of an activity that the run called. One that was routed has that of the call it came from."""

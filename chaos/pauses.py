@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from batuta.authoring.operating import Selection
 from batuta.journal.records import RunFilter
 from batuta.journal.states import RunState
 from chaos.calls import Begin
@@ -47,7 +46,7 @@ async def under_load(stage: Stage, kind: StoreKind, runs: int, tally: Tally) -> 
         acts += (await selection.resume()).done
         if held < runs:
             tally.violate(case.name, f"of {runs} runs, {held} were ever held")
-        acts += held + await _settled(case, ids, selection)
+        acts += held + await _settled(case, ids)
         for worker in workers:
             await worker.ready()
             if (code := await worker.stop()) != 0:
@@ -85,12 +84,14 @@ async def _all_held(case: Case) -> None:
                 raise TooSlow("no worker is left")
 
 
-async def _settled(case: Case, ids: list[str], selection: Selection) -> int:
-    """All ended. What a worker that died was to hold may be held only now: how many were to be resumed once more."""
+async def _settled(case: Case, ids: list[str]) -> int:
+    """All ended. What a worker that died was to hold may be held only now: how many were to be resumed once more. Only
+    what is held is looked for: going through all of them again and again would take longer than their work."""
+    held = case.client.select(id_prefix=HELD, kind="any", state="paused")
     ended = asyncio.create_task(case.settled(ids, seconds=PATIENCE_S))
     resumed = 0
     while not ended.done():
         await asyncio.wait({ended}, timeout=1.0)
-        resumed += (await selection.resume()).done
+        resumed += (await held.resume()).done
     await ended
     return resumed

@@ -232,7 +232,8 @@ def _carried(of: SpanContext) -> dict[str, str]:
 
 
 def _new_ids() -> dict[str, str]:
-    return {TRACE: f"00-{bits(128):032x}-{bits(64):016x}-00"}
+    digits = f"{bits(192):048x}"
+    return {TRACE: f"00-{digits[:32]}-{digits[32:]}-00"}
 
 
 class _Distant(NonRecordingSpan):

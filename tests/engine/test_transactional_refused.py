@@ -188,7 +188,10 @@ async def test_code_that_begins_another_transaction_in_place_of_its_own_fails_by
         assert await till.client.count(kind="job") == 0
 
 
-async def test_an_activity_that_breaks_its_own_connection_is_tried_as_its_policy_says(postgres_url: str) -> None:
+async def test_an_activity_that_breaks_its_own_connection_is_tried_as_its_policy_says(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("batuta.engine.transactions._LONGEST_WAIT", 0.3)
     tried: list[int] = []
     async with till_on("postgres", postgres_url) as till:
 
@@ -202,9 +205,9 @@ async def test_an_activity_that_breaks_its_own_connection_is_tried_as_its_policy
         async def books() -> int:
             return int(await book(1))
 
-        async with till.worker(books, book, heartbeat=0.2, lease=5.0):
+        async with till.worker(books, book, heartbeat=0.1):
             with pytest.raises(RunFailed, match="connection"):
-                await (await till.client.start(books)).result(PATIENCE)
+                await (await till.client.start(books)).result(3 * PATIENCE)
         assert sorted(set(tried)) == [1, 2, 3]
         assert await till.rows() == []
 

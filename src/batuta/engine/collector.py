@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import gc
+from typing import ClassVar
 
 _DEFAULTS = (700, 2000)
 """What Python sets for the youngest generation, before and since 3.13. Another number is somebody's choice."""
 
 _CONTAINERS = 50_000
+_OF_A_RUN = 100
+"""Containers that a run in memory consists of at most, as a rule, with whoever has started it and waits for it."""
+_FEW = 250
+"""Runs that are not worth a call."""
 
 
 def tune_collector() -> None:
@@ -16,7 +21,35 @@ def tune_collector() -> None:
     Ten thousand runs in memory are a million objects; with the default of 700 the collector walks over them again and
     again and takes half of a worker's time, to find nothing: an ended run leaves no cycles behind.
     """
-    first, second, third = gc.get_threshold()
-    if first in _DEFAULTS:
+    if gc.get_threshold()[0] in _DEFAULTS:
         gc.freeze()
-        gc.set_threshold(_CONTAINERS, second, third)
+        Room.tuned = True
+        _set_threshold(0)
+
+
+class Room:
+    """For the runs of one worker: that there are more of them is no reason to look for garbage.
+
+    Without it a thousand runs that begin at once are all looked through, which is a twentieth of what they cost.
+    """
+
+    tuned: ClassVar[bool] = False
+    _all: ClassVar[int] = 0
+    """Runs that all workers of this process have room for."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    def fit(self, runs: int) -> None:
+        """Make room for so many."""
+        runs = 0 if runs < _FEW else runs
+        if runs != self.runs:
+            Room._all += runs - self.runs
+            self.runs = runs
+            if Room.tuned:
+                _set_threshold(Room._all)
+
+
+def _set_threshold(runs: int) -> None:
+    _, second, third = gc.get_threshold()
+    gc.set_threshold(_CONTAINERS + runs * _OF_A_RUN, second, third)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from msgspec import UNSET, Struct, json
 from batuta.authoring.middleware import Middleware
 from batuta.clock import SECOND
 from batuta.engine.around import kind_of
+from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.live import LiveRun
 from batuta.ids import RunId
 from batuta.journal.entries import Entry, EntryKind
@@ -48,6 +48,7 @@ log = logging.getLogger("batuta.engine")
 
 Ear = Callable[[Any], None]
 Commit = Callable[[str, Sequence[Change]], Coroutine[Any, Any, "Verdicts"]]
+_FAILED_ON = "middleware failed on the event %s"
 _BACK = (RunState.WAITING, RunState.PENDING)
 _MESSAGES = {EntryKind.SIGNAL: "signal", EntryKind.UPDATE: "update", EntryKind.CANCEL_REQUESTED: "cancel"}
 
@@ -80,7 +81,7 @@ class Reporter:
             for event in one.events:
                 self._ears.setdefault(event, []).append(one.event)
         wanted = {kind: event for kind, event in _ENTRIES.items() if event in self._ears}
-        self._makers = {kind: (_MAKERS[event], _teller(self._ears[event])) for kind, event in wanted.items()}
+        self._makers = {kind: (_MAKERS[event], self._ears[event]) for kind, event in wanted.items()}
         """What to make of an entry, by its kind, and who is told."""
         self._named: dict[tuple[RunId, int], str] = {}
         self._moves = not self._ears.keys().isdisjoint((RunClosed, RunParked, RunReleased))
@@ -117,8 +118,13 @@ class Reporter:
                 for entry in change.entries:
                     found = makers.get(entry.kind)
                     if found is not None:
-                        make, tell = found
-                        tell(make(run, run.told or self._facts(run), entry))
+                        make, ears = found
+                        event = make(run, run.told or self._facts(run), entry)
+                        for ear in ears:  # as `_tell` does: once for every step
+                            try:
+                                ear(event)
+                            except Exception:
+                                log.exception(_FAILED_ON, event.event)
                 if change.move is not None or change.attempts or change.effects is not None:
                     self._report_rest(run, change)
             except Exception:
@@ -131,7 +137,7 @@ class Reporter:
         if change.effects is not None and change.effects.letter is not None:
             self._report_letter(facts, change)
         if change.move is not None and self._moves:
-            self.tell(_move_event(run, facts, change, self._session.clock.now()))
+            self.tell(_move_event(run, facts, change, self._session.clock))
 
     def _facts(self, run: LiveRun) -> RunFacts:
         """Made once for a run that has many turns: look at what it was told first."""
@@ -195,22 +201,7 @@ def _tell(ears: Sequence[Ear], event: Event) -> None:
         try:
             ear(event)
         except Exception:
-            log.exception("middleware failed on the event %s", event.event)
-
-
-def _teller(ears: Sequence[Ear]) -> Ear:
-    """For an event of every step."""
-    if len(ears) > 1:
-        return partial(_tell, ears)
-    (only,) = ears
-
-    def tell(event: Event) -> None:
-        try:
-            only(event)
-        except Exception:
-            log.exception("middleware failed on the event %s", event.event)
-
-    return tell
+            log.exception(_FAILED_ON, event.event)
 
 
 def _started(run: LiveRun, facts: RunFacts, entry: Entry) -> Event:
@@ -267,17 +258,17 @@ _ENTRIES: dict[EntryKind, type[Event]] = {
 }
 
 
-def _move_event(run: LiveRun, facts: RunFacts, change: Change, now: int) -> Event:
+def _move_event(run: LiveRun, facts: RunFacts, change: Change, clock: DatabaseClock) -> Event:
     """The run is not here any more: what became of it."""
     move = change.move
     assert move is not None  # noqa: S101 - asked for where it is called
     if move.state in _BACK:
         due = None if move.wake_at is None else move.wake_at / SECOND
-        return RunReleased(now / SECOND, facts, due, move.reason)
+        return RunReleased(clock.now() / SECOND, facts, due, move.reason)
     if move.state not in CLOSED:
-        return RunParked(now / SECOND, facts, str(move.state), move.reason)
+        return RunParked(clock.now() / SECOND, facts, str(move.state), move.reason)
     entries = change.entries
-    at = entries[-1].at if entries else now
+    at = entries[-1].at if entries else clock.now()
     begun = entries[0].at if entries and entries[0].ord == 0 else run.machine.started_at
     error, message = "", move.reason
     if move.state is RunState.FAILED and run.machine.outcome is not None:

@@ -17,6 +17,7 @@ from batuta.authoring.definitions import Activity, Workflow
 from batuta.clock import SECOND, Clock
 from batuta.engine.alerts import Alerts
 from batuta.engine.around import Around
+from batuta.engine.collector import Room
 from batuta.engine.committer import Committer
 from batuta.engine.completion import Completion
 from batuta.engine.dbclock import DatabaseClock
@@ -117,6 +118,7 @@ class Session:
         self._news, self._strays = News(self), Strays(self, self._poller)
         self._tasks: set[asyncio.Task[None]] = set()
         self._emptied, self._renewed = asyncio.Event(), asyncio.Event()
+        self._room = Room()
         self._over = self._hurried = False
         self._ticked = clock.monotonic()
         self._ticking: asyncio.TimerHandle | None = None
@@ -228,6 +230,7 @@ class Session:
             future = self._starts.popleft()[3]
             if not future.done():
                 future.set_exception(StoreUnavailable("the worker is stopping; start it again"))
+        self._room.fit(0)
 
     async def abandoned(self) -> None:
         """Wait for what `abandon` left behind."""
@@ -263,6 +266,7 @@ class Session:
 
     def _tick(self) -> None:
         self._ticked = self.monotonic()
+        self._room.fit(len(self.runs))
         self._lease.tick()
         self._ticking = self._loop.call_later(_TICK, self._tick)
 
@@ -296,6 +300,7 @@ class Session:
                     named.discard(run_id)
             if not self.runs:
                 self._emptied.set()
+                self._room.fit(0)
             self._poller.freed(wake_at)
 
     def _holding_up(self) -> str | None:
@@ -342,6 +347,7 @@ class Session:
         return future
 
     def _begin_starts(self) -> None:
+        self._make_room(len(self._starts))
         with turns():
             for _ in range(min(_SLICE, len(self._starts))):
                 new, workflow, body, future = self._starts.popleft()
@@ -356,6 +362,11 @@ class Session:
         if self._starts:
             self._loop.call_soon(self._begin_starts)
 
+    def _make_room(self, more: int) -> None:
+        runs = len(self.runs) + more
+        if runs > self._room.runs:
+            self._room.fit(2 * runs)
+
     def adopt_claimed(self, tapes: Sequence[Tape]) -> None:
         """Bring runs into memory that the poller has claimed, and the intake expects."""
         self.intake.expect(tapes, sign=-1)
@@ -364,6 +375,7 @@ class Session:
     def adopt_all(self, tapes: Sequence[Tape]) -> None:
         """Bring claimed runs into memory."""
         early: list[EarlyRun] = []
+        self._make_room(len(tapes))
         with turns():
             for tape in tapes:
                 try:
@@ -383,12 +395,13 @@ class Session:
         """Whether it is a job that may begin at once."""
         row = tape.run
         workflow = self.workflows.get(row.code)
-        if not isinstance(workflow, JobWorkflow) or not may_begin_early(workflow, tape) or row.run_id in self.runs:
+        if not isinstance(workflow, JobWorkflow) or not may_begin_early(workflow, tape):
             return False
         if self._over or self.draining or self.settings.always_replay:
             return False
         run = EarlyRun(self, workflow, tape)
-        self.runs[row.run_id] = run
+        if self.runs.setdefault(row.run_id, run) is not run:  # one look: UUIDs hash slowly
+            return False
         self.intake.enter(row.queue, workflow)
         early.append(run)
         return True

@@ -321,6 +321,8 @@ class _Plain:
 
     def begin(self, threads: ThreadPoolExecutor, context: contextvars.Context) -> None:
         self.ended = threads.submit(context.run, self)
+        if (hold := getattr(self._loop, "hold_time_until", None)) is not None:
+            hold(self.answer)  # a loop with a clock of its own, in tests
 
     def cancel(self) -> None:
         """Nobody waits any more: it is not begun, if it has not been."""

@@ -133,9 +133,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self, executor: Any, func: Any, *args: Any
     ) -> asyncio.Future[Any]:
         future = super().run_in_executor(executor, func, *args)
-        self._skipping.busy_threads += 1
-        future.add_done_callback(self._thread_ended)
+        self.hold_time_until(future)
         return future
+
+    def hold_time_until(self, done: asyncio.Future[Any]) -> None:
+        """A thread is at work for this: until it is done, the clock does not jump. The engine says so of its own."""
+        self._skipping.busy_threads += 1
+        done.add_done_callback(self._thread_ended)
 
     def _thread_ended(self, _: asyncio.Future[Any]) -> None:
         self._skipping.busy_threads -= 1

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from batuta.clock import SECOND, SystemClock
-from batuta.errors import StoreFailed, StoreFull, StoreUnavailable
+from batuta.errors import BadData, StoreFailed, StoreFull, StoreUnavailable
 from batuta.failpoints import InjectedFault, arm
 from batuta.ids import uuid_of
+from batuta.journal.entries import Entry, EntryKind
 from batuta.journal.records import Attempt, Change, Effects, Move, NewRun, Output, OutputKind, Verdict, WorkerInfo
 from batuta.journal.states import RunState
 from batuta.stores.sqlite import schema, writer
@@ -157,6 +158,20 @@ async def test_a_text_with_a_nul_is_kept_as_it_is(store: SqliteStore, packs_all:
     pen = await start_owned(store, worker)
     assert await store.commit(worker.worker_id, [pen.change(1, move=Move(RunState.COMPLETED, None, "x\0y"))]) == {}
     assert (await store.get_run(pen.run_id)).reason == "x\0y"
+
+
+async def test_a_value_that_cannot_be_held_is_bad_data_and_nothing_is_written(
+    store: SqliteStore, path: Path, packs_all: None
+) -> None:
+    worker = await live_worker(store)
+    pen, other = await start_owned(store, worker), await start_owned(store, worker)
+    before = rows_of(path)
+    values: list[tuple[Any, Any]] = [(2**63, "x"), (2**64, "x"), (5, "half a pair: \ud800"), (5, None), (5, object())]
+    for at, body in values:
+        bad = Change(run_id=pen.run_id, epoch=1, head=0, entries=[Entry(1, EntryKind.SIGNAL, at, 5, body)])
+        with pytest.raises(BadData):
+            await store.commit(worker.worker_id, [other.change(1), bad])
+        assert rows_of(path) == before
 
 
 # -- where it is written

@@ -56,6 +56,8 @@ class Announcer:
         self._due = self._schedules = False
         self._messages: set[RunId] = set()
         self._closed: set[RunId] = set()
+        self._many_closed = False
+        """More than are named at once, which need not be told apart then: UUIDs hash slowly."""
         self._answered: set[RunId] = set()
         self._sending: asyncio.Task[None] | None = None
         self._sent_at = 0.0
@@ -87,7 +89,10 @@ class Announcer:
     def _queue(self, hint: Hint) -> None:
         self._due = self._due or hint.due
         self._schedules = self._schedules or hint.schedules
-        named = (self._messages, hint.messages), (self._closed, hint.closed), (self._answered, hint.answered)
+        closed = hint.closed
+        if closed is not None and len(closed) > MOST_IDS:
+            self._many_closed, closed = True, None
+        named = (self._messages, hint.messages), (self._closed, closed), (self._answered, hint.answered)
         for ids, more in named:
             if more:
                 ids.update(more)
@@ -109,16 +114,17 @@ class Announcer:
 
     def _take(self) -> list[str]:
         due, messages, closed, answered = self._due, list(self._messages), list(self._closed), list(self._answered)
-        schedules, self._due, self._schedules = self._schedules, False, False
+        schedules, many = self._schedules, self._many_closed
+        self._due = self._schedules = self._many_closed = False
         for ids in (self._messages, self._closed, self._answered):
             ids.clear()
-        if not (due or messages or closed or answered or schedules):
+        if not (due or messages or closed or answered or schedules or many):
             return []
-        if len(messages) + len(closed) + len(answered) <= MOST_IDS:
+        if not many and len(messages) + len(closed) + len(answered) <= MOST_IDS:
             payloads = [Payload(self.name, due, messages, closed, answered, schedules)]
         else:
             payloads = [
-                Payload(self.name, due, closed=_few(closed), schedules=schedules),
+                Payload(self.name, due, closed=None if many else _few(closed), schedules=schedules),
                 Payload(self.name, answered=_few(answered)),
                 *(Payload(self.name, messages=messages[n : n + MOST_IDS]) for n in range(0, len(messages), MOST_IDS)),
             ]

@@ -68,7 +68,7 @@ class Transactions(Commits):
         body, namespace = quoted(entry.body), quoted(self.namespace)
         numbers = f"{change.epoch}, {change.head}, {entry.ord}, '{entry.kind}', {entry.at}, {entry.crc}"
         function = self.address.qualify("batuta.commit_within")
-        return f"{self.whole}; SELECT {function}({namespace}, '{change.run_id}', {numbers}, {body}); COMMIT"
+        return f"SELECT {function}({namespace}, '{change.run_id}', {numbers}, {body}); COMMIT"
 
     @property
     def whole(self) -> str:

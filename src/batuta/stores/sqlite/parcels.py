@@ -128,7 +128,7 @@ class Parcel:
         lists = (self._starts, self._consumed, self._advances, self._finishes, self._evictions, self._entries)
         try:
             texts = [_encode(self._queues), *[_encode(each.rows) for each in lists], _encode(self._attempts.rows)]
-        except (OverflowError, UnicodeEncodeError):  # the other way says what is wrong
+        except (OverflowError, UnicodeEncodeError, TypeError):  # the other way says what is wrong
             return False
         self._values += [text.decode() for text in texts]
         self._values += [b"".join(each.ids) for each in (*lists, self._attempts)]

@@ -39,8 +39,14 @@ class AtOnce(Protocol):
         """Run it: it begins, writes and commits."""
 
 
-_NOT_AT_ONCE = {sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_BUSY}
-"""What a statement that was refused, or could not begin, says: nothing of it was written."""
+_NOT_AT_ONCE = {
+    sqlite3.SQLITE_CONSTRAINT,
+    sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_ERROR,
+    sqlite3.SQLITE_MISMATCH,
+    sqlite3.SQLITE_TOOBIG,
+}
+"""Said of a statement that was refused or could not begin: nothing of it was written."""
 
 log = logging.getLogger("batuta.sqlite")
 
@@ -58,6 +64,7 @@ class Writer:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._mutex = threading.Lock()
+        self._in_turn = asyncio.Lock()  # of what is large: see `write`
         self._waiting: set[int] = set()  # threads that wait for the mutex: the event loop does not push in
         self._commit_seconds = 0.0  # a moving mean
         self._handover_seconds = 0.0  # of the last time, and fading
@@ -75,6 +82,7 @@ class Writer:
     # -- open and close
 
     def open(self) -> None:
+        self._in_turn = asyncio.Lock()
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="batuta-sqlite-write")
         self._syncing = ThreadPoolExecutor(1, thread_name_prefix="batuta-sqlite-sync")
         for thread in (self._writing, self._syncing):
@@ -121,7 +129,15 @@ class Writer:
         """Run `work` in a transaction and make it durable. When it raises, nothing was written.
 
         A `small` one may be synced on the event loop's thread; what is done `aside` does not run on it at all.
+        The others wait for each other here, and not in a thread: one that is kept from the interpreter's lock by a busy
+        event loop would read a row every five milliseconds.
         """
+        if small or aside:
+            return await self._write(work, small=small, aside=aside)
+        async with self._in_turn:
+            return await self._write(work)
+
+    async def _write(self, work: Work[T], *, small: bool = False, aside: bool = False) -> T:
         if aside or not self._try_enter():
             return await _call(self._writing, lambda: self.write_blocking(work))
         result = self._work(work)
@@ -144,6 +160,10 @@ class Writer:
 
         When it was refused, `otherwise` is done in a transaction, and the result is its.
         """
+        async with self._in_turn:
+            return await self._send_at_once(statement, otherwise)
+
+    async def _send_at_once(self, statement: AtOnce, otherwise: Work[T]) -> T | None:
         taken_up = threading.Event()
         begun = time.perf_counter()
         writing = _call(self._writing, lambda: self._write_at_once(statement, otherwise, taken_up))
@@ -182,7 +202,7 @@ class Writer:
             statement.send(self._connected())
             self._fault("committed")
         except BaseException as error:
-            if isinstance(error, sqlite3.Error) and error.sqlite_errorcode & 0xFF in _NOT_AT_ONCE:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _NOT_AT_ONCE:
                 self.abandon()
                 return False
             self._undo(error)

@@ -131,6 +131,14 @@ DECLARE
     moment bigint;
     them record;
 BEGIN
+    -- Only those that it is about: the others, of which somebody may be writing entries, are not waited for.
+    wanted := ARRAY(
+        SELECT w.run_id
+        FROM unnest(wanted) WITH ORDINALITY AS w(run_id, n)
+        CROSS JOIN LATERAL (
+            SELECT r.state, r.chain_id FROM batuta.runs r WHERE r.run_id = w.run_id AND r.closed_at IS NULL LIMIT 1
+        ) r
+        WHERE r.state = 'paused' OR batuta.has_pause(r.chain_id) ORDER BY w.n);
     PERFORM batuta.lock_runs(wanted);
     moment := batuta.batuta_now();
     SELECT array_agg(w.run_id ORDER BY w.n) AS run_ids, array_agg(r.id ORDER BY w.n) AS ids,

@@ -1,6 +1,7 @@
 -- Transactions of activities.
 
 -- Raises when this is not the transaction that was begun for an activity: its code has ended that one, and begun another.
+-- The name of the setting is nobody's: that of the schema may be another one.
 CREATE FUNCTION batuta.must_be_whole() RETURNS void LANGUAGE plpgsql STABLE AS $$
 BEGIN
     IF current_setting('activity.begun', true) IS DISTINCT FROM 'here' THEN
@@ -20,6 +21,9 @@ SET enable_seqscan = off
 SET enable_bitmapscan = off
 AS $$
 BEGIN
+    IF current_setting('activity.begun', true) IS DISTINCT FROM 'here' THEN
+        PERFORM batuta.must_be_whole();  -- which raises
+    END IF;
     UPDATE batuta.runs r SET head = place
     WHERE r.run_id = run AND r.epoch = mine AND r.head = expected AND r.closed_at IS NULL AND r.namespace || '' = ns;
     IF NOT FOUND THEN
