@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from batuta import workflow
+from batuta.journal.records import Pulse
 from tests.engine.kit import world
 
 BATCH = 10
@@ -85,4 +86,33 @@ async def test_a_claim_is_under_way_until_its_runs_are_in_memory(monkeypatch: py
             await handle.result()
         assert len(under_way) >= 250 / 32
         assert all(under_way)
+        assert poller.claims_begun - poller.claims_ended <= 1
+
+
+async def test_a_claim_whose_runs_are_lost_on_their_way_is_over_and_a_heartbeat_brings_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    woken.clear()
+    async with world(nap) as env:
+        session = env.worker.session
+        assert session is not None
+        poller, expect = session._poller, session.intake.expect
+        lost: list[Any] = []
+
+        def loses(tapes: Any, **options: Any) -> None:
+            if tapes and not lost:
+                lost.extend(tapes)
+                raise RuntimeError("lost")
+            expect(tapes, **options)
+
+        handle = await env.start(nap, 1)
+        monkeypatch.setattr(session.intake, "expect", loses)
+        await env.advance(3601)
+        [tape] = lost
+        pulse = Pulse(now=session.clock.now(), alive=True, owned={handle.run_id: tape.run.epoch})
+        for _ in range(3):
+            session._strays.reconcile(pulse)
+            await env.advance(3)
+        assert woken == [1]
+        assert await handle.result() == 1
         assert poller.claims_begun - poller.claims_ended <= 1

@@ -149,15 +149,15 @@ class Poller:
         try:
             room = session.intake.room()
             claim = await session.store.claim(info, limit, room)
-        except BaseException:
+            tapes = claim.tapes
+            if tapes:
+                failpoint("claim.after")
+            session.intake.expect(tapes)
+            if session.intake.keyed:
+                tapes = _in_turn(tapes)
+        except BaseException:  # it has ended all the same: a heartbeat may bring what it took
             self._load(())
             raise
-        tapes = claim.tapes
-        if tapes:
-            failpoint("claim.after")
-        session.intake.expect(tapes)
-        if session.intake.keyed:
-            tapes = _in_turn(tapes)
         still_open = session.intake.still_open(info)
         self._full = still_open is not info
         held = claim.held or self._full
