@@ -98,7 +98,7 @@ def claimed_tape_of(row: Record, owner: str) -> tuple[Tape, bool]:
         forked_at,
     )
     messages = [] if start is None else [start_in_row(run, name, start, created_at)]
-    return Tape(claimed, [], messages, []), start is None or told
+    return Tape(claimed, [], messages, []), start is None or told or head >= 0
 
 
 def start_in_row(run_id: UUID, name: str, start: str, at: int) -> Message:
