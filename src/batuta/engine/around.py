@@ -47,6 +47,7 @@ class Around:
         attempts = [one for one in found if _overrides(one, "activity")]
         self.activity: list[Handler[ActivityCall]] = [one.activity for one in attempts]
         self._before = attempts[0].before if len(attempts) == 1 and _overrides(attempts[0], "before") else None
+        self._alike = len(attempts) == 1 and attempts[0].alike
         self.ears = [one for one in found if _overrides(one, "event")]
 
     def begins(self, run: LiveRun, start: StartInfo) -> None:
@@ -71,7 +72,7 @@ class Around:
         if self.activity:
             twins = {name: _around_activity(one, self.activity, executor) for name, one in activities.items()}
             choose = None if self._before is None else _choosing(self._before, activities)
-            executor.surround(twins, functools.partial(_within, self.activity), choose)
+            executor.surround(twins, functools.partial(_within, self.activity), choose, self._alike)
 
 
 def around_of(middleware: Sequence[Middleware]) -> Around | None:

@@ -37,6 +37,8 @@ class Runner:
         """Rises when anything but the task that runs now has looked for calls, or brought one."""
         self.choose: Callable[[Call], Callable[..., Any]] | None = None
         """Middleware may choose what to call, and prepare its context."""
+        self.alike = False
+        """It prepares the same variables for every call: what it has set for one need not be kept from the next."""
 
     def open(self, loop: asyncio.AbstractEventLoop, context: contextvars.Context) -> None:
         self._loop, self._context = loop, context
@@ -60,8 +62,12 @@ class Runner:
                 asyncio.Task(self._run(), loop=self._loop, name=_NAME, context=self._context.copy())
             call.task = task
             current_activity.set(call)
-            fn = call.activity.fn if self.choose is None else self.choose(call)
             before = contextvars.copy_context()
+            fn = call.activity.fn
+            if self.choose is not None:
+                fn = self.choose(call)
+                if self.alike:
+                    before = contextvars.copy_context()
             try:
                 if call.over:
                     raise asyncio.CancelledError
