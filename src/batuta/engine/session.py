@@ -364,7 +364,7 @@ class Session:
 
     def _make_room(self, more: int) -> None:
         runs = len(self.runs) + more
-        if runs > self._room.runs:
+        if runs > self._room.runs and not self._over:  # what comes too late is not kept, and nobody would take it back
             self._room.fit(2 * runs)
 
     def adopt_claimed(self, tapes: Sequence[Tape]) -> None:
