@@ -65,3 +65,24 @@ async def test_a_claim_is_always_under_way_while_there_is_more_and_runs_are_brou
             await handle.result()
         assert len(woken) == runs
         assert idle == []
+
+
+async def test_a_claim_is_under_way_until_its_runs_are_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    woken.clear()
+    async with world(nap, claim_batch=100) as env:
+        session = env.worker.session
+        assert session is not None
+        poller, adopt = session._poller, session.adopt_claimed
+        under_way: list[bool] = []
+
+        def watched(tapes: Any) -> None:
+            under_way.append(poller.claiming)
+            adopt(tapes)
+
+        handles = await asyncio.gather(*(env.start(nap, number) for number in range(250)))
+        monkeypatch.setattr(session, "adopt_claimed", watched)
+        for handle in handles:
+            await handle.result()
+        assert len(under_way) >= 250 / 32
+        assert all(under_way)
+        assert poller.claims_begun - poller.claims_ended <= 1

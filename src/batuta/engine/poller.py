@@ -26,6 +26,8 @@ _HELD_PAUSE = 1.0
 _SHORTEST_PAUSE = 0.001
 _LONGEST_REST = 0.2
 _OTHERS_PAUSE = 0.05
+_END: Sequence[Tape] = ()
+"""After the slices of a claim."""
 _SLICE = 32
 """Runs that are brought into memory before others get their turn on the event loop."""
 
@@ -39,7 +41,8 @@ class Poller:
         self.backlog = True
         """Whether the last look found more than could be taken, or no look was made yet."""
         self.claims_begun = self.claims_ended = 0
-        """While one is under way the store may know of runs that we do not have yet."""
+        """While one is under way the store may know of runs that we do not have yet. It ends when they are in memory,
+        or it has failed, and those before it have ended."""
         self._slices: deque[Sequence[Tape]] = deque()
         self._adopted = asyncio.Event()
         self._loaded = 0
@@ -146,8 +149,9 @@ class Poller:
         try:
             room = session.intake.room()
             claim = await session.store.claim(info, limit, room)
-        finally:
-            self.claims_ended += 1
+        except BaseException:
+            self._load(())
+            raise
         tapes = claim.tapes
         if tapes:
             failpoint("claim.after")
@@ -170,20 +174,32 @@ class Poller:
 
     def _load(self, tapes: Sequence[Tape]) -> None:
         """Have them brought into memory, a slice in each round of the event loop."""
-        for first in range(0, len(tapes), _SLICE):
-            failpoint("claim.loaded")
-            if not self._slices:
-                asyncio.get_running_loop().call_soon(self._adopt)
-            self._slices.append(tapes[first : first + _SLICE])
-            self._loaded += len(self._slices[-1])
+        try:
+            for first in range(0, len(tapes), _SLICE):
+                failpoint("claim.loaded")
+                if not self._slices:
+                    asyncio.get_running_loop().call_soon(self._adopt)
+                self._slices.append(tapes[first : first + _SLICE])
+                self._loaded += len(self._slices[-1])
+        finally:
+            self._slices.append(_END)
+            self._pass_ends()
 
     def _adopt(self) -> None:
         tapes = self._slices.popleft()
-        if self._slices:
-            asyncio.get_running_loop().call_soon(self._adopt)
         self._loaded -= len(tapes)
         self._adopted.set()
-        self._session.adopt_claimed(tapes)
+        try:
+            self._session.adopt_claimed(tapes)
+        finally:
+            self._pass_ends()
+            if self._slices:
+                asyncio.get_running_loop().call_soon(self._adopt)
+
+    def _pass_ends(self) -> None:
+        while self._slices and not self._slices[0]:
+            self._slices.popleft()
+            self.claims_ended += 1
 
     def _until_room(self, again_at: int | None) -> float:
         """What is held back may come when a run leaves this worker, which wakes us, or another one; or by time."""

@@ -78,8 +78,7 @@ async def test_an_empty_file_is_not_opened(path: Path) -> None:
 SORTED = {"list_children", "child_chains", "group_letters"}
 """Children of one parent only: their index is in the order that its end needs. Groups by what nothing counts by: all
 letters are looked through."""
-WITHOUT_INDEX = {"create_migrations", "applied_migrations", "has_migrations", "send_parcel", "unpack_parcels"}
-"""Of migrations, there are few. What a parcel does is looked at in test_parcels.py."""
+WITHOUT_INDEX = {"create_migrations", "applied_migrations", "has_migrations"}
 
 
 @pytest.mark.parametrize("name", sorted(set(Q) - WITHOUT_INDEX))

@@ -49,7 +49,6 @@ from batuta.stores.sqlite.forks import ForkVerbs
 from batuta.stores.sqlite.guests import Guests
 from batuta.stores.sqlite.holding import HoldingVerbs
 from batuta.stores.sqlite.letters import LetterVerbs
-from batuta.stores.sqlite.parcels import pack
 from batuta.stores.sqlite.place import WorkerLocks, prepare
 from batuta.stores.sqlite.readers import Readers
 from batuta.stores.sqlite.retention import RetentionVerbs
@@ -64,8 +63,6 @@ from batuta.stores.sqlite.writer import Writer
 
 SMALL_CHANGES = 2
 """A commit of no more changes may be synced on the event loop's thread."""
-MANY_CHANGES = 64
-"""A commit of so many, or more, is worth a thread: it is written there beside the event loop, if it can be packed."""
 MANY_STARTS = 200
 """More of them than that are written in a thread."""
 
@@ -329,16 +326,10 @@ class SqliteStore(ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, Holding
             failpoint("commit.inside")
             return result
 
-        parcel = None
-        if len(changes) >= MANY_CHANGES and self._writer.has_core_beside():
-            parcel = pack(self.namespace, worker_id, changes, now)
-        if parcel is not None:
-            answers, hint = await self._writer.write_at_once(parcel, work) or ({}, parcel.hint)
-        else:
-            small = len(changes) <= SMALL_CHANGES and all(
-                change.effects is None or are_small(change.effects) for change in changes
-            )
-            answers, hint = await self._writer.write(work, small=small)
+        small = len(changes) <= SMALL_CHANGES and all(
+            change.effects is None or are_small(change.effects) for change in changes
+        )
+        answers, hint = await self._writer.write(work, small=small)
         failpoint("commit.after")
         self.announce(hint, changes)
         return answers

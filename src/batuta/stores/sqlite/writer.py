@@ -3,8 +3,7 @@
 SQLite before 3.51.3 can damage a WAL that two connections write or checkpoint at once, so that writes and checkpoints
 of all processes happen under one `flock`. A transaction's statements run on the event loop's thread when nobody else
 writes, and only the sync is waited for in a thread: on an idle loop a thread for all of it is as fast, on a busy one it
-is somewhat slower and has the longer tail. A short sync is not worth the two hops either. What is one statement with
-its commit runs in a thread as a whole: SQLite works without the interpreter's lock then, beside Python.
+is somewhat slower and has the longer tail. A short sync is not worth the two hops either.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from batuta.errors import StoreFailed, StoreUnavailable
 from batuta.stores.sqlite.connection import PATIENCE_SECONDS, Faults, connect_writer, identity
@@ -28,32 +27,10 @@ from batuta.stores.sqlite.place import open_lock, try_lock, unlock
 T = TypeVar("T")
 Work = Callable[[sqlite3.Cursor], T]
 
-
-class AtOnce(Protocol):
-    """A transaction that is a single statement."""
-
-    def prepare(self, cursor: sqlite3.Cursor) -> None:
-        """Have the connection know what the statement needs."""
-
-    def send(self, cursor: sqlite3.Cursor) -> None:
-        """Run it: it begins, writes and commits."""
-
-
-_NOT_AT_ONCE = {
-    sqlite3.SQLITE_CONSTRAINT,
-    sqlite3.SQLITE_BUSY,
-    sqlite3.SQLITE_ERROR,
-    sqlite3.SQLITE_MISMATCH,
-    sqlite3.SQLITE_TOOBIG,
-}
-"""Said of a statement that was refused or could not begin: nothing of it was written."""
-
 log = logging.getLogger("batuta.sqlite")
 
 SHORT_COMMIT_SECONDS = 0.002
 """Commits that take no longer may hold up the event loop."""
-LONG_HANDOVER_SECONDS = 0.000_5
-"""A thread that has a core to itself takes up a statement in a fifth of that."""
 _FIRST_PAUSE_SECONDS = 0.000_2
 _LONGEST_PAUSE_SECONDS = 0.005
 
@@ -64,9 +41,9 @@ class Writer:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._mutex = threading.Lock()
+        self._in_turn = asyncio.Lock()  # of what is large: see `write`
         self._waiting: set[int] = set()  # threads that wait for the mutex: the event loop does not push in
         self._commit_seconds = 0.0  # a moving mean
-        self._handover_seconds = 0.0  # of the last time, and fading
         self._file_lock = -1
         self._connection: sqlite3.Connection | None = None
         self._cursor: sqlite3.Cursor | None = None
@@ -81,6 +58,7 @@ class Writer:
     # -- open and close
 
     def open(self) -> None:
+        self._in_turn = asyncio.Lock()
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="batuta-sqlite-write")
         self._syncing = ThreadPoolExecutor(1, thread_name_prefix="batuta-sqlite-sync")
         for thread in (self._writing, self._syncing):
@@ -127,7 +105,15 @@ class Writer:
         """Run `work` in a transaction and make it durable. When it raises, nothing was written.
 
         A `small` one may be synced on the event loop's thread; what is done `aside` does not run on it at all.
+        The others wait for each other here, and not in a thread: one that is kept from the interpreter's lock by a busy
+        event loop would read a row every five milliseconds.
         """
+        if small or aside:
+            return await self._write(work, small=small, aside=aside)
+        async with self._in_turn:
+            return await self._write(work)
+
+    async def _write(self, work: Work[T], *, small: bool = False, aside: bool = False) -> T:
         if aside or not self._try_enter():
             return await _call(self._writing, lambda: self.write_blocking(work))
         result = self._work(work)
@@ -144,57 +130,6 @@ class Writer:
         except StoreUnavailable as error:  # closed meanwhile: who closes waits for this transaction
             self._undo(error)
             raise
-
-    async def write_at_once(self, statement: AtOnce, otherwise: Work[T]) -> T | None:
-        """Have a statement write and commit, in a thread beside the event loop. None when it did.
-
-        When it was refused, `otherwise` is done in a transaction, and the result is its.
-        """
-        taken_up = threading.Event()
-        begun = time.perf_counter()
-        writing = _call(self._writing, lambda: self._write_at_once(statement, otherwise, taken_up))
-        # A thread that wants the interpreter's lock from a busy one gets it after five milliseconds. So it is handed
-        # over, until the thread is about to enter SQLite, which it does without it.
-        taken_up.wait(2 * LONG_HANDOVER_SECONDS)
-        self._handover_seconds = time.perf_counter() - begun
-        return await writing
-
-    def has_core_beside(self) -> bool:
-        """Whether a thread does its work at the same time, and not in turn with us and others: as it did of late."""
-        if self._handover_seconds < LONG_HANDOVER_SECONDS:
-            return True
-        self._handover_seconds *= 0.9
-        return False
-
-    def _write_at_once(self, statement: AtOnce, otherwise: Work[T], taken_up: threading.Event) -> T | None:
-        try:
-            if not self._try_turn():
-                taken_up.set()
-                self._wait_for_turn(time.monotonic() + PATIENCE_SECONDS)
-            if self._is_done_at_once(statement, taken_up):
-                return None
-        finally:
-            taken_up.set()
-        return self.write_blocking(otherwise)
-
-    def _is_done_at_once(self, statement: AtOnce, taken_up: threading.Event) -> bool:
-        try:
-            self._fault("begin")
-            statement.prepare(self._connected())
-            self._check_file()
-            self._fault("work")
-            self._fault("commit")
-            taken_up.set()
-            statement.send(self._connected())
-            self._fault("committed")
-        except BaseException as error:
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF in _NOT_AT_ONCE:
-                self.abandon()
-                return False
-            self._undo(error)
-            raise
-        self._leave()
-        return True
 
     # -- a transaction that others go on with
 
@@ -255,19 +190,14 @@ class Writer:
 
     def _try_enter(self) -> bool:
         """Begin a transaction if that needs no waiting."""
-        try:
-            if not self._try_turn():
-                return False
-            self._begin()
-        except StoreUnavailable:
-            return False
-        return True
-
-    def _try_turn(self) -> bool:
         if self._waiting or not self._mutex.acquire(blocking=False):
             return False
         if self._file_lock < 0 or not try_lock(self._file_lock):
             self._mutex.release()
+            return False
+        try:
+            self._begin()
+        except StoreUnavailable:
             return False
         return True
 
@@ -312,14 +242,11 @@ class Writer:
         try:
             self._fault("begin")
             self._connected().execute("BEGIN IMMEDIATE")
-            self._check_file()
+            if identity(self._file) != self.identity:
+                raise StoreFailed(f"the database file {str(self._path)!r} was replaced or removed while in use")
         except BaseException as error:
             self._undo(error)
             raise
-
-    def _check_file(self) -> None:
-        if identity(self._file) != self.identity:
-            raise StoreFailed(f"the database file {str(self._path)!r} was replaced or removed while in use")
 
     def _work(self, work: Work[T]) -> T:
         try:
