@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from batuta import workflow
+from batuta import Signal, now, workflow
 from tests.engine.kit import world
 
 BATCH = 10
@@ -86,3 +86,35 @@ async def test_a_claim_is_under_way_until_its_runs_are_in_memory(monkeypatch: py
         assert len(under_way) >= 250 / 32
         assert all(under_way)
         assert poller.claims_begun - poller.claims_ended <= 1
+
+
+async def test_a_message_that_comes_between_claim_and_memory_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    word = Signal("word", str)
+
+    @workflow
+    async def listens() -> str:
+        await asyncio.sleep(3600)
+        begun = now()
+        try:
+            return f"{await word.wait(timeout=10)} after {(now() - begun).total_seconds():.0f} s"
+        except TimeoutError:
+            return "nobody spoke"
+
+    async with world(listens, claim_batch=100) as env:
+        session = env.worker.session
+        assert session is not None
+        adopt, poller = session.adopt_claimed, session._poller
+        handles = {handle.run_id: handle for handle in [await env.start(listens) for _ in range(100)]}
+        told: list[Any] = []
+
+        def watched(tapes: Any) -> None:
+            if not told:
+                last = next(some for some in reversed(poller._slices) if some)[-1]
+                told.append(handles[last.run.run_id])
+                told.append(asyncio.get_running_loop().create_task(told[0].signal(word, "hello")))
+            adopt(tapes)
+
+        monkeypatch.setattr(session, "adopt_claimed", watched)
+        await env.advance(3700)
+        assert await told[0].result() == "hello after 0 s"
+        assert not poller._missed

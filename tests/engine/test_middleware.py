@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from batuta import (
     ActivityCall,
@@ -281,6 +282,7 @@ async def test_middleware_that_is_around_messages_alone_is_around_them() -> None
         assert await handle.result() is True
         [read] = [line.body for line in await handle.journal() if line.kind == "signal"]
     assert said == ["signal go_on x"]
+    assert isinstance(read.headers, Raw)
     assert bytes(read.headers) == b'{"tenant":"acme"}'
 
 
