@@ -82,6 +82,23 @@ async def test_what_is_set_for_one_attempt_is_not_there_in_the_next_that_nothing
     assert found == [f"{each.get('tenant', 'nobody')} {number}" for number, each in enumerate(headers)]
 
 
+async def test_whoever_overrides_activity_alone_is_around_every_attempt() -> None:
+    class Counts(Spares):
+        async def activity(self, call: ActivityCall, proceed: Proceed) -> Any:
+            counted.append(call.facts.name)
+            return await super().activity(call, proceed)
+
+    @workflow
+    async def one(number: int) -> str:
+        return await on_the_loop(number)
+
+    counted: list[str] = []
+    async with world(one, on_the_loop, middleware=[Counts()]) as env:
+        handle = await env.client.start(one, 1, headers={"tenant": "acme"})
+        assert await handle.result() == "around acme 1"
+    assert counted == ["on_the_loop"]
+
+
 async def test_of_several_each_is_around_every_attempt() -> None:
     @workflow
     async def one(number: int) -> str:
