@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from batuta.authoring.attempt import current_activity
+from batuta.engine.generators import hooked
 
 if TYPE_CHECKING:
     from batuta.engine.calls import Call
@@ -92,8 +93,9 @@ if sys.version_info >= (3, 12):
     def _task(
         loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None], context: contextvars.Context
     ) -> asyncio.Task[None]:
-        """Begun at once: an activity that never waits costs no round of the loop."""
-        return asyncio.Task(work, loop=loop, name=_NAME, context=context, eager_start=True)
+        """Begun at once: an activity that never waits costs no round of the loop. But not between turns, where its
+        async generators would be taken for those of a run."""
+        return asyncio.Task(work, loop=loop, name=_NAME, context=context, eager_start=hooked.by is None)
 else:
 
     def _task(
