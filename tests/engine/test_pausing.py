@@ -39,6 +39,7 @@ go = Signal("go", str)
 def _afresh() -> None:
     begun.clear()
     gates.clear()
+    tokens.clear()
 
 
 def gate(name: str) -> asyncio.Event:
@@ -454,6 +455,22 @@ async def test_an_answer_from_outside_has_as_much_more_time_as_its_run_was_pause
                 with pytest.raises(RunFailed):
                     await run.result()
                 assert len(tokens) > 1
+
+
+async def test_a_sign_of_life_from_outside_that_comes_in_a_pause_counts_from_its_end() -> None:
+    async with world(asks, asks_someone) as env:
+        run = await env.start(asks, id="r")
+        await env.settle()
+        await run.pause()
+        assert await state_of(env, "r") is RunState.PAUSED
+        await env.advance(1_800)
+        await env.client.heartbeat(tokens[0])
+        await env.advance(1_800)
+        await run.resume()
+        await env.advance(40)
+        await env.client.complete(tokens[0], "yes")
+        assert await run.result() == "yes"
+        assert len(tokens) == 1
 
 
 async def test_an_activity_elsewhere_whose_own_run_is_paused_is_given_its_time() -> None:
