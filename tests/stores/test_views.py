@@ -50,8 +50,10 @@ def _text(value: object) -> object:
     return str(value) if isinstance(value, UUID) else value
 
 
-SHORTCUTS = {"signalled", "keyed", "limited", "over_at"}
+SHORTCUTS = {"signalled", "keyed", "limited", "over_at", "start"}
 """Columns that one database alone needs to be fast."""
+SLICES = [("leftovers",)]
+"""What is deleted in slices where a writer keeps others waiting: in SQLite."""
 
 
 def moment(second: int) -> str:
@@ -65,8 +67,9 @@ async def test_both_databases_have_the_same_tables_and_views(sqlite_url: str, po
     for ours, theirs in [("table", "r"), ("view", "v")]:
         found = (await read(sqlite_url, tables.format(ours)))[1]
         assert len(found) >= 2
-        assert (await read(postgres_url, relations.format(theirs)))[1] == found
-        for (name,) in found:
+        shared = [name for name in found if name not in SLICES]
+        assert (await read(postgres_url, relations.format(theirs)))[1] == shared
+        for (name,) in shared:
             columns = [(await read(each, f"SELECT * FROM {name}"))[0] for each in (sqlite_url, postgres_url)]
             # The order in a table is each store's own; in a view it is what people see.
             same = set(columns[0]) - SHORTCUTS == set(columns[1]) - SHORTCUTS
