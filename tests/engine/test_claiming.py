@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from batuta import Signal, now, workflow
-from tests.engine.kit import world
+from batuta import RunState, Signal, job, now, workflow
+from tests.engine.kit import jobs, world
 
 BATCH = 10
 woken: list[int] = []
@@ -118,3 +118,31 @@ async def test_a_message_that_comes_between_claim_and_memory_is_read_at_once(mon
         await env.advance(3700)
         assert await told[0].result() == "hello after 0 s"
         assert not poller._missed
+
+
+async def test_a_cancel_that_comes_between_claim_and_memory_is_heard_by_a_job_that_begins_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @job
+    async def lasts() -> None:
+        await asyncio.sleep(1_000)
+
+    async with jobs(lasts, claim_batch=100) as env:
+        session = env.worker.session
+        assert session is not None
+        adopt, poller = session.adopt_claimed, session._poller
+        await env.client.pause_queue("default")
+        handles = {handle.run_id: handle for handle in [await env.client.enqueue(lasts) for _ in range(100)]}
+        told: list[Any] = []
+
+        def watched(tapes: Any) -> None:
+            if not told:
+                last = next(some for some in reversed(poller._slices) if some)[-1]
+                told.append(handles[last.run.run_id])
+                told.append(asyncio.get_running_loop().create_task(told[0].cancel()))
+            adopt(tapes)
+
+        monkeypatch.setattr(session, "adopt_claimed", watched)
+        await env.client.resume_queue("default")
+        await env.advance(20)
+        assert (await told[0].describe()).state is RunState.CANCELLED

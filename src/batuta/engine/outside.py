@@ -55,7 +55,7 @@ class Outside:
         self.watch(call)
 
     def _alive(self, call: Call, at: int) -> None:
-        """A sign of life: the time until the next one counts from here, or from the end of the pause that it fell in."""
+        """A sign of life: the time until the next one counts from here, or from the end of the pause it came in."""
         ends, silence = ends_at(call), call.pending.options.heartbeat
         if silence is not None:
             silent = counted_from(call.run, at) + int(silence * SECOND)
