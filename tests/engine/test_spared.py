@@ -1,4 +1,4 @@
-"""Middleware that says before an attempt that it need not be around it."""
+"""Middleware is on the way of what it is for, and of nothing else; it may say so before each attempt."""
 
 import asyncio
 import contextvars
@@ -8,7 +8,9 @@ from collections import Counter
 from types import FrameType
 from typing import Any
 
-from batuta import ActivityCall, Middleware, activity, workflow
+from msgspec import Raw
+
+from batuta import ActivityCall, Middleware, Sent, Signal, activity, workflow
 from batuta.authoring.middleware import Proceed
 from tests.engine.kit import world
 
@@ -138,3 +140,26 @@ async def test_without_middleware_a_run_calls_what_it_calls_with_some_that_does_
     assert without.total() > 0
     assert await called(Middleware()) == without
     assert not [name for name in without if "around.py" in name or "reporter.py" in name or "outgoing.py" in name]
+
+
+async def test_middleware_that_is_around_messages_alone_is_around_them() -> None:
+    class Sends(Middleware):
+        async def send(self, message: Sent, proceed: Proceed) -> None:
+            said.append(f"{message.kind} {message.name} {message.id}")
+            message.headers["tenant"] = "acme"
+            await proceed()
+
+    @workflow
+    async def waits() -> bool:
+        return await go_on.wait()
+
+    said: list[str] = []
+    go_on = Signal("go_on", bool)
+    async with world(waits, middleware=[Sends()]) as env:
+        handle = await env.client.start(waits, id="x")
+        await handle.signal(go_on, True)
+        assert await handle.result() is True
+        [read] = [line.body for line in await handle.journal() if line.kind == "signal"]
+    assert said == ["signal go_on x"]
+    assert isinstance(read.headers, Raw)
+    assert bytes(read.headers) == b'{"tenant":"acme"}'
