@@ -62,6 +62,7 @@ class Tracing(Middleware):
 
     events: ClassVar[Sequence[type[Event]]] = (RunClosed, MessageReceived)
     missing: ClassVar[str] = TRACE
+    alike: ClassVar[bool] = True
 
     def __init__(self, provider: TracerProvider | None = None, *, sample: float = 1.0) -> None:
         if not 0 <= sample <= 1:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from batuta import workflow
+from batuta import RunState, Signal, job, now, workflow
 from batuta.journal.records import Pulse
-from tests.engine.kit import world
+from tests.engine.kit import jobs, world
 
 BATCH = 10
 woken: list[int] = []
@@ -116,3 +116,63 @@ async def test_a_claim_whose_runs_are_lost_on_their_way_is_over_and_a_heartbeat_
         assert woken == [1]
         assert await handle.result() == 1
         assert poller.claims_begun - poller.claims_ended <= 1
+
+
+async def test_a_message_that_comes_between_claim_and_memory_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    word = Signal("word", str)
+
+    @workflow
+    async def listens() -> str:
+        await asyncio.sleep(3600)
+        begun = now()
+        try:
+            return f"{await word.wait(timeout=10)} after {(now() - begun).total_seconds():.0f} s"
+        except TimeoutError:
+            return "nobody spoke"
+
+    async with world(listens, claim_batch=100) as env:
+        session = env.worker.session
+        assert session is not None
+        adopt, poller = session.adopt_claimed, session._poller
+        handles = {handle.run_id: handle for handle in [await env.start(listens) for _ in range(100)]}
+        told: list[Any] = []
+
+        def watched(tapes: Any) -> None:
+            if not told:
+                last = next(some for some in reversed(poller._slices) if some)[-1]
+                told.append(handles[last.run.run_id])
+                told.append(asyncio.get_running_loop().create_task(told[0].signal(word, "hello")))
+            adopt(tapes)
+
+        monkeypatch.setattr(session, "adopt_claimed", watched)
+        await env.advance(3700)
+        assert await told[0].result() == "hello after 0 s"
+        assert not poller._missed
+
+
+async def test_a_cancel_that_comes_between_claim_and_memory_is_heard_by_a_job_that_begins_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @job
+    async def lasts() -> None:
+        await asyncio.sleep(1_000)
+
+    async with jobs(lasts, claim_batch=100) as env:
+        session = env.worker.session
+        assert session is not None
+        adopt, poller = session.adopt_claimed, session._poller
+        await env.client.pause_queue("default")
+        handles = {handle.run_id: handle for handle in [await env.client.enqueue(lasts) for _ in range(100)]}
+        told: list[Any] = []
+
+        def watched(tapes: Any) -> None:
+            if not told:
+                last = next(some for some in reversed(poller._slices) if some)[-1]
+                told.append(handles[last.run.run_id])
+                told.append(asyncio.get_running_loop().create_task(told[0].cancel()))
+            adopt(tapes)
+
+        monkeypatch.setattr(session, "adopt_claimed", watched)
+        await env.client.resume_queue("default")
+        await env.advance(20)
+        assert (await told[0].describe()).state is RunState.CANCELLED

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec import Raw
 
 from batuta import (
     ActivityCall,
@@ -18,6 +19,8 @@ from batuta import (
     RunCall,
     RunFailed,
     Schedule,
+    Sent,
+    Signal,
     Start,
     activity,
     activity_info,
@@ -258,6 +261,29 @@ async def test_what_middleware_adds_to_a_start_does_not_stay_with_what_the_calle
             handle = await env.start(asks, id=id, headers=headers, tags=tags)
             assert await handle.result() == {"id": id}
     assert (headers, tags) == ({}, {})
+
+
+async def test_middleware_that_is_around_messages_alone_is_around_them() -> None:
+    class Sends(Middleware):
+        async def send(self, message: Sent, proceed: Proceed) -> None:
+            said.append(f"{message.kind} {message.name} {message.id}")
+            message.headers["tenant"] = "acme"
+            await proceed()
+
+    @workflow
+    async def waits() -> bool:
+        return await go_on.wait()
+
+    said: list[str] = []
+    go_on = Signal("go_on", bool)
+    async with world(waits, middleware=[Sends()]) as env:
+        handle = await env.client.start(waits, id="x")
+        await handle.signal(go_on, True)
+        assert await handle.result() is True
+        [read] = [line.body for line in await handle.journal() if line.kind == "signal"]
+    assert said == ["signal go_on x"]
+    assert isinstance(read.headers, Raw)
+    assert bytes(read.headers) == b'{"tenant":"acme"}'
 
 
 async def test_a_start_that_middleware_forgets_to_make_is_told() -> None:

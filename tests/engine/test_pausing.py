@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import Counter
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -21,6 +22,9 @@ from batuta import (
 )
 from batuta.authoring.messages import Signal
 from batuta.clock import SECOND
+from batuta.engine.live import LiveRun
+from batuta.engine.pausing import counted_from
+from batuta.journal.records import PAUSES, Attempt
 from batuta.journal.states import CLOSED
 from batuta.testing import Environment
 from batuta.verify import verify
@@ -35,6 +39,7 @@ go = Signal("go", str)
 def _afresh() -> None:
     begun.clear()
     gates.clear()
+    tokens.clear()
 
 
 def gate(name: str) -> asyncio.Event:
@@ -362,7 +367,18 @@ async def elsewhere() -> str:
     return "away"
 
 
+@activity(queue="away", start_timeout=100)
+async def begins_soon() -> str:
+    await gate("away").wait()
+    return "away"
+
+
 tokens: list[str] = []
+
+
+@workflow
+async def sends_away_soon() -> str:
+    return await begins_soon()
 
 
 @workflow
@@ -441,6 +457,22 @@ async def test_an_answer_from_outside_has_as_much_more_time_as_its_run_was_pause
                 assert len(tokens) > 1
 
 
+async def test_a_sign_of_life_from_outside_that_comes_in_a_pause_counts_from_its_end() -> None:
+    async with world(asks, asks_someone) as env:
+        run = await env.start(asks, id="r")
+        await env.settle()
+        await run.pause()
+        assert await state_of(env, "r") is RunState.PAUSED
+        await env.advance(1_800)
+        await env.client.heartbeat(tokens[0])
+        await env.advance(1_800)
+        await run.resume()
+        await env.advance(40)
+        await env.client.complete(tokens[0], "yes")
+        assert await run.result() == "yes"
+        assert len(tokens) == 1
+
+
 async def test_an_activity_elsewhere_whose_own_run_is_paused_is_given_its_time() -> None:
     async with world(sends_away, elsewhere) as env:
         run = await env.start(sends_away, id="r")
@@ -454,3 +486,31 @@ async def test_an_activity_elsewhere_whose_own_run_is_paused_is_given_its_time()
         gate("away").set()
         async with env.client.worker(activities=[elsewhere], queues=["away"]):
             assert await run.result() == "away"
+
+
+async def test_an_activity_elsewhere_that_was_paused_and_has_begun_is_not_looked_after_for_ever() -> None:
+    async with world(sends_away_soon, begins_soon) as env:
+        run = await env.start(sends_away_soon, id="r")
+        await env.settle()
+        (child,) = (await env.client.list(kind="any", id_prefix="r/")).runs
+        there = await env.client.get(child.id)
+        await there.pause()
+        assert await state_of(env, child.id) is RunState.PAUSED
+        await env.advance(60)
+        await there.resume()
+        async with env.client.worker(activities=[begins_soon], queues=["away"]):
+            await env.advance(3_600)
+            assert (await env.store.get(run.id)).owner is None  # nothing of it is in memory
+            gate("away").set()
+            assert await run.result() == "away"
+
+
+def test_a_pause_that_seems_to_be_older_than_what_it_holds_up_counts_from_there() -> None:
+    pauses = [
+        Attempt(seq=PAUSES, number=0, started_at=0, ended_at=500),  # of runs before it
+        Attempt(seq=PAUSES, number=1, started_at=90, ended_at=150),
+        Attempt(seq=PAUSES, number=2, started_at=200, ended_at=230),
+        Attempt(seq=PAUSES, number=3, started_at=300, ended_at=290),  # the clock was set back
+    ]
+    run = cast(LiveRun, SimpleNamespace(pauses=pauses))
+    assert [counted_from(run, at) - at for at in (80, 100, 160, 240)] == [90, 80, 30, 0]

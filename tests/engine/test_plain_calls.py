@@ -4,7 +4,7 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -23,8 +23,7 @@ async def test_its_answer_is_what_the_function_returns() -> None:
         plain = plain_call(threading.get_ident)
         plain.begin(threads, contextvars.copy_context())
         assert await plain.answer != threading.get_ident()
-        assert plain.begun
-        assert plain.over
+        assert not plain.is_at_work()
 
 
 @pytest.mark.parametrize(
@@ -51,7 +50,7 @@ async def test_one_that_nobody_waits_for_any_more_is_not_begun() -> None:
         go_on.set()
     assert plain.ended.cancelled()
     assert not begun.is_set()
-    assert not plain.begun
+    assert not plain.is_at_work()
 
 
 async def test_an_answer_that_comes_too_late_harms_nobody() -> None:
@@ -64,3 +63,22 @@ async def test_an_answer_that_comes_too_late_harms_nobody() -> None:
     await asyncio.sleep(0)
     assert plain.over
     assert plain.ended.done()
+
+
+async def test_one_that_a_thread_has_taken_is_at_work_before_its_first_line() -> None:
+    class Slow:
+        """Has a thread for it, which does not come to its code yet."""
+
+        def submit(self, *_: Any) -> Future[None]:
+            taken: Future[None] = Future()
+            taken.set_running_or_notify_cancel()
+            return taken
+
+    plain = plain_call(list)
+    assert not plain.is_at_work()
+    plain.begin(cast(Any, Slow()), contextvars.copy_context())
+    plain.cancel()
+    assert plain.is_at_work()
+    plain()
+    assert not plain.is_at_work()
+    assert await plain.answer == []

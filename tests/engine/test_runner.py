@@ -2,8 +2,9 @@
 
 import asyncio
 import contextvars
+from collections.abc import AsyncIterator
 
-from batuta import activity, activity_info, workflow
+from batuta import Retry, activity, activity_info, workflow
 from tests.engine.kit import world
 
 seen: list[object] = []
@@ -76,3 +77,28 @@ async def test_one_that_is_given_up_before_it_began_is_never_called_and_holds_no
         assert await env.run(takes_back) == "clean"
         assert await env.run(many, ["a", "b"]) == ["clean"] * 2
     assert "never done" not in seen
+
+
+async def test_async_generators_of_an_activity_that_is_begun_again_are_its_own() -> None:
+    async def numbers() -> AsyncIterator[int]:
+        for number in range(3):
+            yield number
+
+    @activity(retry=Retry(attempts=1))
+    async def counts() -> list[int]:
+        found = [number async for number in numbers()]
+        if not crashed:
+            await asyncio.sleep(1_000)
+        return found
+
+    @workflow
+    async def one() -> list[int]:
+        return await counts()
+
+    crashed = False
+    async with world(one, counts) as env:
+        handle = await env.start(one)
+        await env.settle()
+        crashed = True
+        await env.crash()
+        assert await handle.result() == [0, 1, 2]

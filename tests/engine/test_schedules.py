@@ -230,6 +230,17 @@ async def test_cancel_ends_the_running_one_and_begins_when_it_has() -> None:
         assert (await env.client.schedules.get("s")).last_id == ids[-1]
 
 
+async def test_cancel_ends_a_job_that_nobody_has_begun_at_once() -> None:
+    @job
+    async def sweep() -> None: ...
+
+    async with Environment(jobs=[sweep], schedules=[Schedule("s", every(60), sweep, overlap="cancel")]) as env:
+        await env.client.pause_queue("default")
+        await env.advance(3 * 60)
+        states = [run.state for run in (await env.client.list(id_prefix="s:", kind="job")).runs]
+        assert sorted(states) == [RunState.CANCELLED, RunState.CANCELLED, RunState.PENDING]
+
+
 async def test_jitter_spreads_runs_within_its_limit() -> None:
     async with world(Schedule("s", every(60), tick, jitter=30, overlap="allow")) as env:
         await env.advance(10 * 60 + 30)

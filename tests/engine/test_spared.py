@@ -1,5 +1,6 @@
 """Middleware that says before an attempt that it need not be around it."""
 
+import asyncio
 import contextvars
 import sys
 import threading
@@ -58,6 +59,44 @@ async def test_what_only_sets_the_context_need_not_be_around_an_attempt() -> Non
         unknown, broken = await env.client.start(both, 2), await env.client.start(both, 3, headers={"tenant": "broken"})
         assert await unknown.result() == ["around  2", "around  2 True", "around  2"]
         assert await broken.result() == ["around broken 3", "around broken 3 True", "around broken 3"]
+
+
+async def test_what_is_set_for_one_attempt_is_not_there_in_the_next_that_nothing_is_set_for() -> None:
+    class SetsWhatIsThere(Middleware):
+        def before(self, trace: str, headers: Any) -> bool:
+            if "tenant" in headers:
+                tenant.set(headers["tenant"])
+            return False
+
+        async def activity(self, call: ActivityCall, proceed: Proceed) -> Any:
+            return await proceed()
+
+    @workflow
+    async def one(number: int) -> str:
+        return await on_the_loop(number)
+
+    async with world(one, on_the_loop, middleware=[SetsWhatIsThere()], always_replay=False) as env:
+        headers = [{"tenant": "acme"} if number % 2 else {} for number in range(20)]
+        handles = await asyncio.gather(*(env.client.start(one, n, headers=each) for n, each in enumerate(headers)))
+        found = [await handle.result() for handle in handles]
+    assert found == [f"{each.get('tenant', 'nobody')} {number}" for number, each in enumerate(headers)]
+
+
+async def test_whoever_overrides_activity_alone_is_around_every_attempt() -> None:
+    class Counts(Spares):
+        async def activity(self, call: ActivityCall, proceed: Proceed) -> Any:
+            counted.append(call.facts.name)
+            return await super().activity(call, proceed)
+
+    @workflow
+    async def one(number: int) -> str:
+        return await on_the_loop(number)
+
+    counted: list[str] = []
+    async with world(one, on_the_loop, middleware=[Counts()]) as env:
+        handle = await env.client.start(one, 1, headers={"tenant": "acme"})
+        assert await handle.result() == "around acme 1"
+    assert counted == ["on_the_loop"]
 
 
 async def test_of_several_each_is_around_every_attempt() -> None:

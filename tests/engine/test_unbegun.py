@@ -2,7 +2,8 @@
 
 import pytest
 
-from batuta import RunCancelled, RunClosed, batch_info, job
+from batuta import RunCancelled, RunClosed, RunState, batch_info, job
+from batuta.errors import StoreUnavailable
 from tests.engine.kit import jobs
 
 seen: list[str] = []
@@ -55,3 +56,20 @@ async def test_a_batch_is_done_when_a_member_was_cancelled_in_a_paused_queue() -
         await env.client.resume_queue("default")
         assert batch.done is not None
         assert await batch.done.result() == [2, 1, 1]
+
+
+async def test_a_cancel_that_came_half_way_is_brought_to_its_end_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with jobs(send) as env:
+        await env.client.pause_queue("default")
+        run = await env.client.enqueue(send, "ana")
+        with monkeypatch.context() as away:
+            away.setattr(env.store, "end_unbegun", _away)
+            with pytest.raises(StoreUnavailable):
+                await run.cancel("not needed")
+        assert (await run.describe()).state is RunState.PENDING
+        assert not await run.cancel("still not needed")
+        assert (await run.describe()).state is RunState.CANCELLED
+
+
+async def _away(*_: object) -> None:
+    raise StoreUnavailable("away")

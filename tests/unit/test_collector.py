@@ -11,7 +11,7 @@ from batuta.engine.collector import Room, tune_collector
 @pytest.fixture(autouse=True)
 def as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     threshold = gc.get_threshold()
-    monkeypatch.setattr(Room, "tuned", False)
+    monkeypatch.setattr(Room, "_set", None)
     yield
     gc.unfreeze()
     gc.set_threshold(*threshold)
@@ -43,3 +43,14 @@ def test_what_somebody_has_chosen_stays() -> None:
     room.fit(100_000)
     assert youngest() == 5_000
     room.fit(0)
+
+
+def test_what_somebody_chooses_later_stays_too() -> None:
+    gc.set_threshold(700, 10, 10)
+    tune_collector()
+    room = Room()
+    room.fit(1_000)
+    gc.set_threshold(0)
+    room.fit(2_000)
+    room.fit(0)
+    assert youngest() == 0

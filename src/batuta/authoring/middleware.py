@@ -115,6 +115,9 @@ class Middleware:
     """Those that `event` wants to hear of."""
     missing: ClassVar[str] = ""
     """`begin` is for runs that came without this header; empty: for all."""
+    alike: ClassVar[bool] = False
+    """Say True where `before` sets the same variables whenever it returns False: the next attempt may then have the
+    same context. Otherwise one that it has set anything for has a context of its own, which costs a little."""
 
     async def start(self, starts: Sequence[Start], proceed: Proceed) -> None:
         """Around a call of the client that starts runs or enqueues jobs: all of them, in one call.

@@ -46,7 +46,9 @@ class Around:
         self.run: list[Handler[RunCall]] = [one.run for one in found if _overrides(one, "run")]
         attempts = [one for one in found if _overrides(one, "activity")]
         self.activity: list[Handler[ActivityCall]] = [one.activity for one in attempts]
-        self._before = attempts[0].before if len(attempts) == 1 and _overrides(attempts[0], "before") else None
+        only = attempts[0] if len(attempts) == 1 and _speaks_for_its_activity(attempts[0]) else None
+        self._before = None if only is None else only.before
+        self._alike = only is not None and only.alike
         self.ears = [one for one in found if _overrides(one, "event")]
 
     def begins(self, run: LiveRun, start: StartInfo) -> None:
@@ -71,7 +73,7 @@ class Around:
         if self.activity:
             twins = {name: _around_activity(one, self.activity, executor) for name, one in activities.items()}
             choose = None if self._before is None else _choosing(self._before, activities)
-            executor.surround(twins, functools.partial(_within, self.activity), choose)
+            executor.surround(twins, functools.partial(_within, self.activity), choose, self._alike)
 
 
 def around_of(middleware: Sequence[Middleware]) -> Around | None:
@@ -81,6 +83,13 @@ def around_of(middleware: Sequence[Middleware]) -> Around | None:
 
 def _overrides(one: Middleware, name: str) -> bool:
     return getattr(type(one), name) is not getattr(Middleware, name) or name in vars(one)
+
+
+def _speaks_for_its_activity(one: Middleware) -> bool:
+    """Whether it has a `before` that knows its `activity`: not one that it has from a class whose `activity` it has
+    overridden, for that cannot say that the other need not be called."""
+    own = next(each for each in (one, *type(one).__mro__) if {"before", "activity"} & vars(each).keys())
+    return own is not Middleware and "before" in vars(own)
 
 
 def chained(handlers: Sequence[Handler[T]], call: T, innermost: Proceed) -> Awaitable[Any]:

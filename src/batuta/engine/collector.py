@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from threading import Lock
 from typing import ClassVar
 
 _DEFAULTS = (700, 2000)
@@ -23,8 +24,7 @@ def tune_collector() -> None:
     """
     if gc.get_threshold()[0] in _DEFAULTS:
         gc.freeze()
-        Room.tuned = True
-        _set_threshold(0)
+        Room.begin()
 
 
 class Room:
@@ -33,23 +33,35 @@ class Room:
     Without it a thousand runs that begin at once are all looked through, which is a twentieth of what they cost.
     """
 
-    tuned: ClassVar[bool] = False
+    _lock: ClassVar[Lock] = Lock()
+    """Workers may have threads of their own."""
+    _set: ClassVar[int | None] = None
+    """The threshold that was set here last. Another one is somebody's choice, and stays."""
     _all: ClassVar[int] = 0
     """Runs that all workers of this process have room for."""
 
     def __init__(self) -> None:
         self.runs = 0
 
+    @classmethod
+    def begin(cls) -> None:
+        """What the threshold is now is nobody's choice."""
+        with cls._lock:
+            cls._set = gc.get_threshold()[0]
+            cls._apply()
+
     def fit(self, runs: int) -> None:
         """Make room for so many."""
         runs = 0 if runs < _FEW else runs
         if runs != self.runs:
-            Room._all += runs - self.runs
-            self.runs = runs
-            if Room.tuned:
-                _set_threshold(Room._all)
+            with Room._lock:
+                Room._all += runs - self.runs
+                self.runs = runs
+                Room._apply()
 
-
-def _set_threshold(runs: int) -> None:
-    _, second, third = gc.get_threshold()
-    gc.set_threshold(_CONTAINERS + runs * _OF_A_RUN, second, third)
+    @classmethod
+    def _apply(cls) -> None:
+        first, second, third = gc.get_threshold()
+        if first == cls._set:
+            cls._set = _CONTAINERS + cls._all * _OF_A_RUN
+            gc.set_threshold(cls._set, second, third)

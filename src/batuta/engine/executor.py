@@ -319,9 +319,11 @@ class Executor:
         activities: Mapping[str, Activity[..., Any]],
         within: Within,
         choose: Callable[[Call], Callable[..., Any]] | None,
+        alike: bool,
     ) -> None:
         """The same activities, with middleware around them, that call `in_thread` and `in_process` themselves."""
-        self._activities, self.within, self._runner.choose = activities, within, choose
+        self._activities, self.within = activities, within
+        self._runner.choose, self._runner.alike = choose, alike
 
     def in_thread(
         self,

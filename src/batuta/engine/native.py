@@ -294,6 +294,7 @@ class NativeBackend:
         if run.state in CLOSED:
             raise RunClosed(run.id, str(run.state))
         if run.run_id == ref.run_id:
+            await self._store.end_unbegun([run.run_id], reason)  # whoever asked before may not have come so far
             return False
         message.message_id = f"cancel:{run.run_id}"  # that one was asked, and continued as this one
         return await self._store.send(run.run_id, message, act)

@@ -70,6 +70,8 @@ class AroundBackend(NativeBackend):
         return done[-1]
 
     async def _through(self, requests: Sequence[StartRequest | JobRequest], act: Callable[[], Awaitable[T]]) -> T:
+        if not self._around.start:
+            return await act()
         starts = [as_start(request) for request in requests]
         done: list[T] = []
 
@@ -90,7 +92,8 @@ class AroundBackend(NativeBackend):
 def backend_for(
     store: Store, clock: Clock | None = None, middleware: Sequence[Middleware] = (), actor: str | None = None
 ) -> NativeBackend:
-    """A backend, with middleware around what it starts and runs."""
-    if middleware and Around(middleware).start:
+    """A backend, with middleware around what it starts, sends and runs."""
+    around = Around(middleware) if middleware else None
+    if around is not None and (around.start or around.send):
         return AroundBackend(store, clock, middleware, actor)
     return NativeBackend(store, clock, actor, middleware)

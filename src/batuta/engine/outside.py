@@ -15,6 +15,7 @@ from batuta.authoring.failures import to_failure
 from batuta.clock import SECOND
 from batuta.engine.calls import ANSWERED, Call, fatal, timeout
 from batuta.engine.deadlines import ends_at, too_long
+from batuta.engine.pausing import counted_from
 from batuta.errors import InvalidInput
 from batuta.failpoints import failpoint
 from batuta.journal.entries import Body
@@ -54,10 +55,12 @@ class Outside:
         self.watch(call)
 
     def _alive(self, call: Call, at: int) -> None:
-        """A sign of life: the time until the next one counts from here."""
-        silence = call.pending.options.heartbeat
-        ends = [end for end in (ends_at(call), at + int(silence * SECOND) if silence is not None else None) if end]
-        call.next_at = min(ends, default=None)
+        """A sign of life: the time until the next one counts from here, or from the end of the pause it came in."""
+        ends, silence = ends_at(call), call.pending.options.heartbeat
+        if silence is not None:
+            silent = counted_from(call.run, at) + int(silence * SECOND)
+            ends = silent if ends is None else min(ends, silent)
+        call.next_at = ends
         self.watch(call)
 
     def watch(self, call: Call) -> None:

@@ -36,8 +36,9 @@ def news(run: LiveRun, messages: Sequence[Message]) -> None:
 
 
 def counted_from(run: LiveRun, at: int) -> int:
-    """From when a time that began at `at` counts: later by as long as the run was paused since."""
-    return at + sum((one.ended_at or 0) - one.started_at for one in run.pauses if one.number and one.started_at >= at)
+    """From when a time that began at `at` counts: later by as long as the run was paused since. Two clocks are
+    compared: what of a pause seems to lie before that does not count, and none takes time away."""
+    return at + sum(max(0, (one.ended_at or 0) - max(one.started_at, at)) for one in run.pauses if one.number)
 
 
 def _go_on(run: LiveRun, messages: Sequence[Message]) -> None:

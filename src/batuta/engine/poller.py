@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from batuta.clock import SECOND
 from batuta.errors import StoreError
 from batuta.failpoints import failpoint
-from batuta.ids import jitter
+from batuta.ids import RunId, jitter
 from batuta.journal.records import Tape, WorkerInfo
 
 if TYPE_CHECKING:
@@ -45,6 +45,9 @@ class Poller:
         or it has failed, and those before it have ended."""
         self._slices: deque[Sequence[Tape]] = deque()
         self._adopted = asyncio.Event()
+        self._missed: dict[int, set[RunId]] = {}
+        """By the claim that was the last then: runs that we do not have, and that something was sent to. They may be in
+        it or in one before, whose tapes are older than what was sent."""
         self._loaded = 0
         """Claimed runs that are about to be brought into memory: those in the slices."""
         self._wake = asyncio.Event()
@@ -85,6 +88,11 @@ class Poller:
     def wake(self) -> None:
         """Something may be due now."""
         self._wake.set()
+
+    def missed(self, run_ids: Iterable[RunId]) -> None:
+        """Something was sent to these, which are not in memory. If a claim brings one, its inbox is read once more."""
+        if self.claiming:
+            self._missed.setdefault(self.claims_begun, set()).update(run_ids)
 
     def due(self, when: int) -> None:
         """Something will be due at that database time."""
@@ -191,6 +199,9 @@ class Poller:
         self._adopted.set()
         try:
             self._session.adopt_claimed(tapes)
+            if self._missed:
+                missed = set().union(*self._missed.values())
+                self._session.read_again([one.run.run_id for one in tapes if one.run.run_id in missed])
         finally:
             self._pass_ends()
             if self._slices:
@@ -200,6 +211,8 @@ class Poller:
         while self._slices and not self._slices[0]:
             self._slices.popleft()
             self.claims_ended += 1
+            if self._missed:
+                self._missed.pop(self.claims_ended, None)
 
     def _until_room(self, again_at: int | None) -> float:
         """What is held back may come when a run leaves this worker, which wakes us, or another one; or by time."""

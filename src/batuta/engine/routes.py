@@ -208,8 +208,9 @@ async def end_overdue(store: Store, route: Route, run_id: RunId, now: int) -> No
         over = total is not None and now >= since + total * SECOND
         late = start is not None and now >= since + start * SECOND and run.head < 0
         if run.paused_at is not None or not (over or late):
-            if pauses or run.paused_at is not None:
-                route.check_at = max(now + _LOOK_AGAIN, since + int(min(filter(None, (start, total))) * SECOND))
+            limits = [one for one in (start if run.head < 0 else None, total) if one is not None]
+            if limits and (pauses or run.paused_at is not None):
+                route.check_at = max(now + _LOOK_AGAIN, since + int(min(limits) * SECOND))
             return
         what, seconds = (_START, start) if late else (_TOTAL, total)
         reason = f"activity {route.pending.name!r} {what} {seconds:g} s (queue {run.queue!r})"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from batuta.authoring.attempt import current_activity
+from batuta.engine.generators import hooked
 
 if TYPE_CHECKING:
     from batuta.engine.calls import Call
@@ -37,6 +38,8 @@ class Runner:
         """Rises when anything but the task that runs now has looked for calls, or brought one."""
         self.choose: Callable[[Call], Callable[..., Any]] | None = None
         """Middleware may choose what to call, and prepare its context."""
+        self.alike = False
+        """It prepares the same variables for every call: what it has set for one need not be kept from the next."""
 
     def open(self, loop: asyncio.AbstractEventLoop, context: contextvars.Context) -> None:
         self._loop, self._context = loop, context
@@ -60,8 +63,12 @@ class Runner:
                 asyncio.Task(self._run(), loop=self._loop, name=_NAME, context=self._context.copy())
             call.task = task
             current_activity.set(call)
-            fn = call.activity.fn if self.choose is None else self.choose(call)
             before = contextvars.copy_context()
+            fn = call.activity.fn
+            if self.choose is not None:
+                fn = self.choose(call)
+                if self.alike:
+                    before = contextvars.copy_context()
             try:
                 if call.over:
                     raise asyncio.CancelledError
@@ -86,8 +93,9 @@ if sys.version_info >= (3, 12):
     def _task(
         loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None], context: contextvars.Context
     ) -> asyncio.Task[None]:
-        """Begun at once: an activity that never waits costs no round of the loop."""
-        return asyncio.Task(work, loop=loop, name=_NAME, context=context, eager_start=True)
+        """Begun at once: an activity that never waits costs no round of the loop. But not between turns, where its
+        async generators would be taken for those of a run."""
+        return asyncio.Task(work, loop=loop, name=_NAME, context=context, eager_start=hooked.by is None)
 else:
 
     def _task(

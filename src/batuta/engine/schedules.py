@@ -180,6 +180,7 @@ class Scheduler:
             reason = f"the next slot of schedule {id!r} has come"
             message = Message(message_id=f"cancel:{found.run_id}", kind=MessageKind.CANCEL, name=reason)
             await self._store.send(found.run_id, message)
+            await self._store.end_unbegun([found.run_id], reason)
         except (UnknownRun, RunClosed):
             pass  # it has ended
 

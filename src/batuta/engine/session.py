@@ -364,7 +364,7 @@ class Session:
 
     def _make_room(self, more: int) -> None:
         runs = len(self.runs) + more
-        if runs > self._room.runs:
+        if runs > self._room.runs and not self._over:  # what comes too late is not kept, and nobody would take it back
             self._room.fit(2 * runs)
 
     def adopt_claimed(self, tapes: Sequence[Tape]) -> None:
@@ -518,6 +518,8 @@ class Session:
     def tell(self, run_id: RunId, message: Message) -> None:
         if run_id in self.runs:
             self._news.tell(run_id, message)
+        else:
+            self._poller.missed((run_id,))
 
     def caught_up(self, run: LiveRun) -> None:
         self._news.caught_up(run)
@@ -530,7 +532,14 @@ class Session:
         named = hint.messages
         if hint.closed is None and len(self._lingering) <= _SLICE:  # it cannot say what happened: ask for the talkative
             named = [*named, *self._lingering]
-        self._news.look_for([run_id for run_id in named if run_id in self.runs])
+        here = [run_id for run_id in named if run_id in self.runs]
+        if len(here) < len(named):
+            self._poller.missed(run_id for run_id in named if run_id not in self.runs)
+        self._news.look_for(here)
+
+    def read_again(self, run_ids: Sequence[RunId]) -> None:
+        """Something was sent to these after they were claimed."""
+        self._news.look_for(run_ids)
 
     def _on_pulse(self, pulse: Pulse, sent: float, received: float) -> None:
         if self._over:

@@ -292,7 +292,7 @@ class _Attempt:
     def leave(self) -> None:
         """Its place is free when its code has really ended."""
         plain = self._plain
-        if plain is not None and plain.begun and not plain.over:
+        if plain is not None and plain.is_at_work():
             plain.ended.add_done_callback(self._leave_from_thread)
         else:
             self._executor.vacate(self._call)
@@ -310,13 +310,13 @@ class _Plain:
     """
 
     ended: Future[None]
-    """Done when the thread has left the function, or never began it."""
+    """Done when the thread has left the function, or never begins it."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         self._loop, self._call, self._args, self._kwargs = loop, call, args, kwargs
-        self.begun = self.over = False
+        self.over = False
         self.answer: asyncio.Future[Any] = loop.create_future()
 
     def begin(self, threads: ThreadPoolExecutor, context: contextvars.Context) -> None:
@@ -328,8 +328,11 @@ class _Plain:
         """Nobody waits any more: it is not begun, if it has not been."""
         self.ended.cancel()
 
+    def is_at_work(self) -> bool:
+        """Whether a thread is in the function, or cannot be kept from it any more."""
+        return not self.over and hasattr(self, "ended") and not self.ended.done()
+
     def __call__(self) -> None:
-        self.begun = True
         value: Any = None
         failed: BaseException | None = None
         try:
