@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from batuta import Retry, activity, activity_info, connect, job, transaction, workflow
+from batuta import Batuta, Handle, Retry, activity, activity_info, connect, job, transaction, workflow
+from batuta.errors import OutcomeUnknown
 
 QUICK = Retry(attempts=20, first=0.02, factor=1.2, jitter=0.5)
 
@@ -64,12 +65,21 @@ def booking(task: Task) -> Any:
     return activity(name="book", transactional=True, retry=QUICK)(fn)
 
 
+async def started(client: Batuta, id: str) -> Handle[int]:
+    """A worker that stood still does not know whether its last start is there: with the same id it is the same run."""
+    while True:
+        try:
+            return await client.start(books, STEPS, id=id)
+        except OutcomeUnknown:
+            continue
+
+
 async def main(task: Task) -> None:
     global book  # noqa: PLW0603 - what the workflow calls depends on the database
     book = booking(task)
     async with connect(task.url, namespace=task.namespace, migrate=False) as client:
         async with client.worker(workflows=[books], activities=[book], jobs=[note]):
-            handles = [await client.start(books, STEPS, id=f"books {number}") for number in range(task.runs)]
+            handles = [await started(client, f"books {number}") for number in range(task.runs)]
             for handle in handles:
                 await handle.result()
 
