@@ -90,7 +90,8 @@ class Committer:
         self._waiting.append(run)
         if self._task is None and not self._stopped:
             loop = asyncio.get_running_loop()
-            self._task = loop.create_task(self._write_all(), name="batuta-committer", context=self._context)
+            # Not create_task: a program's own task factory may begin it at once, within a context that is in use.
+            self._task = asyncio.Task(self._write_all(), loop=loop, name="batuta-committer", context=self._context)
 
     def is_writing(self, run: LiveRun) -> bool:
         """Whether a change of the run is on its way."""

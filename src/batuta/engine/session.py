@@ -559,7 +559,7 @@ class Session:
         self._news.look_for([one for one in pulse.unread if (run := runs.get(one)) is not None and not run.early])
 
     def spawn(self, work: Any) -> None:
-        task = self._loop.create_task(_logged(work), context=self._context)
+        task = asyncio.Task(_logged(work), loop=self._loop, context=self._context)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -48,7 +48,9 @@ class Starter:
         self._waiting.append((new, future))
         if self._task is None:
             # Not in the starter's context, nor ended with the starter's task: it writes for others, too.
-            self._task = loop.create_task(self._write_all(), name="batuta-starter", context=contextvars.Context())
+            self._task = asyncio.Task(
+                self._write_all(), loop=loop, name="batuta-starter", context=contextvars.Context()
+            )
         outcome = await future
         if isinstance(outcome, Exception):
             raise outcome

@@ -89,7 +89,9 @@ class Transactions:
         """Begin an attempt."""
         context = self._context.copy()
         context.run(current_activity.set, call)
-        task = self._loop.create_task(self._execute(call, args, kwargs), name="batuta-transaction", context=context)
+        task = asyncio.Task(
+            self._execute(call, args, kwargs), loop=self._loop, name="batuta-transaction", context=context
+        )
         call.task = task
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
