@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import asyncpg
 import pytest
 
 from batuta.errors import OutcomeUnknown
@@ -25,6 +26,18 @@ def session_with(url: str, patience: float) -> Session:
 async def test_a_driver_with_other_insides_is_used_as_it_offers_itself() -> None:
     execute: Any = _execution(cast(Any, object()), cast(Any, Public()))
     assert await execute((1, 2)) == [1, 2]
+
+
+async def test_of_a_driver_that_is_newer_than_we_know_the_public_way_is_used(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asyncpg, "__version__", "9.0.0")
+    session = session_with(postgres_url, 30.0)
+    statement = await (await session.connect()).prepare("SELECT $1::integer")
+    execute: Any = _execution(await session.connect(), statement)
+    assert [row[0] for row in await execute((7,))] == [7]
+    assert statement.fetch.__name__ in execute.__code__.co_names
+    await session.close()
 
 
 async def test_rows_are_those_of_the_public_way(postgres_url: str) -> None:

@@ -33,6 +33,9 @@ DRIVER_ERRORS = (
     EOFError,
 )
 
+KNOWN_INSIDE = ("0.30.", "0.31.", "0.32.")
+"""Versions of the driver whose inner way to execute a statement is known."""
+
 CONNECT_SECONDS = 10.0
 TRIES = 8
 """How often a deadlock or serialisation failure is tried, before it is reported."""
@@ -80,7 +83,7 @@ def _execution(connection: Connection, statement: Statement) -> Execute:
     """
     state = getattr(statement, "_state", None)
     bind_execute: Any = getattr(getattr(connection, "_protocol", None), "bind_execute", None)
-    if state is None or bind_execute is None:
+    if state is None or bind_execute is None or not asyncpg.__version__.startswith(KNOWN_INSIDE):
         return lambda args: statement.fetch(*args)
     portal, limit, with_status, timeout = "", 0, False, getattr(asyncpg.protocol, "NO_TIMEOUT", None)
     return lambda args: bind_execute(state, args, portal, limit, with_status, timeout)
