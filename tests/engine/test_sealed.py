@@ -7,7 +7,7 @@ import base64
 import logging
 import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -154,7 +154,7 @@ async def why_parked(handle: Handle[Any], word: str) -> str:
 async def rows_of(url: str) -> str:
     """All that lies in the database, as one text."""
     if url.startswith("sqlite"):
-        with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
             return "\n".join(connection.iterdump())
     database = await asyncpg.connect(url)
     try:
@@ -169,7 +169,7 @@ async def rows_of(url: str) -> str:
 async def activities_in_the_view(url: str) -> int:
     """People look at views with SQL: they must not fail where they cannot look."""
     if url.startswith("sqlite"):
-        with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
+        with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
             return int(connection.execute("SELECT count(*) FROM batuta_activities").fetchone()[0])
     database = await asyncpg.connect(url)
     try:
