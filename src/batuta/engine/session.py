@@ -255,9 +255,9 @@ class Session:
         """
         return not self._over and (not self._beats or self.monotonic() < self._lease.valid_until)
 
-    def store_was_there(self, since: float, until: float) -> bool:
-        """Whether a heartbeat between these moments, by the monotonic clock, has reached the store."""
-        return self._beats and since < self._lease.beaten_at() <= until
+    def store_was_there(self, since: float) -> bool:
+        """Whether a heartbeat has reached the store since that moment of the monotonic clock."""
+        return self._beats and since < self._lease.beaten_at()
 
     async def permission(self) -> None:
         """Wait until effects may go out again. Never returns in a session that is over: what waits is cancelled."""

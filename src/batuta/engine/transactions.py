@@ -101,17 +101,22 @@ class Transactions:
         self._executor.begin_later(call, self._wait)
         self._wait = min(self._wait * 2, _LONGEST_WAIT)
 
-    def is_its_own_fault(self, call: Call, began: float) -> bool:
-        """Whether an attempt that met no store at its commit failed by itself: one before it did so, too, and between
-        the two a heartbeat has reached the store. Where none does, the worker loses its lease, and its runs."""
+    def was_back(self, call: Call) -> bool:
+        """Whether a heartbeat has reached the store since an attempt of the call met none at its commit."""
+        first = self._uncommitted.get((call.run.run_id, call.seq))
+        return first is not None and self._host.store_was_there(first)
+
+    def is_its_own_fault(self, call: Call, was_back: bool) -> bool:
+        """Whether an attempt that met no store at its commit failed by itself: one before it did so, too, and the store
+        `was_back` when this one began. Where it is not, the worker loses its lease, and its runs."""
         key = (call.run.run_id, call.seq)
+        if was_back:
+            self._uncommitted.pop(key, None)
+            return True
         if len(self._uncommitted) > _REMEMBERED:  # those of runs that are gone
             self._uncommitted.clear()
-        first = self._uncommitted.setdefault(key, self._host.monotonic())
-        if not self._host.store_was_there(first, began):
-            return False
-        del self._uncommitted[key]
-        return True
+        self._uncommitted.setdefault(key, self._host.monotonic())
+        return False
 
     def committed(self, call: Call) -> None:
         self._wait = _FIRST_WAIT
@@ -139,7 +144,7 @@ class _Attempt:
         self._run = call.run
         self._held: Held | None = None
         self._plain: _Plain | None = None
-        self._began = self._host.monotonic()
+        self._was_back = all_of_them.was_back(call)
 
     async def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         call = self._call
@@ -283,7 +288,7 @@ class _Attempt:
 
     def _is_stores_fault(self, error: BaseException) -> bool:
         away = self._turn is not None and isinstance(error, StoreUnavailable)
-        return away and not self._all.is_its_own_fault(self._call, self._began)
+        return away and not self._all.is_its_own_fault(self._call, self._was_back)
 
     def _take_back(self, then: Callable[[], None]) -> None:
         held = self._held
