@@ -104,15 +104,7 @@ class Tracing(Middleware):
         headers = _carried(span.get_span_context())
         for one in starts:
             one.headers.update(headers)
-        token = context.attach(set_span_in_context(span))
-        try:
-            await proceed()
-        except BaseException as error:
-            _note(span, error)
-            raise
-        finally:
-            context.detach(token)
-            span.end()
+        await _within(span, proceed)
 
     async def send(self, message: Sent, proceed: Proceed) -> None:
         if self._untraced() is not None:
@@ -123,15 +115,7 @@ class Tracing(Middleware):
         if span.is_recording():
             span.set_attributes(_about(message.kind, message.name, "send") | {"batuta.id": message.id})
         message.headers.update(_carried(span.get_span_context()))
-        token = context.attach(set_span_in_context(span))
-        try:
-            await proceed()
-        except BaseException as error:
-            _note(span, error)
-            raise
-        finally:
-            context.detach(token)
-            span.end()
+        await _within(span, proceed)
 
     def begin(self, start: Start) -> None:
         if self._leaves_out():
@@ -288,6 +272,19 @@ def _note(span: Span, error: BaseException) -> None:
 
 
 # -- attributes
+
+
+async def _within(span: Span, proceed: Proceed) -> None:
+    """Go on with the span as the current one, and end it with what comes of that."""
+    token = context.attach(set_span_in_context(span))
+    try:
+        await proceed()
+    except BaseException as error:
+        _note(span, error)
+        raise
+    finally:
+        context.detach(token)
+        span.end()
 
 
 def _sent(starts: Sequence[Start]) -> dict[str, Any]:

@@ -1,8 +1,6 @@
 """Middleware is around starts, runs and attempts; where it is not, nothing is asked."""
 
 import asyncio
-import contextvars
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,18 +37,7 @@ from batuta.testing import Environment, crash_sweep
 from tests.engine.arena import Arena
 from tests.engine.crunch import Numbers, crunch, crunching
 from tests.engine.kit import jobs, replay_all, world
-
-tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="nobody")
-
-
-@activity
-async def on_the_loop(number: int) -> str:
-    return f"{tenant.get()} {number}"
-
-
-@activity
-def in_a_thread(number: int) -> str:
-    return f"{tenant.get()} {number} {threading.current_thread() is not threading.main_thread()}"
+from tests.engine.tenants import in_a_thread, on_the_loop, tenant
 
 
 @activity(retry=Retry(attempts=3, first=0.01))

@@ -1,30 +1,17 @@
 """Middleware is on the way of what it is for, and of nothing else; it may say so before each attempt."""
 
 import asyncio
-import contextvars
 import sys
-import threading
 from collections import Counter
 from types import FrameType
 from typing import Any
 
 from msgspec import Raw
 
-from batuta import ActivityCall, Middleware, Sent, Signal, activity, workflow
+from batuta import ActivityCall, Middleware, Sent, Signal, workflow
 from batuta.authoring.middleware import Proceed
 from tests.engine.kit import world
-
-tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="nobody")
-
-
-@activity
-async def on_the_loop(number: int) -> str:
-    return f"{tenant.get()} {number}"
-
-
-@activity
-def in_a_thread(number: int) -> str:
-    return f"{tenant.get()} {number} {threading.current_thread() is not threading.main_thread()}"
+from tests.engine.tenants import in_a_thread, on_the_loop, tenant
 
 
 class Spares(Middleware):
