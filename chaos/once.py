@@ -161,6 +161,7 @@ async def storm(stage: Stage, kind: StoreKind, seconds: float, tally: Tally) -> 
         if kind == "postgres":
             await ledger.ask(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'batuta' "
+                "AND datname = current_database() "
                 "ORDER BY random() LIMIT 3"
             )
         place = stage.chance.randrange(len(processes))

@@ -76,7 +76,8 @@ async def _terminate(url: str, stage: Stage, seconds: float) -> int:
     try:
         while time.monotonic() < deadline:
             found = await connection.fetch(
-                "SELECT pid FROM pg_stat_activity WHERE application_name = 'batuta' AND pid <> pg_backend_pid()"
+                "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'batuta' "
+                "AND pid <> pg_backend_pid()"
             )
             if found:
                 pid = stage.chance.choice(found)["pid"]

@@ -4,6 +4,7 @@ Where PostgreSQL can't be started, tests that ask for it fail; they are never sk
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from batuta.stores.postgres import PostgresStore
 from batuta.testing.databases import DatabaseMaker
-from batuta.testing.servers import ExternalPostgres, ServerUnavailable, launch_postgres
+from batuta.testing.servers import ExternalPostgres, PostgresServer, ServerUnavailable, launch_postgres
 
 EMPTY = """
     DO $$
@@ -37,6 +38,8 @@ EMPTY = """
 MANY = {"max_connections": "400"}
 """Some tests start a dozen processes, and several of these tests run at once."""
 
+ENDS_SESSIONS = re.compile("PANIC|FATAL|terminat|by signal|shut down|starting up|crash")
+
 _SHARED = pytest.StashKey[DatabaseMaker]()
 
 
@@ -49,6 +52,15 @@ def pytest_configure_node(node: Any) -> None:
         node.workerinput["postgres_url"] = node.config.stash[_SHARED].url
     except ServerUnavailable as error:
         node.workerinput["postgres_error"] = str(error)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """What the one server said that ends sessions: without it a lost connection can't be told from a crash."""
+    server = config.stash.get(_SHARED, None)
+    if terminalreporter.stats.get("failed") and isinstance(server, PostgresServer):
+        said = [line for line in server.log(100_000).splitlines() if ENDS_SESSIONS.search(line)]
+        terminalreporter.section("what the PostgreSQL of this run said last of ended sessions")
+        terminalreporter.write("\n".join(said[-100:]) + "\n")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

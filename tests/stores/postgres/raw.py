@@ -6,10 +6,12 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import asyncpg
+
+from batuta.stores.postgres import PostgresStore
 
 DEADLINE_SECONDS = 30
 
@@ -33,6 +35,16 @@ async def until_blocked(watcher: Any, count: int = 1) -> None:
     async with asyncio.timeout(DEADLINE_SECONDS):
         while await watcher.fetchval(query) < count:
             await asyncio.sleep(0.005)
+
+
+async def flush_statistics(store: PostgresStore) -> None:
+    """Let what the pool's sessions have read be counted now. They are taken from it: notices are sent beside us."""
+    await store._announcer.close()  # also the session that it has is to be counted
+    store._announcer.open()
+    async with AsyncExitStack() as taken:
+        while store._pool._idle:
+            session = await taken.enter_async_context(store._pool.session())
+            await session.read("SELECT pg_stat_force_next_flush()")
 
 
 async def plan_of(raw: Any, query: str) -> dict[str, Any]:

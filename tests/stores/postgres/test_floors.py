@@ -12,7 +12,7 @@ from batuta.stores.postgres import PostgresStore
 from batuta.stores.postgres.floors import MOST_SECONDS, Floors
 from batuta.testing.conformance.kit import claimed, live_worker
 from batuta.testing.conformance.queues import start_some
-from tests.stores.postgres.raw import connection
+from tests.stores.postgres.raw import connection, flush_statistics
 
 MANY = 1_500
 PASSED = "SELECT pg_stat_get_tuples_returned('batuta.runs_due'::regclass)"
@@ -55,10 +55,7 @@ async def passed_by_a_claim(store: PostgresStore, worker: WorkerInfo, postgres_u
 
 
 async def _passed(store: PostgresStore, postgres_url: str) -> int:
-    await store._announcer.close()  # no session is in use then
-    store._announcer.open()
-    for each in store._pool._idle:
-        await (await each.connect()).fetch("SELECT pg_stat_force_next_flush()")
+    await flush_statistics(store)
     async with connection(postgres_url) as raw:
         passed: int = await raw.fetchval(PASSED)
         return passed

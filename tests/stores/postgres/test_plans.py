@@ -16,7 +16,7 @@ from batuta.stores.postgres import PostgresStore
 from batuta.testing.conformance.close import last_word
 from batuta.testing.conformance.kin import child_of
 from batuta.testing.conformance.kit import live_worker, new_run, signal, start_owned
-from tests.stores.postgres.raw import connection, nodes, plan_of, scans_of
+from tests.stores.postgres.raw import connection, flush_statistics, nodes, plan_of, scans_of
 
 FENCES = ["commit_entry", "commit_last_entry", "commit_entries", "commit_jobs"]
 
@@ -63,8 +63,7 @@ async def test_what_reaches_beyond_a_run_finds_others_by_their_keys(store: Postg
         await raw.fetch("SELECT pg_stat_force_next_flush()")  # else it is counted when that session is gone
     read = await _blocks_read(session)
     await _reach_out(store, "late")
-    for each in store._pool._idle:
-        await (await each.connect()).fetch("SELECT pg_stat_force_next_flush()")
+    await flush_statistics(store)
     assert await _blocks_read(session) - read < 1_500
     assert await _whole_tables_read(session) == scanned
 
@@ -208,8 +207,7 @@ async def test_a_claim_reads_little_however_much_is_due(
 
 
 async def _blocks_read_by_all(store: PostgresStore) -> int:
-    for each in store._pool._idle:
-        await (await each.connect()).fetch("SELECT pg_stat_force_next_flush()")
+    await flush_statistics(store)
     return await _blocks_read(await store._commit_session.connect())
 
 

@@ -8,7 +8,7 @@ from batuta.journal.schedules import Schedule
 from batuta.stores.postgres import PostgresStore
 from batuta.testing.conformance.kit import new_run
 from batuta.testing.conformance.schedules import firing
-from tests.stores.postgres.raw import plan_of, scans_of
+from tests.stores.postgres.raw import flush_statistics, plan_of, scans_of
 
 FILL = """
     INSERT INTO batuta.schedules (namespace, id, revision, created_at, updated_at, next_at, paused, spec)
@@ -36,8 +36,7 @@ async def test_those_that_rest_cost_a_look_and_a_firing_nothing(store: PostgresS
     found = await store.due_schedules(100)
     fired = await store.fire([firing(each.schedule, new_run(f"{each.schedule.id}:1")) for each in found])
     assert fired == [True] * 20
-    for each in store._pool._idle:
-        await (await each.connect()).fetch("SELECT pg_stat_force_next_flush()")
+    await flush_statistics(store)
     assert await _blocks_read(session) - read < 1_000
 
 
