@@ -269,6 +269,7 @@ async def test_what_a_finaliser_wakes_goes_on_in_the_same_turn() -> None:
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[str] = loop.create_future()
         loop.call_soon(Last(woken).call)  # only the callback refers to it
+        loop.call_soon(int)
         return await woken
 
     async with world(is_woken) as env:
