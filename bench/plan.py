@@ -37,22 +37,26 @@ Group = tuple[Part, ...]
 
 
 def plan(full: bool) -> list[Group]:
-    """The groups in order. `full` is for the long ones: all repetitions of the peer, and the large sizes."""
+    """The groups in order: what is held against something else in several rounds first, what is measured once last.
+
+    `full` is for the long ones: all repetitions of the peer, and the large sizes.
+    """
     return [
         _latency(full),
         _throughput(full),
+        _many(full),
+        _around(full),
+        *_jobs(full),
+        _finished(full),
+        *_kin(),
         _sleep(full),
         _recovery(full),
-        _many(full),
-        _finished(full),
-        _pruning(full),
-        _around(full),
-        _long(),
-        *_big(),
-        *_kin(),
-        *_jobs(full),
-        *_letters(),
         *_kit(),
+        _long(full),
+        _pruning(full),
+        *_big(),
+        _health(full),
+        *_once(),
     ]
 
 
@@ -60,7 +64,7 @@ def _latency(full: bool) -> Group:
     return (
         Part("W1", "limit", seconds=1.5, also="W3"),
         Part("W1", "batuta", steps=1000, seconds=1.5),
-        Part("W1-once", "batuta", steps=1000, seconds=2.0),
+        Part("W1-once", "batuta", steps=1000, seconds=2.0, rounds=ROUNDS if full else 3),
         Part("W3", "batuta", runs=200, seconds=1.5),
         Part("W1", "dbos", steps=1000 if full else 300),
         Part("W3", "dbos", runs=200),
@@ -78,7 +82,7 @@ def _throughput(full: bool) -> Group:
 def _sleep(full: bool) -> Group:
     return (
         Part("W4", "batuta", runs=500),
-        Part("W4", "dbos", runs=500, rounds=ROUNDS if full else 2),
+        Part("W4", "dbos", runs=500, rounds=ROUNDS if full else DBOS_MINIMUM),
     )
 
 
@@ -142,21 +146,20 @@ def _jobs(full: bool) -> list[Group]:
             Part("W10", "batuta", runs=20_000, rounds=rounds),
             Part("W10-busy", "batuta", runs=20_000, rounds=rounds),
         ),
-        (_health(full),),
-        (Part("slots", "batuta", runs=1_000, rounds=1),),
     ]
 
 
-def _health(full: bool) -> Part:
+def _health(full: bool) -> Group:
     """Normally five minutes' worth of jobs, quickly. With `full` the minutes pass: `steps` times the seconds before."""
     seconds, runs, steps = (10.0, 0, 30) if full else (8.0, 60_000, 1)
     patience = seconds * steps
-    return Part("health", "batuta", 1, runs, steps, seconds, stores=("pg",), patience=patience)
+    return (Part("health", "batuta", 1, runs, steps, seconds, stores=("pg",), patience=patience),)
 
 
-def _letters() -> list[Group]:
-    """Each once: they are long by their nature, the second one for the rate that it keeps."""
+def _once() -> list[Group]:
+    """Each once: they are long by their nature, the last one for the rate that it keeps."""
     return [
+        (Part("slots", "batuta", runs=1_000, rounds=1),),
         (Part("letters", "batuta", runs=100_000, rounds=1, patience=120.0),),
         (Part("reprocess", "batuta", runs=10_000, rounds=1, patience=60.0),),
     ]
@@ -170,5 +173,5 @@ def _kit() -> list[Group]:
     ]
 
 
-def _long() -> Group:
-    return (Part("long", "batuta", steps=10_000, rounds=3),)
+def _long(full: bool) -> Group:
+    return (Part("long", "batuta", steps=10_000, rounds=3 if full else 1),)
