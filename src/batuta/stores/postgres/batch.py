@@ -13,19 +13,12 @@ from batuta.stores import rules
 Columns = list[list[Any]]
 Row = tuple[Any, ...]
 _BY_RUN_ID = attrgetter("run_id.int")
-_RENEWING = (IfExists.RENEW, IfExists.RESTART)
 
 
 def is_step(change: Change) -> bool:
     """Whether it is one entry of a run that goes on, and nothing else."""
     nothing_else = change.move is None and change.start is None and change.effects is None
     return nothing_else and len(change.entries) == 1 and not change.consumed and not change.attempts
-
-
-def is_plain_start(start: NewRun) -> bool:
-    """Whether a new run has nothing special about it: it follows no other, replaces none, and has no parent or key."""
-    alone = start.chain_id is None and start.parent_run_id is None and not start.flow_key
-    return alone and start.if_exists not in _RENEWING
 
 
 def is_entries_only(changes: Sequence[Change]) -> bool:

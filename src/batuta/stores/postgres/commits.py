@@ -111,7 +111,7 @@ class Commits(Base):
                 return self._sql["commit_entry"], fenced
             if move.state in CLOSED and not move.outcome and not move.children:
                 return self._sql["commit_last_entry"], (*fenced, move.state._value_, move.reason)
-        elif move is None and batch.is_plain_start(start):
+        elif move is None and rules.is_plain_start(start):
             return self._sql["commit_start"], (
                 self.namespace,
                 worker_id,
