@@ -509,8 +509,7 @@ class LiveRun:
         if self.starting is not None:
             failpoint("start.after_commit")
             self.completion = Completion(self.starting.get_loop())
-            if not self.starting.done():  # the starter may have been cancelled; the run goes on
-                self.starting.set_result(self.completion)
+            self._host.started(self.starting, self.completion)
             self.starting = None
         if change.move is not None:
             depart(self, self._host, change.move)

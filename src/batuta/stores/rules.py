@@ -215,6 +215,15 @@ def chain_of(run: NewRun) -> RunId:
     return run.chain_id or run.run_id
 
 
+_REPLACING = (IfExists.RENEW, IfExists.RESTART)
+
+
+def is_plain_start(run: NewRun) -> bool:
+    """Whether a new run has nothing special about it: it follows no other, replaces none, and has no parent or key."""
+    alone = run.chain_id is None and run.parent_run_id is None and not run.flow_key
+    return alone and run.if_exists not in _REPLACING
+
+
 def code_of(run: NewRun) -> str:
     """What a worker must have to run it."""
     return run.code or run.name
