@@ -62,8 +62,7 @@ def named_run_id(at: int, name: str) -> RunId:
 
 def _uuid7(micros: int, chance: int) -> UUID:
     millis, rest = divmod(micros, 1000)
-    # In two halves of 64 bits: what is shorter is shifted sooner.
-    return uuid_of(((millis & 0xFFFF_FFFF_FFFF) << 16 | 0x7000 | rest << 2) << 64 | (0x2 << 62 | chance))
+    return uuid_of((millis & 0xFFFF_FFFF_FFFF) << 80 | 0x7 << 76 | rest << 66 | 0x2 << 62 | chance)
 
 
 _slots: Any = vars(UUID)

@@ -26,9 +26,6 @@ _SPINS = (
     f"await an activity or a timer inside the loop that spins"
 )
 
-_step: type | None = None
-"""The type of what asyncio's tasks give to call_soon for their next step."""
-
 _HASH_STEP = 0x9E3779B97F4A7C15  # spreads consecutive numbers over all bits
 _HASH_MASK = 0x7FFF_FFFF_FFFF_FFFF
 
@@ -66,7 +63,7 @@ class RunTask(asyncio.Task[Any]):
     __slots__ = ("_number",)
 
     _number: int
-    """Set before it is begun, which puts it into a set: see `RunLoop.create_task`."""
+    """Set before it is begun, which puts it into a set: see `RunLoop.begin`."""
 
     def __hash__(self) -> int:
         return self._number
@@ -127,6 +124,8 @@ class RunLoop(asyncio.AbstractEventLoop):
         self._generators: dict[int, AsyncGenerator[Any, Any]] = {}
         self._prune_at = 64
         self.in_turn = self._torn_down = False
+        self._step: type | None = None
+        """The type of what asyncio's tasks give to call_soon for their next step."""
         self.broken: WorkflowBroken | None = None
 
     def next_hash(self) -> int:
@@ -162,7 +161,7 @@ class RunLoop(asyncio.AbstractEventLoop):
     ) -> RunHandle:
         if not self.in_turn and not self._torn_down:
             self._forbid("call_soon from outside the run's turn", "an activity, or a signal")
-        if type(callback) is _step:
+        if type(callback) is self._step:
             self._look_for_foreign_await(callback)
         handle = RunHandle(callback, args, context or contextvars.copy_context())
         self._ready.append(handle)
@@ -210,12 +209,14 @@ class RunLoop(asyncio.AbstractEventLoop):
         return RunFuture(loop=self)
 
     def create_task(self, coro: Any, *, name: str | None = None, context: Any = None, **_: Any) -> RunTask:
-        global _step  # noqa: PLW0603 - the same in all loops
+        return self.begin(coro, name, context)
+
+    def begin(self, coro: Any, name: str | None, context: contextvars.Context | None) -> RunTask:
         task = _new_task(RunTask)
         task._number = self.next_hash()
         number = self.counter
         _begin_task(task, coro, loop=self, name=name or f"task-{number}", context=context)
-        _step = type(self._ready[-1]._callback)
+        self._step = type(self._ready[-1]._callback)
         self._tasks[number] = task
         if len(self._tasks) + len(self._generators) > self._prune_at:
             self._prune()

@@ -174,9 +174,9 @@ class Machine:
         self.loop = RunLoop(self, self.start.seed)  # type: ignore[abstract]  # the rest is filled in by name
 
     def _deliver_start(self, body: Body) -> None:
-        args, kwargs = self.workflow.codec.decode_args(body.value if body.value is not UNSET else Raw(b"[]"))
-        coro = self.workflow.fn(*args, **kwargs)
-        self._main = self.loop.create_task(coro, name=self.workflow.name, context=self._context)
+        workflow = self.workflow
+        args, kwargs = workflow.codec.decode_args(body.value if body.value is not UNSET else Raw(b"[]"))
+        self._main = self.loop.begin(workflow.fn(*args, **kwargs), workflow.name, self._context)
         for letter in self.start.carried:
             self.messages().put(letter.name, letter.value if letter.value is not UNSET else Raw(b"null"))
 
@@ -232,15 +232,15 @@ class Machine:
             self.outcome = self._issue(CommandKind.CANCELLED)
             return
         error = self._failure if self._failure is not None else main.exception()
-        if isinstance(error, WorkflowBroken):
+        if error is None:
+            self._complete(main.result())
+        elif isinstance(error, WorkflowBroken):
             self.loop.broken = error
         elif isinstance(error, ContinueAsNew):
             self.outcome = self._issue(CommandKind.CONTINUE, code_of(self.start.name, error.version), error.data)
             self.beyond = True
-        elif error is not None:
-            self._fail(error)
         else:
-            self._complete(main.result())
+            self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
         self.failed = failed_call(error)
