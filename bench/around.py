@@ -1,7 +1,8 @@
 """W2-around: W2 with telemetry, tracing and middleware switched on, against the same without, in turns.
 
 `idle` has middleware that does nothing, so that everything that asks for it is there and finds nothing to do: what is
-switched off must not be measurable. It and `off` take turns more often, for that is a small difference to look for."""
+switched off must not be measurable. It has more turns than the others, for that is a small difference to look for. Each
+is compared with a burst of `off` beside it, which comes before it in one round and after it in the next."""
 
 import asyncio
 import statistics
@@ -24,8 +25,8 @@ from bench.child import Figures, Task
 SHARE: Final = 0.01
 """Of the runs that are traced where the bar is: what a system of this rate can afford to keep."""
 BURST: Final = 200
-PAIRS: Final = 3
-"""How often `off` and `idle` take turns for each turn of the others."""
+TURNS: Final = ("idle", "idle", "idle", "on", "all_traced")
+"""Of one round."""
 
 
 class Metrics(Middleware):
@@ -64,18 +65,20 @@ async def around(task: Task) -> Figures:
         "all_traced": [Tracing(_provider()), Metrics()],
     }
     spent: dict[str, list[float]] = {name: [] for name in made}
+    ratios: dict[str, list[float]] = {name: [] for name in TURNS}
     async with AsyncExitStack() as stack:
         clients = {name: await _client(stack, task.url, name, middleware) for name, middleware in made.items()}
         for client in clients.values():
             await _burst(client, WARM_UP_RUNS, task.steps)
         end = time.perf_counter() + task.seconds
-        while time.perf_counter() < end or len(spent["off"]) < 5:
-            for name in [*("off", "idle") * PAIRS, "on", "all_traced"]:
-                spent[name].append(await _burst(clients[name], BURST, task.steps))
+        while time.perf_counter() < end or len(ratios["on"]) < 4:
+            first = len(ratios["on"]) % 2
+            for name in TURNS:
+                for each in (("off", name), (name, "off"))[first]:
+                    spent[each].append(await _burst(clients[each], BURST, task.steps))
+                ratios[name].append(spent["off"][-1] / spent[name][-1])
     rates = {f"{name}_steps_per_s": BURST * task.steps / statistics.median(times) for name, times in spent.items()}
-    last = spent["off"][PAIRS - 1 :: PAIRS]
-    nearest = {"idle": spent["off"], "on": last, "all_traced": last}
-    return rates | {f"{name}_over_off": _ratio(before, spent[name]) for name, before in nearest.items()}
+    return rates | {f"{name}_over_off": statistics.median(found) for name, found in ratios.items()}
 
 
 async def _client(stack: AsyncExitStack, url: str, name: str, middleware: Sequence[Middleware]) -> Batuta:
@@ -89,8 +92,3 @@ async def _burst(client: Batuta, runs: int, count: int) -> float:
     begun = time.perf_counter()
     await asyncio.gather(*(outcome(client, steps, count) for _ in range(runs)))
     return time.perf_counter() - begun
-
-
-def _ratio(off: Sequence[float], on: Sequence[float]) -> float:
-    """Of the rates: neighbours are compared with each other."""
-    return statistics.median(before / after for before, after in zip(off, on, strict=True))

@@ -161,9 +161,8 @@ class Tracing(Middleware):
 
     async def _traced(self, call: ActivityCall, parent: Context, proceed: Proceed) -> Any:
         facts = call.facts
-        span = self._tracer.start_span(f"{facts.kind} {facts.name}", context=parent, kind=SpanKind.CONSUMER)
-        if span.is_recording():
-            span.set_attributes(_called(facts))
+        # With its attributes at once: as its parent is sampled, they are wanted.
+        span = self._tracer.start_span(f"{facts.kind} {facts.name}", parent, SpanKind.CONSUMER, _called(facts))
         token = context.attach(set_span_in_context(span, parent))
         try:
             return await proceed()

@@ -186,6 +186,43 @@ async def test_an_attempt_is_named_though_its_run_leaves_memory_until_the_next()
     assert ears.of(RunClosed)[0].state == "failed"
 
 
+async def test_each_answer_of_one_turn_after_another_is_told_as_its_own() -> None:
+    @activity
+    async def other(number: int) -> int:
+        return number
+
+    @workflow
+    async def several() -> list[int]:
+        return await asyncio.gather(*(each(number) for number in range(3) for each in (fine, other)))
+
+    ears = Ears()
+    async with world(several, fine, other, middleware=[ears]) as env:
+        handle = await env.start(several)
+        await env.advance(10)
+        assert await handle.result() == [0, 0, 1, 1, 2, 2]
+        written = [line.body for line in await handle.journal() if line.kind == "activity_done"]
+    told = [(one.activity, one.seq, one.attempt) for one in ears.of(ActivityCompleted)]
+    assert told == [(body.name, body.seq, body.attempts) for body in written]
+    assert len(told) == 6
+
+
+async def test_a_job_that_is_done_at_its_second_attempt_tells_that_one() -> None:
+    @job(retry=Retry(attempts=2, first=0.1, jitter=0))
+    async def stumbles() -> None:
+        tries.append(1)
+        if len(tries) == 1:
+            raise LookupError("no")
+
+    tries: list[int] = []
+    ears = Ears()
+    async with jobs(stumbles, middleware=[ears]) as env:
+        handle = await env.enqueue(stumbles)
+        await env.advance(5)
+        await handle.result()
+    assert [(one.activity, one.seq, one.attempt) for one in ears.of(ActivityCompleted)] == [("stumbles", 1, 2)]
+    assert [(one.activity, one.attempt) for one in ears.of(ActivityRetried)] == [("stumbles", 1)]
+
+
 async def test_what_was_not_durable_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     ears = Ears()
     async with Environment(workflows=[child], activities=[fine], middleware=[ears]) as env:

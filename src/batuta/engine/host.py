@@ -29,6 +29,8 @@ class Host(Protocol):
     clock: DatabaseClock
     executor: Executor
     draining: bool
+    listens: bool
+    """Somebody is told of activities: what an entry says is kept until it is durable, and need not be read again."""
     turn: LiveRun | None
     """Whose code is running now, for the watchdog."""
 

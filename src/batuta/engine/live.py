@@ -320,13 +320,14 @@ class LiveRun:
         if change is None:
             change = self.change = Change(self.run_id, self.epoch, head)
         change.entries.append(entry)
+        if self._host.listens:
+            change.bodies = [body] if change.bodies is None else [*change.bodies, body]
         if body.message_id:
             change.consumed.append(body.message_id)
         if self.machine.beyond:
             add_effects(self, change, entry, body.commands)
         self.effects += body.commands
-        self.head = head + 1
-        self.last = kind
+        self.head, self.last = head + 1, kind
         if self._host.settings.always_replay:
             self._kept.append(entry)
 

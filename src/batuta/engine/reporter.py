@@ -14,7 +14,7 @@ from batuta.clock import SECOND
 from batuta.engine.around import kind_of
 from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.live import LiveRun
-from batuta.journal.entries import Entry, EntryKind
+from batuta.journal.entries import Body, Entry, EntryKind
 from batuta.journal.failures import Failure
 from batuta.journal.records import Attempt, Change, Verdict
 from batuta.journal.states import CLOSED, RunState
@@ -88,6 +88,9 @@ class Reporter:
     def listens(self) -> bool:
         return bool(self._ears)
 
+    def listens_to(self, event: type[Event]) -> bool:
+        return event in self._ears
+
     def tell(self, event: Event) -> None:
         _tell(self._ears.get(type(event), ()), event)
 
@@ -106,7 +109,7 @@ class Reporter:
                     found = makers.get(entry.kind)
                     if found is not None:
                         make, ears = found
-                        event = make(run, facts, entry)
+                        event = make(run, facts, entry, change)
                         for ear in ears:  # as `_tell` does: once for every step
                             try:
                                 ear(event)
@@ -193,40 +196,44 @@ def _tell(ears: Sequence[Ear], event: Event) -> None:
             log.exception(_FAILED_ON, event.event)
 
 
-def _started(run: LiveRun, facts: RunFacts, entry: Entry) -> Event:
+def _started(run: LiveRun, facts: RunFacts, entry: Entry, _change: Change) -> Event:
     attempt = run.started_with.attempt
     wait = (entry.at - run.created_at) / SECOND if run.created_at else None
     return RunStarted(entry.at / SECOND, facts, attempt, wait)
 
 
-def _completed(_run: LiveRun, facts: RunFacts, entry: Entry) -> Event:
-    told, at = _decode(entry.body), entry.at
+def _completed(_run: LiveRun, facts: RunFacts, entry: Entry, change: Change) -> Event:
+    at, bodies = entry.at, change.bodies
+    if bodies is not None and len(bodies) == len(change.entries):  # a job's first entry may be written without one
+        told: Body | Told = bodies[entry.ord - change.head - 1]
+    else:
+        told = _decode(entry.body)
     return ActivityCompleted(at / SECOND, facts, told.name, told.seq, told.attempts, (at - told.started_at) / SECOND)
 
 
-def _failed(_run: LiveRun, facts: RunFacts, entry: Entry) -> Event:
+def _failed(_run: LiveRun, facts: RunFacts, entry: Entry, _change: Change) -> Event:
     told = _decode(entry.body)
     error, message = (told.error.kind, told.error.message) if told.error is not None else ("", "")
     took = (entry.at - told.started_at) / SECOND if told.started_at else 0.0
     return ActivityFailed(entry.at / SECOND, facts, told.name, told.seq, told.attempts, took, error, message)
 
 
-def _fired(_run: LiveRun, facts: RunFacts, entry: Entry) -> Event:
+def _fired(_run: LiveRun, facts: RunFacts, entry: Entry, _change: Change) -> Event:
     return TimerFired(entry.at / SECOND, facts, _decode(entry.body).seq)
 
 
-def _received(_run: LiveRun, facts: RunFacts, entry: Entry) -> Event:
+def _received(_run: LiveRun, facts: RunFacts, entry: Entry, _change: Change) -> Event:
     told = _decode(entry.body)
     about = told.name or told.reason
     return MessageReceived(entry.at / SECOND, facts, _MESSAGES[entry.kind], about, told.headers or {})
 
 
-def _child(_run: LiveRun, facts: RunFacts, entry: Entry) -> Event:
+def _child(_run: LiveRun, facts: RunFacts, entry: Entry, _change: Change) -> Event:
     told = _decode(entry.body)
     return ChildClosed(entry.at / SECOND, facts, told.seq, told.error.kind if told.error is not None else "")
 
 
-_MAKERS: dict[type[Event], Callable[[LiveRun, RunFacts, Entry], Event]] = {
+_MAKERS: dict[type[Event], Callable[[LiveRun, RunFacts, Entry, Change], Event]] = {
     RunStarted: _started,
     ActivityCompleted: _completed,
     ActivityFailed: _failed,

@@ -50,6 +50,7 @@ from batuta.journal.records import Hint, Message, NewRun, Pulse, RunKind, Tape, 
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
 from batuta.settings import Settings
+from batuta.telemetry import ActivityCompleted
 
 log = logging.getLogger("batuta.engine")
 
@@ -78,8 +79,7 @@ class Session:
         around: Around | None = None,
     ) -> None:
         self.store, self.workflows, self.settings = store, workflows, settings
-        self.clock = DatabaseClock(clock)
-        self.monotonic = clock.monotonic
+        self.clock, self.monotonic = DatabaseClock(clock), clock.monotonic
         self._beats = store.poll_seconds is not None
         self.info = WorkerInfo(
             worker_id=new_worker_id(),
@@ -100,6 +100,7 @@ class Session:
         self._committer = Committer(store, self.info.worker_id, settings, self.may_act, self._lost)
         self.begins = None if around is None or not around.begin else around.begins
         self.reporter = Reporter(() if around is None else around.ears, self)
+        self.listens = self.reporter.listens_to(ActivityCompleted)
         if around is not None:
             around.put_around(self.executor, activities)
             self._committer.report_to(self.reporter)

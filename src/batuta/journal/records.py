@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 from batuta.errors import AlreadyStarted, StoreError
 from batuta.ids import RunId
-from batuta.journal.entries import Entry
+from batuta.journal.entries import Body, Entry
 from batuta.journal.letters import NewLetter
 from batuta.journal.states import RunState
 
@@ -303,6 +303,8 @@ class Change(Struct, gc=False):
     """Upserted by (run, seq, number)."""
     move: Move | None = None
     effects: Effects | None = None
+    bodies: list[Body] | None = None
+    """What its entries say, where somebody listens: no store looks at it."""
 
     @property
     def new_head(self) -> int:
