@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from batuta import AlreadyStarted, Batuta, Handle, RunState, workflow
+from batuta import AlreadyStarted, Batuta, Handle, RunState, activity, workflow
 from batuta.clock import SystemClock
 from batuta.engine.native import NativeBackend
 from batuta.errors import BadData, OutcomeUnknown, StoreUnavailable
-from batuta.journal.records import NewRun, StartOutcome
+from batuta.journal.records import Change, NewRun, Refusal, StartOutcome, Verdict
 from batuta.stores.memory import MemoryStore
 from tests.engine.kit import world
 
@@ -131,3 +131,39 @@ async def test_an_unexpected_error_of_one_batch_leaves_nobody_waiting() -> None:
             await first
         async with asyncio.timeout(5):
             assert (await second).id == "second"
+
+
+class SlowEnd(MemoryStore):
+    """Takes its time with the second commit."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.commits = 0
+        self.gate = asyncio.Event()
+
+    async def commit(self, worker_id: str, changes: Sequence[Change]) -> dict[int, Verdict | list[Refusal]]:
+        self.commits += 1
+        if self.commits == 2:
+            await self.gate.wait()
+        return await super().commit(worker_id, changes)
+
+
+@activity
+async def quick() -> None:
+    pass
+
+
+@workflow
+async def one_step() -> str:
+    await quick()
+    return "done"
+
+
+async def test_who_started_a_lone_run_is_told_while_its_next_change_is_on_its_way() -> None:
+    store = SlowEnd()
+    async with Batuta(NativeBackend(store, SystemClock()), store.open, store.close) as batuta:
+        async with batuta.worker(workflows=[one_step], activities=[quick]):
+            handle = await batuta.start(one_step)
+            assert store.commits == 2  # so its end did not wait for the starter, nor the starter for its end
+            store.gate.set()
+            assert await handle.result() == "done"

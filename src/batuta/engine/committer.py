@@ -9,8 +9,9 @@ import asyncio
 import contextvars
 import logging
 from collections import deque
-from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, cast
 
 from batuta import failpoints
 from batuta.errors import AlreadyStarted, BadData, OutcomeUnknown, StoreFailed, StoreUnavailable
@@ -22,6 +23,7 @@ from batuta.journal.store import Store
 from batuta.settings import Settings
 
 if TYPE_CHECKING:
+    from batuta.engine.completion import Completion
     from batuta.engine.live import Effect, LiveRun
     from batuta.engine.reporter import Reporter
 
@@ -40,13 +42,12 @@ class MustQueue(Exception):
 
 
 class _Round:
-    """Waits for one round of the event loop, with less ado than `asyncio.sleep(0)`."""
+    """Waits for one round of the event loop, with less ado than `asyncio.sleep(0)`: no function of Python is called."""
 
-    def __await__(self) -> Generator[None, None, None]:
-        yield
+    __await__ = partial(iter, (None,))
 
 
-_A_ROUND = _Round()
+_A_ROUND = cast(Awaitable[None], _Round())
 
 Item = tuple["LiveRun", Change, list["Effect"]]
 Verdicts = dict[int, Verdict | list[Refusal]]
@@ -75,6 +76,8 @@ class Committer:
         self._sent: list[Item] = []
         """The batch that is on its way, or was last."""
         self._reporter: Reporter | None = None
+        self._starters: list[tuple[asyncio.Future[Completion], Completion]] = []
+        self._is_lone = False
 
     def open(self, context: contextvars.Context) -> None:
         """Effects go out in this context, whoever's call caused them."""
@@ -92,6 +95,19 @@ class Committer:
             loop = asyncio.get_running_loop()
             # Not create_task: a program's own task factory may begin it at once, within a context that is in use.
             self._task = asyncio.Task(self._write_all(), loop=loop, name="batuta-committer", context=self._context)
+
+    def started(self, starter: asyncio.Future[Completion], completion: Completion) -> None:
+        """A start is durable: tell who waits for it. When it was committed alone, that is done once the run's next
+        change is on its way, or does not come at once: what the starter does then need not hold up that commit."""
+        self._starters.append((starter, completion))
+        if not self._is_lone:
+            self._tell_starters()
+
+    def _tell_starters(self) -> None:
+        for starter, completion in self._starters:
+            if not starter.done():  # it may have been cancelled; the run goes on
+                starter.set_result(completion)
+        self._starters.clear()
 
     def is_writing(self, run: LiveRun) -> bool:
         """Whether a change of the run is on its way."""
@@ -124,7 +140,9 @@ class Committer:
                 if following:
                     sending = asyncio.get_running_loop().create_task(self._write(following))
                     await asyncio.sleep(0)
+                self._is_lone = len(batch) == 1 and not following
                 self._settle(batch, verdicts)
+                self._is_lone = False
                 if following:
                     batch = following
                     continue
@@ -133,6 +151,8 @@ class Committer:
                     rounds -= 1
                     await _A_ROUND
                 batch = self._sent = self._take()
+                if self._starters and batch:
+                    asyncio.get_running_loop().call_soon(self._tell_starters)
         except asyncio.CancelledError:
             pass
         except StoreFailed as error:
@@ -143,6 +163,7 @@ class Committer:
             self._failed("the committer failed")
         finally:
             self._task = None
+            self._tell_starters()
             if self._waiting and not self._stopped:
                 run = self._waiting.popleft()
                 self.submit(run)
@@ -186,7 +207,7 @@ class Committer:
         if failpoints.armed is not None:
             failpoint("commit.effects")
         if self._reporter is not None:
-            self._reporter.look_at(batch)
+            self._reporter.committed(batch, verdicts)
         for index, (run, change, effects) in enumerate(batch):
             verdict = verdicts.get(index) if verdicts else None
             try:
@@ -206,8 +227,6 @@ class Committer:
             except Exception:
                 log.exception("run %s is dropped and will be read again", run.identity.id)
                 run.drop()
-        if self._reporter is not None:
-            self._reporter.committed(batch, verdicts)
 
     # -- one batch
 
@@ -219,7 +238,8 @@ class Committer:
         while True:
             try:
                 commit = self._store.commit if self._reporter is None else self._reporter.timed(self._store.commit)
-                return await commit(self._worker_id, [change for _, change, _ in batch])
+                changes = [batch[0][1]] if len(batch) == 1 else [change for _, change, _ in batch]
+                return await commit(self._worker_id, changes)
             except OutcomeUnknown as error:
                 unknown = True
                 log.warning("a batch of %d may or may not be durable, writing it again: %s", len(batch), error)

@@ -40,7 +40,8 @@ class turns:  # noqa: N801 - a context manager; written out, for it is passed in
     __slots__ = ("_by", "_hooks")
 
     def __enter__(self) -> None:
-        self._hooks = hook_generators()
+        self._hooks = sys.get_asyncgen_hooks()  # as `hook_generators` does
+        sys.set_asyncgen_hooks(_hold_generator, None)
         self._by = hooked.by = (get_ident(), _get_running_loop())
 
     def __exit__(self, *_: object) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from batuta.engine.alerts import Alerts
+from batuta.engine.completion import Completion
 from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.waiters import Waiters
 from batuta.ids import RunId
@@ -45,6 +47,10 @@ class Host(Protocol):
 
     def is_writing(self, run: LiveRun) -> bool:
         """Whether a change of the run is on its way to the store."""
+        ...
+
+    def started(self, starter: asyncio.Future[Completion], completion: Completion) -> None:
+        """The run's start is durable, and who waits for that may know."""
         ...
 
     def arm(self, run: LiveRun, when: int) -> None:

@@ -105,7 +105,7 @@ class Session:
             self._committer.report_to(self.reporter)
         # A live run calls them in every turn: without a call of our own in between.
         self.submit, self.arm, self.disarm = self._committer.submit, self._timers.arm, self._timers.disarm
-        self.is_writing = self._committer.is_writing
+        self.is_writing, self.started = self._committer.is_writing, self._committer.started
         self.executor.transactions = self._transactions = Transactions(self, self._lost)
         self._lease = Lease(store, self.info, settings, clock, self._on_pulse, self._lost)
         self._poller = Poller(self)
@@ -328,7 +328,7 @@ class Session:
             and code in self.workflows
             and self.free > 0
             and not self._poller.backlog
-            and self.intake.may_start(queue, self.workflows[code], self.monotonic(), claiming=self._poller.claiming)
+            and self.intake.may_start(queue, self.workflows[code], self.monotonic, claiming=self._poller.claiming)
         )
 
     def avoid(self, queue: str) -> None:

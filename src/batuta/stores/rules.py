@@ -103,6 +103,8 @@ def deadline_of(run: NewRun, now: int, chain_created_at: int, before: int | None
 
     `before`: the deadline of the run that it follows. The chain's is not earlier: pauses, retries and resets have
     put that off."""
+    if not run.timeout and not run.execution_timeout:
+        return None
     own = now + run.delay + run.timeout if run.timeout else None
     chain = max(chain_created_at + run.execution_timeout, before or 0) if run.execution_timeout else None
     return min((at for at in (own, chain) if at is not None), default=None)
@@ -211,6 +213,15 @@ def one_suspect(due: Iterable[T], is_suspect: Callable[[T], bool]) -> list[T]:
 def chain_of(run: NewRun) -> RunId:
     """The chain that a new run belongs to: its own, unless it follows another."""
     return run.chain_id or run.run_id
+
+
+_REPLACING = (IfExists.RENEW, IfExists.RESTART)
+
+
+def is_plain_start(run: NewRun) -> bool:
+    """Whether a new run has nothing special about it: it follows no other, replaces none, and has no parent or key."""
+    alone = run.chain_id is None and run.parent_run_id is None and not run.flow_key
+    return alone and run.if_exists not in _REPLACING
 
 
 def code_of(run: NewRun) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+from batuta.ids import new_run_id
 from batuta.journal.records import Hint, Move
 from batuta.journal.states import RunState
 from batuta.stores.listeners import Listeners
 from batuta.stores.postgres import PostgresStore
-from batuta.stores.postgres.hints import Announcer
+from batuta.stores.postgres.hints import ROUNDS, Announcer
 from batuta.testing.conformance import MakeStore
 from batuta.testing.conformance.hints import Ear
 from batuta.testing.conformance.kit import Pen, live_worker, new_run, start_owned
@@ -110,3 +111,39 @@ async def test_a_listener_of_another_namespace_hears_nothing(store: PostgresStor
     await store.start(new_run())
     await same.hears(lambda hint: hint.due)
     assert other.hints == []
+
+
+async def test_the_end_of_a_lone_run_is_announced_though_the_store_is_closed_at_once() -> None:
+    sent: list[str] = []
+
+    async def notify(payloads: list[str]) -> None:
+        sent.extend(payloads)
+
+    announcer = Announcer(Listeners(), notify)
+    announcer.open()
+    run_id = new_run_id()
+    announcer.tell_after(Hint(closed=[run_id]))
+    await announcer.close()
+    assert len(sent) == 1
+    assert str(run_id) in sent[0]
+
+
+async def test_what_may_be_claimed_now_is_announced_at_once() -> None:
+    told: list[Hint] = []
+    listeners = Listeners()
+    listeners.bind()
+    listeners.add(told.append)
+    announcer = Announcer(listeners, _ignore)
+    announcer.open()
+    announcer.tell_after(Hint(closed=[new_run_id()]))
+    announcer.tell_after(Hint(due=True, closed=[new_run_id()]))
+    await asyncio.sleep(0)
+    assert [hint.due for hint in told] == [True]
+    for _ in range(ROUNDS + 2):
+        await asyncio.sleep(0)
+    assert [hint.due for hint in told] == [True, False]
+    await announcer.close()
+
+
+async def _ignore(_payloads: list[str]) -> None:
+    pass

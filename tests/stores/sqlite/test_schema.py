@@ -99,7 +99,7 @@ def test_every_statement_finds_its_rows_by_an_index(name: str) -> None:
 
 def _plan(connection: sqlite3.Connection, sql: str) -> list[str]:
     named = dict.fromkeys(re.findall(r":(\w+)", sql))
-    for count in range(30):
+    for count in range(40):
         try:
             rows = connection.execute(f"EXPLAIN QUERY PLAN {sql}", named or (None,) * count).fetchall()
         except sqlite3.ProgrammingError:

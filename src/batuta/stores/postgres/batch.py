@@ -15,24 +15,10 @@ Row = tuple[Any, ...]
 _BY_RUN_ID = attrgetter("run_id.int")
 
 
-def is_one_entry(change: Change) -> bool:
-    """Whether it is one entry of a run that exists, which may be its last. A statement of its own writes that."""
-    return len(change.entries) == 1 and change.start is None and _is_plain(change)
-
-
 def is_step(change: Change) -> bool:
     """Whether it is one entry of a run that goes on, and nothing else."""
     nothing_else = change.move is None and change.start is None and change.effects is None
     return nothing_else and len(change.entries) == 1 and not change.consumed and not change.attempts
-
-
-def is_one_start(change: Change) -> bool:
-    """Whether it is a new run with one entry that goes on running here, and has nothing special about it."""
-    start = change.start
-    if start is None or len(change.entries) != 1 or change.move is not None or change.consumed or change.attempts:
-        return False
-    alone = start.chain_id is None and start.parent_run_id is None and not start.flow_key
-    return alone and renewal_of(start) is None
 
 
 def is_entries_only(changes: Sequence[Change]) -> bool:
@@ -49,13 +35,6 @@ def is_entries_only(changes: Sequence[Change]) -> bool:
 
 def _reads_start(change: Change) -> bool:
     return len(change.consumed) == 1 and change.start is None and change.consumed[0] == f"start:{change.run_id}"
-
-
-def _is_plain(change: Change) -> bool:
-    move = change.move
-    if change.consumed or change.attempts:
-        return False
-    return move is None or move.state in CLOSED or change.start is not None
 
 
 def in_order(changes: Iterable[Change]) -> list[Change]:

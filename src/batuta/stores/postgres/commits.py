@@ -35,10 +35,14 @@ class Commits(Base):
         try:
             query, values = self._alone(worker_id, changes[0]) if len(changes) == 1 else (None, ())
             if query is not None:
-                rows = await self._send(query, *values)
-                if rows and changes[0].move is None:  # it goes on: nobody else need know
+                heard = None if failpoints.armed is None and self.faults is None else self._committed
+                rows = await self._commit_session.write(query, *values, replied=heard)
+                if rows:
+                    if changes[0].move is not None:  # else it goes on, and nobody need know
+                        due = rows[0]["due"] or self._held
+                        self._announcer.tell_after(Hint(due=due or False, closed=[changes[0].run_id]))
                     return answers
-                lost, hint = ([] if rows else [0]), Hint(due=any(row["due"] for row in rows))
+                lost, hint = [0], Hint()
             elif any(map(beyond.reaches_out, changes)):
                 answers, lost, hint = await self._write_beyond(worker_id, changes)
             else:
@@ -93,15 +97,21 @@ class Commits(Base):
         return *beyond.verdicts_of(changes, rows[0]), beyond.hint_of(rows[0])
 
     def _alone(self, worker_id: str, change: Change) -> tuple[str | None, tuple[Any, ...]]:
-        """The statement for a change that is one row, with scalars: less than half the work of arrays. Else None."""
-        if batch.is_step(change):
-            return self._sql["commit_entry"], self._entry_values(change)
-        if beyond.reaches_out(change):
+        """The statement for a change that is one row, with scalars: less than half the work of arrays. Else None.
+
+        All is asked here, and not in functions with names: after the wait for a sync each of them is read anew from
+        memory, which costs more than what it does."""
+        if len(change.entries) != 1 or change.effects is not None or change.consumed or change.attempts:
             return None, ()
-        move, start = change.move, change.start
-        if move is not None and batch.is_one_entry(change):
-            return self._sql["commit_last_entry"], (*self._entry_values(change), move.state._value_, move.reason)
-        if start is not None and batch.is_one_start(change):
+        entry, move, start = change.entries[0], change.move, change.start
+        written = entry.ord, entry.kind._value_, entry.at, entry.crc, entry.body
+        if start is None:
+            fenced = self.namespace, change.run_id, change.epoch, change.head, *written
+            if move is None:
+                return self._sql["commit_entry"], fenced
+            if move.state in CLOSED and not move.outcome and not move.children:
+                return self._sql["commit_last_entry"], (*fenced, move.state._value_, move.reason)
+        elif move is None and rules.is_plain_start(start):
             return self._sql["commit_start"], (
                 self.namespace,
                 worker_id,
@@ -117,16 +127,10 @@ class Commits(Base):
                 start.timeout,
                 start.execution_timeout,
                 change.epoch,
-                *self._entry_values(change)[4:],
-                rules.code_of(start),
+                *written,
+                start.code or start.name,
             )
         return None, ()
-
-    def _entry_values(self, change: Change) -> tuple[Any, ...]:
-        """Of its fence and its only entry."""
-        entry = change.entries[0]
-        place = self.namespace, change.run_id, change.epoch, change.head
-        return *place, entry.ord, entry.kind._value_, entry.at, entry.crc, entry.body
 
     def _send(self, query: str, *values: object) -> Awaitable[list[Record]]:
         heard = None if failpoints.armed is None and self.faults is None else self._committed

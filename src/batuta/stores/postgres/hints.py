@@ -18,6 +18,8 @@ from batuta.stores.postgres.session import DRIVER_ERRORS, Session, end
 PAUSE_SECONDS = 0.01
 MOST_IDS = 150
 """More of them do not fit into a payload (8,000 bytes)."""
+ROUNDS = 2
+"""Of the event loop, after which who has read a result has started the next run, and its commit is on its way."""
 CHECK_SECONDS = 15.0
 LONGEST_WAIT_SECONDS = 5.0
 
@@ -59,6 +61,7 @@ class Announcer:
         self._many_closed = False
         """More than are named at once, which need not be told apart then: UUIDs hash slowly."""
         self._answered: set[RunId] = set()
+        self._after: list[Hint] = []
         self._sending: asyncio.Task[None] | None = None
         self._sent_at = 0.0
 
@@ -67,6 +70,7 @@ class Announcer:
 
     async def close(self) -> None:
         """Send what waits, and no more after that."""
+        self._tell_waiting(0)
         self._loop = None
         if self._sending is not None:
             await asyncio.wait([self._sending])
@@ -77,6 +81,24 @@ class Announcer:
         if hint.due or hint.messages or hint.closed or hint.answered or many or hint.schedules:
             self._listeners.tell(hint)
             self._queue(hint)
+
+    def tell_after(self, hint: Hint) -> None:
+        """The same, but what was committed alone goes on first: telling takes as long as all that a run's end takes in
+        Python, and can be done while the database is at work on the next commit."""
+        if hint.due or self._loop is None:
+            self.tell(hint)
+            return
+        self._after.append(hint)
+        if len(self._after) == 1:
+            self._loop.call_soon(self._tell_waiting, ROUNDS)
+
+    def _tell_waiting(self, rounds: int) -> None:
+        if rounds and self._loop is not None:
+            self._loop.call_soon(self._tell_waiting, rounds - 1)
+            return
+        waiting, self._after = self._after, []
+        for hint in waiting:
+            self.tell(hint)
 
     def tell_from_thread(self, hint: Hint) -> None:
         """From the loop of a heartbeat."""

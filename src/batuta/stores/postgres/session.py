@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -85,8 +86,8 @@ def _execution(connection: Connection, statement: Statement) -> Execute:
     bind_execute: Any = getattr(getattr(connection, "_protocol", None), "bind_execute", None)
     if state is None or bind_execute is None or not asyncpg.__version__.startswith(KNOWN_INSIDE):
         return lambda args: statement.fetch(*args)
-    portal, limit, with_status, timeout = "", 0, False, getattr(asyncpg.protocol, "NO_TIMEOUT", None)
-    return lambda args: bind_execute(state, args, portal, limit, with_status, timeout)
+    timeout = getattr(asyncpg.protocol, "NO_TIMEOUT", None)
+    return partial(bind_execute, state, portal_name="", limit=0, return_extra=False, timeout=timeout)
 
 
 class Session:

@@ -10,6 +10,7 @@ from batuta.ids import RunId
 from batuta.journal.records import Change, Hint, Move, NewRun, Refusal, Verdict
 from batuta.journal.states import CLOSED, RunState
 from batuta.stores import rules
+from batuta.stores.sqlite.alone import write_alone
 from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.effects import Beyond, deadline_of
 from batuta.stores.sqlite.many import execute_many
@@ -34,6 +35,8 @@ def commit_batch(
 
     Tries all at once and counts the rows; only when one is missing, looks which.
     """
+    if len(changes) == 1 and (told := write_alone(cursor, namespace, worker_id, changes[0], now)) is not None:
+        return {}, told
     batch = Batch(cursor, namespace, worker_id, now)
     try:
         hint = batch.write(changes)

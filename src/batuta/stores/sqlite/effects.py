@@ -20,9 +20,13 @@ SMALL = 20
 """Effects of a change that is written as fast as one without."""
 
 
-def are_small(effects: Effects) -> bool:
-    """Whether they take no time worth a thread."""
-    return len(effects.children) + len(effects.sends) + len(effects.outputs) <= SMALL
+def are_small(changes: Iterable[Change]) -> bool:
+    """Whether their effects take no time worth a thread."""
+    count = 0
+    for change in changes:
+        if (effects := change.effects) is not None:
+            count += len(effects.children) + len(effects.sends) + len(effects.outputs)
+    return count <= SMALL
 
 
 class Beyond:

@@ -22,6 +22,18 @@ INSERT INTO runs (
     expires_at, debounce, current
 ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1) ON CONFLICT DO NOTHING;
 
+-- insert_owned_run --
+-- The same for one that a worker begins at once, if it is live and the queue lets it: see must_wait.
+INSERT INTO runs (
+    run_id, namespace, id, chain_id, kind, name, queue, priority, state, epoch, head, owner, wake_at, created_at,
+    deadline, version, tags, memo, parent_run_id, parent_seq, parent_policy, flow_key, claimed_head, code,
+    expires_at, debounce, current
+) SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1
+WHERE EXISTS (SELECT 1 FROM workers WHERE namespace = ? AND worker_id = ? AND lease_until > ?)
+    AND NOT EXISTS (SELECT 1 FROM queues WHERE namespace = ? AND name = ? AND (paused OR concurrency IS NOT NULL
+        OR key_concurrency IS NOT NULL OR rate_count IS NOT NULL OR key_rate_count IS NOT NULL))
+ON CONFLICT DO NOTHING;
+
 -- supersede --
 -- The id's closed run is its current one no more.
 UPDATE runs SET current = 0 WHERE namespace = ? AND id = ? AND current = 1 AND closed_at IS NOT NULL;

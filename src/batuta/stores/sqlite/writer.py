@@ -14,10 +14,10 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from batuta.errors import StoreFailed, StoreUnavailable
 from batuta.stores.sqlite.connection import PATIENCE_SECONDS, Faults, connect_writer, identity
@@ -101,15 +101,16 @@ class Writer:
 
     # -- transactions
 
-    async def write(self, work: Work[T], *, small: bool = False, aside: bool = False) -> T:
+    def write(self, work: Work[T], *, small: bool = False, aside: bool = False) -> Coroutine[Any, Any, T]:
         """Run `work` in a transaction and make it durable. When it raises, nothing was written.
 
         A `small` one may be synced on the event loop's thread; what is done `aside` does not run on it at all.
         The others wait for each other here, and not in a thread: one that is kept from the interpreter's lock by a busy
         event loop would read a row every five milliseconds.
         """
-        if small or aside:
-            return await self._write(work, small=small, aside=aside)
+        return self._write(work, small=small, aside=aside) if small or aside else self._write_in_turn(work)
+
+    async def _write_in_turn(self, work: Work[T]) -> T:
         async with self._in_turn:
             return await self._write(work)
 
@@ -240,8 +241,9 @@ class Writer:
 
     def _begin(self) -> None:
         try:
-            self._fault("begin")
-            self._connected().execute("BEGIN IMMEDIATE")
+            if self.faults is not None:
+                self.faults("begin")
+            (self._cursor or self._connected()).execute("BEGIN IMMEDIATE")
             if identity(self._file) != self.identity:
                 raise StoreFailed(f"the database file {str(self._path)!r} was replaced or removed while in use")
         except BaseException as error:
@@ -250,8 +252,9 @@ class Writer:
 
     def _work(self, work: Work[T]) -> T:
         try:
-            self._fault("work")
-            return work(self._connected())
+            if self.faults is not None:
+                self.faults("work")
+            return work(self._cursor or self._connected())
         except BaseException as error:
             self._undo(error)
             raise
@@ -259,18 +262,16 @@ class Writer:
     def _commit(self) -> None:
         begun = time.perf_counter()
         try:
-            self._fault("commit")
-            self._connected().execute("COMMIT")
-            self._fault("committed")
+            if self.faults is not None:
+                self.faults("commit")
+            (self._cursor or self._connected()).execute("COMMIT")
+            if self.faults is not None:
+                self.faults("committed")
         except BaseException as error:
             self._undo(error)
             raise
         self._commit_seconds += (time.perf_counter() - begun - self._commit_seconds) / 8
         self._leave()
-
-    def _fault(self, step: str) -> None:
-        if self.faults is not None:
-            self.faults(step)
 
     def _undo(self, error: BaseException) -> None:
         """Undo the transaction and let the others in. Raises what the error means, if that is another one."""
