@@ -45,18 +45,20 @@ class Replay:
     def go_on(self) -> bool:
         """A few hundred entries, so that a long journal does not hold up the worker's loop. Whether there are more."""
         machine, entries, begin = self._machine, self._entries, self._next
-        # The first entry is a start: a journal of one has no fork.
-        if begin == 0 and machine.past is None and len(entries) > 1 and (last := last_fork(entries)) is not None:
-            machine.past = Past(machine.identity, last)
-        self._next = end = begin + _SLICE
         try:
+            if len(entries) == 1 and machine.outcome is None:  # as of a run that slept from its start on
+                self._turn(entries[0])
+                return False
+            if begin == 0 and machine.past is None and (last := last_fork(entries)) is not None:
+                machine.past = Past(machine.identity, last)
+            self._next = end = begin + _SLICE
             for entry in entries if begin == 0 and end > len(entries) else entries[begin:end]:
                 if machine.outcome is not None and entry.kind not in FROM_OUTSIDE:
                     raise Nondeterministic(f"entry {entry.ord}", f"{entry.kind} follows", "the code has already ended")
                 self._turn(entry)
+            return end < len(entries)
         finally:
             machine.recorded = None
-        return end < len(entries)
 
     def _turn(self, entry: Entry) -> None:
         if entry.kind in FROM_OUTSIDE:

@@ -416,19 +416,24 @@ class Session:
     def adopt(self, tape: Tape) -> None:
         """Bring a claimed run into memory."""
         row = tape.run
-        here = self.runs.get(row.run_id)
-        if self._over or (here is not None and here.epoch >= row.epoch):
+        if self._over:
             return
-        if here is not None and not here.leaving:
-            here.drop()
         identity = RunIdentity(row.run_id, row.id, row.queue, self.store.namespace, row.chain_id)
         run = self._live(self.workflows[row.code or row.name], identity, row.epoch)
         run.deadline, run.created_at = row.deadline, row.created_at
         if row.parent_run_id is not None and row.kind is not RunKind.JOB:
             run.parent = (row.parent_run_id, row.parent_seq)
-        if self.intake.counts and row.run_id not in self.runs:  # not as `here` was: dropping it takes it out
+        here = self.runs.setdefault(row.run_id, run)  # one look: UUIDs hash slowly
+        is_new = here is run
+        if not is_new:
+            if here.epoch >= row.epoch:
+                return
+            if not here.leaving:
+                here.drop()
+            is_new = row.run_id not in self.runs  # dropping it takes it out
+            self.runs[row.run_id] = run
+        if is_new and self.intake.counts:
             self.intake.enter(row.queue, run.workflow)
-        self.runs[row.run_id] = run
         if run.is_call and isinstance(run, CallRun):
             run.batched = row.kind is RunKind.JOB and row.parent_run_id is not None
         if tape.sealed or len(tape.entries) != row.head + 1:

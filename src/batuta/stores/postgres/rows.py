@@ -25,11 +25,14 @@ from batuta.journal.records import (
     WorkerView,
 )
 from batuta.journal.states import RunState
+from batuta.stores.claimed import Rare
 
 _STATES = {state.value: state for state in RunState}
 _RUN_KINDS = {kind.value: kind for kind in RunKind}
 _ENTRY_KINDS = {kind.value: kind for kind in EntryKind}
 _MESSAGE_KINDS = {kind.value: kind for kind in MessageKind}
+_RUNNING = RunState.RUNNING
+_rare = json.Decoder(Rare).decode
 _run_columns = itemgetter(*Run.__struct_fields__)
 _PARENT = Run.__struct_fields__.index("parent_run_id")
 _FORKED = Run.__struct_fields__.index("forked_from")
@@ -61,44 +64,39 @@ def run_of(row: Record | Mapping[str, Any]) -> Run:
 
 def claimed_tape_of(row: Record, owner: str) -> tuple[Tape, bool]:
     """What a claim returns of a run that somebody owns now, and whether there is more to be read: entries, messages."""
-    (run, id, chain, kind, name, queue, priority, epoch, head, created_at, deadline, deaths, failed_code, version, tags,
-     memo, code, parent, parent_seq, flow_key, awaits, forked_from, forked_at, start, told, _news) = row  # fmt: skip
+    run, id, kind, name, queue, priority, epoch, head, created_at, code, rare, start, first, more, _news = row
     run_id = uuid_of(run.int)
     claimed = Run(
         run_id,
         id,
-        run_id if chain is None else uuid_of(chain.int),
+        run_id,
         _RUN_KINDS[kind],
         name,
         queue,
         priority,
-        RunState.RUNNING,
+        _RUNNING,
         epoch,
         head,
         owner,
         None,
         created_at,
         None,
-        deadline,
-        deaths,
+        None,
+        0,
         "",
-        failed_code,
-        version,
-        tags,
-        memo,
+        [],
+        "",
+        "{}",
+        "null",
         code,
-        None if parent is None else uuid_of(parent.int),
-        parent_seq,
-        flow_key,
-        None,
-        awaits,
-        None,
-        None,
-        None if forked_from is None else uuid_of(forked_from.int),
-        forked_at,
     )
+    if rare is not None:
+        _rare(rare).put_into(claimed)
     messages = [] if start is None else [start_in_row(run, name, start, created_at)]
-    return Tape(claimed, [], messages, []), start is None or told or head >= 0
+    if more or first is None:
+        return Tape(claimed, [], messages, []), more or head >= 0
+    entry_kind, at, crc, body = first.split(" ", 3)
+    return Tape(claimed, [Entry(0, _ENTRY_KINDS[entry_kind], int(at), int(crc), body)], messages, []), False
 
 
 def start_in_row(run_id: UUID, name: str, start: str, at: int) -> Message:

@@ -7,24 +7,26 @@ from typing import Final
 
 from msgspec import Struct, field, json
 
-from batuta.ids import RunId, uuid_of
+from batuta.ids import uuid_of
 from batuta.journal.entries import Entry
 from batuta.journal.records import Run, Tape
 from batuta.journal.states import RunState
 from batuta.stores import rules
+from batuta.stores.claimed import Rare
 from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.rows import ENTRY_KINDS, RUN_KINDS, Row
 
-# The driver takes longer for a column than SQLite does: what few runs have comes as one text, which the others lack.
-# A run that sleeps after its start has a journal of one entry, and nothing else: that comes with the run, so that
-# nothing is to be read of it afterwards. Of the others it says that there may be more.
+# What few runs have comes as one text: see `Rare`. A run that sleeps after its start has a journal of one entry, and
+# nothing else: that comes with the run, so that nothing is to be read of it afterwards. Of the others it says that
+# there may be more.
 _COLUMNS: Final = """
     runs.rowid, -priority, wake_at,
     iif(deaths = 0 AND deadline IS NULL AND expires_at IS NULL AND debounce IS NULL AND chain_id = runs.run_id
         AND parent_run_id IS NULL AND parent_seq = 0 AND forked_from IS NULL AND flow_key = '' AND version = ''
         AND tags = '{}' AND memo = 'null' AND failed_code = '[]' AND awaits = 0 AND forked_at = -1, NULL,
-        json_array(deaths, claimed_head, deadline, expires_at, debounce IS NOT NULL, hex(chain_id), hex(parent_run_id),
-            parent_seq, hex(forked_from), forked_at, flow_key, version, tags, memo, json(failed_code), awaits)),
+        json_array(iif(head = claimed_head, deaths, 0), deadline, hex(chain_id), nullif(hex(parent_run_id), ''),
+            parent_seq, nullif(hex(forked_from), ''), forked_at, flow_key, version, tags, memo, json(failed_code),
+            awaits, expires_at, debounce IS NOT NULL)),
     runs.run_id, id, kind, name, queue, epoch, head, created_at, code,
     iif(head = 0, EXISTS (SELECT 1 FROM attempts WHERE attempts.run_id = runs.run_id)
         OR EXISTS (SELECT 1 FROM inbox WHERE inbox.chain_id = runs.chain_id AND consumed_at IS NULL), 1),
@@ -46,33 +48,15 @@ place = itemgetter(1, 2)
 """Where a row stands among what is due."""
 
 
-class Rare(Struct, array_like=True):
-    """What few runs have."""
+class _Rare(Rare, array_like=True):
+    """With what becomes of it when it is claimed."""
 
-    deaths: int
-    claimed_head: int
-    deadline: int | None
     expires_at: int | None
     debounced: int
-    chain_id: str
-    parent_run_id: str
-    parent_seq: int
-    forked_from: str
-    forked_at: int
-    flow_key: str
-    version: str
-    tags: str
-    memo: str
-    failed_code: list[str]
-    awaits: int
 
 
 _RUNNING: Final = RunState.RUNNING
-_rare = json.Decoder(Rare).decode
-
-
-def _run_id(digits: str) -> RunId | None:
-    return uuid_of(int(digits, 16)) if digits else None
+_rare = json.Decoder(_Rare).decode
 
 
 class Owned(Struct):
@@ -125,13 +109,8 @@ class Owned(Struct):
             entries.append(Entry(0, ENTRY_KINDS[entry_kind], at, crc, body))
         self.tapes.append(Tape(found, entries, [], []))
 
-    def _add_rare(self, rare: Rare, run: Run, rowid: int, now: int) -> None:
-        run.deaths = rare.deaths if run.head == rare.claimed_head else 0
-        run.deadline = rules.claimed_deadline(rare.deadline, rare.expires_at, now)
-        run.chain_id = _run_id(rare.chain_id) or run.run_id
-        run.parent_run_id, run.parent_seq = _run_id(rare.parent_run_id), rare.parent_seq
-        run.forked_from, run.forked_at = _run_id(rare.forked_from), rare.forked_at
-        run.flow_key, run.version, run.tags, run.memo = rare.flow_key, rare.version, rare.tags, rare.memo
-        run.failed_code, run.awaits = rare.failed_code, rare.awaits
+    def _add_rare(self, rare: _Rare, run: Run, rowid: int, now: int) -> None:
+        rare.put_into(run)
         if rare.expires_at is not None or rare.debounced:
+            run.deadline = rules.claimed_deadline(rare.deadline, rare.expires_at, now)
             self.anew.append((run.owner, run.deadline, rowid))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from batuta.clock import SECOND
-from batuta.journal.records import Attempt, Message, MessageKind, Move
+from batuta.journal.records import Attempt, Message, MessageKind, Move, RunKind
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
 from batuta.testing.conformance.kit import (
@@ -92,6 +94,36 @@ class ClaimConformance:
             longer.run_id: (3, 0, 0),
             unbegun[0].run_id: (0, 1, 0),
         }
+
+    async def test_a_claim_brings_each_thing_that_few_runs_have(self, store: Store) -> None:
+        worker = await live_worker(store, queues=["default", "other"])
+        parent = await start_owned(store, worker)
+        odd = 'a "b" \\ ç 🎼'
+        options: list[dict[str, Any]] = [
+            {},
+            {"version": odd},
+            {"tags": '{"a":"b"}'},
+            {"memo": '["m"]'},
+            {"flow_key": odd},
+            {"timeout": 5 * SECOND},
+            {"expires": 5 * SECOND},
+            {"debounce": odd},
+            {"priority": 3},
+            {"queue": "other"},
+            {"kind": RunKind.JOB, "code": "flow"},
+            {"parent_run_id": parent.run_id, "parent_seq": 7},
+        ]
+        news = [new_run(**option) for option in options]
+        await store.start_many(news)
+        tapes = await claimed(store, worker, 20)
+        assert {tape.run.run_id for tape in tapes} == {new.run_id for new in news}
+        assert [tape.run for tape in tapes] == [await store.get_run(tape.run.run_id) for tape in tapes]
+        for tape in tapes:  # the same of those that have begun
+            read = [message.message_id for message in tape.messages]
+            await Pen.of(tape).write(store, worker, move=Move(RunState.WAITING, await store.now()), consumed=read)
+        again = await claimed(store, worker, 20)
+        assert len(again) == len(news)
+        assert again == [await store.load(tape.run.run_id) for tape in again]
 
     async def test_epochs_rise_at_every_claim(self, store: Store) -> None:
         worker = await live_worker(store)
