@@ -194,9 +194,10 @@ class Batuta:
         return self._handle(ref, workflow)
 
     def _handle(self, ref: RunRef, workflow: Any) -> Handle[Any]:
-        code = workflow if isinstance(workflow, Workflow) else None
+        if isinstance(workflow, Workflow):
+            return Handle(self._backend, ref, workflow.codec.result_decoder, workflow, self._max_payload)
         job = workflow if isinstance(workflow, Job) else None
-        return Handle(self._backend, ref, _result_decoder(workflow), code, self._max_payload, job)
+        return Handle(self._backend, ref, _result_decoder(workflow), None, self._max_payload, job)
 
     async def list(self, /, *, cursor: str | None = None, limit: int = 50, **where: Any) -> RunPage:
         """Runs, newest first. Filters: state or states, workflow (or job: the name), queue, id_prefix, kind ("workflow"
@@ -428,6 +429,6 @@ def _kind(kind: Any) -> RunKind | None:
 def _result_decoder(workflow: Any) -> Any:
     if isinstance(workflow, JobCall):
         workflow = workflow.job
-    if isinstance(workflow, Workflow | Job):
+    if isinstance(workflow, Job):
         return workflow.codec.result_decoder
     return _ANYTHING

@@ -18,8 +18,9 @@ RunId = UUID
 _lock = threading.Lock()
 _last = 0
 _chance: list[int] = []
-"""Random numbers of 62 bits, drawn some at a time: asking the system for each costs more than the rest of an id."""
+"""Random numbers, drawn some at a time: asking the system for each costs more than the rest of an id."""
 _DRAWN = 64
+_62_BITS = (1 << 62) - 1
 os.register_at_fork(after_in_child=_chance.clear)  # a child must not go on with its parent's numbers
 
 
@@ -30,8 +31,8 @@ def new_run_id() -> RunId:
         stamp = time.time_ns() // 1000  # microseconds: 48 bits of milliseconds, then 10 bits of the rest
         _last = stamp = stamp if stamp > _last else _last + 1
         if not _chance:
-            _chance.extend(number >> 2 for number in struct.unpack(f"{_DRAWN}Q", os.urandom(8 * _DRAWN)))
-        chance = _chance.pop()
+            _chance.extend(struct.unpack(f"{_DRAWN}Q", os.urandom(8 * _DRAWN)))
+        chance = _chance.pop() & _62_BITS
     return _uuid7(stamp, chance)
 
 
@@ -61,7 +62,8 @@ def named_run_id(at: int, name: str) -> RunId:
 
 def _uuid7(micros: int, chance: int) -> UUID:
     millis, rest = divmod(micros, 1000)
-    return uuid_of((millis & 0xFFFF_FFFF_FFFF) << 80 | 0x7 << 76 | rest << 66 | 0x2 << 62 | chance)
+    # In two halves of 64 bits: what is shorter is shifted sooner.
+    return uuid_of(((millis & 0xFFFF_FFFF_FFFF) << 16 | 0x7000 | rest << 2) << 64 | (0x2 << 62 | chance))
 
 
 _slots: Any = vars(UUID)
@@ -75,6 +77,12 @@ def uuid_of(number: int) -> UUID:
     _set_int(made, number)
     _set_is_safe(made, _UNKNOWN)
     return made
+
+
+def text_of(run_id: RunId) -> str:
+    """`str(run_id)`, in half the time."""
+    fours = run_id.int.to_bytes(16, "big").hex("-", 2)
+    return f"{fours[:4]}{fours[5:29]}{fours[30:34]}{fours[35:]}"
 
 
 def new_worker_id() -> str:

@@ -24,6 +24,7 @@ except ImportError as error:
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.context import Context
 from opentelemetry.trace import (
+    INVALID_SPAN,
     INVALID_SPAN_CONTEXT,
     Link,
     NonRecordingSpan,
@@ -42,6 +43,8 @@ _STATE, _BAGGAGE = "tracestate", "baggage"
 _SECOND = 1_000_000_000
 _GOOD = ("completed", "continued")
 _NOTHING = Context()
+(_SPAN,) = set_span_in_context(INVALID_SPAN, _NOTHING)
+"""The key that a context has its span by."""
 _ALL = 2**32
 _EVEN = frozenset("02468ace")
 """The last digit of a `traceparent` whose span was not sampled."""
@@ -75,8 +78,15 @@ class Tracing(Middleware):
         provider = trace.get_tracer_provider() if self._provider is None else self._provider
         return isinstance(provider, trace.NoOpTracerProvider | trace.ProxyTracerProvider)
 
-    def _leaves_out(self) -> bool:
-        return self._sample < _ALL and bits(32) >= self._sample
+    def _left_out(self) -> dict[str, str] | None:
+        """Ids without spans, for a run that is not of the share that is traced."""
+        if self._sample == _ALL:
+            return None
+        chance = bits(224)  # all that is needed at once
+        if chance % _ALL < self._sample:
+            return None
+        ids = f"{chance >> 32:048x}"
+        return {TRACE: f"00-{ids[:32]}-{ids[32:]}-00"}
 
     async def start(self, starts: Sequence[Start], proceed: Proceed) -> None:
         headers = self._untraced()
@@ -90,11 +100,12 @@ class Tracing(Middleware):
     def _untraced(self) -> dict[str, str] | None:
         """What a start gets that is not to be traced: ids, for logs and for whoever is called, but no spans."""
         if not context.get_current():  # neither span nor baggage: the usual case, quickly
-            return _new_ids() if self._leaves_out() else None
+            return self._left_out()
         current = trace.get_current_span().get_span_context()
         if current.is_valid:
             return None if current.trace_flags.sampled else _carried(current)
-        return _carried(current) | _new_ids() if self._leaves_out() else None
+        ids = self._left_out()
+        return None if ids is None else _carried(current) | ids
 
     async def _started(self, starts: Sequence[Start], proceed: Proceed) -> None:
         name = starts[0].name if len(starts) == 1 else f"{len(starts)} runs"
@@ -118,8 +129,9 @@ class Tracing(Middleware):
         await _within(span, proceed)
 
     def begin(self, start: Start) -> None:
-        if self._leaves_out():
-            start.headers.update(_new_ids())
+        ids = self._left_out()
+        if ids is not None:
+            start.headers.update(ids)
         else:
             span = self._tracer.start_span(f"begin {start.name}", context=_NOTHING, kind=SpanKind.CONSUMER)
             if span.is_recording():
@@ -128,12 +140,13 @@ class Tracing(Middleware):
             span.end()
 
     def before(self, trace: str, headers: Mapping[str, str]) -> bool:
-        parent = (
-            _unsampled(trace) if not headers else _unsampled(trace, headers.get(_STATE, ""), headers.get(_BAGGAGE, ""))
-        )
-        if parent is None and (trace or not self._makes_none()):
+        # Never detached: the next attempt in the same context attaches its own.
+        if trace[-1:] in _EVEN:
+            context.attach(_parent_of(trace, headers) if headers else _parent(trace))
+        elif trace or not self._makes_none():
             return True
-        context.attach(parent or _NOTHING)  # never detached: the next attempt in the same context attaches its own
+        else:
+            context.attach(_NOTHING)
         return False
 
     async def activity(self, call: ActivityCall, proceed: Proceed) -> Any:
@@ -181,11 +194,14 @@ class Tracing(Middleware):
         span.end(at)
 
     def event(self, event: Event) -> None:
-        if isinstance(event, MessageReceived):
+        if type(event) is RunClosed:
+            trace = event.run.trace
+            if trace and trace[-1] not in _EVEN:
+                self._ran(event)
+        elif type(event) is MessageReceived:
             self._received(event)
-            return
-        if not isinstance(event, RunClosed) or not event.run.trace or event.run.trace[-1] in _EVEN:
-            return
+
+    def _ran(self, event: RunClosed) -> None:
         parent = _parent(event.run.trace)
         end = round(event.at * _SECOND)
         span = self._tracer.start_span(
@@ -195,7 +211,7 @@ class Tracing(Middleware):
             start_time=end - round(event.seconds * _SECOND),
         )
         if span.is_recording():
-            span.set_attributes(_ran(event))
+            span.set_attributes(_of_run(event))
             if event.state not in _GOOD:
                 span.set_status(Status(StatusCode.ERROR, event.message or event.state))
         span.end(end)
@@ -214,11 +230,6 @@ def _carried(of: SpanContext) -> dict[str, str]:
     if baggage.get_all():
         W3CBaggagePropagator().inject(headers)
     return headers
-
-
-def _new_ids() -> dict[str, str]:
-    digits = f"{bits(192):048x}"
-    return {TRACE: f"00-{digits[:32]}-{digits[32:]}-00"}
 
 
 class _Distant(NonRecordingSpan):
@@ -250,14 +261,10 @@ class _Distant(NonRecordingSpan):
 @lru_cache(maxsize=4_096)
 def _parent(carried: str, state: str = "", bag: str = "") -> Context:
     """The context of the span that a run was started in. What was not traced begins anew."""
+    if carried and not bag:
+        return Context({_SPAN: _Distant(carried, state)})  # as below, without a copy of nothing: once for every run
     found = W3CBaggagePropagator().extract({_BAGGAGE: bag}, _NOTHING) if bag else _NOTHING
     return set_span_in_context(_Distant(carried, state), found) if carried else found
-
-
-@lru_cache(maxsize=4_096)
-def _unsampled(carried: str, state: str = "", bag: str = "") -> Context | None:
-    """The same; None when there are to be spans in it."""
-    return _parent(carried, state, bag) if carried[-1:] in _EVEN else None
 
 
 def _parent_of(carried: str, headers: Mapping[str, str]) -> Context:
@@ -330,7 +337,7 @@ def _called(facts: AttemptFacts) -> dict[str, Any]:
     }
 
 
-def _ran(event: RunClosed) -> dict[str, Any]:
+def _of_run(event: RunClosed) -> dict[str, Any]:
     return {
         "batuta.kind": event.run.kind,
         "batuta.name": event.run.name,

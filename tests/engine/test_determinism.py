@@ -253,6 +253,31 @@ async def test_generators_of_the_worker_are_not_held_by_runs() -> None:
         assert [number async for number in of_the_host()] == [1, 2]
 
 
+async def test_what_a_finaliser_wakes_goes_on_in_the_same_turn() -> None:
+    class Last:
+        def __init__(self, woken: asyncio.Future[str]) -> None:
+            self.woken = woken
+
+        def call(self) -> None: ...
+
+        def __del__(self) -> None:
+            if not self.woken.done():
+                self.woken.set_result("woken")
+
+    @workflow
+    async def is_woken() -> str:
+        loop = asyncio.get_running_loop()
+        woken: asyncio.Future[str] = loop.create_future()
+        loop.call_soon(Last(woken).call)  # only the callback refers to it
+        loop.call_soon(int)
+        return await woken
+
+    async with world(is_woken) as env:
+        handle = await env.start(is_woken)
+        assert await handle.result() == "woken"
+        assert [line.kind for line in await handle.journal()] == ["started"]
+
+
 # -- nothing leaks in
 
 request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="none")

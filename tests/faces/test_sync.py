@@ -290,9 +290,11 @@ def _until(condition: Callable[[], bool]) -> None:
 # -- processes
 
 PRELUDE = """
-import asyncio, os, sys, threading
+import asyncio, logging, os, sys, threading
 import batuta.sync
 from batuta import ClientError, activity, workflow
+
+logging.getLogger("asyncio").setLevel(logging.ERROR)  # it also says what took more than 0.1 s: a busy machine does that
 
 @activity
 def double(n: int) -> int:

@@ -6,7 +6,7 @@ import pytest
 from msgspec import Raw
 
 from batuta.clock import SECOND, ManualClock, SystemClock
-from batuta.ids import new_run_id, new_worker_id
+from batuta.ids import new_run_id, new_worker_id, text_of, uuid_of
 from batuta.journal.entries import (
     Body,
     Command,
@@ -66,6 +66,11 @@ def test_run_ids_are_version_7_and_rise() -> None:
     assert len(set(ids)) == len(ids)
     assert {one.version for one in ids} == {7}
     assert {one.variant for one in ids} == {uuid.RFC_4122}
+
+
+def test_the_text_of_a_run_id_is_that_of_a_uuid() -> None:
+    for run_id in (new_run_id(), uuid_of(0), uuid_of(1), uuid_of((1 << 128) - 1), uuid_of(0xABCDEF << 60)):
+        assert text_of(run_id) == str(run_id)
 
 
 def test_worker_ids_are_random() -> None:

@@ -35,6 +35,8 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 _NULL = Raw(b"null")
+_COMPLETED = RunState.COMPLETED
+_ANYTHING = decoder_for(Any, "a result")
 
 _ERRORS: dict[RunState, type[RunNotCompleted]] = {
     RunState.FAILED: RunFailed,
@@ -78,12 +80,12 @@ class Handle(Generic[R]):
         else:
             async with asyncio.timeout(timeout):
                 ending = await self._backend.ending(self._ref)
-        if ending.state is not RunState.COMPLETED:
+        if ending.state is not _COMPLETED:
             raise _error(ending)
         value: R = decode(
             ending.value if ending.value is not None else _NULL,
-            self._decoder or decoder_for(Any, "a result"),
-            f"the result of run {self.id!r}",
+            self._decoder or _ANYTHING,
+            f"the result of run {self._ref.id!r}",
         )
         return value
 

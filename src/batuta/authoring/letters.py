@@ -80,11 +80,13 @@ def start_request(
     workflow: Any, args: tuple[Any, ...], id: str | None, options: dict[str, Any], limit: int
 ) -> StartRequest:
     """What `start` asks of the backend. Raises InvalidInput."""
-    if options:
-        _check_options(options)
-    name, version, data = name_version_input(workflow, args, options.pop("version", None), limit)
     if id is not None:
         check_id(id)
+    if not options:
+        name, version, data = name_version_input(workflow, args, None, limit)
+        return StartRequest(workflow=name, version=version, input=data, id=id)
+    _check_options(options)
+    name, version, data = name_version_input(workflow, args, options.pop("version", None), limit)
     if options.get("signal") is not None:
         options["signal"] = start_signal(options["signal"], limit)
     return StartRequest(workflow=name, version=version, input=data, id=id, **options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import repeat
 from typing import Any
 
 from batuta.authoring.definitions import Workflow, check_version, check_workflow_name
@@ -76,15 +75,17 @@ def check_headers(headers: object) -> Mapping[str, str]:
     """Raises InvalidInput."""
     if type(headers) is not dict and not isinstance(headers, Mapping):
         raise InvalidInput(f"headers={headers!r} must map strings to strings")
-    texts = [*headers, *headers.values()]
-    if "" in headers or not all(map(isinstance, texts, repeat(str))):
+    try:
+        whole = "".join(headers) + "".join(headers.values())
+    except TypeError:
+        raise InvalidInput(f"headers={headers!r} must map strings to strings") from None
+    if "" in headers:
         raise InvalidInput(f"headers={headers!r} must map strings to strings")
-    whole = "".join(texts)
     if "\x00" in whole:
         name = next(name for name, text in headers.items() if "\x00" in name + text)
         raise InvalidInput(f"header {name!r} holds a NUL character: no store can keep that")
-    size, longest = len(whole), max(map(len, headers), default=0)
-    if size > _MOST_HEADERS or longest > _LONGEST_HEADER:
+    size = len(whole)
+    if size > _MOST_HEADERS or (size > _LONGEST_HEADER and max(map(len, headers)) > _LONGEST_HEADER):
         raise InvalidInput(
             f"headers of {size:,} characters ({', '.join(sorted(headers)[:5])}) are too much: they go with everything "
             f"that the run calls; {_MOST_HEADERS:,} in all, {_LONGEST_HEADER} for a name"

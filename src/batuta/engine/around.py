@@ -17,13 +17,13 @@ from batuta.authoring.middleware import TRACE, ActivityCall, Middleware, Proceed
 from batuta.authoring.starting import check_headers
 from batuta.engine.headers import headers_of, put_headers
 from batuta.engine.jobs import JobWorkflow
+from batuta.engine.live import LiveRun
 from batuta.engine.routes import RoutedCall
 from batuta.journal.entries import StartInfo
 
 if TYPE_CHECKING:
     from batuta.engine.calls import Call
     from batuta.engine.executor import Executor
-    from batuta.engine.live import LiveRun
 
 log = logging.getLogger("batuta.engine")
 
@@ -174,7 +174,8 @@ def _choosing(
     plain = {name: one.fn for name, one in activities.items() if one.place is Place.LOOP}
 
     def choose(call: Call) -> Callable[..., Any]:
-        start, activity = call.run.started_with, call.activity
+        run, activity = call.run, call.activity
+        start = run.machine.start if type(run) is LiveRun else run.started_with  # once for every step: no property
         fn = plain.get(activity.name)
         try:
             return activity.fn if fn is None or before(start.trace, start.headers) else fn

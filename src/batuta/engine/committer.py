@@ -207,7 +207,7 @@ class Committer:
         if failpoints.armed is not None:
             failpoint("commit.effects")
         if self._reporter is not None:
-            self._reporter.look_at(batch)
+            self._reporter.committed(batch, verdicts)
         for index, (run, change, effects) in enumerate(batch):
             verdict = verdicts.get(index) if verdicts else None
             try:
@@ -227,8 +227,6 @@ class Committer:
             except Exception:
                 log.exception("run %s is dropped and will be read again", run.identity.id)
                 run.drop()
-        if self._reporter is not None:
-            self._reporter.committed(batch, verdicts)
 
     # -- one batch
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from batuta.ids import RunId
 from batuta.journal.entries import Command
 from batuta.journal.states import RunState
 
@@ -12,38 +11,35 @@ from batuta.journal.states import RunState
 class Completion:
     """A run's end, once known. Kept by handles, so that a result that came first is still there."""
 
-    __slots__ = ("_waiters", "lost", "outcome", "run_id", "state")
+    __slots__ = ("_loop", "_waiters", "outcome", "state", "unknown")
 
-    def __init__(self, run_id: RunId) -> None:
-        self.run_id = run_id
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.unknown = True
+        """Whether it is to be waited for here. Else `state` says how it ended; None: ask the store, for the run left
+        this process before its end."""
         self.state: RunState | None = None
         self.outcome: Command | None = None
-        self.lost = False
-        """The run left this process before its end: ask the store."""
         self._waiters: list[asyncio.Future[None]] = []
 
     def settle(self, state: RunState, outcome: Command | None) -> None:
         self.state, self.outcome = state, outcome
-        self._wake()
+        self.lose()
 
     def lose(self) -> None:
-        self.lost = True
-        self._wake()
-
-    async def wait(self) -> bool:
-        """Wait for the end here. False when it must be looked for in the store."""
-        if self.state is None and not self.lost:
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            try:
-                await waiter
-            finally:
-                if waiter in self._waiters:
-                    self._waiters.remove(waiter)
-        return self.state is not None
-
-    def _wake(self) -> None:
+        """No more will be known here."""
+        self.unknown = False
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)
         self._waiters.clear()
+
+    def known(self) -> asyncio.Future[None]:
+        """Done when it is not unknown any more. Whoever does not wait so long must `give_up`."""
+        waiter = self._loop.create_future()
+        self._waiters.append(waiter)
+        return waiter
+
+    def give_up(self, waiter: asyncio.Future[None]) -> None:
+        if waiter in self._waiters:
+            self._waiters.remove(waiter)

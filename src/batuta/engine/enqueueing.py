@@ -12,7 +12,7 @@ from batuta.authoring.jobs import job_code
 from batuta.clock import SECOND
 from batuta.engine.headers import put_headers
 from batuta.engine.rows import expiry, small
-from batuta.ids import new_run_id, seed_of
+from batuta.ids import new_run_id, seed_of, text_of
 from batuta.journal.entries import Body, StartInfo
 from batuta.journal.records import IfExists, NewRun, RunKind
 
@@ -24,7 +24,7 @@ _NOTHING = Raw(b"{}")
 def job_run(request: JobRequest, now: int = 0) -> NewRun:
     """The run of a job, with its start message. `now` is the store's clock, which only `at` needs."""
     run_id = new_run_id()
-    key_base = str(run_id)
+    key_base = text_of(run_id)
     overrides = request.overrides
     told = _NOTHING if overrides == _AS_DEFINED else Raw(_encoder.encode(overrides))
     start = StartInfo(request.job, seed_of(run_id), key_base, options=told)

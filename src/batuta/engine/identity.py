@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from msgspec import Struct
+
 from batuta.ids import RunId
 
 
-class RunIdentity:
+class RunIdentity(Struct, gc=False, eq=False):
     """What of a run never changes."""
 
-    __slots__ = ("chain_id", "id", "namespace", "queue", "run_id")
+    run_id: RunId
+    id: str
+    queue: str
+    namespace: str
+    first: RunId | None = None
+    """Of its chain; None: it is that itself."""
 
-    def __init__(self, run_id: RunId, id: str, queue: str, namespace: str, chain_id: RunId | None = None) -> None:
-        self.run_id, self.id, self.queue, self.namespace = run_id, id, queue, namespace
-        self.chain_id = chain_id or run_id
+    @property
+    def chain_id(self) -> RunId:
+        return self.first or self.run_id

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from msgspec.structs import replace
@@ -101,9 +101,11 @@ class Intake:
         full = {queue for queue, limit in self._limits.items() if self._taken[queue] >= limit}
         return replace(info, queues=[queue for queue in info.queues if queue not in full]) if full else info
 
-    def may_start(self, queue: str, workflow: Workflow[..., Any], now: float, *, claiming: bool) -> bool:
+    def may_start(
+        self, queue: str, workflow: Workflow[..., Any], clock: Callable[[], float], *, claiming: bool
+    ) -> bool:
         """Whether a start into that queue may be owned at once, as far as the queue and the places go."""
-        if self._avoided and self._avoided.get(queue, 0.0) > now:
+        if self._avoided and self._avoided.get(queue, 0.0) > clock():
             return False
         if isinstance(workflow, RoutedCall):
             pool = self._pools[_kind(workflow)]

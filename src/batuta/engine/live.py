@@ -50,7 +50,7 @@ log = logging.getLogger("batuta.engine")
 
 PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
 _DONE, _FAILED, _UPDATE = EntryKind.ACTIVITY_DONE, EntryKind.ACTIVITY_FAILED, EntryKind.UPDATE
-_TIMER_FIRED = EntryKind.TIMER_FIRED
+_STARTED, _TIMER_FIRED = EntryKind.STARTED, EntryKind.TIMER_FIRED
 _ACTIVITY, _CANCEL = CommandKind.ACTIVITY, CommandKind.CANCEL
 _RUN_FAILED = RunState.FAILED
 
@@ -146,26 +146,26 @@ class LiveRun:
         self.ready = True
         host.turn = self
         try:
-            at = host.clock.latest()
-            body.commands = self.machine.turn(at, EntryKind.STARTED, body)
+            body.commands = self.machine.turn(at := host.clock.latest(), _STARTED, body)
         finally:
             host.turn = None
         self.change = Change(self.run_id, self.epoch, -1, start=new)
         if new.timeout or new.execution_timeout:
             self.deadline = at + min(filter(None, (new.timeout, new.execution_timeout)))
-        self._record(EntryKind.STARTED, at, body)
-        failpoint("start.before_commit")
+        self._record(_STARTED, at, body)
+        if failpoints.armed is not None:
+            failpoint("start.before_commit")
         host.submit(self)
         self._after_turn()
 
     def _sign(self, body: Body) -> None:
         """What the first turn fixes for the run's life: the code, the Python and the limits it began with."""
-        if body.start is not UNSET:
-            body.start.fingerprint = self.workflow.fingerprint
-            body.start.python = PYTHON
-            body.start.max_payload = self._host.settings.max_payload
-            if self._host.begins is not None:
-                self._host.begins(self, body.start)
+        start, host = body.start, self._host
+        if start is not UNSET:
+            start.fingerprint, start.python = self.workflow.fingerprint, PYTHON
+            start.max_payload = host.settings.max_payload
+            if host.begins is not None:
+                host.begins(self, start)
 
     def restore(self, entries: Sequence[Entry]) -> Replay:
         """A replay of these entries; run it, then `resume`."""
@@ -508,7 +508,7 @@ class LiveRun:
                 self._host.letters.arrived(letter_of(self, change, beyond.letter))
         if self.starting is not None:
             failpoint("start.after_commit")
-            self.completion = Completion(self.run_id)
+            self.completion = Completion(self.starting.get_loop())
             self._host.started(self.starting, self.completion)
             self.starting = None
         if change.move is not None:

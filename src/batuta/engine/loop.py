@@ -10,8 +10,7 @@ import asyncio
 import contextvars
 import gc
 import logging
-from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable
 from typing import Any, NoReturn, Protocol, cast
 
 from msgspec import Struct
@@ -22,12 +21,19 @@ log = logging.getLogger("batuta.engine")
 
 MOST_CALLBACKS = 100_000
 """A turn that runs more callbacks than this waits for nothing and never will."""
+_SPINS = (
+    f"the workflow ran {MOST_CALLBACKS:,} callbacks in one turn without waiting for anything: "
+    f"await an activity or a timer inside the loop that spins"
+)
+
+_step: type | None = None
+"""The type of what asyncio's tasks give to call_soon for their next step."""
 
 _HASH_STEP = 0x9E3779B97F4A7C15  # spreads consecutive numbers over all bits
 _HASH_MASK = 0x7FFF_FFFF_FFFF_FFFF
 
 
-_begin_task = asyncio.Task.__init__  # looked up here, not anew for each task
+_new_task, _begin_task = asyncio.Task.__new__, asyncio.Task.__init__  # looked up here, not anew for each task
 
 
 class TimerHost(Protocol):
@@ -59,11 +65,8 @@ class RunTask(asyncio.Task[Any]):
 
     __slots__ = ("_number",)
 
-    def __init__(
-        self, coro: Coroutine[Any, Any, Any], loop: RunLoop, name: str | None, context: contextvars.Context | None
-    ) -> None:
-        self._number = loop.next_hash()
-        _begin_task(self, coro, loop=loop, name=name or f"task-{loop.counter}", context=context)
+    _number: int
+    """Set before it is begun, which puts it into a set: see `RunLoop.create_task`."""
 
     def __hash__(self) -> int:
         return self._number
@@ -117,15 +120,13 @@ class RunLoop(asyncio.AbstractEventLoop):
 
     def __init__(self, host: TimerHost, seed: int) -> None:
         self._host = host
-        self._ready: deque[RunHandle] = deque()
+        self._ready: list[RunHandle] = []
         self._hash = (seed * _HASH_STEP) & _HASH_MASK
         self.counter = 0
         self._tasks: dict[int, RunTask] = {}
         self._generators: dict[int, AsyncGenerator[Any, Any]] = {}
         self._prune_at = 64
         self.in_turn = self._torn_down = False
-        self._step: type | None = None
-        """The type of what asyncio's tasks give to call_soon for their next step."""
         self.broken: WorkflowBroken | None = None
 
     def next_hash(self) -> int:
@@ -142,28 +143,26 @@ class RunLoop(asyncio.AbstractEventLoop):
         ready = self._ready
         left = MOST_CALLBACKS
         while ready:
-            handle = ready.popleft()
-            if handle._cancelled:
-                continue
-            left -= 1
-            if not left:
-                raise Spins(
-                    f"the workflow ran {MOST_CALLBACKS:,} callbacks in one turn without waiting for anything: "
-                    f"await an activity or a timer inside the loop that spins"
-                )
-            try:
-                handle._context.run(handle._callback, *handle._args)
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:  # noqa: BLE001 - tasks keep their own errors, SystemExit too
-                self.call_exception_handler({"message": "a callback failed", "exception": error})
+            for handle in ready:  # and those that are added meanwhile
+                if handle._cancelled:
+                    continue
+                left -= 1
+                if not left:
+                    raise Spins(_SPINS)
+                try:
+                    handle._context.run(handle._callback, *handle._args)
+                except KeyboardInterrupt:
+                    raise
+                except BaseException as error:  # noqa: BLE001 - tasks keep their own errors, SystemExit too
+                    self.call_exception_handler({"message": "a callback failed", "exception": error})
+            ready.clear()  # what is finalised with them may add more
 
     def call_soon(  # type: ignore[override]  # argument types are not tied to the callback's here and below
         self, callback: Any, *args: Any, context: contextvars.Context | None = None
     ) -> RunHandle:
         if not self.in_turn and not self._torn_down:
             self._forbid("call_soon from outside the run's turn", "an activity, or a signal")
-        if type(callback) is self._step:
+        if type(callback) is _step:
             self._look_for_foreign_await(callback)
         handle = RunHandle(callback, args, context or contextvars.copy_context())
         self._ready.append(handle)
@@ -211,9 +210,13 @@ class RunLoop(asyncio.AbstractEventLoop):
         return RunFuture(loop=self)
 
     def create_task(self, coro: Any, *, name: str | None = None, context: Any = None, **_: Any) -> RunTask:
-        task = RunTask(coro, self, name, context)
-        self._step = type(self._ready[-1]._callback)
-        self._tasks[self.counter] = task
+        global _step  # noqa: PLW0603 - the same in all loops
+        task = _new_task(RunTask)
+        task._number = self.next_hash()
+        number = self.counter
+        _begin_task(task, coro, loop=self, name=name or f"task-{number}", context=context)
+        _step = type(self._ready[-1]._callback)
+        self._tasks[number] = task
         if len(self._tasks) + len(self._generators) > self._prune_at:
             self._prune()
         return task

@@ -48,7 +48,8 @@ _DAY = 24 * 3600 * SECOND
 T = TypeVar("T")
 
 # Named here because a member of an enum is looked up slowly, and these are asked for in every turn.
-_ACTIVITY, _TIMER, _STARTED = CommandKind.ACTIVITY, CommandKind.TIMER, EntryKind.STARTED
+_ACTIVITY, _TIMER, _COMPLETE = CommandKind.ACTIVITY, CommandKind.TIMER, CommandKind.COMPLETE
+_STARTED = EntryKind.STARTED
 
 
 class Gone(BaseException):
@@ -254,10 +255,7 @@ class Machine:
         except BatutaError as error:
             self._fail(error)
         else:
-            self.outcome = self._issue(CommandKind.COMPLETE, data=data)
-
-    def _waits_for_kin(self) -> bool:
-        return self.kin is not None and self.kin.waits()
+            self.outcome = self._issue(_COMPLETE, "", data)
 
     def _waits_for_nothing(self) -> WaitsForNothing:
         where = "; ".join(self.loop.waiting()[:5])
@@ -397,7 +395,8 @@ class Machine:
         self.messages().deliver_update(body)
 
     def _listens(self, body: Body) -> bool:
-        return body.quiet or self._waits_for_kin() or (self.mailbox is not None and self.mailbox.listens())
+        waits_for_kin = self.kin is not None and self.kin.waits()
+        return body.quiet or waits_for_kin or (self.mailbox is not None and self.mailbox.listens())
 
     def spawn(self, coro: Coroutine[Any, Any, None], name: str) -> None:
         """A task of the run that its code did not start."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from msgspec import UNSET, Raw, json
@@ -115,24 +115,33 @@ class NativeBackend:
 
     # -- starting
 
-    async def start(self, request: StartRequest) -> RunRef:
+    def start(self, request: StartRequest) -> Coroutine[Any, Any, RunRef]:
+        # Not a coroutine itself: what is awaited is resumed through every one that waits for it.
         new, body = new_run(request)
-        if request.signal is None and (here := await self._start_here(new, body)) is not None:
-            return here
+        if request.signal is not None:
+            return self._start_with(request.signal, request.headers, new, body)
+        session = self._session_for(new)
+        return self._write(new, body) if session is None else self._start_here(session, new, body, self._write)
+
+    async def _start_with(self, signal: Letter, headers: dict[str, str], new: NewRun, body: Body) -> RunRef:
         new.start = json.encode(body).decode()
-        if request.signal is None:
-            run = await self._starter.start(new)
-        else:
-            request.signal.headers = traced(request.headers)
-            run, _ = await self._store.start(new, as_message(MessageKind.SIGNAL, request.signal))
+        signal.headers = traced(headers)
+        run, _ = await self._store.start(new, as_message(MessageKind.SIGNAL, signal))
         return _ref(run)
+
+    async def _write(self, new: NewRun, body: Body) -> RunRef:
+        """Let it wait in its queue."""
+        new.start = json.encode(body).decode()
+        return _ref(await self._starter.start(new))
 
     async def enqueue(self, request: JobRequest) -> RunRef:
         new = job_run(request, await self._now_for([request]))
-        if self._session_for(new) is not None:
-            here = await self._start_here(new, json.decode(new.start, type=Body))
-            if here is not None:
-                return here
+        session = self._session_for(new)
+        if session is None:
+            return await self._write_job(new)
+        return await self._start_here(session, new, json.decode(new.start, type=Body), self._write_job)
+
+    async def _write_job(self, new: NewRun, _: Body | None = None) -> RunRef:
         return _ref(await until_known(lambda: self._starter.start(new)))
 
     async def enqueue_many(self, requests: Sequence[JobRequest], after: JobRequest | None) -> list[RunRef]:
@@ -162,15 +171,13 @@ class NativeBackend:
     async def _now_for(self, requests: Sequence[JobRequest]) -> int:
         return await self._store.now() if needs_clock(requests) else 0
 
-    async def _start_here(self, new: NewRun, body: Body) -> RunRef | None:
-        """Have a worker of this process begin the run at once. None when none does: let it wait in its queue."""
-        session = self._session_for(new)
-        if session is None:
-            return None
+    async def _start_here(
+        self, session: Session, new: NewRun, body: Body, write: Callable[[NewRun, Body], Coroutine[Any, Any, RunRef]]
+    ) -> RunRef:
+        """Have a worker of this process begin the run at once. When it cannot, `write` it into its queue."""
         owned = new if not new.expires else replace(new, expires=0)  # it begins now
         try:
-            completion = await session.start_here(owned, body)
-            return RunRef(new.id, new.run_id, completion, new.run_id)
+            return RunRef(new.id, new.run_id, await session.start_here(owned, body), new.run_id)
         except WorkflowBroken:
             body.commands = []  # its first turn cannot be run: let it be seen parked, with the reason
         except MustQueue:
@@ -180,7 +187,7 @@ class NativeBackend:
             if new.if_exists is IfExists.RETURN:
                 return await self.find(new.id)
             raise AlreadyStarted(new.id, str((await self._store.get(new.id)).state)) from None
-        return None
+        return await write(new, body)
 
     def _session_for(self, new: NewRun) -> Session | None:
         """A worker of this process that may begin the run at once."""
@@ -239,6 +246,17 @@ class NativeBackend:
         return RunRef(run.id, run.run_id, chain_id=run.chain_id)
 
     async def ending(self, ref: RunRef) -> Ending:
+        local: Completion | None = ref.local
+        if local is not None:
+            if local.unknown:
+                waiter = local.known()
+                try:
+                    await waiter
+                except BaseException:
+                    local.give_up(waiter)
+                    raise
+            if local.state is _COMPLETED and local.outcome is not None:
+                return _ending(ref.id, _COMPLETED, local.outcome, "")
         while True:
             ending = await self._ending_of(ref)
             if ending.state is RunState.COMPLETED:
@@ -251,7 +269,7 @@ class NativeBackend:
     async def _ending_of(self, ref: RunRef) -> Ending:
         """Of this one run, which may continue as another."""
         local: Completion | None = ref.local
-        if local is not None and await local.wait() and local.outcome is not None and local.state is not None:
+        if local is not None and local.state is not None and local.outcome is not None:
             return _ending(ref.id, local.state, local.outcome, "")
         known = await self._waiters.closed(ref.run_id)
         if known is not None and known[1] is not None:
@@ -401,6 +419,7 @@ class NativeBackend:
 
 
 _NOT_OWNED = (IfExists.RESTART, IfExists.RENEW)
+_COMPLETED, _COMPLETE = RunState.COMPLETED, CommandKind.COMPLETE
 
 
 def _ref(run: Run) -> RunRef:
@@ -424,7 +443,7 @@ def _closing_command(last: Entry | None) -> Command | None:
 
 def _ending(id: str, state: RunState, outcome: Command | None, reason: str) -> Ending:
     ending = Ending(id, state, reason=reason)
-    if outcome is not None and outcome.kind is CommandKind.COMPLETE:
+    if outcome is not None and outcome.kind is _COMPLETE:
         ending.value = outcome.value if outcome.value is not UNSET else None
     elif outcome is not None and outcome.kind is CommandKind.FAIL:
         ending.error = outcome.error if outcome.error is not UNSET else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET, Struct, json
@@ -14,7 +14,6 @@ from batuta.clock import SECOND
 from batuta.engine.around import kind_of
 from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.live import LiveRun
-from batuta.ids import RunId
 from batuta.journal.entries import Entry, EntryKind
 from batuta.journal.failures import Failure
 from batuta.journal.records import Attempt, Change, Verdict
@@ -65,7 +64,7 @@ class Told(Struct, gc=False):
     headers: dict[str, str] | None = None
 
 
-_change, _attempts, _entries = itemgetter(1), attrgetter("attempts"), attrgetter("entries")  # for whole batches
+_entries = attrgetter("entries")
 _decode = json.Decoder(Told).decode
 _failure = json.Decoder(Failure).decode
 
@@ -83,7 +82,6 @@ class Reporter:
         wanted = {kind: event for kind, event in _ENTRIES.items() if event in self._ears}
         self._makers = {kind: (_MAKERS[event], self._ears[event]) for kind, event in wanted.items()}
         """What to make of an entry, by its kind, and who is told."""
-        self._named: dict[tuple[RunId, int], str] = {}
         self._moves = not self._ears.keys().isdisjoint((RunClosed, RunParked, RunReleased))
 
     @property
@@ -95,58 +93,48 @@ class Reporter:
 
     # -- runs
 
-    def look_at(self, batch: Sequence[Item]) -> None:
-        """Before anything acts on it: a run that leaves memory forgets which activities its attempts are of."""
-        if not any(map(_attempts, map(_change, batch))):
-            return
-        self._named = {
-            (run.run_id, one.seq): run.machine.activities[one.seq].name
-            for run, change, _ in batch
-            for one in change.attempts
-            if one.error is not None and one.seq in run.machine.activities
-        }
-
     def committed(self, batch: Sequence[Item], verdicts: Verdicts) -> None:
-        """These changes are durable, but for those with another verdict."""
-        if not self._ears:
-            return
+        """These changes are durable, but for those with another verdict. Nothing has acted on them yet: a run that
+        leaves memory forgets which activities its attempts are of."""
         if verdicts:
             batch = [one for index, one in enumerate(batch) if not isinstance(verdicts.get(index), Verdict)]
         makers = self._makers
         for run, change, _ in batch:
             try:
+                facts = run.told or self._facts(run, change)
                 for entry in change.entries:
                     found = makers.get(entry.kind)
                     if found is not None:
                         make, ears = found
-                        event = make(run, run.told or self._facts(run), entry)
+                        event = make(run, facts, entry)
                         for ear in ears:  # as `_tell` does: once for every step
                             try:
                                 ear(event)
                             except Exception:
                                 log.exception(_FAILED_ON, event.event)
                 if change.move is not None or change.attempts or change.effects is not None:
-                    self._report_rest(run, change)
+                    self._report_rest(run, facts, change)
             except Exception:
                 log.exception("events of run %s are lost", run.run_id)
 
-    def _report_rest(self, run: LiveRun, change: Change) -> None:
-        facts = run.told or self._facts(run)
+    def _report_rest(self, run: LiveRun, facts: RunFacts, change: Change) -> None:
         if change.attempts and ActivityRetried in self._ears:
             self._report_attempts(run, facts, change.attempts)
         if change.effects is not None and change.effects.letter is not None:
             self._report_letter(facts, change)
         if change.move is not None and self._moves:
-            self.tell(_move_event(run, facts, change, self._session.clock))
+            event = _move_event(run, facts, change, self._session.clock)
+            _tell(self._ears.get(type(event), ()), event)
 
-    def _facts(self, run: LiveRun) -> RunFacts:
+    def _facts(self, run: LiveRun, change: Change) -> RunFacts:
         """Made once for a run that has many turns: look at what it was told first."""
-        id, queue = run.named
         workflow = run.workflow
-        begun = run.durable >= 0 and (type(run) is not LiveRun or hasattr(run.machine, "start"))
+        plain = type(run) is LiveRun
+        id, queue = (run.identity.id, run.identity.queue) if plain else run.named
+        begun = change.new_head >= 0 and (not plain or hasattr(run.machine, "start"))
         trace = run.started_with.trace if begun else ""  # of one that is parked before its replay it is not known
         facts = RunFacts(self._namespace, run.run_id, id, workflow.name, kind_of(workflow), queue, trace)
-        if begun and type(run) is LiveRun:
+        if begun and plain:
             run.told = facts
         return facts
 
@@ -154,7 +142,8 @@ class Reporter:
         for one in attempts:
             if one.error is not None and one.next_at is not None and one.ended_at is not None:
                 failure = _failure(one.error)
-                name = self._named.get((run.run_id, one.seq), "")
+                pending = run.machine.activities.get(one.seq)
+                name = "" if pending is None else pending.name
                 took = (one.ended_at - one.started_at) / SECOND
                 what = (name, one.seq, one.number, took, failure.kind, failure.message, one.next_at / SECOND)
                 self.tell(ActivityRetried(one.ended_at / SECOND, facts, *what))

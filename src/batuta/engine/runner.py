@@ -63,12 +63,12 @@ class Runner:
                 asyncio.Task(self._run(), loop=self._loop, name=_NAME, context=self._context.copy())
             call.task = task
             current_activity.set(call)
-            before = contextvars.copy_context()
-            fn = call.activity.fn
-            if self.choose is not None:
-                fn = self.choose(call)
-                if self.alike:
-                    before = contextvars.copy_context()
+            if self.choose is None:
+                fn, before = call.activity.fn, contextvars.copy_context()
+            elif self.alike:
+                fn, before = self.choose(call), contextvars.copy_context()
+            else:
+                before, fn = contextvars.copy_context(), self.choose(call)
             try:
                 if call.over:
                     raise asyncio.CancelledError

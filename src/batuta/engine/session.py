@@ -328,7 +328,7 @@ class Session:
             and code in self.workflows
             and self.free > 0
             and not self._poller.backlog
-            and self.intake.may_start(queue, self.workflows[code], self.monotonic(), claiming=self._poller.claiming)
+            and self.intake.may_start(queue, self.workflows[code], self.monotonic, claiming=self._poller.claiming)
         )
 
     def avoid(self, queue: str) -> None:

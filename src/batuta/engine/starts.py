@@ -9,7 +9,7 @@ from batuta.authoring.definitions import code_of
 from batuta.clock import SECOND
 from batuta.engine.headers import put_headers
 from batuta.engine.rows import expiry, small
-from batuta.ids import new_run_id, seed_of
+from batuta.ids import new_run_id, seed_of, text_of
 from batuta.journal.entries import Body, StartInfo
 from batuta.journal.records import NewRun
 
@@ -17,26 +17,33 @@ from batuta.journal.records import NewRun
 def new_run(request: StartRequest) -> tuple[NewRun, Body]:
     """The run of a start, and what its first turn consumes."""
     run_id = new_run_id()
-    key_base = str(run_id)
+    key_base = text_of(run_id)
+    start = StartInfo(request.workflow, seed_of(run_id), key_base)
     new = NewRun(
         run_id=run_id,
         id=request.id if request.id is not None else key_base,
         name=request.workflow,
         queue=request.queue,
         priority=request.priority,
-        delay=round(request.delay * SECOND),
-        timeout=round((request.timeout or 0) * SECOND),
-        execution_timeout=round((request.execution_timeout or 0) * SECOND),
-        version=request.version,
         code=code_of(request.workflow, request.version),
-        tags=small(request.tags, "option 'tags'") if request.tags else "{}",
-        memo=small(request.memo, "option 'memo'") if request.memo is not None else "null",
         flow_key=request.key,
         if_exists=request.if_exists,
     )
-    new.expires = expiry(request.expires, new.delay)
-    start = StartInfo(request.workflow, seed_of(run_id), key_base, version=request.version, timeout=new.timeout)
-    start.execution_timeout = new.execution_timeout
+    # What few starts give is set apart: a keyword costs more than the question.
+    if request.delay:
+        new.delay = round(request.delay * SECOND)
+    if request.timeout is not None:
+        new.timeout = start.timeout = round(request.timeout * SECOND)
+    if request.execution_timeout is not None:
+        new.execution_timeout = start.execution_timeout = round(request.execution_timeout * SECOND)
+    if request.version:
+        new.version = start.version = request.version
+    if request.tags:
+        new.tags = small(request.tags, "option 'tags'")
+    if request.memo is not None:
+        new.memo = small(request.memo, "option 'memo'")
+    if request.expires is not None:
+        new.expires = expiry(request.expires, new.delay)
     if request.headers:
         put_headers(start, request.headers)
     if request.retry is not None:

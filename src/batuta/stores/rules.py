@@ -103,6 +103,8 @@ def deadline_of(run: NewRun, now: int, chain_created_at: int, before: int | None
 
     `before`: the deadline of the run that it follows. The chain's is not earlier: pauses, retries and resets have
     put that off."""
+    if not run.timeout and not run.execution_timeout:
+        return None
     own = now + run.delay + run.timeout if run.timeout else None
     chain = max(chain_created_at + run.execution_timeout, before or 0) if run.execution_timeout else None
     return min((at for at in (own, chain) if at is not None), default=None)

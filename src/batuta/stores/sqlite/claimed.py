@@ -2,33 +2,77 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Final
 
-from msgspec import Struct, field
+from msgspec import Struct, field, json
 
-from batuta.ids import uuid_of
+from batuta.ids import RunId, uuid_of
 from batuta.journal.entries import Entry
 from batuta.journal.records import Run, Tape
 from batuta.journal.states import RunState
 from batuta.stores import rules
 from batuta.stores.sqlite.connection import Q
-from batuta.stores.sqlite.rows import ENTRY_KINDS, RUN_KINDS, Row, strings_of
+from batuta.stores.sqlite.rows import ENTRY_KINDS, RUN_KINDS, Row
 
-# A run that sleeps after its start has a journal of one entry, and nothing else: it comes with the run, as one text, so
-# that nothing is to be read of it afterwards. Of the others it says that there may be more.
+# The driver takes longer for a column than SQLite does: what few runs have comes as one text, which the others lack.
+# A run that sleeps after its start has a journal of one entry, and nothing else: that comes with the run, so that
+# nothing is to be read of it afterwards. Of the others it says that there may be more.
 _COLUMNS: Final = """
-    rowid, priority, wake_at, deaths, head, claimed_head, expires_at, debounce, deadline,
-    run_id, id, nullif(chain_id, run_id), kind, name, queue, epoch, created_at, failed_code, version, tags, memo, code,
-    parent_run_id, parent_seq, flow_key, awaits, forked_from, forked_at,
+    runs.rowid, -priority, wake_at,
+    iif(deaths = 0 AND deadline IS NULL AND expires_at IS NULL AND debounce IS NULL AND chain_id = runs.run_id
+        AND parent_run_id IS NULL AND parent_seq = 0 AND forked_from IS NULL AND flow_key = '' AND version = ''
+        AND tags = '{}' AND memo = 'null' AND failed_code = '[]' AND awaits = 0 AND forked_at = -1, NULL,
+        json_array(deaths, claimed_head, deadline, expires_at, debounce IS NOT NULL, hex(chain_id), hex(parent_run_id),
+            parent_seq, hex(forked_from), forked_at, flow_key, version, tags, memo, json(failed_code), awaits)),
+    runs.run_id, id, kind, name, queue, epoch, head, created_at, code,
     iif(head = 0, EXISTS (SELECT 1 FROM attempts WHERE attempts.run_id = runs.run_id)
         OR EXISTS (SELECT 1 FROM inbox WHERE inbox.chain_id = runs.chain_id AND consumed_at IS NULL), 1),
-    iif(head = 0, (SELECT kind || ' ' || at || ' ' || crc || ' ' || body FROM journal
-        WHERE journal.run_id = runs.run_id AND ord = 0), NULL)"""
+    first_kind, first_at, first_crc, first_body"""
+
+_RUNS: Final = """runs LEFT JOIN (
+        SELECT run_id AS first_of, ord AS first_ord, kind AS first_kind, at AS first_at, crc AS first_crc,
+            body AS first_body
+        FROM journal
+    ) ON head = 0 AND first_of = runs.run_id AND first_ord = 0"""
 
 DUE, DUE_SUSPECT, BY_ROWID = (
-    Q[name].replace("SELECT *", f"SELECT {_COLUMNS}", 1) for name in ("due", "due_suspect", "runs_by_rowid")
+    Q[name].replace("SELECT *", f"SELECT {_COLUMNS}", 1).replace("FROM runs", f"FROM {_RUNS}", 1)
+    for name in ("due", "due_suspect", "runs_by_rowid")
 )
 """The statements whose rows the functions below take."""
+
+place = itemgetter(1, 2)
+"""Where a row stands among what is due."""
+
+
+class Rare(Struct, array_like=True):
+    """What few runs have."""
+
+    deaths: int
+    claimed_head: int
+    deadline: int | None
+    expires_at: int | None
+    debounced: int
+    chain_id: str
+    parent_run_id: str
+    parent_seq: int
+    forked_from: str
+    forked_at: int
+    flow_key: str
+    version: str
+    tags: str
+    memo: str
+    failed_code: list[str]
+    awaits: int
+
+
+_RUNNING: Final = RunState.RUNNING
+_rare = json.Decoder(Rare).decode
+
+
+def _run_id(digits: str) -> RunId | None:
+    return uuid_of(int(digits, 16)) if digits else None
 
 
 class Owned(Struct):
@@ -37,74 +81,57 @@ class Owned(Struct):
     tapes: list[Tape] = field(default_factory=list)
     unread: list[int] = field(default_factory=list)
     """The places of those tapes that only have their run so far."""
+    anew: list[Row] = field(default_factory=list)
+    """What could expire or was debounced, until it is claimed: as `own_anew` takes it."""
     held: bool = False
     again_at: int | None = None
     """As a `Claim` says."""
 
     def add(self, row: Row, worker_id: str, now: int) -> None:
         """A row as it was before it was owned."""
-        (_, priority, _, deaths, head, claimed_head, _, _, _, run, id, chain, kind, name, queue, epoch, created_at,
-         failed_code, version, tags, memo, code, parent, parent_seq, flow_key, awaits, forked_from, forked_at, more,
-         first) = row  # fmt: skip
+        (rowid, negative, _, rare, run, id, kind, name, queue, epoch, head, created_at, code, more, entry_kind, at, crc,
+         body) = row  # fmt: skip
         run_id = uuid_of(int.from_bytes(run))
         found = Run(
             run_id,
             id,
-            run_id if chain is None else uuid_of(int.from_bytes(chain)),
+            run_id,
             RUN_KINDS[kind],
             name,
             queue,
-            priority,
-            RunState.RUNNING,
+            -negative,
+            _RUNNING,
             epoch + 1,
             head,
             worker_id,
             None,
             created_at,
             None,
-            claimed_deadline(row, now),
-            deaths if head == claimed_head else 0,
+            None,
+            0,
             "",
-            strings_of(failed_code),
-            version,
-            tags,
-            memo,
+            [],
+            "",
+            "{}",
+            "null",
             code,
-            None if parent is None else uuid_of(int.from_bytes(parent)),
-            parent_seq,
-            flow_key,
-            None,
-            awaits,
-            None,
-            None,
-            None if forked_from is None else uuid_of(int.from_bytes(forked_from)),
-            forked_at,
         )
+        if rare is not None:
+            self._add_rare(_rare(rare), found, rowid, now)
         entries = []
-        if more or first is None:
+        if more or body is None:
             self.unread.append(len(self.tapes))
         else:
-            entry_kind, at, crc, body = first.split(" ", 3)
-            entries.append(Entry(0, ENTRY_KINDS[entry_kind], int(at), int(crc), body))
+            entries.append(Entry(0, ENTRY_KINDS[entry_kind], at, crc, body))
         self.tapes.append(Tape(found, entries, [], []))
 
-
-def is_suspect(row: Row) -> bool:
-    """Whether it is one to be run alone."""
-    return rules.is_suspect(deaths=row[3], head=row[4], claimed_head=row[5])
-
-
-def place(row: Row) -> tuple[int, int]:
-    """Where it stands among what is due."""
-    return -row[1], row[2]
-
-
-def is_anew(row: Row) -> bool:
-    """Whether the run could expire or was debounced, until it is claimed."""
-    return row[6] is not None or row[7] is not None
-
-
-def claimed_deadline(row: Row, now: int) -> int | None:
-    """Its deadline once it is claimed."""
-    deadline: int | None = row[8]
-    return deadline if row[6] is None else rules.claimed_deadline(deadline, row[6], now)
+    def _add_rare(self, rare: Rare, run: Run, rowid: int, now: int) -> None:
+        run.deaths = rare.deaths if run.head == rare.claimed_head else 0
+        run.deadline = rules.claimed_deadline(rare.deadline, rare.expires_at, now)
+        run.chain_id = _run_id(rare.chain_id) or run.run_id
+        run.parent_run_id, run.parent_seq = _run_id(rare.parent_run_id), rare.parent_seq
+        run.forked_from, run.forked_at = _run_id(rare.forked_from), rare.forked_at
+        run.flow_key, run.version, run.tags, run.memo = rare.flow_key, rare.version, rare.tags, rare.memo
+        run.failed_code, run.awaits = rare.failed_code, rare.awaits
+        if rare.expires_at is not None or rare.debounced:
+            self.anew.append((run.owner, run.deadline, rowid))

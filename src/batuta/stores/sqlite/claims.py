@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from batuta.journal.records import Claim, WorkerInfo
 from batuta.stores import rules
 from batuta.stores.sqlite.batch import is_live
-from batuta.stores.sqlite.claimed import DUE, DUE_SUSPECT, Owned, claimed_deadline, is_anew, is_suspect, place
+from batuta.stores.sqlite.claimed import DUE, DUE_SUSPECT, Owned, place
 from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.floors import Floors, Place
 from batuta.stores.sqlite.queues import Executor, special
@@ -113,17 +113,15 @@ def own_due(
 
 def _own(cursor: sqlite3.Cursor, worker_id: str, rows: list[Row], now: int) -> Owned:
     owned = Owned()
-    if not rows:
-        return owned
-    anew = [(worker_id, claimed_deadline(row, now), row[0]) for row in rows if is_anew(row)]
+    for row in rows:
+        owned.add(row, worker_id, now)
+    anew = {rowid for _, _, rowid in owned.anew}
     # All of them by one value: binding one for each costs as much as owning it.
-    rowids = [row[0] for row in rows if not is_anew(row)] if anew else [row[0] for row in rows]
+    rowids = [row[0] for row in rows if row[0] not in anew] if anew else [row[0] for row in rows]
     if rowids:
         cursor.execute(Q["own"], (worker_id, to_json(rowids)))
     if anew:
-        cursor.executemany(Q["own_anew"], anew)
-    for row in rows:
-        owned.add(row, worker_id, now)
+        cursor.executemany(Q["own_anew"], owned.anew)
     return owned
 
 
@@ -140,14 +138,19 @@ def _plain(
     """What is due in queues without flow keys and limits."""
     values = {"namespace": namespace, "code": to_json(worker.code), "now": now}
     rows: list[Row] = []
+    suspected: set[int] = set()
     for queue in dict.fromkeys(worker.queues):  # named twice, its runs would be owned twice
         most = min(limit, room.get(queue, limit))
         found = _due(cursor, values | {"queue": queue}, most, floors)
         if suspects and most > 0:
-            found += cursor.execute(DUE_SUSPECT, values | {"queue": queue}).fetchall()
+            suspect = cursor.execute(DUE_SUSPECT, values | {"queue": queue}).fetchall()
+            suspected.update(row[0] for row in suspect)
+            found += suspect
         rows += sorted(found, key=place)[:most]
     rows.sort(key=place)
-    return rules.one_suspect(rows, is_suspect)[:limit]
+    if suspected:
+        rows = rules.one_suspect(rows, lambda row: row[0] in suspected)
+    return rows[:limit]
 
 
 def _due(cursor: sqlite3.Cursor, values: dict[str, Any], limit: int, floors: Mapping[Place, int]) -> list[Row]:

@@ -134,7 +134,7 @@ WHERE namespace = :namespace AND queue = :queue AND priority = :priority AND flo
 ORDER BY wake_at LIMIT :limit OFFSET :offset;
 
 -- runs_by_rowid --
-SELECT * FROM runs WHERE rowid IN (SELECT value FROM json_each(?));
+SELECT * FROM runs WHERE runs.rowid IN (SELECT value FROM json_each(?));
 
 -- debounced --
 SELECT * FROM runs WHERE namespace = ? AND debounce = ?;

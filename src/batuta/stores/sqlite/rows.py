@@ -90,11 +90,12 @@ def new_run_row(
     namespace: str, new: NewRun, now: int, deadline: int | None, *, epoch: int, head: int, owner: str | None
 ) -> Row:
     """What `insert_run` takes."""
+    run_id = blob(new.run_id)
     return (
-        blob(new.run_id),
+        run_id,
         namespace,
         new.id,
-        blob(rules.chain_of(new)),
+        run_id if new.chain_id is None else blob(new.chain_id),
         new.kind._value_,
         new.name,
         new.queue,
