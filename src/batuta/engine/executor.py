@@ -493,6 +493,9 @@ class Executor:
     def _deliver_answers(self) -> None:
         answers = self._answers
         tells = log.isEnabledFor(logging.DEBUG)
+        if len(answers) == 1:
+            self._hand_over(*answers.popleft(), tells)
+            return
         with turns():
             for _ in range(min(_SLICE, len(answers))):
                 self._hand_over(*answers.popleft(), tells)

@@ -31,7 +31,10 @@ class Commits(Base):
         if not changes:
             return {}
         answers: dict[int, Verdict | list[Refusal]] = {}
-        await self._committing.acquire()
+        committing = self._committing
+        if committing.taken:
+            await committing.wait()
+        committing.taken = True
         try:
             query, values = self._alone(worker_id, changes[0]) if len(changes) == 1 else (None, ())
             if query is not None:
@@ -54,7 +57,7 @@ class Commits(Base):
             except StoreUnavailable as error:  # "nothing was written" would be a lie: the others of the batch are
                 raise OutcomeUnknown(str(error)) from error
         finally:
-            self._committing.release()
+            committing.leave()
         self._announce_changes(changes, answers, hint)
         return answers
 
