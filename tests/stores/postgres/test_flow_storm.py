@@ -245,3 +245,18 @@ async def test_pausing_and_limiting_wait_for_nobody_who_works(store: PostgresSto
 
     async with asyncio.timeout(DEADLINE_SECONDS * 2):
         await asyncio.gather(change(), work())
+
+
+async def test_a_claim_leaves_half_of_a_large_limit_to_others_and_asks_again_at_once(store: PostgresStore) -> None:
+    await store.limit_queue("default", QueueLimits(concurrency=20))
+    worker = await live_worker(store)
+    await store.start_many([new_run(priority=priority) for priority in (5, 1) for _ in range(15)])
+    first = await store.claim(worker, 100)
+    assert [tape.run.priority for tape in first.tapes] == [5] * 10
+    assert first.held
+    assert first.again_at is not None
+    assert first.again_at <= await store.now()
+    second = await store.claim(worker, 100)
+    assert [tape.run.priority for tape in second.tapes] == [5] * 5 + [1] * 5
+    assert second.held
+    assert second.again_at is None

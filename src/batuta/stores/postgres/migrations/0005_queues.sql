@@ -344,30 +344,68 @@ BEGIN
 END
 $$;
 
--- Choose among what is due in a queue whose row is locked: the longest due up to `many`, and as many of each of `keys`
--- (in the order of their turns) as may be needed. `room` is how many it may give, `fresh` how many of them may begin (null:
--- any). late: keys whose rate left some out.
+-- Choose among what is due in a queue whose row is locked, and lock that: the longest due, and those of flow keys in turn,
+-- from behind `turn_key`, up to as many keys as may be needed. A key that can give nothing is passed, and so is one that has
+-- had some of late, for which others may do. `room` is how many it may give, `fresh` how many of them may begin (null: any).
+-- last_turn: where the turn stands then; begins: the keys of those that begin; late: keys whose rate left some out.
 CREATE FUNCTION batuta.choose(
     ns text, q batuta.queues, rank bigint, moment bigint, codes text[], fingerprints text[], suspect uuid,
-    many integer, keys text[], due_at bigint[], busy jsonb, room integer, fresh integer, had jsonb, turn_key text, step integer,
-    OUT ids uuid[], OUT flow_keys text[], OUT firsts boolean[], OUT last_turn text, OUT late text[]
+    busy jsonb, room integer, fresh integer, had jsonb, turn_key text, step integer,
+    OUT ids uuid[], OUT begins text[], OUT last_turn text, OUT late text[]
 ) LANGUAGE plpgsql AS $$
 DECLARE
+    visits CONSTANT integer := 1000;
     wanted integer := least(room, fresh);
     by_turn integer := batuta.in_turn(wanted, step);
-    had_before bigint[] := ARRAY(
-        SELECT CASE WHEN k.due_at > moment OR q.key_concurrency <= (busy ->> k.key)::integer THEN 1::bigint << 40
-                    ELSE coalesce((had ->> k.key)::bigint, 0) END
-        FROM unnest(keys, due_at) WITH ORDINALITY AS k(key, due_at, n) ORDER BY k.n);
-    level bigint := batuta.fill_to(had_before, room);
+    -- Where a rate may leave some out, others must be there in their place.
+    early integer := CASE WHEN fresh IS NULL AND q.key_rate_count IS NULL THEN wanted - by_turn + 8 ELSE room + 32 END;
 BEGIN
-    WITH peek AS MATERIALIZED (
+    WITH RECURSIVE turn AS (
+        SELECT turn_key COLLATE "C" AS flow_key, NULL::uuid AS run_id, NULL::bigint AS wake_at, false AS first,
+               false AS fits, false AS again, 0 AS may_give, 0::bigint AS before, 0 AS n, 0 AS able
+        UNION ALL
+        SELECT k.flow_key, k.run_id, k.wake_at, k.first, k.fits, k.again, g.may_give, g.before, t.n + 1,
+               t.able + (k.fits AND g.may_give > 0 AND g.before = 0)::integer
+        FROM turn t
+        CROSS JOIN LATERAL (
+            SELECT * FROM (
+                SELECT r.flow_key, r.run_id, r.wake_at, r.epoch = 0 AS first,
+                       batuta.may_take(r.code, r.failed_code, codes, fingerprints)
+                       AND (NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head) OR r.run_id = suspect) AS fits, t.again
+                FROM batuta.runs r
+                WHERE r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.flow_key > t.flow_key
+                  AND r.wake_at IS NOT NULL
+                ORDER BY r.flow_key, r.wake_at LIMIT 1
+            ) behind
+            UNION ALL
+            SELECT * FROM (
+                SELECT r.flow_key, r.run_id, r.wake_at, r.epoch = 0,
+                       batuta.may_take(r.code, r.failed_code, codes, fingerprints)
+                       AND (NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head) OR r.run_id = suspect), true
+                FROM batuta.runs r
+                WHERE NOT t.again AND r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.wake_at IS NOT NULL
+                ORDER BY r.flow_key, r.wake_at LIMIT 1
+            ) from_the_first
+            LIMIT 1
+        ) k
+        CROSS JOIN LATERAL (
+            SELECT CASE WHEN k.wake_at > moment THEN 0
+                        WHEN k.flow_key = '' OR q.key_concurrency IS NULL THEN room
+                        ELSE q.key_concurrency - coalesce((busy ->> k.flow_key)::integer, 0) END AS may_give,
+                   coalesce((had ->> k.flow_key)::bigint, 0) AS before
+        ) g
+        WHERE t.n < visits AND t.able < room AND (NOT k.again OR k.flow_key <= turn_key)
+    ), giving AS MATERIALIZED (
+        SELECT t.*, CASE WHEN t.may_give <= 1 THEN t.may_give ELSE least(t.may_give, -t.before + (
+            SELECT batuta.fill_to(array_agg(o.before), room) FROM turn o WHERE o.may_give > 0)) END AS most
+        FROM turn t
+    ), peek AS MATERIALIZED (
         SELECT * FROM (
             SELECT r.run_id, r.flow_key, r.wake_at, r.epoch = 0 AS first FROM batuta.runs r
             WHERE r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.flow_key = '' AND r.wake_at <= moment
               AND batuta.may_take(r.code, r.failed_code, codes, fingerprints)
               AND (NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head) OR r.run_id = suspect)
-            ORDER BY r.wake_at LIMIT many
+            ORDER BY r.wake_at LIMIT early
         ) plain
         UNION
         SELECT * FROM (
@@ -375,7 +413,7 @@ BEGIN
             WHERE r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.flow_key <> '' AND r.wake_at <= moment
               AND batuta.may_take(r.code, r.failed_code, codes, fingerprints)
               AND (NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head) OR r.run_id = suspect)
-            ORDER BY r.wake_at LIMIT many
+            ORDER BY r.wake_at LIMIT early
         ) keyed
         UNION
         SELECT * FROM (
@@ -384,19 +422,20 @@ BEGIN
               AND r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.epoch > 0 AND r.wake_at <= moment
               AND batuta.may_take(r.code, r.failed_code, codes, fingerprints)
               AND (NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head) OR r.run_id = suspect)
-            ORDER BY r.wake_at LIMIT many
+            ORDER BY r.wake_at LIMIT early
         ) begun
         UNION
+        SELECT g.run_id, g.flow_key, g.wake_at, g.first FROM giving g WHERE g.most = 1 AND g.fits
+        UNION
         SELECT p.*
-        FROM unnest(keys, had_before) AS k(key, had)
+        FROM (SELECT g.flow_key, g.most FROM giving g WHERE g.most > 1 OR g.most = 1 AND NOT g.fits) g
         CROSS JOIN LATERAL (
             SELECT r.run_id, r.flow_key, r.wake_at, r.epoch = 0 FROM batuta.runs r
-            WHERE r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.flow_key = k.key
+            WHERE r.namespace = ns AND r.queue = q.name AND r.priority = rank AND r.flow_key = g.flow_key
               AND r.wake_at <= moment
               AND batuta.may_take(r.code, r.failed_code, codes, fingerprints)
               AND (NOT batuta.is_suspect(r.deaths, r.head, r.claimed_head) OR r.run_id = suspect)
-            ORDER BY r.wake_at
-            LIMIT greatest(least(level - k.had, q.key_concurrency - coalesce((busy ->> k.key)::integer, 0)), 0)
+            ORDER BY r.wake_at LIMIT g.most
         ) p
     ), rates AS MATERIALIZED (
         -- As rate_left, which would cost several times as much.
@@ -406,96 +445,88 @@ BEGIN
               AND b.slot > moment - q.key_rate_period), 0)) AS by_key
         FROM (SELECT DISTINCT p.flow_key FROM peek p WHERE p.flow_key <> '' AND q.key_rate_count IS NOT NULL) d
     ), counted AS MATERIALIZED (
-        SELECT p.*, count(*) FILTER (WHERE p.first) OVER (PARTITION BY p.flow_key ORDER BY p.wake_at, p.run_id)
-                    <= coalesce(((SELECT s.by_key FROM rates s) ->> p.flow_key)::integer, 2147483647) AS timely
-        FROM peek p
-    ), fitting AS (
-        SELECT c.*, row_number() OVER (PARTITION BY c.flow_key ORDER BY c.wake_at, c.run_id) AS nth
-        FROM counted c WHERE NOT c.first OR c.timely
+        -- Of its key: how many that would begin and how many others there are up to this one, and how many may begin.
+        SELECT p.*, count(*) FILTER (WHERE p.first) OVER in_key AS firsts,
+               count(*) FILTER (WHERE NOT p.first) OVER in_key AS others,
+               greatest(coalesce(((SELECT s.by_key FROM rates s) ->> p.flow_key)::integer, 2147483647), 0) AS allowed
+        FROM peek p WINDOW in_key AS (PARTITION BY p.flow_key ORDER BY p.wake_at, p.run_id)
     ), aged AS (
         SELECT f.*, f.nth + coalesce((had ->> f.flow_key)::bigint, 0) AS lap,
-               dense_rank() OVER (ORDER BY f.flow_key <= turn_key, f.flow_key) AS place,
                row_number() OVER (ORDER BY f.wake_at, f.run_id) <= wanted - by_turn AS old
-        FROM fitting f
-        WHERE f.flow_key = '' OR q.key_concurrency IS NULL
-           OR f.nth <= q.key_concurrency - coalesce((busy ->> f.flow_key)::integer, 0)
+        FROM (SELECT c.*, least(c.firsts, c.allowed) + c.others AS nth FROM counted c) f
+        WHERE (NOT f.first OR f.firsts <= f.allowed)
+          AND (f.flow_key = '' OR q.key_concurrency IS NULL
+               OR f.nth <= q.key_concurrency - coalesce((busy ->> f.flow_key)::integer, 0))
     ), turned AS (
-        SELECT a.*, NOT a.old AND by_turn >= row_number() OVER (PARTITION BY a.old ORDER BY a.lap, a.place) AS turn
+        SELECT a.*, NOT a.old AND by_turn >= row_number() OVER (
+            PARTITION BY a.old ORDER BY a.lap, a.flow_key <= turn_key, a.flow_key) AS turn
         FROM aged a
     ), numbered AS (
-        SELECT t.*, row_number() OVER (ORDER BY NOT t.old, NOT t.turn, CASE WHEN t.turn THEN t.lap END,
-                                                CASE WHEN t.turn THEN t.place END, t.wake_at, t.run_id) AS n
+        SELECT t.*, row_number() OVER chosen AS n, count(*) FILTER (WHERE t.first) OVER chosen AS so_far
         FROM turned t
-    ), chosen AS (
-        SELECT b.* FROM (
-            SELECT n.*, count(*) FILTER (WHERE n.first) OVER (ORDER BY n.n) AS begins FROM numbered n
-        ) b
-        WHERE NOT b.first OR fresh IS NULL OR b.begins <= fresh
-        ORDER BY b.n LIMIT room
+        WINDOW chosen AS (ORDER BY NOT t.old, NOT t.turn, CASE WHEN t.turn THEN t.lap END,
+                          CASE WHEN t.turn THEN t.flow_key <= turn_key END, CASE WHEN t.turn THEN t.flow_key END,
+                          t.wake_at, t.run_id)
+    ), chosen AS MATERIALIZED (
+        SELECT n.* FROM numbered n WHERE NOT n.first OR fresh IS NULL OR n.so_far <= fresh ORDER BY n.n LIMIT room
+    ), locked AS MATERIALIZED (
+        SELECT c.* FROM chosen c
+        CROSS JOIN LATERAL (
+            SELECT r.run_id FROM batuta.runs r
+            WHERE r.run_id = c.run_id AND r.wake_at <= moment FOR NO KEY UPDATE SKIP LOCKED
+        ) r
     )
-    SELECT array_agg(c.run_id ORDER BY c.n), array_agg(c.flow_key ORDER BY c.n), array_agg(c.first ORDER BY c.n),
-           (array_agg(c.flow_key ORDER BY c.n DESC) FILTER (WHERE c.turn))[1],
-           (SELECT array_agg(DISTINCT c.flow_key) FROM counted c WHERE c.first AND NOT c.timely)
-    INTO ids, flow_keys, firsts, last_turn, late
-    FROM chosen c;
+    SELECT coalesce(array_agg(l.run_id ORDER BY l.wake_at, l.run_id), '{}'), array_agg(l.flow_key) FILTER (WHERE l.first),
+           coalesce((SELECT c.flow_key FROM chosen c WHERE c.turn ORDER BY c.n DESC LIMIT 1),
+                    CASE WHEN count(*) = 0 THEN (SELECT t.flow_key FROM turn t ORDER BY t.n DESC LIMIT 1) END),
+           (SELECT array_agg(DISTINCT c.flow_key) FROM counted c WHERE c.first AND c.firsts > c.allowed)
+    INTO ids, begins, last_turn, late
+    FROM locked l;
 END
 $$;
 
--- Take from a queue with limits, whose row is locked. held: something due was left because of them; again_at: when time
--- allows the next of that.
+-- Take from a queue with limits, whose row is locked: by wake_at, those that are `taken`. held: something due was left because
+-- of the limits; again_at: when time allows the next of that; spent: no more of it in this claim, of whatever priority.
 CREATE FUNCTION batuta.take_limited(
     ns text, queue_name text, rank bigint, moment bigint, most integer, codes text[], fingerprints text[], suspect uuid,
-    had jsonb, INOUT turn_key text, INOUT step integer, OUT taken uuid[], OUT held boolean, OUT again_at bigint
+    had jsonb, INOUT turn_key text, INOUT step integer, OUT taken uuid[], OUT held boolean, OUT again_at bigint,
+    OUT spent boolean
 ) LANGUAGE plpgsql AS $$
 DECLARE
-    visits CONSTANT integer := 1000;
     q batuta.queues;
     owned record;
     got record;
+    share integer;
     room integer;
     fresh integer;
-    many integer;
-    turns record;
 BEGIN
     SELECT * INTO q FROM batuta.queues k WHERE k.namespace = ns AND k.name = queue_name;
     SELECT * INTO owned FROM batuta.count_owned(ns, queue_name);
-    room := greatest(least(most, q.concurrency - owned.total), 0);
+    -- Who took all places at once would leave nobody anything to do while it writes what they came to.
+    share := CASE WHEN q.concurrency IS NOT NULL THEN greatest((q.concurrency + 1) / 2, 8) END;
+    room := greatest(least(most, q.concurrency - owned.total, share), 0);
     IF q.rate_count IS NOT NULL THEN
         fresh := batuta.rate_left(ns, queue_name, '', q.rate_count, q.rate_period, moment);
     END IF;
     taken := '{}';
     IF room > 0 THEN
-        -- Further when most keys can give nothing.
-        FOREACH many IN ARRAY ARRAY[least(room + 32, visits), visits] LOOP
-            SELECT * INTO turns FROM batuta.next_keys(ns, queue_name, rank, turn_key, many);
-            SELECT * INTO got FROM batuta.choose(
-                ns, q, rank, moment, codes, fingerprints, suspect, room + 32, turns.keys, turns.due_at, owned.by_key, room,
-                fresh, had, turn_key, step);
-            EXIT WHEN cardinality(got.ids) >= least(room, fresh) OR cardinality(turns.keys) < many;
-        END LOOP;
-        WITH locked AS MATERIALIZED (
-            SELECT c.run_id, c.flow_key, c.first, c.n
-            FROM unnest(got.ids, got.flow_keys, got.firsts) WITH ORDINALITY AS c(run_id, flow_key, first, n)
-            CROSS JOIN LATERAL (
-                SELECT r.run_id FROM batuta.runs r
-                WHERE r.run_id = c.run_id AND r.wake_at <= moment FOR NO KEY UPDATE SKIP LOCKED
-            ) r
-        )
-        SELECT coalesce(array_agg(l.run_id ORDER BY l.n), '{}') AS ids, got.last_turn, got.late,
-               array_agg(l.flow_key) FILTER (WHERE l.first) AS begins
-        INTO got FROM locked l;
+        SELECT * INTO got FROM batuta.choose(
+            ns, q, rank, moment, codes, fingerprints, suspect, owned.by_key, room, fresh, had, turn_key, step);
         taken := got.ids;
         IF cardinality(got.begins) > 0 AND (q.rate_count IS NOT NULL OR q.key_rate_count IS NOT NULL) THEN
             PERFORM batuta.note_begun(ns, q, got.begins, moment);
             PERFORM batuta.forget_begun(ns, moment, 2 * cardinality(got.begins));
         END IF;
         step := (step + cardinality(taken)) % 4;
-        turn_key := coalesce(got.last_turn, CASE WHEN cardinality(taken) = 0 THEN turns.keys[cardinality(turns.keys)] END,
-                             turn_key);
+        turn_key := coalesce(got.last_turn, turn_key);
     END IF;
     held := cardinality(taken) < most AND batuta.is_left(
         ns, queue_name, rank, moment, codes, fingerprints, suspect, taken);
-    IF held AND (q.concurrency IS NULL OR owned.total + cardinality(taken) < q.concurrency) THEN
+    spent := held AND coalesce(owned.total + cardinality(taken) >= q.concurrency, false);
+    IF held AND NOT spent AND cardinality(taken) = share THEN
+        spent := true;
+        again_at := moment;
+    ELSIF held AND NOT spent THEN
         IF q.rate_count IS NOT NULL THEN
             again_at := nullif(batuta.rate_at(ns, queue_name, '', q.rate_count, q.rate_period, moment), moment);
         END IF;

@@ -38,6 +38,7 @@ DECLARE
     shut text[];
     limited text[];
     flowing text[];
+    spent text[] := '{}';
     caps integer[];
     found_ids uuid[];
     had jsonb;
@@ -72,7 +73,7 @@ BEGIN
         moment := batuta.batuta_now();
     END IF;
     may_suspect := batuta.may_take_suspect(ns, worker);
-    WHILE left_over > 0 LOOP
+    WHILE left_over > 0 AND cardinality(names) > 0 LOOP
         passed := pg_stat_get_xact_tuples_returned(index);
         IF floors IS NULL THEN
             rank := batuta.next_priority(ns, names, rank);
@@ -132,6 +133,9 @@ BEGIN
                     ns, turn_queue, rank, moment, most, codes, fingerprints, suspect, had, turn_key, step);
                 held := held OR got.held;
                 again_at := least(again_at, got.again_at);
+                IF got.spent THEN
+                    spent := spent || turn_queue;
+                END IF;
             ELSE
                 SELECT * INTO got FROM batuta.take_in_turn(
                     ns, turn_queue, rank, moment, most, codes, fingerprints, suspect, had, turn_key, step);
@@ -144,7 +148,7 @@ BEGIN
         END LOOP;
         may_suspect := may_suspect AND coalesce(suspect <> ALL (found_ids), true);
         left_over := left_over - cardinality(found_ids);
-        IF cardinality(flowing) > 0 THEN
+        IF cardinality(flowing) > 0 AND (cardinality(names) > 1 OR limited IS NULL) THEN
             found_ids := ARRAY(
                 SELECT f.run_id FROM unnest(found_ids) AS f(run_id)
                 CROSS JOIN LATERAL (SELECT r.wake_at FROM batuta.runs r WHERE r.run_id = f.run_id OFFSET 0) r
@@ -159,7 +163,10 @@ BEGIN
                 SELECT count(*)::integer AS several FROM unnest(found_ids) AS f(run_id)
                 WHERE (SELECT r.queue FROM batuta.runs r WHERE r.run_id = f.run_id) = m.name
             ) taken;
-            names := ARRAY(SELECT n.name FROM unnest(names) AS n(name) WHERE (n.name = ANY (flowing)) IS NOT TRUE);
+            spent := spent || flowing;
+        END IF;
+        IF cardinality(spent) > 0 THEN
+            names := ARRAY(SELECT n.name FROM unnest(names) AS n(name) WHERE n.name <> ALL (spent));
         END IF;
         RETURN QUERY
         UPDATE batuta.runs r
@@ -199,6 +206,12 @@ $$;
 CREATE FUNCTION batuta.by_age(ns text, queue_names text[], flowing text[], rank bigint, moment bigint)
 RETURNS TABLE (names text[], flows boolean) LANGUAGE plpgsql STABLE AS $$
 BEGIN
+    IF cardinality(queue_names) = 1 THEN
+        names := queue_names;
+        flows := cardinality(flowing) = 1;
+        RETURN NEXT;
+        RETURN;
+    END IF;
     RETURN QUERY
     SELECT p.names, p.flows
     FROM (
