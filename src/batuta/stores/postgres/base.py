@@ -15,7 +15,6 @@ from batuta.stores.listeners import Listeners
 from batuta.stores.postgres import schema
 from batuta.stores.postgres.address import Address, parse_address
 from batuta.stores.postgres.floors import Floors
-from batuta.stores.postgres.gate import Gate
 from batuta.stores.postgres.hints import Announcer, Ear, Ticker, channel_of
 from batuta.stores.postgres.session import Hook, Pool, Session, Shift
 from batuta.stores.queries import load_queries
@@ -54,7 +53,7 @@ class Base:
         self._activity_pools: dict[float, Pool] = {}
         """For transactions of activities, by how long they may take."""
         self._commit_session = self._new_session(self.address.for_sessions)
-        self._committing = Gate()
+        self._committing = asyncio.Lock()
         self._listeners = Listeners()
         self._channel = channel_of(self.address.schema, namespace)
         self._announcer = Announcer(self._listeners, partial(self._pool.write, self._sql["notify"], self._channel))

@@ -31,10 +31,7 @@ class Commits(Base):
         if not changes:
             return {}
         answers: dict[int, Verdict | list[Refusal]] = {}
-        committing = self._committing
-        if committing.taken:
-            await committing.wait()
-        committing.taken = True
+        await self._committing.acquire()
         try:
             query, values = self._alone(worker_id, changes[0]) if len(changes) == 1 else (None, ())
             if query is not None:
@@ -57,7 +54,7 @@ class Commits(Base):
             except StoreUnavailable as error:  # "nothing was written" would be a lie: the others of the batch are
                 raise OutcomeUnknown(str(error)) from error
         finally:
-            committing.leave()
+            self._committing.release()
         self._announce_changes(changes, answers, hint)
         return answers
 

@@ -148,12 +148,7 @@ class Session:
         """
         for attempt in range(1, TRIES + 1):
             try:
-                try:
-                    rows = await self._send(query, args)
-                except BaseException as error:
-                    self._give_up(error)
-                    raise
-                self._asked_at = None
+                rows = await self._once(query, args)
                 if replied is not None:
                     replied()
                 return rows
@@ -211,38 +206,24 @@ class Session:
                 connection.terminate()
 
     async def _once(self, query: str, args: tuple[Any, ...]) -> list[asyncpg.Record]:
+        connection = self._connection
+        if connection is None or connection.is_closed() or self._shifted != self._shift.micros:
+            connection = await self.connect()
         try:
-            rows = await self._send(query, args)
+            if self._is_pooled:
+                return await self._once_pooled(connection, query, args)
+            _, execute = self._statements.get(query) or await self._prepared(connection, query)
+            self._asked_at = time.monotonic()
+            if self._watching is None:
+                self._watch()
+            return await execute(args)
         except BaseException as error:
-            self._give_up(error)
+            # Also when cancelled: the statement may still be running, and its reply must not reach the next caller.
+            if answered(error, self._address.place) is None:
+                self.drop()
             raise
-        self._asked_at = None
-        return rows
-
-    def _send(self, query: str, args: tuple[Any, ...]) -> Awaitable[list[asyncpg.Record]]:
-        """The rows of a statement, for who calls `_give_up` with what it raises. Not a coroutine of its own as a rule:
-        there are enough of them between a commit and its reply."""
-        connection, prepared = self._connection, self._statements.get(query)
-        if prepared is None or connection is None or connection.is_closed() or self._shifted != self._shift.micros:
-            return self._prepare_and_send(query, args)
-        self._asked_at = time.monotonic()
-        if self._watching is None:
-            self._watch()
-        return prepared[1](args)
-
-    async def _prepare_and_send(self, query: str, args: tuple[Any, ...]) -> list[asyncpg.Record]:
-        connection = await self.connect()
-        if self._is_pooled:
-            return await self._once_pooled(connection, query, args)
-        await self._prepare(connection, query)
-        return await self._send(query, args)
-
-    def _give_up(self, error: BaseException) -> None:
-        """Cut the connection, unless the error is the server's answer. Also when cancelled: the statement may still be
-        running, and its reply must not reach the next caller."""
-        self._asked_at = None
-        if answered(error, self._address.place) is None:
-            self.drop()
+        finally:
+            self._asked_at = None
 
     def _watch(self) -> None:
         """Cut the connection when a reply has been waited for too long. One timer for many statements: one for each, as
@@ -275,10 +256,11 @@ class Session:
             local["testing.batuta_shift"] = str(self._shift.micros)
         return "".join(f"SET LOCAL {name} = '{value}';" for name, value in local.items())
 
-    async def _prepare(self, connection: Connection, query: str) -> None:
-        """The statement is kept for the life of the connection: looking it up in the driver's own cache costs more."""
+    async def _prepared(self, connection: Connection, query: str) -> tuple[Statement, Execute]:
+        """The statement, kept for the life of the connection: looking it up in the driver's own cache costs more."""
         statement = await connection.prepare(query)
-        self._statements[query] = (statement, _execution(connection, statement))
+        prepared = self._statements[query] = (statement, _execution(connection, statement))
+        return prepared
 
     async def _settle(self) -> Connection:
         try:

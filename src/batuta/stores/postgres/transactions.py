@@ -88,13 +88,8 @@ class Transactions(Commits):
 
     async def why_lost(self, worker_id: str, change: Change) -> Verdict:
         """Of a change whose fence did not hold, and that is rolled back."""
-        if self._committing.taken:
-            await self._committing.wait()
-        self._committing.taken = True
-        try:
+        async with self._committing:
             found = await self._judge(worker_id, [change], [0])
-        finally:
-            self._committing.leave()
         return found.get(0, Verdict.REFUSED)  # also when it was written before: by another transaction
 
     def replied(self) -> None:
