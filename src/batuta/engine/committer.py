@@ -44,7 +44,7 @@ class MustQueue(Exception):
 class _Round:
     """Waits for one round of the event loop, with less ado than `asyncio.sleep(0)`: no function of Python is called."""
 
-    __await__ = partial(iter, (None,))
+    __await__ = staticmethod(partial(iter, (None,)))  # static: from Python 3.14 on a partial would be a method
 
 
 _A_ROUND = cast(Awaitable[None], _Round())
