@@ -286,6 +286,21 @@ async def test_a_run_whose_journal_cannot_be_read_is_told_as_parked() -> None:
         assert "restore a backup" in ears.of(RunParked)[0].reason
 
 
+async def test_a_job_whose_journal_cannot_be_read_is_told_as_parked() -> None:
+    @job(retry=Retry(attempts=2, first=100.0, jitter=0))
+    async def waits_long() -> None:
+        raise LookupError("no")
+
+    ears = Ears()
+    async with Environment(jobs=[waits_long], middleware=[ears]) as env:
+        handle = await env.enqueue(waits_long)
+        await env.settle()
+        store: Any = env.store
+        store._room.rows[handle.run_id].journal.pop()
+        await env.advance(200)
+        assert [one.run.id for one in ears.of(RunParked)] == [handle.id]
+
+
 async def test_a_paused_run_is_told_as_parked() -> None:
     ears = Ears()
     async with world(lives, child, fine, middleware=[ears]) as env:
@@ -328,10 +343,11 @@ async def test_a_listener_hears_what_it_asks_for_alone() -> None:
     assert few.names() == ["run.closed"]
 
 
-async def test_a_listener_that_fails_harms_nobody(caplog: Any) -> None:
+@pytest.mark.parametrize("error", [RuntimeError("broken"), asyncio.CancelledError()])
+async def test_a_listener_that_fails_harms_nobody(caplog: Any, error: BaseException) -> None:
     class Breaks(Middleware):
         def event(self, event: Event) -> None:
-            raise RuntimeError("broken")
+            raise error
 
     ears = Ears()
     async with world(child, fine, middleware=[Breaks(), ears]) as env:

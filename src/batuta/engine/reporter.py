@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from operator import attrgetter
@@ -13,6 +14,7 @@ from batuta.authoring.middleware import Middleware
 from batuta.clock import SECOND
 from batuta.engine.around import kind_of
 from batuta.engine.dbclock import DatabaseClock
+from batuta.engine.jobs import EarlyRun
 from batuta.engine.live import LiveRun
 from batuta.journal.entries import Body, Entry, EntryKind
 from batuta.journal.failures import Failure
@@ -48,6 +50,7 @@ log = logging.getLogger("batuta.engine")
 Ear = Callable[[Any], None]
 Commit = Callable[[str, Sequence[Change]], Coroutine[Any, Any, "Verdicts"]]
 _FAILED_ON = "middleware failed on the event %s"
+_FAILURES = (Exception, asyncio.CancelledError)  # of a future that an ear has asked: nobody cancels us within a call
 _BACK = (RunState.WAITING, RunState.PENDING)
 _MESSAGES = {EntryKind.SIGNAL: "signal", EntryKind.UPDATE: "update", EntryKind.CANCEL_REQUESTED: "cancel"}
 
@@ -113,7 +116,7 @@ class Reporter:
                         for ear in ears:  # as `_tell` does: once for every step
                             try:
                                 ear(event)
-                            except Exception:
+                            except _FAILURES:
                                 log.exception(_FAILED_ON, event.event)
                 if change.move is not None or change.attempts or change.effects is not None:
                     self._report_rest(run, facts, change)
@@ -134,7 +137,7 @@ class Reporter:
         workflow = run.workflow
         plain = type(run) is LiveRun
         id, queue = (run.identity.id, run.identity.queue) if plain else run.named
-        begun = change.new_head >= 0 and (not plain or hasattr(run.machine, "start"))
+        begun = change.new_head >= 0 and (type(run) is EarlyRun or hasattr(run.machine, "start"))
         trace = run.started_with.trace if begun else ""  # of one that is parked before its replay it is not known
         facts = RunFacts(self._namespace, run.run_id, id, workflow.name, kind_of(workflow), queue, trace)
         if begun and plain:
@@ -192,7 +195,7 @@ def _tell(ears: Sequence[Ear], event: Event) -> None:
     for ear in ears:
         try:
             ear(event)
-        except Exception:
+        except _FAILURES:
             log.exception(_FAILED_ON, event.event)
 
 
