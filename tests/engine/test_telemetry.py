@@ -186,6 +186,39 @@ async def test_an_attempt_is_named_though_its_run_leaves_memory_until_the_next()
     assert ears.of(RunClosed)[0].state == "failed"
 
 
+async def test_an_attempt_is_named_though_the_next_has_answered_before_it_is_durable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @activity(retry=Retry(attempts=2, first=0.1, jitter=0))
+    async def stumbles() -> int:
+        tries.append(1)
+        if len(tries) == 1:
+            raise LookupError("no")
+        return 3
+
+    @workflow
+    async def one() -> int:
+        return await stumbles()
+
+    tries: list[int] = []
+    ears, gate = Ears(), asyncio.Event()
+    async with world(one, stumbles, middleware=[ears]) as env:
+        real = env.store.commit
+
+        async def slowly(worker_id: str, changes: Any) -> Any:
+            if any(change.attempts for change in changes):
+                await gate.wait()
+            return await real(worker_id, changes)
+
+        monkeypatch.setattr(env.store, "commit", slowly)
+        handle = await env.start(one)
+        await env.advance(5)
+        assert len(tries) == 2
+        gate.set()
+        assert await handle.result() == 3
+    assert [one.activity for one in ears.of(ActivityRetried)] == ["stumbles"]
+
+
 async def test_each_answer_of_one_turn_after_another_is_told_as_its_own() -> None:
     @activity
     async def other(number: int) -> int:

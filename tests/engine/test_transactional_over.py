@@ -11,7 +11,7 @@ import pytest
 from batuta import Middleware, Retry, RunState, activity, transaction, workflow
 from batuta.engine.live import LiveRun
 from batuta.journal.entries import EntryKind
-from batuta.journal.records import Attempt, Message, MessageKind
+from batuta.journal.records import Message, MessageKind
 from batuta.telemetry import ActivityRetried, Event, RunClosed
 from batuta.verify import verify
 from tests.engine.arena import until_state
@@ -112,9 +112,9 @@ async def test_an_attempt_beside_a_transaction_that_closes_the_run_is_told_by_it
 
             def fail() -> None:
                 [run] = worker.session.runs.values()
-                [seq] = (seq for seq, one in run.machine.activities.items() if one.name == "other")
+                [call] = (call for call in run.calls.values() if call.pending.name == "other")
                 failure = '{"type":"LookupError","message":"no"}'
-                run.record_attempt(Attempt(seq=seq, number=1, started_at=1, ended_at=2, next_at=3, error=failure))
+                run.record_attempt(call.row(ended_at=2, next_at=3, error=failure))
                 told.set()
 
             fails.append(fail)

@@ -100,8 +100,7 @@ class Reporter:
     # -- runs
 
     def committed(self, batch: Sequence[Item], verdicts: Verdicts) -> None:
-        """These changes are durable, but for those with another verdict. Nothing has acted on them yet: a run that
-        leaves memory forgets which activities its attempts are of."""
+        """These changes are durable, but for those with another verdict. Nothing has acted on them yet."""
         if verdicts:
             batch = [one for index, one in enumerate(batch) if not isinstance(verdicts.get(index), Verdict)]
         makers = self._makers
@@ -125,7 +124,7 @@ class Reporter:
 
     def _report_rest(self, run: LiveRun, facts: RunFacts, change: Change) -> None:
         if change.attempts and ActivityRetried in self._ears:
-            self._report_attempts(run, facts, change.attempts)
+            self._report_attempts(facts, change.attempts)
         if change.effects is not None and change.effects.letter is not None:
             self._report_letter(facts, change)
         if change.move is not None and self._moves:
@@ -144,14 +143,12 @@ class Reporter:
             run.told = facts
         return facts
 
-    def _report_attempts(self, run: LiveRun, facts: RunFacts, attempts: Sequence[Attempt]) -> None:
+    def _report_attempts(self, facts: RunFacts, attempts: Sequence[Attempt]) -> None:
         for one in attempts:
             if one.error is not None and one.next_at is not None and one.ended_at is not None:
                 failure = _failure(one.error)
-                pending = run.machine.activities.get(one.seq)
-                name = "" if pending is None else pending.name
                 took = (one.ended_at - one.started_at) / SECOND
-                what = (name, one.seq, one.number, took, failure.kind, failure.message, one.next_at / SECOND)
+                what = (one.name, one.seq, one.number, took, failure.kind, failure.message, one.next_at / SECOND)
                 self.tell(ActivityRetried(one.ended_at / SECOND, facts, *what))
 
     def _report_letter(self, facts: RunFacts, change: Change) -> None:
