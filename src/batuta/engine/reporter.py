@@ -128,18 +128,16 @@ class Reporter:
         if change.effects is not None and change.effects.letter is not None:
             self._report_letter(facts, change)
         if change.move is not None and self._moves:
-            event = _move_event(run, facts, change, self._session.clock)
-            _tell(self._ears.get(type(event), ()), event)
+            self.tell(_move_event(run, facts, change, self._session.clock))
 
     def _facts(self, run: LiveRun, change: Change) -> RunFacts:
         """Made once for a run that has many turns: look at what it was told first."""
+        id, queue = run.named
         workflow = run.workflow
-        plain = type(run) is LiveRun
-        id, queue = (run.identity.id, run.identity.queue) if plain else run.named
         begun = change.new_head >= 0 and (type(run) is EarlyRun or hasattr(run.machine, "start"))
         trace = run.started_with.trace if begun else ""  # of one that is parked before its replay it is not known
         facts = RunFacts(self._namespace, run.run_id, id, workflow.name, kind_of(workflow), queue, trace)
-        if begun and plain:
+        if begun and type(run) is LiveRun:
             run.told = facts
         return facts
 
