@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from batuta import LogContext, Middleware, Retry, RunFailed, Signal, Update, activity, job, logger, run_child, workflow
-from batuta.errors import StoreUnavailable
+from batuta.errors import BadData, StoreUnavailable
 from batuta.telemetry import (
     EVENTS,
     ActivityCompleted,
@@ -332,6 +332,24 @@ async def test_a_job_whose_journal_cannot_be_read_is_told_as_parked() -> None:
         store._room.rows[handle.run_id].journal.pop()
         await env.advance(200)
         assert [one.run.id for one in ears.of(RunParked)] == [handle.id]
+
+
+async def test_a_run_whose_entry_the_database_refuses_is_told_as_parked(monkeypatch: pytest.MonkeyPatch) -> None:
+    ears = Ears()
+    async with Environment(workflows=[child], activities=[fine], middleware=[ears]) as env:
+        real = env.store.commit
+
+        async def refuses(worker_id: str, changes: Any) -> Any:
+            if any(entry.ord == 1 for change in changes for entry in change.entries):
+                raise BadData("not that one")
+            return await real(worker_id, changes)
+
+        monkeypatch.setattr(env.store, "commit", refuses)
+        handle = await env.start(child)
+        await env.advance(5)
+        assert (await handle.describe()).state == "needs_code"
+    assert ears.names() == ["run.started", "run.parked"]
+    assert "not that one" in ears.of(RunParked)[0].reason
 
 
 async def test_a_paused_run_is_told_as_parked() -> None:
