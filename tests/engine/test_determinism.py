@@ -7,6 +7,8 @@ import gc
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
+
 from batuta import activity, random, uuid, workflow
 from tests.engine.kit import replay, tape, world
 
@@ -253,7 +255,8 @@ async def test_generators_of_the_worker_are_not_held_by_runs() -> None:
         assert [number async for number in of_the_host()] == [1, 2]
 
 
-async def test_what_a_finaliser_wakes_goes_on_in_the_same_turn() -> None:
+@pytest.mark.parametrize("after", [0, 1])
+async def test_what_a_finaliser_wakes_goes_on_in_the_same_turn(after: int) -> None:
     class Last:
         def __init__(self, woken: asyncio.Future[str]) -> None:
             self.woken = woken
@@ -265,15 +268,16 @@ async def test_what_a_finaliser_wakes_goes_on_in_the_same_turn() -> None:
                 self.woken.set_result("woken")
 
     @workflow
-    async def is_woken() -> str:
+    async def is_woken(after: int) -> str:
         loop = asyncio.get_running_loop()
         woken: asyncio.Future[str] = loop.create_future()
         loop.call_soon(Last(woken).call)  # only the callback refers to it
-        loop.call_soon(int)
+        for _ in range(after):
+            loop.call_soon(int)
         return await woken
 
     async with world(is_woken) as env:
-        handle = await env.start(is_woken)
+        handle = await env.start(is_woken, after)
         assert await handle.result() == "woken"
         assert [line.kind for line in await handle.journal()] == ["started"]
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from batuta import LogContext, Middleware, Retry, RunFailed, Signal, Update, activity, job, logger, run_child, workflow
-from batuta.errors import StoreUnavailable
+from batuta.errors import BadData, StoreUnavailable
 from batuta.telemetry import (
     EVENTS,
     ActivityCompleted,
@@ -186,6 +186,39 @@ async def test_an_attempt_is_named_though_its_run_leaves_memory_until_the_next()
     assert ears.of(RunClosed)[0].state == "failed"
 
 
+async def test_an_attempt_is_named_though_the_next_has_answered_before_it_is_durable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @activity(retry=Retry(attempts=2, first=0.1, jitter=0))
+    async def stumbles() -> int:
+        tries.append(1)
+        if len(tries) == 1:
+            raise LookupError("no")
+        return 3
+
+    @workflow
+    async def one() -> int:
+        return await stumbles()
+
+    tries: list[int] = []
+    ears, gate = Ears(), asyncio.Event()
+    async with world(one, stumbles, middleware=[ears]) as env:
+        real = env.store.commit
+
+        async def slowly(worker_id: str, changes: Any) -> Any:
+            if any(change.attempts for change in changes):
+                await gate.wait()
+            return await real(worker_id, changes)
+
+        monkeypatch.setattr(env.store, "commit", slowly)
+        handle = await env.start(one)
+        await env.advance(5)
+        assert len(tries) == 2
+        gate.set()
+        assert await handle.result() == 3
+    assert [one.activity for one in ears.of(ActivityRetried)] == ["stumbles"]
+
+
 async def test_each_answer_of_one_turn_after_another_is_told_as_its_own() -> None:
     @activity
     async def other(number: int) -> int:
@@ -286,6 +319,39 @@ async def test_a_run_whose_journal_cannot_be_read_is_told_as_parked() -> None:
         assert "restore a backup" in ears.of(RunParked)[0].reason
 
 
+async def test_a_job_whose_journal_cannot_be_read_is_told_as_parked() -> None:
+    @job(retry=Retry(attempts=2, first=100.0, jitter=0))
+    async def waits_long() -> None:
+        raise LookupError("no")
+
+    ears = Ears()
+    async with Environment(jobs=[waits_long], middleware=[ears]) as env:
+        handle = await env.enqueue(waits_long)
+        await env.settle()
+        store: Any = env.store
+        store._room.rows[handle.run_id].journal.pop()
+        await env.advance(200)
+        assert [one.run.id for one in ears.of(RunParked)] == [handle.id]
+
+
+async def test_a_run_whose_entry_the_database_refuses_is_told_as_parked(monkeypatch: pytest.MonkeyPatch) -> None:
+    ears = Ears()
+    async with Environment(workflows=[child], activities=[fine], middleware=[ears]) as env:
+        real = env.store.commit
+
+        async def refuses(worker_id: str, changes: Any) -> Any:
+            if any(entry.ord == 1 for change in changes for entry in change.entries):
+                raise BadData("not that one")
+            return await real(worker_id, changes)
+
+        monkeypatch.setattr(env.store, "commit", refuses)
+        handle = await env.start(child)
+        await env.advance(5)
+        assert (await handle.describe()).state == "needs_code"
+    assert ears.names() == ["run.started", "run.parked"]
+    assert "not that one" in ears.of(RunParked)[0].reason
+
+
 async def test_a_paused_run_is_told_as_parked() -> None:
     ears = Ears()
     async with world(lives, child, fine, middleware=[ears]) as env:
@@ -328,10 +394,11 @@ async def test_a_listener_hears_what_it_asks_for_alone() -> None:
     assert few.names() == ["run.closed"]
 
 
-async def test_a_listener_that_fails_harms_nobody(caplog: Any) -> None:
+@pytest.mark.parametrize("error", [RuntimeError("broken"), asyncio.CancelledError()])
+async def test_a_listener_that_fails_harms_nobody(caplog: Any, error: BaseException) -> None:
     class Breaks(Middleware):
         def event(self, event: Event) -> None:
-            raise RuntimeError("broken")
+            raise error
 
     ears = Ears()
     async with world(child, fine, middleware=[Breaks(), ears]) as env:

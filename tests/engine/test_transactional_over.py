@@ -8,10 +8,11 @@ from collections.abc import Callable
 
 import pytest
 
-from batuta import Retry, RunState, activity, transaction, workflow
+from batuta import Middleware, Retry, RunState, activity, transaction, workflow
 from batuta.engine.live import LiveRun
 from batuta.journal.entries import EntryKind
 from batuta.journal.records import Message, MessageKind
+from batuta.telemetry import ActivityRetried, Event, RunClosed
 from batuta.verify import verify
 from tests.engine.arena import until_state
 from tests.engine.till import PATIENCE, till_on
@@ -77,3 +78,45 @@ async def test_a_run_that_ends_while_the_code_works_keeps_nothing_of_it(
         assert found is not None
         assert (await till.store.journal(found.run_id))[-1].kind is last
         assert not (await verify(till.store, [books])).violations
+
+
+async def test_an_attempt_beside_a_transaction_that_closes_the_run_is_told_by_its_name(sqlite_url: str) -> None:
+    loop, told = asyncio.get_running_loop(), threading.Event()
+    fails: list[Callable[[], None]] = []
+    heard: list[str] = []
+
+    class Ears(Middleware):
+        def event(self, event: Event) -> None:
+            if isinstance(event, ActivityRetried):
+                heard.append(event.activity)
+            elif isinstance(event, RunClosed):
+                heard.append(event.state)
+
+    @activity(transactional=True, retry=Retry(attempts=1))
+    def book() -> None:
+        loop.call_soon_threadsafe(fails[0])
+        told.wait(PATIENCE)
+
+    @activity
+    async def other() -> None:
+        await asyncio.Event().wait()
+
+    @workflow
+    async def books() -> None:
+        beside = asyncio.create_task(other())
+        await book()
+        assert not beside.done()
+
+    async with till_on("sqlite", sqlite_url) as till:
+        async with till.worker(books, book, other, middleware=[Ears()]) as worker:
+
+            def fail() -> None:
+                [run] = worker.session.runs.values()
+                [call] = (call for call in run.calls.values() if call.pending.name == "other")
+                failure = '{"type":"LookupError","message":"no"}'
+                run.record_attempt(call.row(ended_at=2, next_at=3, error=failure))
+                told.set()
+
+            fails.append(fail)
+            await (await till.client.start(books)).result(PATIENCE)
+        assert heard == ["other", "completed"]

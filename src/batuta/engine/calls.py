@@ -170,7 +170,14 @@ class Call(Struct, eq=False):
         return None if self.beats is None else self.beats.details
 
     def row(self, **more: Any) -> Attempt:
-        return Attempt(seq=self.seq, number=self.attempt, started_at=self.started_at, details=self.details, **more)
+        return Attempt(
+            seq=self.seq,
+            number=self.attempt,
+            started_at=self.started_at,
+            details=self.details,
+            name=self.pending.name,
+            **more,
+        )
 
 
 def last_beats(attempts: Sequence[Attempt]) -> Beats | None:

@@ -44,7 +44,7 @@ class MustQueue(Exception):
 class _Round:
     """Waits for one round of the event loop, with less ado than `asyncio.sleep(0)`: no function of Python is called."""
 
-    __await__ = partial(iter, (None,))
+    __await__ = staticmethod(partial(iter, (None,)))  # static: from Python 3.14 on a partial would be a method
 
 
 _A_ROUND = cast(Awaitable[None], _Round())
@@ -278,7 +278,10 @@ class Committer:
             move = Move(RunState.NEEDS_CODE, None, reason, run.workflow.fingerprint)
             parked = Change(run_id=change.run_id, epoch=change.epoch, head=change.head, move=move)
             if change.move != move:  # it was not this very parking that was refused
-                await self._write([(run, parked, [])])
+                alone: list[Item] = [(run, parked, [])]
+                verdicts = await self._write(alone)
+                if self._reporter is not None:
+                    self._reporter.committed(alone, verdicts)
             return {0: Verdict.REFUSED}
         middle = len(batch) // 2
         first, second = batch[:middle], batch[middle:]

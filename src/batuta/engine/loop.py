@@ -154,6 +154,7 @@ class RunLoop(asyncio.AbstractEventLoop):
                     raise
                 except BaseException as error:  # noqa: BLE001 - tasks keep their own errors, SystemExit too
                     self.call_exception_handler({"message": "a callback failed", "exception": error})
+            del handle
             ready.clear()  # what is finalised with them may add more
 
     def call_soon(  # type: ignore[override]  # argument types are not tied to the callback's here and below

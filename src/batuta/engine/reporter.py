@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from operator import attrgetter
@@ -13,6 +14,7 @@ from batuta.authoring.middleware import Middleware
 from batuta.clock import SECOND
 from batuta.engine.around import kind_of
 from batuta.engine.dbclock import DatabaseClock
+from batuta.engine.jobs import EarlyRun
 from batuta.engine.live import LiveRun
 from batuta.journal.entries import Body, Entry, EntryKind
 from batuta.journal.failures import Failure
@@ -48,6 +50,7 @@ log = logging.getLogger("batuta.engine")
 Ear = Callable[[Any], None]
 Commit = Callable[[str, Sequence[Change]], Coroutine[Any, Any, "Verdicts"]]
 _FAILED_ON = "middleware failed on the event %s"
+_FAILURES = (Exception, asyncio.CancelledError)  # of a future that an ear has asked: nobody cancels us within a call
 _BACK = (RunState.WAITING, RunState.PENDING)
 _MESSAGES = {EntryKind.SIGNAL: "signal", EntryKind.UPDATE: "update", EntryKind.CANCEL_REQUESTED: "cancel"}
 
@@ -97,8 +100,7 @@ class Reporter:
     # -- runs
 
     def committed(self, batch: Sequence[Item], verdicts: Verdicts) -> None:
-        """These changes are durable, but for those with another verdict. Nothing has acted on them yet: a run that
-        leaves memory forgets which activities its attempts are of."""
+        """These changes are durable, but for those with another verdict. Nothing has acted on them yet."""
         if verdicts:
             batch = [one for index, one in enumerate(batch) if not isinstance(verdicts.get(index), Verdict)]
         makers = self._makers
@@ -113,7 +115,7 @@ class Reporter:
                         for ear in ears:  # as `_tell` does: once for every step
                             try:
                                 ear(event)
-                            except Exception:
+                            except _FAILURES:
                                 log.exception(_FAILED_ON, event.event)
                 if change.move is not None or change.attempts or change.effects is not None:
                     self._report_rest(run, facts, change)
@@ -122,33 +124,29 @@ class Reporter:
 
     def _report_rest(self, run: LiveRun, facts: RunFacts, change: Change) -> None:
         if change.attempts and ActivityRetried in self._ears:
-            self._report_attempts(run, facts, change.attempts)
+            self._report_attempts(facts, change.attempts)
         if change.effects is not None and change.effects.letter is not None:
             self._report_letter(facts, change)
         if change.move is not None and self._moves:
-            event = _move_event(run, facts, change, self._session.clock)
-            _tell(self._ears.get(type(event), ()), event)
+            self.tell(_move_event(run, facts, change, self._session.clock))
 
     def _facts(self, run: LiveRun, change: Change) -> RunFacts:
         """Made once for a run that has many turns: look at what it was told first."""
+        id, queue = run.named
         workflow = run.workflow
-        plain = type(run) is LiveRun
-        id, queue = (run.identity.id, run.identity.queue) if plain else run.named
-        begun = change.new_head >= 0 and (not plain or hasattr(run.machine, "start"))
+        begun = change.new_head >= 0 and (type(run) is EarlyRun or hasattr(run.machine, "start"))
         trace = run.started_with.trace if begun else ""  # of one that is parked before its replay it is not known
         facts = RunFacts(self._namespace, run.run_id, id, workflow.name, kind_of(workflow), queue, trace)
-        if begun and plain:
+        if begun and type(run) is LiveRun:
             run.told = facts
         return facts
 
-    def _report_attempts(self, run: LiveRun, facts: RunFacts, attempts: Sequence[Attempt]) -> None:
+    def _report_attempts(self, facts: RunFacts, attempts: Sequence[Attempt]) -> None:
         for one in attempts:
             if one.error is not None and one.next_at is not None and one.ended_at is not None:
                 failure = _failure(one.error)
-                pending = run.machine.activities.get(one.seq)
-                name = "" if pending is None else pending.name
                 took = (one.ended_at - one.started_at) / SECOND
-                what = (name, one.seq, one.number, took, failure.kind, failure.message, one.next_at / SECOND)
+                what = (one.name, one.seq, one.number, took, failure.kind, failure.message, one.next_at / SECOND)
                 self.tell(ActivityRetried(one.ended_at / SECOND, facts, *what))
 
     def _report_letter(self, facts: RunFacts, change: Change) -> None:
@@ -192,7 +190,7 @@ def _tell(ears: Sequence[Ear], event: Event) -> None:
     for ear in ears:
         try:
             ear(event)
-        except Exception:
+        except _FAILURES:
             log.exception(_FAILED_ON, event.event)
 
 

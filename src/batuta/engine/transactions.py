@@ -256,8 +256,9 @@ class _Attempt:
             await self._host.permission()
         self._call.over = True
         if not self._host.over:
+            if self._host.reporter.listens:
+                self._host.reporter.committed([(self._run, *turn)], {})
             settle(self._run, turn, of_the_run(answer))
-            self._host.reporter.committed([(self._run, *turn)], {})
 
     # -- what goes wrong
 

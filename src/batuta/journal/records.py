@@ -196,6 +196,8 @@ class Attempt(Struct, kw_only=True):
     """JSON of the last heartbeat's details."""
     outside: bool = False
     """It has ended without an answer: that comes from outside, by token."""
+    name: str = ""
+    """Of its activity, for whoever listens: no store keeps it."""
 
 
 class OutputKind(StrEnum):
