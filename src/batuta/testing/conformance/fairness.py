@@ -73,6 +73,24 @@ class FairnessConformance:
         await start_some(store, 50, "few")
         assert keys_of(await claimed(store, worker, 20)) == {"many": 5, "few": 15}
 
+    async def test_what_a_key_leaves_of_its_share_goes_to_others(self, store: Store) -> None:
+        worker = await live_worker(store)
+        await store.limit_queue("default", QueueLimits(concurrency=200))
+        await start_some(store, 1, "few")
+        await start_some(store, 200, "many")
+        assert keys_of(await claimed(store, worker, 40)) == {"few": 1, "many": 39}
+        await start_some(store, 1, "other")
+        assert keys_of(await claimed(store, worker, 40)) == {"other": 1, "many": 39}
+
+    async def test_a_full_key_takes_no_place_from_others(self, store: Store) -> None:
+        worker = await live_worker(store)
+        await store.limit_queue("default", QueueLimits(concurrency=200, key_concurrency=60))
+        await start_some(store, 200, "full")
+        assert keys_of(await claimed(store, worker, 60)) == {"full": 60}
+        await start_some(store, 1, "few")
+        await start_some(store, 100, "many")
+        assert keys_of(await claimed(store, worker, 40)) == {"few": 1, "many": 39}
+
     async def test_the_keys_take_turns_from_claim_to_claim(self, store: Store) -> None:
         worker = await live_worker(store)
         await start_some(store, 50, *(f"{number:02}" for number in range(20)))
