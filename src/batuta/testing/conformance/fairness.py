@@ -138,6 +138,23 @@ class FairnessConformance:
         store.shift_clock(1)
         assert [tape.run.id for tape in await claimed(store, worker, 6)] == ["0", "1", "2", "3", "4", "5"]
 
+    async def test_it_comes_in_order_beside_a_queue_that_gives_nothing(self, store: Store) -> None:
+        worker = await live_worker(store, queues=["default", "other"])
+        await store.pause_queue("other", True)
+        for number, key in enumerate(["b", "a", "", "b", "a", "c"]):
+            await store.start(new_run(f"{number}", flow_key=key, delay=number))
+        store.shift_clock(1)
+        assert [tape.run.id for tape in await claimed(store, worker, 6)] == ["0", "1", "2", "3", "4", "5"]
+
+    async def test_it_comes_in_order_behind_a_queue_that_is_used_up(self, store: Store) -> None:
+        worker = await live_worker(store, queues=["default", "other"])
+        await store.limit_queue("other", QueueLimits(concurrency=1))
+        await start_some(store, 2, queue="other", priority=1)
+        for number, key in enumerate(["b", "a", "", "b", "a", "c"]):
+            await store.start(new_run(f"{number}", flow_key=key, delay=number))
+        store.shift_clock(1)
+        assert [tape.run.id for tape in await claimed(store, worker, 7)][1:] == ["0", "1", "2", "3", "4", "5"]
+
     async def test_what_is_not_due_has_no_turn(self, store: Store) -> None:
         worker = await live_worker(store)
         await start_some(store, 20, "now")
