@@ -142,6 +142,14 @@ class RatesConformance:
         assert (await beat(store, worker, reap=True)).reaped == 2
         assert {tape.run.run_id for tape in await claimed(store, worker)} == begun
 
+    async def test_what_may_not_begin_takes_no_place_from_what_has_begun(self, store: Store) -> None:
+        worker = await live_worker(store, lease=FOREVER)
+        await store.limit_queue("default", QueueLimits(key_concurrency=1, rate=Rate(1, PERIOD)))
+        await start_some(store, 3, "a")
+        [tape] = await claimed(store, worker)
+        await Pen.of(tape).release(store, worker, wake_at=await store.now(), count=1)
+        assert [again.run.run_id for again in await claimed(store, worker)] == [tape.run.run_id]
+
     async def test_a_rate_comes_with_a_concurrency(self, store: Store) -> None:
         worker = await live_worker(store, lease=FOREVER)
         await store.limit_queue("default", QueueLimits(concurrency=1, rate=Rate(2, PERIOD)))

@@ -461,8 +461,8 @@ BEGIN
     ), aged AS (
         SELECT f.*, f.nth + coalesce((had ->> f.flow_key)::bigint, 0) AS lap,
                row_number() OVER (ORDER BY f.wake_at, f.run_id) <= wanted - by_turn AS old
-        FROM (SELECT c.*, least(c.firsts, c.allowed) + c.others AS nth FROM counted c) f
-        WHERE (NOT f.first OR f.firsts <= f.allowed)
+        FROM (SELECT c.*, least(c.firsts, c.allowed, fresh) + c.others AS nth FROM counted c) f
+        WHERE (NOT f.first OR f.firsts <= least(f.allowed, fresh))
           AND (f.flow_key = '' OR q.key_concurrency IS NULL
                OR f.nth <= q.key_concurrency - coalesce((busy ->> f.flow_key)::integer, 0))
     ), turned AS (
