@@ -73,6 +73,24 @@ class FairnessConformance:
         await start_some(store, 50, "few")
         assert keys_of(await claimed(store, worker, 20)) == {"many": 5, "few": 15}
 
+    async def test_what_a_key_leaves_of_its_share_goes_to_others(self, store: Store) -> None:
+        worker = await live_worker(store)
+        await store.limit_queue("default", QueueLimits(concurrency=200))
+        await start_some(store, 1, "few")
+        await start_some(store, 200, "many")
+        assert keys_of(await claimed(store, worker, 40)) == {"few": 1, "many": 39}
+        await start_some(store, 1, "other")
+        assert keys_of(await claimed(store, worker, 40)) == {"other": 1, "many": 39}
+
+    async def test_a_full_key_takes_no_place_from_others(self, store: Store) -> None:
+        worker = await live_worker(store)
+        await store.limit_queue("default", QueueLimits(concurrency=200, key_concurrency=60))
+        await start_some(store, 200, "full")
+        assert keys_of(await claimed(store, worker, 60)) == {"full": 60}
+        await start_some(store, 1, "few")
+        await start_some(store, 100, "many")
+        assert keys_of(await claimed(store, worker, 40)) == {"few": 1, "many": 39}
+
     async def test_the_keys_take_turns_from_claim_to_claim(self, store: Store) -> None:
         worker = await live_worker(store)
         await start_some(store, 50, *(f"{number:02}" for number in range(20)))
@@ -119,6 +137,23 @@ class FairnessConformance:
             await store.start(new_run(f"{number}", flow_key=key, delay=number))
         store.shift_clock(1)
         assert [tape.run.id for tape in await claimed(store, worker, 6)] == ["0", "1", "2", "3", "4", "5"]
+
+    async def test_it_comes_in_order_beside_a_queue_that_gives_nothing(self, store: Store) -> None:
+        worker = await live_worker(store, queues=["default", "other"])
+        await store.pause_queue("other", True)
+        for number, key in enumerate(["b", "a", "", "b", "a", "c"]):
+            await store.start(new_run(f"{number}", flow_key=key, delay=number))
+        store.shift_clock(1)
+        assert [tape.run.id for tape in await claimed(store, worker, 6)] == ["0", "1", "2", "3", "4", "5"]
+
+    async def test_it_comes_in_order_behind_a_queue_that_is_used_up(self, store: Store) -> None:
+        worker = await live_worker(store, queues=["default", "other"])
+        await store.limit_queue("other", QueueLimits(concurrency=1))
+        await start_some(store, 2, queue="other", priority=1)
+        for number, key in enumerate(["b", "a", "", "b", "a", "c"]):
+            await store.start(new_run(f"{number}", flow_key=key, delay=number))
+        store.shift_clock(1)
+        assert [tape.run.id for tape in await claimed(store, worker, 7)][1:] == ["0", "1", "2", "3", "4", "5"]
 
     async def test_what_is_not_due_has_no_turn(self, store: Store) -> None:
         worker = await live_worker(store)

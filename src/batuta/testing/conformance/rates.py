@@ -98,6 +98,16 @@ class RatesConformance:
         await start_some(store, 1, "new")
         assert keys_of(await claimed(store, worker, 10)) == {"new": 1}
 
+    async def test_many_keys_that_have_had_their_share_hide_nobody(self, store: Store, make_store: MakeStore) -> None:
+        other = await make_store()
+        worker, another = await live_worker(store, lease=FOREVER), await live_worker(other, lease=FOREVER)
+        await store.limit_queue("default", QueueLimits(key_rate=Rate(1, PERIOD)))
+        await start_some(store, 3, *(f"{number:02}" for number in range(40)))
+        assert len(await claimed(other, another)) == 40
+        await start_some(store, 1, "new")
+        assert keys_of(await claimed(store, worker, 1)) == {"new": 1}
+        assert (await store.claim(worker, 1)).again_at is not None
+
     async def test_the_later_of_two_rates_counts(self, store: Store) -> None:
         worker = await live_worker(store, lease=FOREVER)
         await store.limit_queue("default", QueueLimits(rate=Rate(2, PERIOD), key_rate=Rate(1, 3 * PERIOD)))
@@ -131,6 +141,14 @@ class RatesConformance:
         worker = await live_worker(store)
         assert (await beat(store, worker, reap=True)).reaped == 2
         assert {tape.run.run_id for tape in await claimed(store, worker)} == begun
+
+    async def test_what_may_not_begin_takes_no_place_from_what_has_begun(self, store: Store) -> None:
+        worker = await live_worker(store, lease=FOREVER)
+        await store.limit_queue("default", QueueLimits(key_concurrency=1, rate=Rate(1, PERIOD)))
+        await start_some(store, 3, "a")
+        [tape] = await claimed(store, worker)
+        await Pen.of(tape).release(store, worker, wake_at=await store.now(), count=1)
+        assert [again.run.run_id for again in await claimed(store, worker)] == [tape.run.run_id]
 
     async def test_a_rate_comes_with_a_concurrency(self, store: Store) -> None:
         worker = await live_worker(store, lease=FOREVER)

@@ -346,12 +346,14 @@ $$;
 
 -- Choose among what is due in a queue whose row is locked, and lock that: the longest due, and those of flow keys in turn,
 -- from behind `turn_key`, up to as many keys as may be needed. A key that can give nothing is passed, and so is one that has
--- had some of late, for which others may do. `room` is how many it may give, `fresh` how many of them may begin (null: any).
--- last_turn: where the turn stands then; begins: the keys of those that begin; late: keys whose rate left some out.
+-- had some of late, for which others may do. `room` is how many it may give, `fresh` how many of them may begin (null: any),
+-- `depth` how often the share of a key is looked for in it (null: all that it may give). last_turn: where the turn stands
+-- then; begins: the keys of those that begin; late: keys whose rate left some out; deeper: keys have less than their share, and
+-- others may have more.
 CREATE FUNCTION batuta.choose(
     ns text, q batuta.queues, rank bigint, moment bigint, codes text[], fingerprints text[], suspect uuid,
-    busy jsonb, room integer, fresh integer, had jsonb, turn_key text, step integer,
-    OUT ids uuid[], OUT begins text[], OUT last_turn text, OUT late text[]
+    busy jsonb, room integer, fresh integer, had jsonb, turn_key text, step integer, depth integer,
+    OUT ids uuid[], OUT begins text[], OUT last_turn text, OUT late text[], OUT deeper boolean
 ) LANGUAGE plpgsql AS $$
 DECLARE
     visits CONSTANT integer := 1000;
@@ -362,9 +364,9 @@ DECLARE
 BEGIN
     WITH RECURSIVE turn AS (
         SELECT turn_key COLLATE "C" AS flow_key, NULL::uuid AS run_id, NULL::bigint AS wake_at, false AS first,
-               false AS fits, false AS again, 0 AS may_give, 0::bigint AS before, 0 AS n, 0 AS able
+               false AS fits, false AS again, false AS worn, 0 AS may_give, 0::bigint AS before, 0 AS n, 0 AS able
         UNION ALL
-        SELECT k.flow_key, k.run_id, k.wake_at, k.first, k.fits, k.again, g.may_give, g.before, t.n + 1,
+        SELECT k.flow_key, k.run_id, k.wake_at, k.first, k.fits, k.again, w.worn, g.may_give, g.before, t.n + 1,
                t.able + (k.fits AND g.may_give > 0 AND g.before = 0)::integer
         FROM turn t
         CROSS JOIN LATERAL (
@@ -389,15 +391,21 @@ BEGIN
             LIMIT 1
         ) k
         CROSS JOIN LATERAL (
-            SELECT CASE WHEN k.wake_at > moment THEN 0
+            SELECT k.first AND k.flow_key <> '' AND q.key_rate_count IS NOT NULL AND k.wake_at <= moment
+                   AND q.key_rate_count <= (SELECT sum(b.count) FROM batuta.begun b
+                                            WHERE b.namespace = ns AND b.queue = q.name AND b.flow_key = k.flow_key
+                                              AND b.slot > moment - q.key_rate_period) AS worn
+        ) w
+        CROSS JOIN LATERAL (
+            SELECT CASE WHEN k.wake_at > moment OR w.worn THEN 0
                         WHEN k.flow_key = '' OR q.key_concurrency IS NULL THEN room
                         ELSE q.key_concurrency - coalesce((busy ->> k.flow_key)::integer, 0) END AS may_give,
                    coalesce((had ->> k.flow_key)::bigint, 0) AS before
         ) g
         WHERE t.n < visits AND t.able < room AND (NOT k.again OR k.flow_key <= turn_key)
     ), giving AS MATERIALIZED (
-        SELECT t.*, CASE WHEN t.may_give <= 1 THEN t.may_give ELSE least(t.may_give, -t.before + (
-            SELECT batuta.fill_to(array_agg(o.before), room) FROM turn o WHERE o.may_give > 0)) END AS most
+        SELECT t.*, CASE WHEN t.may_give <= 1 THEN t.may_give ELSE least(t.may_give, room, -t.before + (
+            SELECT batuta.fill_to(array_agg(o.before), room * depth) FROM turn o WHERE o.may_give > 0)) END AS most
         FROM turn t
     ), peek AS MATERIALIZED (
         SELECT * FROM (
@@ -453,8 +461,8 @@ BEGIN
     ), aged AS (
         SELECT f.*, f.nth + coalesce((had ->> f.flow_key)::bigint, 0) AS lap,
                row_number() OVER (ORDER BY f.wake_at, f.run_id) <= wanted - by_turn AS old
-        FROM (SELECT c.*, least(c.firsts, c.allowed) + c.others AS nth FROM counted c) f
-        WHERE (NOT f.first OR f.firsts <= f.allowed)
+        FROM (SELECT c.*, least(c.firsts, c.allowed, fresh) + c.others AS nth FROM counted c) f
+        WHERE (NOT f.first OR f.firsts <= least(f.allowed, fresh))
           AND (f.flow_key = '' OR q.key_concurrency IS NULL
                OR f.nth <= q.key_concurrency - coalesce((busy ->> f.flow_key)::integer, 0))
     ), turned AS (
@@ -479,8 +487,13 @@ BEGIN
     SELECT coalesce(array_agg(l.run_id ORDER BY l.wake_at, l.run_id), '{}'), array_agg(l.flow_key) FILTER (WHERE l.first),
            coalesce((SELECT c.flow_key FROM chosen c WHERE c.turn ORDER BY c.n DESC LIMIT 1),
                     CASE WHEN count(*) = 0 THEN (SELECT t.flow_key FROM turn t ORDER BY t.n DESC LIMIT 1) END),
-           (SELECT array_agg(DISTINCT c.flow_key) FROM counted c WHERE c.first AND c.firsts > c.allowed)
-    INTO ids, begins, last_turn, late
+           ARRAY(SELECT c.flow_key FROM counted c WHERE c.first AND c.firsts > c.allowed
+                 UNION SELECT t.flow_key FROM turn t WHERE t.worn),
+           (SELECT count(*) FROM chosen) < wanted AND EXISTS (
+               SELECT FROM giving g
+               WHERE g.most < least(g.may_give, room)
+                 AND g.most <= (SELECT count(*) FROM aged a WHERE a.flow_key = g.flow_key))
+    INTO ids, begins, last_turn, late, deeper
     FROM locked l;
 END
 $$;
@@ -499,6 +512,7 @@ DECLARE
     share integer;
     room integer;
     fresh integer;
+    depth integer;
 BEGIN
     SELECT * INTO q FROM batuta.queues k WHERE k.namespace = ns AND k.name = queue_name;
     SELECT * INTO owned FROM batuta.count_owned(ns, queue_name);
@@ -510,8 +524,11 @@ BEGIN
     END IF;
     taken := '{}';
     IF room > 0 THEN
-        SELECT * INTO got FROM batuta.choose(
-            ns, q, rank, moment, codes, fingerprints, suspect, owned.by_key, room, fresh, had, turn_key, step);
+        FOREACH depth IN ARRAY ARRAY[1, 8, NULL] LOOP
+            SELECT * INTO got FROM batuta.choose(
+                ns, q, rank, moment, codes, fingerprints, suspect, owned.by_key, room, fresh, had, turn_key, step, depth);
+            EXIT WHEN NOT got.deeper;
+        END LOOP;
         taken := got.ids;
         IF cardinality(got.begins) > 0 AND (q.rate_count IS NOT NULL OR q.key_rate_count IS NOT NULL) THEN
             PERFORM batuta.note_begun(ns, q, got.begins, moment);

@@ -148,7 +148,8 @@ BEGIN
         END LOOP;
         may_suspect := may_suspect AND coalesce(suspect <> ALL (found_ids), true);
         left_over := left_over - cardinality(found_ids);
-        IF cardinality(flowing) > 0 AND (cardinality(names) > 1 OR limited IS NULL) THEN
+        -- One queue with limits gives them in order; others by turns, or one after the other.
+        IF cardinality(flowing) > 0 AND (cardinality(names) > 1 OR (names[1] = ANY (limited)) IS NOT TRUE) THEN
             found_ids := ARRAY(
                 SELECT f.run_id FROM unnest(found_ids) AS f(run_id)
                 CROSS JOIN LATERAL (SELECT r.wake_at FROM batuta.runs r WHERE r.run_id = f.run_id OFFSET 0) r
