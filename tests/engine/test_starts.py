@@ -9,7 +9,7 @@ import pytest
 from batuta import AlreadyStarted, Batuta, Handle, RunState, activity, workflow
 from batuta.clock import SystemClock
 from batuta.engine.native import NativeBackend
-from batuta.errors import BadData, OutcomeUnknown, StoreUnavailable
+from batuta.errors import BadData, OutcomeUnknown, StoreFailed, StoreUnavailable
 from batuta.journal.records import Change, NewRun, Refusal, StartOutcome, Verdict
 from batuta.stores.memory import MemoryStore
 from tests.engine.kit import world
@@ -167,3 +167,51 @@ async def test_who_started_a_lone_run_is_told_while_its_next_change_is_on_its_wa
             assert store.commits == 2  # so its end did not wait for the starter, nor the starter for its end
             store.gate.set()
             assert await handle.result() == "done"
+
+
+class FailsOnce(MemoryStore):
+    """The second commit fails."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+        self.commits = 0
+
+    async def commit(self, worker_id: str, changes: Sequence[Change]) -> dict[int, Verdict | list[Refusal]]:
+        self.commits += 1
+        if self.commits == 2:
+            raise self.error
+        return await super().commit(worker_id, changes)
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("away"), OutcomeUnknown("?"), StoreFailed("fsync"), ValueError()])
+async def test_who_started_a_lone_run_is_told_though_its_next_change_fails(error: Exception) -> None:
+    store = FailsOnce(error)
+    async with Batuta(NativeBackend(store, SystemClock()), store.open, store.close) as batuta:
+        async with batuta.worker(workflows=[one_step], activities=[quick]):
+            handle = await batuta.start(one_step)
+            assert store.commits == 2
+            assert await handle.result() == "done"
+
+
+async def test_who_started_a_lone_run_is_told_though_its_worker_is_lost_meanwhile() -> None:
+    store = MemoryStore()
+
+    @activity
+    async def loses() -> None:
+        if not lost:
+            lost.append(worker.session)
+            worker.session.abandon()
+            await asyncio.Event().wait()
+
+    @workflow
+    async def is_lost() -> str:
+        await loses()
+        return "done"
+
+    lost: list[object] = []
+    async with Batuta(NativeBackend(store, SystemClock()), store.open, store.close) as batuta:
+        async with batuta.worker(workflows=[is_lost], activities=[loses]) as worker:
+            handle = await batuta.start(is_lost)
+            assert lost
+            assert (await handle.describe()).entries == 1
