@@ -358,7 +358,7 @@ class Claim(Struct):
     held: bool = False
     """Due runs were left in their queue because of a limit: look again when a run of that queue leaves this worker."""
     again_at: int | None = None
-    """When a rate allows the next of them; None when no time does."""
+    """When a rate allows the next of them, or now when a claim took no more than its share; None when no time does."""
 
 
 class WorkerInfo(Struct, kw_only=True):

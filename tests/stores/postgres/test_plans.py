@@ -183,6 +183,7 @@ WAITING = """
     "limits",
     [
         QueueLimits(),
+        QueueLimits(concurrency=500),
         QueueLimits(concurrency=50, key_concurrency=1),
         QueueLimits(rate=Rate(100, SECOND), key_rate=Rate(5, SECOND)),
     ],

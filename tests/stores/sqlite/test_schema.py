@@ -12,6 +12,7 @@ import pytest
 
 from batuta.errors import SchemaMismatch
 from batuta.stores.sqlite import schema
+from batuta.stores.sqlite.claimed import BY_ROWID, DUE, DUE_SUSPECT
 from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.store import SqliteStore
 from batuta.testing.conformance.kit import new_run
@@ -81,12 +82,17 @@ letters are looked through."""
 WITHOUT_INDEX = {"create_migrations", "applied_migrations", "has_migrations"}
 
 
-@pytest.mark.parametrize("name", sorted(set(Q) - WITHOUT_INDEX))
+CLAIMED = {"due, claimed": DUE, "due_suspect, claimed": DUE_SUSPECT, "runs_by_rowid, claimed": BY_ROWID}
+"""With what a claim brings besides."""
+STATEMENTS = {**Q, **CLAIMED}
+
+
+@pytest.mark.parametrize("name", sorted(set(STATEMENTS) - WITHOUT_INDEX))
 def test_every_statement_finds_its_rows_by_an_index(name: str) -> None:
     """On an empty, unanalysed file: that is what a new installation has."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     schema.migrate(connection.cursor(), now=1)
-    plan = _plan(connection, Q[name])
+    plan = _plan(connection, STATEMENTS[name])
     connection.close()
     scans = [
         step
