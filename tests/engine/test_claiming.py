@@ -111,7 +111,7 @@ async def test_a_claim_whose_runs_are_lost_on_their_way_is_over_and_a_heartbeat_
         [tape] = lost
         pulse = Pulse(now=session.clock.now(), alive=True, owned={handle.run_id: tape.run.epoch})
         for _ in range(3):
-            session._strays.reconcile(pulse)
+            session._strays.reconcile(pulse, session.clock.monotonic())
             await env.advance(3)
         assert woken == [1]
         assert await handle.result() == 1

@@ -1,4 +1,4 @@
-"""Runs that the store says are this worker's, and that it does not have: they are read once at a time."""
+"""Runs that only one of the two has, the store for this worker's or the worker in memory."""
 
 import asyncio
 from copy import deepcopy
@@ -52,7 +52,7 @@ async def test_a_tape_that_comes_late_does_not_bring_back_what_has_ended_meanwhi
         reads = SlowReads(env)
         pulse = Pulse(now=session.clock.now(), alive=True, owned={run.run_id: run.epoch})
         for _ in range(3):
-            session._strays.reconcile(pulse)
+            session._strays.reconcile(pulse, session.clock.monotonic())
             await env.settle()
         reads.gates[0].set()
         await env.advance(10)
@@ -61,3 +61,34 @@ async def test_a_tape_that_comes_late_does_not_bring_back_what_has_ended_meanwhi
             gate.set()
         await env.advance(10)
         assert begun == ["act", "act"]  # once more, since its first call was dropped
+
+
+async def test_pulses_that_are_older_than_a_start_do_not_take_the_run_away() -> None:
+    """As after a pause of the event loop, in which the heartbeat's thread went on."""
+    begun.clear()
+    async with world(works, act) as env:
+        session = env.worker.session
+        assert session is not None
+        before, pulse = session.clock.monotonic(), Pulse(now=session.clock.now(), alive=True)
+        await env.advance(0.1)
+        handle = await env.start(works)
+        await env.settle()
+        for late in (0.0, 0.01, 0.02):
+            session._strays.reconcile(pulse, before + late)
+        assert handle.run_id in session.runs
+        await env.advance(10)
+        assert await handle.result() == "done"
+        assert begun == ["act"]
+
+
+async def test_a_run_that_is_missing_in_a_pulse_asked_for_after_another_is_dropped() -> None:
+    async with world(works, act) as env:
+        session = env.worker.session
+        assert session is not None
+        handle = await env.start(works)
+        await env.settle()
+        pulse = Pulse(now=session.clock.now(), alive=True)
+        session._strays.reconcile(pulse, session.clock.monotonic())
+        assert handle.run_id in session.runs
+        session._strays.reconcile(pulse, session.clock.monotonic() + 0.01)
+        assert handle.run_id not in session.runs

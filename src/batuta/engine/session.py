@@ -553,7 +553,7 @@ class Session:
         if pulse.now:
             self.clock.learn(pulse.now, sent, received)
             self._scheduler.learn(pulse.schedule_at)
-            self._strays.reconcile(pulse)
+            self._strays.reconcile(pulse, sent)
             self._timers.look()
             self._renewed.set()
             self._renewed.clear()

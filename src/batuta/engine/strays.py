@@ -22,15 +22,17 @@ class Strays:
     def __init__(self, session: Session, poller: Poller) -> None:
         self._session, self._poller = session, poller
         self._strange: dict[RunId, tuple[int, int]] = {}
-        self._missing: dict[RunId, int] = {}
+        self._missing: dict[RunId, tuple[int, float]] = {}
         self._reading: set[RunId] = set()
         """One read at a time: the tape of a second could be older than what the run has done since."""
 
-    def reconcile(self, pulse: Pulse) -> None:
-        """Take in what is ours, and drop what is not any more.
+    def reconcile(self, pulse: Pulse, sent: float) -> None:
+        """Take in what is ours, and drop what is not any more. `sent`: when the pulse was asked for (monotonic).
 
         For a run that we do not have, the claims that were under way when it was first seen must have ended in between:
-        it may be in the answer of one of them.
+        it may be in the answer of one of them. One that the store does not have for ours must be missing in a pulse
+        that was asked for after we looked: after a pause of the event loop several come at once, all of them older than
+        what has begun since.
         """
         runs, poller = self._session.runs, self._poller
         strange: dict[RunId, tuple[int, int]] = {}
@@ -44,16 +46,24 @@ class Strays:
                 self._reading.add(run_id)
                 self._session.spawn(self._adopt(run_id, epoch))
             strange[run_id] = first_seen
-        missing = {
-            run_id: run.epoch
-            for run_id, run in runs.items()
-            if run_id not in pulse.owned and (run.durable >= 0 or run.early) and not run.leaving
-        }
-        for run_id, epoch in missing.items():
-            if self._missing.get(run_id) == epoch:
+        self._strange = strange
+        self._drop_lost(pulse, sent)
+
+    def _drop_lost(self, pulse: Pulse, sent: float) -> None:
+        runs, now = self._session.runs, self._session.clock.monotonic()
+        missing: dict[RunId, tuple[int, float]] = {}
+        for run_id, run in list(runs.items()):
+            if run_id in pulse.owned or not (run.durable >= 0 or run.early) or run.leaving:
+                continue
+            noticed = self._missing.get(run_id)
+            if noticed is None or noticed[0] != run.epoch:
+                noticed = (run.epoch, now)
+            elif noticed[1] < sent:
                 log.warning("run %s is not ours any more", run_id)
-                runs[run_id].drop()
-        self._strange, self._missing = strange, missing
+                run.drop()
+                continue
+            missing[run_id] = noticed
+        self._missing = missing
 
     async def _adopt(self, run_id: RunId, epoch: int) -> None:
         """A claim or start whose reply was lost: the store says that we own it."""
