@@ -10,6 +10,15 @@ from batuta.testing.conformance.kit import Pen, claimed, live_worker, new_run
 from batuta.testing.conformance.queues import finish, keys_of, start_some
 
 
+async def start_mixed(store: Store) -> list[str]:
+    """Runs with and without keys, all due now. Their ids, in the order in which they became due."""
+    keys = ["b", "a", "", "b", "a", "c"]
+    for number, key in enumerate(keys):
+        await store.start(new_run(f"{number}", flow_key=key, delay=number))
+    store.shift_clock(1)
+    return [f"{number}" for number in range(len(keys))]
+
+
 class FairnessConformance:
     """Of four that are taken one has waited for longest. The others are of the flow keys that have had the fewest."""
 
@@ -133,27 +142,21 @@ class FairnessConformance:
 
     async def test_all_that_fits_is_taken_and_comes_in_order(self, store: Store) -> None:
         worker = await live_worker(store)
-        for number, key in enumerate(["b", "a", "", "b", "a", "c"]):
-            await store.start(new_run(f"{number}", flow_key=key, delay=number))
-        store.shift_clock(1)
-        assert [tape.run.id for tape in await claimed(store, worker, 6)] == ["0", "1", "2", "3", "4", "5"]
+        in_order = await start_mixed(store)
+        assert [tape.run.id for tape in await claimed(store, worker, 6)] == in_order
 
     async def test_it_comes_in_order_beside_a_queue_that_gives_nothing(self, store: Store) -> None:
         worker = await live_worker(store, queues=["default", "other"])
         await store.pause_queue("other", True)
-        for number, key in enumerate(["b", "a", "", "b", "a", "c"]):
-            await store.start(new_run(f"{number}", flow_key=key, delay=number))
-        store.shift_clock(1)
-        assert [tape.run.id for tape in await claimed(store, worker, 6)] == ["0", "1", "2", "3", "4", "5"]
+        in_order = await start_mixed(store)
+        assert [tape.run.id for tape in await claimed(store, worker, 6)] == in_order
 
     async def test_it_comes_in_order_behind_a_queue_that_is_used_up(self, store: Store) -> None:
         worker = await live_worker(store, queues=["default", "other"])
         await store.limit_queue("other", QueueLimits(concurrency=1))
         await start_some(store, 2, queue="other", priority=1)
-        for number, key in enumerate(["b", "a", "", "b", "a", "c"]):
-            await store.start(new_run(f"{number}", flow_key=key, delay=number))
-        store.shift_clock(1)
-        assert [tape.run.id for tape in await claimed(store, worker, 7)][1:] == ["0", "1", "2", "3", "4", "5"]
+        in_order = await start_mixed(store)
+        assert [tape.run.id for tape in await claimed(store, worker, 7)][1:] == in_order
 
     async def test_what_is_not_due_has_no_turn(self, store: Store) -> None:
         worker = await live_worker(store)
