@@ -22,7 +22,7 @@ from bench.results import Results
 from bench.systems import MeasurementFailed, measure
 
 LIMIT_S: Final = 600.0
-"""A run that is not FULL repeats nothing after this, so that it ends within twelve minutes on a slow machine too."""
+"""A run that is not FULL repeats nothing after this, so that a slow machine, too, ends within a quarter of an hour."""
 
 
 BUSY: Final = 0.5
