@@ -163,18 +163,7 @@ class Tracing(Middleware):
         facts = call.facts
         # With its attributes at once: as its parent is sampled, they are wanted.
         span = self._tracer.start_span(f"{facts.kind} {facts.name}", parent, SpanKind.CONSUMER, _called(facts))
-        token = context.attach(set_span_in_context(span, parent))
-        try:
-            return await proceed()
-        except CompleteLater:
-            span.add_event("to be completed from outside")
-            raise
-        except BaseException as error:
-            _note(span, error)
-            raise
-        finally:
-            context.detach(token)
-            span.end()
+        return await _within(span, proceed, parent)
 
     def _received(self, event: MessageReceived) -> None:
         """A span in the trace of the sender, with a link to that of the run."""
@@ -270,6 +259,22 @@ def _parent_of(carried: str, headers: Mapping[str, str]) -> Context:
     return _parent(carried, headers.get(_STATE, ""), headers.get(_BAGGAGE, "")) if headers else _parent(carried)
 
 
+async def _within(span: Span, proceed: Proceed, parent: Context | None = None) -> Any:
+    """Go on with the span as the current one, and end it with what comes of that."""
+    token = context.attach(set_span_in_context(span, parent))
+    try:
+        return await proceed()
+    except CompleteLater:
+        span.add_event("to be completed from outside")
+        raise
+    except BaseException as error:
+        _note(span, error)
+        raise
+    finally:
+        context.detach(token)
+        span.end()
+
+
 def _note(span: Span, error: BaseException) -> None:
     failure = getattr(error, "failure", None)  # of one in a process, where the error itself was left
     kind = type(error).__name__ if failure is None else failure.kind
@@ -278,19 +283,6 @@ def _note(span: Span, error: BaseException) -> None:
 
 
 # -- attributes
-
-
-async def _within(span: Span, proceed: Proceed) -> None:
-    """Go on with the span as the current one, and end it with what comes of that."""
-    token = context.attach(set_span_in_context(span))
-    try:
-        await proceed()
-    except BaseException as error:
-        _note(span, error)
-        raise
-    finally:
-        context.detach(token)
-        span.end()
 
 
 def _sent(starts: Sequence[Start]) -> dict[str, Any]:
