@@ -57,6 +57,11 @@ class RunFuture(asyncio.Future[Any]):
             return self._number
 
 
+Waiter = asyncio.Future[Any]
+"""What a call of ours waits for, which no code of a workflow ever has in its hands, nor in a set: a plain future. Tasks
+have a short way for those, and for a subclass ask for each of its methods by name: a tenth of a turn."""
+
+
 class RunTask(asyncio.Task[Any]):
     """A task with a counted hash and name (asyncio.wait and TaskGroup iterate sets of tasks)."""
 

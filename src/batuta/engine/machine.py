@@ -31,7 +31,7 @@ from batuta.engine.identity import RunIdentity
 from batuta.engine.kin import Kin
 from batuta.engine.letters import FailedCall, error_of, failed_call
 from batuta.engine.logs import Line
-from batuta.engine.loop import RunFuture, RunLoop, RunTask, RunTimerHandle, close_unbegun
+from batuta.engine.loop import RunLoop, RunTask, RunTimerHandle, Waiter, close_unbegun
 from batuta.engine.mailbox import Mailbox
 from batuta.engine.named import NamedTimers
 from batuta.engine.past import Past
@@ -67,7 +67,7 @@ class PendingActivity(Struct, eq=False):
     issued_at: int
     entry: int = 0
     """That of the turn which called it."""
-    future: RunFuture = cast(RunFuture, None)
+    future: Waiter = cast(Waiter, None)
     """Set when it is known where it is executed."""
 
     def decode_result(self, value: Raw) -> Any:
@@ -337,7 +337,7 @@ class Machine:
             return await call_routed(self, pending, to)
         self._seq = seq = self._seq + 1
         self.commands.append(Command(seq, _ACTIVITY, name, Raw(data)))
-        pending.future = RunFuture(loop=self.loop)
+        pending.future = asyncio.Future(loop=self.loop)
         self.activities[seq] = pending
         try:
             return await pending.future

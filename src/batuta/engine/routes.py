@@ -19,7 +19,6 @@ from batuta.authoring.failures import to_failure
 from batuta.authoring.options import ActivityOptions
 from batuta.clock import SECOND
 from batuta.engine.closing import close_from_outside
-from batuta.engine.loop import RunFuture
 from batuta.errors import ActivityFailed, ActivityTimeout
 from batuta.ids import RunId, derived_run_id, seed_of
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, decode_body
@@ -86,7 +85,7 @@ async def call_routed(machine: Machine, pending: PendingActivity, id: str) -> An
     seq = machine.next_seq()
     machine.commands.append(Command(seq, CommandKind.ACTIVITY, pending.name, Raw(pending.data), to=id))
     machine.beyond = kin.had_children = True
-    pending.future = RunFuture(loop=machine.loop)
+    pending.future = asyncio.Future(loop=machine.loop)
     kin.routed[seq] = Route(pending, seq, id, machine.entries)
     try:
         return await pending.future
