@@ -30,7 +30,8 @@ from batuta.serde import MAX_PAYLOAD
 
 if TYPE_CHECKING:
     from batuta.engine.kin import Kin
-    from batuta.engine.machine import Machine, PendingActivity
+    from batuta.engine.machine import Machine
+    from batuta.engine.pending import PendingActivity
 
 log = logging.getLogger("batuta.engine")
 
@@ -85,7 +86,6 @@ async def call_routed(machine: Machine, pending: PendingActivity, id: str) -> An
     seq = machine.next_seq()
     machine.commands.append(Command(seq, CommandKind.ACTIVITY, pending.name, Raw(pending.data), to=id))
     machine.beyond = kin.had_children = True
-    pending.future = asyncio.Future(loop=machine.loop)
     kin.routed[seq] = Route(pending, seq, id, machine.entries)
     try:
         return await pending.future

@@ -254,7 +254,8 @@ class Session:
 
         While the lease is over they wait: the next beat says whether the runs are still ours.
         """
-        return not self._over and (not self._beats or self.monotonic() < self._lease.valid_until)
+        monotonic = self.monotonic  # apart from its call: as a method it would be looked for in the class first
+        return not self._over and (not self._beats or monotonic() < self._lease.valid_until)
 
     def store_was_there(self, since: float) -> bool:
         """Whether a heartbeat has reached the store since that moment of the monotonic clock."""
