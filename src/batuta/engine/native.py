@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -97,6 +98,7 @@ class NativeBackend:
         actor: str | None = None,
         middleware: Sequence[Middleware] = (),
     ) -> None:
+        self.home: asyncio.AbstractEventLoop | None = None
         self._store = store
         self._middleware = check_middleware(middleware)
         """Around everything that its workers do."""
