@@ -140,8 +140,7 @@ def _around_run(workflow: Workflow[..., Any], handlers: Sequence[Handler[RunCall
 
     _ = workflow.fingerprint  # of the workflow's own code: what the twin is made of is no part of it
     twin: Workflow[..., Any] = object.__new__(type(workflow))
-    twin.__dict__.update(workflow.__dict__)
-    twin.fn = around
+    twin.__dict__ = {**workflow.__dict__, "fn": around}
     return twin
 
 

@@ -39,7 +39,8 @@ class DatabaseClock:
 
     def now(self) -> int:
         """Not ahead of the database. Never less than before."""
-        estimate = self._low_at + int((self.monotonic() - self._low_when) * SECOND)
+        monotonic = self.monotonic  # apart from its call: as a method it would be looked for in the class first
+        estimate = self._low_at + int((monotonic() - self._low_when) * SECOND)
         if estimate > self._last:
             self._last = estimate
             return estimate
@@ -47,7 +48,8 @@ class DatabaseClock:
 
     def latest(self) -> int:
         """Not behind the database, and not before `now`. Never less than before."""
-        estimate = self._high_at + int((self.monotonic() - self._high_when) * SECOND)
+        monotonic = self.monotonic
+        estimate = self._high_at + int((monotonic() - self._high_when) * SECOND)
         if estimate > self._last_high:
             self._last_high = estimate
             return estimate

@@ -26,8 +26,9 @@ from batuta.clock import SECOND
 from batuta.engine.calls import SHORT_WAIT, Call, fatal
 from batuta.engine.identity import RunIdentity
 from batuta.engine.live import PYTHON, Effect, LiveRun
-from batuta.engine.machine import Machine, PendingActivity
+from batuta.engine.machine import Machine
 from batuta.engine.past import first_run_id
+from batuta.engine.pending import PendingActivity
 from batuta.engine.replay import Replay
 from batuta.engine.routes import RoutedCall
 from batuta.engine.waiting import next_wake, only_waits

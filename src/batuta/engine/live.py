@@ -297,7 +297,8 @@ class LiveRun:
         finally:
             host.turn = None
         if not submitted:
-            host.submit(self)
+            submit = host.submit  # apart from its call, for it is no method of the class
+            submit(self)
         if failpoints.armed is not None:
             failpoint("commit.queued")
         self._after_turn()
