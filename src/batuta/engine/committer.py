@@ -209,21 +209,11 @@ class Committer:
         if self._reporter is not None:
             self._reporter.committed(batch, verdicts)
         for index, (run, change, effects) in enumerate(batch):
-            verdict = verdicts.get(index) if verdicts else None
             try:
-                if verdict is None:
+                if not verdicts or (verdict := verdicts.get(index)) is None:
                     run.settled(change, effects)
-                elif verdict is Verdict.UNREAD:
-                    run.unread(change, effects)
-                elif isinstance(verdict, list):
-                    run.settled(change, effects, verdict)
-                elif verdict is Verdict.QUEUED:
-                    run.drop(MustQueue(run.identity.queue))
-                elif verdict is Verdict.EXISTS:
-                    run.drop(AlreadyStarted(run.identity.id, "open or closed"))
                 else:
-                    log.warning("a write of run %s was refused: it has another owner, or is closed", run.identity.id)
-                    run.drop()
+                    _judged(run, change, effects, verdict)
             except Exception:
                 log.exception("run %s is dropped and will be read again", run.identity.id)
                 run.drop()
@@ -290,3 +280,18 @@ class Committer:
             verdicts[len(first) + index] = verdict
         batch[:] = first + second  # without the starts that were withdrawn from either half
         return verdicts
+
+
+def _judged(run: LiveRun, change: Change, effects: list[Effect], verdict: Verdict | list[Refusal]) -> None:
+    """Not all of the change was written, or nothing of it."""
+    if isinstance(verdict, list):
+        run.settled(change, effects, verdict)
+    elif verdict is Verdict.UNREAD:
+        run.unread(change, effects)
+    elif verdict is Verdict.QUEUED:
+        run.drop(MustQueue(run.identity.queue))
+    elif verdict is Verdict.EXISTS:
+        run.drop(AlreadyStarted(run.identity.id, "open or closed"))
+    else:
+        log.warning("a write of run %s was refused: it has another owner, or is closed", run.identity.id)
+        run.drop()
