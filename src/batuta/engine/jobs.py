@@ -260,7 +260,7 @@ class EarlyRun(CallRun):
         self._start: Body | None = None
         self._first: Entry | None = None
         """Written, but not given to the machine: which is only asked when there is an answer."""
-        self._failed = self._said = self.change = self.told = None
+        self._failed = self._said = self.change = self.told = self.prepare = None
         self.head = self.durable = -1
         self.created_at = row.created_at
         self.calls = {}

@@ -72,8 +72,8 @@ class LiveRun:
 
     __slots__ = tuple(
         "_again _crc _held_up _host _kept alarm backlog calls change completion created_at deadline durable effects "
-        "epoch head holding identity lacking last leaving machine parent patient pauses pausing reading ready run_id "
-        "seen starting told workflow".split()
+        "epoch head holding identity lacking last leaving machine parent patient pauses pausing prepare reading ready "
+        "run_id seen starting told workflow".split()
     )
 
     def __init__(self, host: Host, workflow: Workflow[..., Any], identity: RunIdentity, epoch: int) -> None:
@@ -86,6 +86,7 @@ class LiveRun:
         self.deadline: int | None = None
         self.created_at = 0  # known of one that was claimed
         self.told: RunFacts | None = None  # what events say of it, once there was one
+        self.prepare: Callable[[], object] | None = None  # sets the context of its attempts, once middleware said how
         self.parent: tuple[RunId, int] | None = None
         """Its run id, and the command that began this run."""
         self.machine = Machine(workflow, identity)
@@ -105,8 +106,7 @@ class LiveRun:
         self.leaving = False
         self.pausing: str | None = None
         """Why an operator holds it: it leaves as soon as nothing is in flight."""
-        self.pauses: Sequence[Attempt] = ()
-        """When it was paused before."""
+        self.pauses: Sequence[Attempt] = ()  # when it was paused before
         self.seen: set[str] = set()
         self.reading = False
         """More messages are about to be delivered: it does not leave before it has seen them."""

@@ -95,7 +95,11 @@ class Reporter:
         return event in self._ears
 
     def tell(self, event: Event) -> None:
-        _tell(self._ears.get(type(event), ()), event)
+        for ear in self._ears.get(type(event), ()):
+            try:
+                ear(event)
+            except _FAILURES:
+                log.exception(_FAILED_ON, event.event)
 
     # -- runs
 
@@ -112,7 +116,7 @@ class Reporter:
                     if found is not None:
                         make, ears = found
                         event = make(run, facts, entry, change)
-                        for ear in ears:  # as `_tell` does: once for every step
+                        for ear in ears:  # as `tell` does: once for every step
                             try:
                                 ear(event)
                             except _FAILURES:
@@ -184,14 +188,6 @@ class Reporter:
 
     def _worker(self) -> tuple[float, WorkerFacts]:
         return self._session.clock.now() / SECOND, WorkerFacts(self._namespace, self._session.info.worker_id)
-
-
-def _tell(ears: Sequence[Ear], event: Event) -> None:
-    for ear in ears:
-        try:
-            ear(event)
-        except _FAILURES:
-            log.exception(_FAILED_ON, event.event)
 
 
 def _started(run: LiveRun, facts: RunFacts, entry: Entry, _change: Change) -> Event:
