@@ -428,11 +428,12 @@ _LEAN = (
     "effects",
     "head",
     "leaving",
+    "prepare",
     "ready",
     "_failed",
     "_said",
 )
-"""What of a live run an EarlyRun has from the beginning, and what stays when it grows."""
+"""What of a live run an EarlyRun's `__init__` sets, and what stays when it grows."""
 _GIVEN = ("_host", "epoch", "pauses", "run_id", "told", "workflow")
 """The same, but growing gives it anew."""
 for _name in set(LiveRun.__slots__).difference(_LEAN, _GIVEN):
