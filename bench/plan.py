@@ -67,7 +67,7 @@ def _latency(full: bool) -> Group:
         Part("W1-once", "batuta", steps=1000, seconds=2.0, rounds=ROUNDS if full else 3),
         Part("W3", "batuta", runs=200, seconds=1.5),
         Part("W1", "dbos", steps=1000 if full else 300),
-        Part("W3", "dbos", runs=200),
+        Part("W3", "dbos", runs=200 if full else 100),
     )
 
 
@@ -75,7 +75,7 @@ def _throughput(full: bool) -> Group:
     return (
         Part("W2", "limit", seconds=1.5),
         Part("W2", "batuta", runs=1000, steps=5, seconds=2.0),
-        Part("W2", "dbos", runs=1000 if full else 300, steps=5),
+        Part("W2", "dbos", runs=1000 if full else 150, steps=5),
     )
 
 
@@ -107,13 +107,13 @@ def _finished(full: bool) -> Group:
 
 def _pruning(full: bool) -> Group:
     """For some seconds, or with `full` until all are gone."""
-    finished, seconds, patience = (1_000_000, 0.0, 7_200.0) if full else (100_000, 18.0, 0.0)
+    finished, seconds, patience = (1_000_000, 0.0, 7_200.0) if full else (100_000, 12.0, 0.0)
     return (Part("W14", "batuta", 1, 1000, 5, seconds, finished_runs=finished, patience=patience),)
 
 
 def _around(full: bool) -> Group:
     return (
-        Part("W2-around", "batuta", steps=5, seconds=9.0, rounds=ROUNDS if full else 3),
+        Part("W2-around", "batuta", steps=5, seconds=9.0, rounds=ROUNDS if full else 2),
         Part("W2-codec", "batuta", steps=5, seconds=4.0, rounds=1),
     )
 
@@ -128,7 +128,7 @@ def _big() -> list[Group]:
 def _kin() -> list[Group]:
     return [
         (Part("W12", "batuta", runs=10_000, rounds=3),),
-        (Part("W13", "batuta", runs=1_000, steps=10, rounds=3),),
+        (Part("W13", "batuta", runs=1_000, steps=10, rounds=1),),
     ]
 
 
@@ -138,13 +138,13 @@ def _jobs(full: bool) -> list[Group]:
     return [
         (
             Part("W9", "batuta", runs=10_000, rounds=rounds),
-            Part("W9", "procrastinate", runs=10_000 if full else 2_000, rounds=rounds, stores=("pg",)),
+            Part("W9", "procrastinate", runs=10_000 if full else 1_000, rounds=rounds, stores=("pg",)),
             Part("W9", "oban", runs=10_000, rounds=rounds, stores=("pg",)),
             Part("W11", "batuta", runs=5_000, rounds=rounds, stores=("pg",)),
         ),
         (
             Part("W10", "batuta", runs=20_000, rounds=rounds),
-            Part("W10-busy", "batuta", runs=20_000, rounds=rounds),
+            Part("W10-busy", "batuta", runs=20_000, rounds=1),
         ),
     ]
 

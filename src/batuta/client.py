@@ -63,6 +63,7 @@ class Batuta:
 
     async def __aenter__(self) -> Self:
         await self._opening()
+        self._backend.home = asyncio.get_running_loop()
         return self
 
     async def __aexit__(

@@ -492,7 +492,7 @@ class SchemaMismatch(StoreError):
 
 
 class ClientError(BatutaError):
-    """A client was used in a way it cannot be: closed, of another process, or blocking inside an event loop."""
+    """A client was used in a way it cannot be: closed, of another process or event loop, or blocking inside one."""
 
 
 class WorkerError(BatutaError):

@@ -6,12 +6,13 @@ whatever process, belongs to the same trace.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import copy_context
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 from batuta.authoring.attempt import CompleteLater
-from batuta.authoring.middleware import TRACE, ActivityCall, AttemptFacts, Middleware, Proceed, Sent, Start
+from batuta.authoring.middleware import TRACE, ActivityCall, AroundStart, AttemptFacts, Middleware, Proceed, Sent, Start
 from batuta.errors import InvalidInput, MissingExtra
 from batuta.ids import bits
 from batuta.telemetry import Event, MessageReceived, RunClosed
@@ -46,8 +47,19 @@ _NOTHING = Context()
 (_SPAN,) = set_span_in_context(INVALID_SPAN, _NOTHING)
 """The key that a context has its span by."""
 _ALL = 2**32
+_ANY = _ALL - 1
 _EVEN = frozenset("02468ace")
 """The last digit of a `traceparent` whose span was not sampled."""
+
+
+def _attaching() -> Callable[[Context], object]:
+    """`context.attach`, which is there for every attempt: without its two calls, where it sets a context variable."""
+    mark, within = Context(), copy_context()
+    within.run(context.attach, mark)
+    return next((variable.set for variable, value in within.items() if value is mark), context.attach)
+
+
+_attach = _attaching()
 
 
 class Tracing(Middleware):
@@ -83,10 +95,14 @@ class Tracing(Middleware):
         if self._sample == _ALL:
             return None
         chance = bits(224)  # all that is needed at once
-        if chance % _ALL < self._sample:
+        if chance & _ANY < self._sample:
             return None
-        ids = f"{chance >> 32:048x}"
+        ids = (chance >> 32).to_bytes(24, "big").hex()  # as a format of so many digits, in half the time
         return {TRACE: f"00-{ids[:32]}-{ids[32:]}-00"}
+
+    def before_start(self) -> dict[str, str] | AroundStart:
+        headers = self._untraced()
+        return self._started if headers is None else headers
 
     async def start(self, starts: Sequence[Start], proceed: Proceed) -> None:
         headers = self._untraced()
@@ -139,14 +155,13 @@ class Tracing(Middleware):
             start.headers.update(_carried(span.get_span_context()))
             span.end()
 
-    def before(self, trace: str, headers: Mapping[str, str]) -> bool:
+    def before(self, trace: str, headers: Mapping[str, str]) -> bool | Callable[[], object]:
         # Never detached: the next attempt in the same context attaches its own.
         if trace[-1:] in _EVEN:
-            context.attach(_parent_of(trace, headers) if headers else _parent(trace))
-        elif trace or not self._makes_none():
+            return partial(_attach, _distant(trace, headers.get(_STATE, ""), headers.get(_BAGGAGE, "")))
+        if trace or not self._makes_none():
             return True
-        else:
-            context.attach(_NOTHING)
+        context.attach(_NOTHING)
         return False
 
     async def activity(self, call: ActivityCall, proceed: Proceed) -> Any:
@@ -232,6 +247,9 @@ class _Distant(NonRecordingSpan):
             self._read = self._context_of()
         return self._read
 
+    def __repr__(self) -> str:
+        return f"NonRecordingSpan({self.get_span_context()!r})"
+
     def _context_of(self) -> SpanContext:
         try:
             _, trace_id, span_id, flags = self._carried.split("-")[:4]
@@ -246,13 +264,16 @@ class _Distant(NonRecordingSpan):
             return INVALID_SPAN_CONTEXT
 
 
-@lru_cache(maxsize=4_096)
-def _parent(carried: str, state: str = "", bag: str = "") -> Context:
+def _distant(carried: str, state: str = "", bag: str = "") -> Context:
     """The context of the span that a run was started in. What was not traced begins anew."""
     if carried and not bag:
         return Context({_SPAN: _Distant(carried, state)})  # as below, without a copy of nothing: once for every run
     found = W3CBaggagePropagator().extract({_BAGGAGE: bag}, _NOTHING) if bag else _NOTHING
     return set_span_in_context(_Distant(carried, state), found) if carried else found
+
+
+_parent = lru_cache(maxsize=4_096)(_distant)
+"""Of a run that is traced, and asks for it again in every attempt."""
 
 
 def _parent_of(carried: str, headers: Mapping[str, str]) -> Context:

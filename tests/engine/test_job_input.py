@@ -43,6 +43,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"retry": 3}, "retry"),
     ({"timeout": -1}, "timeout"),
     ({"tags": {"a": 1}}, "tags"),
+    ({"memo": object()}, "memo"),
     ({"id": ""}, "id"),
     ({"colour": "blue"}, "unknown enqueue options colour"),
 ]

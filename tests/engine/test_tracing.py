@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 import pytest
@@ -282,6 +283,36 @@ async def test_a_share_of_runs_can_be_traced_and_a_request_that_is_traced_always
             traced = await env.start(pays)
         await traced.result()
     assert spans.names() == ["activity charge", "request", "run pays", "start pays"]
+
+
+async def test_the_share_that_is_traced_is_the_share_that_was_asked_for(
+    spans: Spans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = Random(1)
+    monkeypatch.setattr("batuta.otel.bits", numbers.getrandbits)
+    async with world(pays, charge, middleware=[Tracing(spans.provider, sample=0.25)], always_replay=False) as env:
+        handles = [await env.client.start(pays) for _ in range(200)]
+        traces = [start.trace for handle in handles if (start := (await handle.journal())[0].body.start)]
+    traced = spans.names().count("start pays")
+    assert 30 < traced < 70  # a sample that is decided upon twice would be 12
+    assert sum(not trace.endswith("-00") for trace in traces) == traced
+    assert len({trace[3:35] for trace in traces}) == len(traces) == 200
+
+
+async def test_the_span_that_a_run_was_started_in_can_be_looked_at(spans: Spans) -> None:
+    @activity
+    async def looks() -> str:
+        return repr(trace.get_current_span())
+
+    @workflow
+    async def asks() -> str:
+        return await looks()
+
+    async with world(asks, looks, middleware=[Tracing(spans.provider, sample=0.0)]) as env:
+        handle = await env.start(asks)
+        start = (await handle.journal())[0].body.start
+        assert start
+        assert start.trace.split("-")[1] in await handle.result()
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.5])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from batuta import Batuta, Handle, RunTerminated, activity, connect, workflow
+from batuta import Batuta, ClientError, Handle, RunTerminated, activity, connect, workflow
 from batuta.engine import waiters
 from batuta.errors import WorkerError
 from batuta.ids import RunId
@@ -121,3 +121,17 @@ async def test_who_still_waits_when_the_client_is_closed_is_told(sqlite_url: str
     with pytest.raises(WorkerError, match="closed"):
         async with asyncio.timeout(20):
             await task
+
+
+async def test_a_result_awaited_in_another_event_loop_is_refused_and_who_waits_at_home_is_still_woken(
+    sqlite_url: str, real_time: None
+) -> None:
+    gate[:] = [asyncio.Event()]
+    async with connect(sqlite_url) as client, client.worker(workflows=[held], activities=[waits]):
+        handle = await client.start(held)
+        task = asyncio.create_task(handle.result(20))
+        for awaited in (handle.result(), handle.update("hurry")):
+            with pytest.raises(ClientError, match="another event loop"):
+                await asyncio.to_thread(asyncio.run, awaited)
+        gate[0].set()
+        assert await task == "done"

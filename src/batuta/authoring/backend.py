@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
@@ -187,6 +188,9 @@ class Entering(Protocol):
 
 class Backend(Protocol):
     """Starts runs, talks to them and tells about them."""
+
+    home: asyncio.AbstractEventLoop | None
+    """Where its client was opened: what is awaited of it is awaited there."""
 
     @property
     def letters(self) -> Any:

@@ -26,6 +26,7 @@ CONTINUE_AFTER = 10_000
 """Journal entries after which a run should continue as new, unless its workflow says otherwise."""
 
 _LONGEST_VERSION = 100
+_get_runtime = current_runtime.get  # found once: it is called for every activity
 
 
 def check_workflow_name(name: object) -> str:
@@ -71,6 +72,7 @@ class Workflow(Generic[P, R]):
         self.dead_letter = dead_letter
         """Whether a run that fails with an error of its own code is a dead letter, too."""
         self.codec = Codec(fn, f"workflow {self.name!r}")
+        _own_dict(self)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         return self.fn(*args, **kwargs)
@@ -144,6 +146,12 @@ def _read(file: str) -> bytes:
         return b""
 
 
+def _own_dict(thing: object) -> None:
+    """Give an object attributes that Python 3.11 finds fast. Once somebody has asked for its `__dict__`, as
+    `update_wrapper` does, each look at one misses the cache, for the keys are shared with other instances."""
+    thing.__dict__ = dict(thing.__dict__)
+
+
 class Place(IntEnum):
     """Where a worker executes an activity."""
 
@@ -187,15 +195,16 @@ class Activity(Generic[P, R]):
         if limit is not None and (type(limit) is not int or limit < 1):
             raise InvalidInput(f"limit={limit!r} of activity {self.name!r} must be a whole number from 1 on")
         self._method = next(iter(inspect.signature(fn).parameters), "") == "self"
-        if not self._method:
-            _ = self.codec  # a bad annotation is found here
+        if not self._method or "." not in getattr(fn, "__qualname__", "").rpartition("<locals>.")[2]:
+            self._make_codec()  # a bad annotation is found here
+        _own_dict(self)
 
-    @functools.cached_property
-    def codec(self) -> Codec:
-        return Codec(self.fn, f"activity {self.name!r}", bound=self._method and not inspect.ismethod(self.fn))
+    def _make_codec(self) -> None:
+        bound = self._method and not inspect.ismethod(self.fn)
+        self.codec = Codec(self.fn, f"activity {self.name!r}", bound=bound)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        runtime = current_runtime.get()
+        runtime = _get_runtime()
         if runtime is not None:
             return runtime.call_activity(self.name, self.codec, None, (args, kwargs), self.options)
         return self._plain(*args, **kwargs)
@@ -214,14 +223,14 @@ class Activity(Generic[P, R]):
     def __get__(
         self: Activity[Concatenate[Any, Q], R], instance: object | None, owner: type | None = None
     ) -> Activity[Q, R]:
-        _ = self.codec  # made once, here: the copy below keeps it
+        if "codec" not in self.__dict__:  # annotations of a method may name its own class, which is there only now
+            self._make_codec()
         fn = self.fn if instance is None else self.fn.__get__(instance, owner)
         return self._copy(fn, self.options)  # type: ignore[return-value]  # the first parameter is bound or left out
 
     def _copy(self, fn: Callable[..., Any], options: ActivityOptions) -> Activity[P, R]:
         twin: Activity[P, R] = object.__new__(type(self))
-        twin.__dict__.update(self.__dict__)
-        twin.fn, twin.options = fn, options
+        twin.__dict__ = {**self.__dict__, "fn": fn, "options": options}
         return twin
 
     def __repr__(self) -> str:

@@ -19,6 +19,7 @@ from batuta.authoring.messages import Query, Signal, Update
 from batuta.authoring.names import check_reason
 from batuta.authoring.starting import check_id
 from batuta.errors import (
+    ClientError,
     InvalidFork,
     NotPublished,
     RunCancelled,
@@ -75,6 +76,7 @@ class Handle(Generic[R]):
         """The workflow's result, when it is there. Raises RunFailed (with the workflow's error as its cause),
         RunCancelled, RunTerminated or RunTimedOut; TimeoutError after `timeout` seconds (the run goes on).
         """
+        self._check_home()
         if timeout is None:
             ending = await self._backend.ending(self._ref)
         else:
@@ -88,6 +90,15 @@ class Handle(Generic[R]):
             f"the result of run {self._ref.id!r}",
         )
         return value
+
+    def _check_home(self) -> None:
+        """Elsewhere nobody would be woken, and those who wait at home would not be, either."""
+        home = self._backend.home
+        if home is not None and asyncio.get_running_loop() is not home:
+            raise ClientError(
+                f"run {self._ref.id!r} was waited for in another event loop than its client's: await it there "
+                f"(asyncio.run_coroutine_threadsafe), connect a client of its own here, or use batuta.sync"
+            )
 
     @overload
     async def signal(self, signal: Signal[T], value: T, *, message_id: str | None = None) -> None: ...
@@ -118,6 +129,7 @@ class Handle(Generic[R]):
         continued as new before it answered, RunClosed when no answer will come, and TimeoutError after `timeout`
         seconds: the request stays, and asking again with the same `update_id` waits for the same answer.
         """
+        self._check_home()
         letter = update_letter(update, args, update_id, self._limit)
         if timeout is None:
             answer = await self._backend.update(self._ref, letter)

@@ -16,6 +16,9 @@ from batuta.telemetry import EVENTS, Event
 Proceed = Callable[[], Awaitable[Any]]
 """Goes on to the next middleware and, after the last, to what they are around."""
 
+AroundStart = Callable[[Sequence["Start"], Proceed], Awaitable[None]]
+"""As `Middleware.start` is."""
+
 TRACE = "traceparent"
 """The header that is kept as a run's trace."""
 
@@ -116,8 +119,14 @@ class Middleware:
     missing: ClassVar[str] = ""
     """`begin` is for runs that came without this header; empty: for all."""
     alike: ClassVar[bool] = False
-    """Say True where `before` sets the same variables whenever it returns False: the next attempt may then have the
-    same context. Otherwise one that it has set anything for has a context of its own, which costs a little."""
+    """Say True where `before` sets the same variables whenever it does not return True: the next attempt may then have
+    the same context. Otherwise one that it has set anything for has a context of its own, which costs a little."""
+
+    def before_start(self) -> Mapping[str, str] | AroundStart:
+        """What is to be around a call of the client that starts runs: `start`. Where that would only add headers, the
+        same for all of them, return these instead, which saves most of its cost. In the context of the caller, who is
+        raised whatever it raises. Asked where this is all the middleware around starts; `start` must do without."""
+        return self.start
 
     async def start(self, starts: Sequence[Start], proceed: Proceed) -> None:
         """Around a call of the client that starts runs or enqueues jobs: all of them, in one call.
@@ -142,10 +151,12 @@ class Middleware:
         where it must do the same (`run.replaying` tells), without activities, timers or messages of its own."""
         return await proceed()
 
-    def before(self, trace: str, headers: Mapping[str, str]) -> bool:
+    def before(self, trace: str, headers: Mapping[str, str]) -> bool | Callable[[], object]:
         """Whether `activity` is to be around an attempt of an async activity: where it only sets context variables,
-        set them here and return False, which saves most of its cost. With the trace and headers of the run, in the
-        attempt's context. Asked where this is all the middleware around activities; `activity` must do without."""
+        set them here and return False, which saves most of its cost; or return a function that sets them, which is
+        called for this attempt and, in place of `before`, for the run's later ones. With the trace and headers of the
+        run, in the attempt's context. Asked where this is all the middleware around activities; `activity` must do
+        without."""
         return True
 
     async def activity(self, call: ActivityCall, proceed: Proceed) -> Any:

@@ -76,7 +76,7 @@ def check_headers(headers: object) -> Mapping[str, str]:
     if type(headers) is not dict and not isinstance(headers, Mapping):
         raise InvalidInput(f"headers={headers!r} must map strings to strings")
     try:
-        whole = "".join(headers) + "".join(headers.values())
+        whole = "".join([*headers, *headers.values()])
     except TypeError:
         raise InvalidInput(f"headers={headers!r} must map strings to strings") from None
     if "" in headers:

@@ -6,7 +6,7 @@ import contextvars
 import functools
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from msgspec import Raw
@@ -30,6 +30,7 @@ log = logging.getLogger("batuta.engine")
 T = TypeVar("T")
 Handler = Callable[[T, Proceed], Awaitable[Any]]
 Body = Callable[[tuple[Any, ...], dict[str, Any]], Awaitable[Any]]
+Before = Callable[[str, Mapping[str, str]], bool | Callable[[], object]]
 Within = Callable[["Call", tuple[Any, ...], dict[str, Any], Body], Awaitable[Any]]
 """Calls the body of an attempt with middleware around it."""
 
@@ -39,14 +40,17 @@ class Around:
 
     def __init__(self, middleware: Sequence[Middleware]) -> None:
         found = check_middleware(middleware)
-        self.start: list[Handler[Sequence[Start]]] = [one.start for one in found if _overrides(one, "start")]
+        starts = [one for one in found if _overrides(one, "start")]
+        self.start: list[Handler[Sequence[Start]]] = [one.start for one in starts]
+        only = starts[0] if len(starts) == 1 and _speaks_for(starts[0], "start", "before_start") else None
+        self.before_start = None if only is None else only.before_start
         self.send: list[Handler[Sent]] = [one.send for one in found if _overrides(one, "send")]
         self.begin = [one for one in found if _overrides(one, "begin")]
         self._begin_untraced = all(one.missing == TRACE for one in self.begin)
         self.run: list[Handler[RunCall]] = [one.run for one in found if _overrides(one, "run")]
         attempts = [one for one in found if _overrides(one, "activity")]
         self.activity: list[Handler[ActivityCall]] = [one.activity for one in attempts]
-        only = attempts[0] if len(attempts) == 1 and _speaks_for_its_activity(attempts[0]) else None
+        only = attempts[0] if len(attempts) == 1 and _speaks_for(attempts[0], "activity", "before") else None
         self._before = None if only is None else only.before
         self._alike = only is not None and only.alike
         self.ears = [one for one in found if _overrides(one, "event")]
@@ -85,11 +89,11 @@ def _overrides(one: Middleware, name: str) -> bool:
     return getattr(type(one), name) is not getattr(Middleware, name) or name in vars(one)
 
 
-def _speaks_for_its_activity(one: Middleware) -> bool:
-    """Whether it has a `before` that knows its `activity`: not one that it has from a class whose `activity` it has
-    overridden, for that cannot say that the other need not be called."""
-    own = next(each for each in (one, *type(one).__mro__) if {"before", "activity"} & vars(each).keys())
-    return own is not Middleware and "before" in vars(own)
+def _speaks_for(one: Middleware, name: str, before: str) -> bool:
+    """Whether it has a `before` that knows its method of that name: not one that it has from a class whose method it
+    has overridden, for that cannot say that the other need not be called."""
+    own = next(each for each in (one, *type(one).__mro__) if {before, name} & vars(each).keys())
+    return own is not Middleware and before in vars(own)
 
 
 def chained(handlers: Sequence[Handler[T]], call: T, innermost: Proceed) -> Awaitable[Any]:
@@ -124,20 +128,19 @@ def _around_run(workflow: Workflow[..., Any], handlers: Sequence[Handler[RunCall
     fn = workflow.fn
 
     # No coroutine of its own, where the outermost has one: every turn would go through it.
-    def begun(*args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+    def begun(*args: Any, **kwargs: Any) -> Awaitable[Any]:
         call = RunCall(args, kwargs)
-        return cast(Coroutine[Any, Any, Any], chained(handlers, call, lambda: fn(*call.args, **call.kwargs)))
+        return chained(handlers, call, lambda: fn(*call.args, **call.kwargs))
 
     async def awaited(*args: Any, **kwargs: Any) -> Any:
         return await begun(*args, **kwargs)
 
-    around = begun if inspect.iscoroutinefunction(handlers[0]) else awaited
+    around: Callable[..., Any] = begun if inspect.iscoroutinefunction(handlers[0]) else awaited
     functools.update_wrapper(around, fn)
 
     _ = workflow.fingerprint  # of the workflow's own code: what the twin is made of is no part of it
     twin: Workflow[..., Any] = object.__new__(type(workflow))
-    twin.__dict__.update(workflow.__dict__)
-    twin.fn = around
+    twin.__dict__ = {**workflow.__dict__, "fn": around}
     return twin
 
 
@@ -167,18 +170,25 @@ def _around_activity(
     return twin
 
 
-def _choosing(
-    before: Callable[[str, Mapping[str, str]], bool], activities: Mapping[str, Activity[..., Any]]
-) -> Callable[[Call], Callable[..., Any]]:
+def _choosing(before: Before, activities: Mapping[str, Activity[..., Any]]) -> Callable[[Call], Callable[..., Any]]:
     """What the runner calls: the code itself, where the middleware need not be around it."""
     plain = {name: one.fn for name, one in activities.items() if one.place is Place.LOOP}
 
     def choose(call: Call) -> Callable[..., Any]:
         run, activity = call.run, call.activity
-        start = run.machine.start if type(run) is LiveRun else run.started_with  # once for every step: no property
         fn = plain.get(activity.name)
+        if fn is None:
+            return activity.fn
         try:
-            return activity.fn if fn is None or before(start.trace, start.headers) else fn
+            prepare = run.prepare
+            if prepare is None:
+                start = run.started_with
+                found = before(start.trace, start.headers)
+                if not callable(found):
+                    return activity.fn if found else fn
+                prepare = run.prepare = found
+            prepare()
+            return fn
         except Exception:
             log.exception("middleware failed before an attempt of %s, and is put around it", activity.name)
             return activity.fn

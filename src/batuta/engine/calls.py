@@ -16,7 +16,7 @@ from batuta.authoring.definitions import Activity, Place
 from batuta.authoring.failures import to_failure
 from batuta.authoring.middleware import AttemptFacts
 from batuta.authoring.tokens import AttemptRef
-from batuta.engine.machine import PendingActivity
+from batuta.engine.pending import PendingActivity
 from batuta.engine.routes import Caller, caller_of
 from batuta.errors import ActivityCancelled, ActivityTimeout, LostAttempt, WorkerError
 from batuta.journal.failures import Failure

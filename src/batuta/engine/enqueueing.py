@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import overload
 
 from msgspec import Raw, json
 from msgspec.structs import replace
@@ -64,13 +65,30 @@ def _make_unique(new: NewRun, request: JobRequest) -> None:
         new.debounce_limit = round((request.debounce_limit or 0) * SECOND)
 
 
-def batch_runs(
-    requests: Sequence[JobRequest], after: JobRequest | None, now: int = 0
-) -> tuple[list[NewRun], NewRun | None]:
-    """Many, and the one that is called when they have ended. An unserialisable tag or memo is found before anything is
-    written."""
-    runs = [job_run(request, now) for request in requests]
-    return runs, None if after is None else last_run(after, len(runs), now)
+class JobRuns(Sequence[NewRun]):
+    """The runs of a batch, each made when it is first asked for, in order: a store can be at work on some of them while
+    the next are made. Asking raises InvalidInput, of a tag or memo that cannot be serialised."""
+
+    def __init__(self, requests: Sequence[JobRequest], now: int = 0) -> None:
+        self._requests = requests
+        self._now = now
+        self._made: list[NewRun] = []
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def __iter__(self) -> Iterator[NewRun]:
+        return iter(self[:])
+
+    @overload
+    def __getitem__(self, index: int) -> NewRun: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[NewRun]: ...
+    def __getitem__(self, index: int | slice) -> NewRun | list[NewRun]:
+        last = len(self) if isinstance(index, int) else index.indices(len(self))[1]
+        if last > len(self._made):
+            self._made += [job_run(request, self._now) for request in self._requests[len(self._made) : last]]
+        return self._made[index]
 
 
 def last_run(after: JobRequest, size: int, now: int = 0) -> NewRun:

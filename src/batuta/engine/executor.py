@@ -22,9 +22,9 @@ from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.deadlines import Deadlines
 from batuta.engine.generators import turns
 from batuta.engine.heartbeats import Heartbeats
-from batuta.engine.machine import PendingActivity
 from batuta.engine.outside import Outside
 from batuta.engine.pausing import counted_from
+from batuta.engine.pending import PendingActivity
 from batuta.engine.places import Places
 from batuta.engine.processes import Processes, Raised
 from batuta.engine.runner import Runner
@@ -307,11 +307,6 @@ class Executor:
             self._threads = ThreadPoolExecutor(self._settings.threads, thread_name_prefix="batuta-activity")
         return self._threads
 
-    def _process_pool(self) -> Processes:
-        if self._processes is None:
-            self._processes = Processes(self._settings.processes, self.beats, self.may_act)
-        return self._processes
-
     # -- middleware
 
     def surround(
@@ -337,7 +332,9 @@ class Executor:
         return self._loop.run_in_executor(self.thread_pool(), in_thread, call, self.may_act, args, kwargs, fn, context)
 
     def in_process(self, call: Call) -> asyncio.Future[Any]:
-        return self._process_pool().start(self._loop, call, self._settings.max_payload)
+        if self._processes is None:
+            self._processes = Processes(self._settings.processes, self.beats, self.may_act)
+        return self._processes.start(self._loop, call, self._settings.max_payload)
 
     # -- ending
 
@@ -498,7 +495,8 @@ class Executor:
             return
         with turns():
             for _ in range(min(_SLICE, len(answers))):
-                self._hand_over(*answers.popleft(), tells)
+                call, answer = answers.popleft()
+                self._hand_over(call, answer, tells)
         if answers:
             self._loop.call_soon(self._deliver_answers)
 

@@ -26,8 +26,9 @@ from batuta.clock import SECOND
 from batuta.engine.calls import SHORT_WAIT, Call, fatal
 from batuta.engine.identity import RunIdentity
 from batuta.engine.live import PYTHON, Effect, LiveRun
-from batuta.engine.machine import Machine, PendingActivity
+from batuta.engine.machine import Machine
 from batuta.engine.past import first_run_id
+from batuta.engine.pending import PendingActivity
 from batuta.engine.replay import Replay
 from batuta.engine.routes import RoutedCall
 from batuta.engine.waiting import next_wake, only_waits
@@ -217,6 +218,28 @@ def may_begin_early(workflow: JobWorkflow, tape: Tape) -> bool:
     )
 
 
+class _Grown:
+    """What any live run has, and an EarlyRun not before it has grown: who asks for it, or sets it, makes it grow.
+
+    Not `__getattr__`: of a class that has one Python takes the long way to every attribute and method.
+    """
+
+    __slots__ = ("_slot",)
+
+    def __init__(self, slot: Any) -> None:
+        self._slot = slot
+
+    def __get__(self, run: EarlyRun, kind: type | None = None) -> Any:
+        if not run._grown:
+            run._grow()
+        return self._slot.__get__(run)
+
+    def __set__(self, run: EarlyRun, value: Any) -> None:
+        if not run._grown:
+            run._grow()
+        self._slot.__set__(run, value)
+
+
 class EarlyRun(CallRun):
     """A job whose call is under way before anything is written of it.
 
@@ -237,19 +260,12 @@ class EarlyRun(CallRun):
         self._start: Body | None = None
         self._first: Entry | None = None
         """Written, but not given to the machine: which is only asked when there is an answer."""
-        self._failed = self._said = self.change = self.told = None
+        self._failed = self._said = self.change = self.told = self.prepare = None
         self.head = self.durable = -1
         self.created_at = row.created_at
         self.calls = {}
         self.effects = []
         self.pauses = ()
-
-    def __getattr__(self, name: str) -> Any:
-        """Only called for what is not there."""
-        if self._grown:
-            raise AttributeError(name)
-        self._grow()
-        return getattr(self, name)
 
     def _grow(self) -> None:
         """Become a whole live run, in the same place."""
@@ -306,6 +322,8 @@ class EarlyRun(CallRun):
         entry = self._first = self._opening()
         change = self.open_change()
         change.entries.append(entry)
+        if self._host.listens:
+            change.bodies = [cast(Body, self._start)]
         change.consumed.append(self._message.message_id)
         self.head, self._crc, self.last = 0, entry.crc, _STARTED
         machine = self.machine
@@ -412,11 +430,16 @@ _LEAN = (
     "effects",
     "head",
     "leaving",
+    "prepare",
     "ready",
     "_failed",
     "_said",
 )
-"""What of a live run an EarlyRun has from the beginning."""
+"""What of a live run an EarlyRun's `__init__` sets, and what stays when it grows."""
+_GIVEN = ("_host", "epoch", "pauses", "run_id", "told", "workflow")
+"""The same, but growing gives it anew."""
+for _name in set(LiveRun.__slots__).difference(_LEAN, _GIVEN):
+    setattr(EarlyRun, _name, _Grown(vars(LiveRun)[_name]))
 
 
 async def _look_at_batch(store: Store, after: RunId) -> BatchInfo:

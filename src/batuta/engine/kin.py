@@ -18,7 +18,7 @@ from batuta.authoring.failures import to_exception, to_failure
 from batuta.authoring.starting import LARGEST_MEMO, name_version_input
 from batuta.clock import SECOND
 from batuta.engine.headers import headers_of
-from batuta.engine.loop import RunFuture
+from batuta.engine.loop import Waiter
 from batuta.engine.routes import Route, default_id, recorded_to, routed_run
 from batuta.engine.rows import expiry
 from batuta.errors import AlreadyStarted, BatutaError, InvalidInput, Nondeterministic, RunClosed, UnknownRun
@@ -44,7 +44,7 @@ class PendingChild:
         self.seq, self.id, self.name, self.version, self.data, self.options = seq, id, name, version, data, options
         self.codec: Codec | None = None
         self.decoder: Decoder
-        self.future: RunFuture
+        self.future: Waiter
         self.issued_at = self.entry = 0
 
 
@@ -74,7 +74,7 @@ class Kin:
         """By the command that started them; those that have not answered."""
         self.routed: dict[int, Route] = {}
         """Activities that other queues execute, and that have not answered."""
-        self.asked: dict[int, RunFuture] = {}
+        self.asked: dict[int, Waiter] = {}
         """Commands whose issuer waits for the store's word."""
         self.sent: dict[int, Command] = {}
         """The messages among them."""
@@ -110,7 +110,7 @@ class Kin:
         self, workflow: Any, args: tuple[Any, ...], options: ChildOptions, decoder: Any
     ) -> AcceptedChild:
         pending = self._issue(workflow, args, options, decoder)
-        accepted = self.asked[pending.seq] = RunFuture(loop=self._machine.loop)
+        accepted = self.asked[pending.seq] = asyncio.Future(loop=self._machine.loop)
         try:
             await accepted
         except asyncio.CancelledError:
@@ -131,7 +131,7 @@ class Kin:
         pending.codec = workflow.codec if isinstance(workflow, Workflow) else None
         pending.decoder = decoder
         pending.issued_at, pending.entry = machine.at, machine.entries
-        pending.future = RunFuture(loop=machine.loop)
+        pending.future = asyncio.Future(loop=machine.loop)
         self.children[seq] = pending
         return pending
 
@@ -161,7 +161,7 @@ class Kin:
         command = self.sent[seq] = Command(seq, CommandKind.SEND, name, Raw(data), to=id)
         machine.commands.append(command)
         machine.beyond = self.has_sent = True
-        accepted = self.asked[seq] = RunFuture(loop=machine.loop)
+        accepted = self.asked[seq] = asyncio.Future(loop=machine.loop)
         try:
             await accepted
         finally:
@@ -355,7 +355,7 @@ def refusal_failure(refusal: Refusal, namespace: str) -> Failure:
     return to_failure(error)
 
 
-def _fail(future: RunFuture, failure: Failure) -> None:
+def _fail(future: Waiter, failure: Failure) -> None:
     if not future.done():
         future.set_exception(to_exception(failure))
         future.exception()  # nobody need ask for it

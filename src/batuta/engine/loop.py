@@ -57,6 +57,11 @@ class RunFuture(asyncio.Future[Any]):
             return self._number
 
 
+Waiter = asyncio.Future[Any]
+"""What a call of ours waits for, which no code of a workflow ever has in its hands, nor in a set: a plain future. Tasks
+have a short way for those, and for a subclass ask for each of its methods by name: a tenth of a turn."""
+
+
 class RunTask(asyncio.Task[Any]):
     """A task with a counted hash and name (asyncio.wait and TaskGroup iterate sets of tasks)."""
 
@@ -72,8 +77,8 @@ class RunTask(asyncio.Task[Any]):
 class RunHandle(Struct, eq=False):
     """A callback that waits its turn. In place of asyncio's handle, whose making looks at debug settings."""
 
-    _callback: Callable[..., Any]
-    _args: Any
+    _call: tuple[Any, ...]
+    """The callback and its arguments, as they came: they are handed on without another tuple."""
     _context: contextvars.Context
     _cancelled: bool = False
 
@@ -90,11 +95,12 @@ class RunHandle(Struct, eq=False):
 class RunTimerHandle(asyncio.TimerHandle):
     """A durable timer. Cancelling it takes it off the run's list; nothing is written for that."""
 
-    __slots__ = ("_host", "seq")
+    __slots__ = ("_call", "_host", "seq")
 
     def __init__(self, host: TimerHost, when: float, callback: Callable[..., Any], args: Any, context: Any) -> None:
         self._callback = callback
         self._args = args
+        self._call = (callback, *args)
         self._context = context
         self._cancelled = False
         self._repr = None
@@ -149,7 +155,7 @@ class RunLoop(asyncio.AbstractEventLoop):
                 if not left:
                     raise Spins(_SPINS)
                 try:
-                    handle._context.run(handle._callback, *handle._args)
+                    handle._context.run(*handle._call)
                 except KeyboardInterrupt:
                     raise
                 except BaseException as error:  # noqa: BLE001 - tasks keep their own errors, SystemExit too
@@ -158,13 +164,13 @@ class RunLoop(asyncio.AbstractEventLoop):
             ready.clear()  # what is finalised with them may add more
 
     def call_soon(  # type: ignore[override]  # argument types are not tied to the callback's here and below
-        self, callback: Any, *args: Any, context: contextvars.Context | None = None
+        self, *call: Any, context: contextvars.Context | None = None
     ) -> RunHandle:
         if not self.in_turn and not self._torn_down:
             self._forbid("call_soon from outside the run's turn", "an activity, or a signal")
-        if type(callback) is self._step:
-            self._look_for_foreign_await(callback)
-        handle = RunHandle(callback, args, context or contextvars.copy_context())
+        if type(call[0]) is self._step:
+            self._look_for_foreign_await(call[0])
+        handle = RunHandle(call, context or contextvars.copy_context())
         self._ready.append(handle)
         return handle
 
@@ -217,7 +223,7 @@ class RunLoop(asyncio.AbstractEventLoop):
         task._number = self.next_hash()
         number = self.counter
         _begin_task(task, coro, loop=self, name=name or f"task-{number}", context=context)
-        self._step = type(self._ready[-1]._callback)
+        self._step = type(self._ready[-1]._call[0])
         self._tasks[number] = task
         if len(self._tasks) + len(self._generators) > self._prune_at:
             self._prune()

@@ -18,7 +18,7 @@ from threading import get_ident
 from typing import Any, NoReturn, TypeVar, cast
 from uuid import UUID
 
-from msgspec import UNSET, Raw, Struct, json, structs
+from msgspec import UNSET, Raw, json, structs
 
 from batuta.authoring.chains import ContinueAsNew
 from batuta.authoring.context import RunInfo, current_runtime
@@ -31,11 +31,12 @@ from batuta.engine.identity import RunIdentity
 from batuta.engine.kin import Kin
 from batuta.engine.letters import FailedCall, error_of, failed_call
 from batuta.engine.logs import Line
-from batuta.engine.loop import RunFuture, RunLoop, RunTask, RunTimerHandle, close_unbegun
+from batuta.engine.loop import RunLoop, RunTask, RunTimerHandle, Waiter, close_unbegun
 from batuta.engine.mailbox import Mailbox
 from batuta.engine.named import NamedTimers
 from batuta.engine.past import Past
 from batuta.engine.patches import Patches
+from batuta.engine.pending import PendingActivity
 from batuta.engine.routes import call_routed, routed_to
 from batuta.errors import BatutaError, Forbidden, Nondeterministic, WaitsForNothing, WorkflowBroken
 from batuta.journal.entries import Body, Command, CommandKind, EntryKind, StartInfo
@@ -43,6 +44,9 @@ from batuta.serde import MAX_PAYLOAD, Codec, Decoder, decode, encode
 
 _set_running_loop = asyncio._set_running_loop
 _get_running_loop = asyncio._get_running_loop
+_Future = asyncio.Future
+_done, _set_result = _Future.done, _Future.set_result  # methods of C's classes are looked for anew at each call
+_task_done = asyncio.Task.done
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY = 24 * 3600 * SECOND
 T = TypeVar("T")
@@ -54,25 +58,6 @@ _STARTED = EntryKind.STARTED
 
 class Gone(BaseException):
     """Raised by every batuta call in a run that has left memory: only its `finally` blocks are running."""
-
-
-class PendingActivity(Struct, eq=False):
-    """An activity that was called and has not answered."""
-
-    name: str
-    codec: Codec | None
-    decoder: Decoder | None
-    data: bytes
-    options: ActivityOptions
-    issued_at: int
-    entry: int = 0
-    """That of the turn which called it."""
-    future: RunFuture = cast(RunFuture, None)
-    """Set when it is known where it is executed."""
-
-    def decode_result(self, value: Raw) -> Any:
-        """Where there is no codec."""
-        return decode(value, cast(Decoder, self.decoder), f"the result of activity {self.name!r}")
 
 
 class Machine:
@@ -148,7 +133,7 @@ class Machine:
             if not body.quiet:
                 loop.run_until_idle()
                 main = self._main
-                if main is not None and (main.done() or self._failure is not None):
+                if main is not None and (_task_done(main) or self._failure is not None):
                     self._finish(main)
         finally:
             loop.in_turn = False
@@ -186,8 +171,9 @@ class Machine:
         value = pending.codec.decode_result(given) if pending.codec is not None else pending.decode_result(given)
         if self.activities.pop(body.seq, None) is None:
             self._forget(body.seq)
-        if not pending.future.done():
-            pending.future.set_result(value)
+        future = pending.future
+        if not _done(future):
+            _set_result(future, value)
 
     def _deliver_error(self, body: Body) -> None:
         pending = self._answered(body)
@@ -332,15 +318,15 @@ class Machine:
             data = codec.encode_args(args, kwargs, self.limit)
         else:
             data = encode(arguments, f"the input of activity {name!r}", self.limit)
-        pending = PendingActivity(name, codec, result, data, options, issued_at or self.at, self.entries - 1)
+        future: Waiter = _Future(loop=self.loop)
+        pending = PendingActivity(name, codec, result, data, options, issued_at or self.at, self.entries - 1, future)
         if (options.queue is not None or self.recorded is not None) and (to := routed_to(self, options)) is not None:
             return await call_routed(self, pending, to)
         self._seq = seq = self._seq + 1
         self.commands.append(Command(seq, _ACTIVITY, name, Raw(data)))
-        pending.future = RunFuture(loop=self.loop)
         self.activities[seq] = pending
         try:
-            return await pending.future
+            return await future
         except asyncio.CancelledError:
             if not self._gone and self.activities.pop(seq, None) is not None:
                 self._issue(CommandKind.CANCEL, name, target=seq)

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from msgspec import UNSET, Raw
 
-from batuta.engine.loop import RunFuture
+from batuta.engine.loop import Waiter
 from batuta.errors import InvalidInput, Nondeterministic, RunClosed, UnknownQuery, UpdateFailed, UpdateInterrupted
 from batuta.journal.entries import Body, Carried, CommandKind
 from batuta.serde import Codec, Decoder, decode, encode
@@ -37,7 +37,7 @@ class _Box:
 
     def __init__(self) -> None:
         self.letters: deque[tuple[int, Raw]] = deque()
-        self.getters: deque[RunFuture] = deque()
+        self.getters: deque[Waiter] = deque()
         self.handler: Callable[[Any], Any] | None = None
         self.decoder: Decoder
 
@@ -80,7 +80,7 @@ class Mailbox:
         self._arrived = self._receivers = self._handled = 0
         self._handles_signals = False
         self._misfits: dict[str, int] = {}
-        self._idle: list[RunFuture] = []
+        self._idle: list[Waiter] = []
         """Of code that waits for the handlers."""
 
     def listens(self) -> bool:
@@ -94,7 +94,7 @@ class Mailbox:
     async def handlers_done(self) -> None:
         self._machine.check_alive()
         while self.is_handling():
-            idle = RunFuture(loop=self._machine.loop)
+            idle: Waiter = asyncio.Future(loop=self._machine.loop)
             self._idle.append(idle)
             await idle
 
@@ -134,7 +134,7 @@ class Mailbox:
 
     async def _wait(self, name: str, box: _Box, decoder: Decoder) -> Any:
         while True:
-            getter = RunFuture(loop=self._machine.loop)
+            getter: Waiter = asyncio.Future(loop=self._machine.loop)
             box.getters.append(getter)
             self._receivers += 1
             try:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
 from typing import TYPE_CHECKING
 
 from batuta.clock import SECOND
-from batuta.engine.loop import RunFuture, RunTimerHandle
+from batuta.engine.loop import RunTimerHandle, Waiter
 from batuta.errors import DuplicateTimer
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ class NamedTimers:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._set: dict[str, tuple[RunFuture, RunTimerHandle]] = {}
+        self._set: dict[str, tuple[Waiter, RunTimerHandle]] = {}
         self._used: set[str] = set()
 
     async def wait(self, timer_id: str, fire_at: int) -> bool:
@@ -28,7 +29,7 @@ class NamedTimers:
         machine = self._machine
         if timer_id in self._used:
             raise DuplicateTimer(timer_id)
-        future = RunFuture(loop=machine.loop)
+        future: Waiter = asyncio.Future(loop=machine.loop)
         delay = (fire_at - machine.at) / SECOND
         context = contextvars.copy_context()
         handle = RunTimerHandle(machine, machine.seconds() + delay, _fire, (future,), context)
@@ -51,6 +52,6 @@ class NamedTimers:
         return True
 
 
-def _fire(future: RunFuture) -> None:
+def _fire(future: Waiter) -> None:
     if not future.done():
         future.set_result(True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -37,7 +38,7 @@ from batuta.engine.closing import close_from_outside
 from batuta.engine.committer import MustQueue
 from batuta.engine.completing import Completing
 from batuta.engine.completion import Completion
-from batuta.engine.enqueueing import batch_runs, job_run, last_run, needs_clock
+from batuta.engine.enqueueing import JobRuns, job_run, last_run, needs_clock
 from batuta.engine.following import last_of_chain
 from batuta.engine.forking import Forking
 from batuta.engine.guests import Entering
@@ -97,6 +98,7 @@ class NativeBackend:
         actor: str | None = None,
         middleware: Sequence[Middleware] = (),
     ) -> None:
+        self.home: asyncio.AbstractEventLoop | None = None
         self._store = store
         self._middleware = check_middleware(middleware)
         """Around everything that its workers do."""
@@ -146,7 +148,7 @@ class NativeBackend:
 
     async def enqueue_many(self, requests: Sequence[JobRequest], after: JobRequest | None) -> list[RunRef]:
         now = await self._now_for(requests if after is None else [*requests, after])
-        runs, last = batch_runs(requests, after, now)
+        runs, last = JobRuns(requests, now), None if after is None else last_run(after, len(requests), now)
         if not runs:
             return [] if last is None else [_ref(await until_known(lambda: self._starter.start(last)))]
         failpoint("enqueue.before")

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from batuta.authoring.backend import Answer, Letter, RunRef, StartRequest
 from batuta.authoring.enqueueing import JobRequest
-from batuta.authoring.middleware import Middleware, Sent
+from batuta.authoring.middleware import AroundStart, Middleware, Sent
 from batuta.authoring.starting import check_headers, check_tags
 from batuta.clock import Clock
 from batuta.engine.around import Around, as_start, chained
@@ -30,22 +30,22 @@ class AroundBackend(NativeBackend):
         self._around = Around(middleware)
 
     def start(self, request: StartRequest) -> Coroutine[Any, Any, RunRef]:
-        return self._through([request], partial(NativeBackend.start, self, request))
+        return self._through([request], NativeBackend.start, request)
 
     def enqueue(self, request: JobRequest) -> Coroutine[Any, Any, RunRef]:
-        return self._through([request], partial(NativeBackend.enqueue, self, request))
+        return self._through([request], NativeBackend.enqueue, request)
 
     def enqueue_many(
         self, requests: Sequence[JobRequest], after: JobRequest | None
     ) -> Coroutine[Any, Any, list[RunRef]]:
         every = [*requests] if after is None else [*requests, after]
-        return self._through(every, partial(NativeBackend.enqueue_many, self, requests, after))
+        return self._through(every, NativeBackend.enqueue_many, requests, after)
 
     def enter(
         self, transaction: object, requests: Sequence[StartRequest | JobRequest], after: JobRequest | None
     ) -> Coroutine[Any, Any, Entering]:
         every = [*requests] if after is None else [*requests, after]
-        return self._through(every, partial(NativeBackend.enter, self, transaction, requests, after))
+        return self._through(every, NativeBackend.enter, transaction, requests, after)
 
     async def signal(self, ref: RunRef, letter: Letter) -> None:
         message = Sent("signal", letter.name, ref.id, {})
@@ -69,9 +69,28 @@ class AroundBackend(NativeBackend):
             raise ClientError("middleware has not called proceed(): nothing was sent")
         return done[-1]
 
-    async def _through(self, requests: Sequence[StartRequest | JobRequest], act: Callable[[], Awaitable[T]]) -> T:
+    def _through(
+        self, requests: Sequence[StartRequest | JobRequest], act: Callable[..., Coroutine[Any, Any, T]], *given: Any
+    ) -> Coroutine[Any, Any, T]:
         if not self._around.start:
-            return await act()
+            return act(self, *given)
+        handlers, before = self._around.start, self._around.before_start
+        if before is not None:
+            found = before()
+            if not callable(found):
+                for one in requests:
+                    one.headers = {**one.headers, **found}
+                    check_headers(one.headers)
+                return act(self, *given)
+            handlers = [found]
+        return self._around_starts(handlers, requests, partial(act, self, *given))
+
+    async def _around_starts(
+        self,
+        handlers: Sequence[AroundStart],
+        requests: Sequence[StartRequest | JobRequest],
+        act: Callable[[], Awaitable[T]],
+    ) -> T:
         starts = [as_start(request) for request in requests]
         done: list[T] = []
 
@@ -83,7 +102,7 @@ class AroundBackend(NativeBackend):
                     check_tags(one.tags)
             done.append(await act())
 
-        await chained(self._around.start, starts, innermost)
+        await chained(handlers, starts, innermost)
         if not done:
             raise ClientError("middleware has not called proceed(): nothing was started")
         return done[-1]

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from batuta.authoring.definitions import Place
 from batuta.engine.calls import Call
 from batuta.settings import Settings
+
+_LOOP = Place.LOOP  # of most calls, and an index that is not quite a number is looked up slowly
 
 
 class Gate:
@@ -29,6 +32,7 @@ class Places:
         # By `Place`.
         places = (settings.max_activities, settings.threads, settings.processes, settings.transactions)
         self._kinds = [Gate(free) for free in places]
+        self._on_loop = self._kinds[_LOOP]
         self._named: dict[str, Gate] = {}
         self._admitted = admitted
 
@@ -37,7 +41,7 @@ class Places:
         activity = call.activity
         if activity.limit is not None and not self._pass(self._own_gate(call, activity.limit), call):
             return False
-        gate = self._kinds[activity.place]
+        gate = self._on_loop if activity.place is _LOOP else self._kinds[activity.place]
         if gate.free > 0:
             gate.free -= 1
             return True
@@ -46,7 +50,7 @@ class Places:
 
     def leave(self, call: Call) -> None:
         activity = call.activity
-        gate = self._kinds[activity.place]
+        gate = self._on_loop if activity.place is _LOOP else self._kinds[activity.place]
         if not gate.row and activity.limit is None:
             gate.free += 1
             return

@@ -12,7 +12,8 @@ from msgspec import UNSET, Raw
 from batuta.authoring.definitions import Workflow
 from batuta.engine.identity import RunIdentity
 from batuta.engine.kin import PendingChild
-from batuta.engine.machine import Machine, PendingActivity
+from batuta.engine.machine import Machine
+from batuta.engine.pending import PendingActivity
 from batuta.engine.replay import Replay
 from batuta.engine.routes import RoutedCall
 from batuta.errors import InvalidFork, InvalidInput, WorkflowBroken

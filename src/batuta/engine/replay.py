@@ -10,8 +10,9 @@ from msgspec import UNSET
 
 from batuta.clock import SECOND
 from batuta.engine.kin import PendingChild
-from batuta.engine.machine import Machine, PendingActivity
+from batuta.engine.machine import Machine
 from batuta.engine.past import Past
+from batuta.engine.pending import PendingActivity
 from batuta.engine.routes import Route
 from batuta.errors import InvalidInput, Nondeterministic
 from batuta.journal.entries import FROM_OUTSIDE, Body, Command, CommandKind, Entry, EntryKind, Forked, decode_body

@@ -19,7 +19,6 @@ from batuta.authoring.failures import to_failure
 from batuta.authoring.options import ActivityOptions
 from batuta.clock import SECOND
 from batuta.engine.closing import close_from_outside
-from batuta.engine.loop import RunFuture
 from batuta.errors import ActivityFailed, ActivityTimeout
 from batuta.ids import RunId, derived_run_id, seed_of
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, decode_body
@@ -31,7 +30,8 @@ from batuta.serde import MAX_PAYLOAD
 
 if TYPE_CHECKING:
     from batuta.engine.kin import Kin
-    from batuta.engine.machine import Machine, PendingActivity
+    from batuta.engine.machine import Machine
+    from batuta.engine.pending import PendingActivity
 
 log = logging.getLogger("batuta.engine")
 
@@ -86,7 +86,6 @@ async def call_routed(machine: Machine, pending: PendingActivity, id: str) -> An
     seq = machine.next_seq()
     machine.commands.append(Command(seq, CommandKind.ACTIVITY, pending.name, Raw(pending.data), to=id))
     machine.beyond = kin.had_children = True
-    pending.future = RunFuture(loop=machine.loop)
     kin.routed[seq] = Route(pending, seq, id, machine.entries)
     try:
         return await pending.future

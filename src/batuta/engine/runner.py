@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from batuta.engine.calls import Call
 
 
+_set_current = current_activity.set  # found once: it is called for every attempt
+
+
 class Runner:
     """Calls async activities, one after the other in one task for as long as none of them waits.
 
@@ -56,31 +59,32 @@ class Runner:
         self._standing_by = False
         self._passes = passes = self._passes + 1
         begun, task = self._begun, asyncio.current_task()
+        may_act, done, choose = self._may_act, self._done, self.choose
         while begun:
             call, args, kwargs = begun.popleft()
             if begun and not self._standing_by:
                 self._standing_by = True
                 asyncio.Task(self._run(), loop=self._loop, name=_NAME, context=self._context.copy())
             call.task = task
-            current_activity.set(call)
-            if self.choose is None:
+            _set_current(call)
+            if choose is None:
                 fn, before = call.activity.fn, contextvars.copy_context()
             elif self.alike:
-                fn, before = self.choose(call), contextvars.copy_context()
+                fn, before = choose(call), contextvars.copy_context()
             else:
-                before, fn = contextvars.copy_context(), self.choose(call)
+                before, fn = contextvars.copy_context(), choose(call)
             try:
                 if call.over:
                     raise asyncio.CancelledError
-                if not self._may_act():  # asked where the effect begins: this process may have stood still until now
+                if not may_act():  # asked where the effect begins: this process may have stood still until now
                     await self._permission()
-                value = await fn(*args, **kwargs)
+                value = await (fn(*args, **kwargs) if kwargs else fn(*args))
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # noqa: BLE001 - whatever an activity raises is its answer
                 self._failed(call, error)
             else:
-                self._done(call, value)
+                done(call, value)
             waited = self._passes != passes
             if waited or contextvars.copy_context() != before or (task is not None and task.cancelling()):
                 return

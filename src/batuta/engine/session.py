@@ -97,7 +97,7 @@ class Session:
         self._starts: deque[tuple[NewRun, Workflow[..., Any], Body, asyncio.Future[Completion]]] = deque()
         self._timers = Timers(self.clock)
         self.executor = Executor(activities, self.clock, settings, self.may_act, self.permission)
-        self._committer = Committer(store, self.info.worker_id, settings, self.may_act, self._lost)
+        self._committer = Committer(store, self.info.worker_id, settings, self.clock, self.may_act, self._lost)
         self.begins = None if around is None or not around.begin else around.begins
         self.reporter = Reporter(() if around is None else around.ears, self)
         self.listens = self.reporter.listens_to(ActivityCompleted)
@@ -254,7 +254,8 @@ class Session:
 
         While the lease is over they wait: the next beat says whether the runs are still ours.
         """
-        return not self._over and (not self._beats or self.monotonic() < self._lease.valid_until)
+        monotonic = self.monotonic  # apart from its call: as a method it would be looked for in the class first
+        return not self._over and (not self._beats or monotonic() < self._lease.valid_until)
 
     def store_was_there(self, since: float) -> bool:
         """Whether a heartbeat has reached the store since that moment of the monotonic clock."""
@@ -374,16 +375,23 @@ class Session:
         self.adopt_all(tapes)
 
     def adopt_all(self, tapes: Sequence[Tape]) -> None:
-        """Bring claimed runs into memory."""
+        """Bring claimed runs into memory.
+
+        All are replayed, and then all go on: the code of both does not fit into the processor's cache of instructions,
+        and one run after the other would have it loaded anew for each.
+        """
         early: list[EarlyRun] = []
+        replayed: list[tuple[LiveRun, Tape, Replay]] = []
         self._make_room(len(tapes))
         with turns():
             for tape in tapes:
                 try:
                     if tape.run.kind is not RunKind.JOB or not self._adopt_early(tape, early):
-                        self.adopt(tape)
+                        self._adopt(tape, replayed)
                 except Exception:
                     log.exception("run %s could not be brought into memory", tape.run.id)
+            for run, tape, replay in replayed:
+                self._resume(run, tape, replay)
         for run in early:  # not within `turns`: their code may begin at once
             self._begin_early(run)
 
@@ -413,8 +421,8 @@ class Session:
         except Exception as error:  # noqa: BLE001 - one bad start must not hold up the others
             park_or_drop(run, [run.message], error)
 
-    def adopt(self, tape: Tape) -> None:
-        """Bring a claimed run into memory."""
+    def _adopt(self, tape: Tape, replayed: list[tuple[LiveRun, Tape, Replay]]) -> None:
+        """Bring a claimed run into memory, and to the end of its tape."""
         row = tape.run
         if self._over:
             return
@@ -448,25 +456,37 @@ class Session:
             return
         if failpoints.armed is not None:
             failpoint("replay.before")
-        self._replay(run, tape, run.restore(tape.entries))
+        replay = run.restore(tape.entries)
+        if self._replay(run, tape, replay):
+            replayed.append((run, tape, replay))
 
-    def _replay(self, run: LiveRun, tape: Tape, replay: Replay) -> None:
+    def _replay(self, run: LiveRun, tape: Tape, replay: Replay) -> bool:
+        """Whether it is at the end of its tape: else it will go on by itself, or is parked."""
         if self._over or run.leaving:
-            return
+            return False
         self.turn = run
         try:
             more = replay.go_on()
         except Exception as error:  # noqa: BLE001 - whatever it is, this code cannot go on with this run
             run.park(why_not_replayed(error))
-            return
+            return False
         finally:
             self.turn = None
         if more:
             self._hinted.add(run.run_id)  # messages that come meanwhile are not delivered: look for them at the end
-            self._loop.call_soon(self._replay, run, tape, replay)
-            return
-        if failpoints.armed is not None:
+            self._loop.call_soon(self._replay_on, run, tape, replay)
+        elif failpoints.armed is not None:
             failpoint("replay.after")
+        return not more
+
+    def _replay_on(self, run: LiveRun, tape: Tape, replay: Replay) -> None:
+        if self._replay(run, tape, replay):
+            self._resume(run, tape, replay)
+
+    def _resume(self, run: LiveRun, tape: Tape, replay: Replay) -> None:
+        """It is at the end of its tape: from here on it is live."""
+        if self._over or run.leaving:  # dropped meanwhile
+            return
         if replay.warnings:
             count, first = len(replay.warnings), replay.warnings[0]
             log.warning("run %s sends other inputs than before, %d times; the first: %s", run.identity.id, count, first)
@@ -502,7 +522,7 @@ class Session:
         if tape.sealed:
             park_where_it_was(run, tape)
             return
-        self._replay(run, tape, run.go_back(tape.entries))
+        self._replay_on(run, tape, run.go_back(tape.entries))
 
     def look_after(self, run: LiveRun, route: Route) -> None:
         run.machine.kinship().unsettled.add(route.seq)  # it stays until that is done: nobody else would look again

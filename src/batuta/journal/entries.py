@@ -177,7 +177,7 @@ _decoder = json.Decoder(Body)
 def encode_entry(number: int, kind: EntryKind, at: int, body: Body, previous_crc: int) -> Entry:
     """The row for a turn, with `number` as its ord. `previous_crc` is that of the entry before, 0 for the first."""
     data = _encoder.encode(body)
-    return Entry(number, kind, at, zlib.crc32(data, (previous_crc ^ at ^ number) & 0xFFFF_FFFF), data.decode())
+    return Entry(number, kind, at, zlib.crc32(data, previous_crc ^ at ^ number), data.decode())
 
 
 def decode_body(entry: Entry) -> Body:

@@ -183,6 +183,7 @@ class Store(Protocol):
     async def start_many(self, runs: Sequence[NewRun], after: NewRun | None = None) -> list[StartOutcome]:
         """The same for many in one transaction: what `start` would give or raise, for each in the order given.
 
+        `runs` may be made while they are read; when that raises, nothing is written.
         One whose id is taken (also by one before it) or whose data is refused does not harm the others.
         `after` is inserted with them, pending and not due: those of them that are new become its children (with
         `after.run_id` as their parent, and the policy ABANDON), and the close of the last makes it due. Closing one of

@@ -50,6 +50,8 @@ async def test_runs_are_found_by_their_keys(store: PostgresStore, filled: str) -
     for name in ("list_children", "count_children"):
         scans = scans_of(await plan_of(session, store._sql[name]), "runs")
         assert [scan["Index Name"] for scan in scans] == ["runs_children"], name
+    scans = scans_of(await plan_of(session, store._sql["count_open"]), "runs")
+    assert [scan["Index Name"] for scan in scans] == ["runs_owned", "runs_due", "runs_idle"]
     await check_that_sleepers_cost_a_claim_nothing(store, session)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, cast
 
 import asyncpg
 import pytest
 
-from batuta.errors import OutcomeUnknown
+from batuta.errors import BadData, OutcomeUnknown, StoreUnavailable
 from batuta.stores.postgres.address import parse_address
 from batuta.stores.postgres.session import Session, Shift, _execution
 
@@ -67,3 +69,113 @@ async def test_what_was_answered_in_time_is_forgotten_by_who_watches(postgres_ur
     assert session._watching is None
     assert await session.connect() is connection
     await session.close()
+
+
+# -- a transaction in parts
+
+INSERT = "INSERT INTO parts VALUES ($1) RETURNING NULLIF(number, 0)"
+
+
+@pytest.fixture
+async def session(postgres_url: str) -> AsyncIterator[Session]:
+    session = session_with(postgres_url, 30.0)
+    await session.write("CREATE TABLE parts (number integer NOT NULL)")
+    yield session
+    await session.close()
+
+
+async def written(session: Session) -> list[int]:
+    return [row[0] for row in await session.read("SELECT number FROM parts ORDER BY number")]
+
+
+async def test_the_next_part_is_made_while_the_one_before_is_under_way(session: Session, postgres_url: str) -> None:
+    holder = await asyncpg.connect(postgres_url)
+    await holder.execute("SELECT pg_advisory_lock(1)")
+    unlocking: list[asyncio.Future[str]] = []
+
+    def parts() -> Iterator[tuple[int]]:
+        yield (1,)  # which waits for the lock
+        unlocking.append(asyncio.ensure_future(holder.execute("SELECT pg_advisory_unlock(1)")))
+        yield (2,)
+
+    insert = "INSERT INTO parts SELECT $1 FROM pg_advisory_xact_lock(1) RETURNING number"
+    assert await session.write_in_parts(insert, parts()) == [1, 2]
+    await asyncio.gather(*unlocking)
+    await holder.close()
+    assert await written(session) == [1, 2]
+
+
+@pytest.mark.parametrize("parts", [[(1,), (0,), (3,)], [(1,), None, (3,)], [None], [(1,), (2,), (0,)]])
+async def test_a_part_that_is_none_or_has_no_value_undoes_all_of_them(
+    session: Session, parts: list[tuple[int] | None]
+) -> None:
+    connection = await session.connect()
+    assert None in await session.write_in_parts(INSERT, parts)
+    assert await written(session) == []
+    assert await session.connect() is connection
+
+
+async def test_a_part_that_cannot_be_made_undoes_those_before(session: Session) -> None:
+    def parts() -> Iterator[tuple[int]]:
+        yield (1,)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await session.write_in_parts(INSERT, parts())
+    assert await written(session) == []
+
+
+async def test_a_part_that_the_database_refuses_undoes_those_before(session: Session) -> None:
+    with pytest.raises(BadData):
+        await session.write_in_parts(INSERT, [(1,), (None,)])
+    assert await written(session) == []
+
+
+async def test_when_the_connection_breaks_between_parts_nothing_is_written_and_that_is_certain(
+    session: Session, postgres_url: str
+) -> None:
+    pid = (await session.connect()).get_server_pid()
+    killer = await asyncpg.connect(postgres_url)
+
+    def parts() -> Iterator[tuple[int]]:
+        yield (1,)
+        session.drop()
+        yield (2,)
+
+    with pytest.raises(StoreUnavailable):
+        await session.write_in_parts(INSERT, parts())
+    while await killer.fetchval("SELECT count(*) FROM pg_stat_activity WHERE pid = $1", pid):
+        await asyncio.sleep(0.01)
+    await killer.close()
+    assert await written(session) == []
+
+
+async def test_when_the_commit_has_no_reply_the_outcome_is_unknown(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = await session.connect()
+    execute = type(connection).execute
+
+    async def lost(self: Any, query: str, *args: Any, **options: Any) -> str:
+        found = await execute(self, query, *args, **options)
+        if query == "COMMIT":
+            raise ConnectionResetError
+        return found
+
+    monkeypatch.setattr(type(connection), "execute", lost)
+    with pytest.raises(OutcomeUnknown):
+        await session.write_in_parts(INSERT, [(1,), (2,)])
+    assert await written(session) == [1, 2]
+
+
+async def test_who_gives_up_between_parts_leaves_nothing_behind(session: Session) -> None:
+    def parts() -> Iterator[tuple[int]]:
+        yield (1,)
+        task.cancel()
+        yield (2,)
+
+    task = asyncio.ensure_future(session.write_in_parts(INSERT, parts()))
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await written(session) == []
+    assert await session.write_in_parts(INSERT, [(3,), (4,)]) == [3, 4]

@@ -113,6 +113,7 @@ class MemoryStore(
     # -- runs come in
 
     async def start_many(self, runs: Sequence[NewRun], after: NewRun | None = None) -> list[StartOutcome]:
+        runs = list(runs)  # that may raise: not after some of them were written
         with self.transaction() as moment:
             return start_many(moment, runs, after)
 

@@ -12,7 +12,7 @@ from batuta.errors import InvalidInput, UnknownRun
 from batuta.ids import RunId
 from batuta.journal.entries import Entry
 from batuta.journal.records import Attempt, Output, Page, Run, RunFilter, WorkerView
-from batuta.journal.states import RunState
+from batuta.journal.states import OPEN, RunState
 from batuta.stores.postgres.base import Base
 from batuta.stores.postgres.rows import attempt_of, entry_of, output_of, run_of, worker_of
 
@@ -89,7 +89,10 @@ class Reading(Base):
         return Page(page, str(page[-1].run_id) if len(rows) > limit and page else None)
 
     async def count_runs(self, where: RunFilter) -> int:
-        query = "count_runs" if where.parent is None else "count_children"
+        if where.parent is not None:
+            query = "count_children"
+        else:
+            query = "count_open" if where.states and OPEN.issuperset(where.states) else "count_runs"
         rows = await self._pool.read(self._sql[query], self.namespace, *_restrictions(where))
         count: int = rows[0]["runs"]
         return count

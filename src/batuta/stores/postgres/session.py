@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -157,6 +157,41 @@ class Session:
                     raise translate(error, self._address.place, writing=True) from error
             await asyncio.sleep(0.002 * 2**attempt * jitter())
         raise AssertionError("the last try returns or raises")
+
+    async def write_in_parts(self, query: str, parts: Iterable[tuple[Any, ...] | None]) -> list[Any]:
+        """The value that a statement returns for each of these parts, in one transaction. The next part is asked for
+        while the database is at work on the one before. Nothing is written when a value or a part is None, or when
+        asking for one raises.
+
+        Raises OutcomeUnknown when the commit is in doubt, and only then. Not for sessions of a pooler.
+        """
+        connection = await self.connect()
+        under_way: asyncio.Task[Any] | None = None
+        found: list[Any] = []
+        committing = False
+        try:
+            # Of this very connection, which is never replaced here: on another one each part would be a transaction.
+            statement, _ = self._statements.get(query) or await self._prepared(connection, query)
+            await connection.execute("BEGIN")
+            for part in parts:
+                if under_way is not None:
+                    found.append(await under_way)
+                under_way = None
+                if part is None:
+                    break
+                under_way = asyncio.get_running_loop().create_task(statement.fetchval(*part))
+                await asyncio.sleep(0)  # it is sent now
+            found.append(None if under_way is None else await under_way)
+            committing = None not in found
+            await connection.execute("COMMIT" if committing else "ROLLBACK")
+            return found
+        except BaseException as error:
+            self.drop()  # which undoes what is not committed
+            if under_way is not None:
+                await asyncio.gather(under_way, return_exceptions=True)
+            if isinstance(error, DRIVER_ERRORS):
+                raise translate(error, self._address.place, writing=committing) from error
+            raise
 
     async def rehearse(self, query: str, *args: Any) -> None:
         """What `write` would raise; nothing of it is kept."""

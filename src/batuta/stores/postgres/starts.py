@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from asyncpg import Record
 
@@ -21,6 +22,8 @@ from batuta.stores.postgres.texts import plain_texts, unowned_texts
 
 _SLICE = 256
 """Outcomes of a large batch that are told before others get their turn on the event loop."""
+_PART = 1_000
+"""Plain runs that are inserted by one statement: while the database has them, the next are made ready."""
 _JUST_GONE = "the run with id {!r} vanished while another was started: try again"
 
 
@@ -56,13 +59,13 @@ class Starts(Base):
         return None
 
     async def start_many(self, runs: Sequence[NewRun], after: NewRun | None = None) -> list[StartOutcome]:
-        asked = list(runs) if after is None else [*(rules.member(run, after) for run in runs), after]
-        if not asked:
+        if after is None and not runs:
             return []
         outcomes: dict[RunId, StartOutcome] = {}
         async with self._pool.session() as session:
-            if after is None and (created_at := await self._insert_plain(session, asked)) is not None:
-                return await self._all_new(asked, created_at)
+            if after is None and (created := await self._insert_plain(session, runs)):
+                return await self._all_new(runs, created)
+            asked = list(runs) if after is None else [*(rules.member(run, after) for run in runs), after]
             try:
                 rows = await self._insert(session, asked, after)
             except BadData:
@@ -81,23 +84,33 @@ class Starts(Base):
         query, values = self._insertion(runs, after)
         return await session.write(query, *values)
 
-    async def _insert_plain(self, session: Session, runs: Sequence[NewRun]) -> int | None:
-        """When they were created; None when they are not as most runs are: then nothing is written."""
+    async def _insert_plain(self, session: Session, runs: Sequence[NewRun]) -> list[int]:
+        """When they were created, part by part; nothing when they are not as most runs are: then nothing is written."""
+        query = self._sql["start_plain"]
+        size = _PART if not self.address.is_pooled else len(runs)
+        parts = (self._plain_part(runs[first : first + size]) for first in range(0, len(runs), size))
         try:
-            if (values := plain_texts(runs)) is None:
-                return None
-            rows = await session.write(self._sql["start_plain"], self.namespace, *values)
+            if len(runs) > size:
+                created = await session.write_in_parts(query, parts)
+            else:
+                part = next(parts)
+                created = [None] if part is None else list((await session.write(query, *part))[0])
         except BadData:
-            return None
-        created_at: int | None = rows[0]["created_at"]
-        return created_at
+            return []
+        return [] if None in created else created
 
-    async def _all_new(self, runs: Sequence[NewRun], created_at: int) -> list[StartOutcome]:
+    def _plain_part(self, runs: Sequence[NewRun]) -> tuple[Any, ...] | None:
+        values = plain_texts(runs)
+        return None if values is None else (self.namespace, *values)
+
+    async def _all_new(self, runs: Sequence[NewRun], created: list[int]) -> list[StartOutcome]:
         self._announcer.tell(Hint(due=True))
+        size = _PART if len(created) > 1 else len(runs)
         outcomes: list[StartOutcome] = []
         for number, run in enumerate(runs, 1):
             if number % _SLICE == 0:
                 await asyncio.sleep(0)  # who was told just now begins to work meanwhile
+            created_at = created[(number - 1) // size]
             outcomes.append((run_of_start(run, created_at, None, created_at + run.delay), True))
         return outcomes
 

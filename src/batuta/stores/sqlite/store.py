@@ -190,7 +190,7 @@ class SqliteStore(ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, Holding
         return found, is_new
 
     async def start_many(self, runs: Sequence[NewRun], after: NewRun | None = None) -> list[StartOutcome]:
-        now = self.clock_now()
+        runs, now = list(runs), self.clock_now()  # nobody waits for the lock while they are made
 
         def work(cursor: sqlite3.Cursor) -> list[StartOutcome]:
             return bulk.start_many(cursor, self.namespace, runs, after, now)
@@ -268,6 +268,7 @@ class SqliteStore(ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, Holding
             lambda cursor: claims.own_due(
                 cursor, self.namespace, worker, limit, room or {}, self._hands, self._floors, self.clock_now()
             ),
+            last=claims.own,
             small=limit <= SMALL_CHANGES,
         )
         self._limited = self._limited or owned.held

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import UserList
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -11,12 +12,36 @@ from batuta.clock import SECOND
 from batuta.errors import AlreadyStarted, UnknownRun
 from batuta.ids import new_run_id
 from batuta.journal.entries import Body, EntryKind, encode_entry
-from batuta.journal.records import Change, IfExists, Message, MessageKind, Move, NewRun, RunKind, Tape, Verdict
+from batuta.journal.records import (
+    Change,
+    IfExists,
+    Message,
+    MessageKind,
+    Move,
+    NewRun,
+    RunFilter,
+    RunKind,
+    Tape,
+    Verdict,
+)
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
 from batuta.testing.conformance.kit import MakeStore, Pen, claimed, live_worker, new_run, signal
 
 LONG = 5_000
+MANY = 2_100
+
+
+class Unmade(UserList[NewRun]):
+    """Runs of which the last ones cannot be made."""
+
+    def __getitem__(self, index: Any) -> Any:
+        if (index.indices(MANY)[1] if isinstance(index, slice) else index) > MANY - 50:
+            raise ZeroDivisionError
+        return self.data[index]
+
+    def __iter__(self) -> Iterator[NewRun]:
+        return iter(self[:])
 
 
 def job(**options: Any) -> NewRun:
@@ -67,6 +92,38 @@ class PlainConformance:
         await store.start_many(asked[:1])
         assert [outcome[1] for outcome in await store.start_many(asked) if isinstance(outcome, tuple)] == [True, True]
         assert len(await claimed(store, await live_worker(store))) == 2
+
+    async def test_thousands_begin_together_each_with_its_own(self, store: Store) -> None:
+        asked = [job(start=f'{{"value":[{number}]}}') for number in range(MANY)]
+        outcomes = await store.start_many(asked)
+        assert [one[1] for one in outcomes if isinstance(one, tuple)] == [True] * MANY
+        found = [await store.get(run.id) for run in asked[::500]]
+        assert found == [one[0] for one in outcomes[::500] if isinstance(one, tuple)]
+        tapes = await claimed(store, await live_worker(store), MANY + 1)
+        assert sorted(_starts(tapes)) == sorted((f"start:{run.run_id}", run.start) for run in asked)
+
+    @pytest.mark.parametrize("place", [0, MANY - 1])
+    async def test_one_of_thousands_that_is_there_already_stays_as_it_is(self, store: Store, place: int) -> None:
+        asked = [job() for _ in range(MANY)]
+        [once] = await store.start_many([asked[place]])
+        outcomes = await store.start_many(asked)
+        assert outcomes[place] == once
+        assert len({one[0].run_id for one in outcomes if isinstance(one, tuple)}) == MANY
+        assert await store.count_runs(RunFilter()) == MANY
+
+    async def test_one_of_thousands_that_is_no_plain_job_is_among_them(self, store: Store) -> None:
+        asked = [job() for _ in range(MANY)]
+        asked[-1] = new_run("by name", if_exists=IfExists.RENEW)
+        assert all(isinstance(one, tuple) and one[1] for one in await store.start_many(asked))
+        assert (await store.get("by name")).run_id == asked[-1].run_id
+        assert await store.count_runs(RunFilter()) == MANY
+
+    async def test_when_one_of_thousands_cannot_be_made_nothing_is_written(self, store: Store) -> None:
+        asked = Unmade([job() for _ in range(MANY)])
+        with pytest.raises(ZeroDivisionError):
+            await store.start_many(asked)
+        assert await store.count_runs(RunFilter()) == 0
+        assert (await store.start_many([job()]))[0]
 
     async def test_a_long_start_is_delivered_as_well(self, store: Store) -> None:
         asked = [job(start=f'{{"value":["{"x" * LONG}"]}}'), job()]

@@ -7,7 +7,7 @@ import pytest
 from batuta.clock import SECOND
 from batuta.errors import InvalidInput, UnknownRun
 from batuta.journal.records import Move, RunFilter, RunKind
-from batuta.journal.states import RunState
+from batuta.journal.states import OPEN, RunState
 from batuta.journal.store import Store
 from batuta.testing.conformance.kit import (
     MakeStore,
@@ -119,6 +119,30 @@ class ReadingConformance:
 
     async def test_an_empty_store_has_an_empty_page(self, store: Store) -> None:
         assert await ids(store) == []
+
+    async def test_the_open_are_counted_wherever_they_stand(self, store: Store) -> None:
+        worker = await live_worker(store)
+        now = await store.now()
+        pens = {id: await start_owned(store, worker, id) for id in ("owned", "asleep", "awaits", "parked", "ended")}
+        await pens["asleep"].release(store, worker, wake_at=now + 60 * SECOND)
+        await pens["awaits"].release(store, worker)
+        await pens["parked"].write(store, worker, 0, move=Move(RunState.NEEDS_CODE, fingerprint="v1"))
+        await pens["ended"].write(store, worker, move=Move(RunState.COMPLETED))
+        await store.start_many([new_run("due"), new_run("later", delay=60 * SECOND)])
+        waiting, pending = ["awaits", "asleep"], ["later", "due"]
+        for states, expected in [
+            ((RunState.RUNNING,), ["owned"]),
+            ((RunState.WAITING,), waiting),
+            ((RunState.PENDING,), pending),
+            ((RunState.NEEDS_CODE,), ["parked"]),
+            ((RunState.PENDING, RunState.RUNNING, RunState.WAITING), [*pending, *waiting, "owned"]),
+            (tuple(OPEN), [*pending, "parked", *waiting, "owned"]),
+            ((RunState.RUNNING, RunState.COMPLETED), ["ended", "owned"]),
+            ((RunState.COMPLETED,), ["ended"]),
+        ]:
+            assert await ids(store, states=states) == expected
+        assert await ids(store, states=tuple(OPEN), id_prefix="a", queue="default") == waiting
+        assert await ids(store, states=tuple(OPEN), queue="elsewhere") == []
 
     async def test_filters_restrict(self, store: Store) -> None:
         worker = await live_worker(store)
