@@ -91,8 +91,7 @@ class LiveRun:
         self.change: Change | None = None
         self.effects: list[Effect] = []
         self.calls: dict[int, Call] = {}
-        self.completion: Completion | None = None
-        """For whoever started it here."""
+        self.completion: Completion | None = None  # for whoever started it here
         self.starting: asyncio.Future[Completion] | None = None
         self.alarm: Alarm | None = None
         self.ready = False
