@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from batuta import RunState, Signal, job, now, workflow
 from batuta.journal.records import Pulse
@@ -87,6 +88,27 @@ async def test_a_claim_is_under_way_until_its_runs_are_in_memory(monkeypatch: py
         assert len(under_way) >= 250 / 32
         assert all(under_way)
         assert poller.claims_begun - poller.claims_ended <= 1
+
+
+async def test_runs_go_on_in_the_order_of_their_claim_and_the_latest_word_on_each_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    woken.clear()
+    async with world(nap) as env:
+        claim = env.store.claim
+        order: list[str] = []
+
+        async def doubled(*asked: Any) -> Any:
+            found = await claim(*asked)
+            order.extend(tape.run.id for tape in found.tapes)
+            stale = [replace(tape, run=replace(tape.run, epoch=tape.run.epoch - 1)) for tape in found.tapes]
+            found.tapes = [*stale, *found.tapes, *found.tapes]
+            return found
+
+        handles = await asyncio.gather(*(env.start(nap, number, id=str(number)) for number in range(10)))
+        monkeypatch.setattr(env.store, "claim", doubled)
+        assert [await handle.result() for handle in handles] == list(range(10))
+        assert list(map(str, woken)) == order
 
 
 async def test_a_claim_whose_runs_are_lost_on_their_way_is_over_and_a_heartbeat_brings_them(

@@ -92,22 +92,24 @@ class RunHandle(Struct, eq=False):
         return self._context
 
 
-class RunTimerHandle(asyncio.TimerHandle):
+class RunTimerHandle(Struct, eq=False):
     """A durable timer. Cancelling it takes it off the run's list; nothing is written for that."""
 
-    __slots__ = ("_call", "_host", "seq")
+    _host: TimerHost
+    _when: float
+    _call: tuple[Any, ...]
+    _context: contextvars.Context
+    _cancelled: bool = False
+    seq: int = 0
 
-    def __init__(self, host: TimerHost, when: float, callback: Callable[..., Any], args: Any, context: Any) -> None:
-        self._callback = callback
-        self._args = args
-        self._call = (callback, *args)
-        self._context = context
-        self._cancelled = False
-        self._repr = None
-        self._when = when
-        self._scheduled = True
-        self._host = host
-        self.seq = 0
+    def when(self) -> float:
+        return self._when
+
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    def get_context(self) -> contextvars.Context:
+        return self._context
 
     def cancel(self) -> None:
         if not self._cancelled:
@@ -192,14 +194,14 @@ class RunLoop(asyncio.AbstractEventLoop):
         host = self._host
         now = host.seconds()
         when = now + delay
-        handle = RunTimerHandle(host, when, callback, args, context or contextvars.copy_context())
+        handle = RunTimerHandle(host, when, (callback, *args), context or contextvars.copy_context())
         handle.seq = host.set_timer(handle, when - now)  # as `call_at` does it: the rounding is on the tape
         return handle
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: Any = None
     ) -> RunTimerHandle:
-        handle = RunTimerHandle(self._host, when, callback, args, context or contextvars.copy_context())
+        handle = RunTimerHandle(self._host, when, (callback, *args), context or contextvars.copy_context())
         handle.seq = self._host.set_timer(handle, when - self._host.seconds())
         return handle
 

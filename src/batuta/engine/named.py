@@ -32,7 +32,7 @@ class NamedTimers:
         future: Waiter = asyncio.Future(loop=machine.loop)
         delay = (fire_at - machine.at) / SECOND
         context = contextvars.copy_context()
-        handle = RunTimerHandle(machine, machine.seconds() + delay, _fire, (future,), context)
+        handle = RunTimerHandle(machine, machine.seconds() + delay, (_fire, future), context)
         handle.seq = machine.set_timer(handle, delay, timer_id)
         self._used.add(timer_id)
         self._set[timer_id] = (future, handle)

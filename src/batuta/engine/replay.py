@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Sequence
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from batuta.clock import SECOND
 from batuta.engine.kin import PendingChild
@@ -24,14 +24,13 @@ _ACTIVITY_ENTRIES = (EntryKind.ACTIVITY_DONE, EntryKind.ACTIVITY_FAILED)
 _FORKED = EntryKind.FORKED
 
 
-class Replay:
+class Replay(Struct, eq=False):
     """Feeds a journal to a machine. `warnings` counts inputs that other code would send otherwise."""
 
-    def __init__(self, machine: Machine, entries: Sequence[Entry]) -> None:
-        self._machine = machine
-        self._entries = entries
-        self._next = 0
-        self.warnings: list[str] = []
+    _machine: Machine
+    _entries: Sequence[Entry]
+    _next: int = 0
+    warnings: list[str] = []
 
     def run(self) -> None:
         """All of it at once. Raises WorkflowBroken, with both sides shown, when the code does not replay it."""
