@@ -180,16 +180,15 @@ def _choosing(before: Before, activities: Mapping[str, Activity[..., Any]]) -> C
         if fn is None:
             return activity.fn
         try:
-            if run.prepare is not None:
-                run.prepare()
-                return fn
-            start = run.started_with
-            found = before(start.trace, start.headers)
-            if callable(found):
-                run.prepare = found
-                found()
-                return fn
-            return activity.fn if found else fn
+            prepare = run.prepare
+            if prepare is None:
+                start = run.started_with
+                found = before(start.trace, start.headers)
+                if not callable(found):
+                    return activity.fn if found else fn
+                prepare = run.prepare = found
+            prepare()
+            return fn
         except Exception:
             log.exception("middleware failed before an attempt of %s, and is put around it", activity.name)
             return activity.fn

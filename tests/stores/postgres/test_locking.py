@@ -201,11 +201,7 @@ async def _reap_again_and_again(store: PostgresStore) -> int:
                 5,
                 None,
                 None,
-                [],
-                [],
-                [],
-                [],
-                [],
+                None,
                 None,
             )
             await raw.fetch(store._sql["claim"], *values)

@@ -13,7 +13,7 @@ from batuta.failpoints import InjectedFault, arm
 from batuta.journal.entries import Body, Entry, EntryKind, encode_entry
 from batuta.journal.records import Attempt, Change, Message, MessageKind, Move, RunFilter, WorkerInfo
 from batuta.journal.states import RunState
-from batuta.stores.sqlite import writer
+from batuta.stores.sqlite import claims, writer
 from batuta.stores.sqlite.store import SqliteStore
 from batuta.testing.conformance import MakeStore
 from batuta.testing.conformance.close import last_word
@@ -61,6 +61,7 @@ class World:
             "register": lambda: store.register(self.recruit),
             "retire": lambda: store.retire(worker.worker_id),
             "claim": lambda: claimed(store, worker, 5),
+            "claim of many": self.claim_many,
             "commit": lambda: store.commit(worker.worker_id, [self.change()]),
             "commit of many": lambda: store.commit(worker.worker_id, [self.change(), *self.starts()]),
             "close_run": lambda: store.close_run(pen.run_id, 0, last_word(pen), RunState.TERMINATED, "x"),
@@ -73,6 +74,11 @@ class World:
     def starts(self) -> list[Change]:
         return [Pen(new.run_id, epoch=1).change(1, start=new) for new in [self.new, new_run()]]
 
+    async def claim_many(self) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(claims, "_MANY", 0)
+            return await claimed(self.store, self.worker, 5)
+
     async def picture(self) -> Any:
         """All that can be read."""
         page = await self.store.list_runs(RunFilter())
@@ -84,7 +90,18 @@ class World:
             connection.close()
 
 
-VERBS = ["start", "send", "register", "retire", "claim", "commit", "commit of many", "close_run", "beat"]
+VERBS = [
+    "start",
+    "send",
+    "register",
+    "retire",
+    "claim",
+    "claim of many",
+    "commit",
+    "commit of many",
+    "close_run",
+    "beat",
+]
 
 
 @pytest.fixture

@@ -174,3 +174,29 @@ async def test_another_store_object_on_the_same_file_has_its_own_connection(make
     await one.close()
     assert (await two.get("a")).id == "a"
     assert (await two.start(new_run("b")))[1]
+
+
+async def test_what_is_left_for_the_commit_is_of_the_same_transaction(store: SqliteStore) -> None:
+    new = new_run("kept")
+    await store.start(new)
+    run_id = new.run_id.bytes
+
+    def rename(cursor: sqlite3.Cursor) -> str:
+        cursor.execute("UPDATE runs SET name = 'first' WHERE run_id = ?", (run_id,))
+        return "last"
+
+    def add(cursor: sqlite3.Cursor, reason: str) -> None:
+        cursor.execute("UPDATE runs SET reason = ? WHERE run_id = ?", (reason, run_id))
+
+    def fail(cursor: sqlite3.Cursor, reason: str) -> None:
+        add(cursor, reason)
+        raise sqlite3.OperationalError("no such thing")
+
+    for small in (True, False):
+        with pytest.raises(StoreError, match="no such thing"):
+            await store._writer.write(rename, last=fail, small=small)
+        run = await store.get_run(new.run_id)
+        assert (run.name, run.reason) == ("flow", "")
+    await store._writer.write(rename, last=add)
+    run = await store.get_run(new.run_id)
+    assert (run.name, run.reason) == ("first", "last")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import Final
 
@@ -62,17 +63,26 @@ _rare = json.Decoder(_Rare).decode
 class Owned(Struct):
     """What a claim took."""
 
+    worker_id: str = ""
+    rowids: list[int] = field(default_factory=list)
+    anew: list[Row] = field(default_factory=list)
+    """What could expire or was debounced, until it is claimed, as `own_anew` takes it. The row ids are of the rest."""
     tapes: list[Tape] = field(default_factory=list)
     unread: list[int] = field(default_factory=list)
     """The places of those tapes that only have their run so far."""
-    anew: list[Row] = field(default_factory=list)
-    """What could expire or was debounced, until it is claimed: as `own_anew` takes it."""
     held: bool = False
     again_at: int | None = None
     """As a `Claim` says."""
 
-    def add(self, row: Row, worker_id: str, now: int) -> None:
-        """A row as it was before it was owned."""
+    @classmethod
+    def of(cls, rows: Sequence[Row], worker_id: str, now: int) -> Owned:
+        """From rows as they are before they are owned."""
+        owned = cls(worker_id)
+        for row in rows:
+            owned._add(row, now)
+        return owned
+
+    def _add(self, row: Row, now: int) -> None:
         (rowid, negative, _, rare, run, id, kind, name, queue, epoch, head, created_at, code, more, entry_kind, at, crc,
          body) = row  # fmt: skip
         run_id = uuid_of(int.from_bytes(run))
@@ -87,7 +97,7 @@ class Owned(Struct):
             _RUNNING,
             epoch + 1,
             head,
-            worker_id,
+            self.worker_id,
             None,
             created_at,
             None,
@@ -100,7 +110,9 @@ class Owned(Struct):
             "null",
             code,
         )
-        if rare is not None:
+        if rare is None:
+            self.rowids.append(rowid)
+        else:
             self._add_rare(_rare(rare), found, rowid, now)
         entries = []
         if more or body is None:
@@ -114,3 +126,5 @@ class Owned(Struct):
         if rare.expires_at is not None or rare.debounced:
             run.deadline = rules.claimed_deadline(rare.deadline, rare.expires_at, now)
             self.anew.append((run.owner, run.deadline, rowid))
+        else:
+            self.rowids.append(rowid)

@@ -20,6 +20,9 @@ from batuta.stores.sqlite.turns import Hands, Turns, priorities
 
 Room = Mapping[str, int]
 
+_MANY = 200
+"""Runs that take long enough to own for that to be worth two changes of the thread."""
+
 
 def look(
     connection: sqlite3.Connection,
@@ -95,33 +98,36 @@ def own_due(
     floors: Floors,
     now: int,
 ) -> Owned:
-    """Own up to `limit` due runs."""
+    """Own up to `limit` due runs. Many are only chosen: `own` them in the same transaction."""
     if not is_live(cursor, namespace, worker.worker_id, now):
         return Owned()
     suspects = not owns_suspect(cursor, namespace, worker.worker_id)
     queues = special(cursor, namespace, worker.queues)
     if not queues:
         rows = _plain(cursor, namespace, worker, limit, room, suspects, floors.for_code(worker.code), now)
-        return _own(cursor, worker.worker_id, rows, now)
+        return _own(cursor, rows, worker.worker_id, now)
     turns = Turns(cursor.connection, namespace, worker, queues, now, suspects=suspects)
     rows, held, again_at = turns.choose(limit, room, hands)
     turns.note_begun(cursor)
-    owned = _own(cursor, worker.worker_id, rows, now)
+    owned = _own(cursor, rows, worker.worker_id, now)
     owned.held, owned.again_at = held, again_at
     return owned
 
 
-def _own(cursor: sqlite3.Cursor, worker_id: str, rows: list[Row], now: int) -> Owned:
-    owned = Owned()
-    for row in rows:
-        owned.add(row, worker_id, now)
-    anew = {rowid for _, _, rowid in owned.anew}
-    # All of them by one value: binding one for each costs as much as owning it.
-    rowids = [row[0] for row in rows if row[0] not in anew] if anew else [row[0] for row in rows]
-    if rowids:
-        cursor.execute(Q["own"], (worker_id, to_json(rowids)))
-    if anew:
+def own(cursor: sqlite3.Cursor, owned: Owned) -> None:
+    """Own what was chosen, if it is not owned yet."""
+    if owned.rowids:  # all of them by one value: binding one for each costs as much as owning it
+        cursor.execute(Q["own"], (owned.worker_id, to_json(owned.rowids)))
+        owned.rowids = []
+    if owned.anew:
         cursor.executemany(Q["own_anew"], owned.anew)
+        owned.anew = []
+
+
+def _own(cursor: sqlite3.Cursor, rows: list[Row], worker_id: str, now: int) -> Owned:
+    owned = Owned.of(rows, worker_id, now)
+    if len(rows) < _MANY:
+        own(cursor, owned)
     return owned
 
 

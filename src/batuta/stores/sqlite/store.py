@@ -268,6 +268,7 @@ class SqliteStore(ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, Holding
             lambda cursor: claims.own_due(
                 cursor, self.namespace, worker, limit, room or {}, self._hands, self._floors, self.clock_now()
             ),
+            last=claims.own,
             small=limit <= SMALL_CHANGES,
         )
         self._limited = self._limited or owned.held

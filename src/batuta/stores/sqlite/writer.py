@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +27,7 @@ from batuta.stores.sqlite.place import open_lock, try_lock, unlock
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Cursor], T]
+Last = Callable[[sqlite3.Cursor, T], None]
 
 log = logging.getLogger("batuta.sqlite")
 
@@ -101,33 +103,39 @@ class Writer:
 
     # -- transactions
 
-    def write(self, work: Work[T], *, small: bool = False, aside: bool = False) -> Coroutine[Any, Any, T]:
+    def write(
+        self, work: Work[T], *, last: Last[T] | None = None, small: bool = False, aside: bool = False
+    ) -> Coroutine[Any, Any, T]:
         """Run `work` in a transaction and make it durable. When it raises, nothing was written.
 
         A `small` one may be synced on the event loop's thread; what is done `aside` does not run on it at all.
         The others wait for each other here, and not in a thread: one that is kept from the interpreter's lock by a busy
-        event loop would read a row every five milliseconds.
+        event loop would read a row every five milliseconds. But `last`, which is given what `work` returned, runs where
+        it is synced: for one long statement, which lets the event loop go on.
         """
-        return self._write(work, small=small, aside=aside) if small or aside else self._write_in_turn(work)
+        if small or aside:
+            return self._write(work, last, small=small, aside=aside)
+        return self._write_in_turn(work, last)
 
-    async def _write_in_turn(self, work: Work[T]) -> T:
+    async def _write_in_turn(self, work: Work[T], last: Last[T] | None) -> T:
         async with self._in_turn:
-            return await self._write(work)
+            return await self._write(work, last)
 
-    async def _write(self, work: Work[T], *, small: bool = False, aside: bool = False) -> T:
+    async def _write(self, work: Work[T], last: Last[T] | None, *, small: bool = False, aside: bool = False) -> T:
         if aside or not self._try_enter():
-            return await _call(self._writing, lambda: self.write_blocking(work))
+            return await _call(self._writing, lambda: self.write_blocking(work, last))
         result = self._work(work)
+        commit = self._commit if last is None else partial(self._end, last, result)
         if small and self._commit_seconds < SHORT_COMMIT_SECONDS:
-            self._commit()
+            commit()
         else:
             # Shielded: who gives up waiting must not leave the transaction open.
-            await asyncio.shield(self._commit_aside())
+            await asyncio.shield(self._commit_aside(commit))
         return result
 
-    def _commit_aside(self) -> asyncio.Future[None]:
+    def _commit_aside(self, commit: Callable[[], None]) -> asyncio.Future[None]:
         try:
-            return _call(self._syncing, self._commit)
+            return _call(self._syncing, commit)
         except StoreUnavailable as error:  # closed meanwhile: who closes waits for this transaction
             self._undo(error)
             raise
@@ -159,7 +167,7 @@ class Writer:
         if self._commit_seconds < SHORT_COMMIT_SECONDS:
             self._commit()
         else:
-            await asyncio.shield(self._commit_aside())
+            await asyncio.shield(self._commit_aside(self._commit))
 
     def abandon(self) -> None:
         """Undo it."""
@@ -173,11 +181,14 @@ class Writer:
         """Do something in a thread that no write has to itself."""
         return _call(self._syncing, work)
 
-    def write_blocking(self, work: Work[T]) -> T:
+    def write_blocking(self, work: Work[T], last: Last[T] | None = None) -> T:
         """The same for a thread that may wait."""
         self._enter()
         result = self._work(work)
-        self._commit()
+        if last is None:
+            self._commit()
+        else:
+            self._end(last, result)
         return result
 
     def look(self, work: Work[T]) -> T | None:
@@ -258,6 +269,14 @@ class Writer:
         except BaseException as error:
             self._undo(error)
             raise
+
+    def _end(self, last: Last[T], result: T) -> None:
+        try:
+            last(self._connected(), result)
+        except BaseException as error:
+            self._undo(error)
+            raise
+        self._commit()
 
     def _commit(self) -> None:
         begun = time.perf_counter()

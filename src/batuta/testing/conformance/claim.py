@@ -139,6 +139,19 @@ class ClaimConformance:
             await store.start(new_run())
         assert [len(await claimed(store, worker, 2)) for _ in range(4)] == [2, 2, 1, 0]
 
+    async def test_hundreds_are_claimed_at_once_and_each_is_as_its_tape_says(self, store: Store) -> None:
+        worker, other = await live_worker(store), await live_worker(store)
+        news = [new_run(expires=60 * SECOND if number % 100 == 0 else 0) for number in range(300)]
+        await store.start_many(news)
+        tapes = await claimed(store, worker, 400)
+        assert {tape.run.run_id for tape in tapes} == {new.run_id for new in news}
+        assert {(tape.run.owner, tape.run.epoch, tape.run.expires_at) for tape in tapes} == {
+            (worker.worker_id, 1, None)
+        }
+        for tape in tapes[::60]:
+            assert await store.load(tape.run.run_id) == tape
+        assert await claimed(store, other, 400) == []
+
     async def test_high_priority_comes_first_then_the_longest_due(self, store: Store) -> None:
         worker = await live_worker(store)
         for name, priority, delay in [("d", -1, 0), ("c", 0, 2), ("b", 0, 1), ("a", 5, 3)]:
