@@ -7,6 +7,7 @@ whatever process, belongs to the same trace.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import copy_context
 from functools import lru_cache, partial
 from typing import Any, ClassVar
 
@@ -49,6 +50,16 @@ _ALL = 2**32
 _ANY = _ALL - 1
 _EVEN = frozenset("02468ace")
 """The last digit of a `traceparent` whose span was not sampled."""
+
+
+def _attaching() -> Callable[[Context], object]:
+    """`context.attach`, which is there for every attempt: without its two calls, where it sets a context variable."""
+    mark, within = Context(), copy_context()
+    within.run(context.attach, mark)
+    return next((variable.set for variable, value in within.items() if value is mark), context.attach)
+
+
+_attach = _attaching()
 
 
 class Tracing(Middleware):
@@ -147,7 +158,7 @@ class Tracing(Middleware):
     def before(self, trace: str, headers: Mapping[str, str]) -> bool | Callable[[], object]:
         # Never detached: the next attempt in the same context attaches its own.
         if trace[-1:] in _EVEN:
-            return partial(context.attach, _distant(trace, headers.get(_STATE, ""), headers.get(_BAGGAGE, "")))
+            return partial(_attach, _distant(trace, headers.get(_STATE, ""), headers.get(_BAGGAGE, "")))
         if trace or not self._makes_none():
             return True
         context.attach(_NOTHING)

@@ -67,3 +67,16 @@ def test_a_sleep_is_never_shorter_than_asked_for_however_slow_the_answers_are() 
     while clock.now() < deadline:
         local.advance(0.5)
     assert local.monotonic() - began >= 10
+
+
+def test_time_stands_for_what_is_done_together_and_goes_on_after_it() -> None:
+    local = ManualClock()
+    clock = DatabaseClock(local)
+    clock.learn(1_000 * SECOND, local.monotonic(), local.monotonic())
+    local.advance(1)
+    clock.stand()
+    local.advance(1)
+    assert clock.now() == 1_001 * SECOND
+    assert clock.latest() == 1_002 * SECOND
+    clock.go_on()
+    assert clock.now() == 1_002 * SECOND

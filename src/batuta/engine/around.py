@@ -106,6 +106,10 @@ def chained(handlers: Sequence[Handler[T]], call: T, innermost: Proceed) -> Awai
     return proceed()
 
 
+def _as_one(handlers: Sequence[Handler[T]]) -> Handler[T]:
+    return handlers[0] if len(handlers) == 1 else functools.partial(chained, handlers)
+
+
 def kind_of(workflow: Workflow[..., Any]) -> str:
     """In the words of `journal.records.RunKind`."""
     if isinstance(workflow, RoutedCall):
@@ -125,12 +129,12 @@ def around_runs(code: dict[str, Workflow[..., Any]], around: Around | None) -> d
 
 
 def _around_run(workflow: Workflow[..., Any], handlers: Sequence[Handler[RunCall]]) -> Workflow[..., Any]:
-    fn = workflow.fn
+    fn, outermost = workflow.fn, _as_one(handlers)
 
     # No coroutine of its own, where the outermost has one: every turn would go through it.
     def begun(*args: Any, **kwargs: Any) -> Awaitable[Any]:
         call = RunCall(args, kwargs)
-        return chained(handlers, call, lambda: fn(*call.args, **call.kwargs))
+        return outermost(call, lambda: fn(*call.args, **call.kwargs))
 
     async def awaited(*args: Any, **kwargs: Any) -> Any:
         return await begun(*args, **kwargs)
@@ -153,7 +157,7 @@ def _around_activity(
     if activity.place is Place.STORE:
         return activity  # whoever has its transaction calls `within`
     kind = _PLACES[activity.place]
-    fn, only = activity.fn, handlers[0] if len(handlers) == 1 else None
+    fn, outermost = activity.fn, _as_one(handlers)
     current = cast("contextvars.ContextVar[Call]", current_activity)
 
     # No coroutine of its own, nor has that of the loop one: each would cost every attempt.
@@ -162,7 +166,7 @@ def _around_activity(
         attempt = current.get()
         start = attempt.run.started_with
         call = kind(attempt, args, kwargs, start.trace, start.headers, fn, executor)
-        return only(call, call.body) if only is not None else chained(handlers, call, call.body)
+        return outermost(call, call.body)
 
     codec, twin = activity.codec, activity.with_options()
     twin.fn = around
@@ -180,16 +184,15 @@ def _choosing(before: Before, activities: Mapping[str, Activity[..., Any]]) -> C
         if fn is None:
             return activity.fn
         try:
-            if run.prepare is not None:
-                run.prepare()
-                return fn
-            start = run.started_with
-            found = before(start.trace, start.headers)
-            if callable(found):
-                run.prepare = found
-                found()
-                return fn
-            return activity.fn if found else fn
+            prepare = run.prepare
+            if prepare is None:
+                start = run.started_with
+                found = before(start.trace, start.headers)
+                if not callable(found):
+                    return activity.fn if found else fn
+                prepare = run.prepare = found
+            prepare()
+            return fn
         except Exception:
             log.exception("middleware failed before an attempt of %s, and is put around it", activity.name)
             return activity.fn

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from batuta import failpoints
+from batuta.engine.dbclock import DatabaseClock
 from batuta.errors import AlreadyStarted, BadData, OutcomeUnknown, StoreFailed, StoreUnavailable
 from batuta.failpoints import failpoint
 from batuta.ids import jitter
@@ -61,12 +62,14 @@ class Committer:
         store: Store,
         worker_id: str,
         settings: Settings,
+        clock: DatabaseClock,
         may_act: Callable[[], bool],
         failed: Callable[[str], None],
     ) -> None:
         self._store = store
         self._worker_id = worker_id
         self._settings = settings
+        self._clock = clock
         self._may_act = may_act
         self._failed = failed
         self._waiting: deque[LiveRun] = deque()
@@ -208,25 +211,19 @@ class Committer:
             failpoint("commit.effects")
         if self._reporter is not None:
             self._reporter.committed(batch, verdicts)
-        for index, (run, change, effects) in enumerate(batch):
-            verdict = verdicts.get(index) if verdicts else None
-            try:
-                if verdict is None:
-                    run.settled(change, effects)
-                elif verdict is Verdict.UNREAD:
-                    run.unread(change, effects)
-                elif isinstance(verdict, list):
-                    run.settled(change, effects, verdict)
-                elif verdict is Verdict.QUEUED:
-                    run.drop(MustQueue(run.identity.queue))
-                elif verdict is Verdict.EXISTS:
-                    run.drop(AlreadyStarted(run.identity.id, "open or closed"))
-                else:
-                    log.warning("a write of run %s was refused: it has another owner, or is closed", run.identity.id)
+        self._clock.stand()  # what begins now begins together: each would ask for the time
+        try:
+            for index, (run, change, effects) in enumerate(batch):
+                try:
+                    if not verdicts or (verdict := verdicts.get(index)) is None:
+                        run.settled(change, effects)
+                    else:
+                        _judged(run, change, effects, verdict)
+                except Exception:
+                    log.exception("run %s is dropped and will be read again", run.identity.id)
                     run.drop()
-            except Exception:
-                log.exception("run %s is dropped and will be read again", run.identity.id)
-                run.drop()
+        finally:
+            self._clock.go_on()
 
     # -- one batch
 
@@ -290,3 +287,18 @@ class Committer:
             verdicts[len(first) + index] = verdict
         batch[:] = first + second  # without the starts that were withdrawn from either half
         return verdicts
+
+
+def _judged(run: LiveRun, change: Change, effects: list[Effect], verdict: Verdict | list[Refusal]) -> None:
+    """Not all of the change was written, or nothing of it."""
+    if isinstance(verdict, list):
+        run.settled(change, effects, verdict)
+    elif verdict is Verdict.UNREAD:
+        run.unread(change, effects)
+    elif verdict is Verdict.QUEUED:
+        run.drop(MustQueue(run.identity.queue))
+    elif verdict is Verdict.EXISTS:
+        run.drop(AlreadyStarted(run.identity.id, "open or closed"))
+    else:
+        log.warning("a write of run %s was refused: it has another owner, or is closed", run.identity.id)
+        run.drop()

@@ -6,7 +6,8 @@ from batuta.clock import SECOND, Clock
 
 _DRIFT = 0.01
 """Seconds by which two honest readings may differ beyond their round trips."""
-_LONG_AGO = -(10**18)
+_MICROS = float(SECOND)  # Python has a short way for two floats, and none for a float and an integer
+_LONG_AGO = -1e18
 """Before the first reading nothing is known to be past."""
 
 
@@ -22,9 +23,10 @@ class DatabaseClock:
         self.monotonic = clock.monotonic
         self._low: tuple[int, float] | None = None
         self._high: tuple[int, float] = (0, 0.0)
-        # The same, apart: they are asked for in every step.
-        self._low_at, self._low_when, self._high_at, self._high_when = _LONG_AGO, 0.0, 0, 0.0
+        # The same, as what the monotonic clock's microseconds are to be raised by: they are asked for in every step.
+        self._low_base, self._high_base = _LONG_AGO, 0.0
         self._last = self._last_high = 0
+        self._stands = False
 
     def learn(self, now: int, sent: float, received: float) -> None:
         """The database said `now` between these two monotonic times. Keeps the tightest bounds that agree with it."""
@@ -35,21 +37,31 @@ class DatabaseClock:
                 low = low if _ahead(low, self._low) >= 0 else self._low
                 high = high if _ahead(self._high, high) >= 0 else self._high
         self._low, self._high = low, high
-        (self._low_at, self._low_when), (self._high_at, self._high_when) = low, high
+        self._low_base, self._high_base = low[0] - low[1] * _MICROS, high[0] - high[1] * _MICROS
 
     def now(self) -> int:
         """Not ahead of the database. Never less than before."""
+        if self._stands:
+            return self._last
         monotonic = self.monotonic  # apart from its call: as a method it would be looked for in the class first
-        estimate = self._low_at + int((monotonic() - self._low_when) * SECOND)
+        estimate = int(monotonic() * _MICROS + self._low_base)
         if estimate > self._last:
             self._last = estimate
             return estimate
         return self._last
 
+    def stand(self) -> None:
+        """Let `now` be this moment until `go_on`: for what is done together, and does not wait in between."""
+        self.now()
+        self._stands = True
+
+    def go_on(self) -> None:
+        self._stands = False
+
     def latest(self) -> int:
         """Not behind the database, and not before `now`. Never less than before."""
         monotonic = self.monotonic
-        estimate = self._high_at + int((monotonic() - self._high_when) * SECOND)
+        estimate = int(monotonic() * _MICROS + self._high_base)
         if estimate > self._last_high:
             self._last_high = estimate
             return estimate

@@ -106,12 +106,13 @@ class Executor:
         if activity is None:
             self._lack(run, seq, pending.name)
             return
-        call = run.calls[seq] = Call(run, seq, pending, activity, 1)
+        call = run.calls[seq] = Call(run, seq, pending, activity, 1, False, None, None, self.clock.now())
         if pending.options.once:
             self._begin(call)
         elif self._places.enter(call):
             self._execute(call)
         else:
+            call.started_at = 0
             self._limit_waiting(call)
 
     def _begin(self, call: Call) -> None:
@@ -262,18 +263,17 @@ class Executor:
                 call.run.calls.pop(call.seq, None)
             return
         call.queued = False
+        call.started_at = self.clock.now()
         self._execute(call)
 
     def _execute(self, call: Call) -> None:
         """It has its place, and its run wants it."""
-        now = call.started_at = self.clock.now()
-        activity, pending = call.activity, call.pending
-        options = pending.options
+        activity, pending, options = call.activity, call.pending, call.pending.options
         if options.start_timeout is not None and self._started_too_late(call, options.start_timeout):
             return
         self._in_flight[call] = None
         if options.timeout is not None or options.total_timeout is not None or options.heartbeat is not None:
-            self._deadlines.watch(call, now)
+            self._deadlines.watch(call, call.started_at)
         if failpoints.armed is not None:
             failpoint("activity.before")
         try:

@@ -218,6 +218,28 @@ def may_begin_early(workflow: JobWorkflow, tape: Tape) -> bool:
     )
 
 
+class _Grown:
+    """What any live run has, and an EarlyRun not before it has grown: who asks for it, or sets it, makes it grow.
+
+    Not `__getattr__`: of a class that has one Python takes the long way to every attribute and method.
+    """
+
+    __slots__ = ("_slot",)
+
+    def __init__(self, slot: Any) -> None:
+        self._slot = slot
+
+    def __get__(self, run: EarlyRun, kind: type | None = None) -> Any:
+        if not run._grown:
+            run._grow()
+        return self._slot.__get__(run)
+
+    def __set__(self, run: EarlyRun, value: Any) -> None:
+        if not run._grown:
+            run._grow()
+        self._slot.__set__(run, value)
+
+
 class EarlyRun(CallRun):
     """A job whose call is under way before anything is written of it.
 
@@ -244,13 +266,6 @@ class EarlyRun(CallRun):
         self.calls = {}
         self.effects = []
         self.pauses = ()
-
-    def __getattr__(self, name: str) -> Any:
-        """Only called for what is not there."""
-        if self._grown:
-            raise AttributeError(name)
-        self._grow()
-        return getattr(self, name)
 
     def _grow(self) -> None:
         """Become a whole live run, in the same place."""
@@ -307,6 +322,8 @@ class EarlyRun(CallRun):
         entry = self._first = self._opening()
         change = self.open_change()
         change.entries.append(entry)
+        if self._host.listens:
+            change.bodies = [cast(Body, self._start)]
         change.consumed.append(self._message.message_id)
         self.head, self._crc, self.last = 0, entry.crc, _STARTED
         machine = self.machine
@@ -413,11 +430,16 @@ _LEAN = (
     "effects",
     "head",
     "leaving",
+    "prepare",
     "ready",
     "_failed",
     "_said",
 )
-"""What of a live run an EarlyRun has from the beginning."""
+"""What of a live run an EarlyRun's `__init__` sets, and what stays when it grows."""
+_GIVEN = ("_host", "epoch", "pauses", "run_id", "told", "workflow")
+"""The same, but growing gives it anew."""
+for _name in set(LiveRun.__slots__).difference(_LEAN, _GIVEN):
+    setattr(EarlyRun, _name, _Grown(vars(LiveRun)[_name]))
 
 
 async def _look_at_batch(store: Store, after: RunId) -> BatchInfo:

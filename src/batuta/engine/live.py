@@ -28,7 +28,7 @@ from batuta.engine.letters import add_letter, letter_of
 from batuta.engine.logs import emit
 from batuta.engine.machine import Machine
 from batuta.engine.outside import answered_early
-from batuta.engine.reading import accepts, as_input, tell_answers, to_begin_with
+from batuta.engine.reading import accepts, as_input, is_awaited, tell_answers, to_begin_with
 from batuta.engine.redoing import Redo, do_again
 from batuta.engine.relations import send_again, store_answers
 from batuta.engine.replay import Replay
@@ -56,8 +56,6 @@ _RUN_FAILED = RunState.FAILED
 
 _LACK_SECONDS = 5
 _UNKNOWN_START = "the run may or may not have been started: start it again with the same id"
-_ANSWERS = (_DONE, _FAILED)
-_KIN_ANSWERS = (EntryKind.CHILD_DONE, EntryKind.CHILD_FAILED, EntryKind.ACCEPTED, EntryKind.REFUSED)
 _FAILS = {_DONE: _FAILED, EntryKind.CHILD_DONE: EntryKind.CHILD_FAILED}
 
 Effect = Command | Callable[[], None]
@@ -93,8 +91,7 @@ class LiveRun:
         self.change: Change | None = None
         self.effects: list[Effect] = []
         self.calls: dict[int, Call] = {}
-        self.completion: Completion | None = None
-        """For whoever started it here."""
+        self.completion: Completion | None = None  # for whoever started it here
         self.starting: asyncio.Future[Completion] | None = None
         self.alarm: Alarm | None = None
         self.ready = False
@@ -247,25 +244,12 @@ class LiveRun:
         if self.leaving or not self.ready:
             if self._again is not None or self.machine.outcome is not None:
                 self.backlog.append((kind, body))  # should it not close after all
-        elif (kind is not _DONE or body.seq not in self.machine.activities) and not self._is_awaited(kind, body):
+        elif (kind is not _DONE or body.seq not in self.machine.activities) and not is_awaited(self, kind, body):
             self._after_turn()  # it was cancelled by a turn that was not durable yet when it answered
         elif self.backlog or self.head - self.durable >= self._host.settings.undurable_entries:
             self.backlog.append((kind, body))
         elif kind is not _UPDATE or accepts(self, self.machine, body):
             self.run_turn(kind, body)
-
-    def _is_awaited(self, kind: EntryKind, body: Body) -> bool:
-        """False for an answer that no code waits for: it is no input. A message with one is read all the same."""
-        machine = self.machine
-        if kind in _ANSWERS:
-            awaited = body.seq in machine.activities or (machine.kin is not None and body.seq in machine.kin.routed)
-        elif kind in _KIN_ANSWERS:
-            awaited = machine.kin is not None and machine.kin.is_awaited(body)
-        else:
-            return True
-        if not awaited and body.message_id:
-            self.open_change().consumed.append(body.message_id)
-        return awaited
 
     def run_turn(self, kind: EntryKind, body: Body, at: int = 0) -> None:
         """The turn itself, at a time that is not before `at`."""
@@ -297,8 +281,7 @@ class LiveRun:
         finally:
             host.turn = None
         if not submitted:
-            submit = host.submit  # apart from its call, for it is no method of the class
-            submit(self)
+            host.submit(self)
         if failpoints.armed is not None:
             failpoint("commit.queued")
         self._after_turn()
@@ -319,8 +302,9 @@ class LiveRun:
         self._crc = entry.crc
         change = self.change
         if change is None:
-            change = self.change = Change(self.run_id, self.epoch, head)
-        change.entries.append(entry)
+            change = self.change = Change(self.run_id, self.epoch, head, [entry])
+        else:
+            change.entries.append(entry)
         if self._host.listens:
             change.bodies = [body] if change.bodies is None else [*change.bodies, body]
         if body.message_id:
@@ -509,7 +493,8 @@ class LiveRun:
             if beyond.letter is not None:
                 self._host.letters.arrived(letter_of(self, change, beyond.letter))
         if self.starting is not None:
-            failpoint("start.after_commit")
+            if failpoints.armed is not None:
+                failpoint("start.after_commit")
             self.completion = Completion(self.starting.get_loop())
             self._host.started(self.starting, self.completion)
             self.starting = None
@@ -559,7 +544,7 @@ class LiveRun:
             if self.holding is not None and self.holding.stops(self, self.backlog[0][1]):
                 return
             kind, body = self.backlog.popleft()
-            if self._is_awaited(kind, body) and (kind is not _UPDATE or accepts(self, self.machine, body)):
+            if is_awaited(self, kind, body) and (kind is not _UPDATE or accepts(self, self.machine, body)):
                 self.run_turn(kind, body)
         self.hand_back_when_draining()
         if self.leaving:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("batuta.engine")
 
 MESSAGES = (EntryKind.SIGNAL, EntryKind.UPDATE)
+_ANSWERS = (EntryKind.ACTIVITY_DONE, EntryKind.ACTIVITY_FAILED)
+_KIN_ANSWERS = (EntryKind.CHILD_DONE, EntryKind.CHILD_FAILED, EntryKind.ACCEPTED, EntryKind.REFUSED)
 
 Input = tuple[EntryKind, Body]
 """What a turn consumes."""
@@ -55,6 +57,20 @@ def as_input(run: LiveRun, message: Message) -> Input | None:
     if found is not None:
         found[1].message_id = message.message_id
     return found
+
+
+def is_awaited(run: LiveRun, kind: EntryKind, body: Body) -> bool:
+    """False for an answer that no code waits for: it is no input. A message with one is read all the same."""
+    machine = run.machine
+    if kind in _ANSWERS:
+        awaited = body.seq in machine.activities or (machine.kin is not None and body.seq in machine.kin.routed)
+    elif kind in _KIN_ANSWERS:
+        awaited = machine.kin is not None and machine.kin.is_awaited(body)
+    else:
+        return True
+    if not awaited and body.message_id:
+        run.open_change().consumed.append(body.message_id)
+    return awaited
 
 
 def readable_input(message: Message) -> Input:

@@ -16,7 +16,7 @@ from batuta.engine.around import kind_of
 from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.jobs import EarlyRun
 from batuta.engine.live import LiveRun
-from batuta.journal.entries import Body, Entry, EntryKind
+from batuta.journal.entries import Entry, EntryKind
 from batuta.journal.failures import Failure
 from batuta.journal.records import Attempt, Change, Verdict
 from batuta.journal.states import CLOSED, RunState
@@ -67,6 +67,7 @@ class Told(Struct, gc=False):
     headers: dict[str, str] | None = None
 
 
+_DONE = EntryKind.ACTIVITY_DONE
 _entries = attrgetter("entries")
 _decode = json.Decoder(Told).decode
 _failure = json.Decoder(Failure).decode
@@ -83,8 +84,8 @@ class Reporter:
             for event in one.events:
                 self._ears.setdefault(event, []).append(one.event)
         wanted = {kind: event for kind, event in _ENTRIES.items() if event in self._ears}
-        self._makers = {kind: (_MAKERS[event], self._ears[event]) for kind, event in wanted.items()}
-        """What to make of an entry, by its kind, and who is told."""
+        self._makers = {kind: _MAKERS[event] for kind, event in wanted.items()}
+        """What to make of an entry, by its kind."""
         self._moves = not self._ears.keys().isdisjoint((RunClosed, RunParked, RunReleased))
 
     @property
@@ -107,20 +108,22 @@ class Reporter:
         """These changes are durable, but for those with another verdict. Nothing has acted on them yet."""
         if verdicts:
             batch = [one for index, one in enumerate(batch) if not isinstance(verdicts.get(index), Verdict)]
-        makers = self._makers
+        makers, done = self._makers, self._ears.get(ActivityCompleted, ())
         for run, change, _ in batch:
             try:
-                facts = run.told or self._facts(run, change)
+                facts, bodies = run.told or self._facts(run, change), change.bodies
                 for entry in change.entries:
-                    found = makers.get(entry.kind)
-                    if found is not None:
-                        make, ears = found
-                        event = make(run, facts, entry, change)
-                        for ear in ears:  # as `tell` does: once for every step
+                    if entry.kind is _DONE and bodies is not None:  # here, without calls: once for every step
+                        body, at = bodies[entry.ord - change.head - 1], entry.at
+                        took = (at - body.started_at) / SECOND
+                        event = ActivityCompleted(at / SECOND, facts, body.name, body.seq, body.attempts, took)
+                        for ear in done:
                             try:
                                 ear(event)
                             except _FAILURES:
                                 log.exception(_FAILED_ON, event.event)
+                    elif (make := makers.get(entry.kind)) is not None:
+                        self.tell(make(run, facts, entry))
                 if change.move is not None or change.attempts or change.effects is not None:
                     self._report_rest(run, facts, change)
             except Exception:
@@ -136,9 +139,8 @@ class Reporter:
 
     def _facts(self, run: LiveRun, change: Change) -> RunFacts:
         """Made once for a run that has many turns: look at what it was told first."""
-        id, queue = run.named
-        workflow = run.workflow
-        begun = change.new_head >= 0 and (type(run) is EarlyRun or hasattr(run.machine, "start"))
+        (id, queue), workflow = run.named, run.workflow
+        begun = change.head + len(change.entries) >= 0 and (type(run) is EarlyRun or hasattr(run.machine, "start"))
         trace = run.started_with.trace if begun else ""  # of one that is parked before its replay it is not known
         facts = RunFacts(self._namespace, run.run_id, id, workflow.name, kind_of(workflow), queue, trace)
         if begun and type(run) is LiveRun:
@@ -190,44 +192,40 @@ class Reporter:
         return self._session.clock.now() / SECOND, WorkerFacts(self._namespace, self._session.info.worker_id)
 
 
-def _started(run: LiveRun, facts: RunFacts, entry: Entry, _change: Change) -> Event:
+def _started(run: LiveRun, facts: RunFacts, entry: Entry) -> Event:
     attempt = run.started_with.attempt
     wait = (entry.at - run.created_at) / SECOND if run.created_at else None
     return RunStarted(entry.at / SECOND, facts, attempt, wait)
 
 
-def _completed(_run: LiveRun, facts: RunFacts, entry: Entry, change: Change) -> Event:
-    at, bodies = entry.at, change.bodies
-    if bodies is not None and len(bodies) == len(change.entries):  # a job's first entry may be written without one
-        told: Body | Told = bodies[entry.ord - change.head - 1]
-    else:
-        told = _decode(entry.body)
+def _completed(_run: LiveRun, facts: RunFacts, entry: Entry) -> Event:
+    at, told = entry.at, _decode(entry.body)
     return ActivityCompleted(at / SECOND, facts, told.name, told.seq, told.attempts, (at - told.started_at) / SECOND)
 
 
-def _failed(_run: LiveRun, facts: RunFacts, entry: Entry, _change: Change) -> Event:
+def _failed(_run: LiveRun, facts: RunFacts, entry: Entry) -> Event:
     told = _decode(entry.body)
     error, message = (told.error.kind, told.error.message) if told.error is not None else ("", "")
     took = (entry.at - told.started_at) / SECOND if told.started_at else 0.0
     return ActivityFailed(entry.at / SECOND, facts, told.name, told.seq, told.attempts, took, error, message)
 
 
-def _fired(_run: LiveRun, facts: RunFacts, entry: Entry, _change: Change) -> Event:
+def _fired(_run: LiveRun, facts: RunFacts, entry: Entry) -> Event:
     return TimerFired(entry.at / SECOND, facts, _decode(entry.body).seq)
 
 
-def _received(_run: LiveRun, facts: RunFacts, entry: Entry, _change: Change) -> Event:
+def _received(_run: LiveRun, facts: RunFacts, entry: Entry) -> Event:
     told = _decode(entry.body)
     about = told.name or told.reason
     return MessageReceived(entry.at / SECOND, facts, _MESSAGES[entry.kind], about, told.headers or {})
 
 
-def _child(_run: LiveRun, facts: RunFacts, entry: Entry, _change: Change) -> Event:
+def _child(_run: LiveRun, facts: RunFacts, entry: Entry) -> Event:
     told = _decode(entry.body)
     return ChildClosed(entry.at / SECOND, facts, told.seq, told.error.kind if told.error is not None else "")
 
 
-_MAKERS: dict[type[Event], Callable[[LiveRun, RunFacts, Entry, Change], Event]] = {
+_MAKERS: dict[type[Event], Callable[[LiveRun, RunFacts, Entry], Event]] = {
     RunStarted: _started,
     ActivityCompleted: _completed,
     ActivityFailed: _failed,

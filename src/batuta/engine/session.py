@@ -97,7 +97,7 @@ class Session:
         self._starts: deque[tuple[NewRun, Workflow[..., Any], Body, asyncio.Future[Completion]]] = deque()
         self._timers = Timers(self.clock)
         self.executor = Executor(activities, self.clock, settings, self.may_act, self.permission)
-        self._committer = Committer(store, self.info.worker_id, settings, self.may_act, self._lost)
+        self._committer = Committer(store, self.info.worker_id, settings, self.clock, self.may_act, self._lost)
         self.begins = None if around is None or not around.begin else around.begins
         self.reporter = Reporter(() if around is None else around.ears, self)
         self.listens = self.reporter.listens_to(ActivityCompleted)

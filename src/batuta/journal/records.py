@@ -306,7 +306,7 @@ class Change(Struct, gc=False):
     move: Move | None = None
     effects: Effects | None = None
     bodies: list[Body] | None = None
-    """What its entries say, where somebody listens: no store looks at it."""
+    """What its entries say, one by one, where somebody listens: no store looks at it."""
 
     @property
     def new_head(self) -> int:

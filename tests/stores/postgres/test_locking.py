@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from batuta.clock import SECOND
 from batuta.errors import StoreUnavailable
 from batuta.ids import new_message_id
 from batuta.journal.entries import EntryKind
+from batuta.journal.queues import QueueLimits
 from batuta.journal.records import Message, MessageKind, Move, Verdict
 from batuta.journal.states import RunState
 from batuta.stores.postgres import PostgresStore
@@ -18,7 +21,7 @@ from batuta.testing.conformance import MakeStore
 from batuta.testing.conformance.close import last_word
 from batuta.testing.conformance.holding import pause, resume
 from batuta.testing.conformance.kit import Pen, beat, live_worker, new_run, start_owned
-from tests.stores.postgres.raw import connection, until_blocked
+from tests.stores.postgres.raw import DEADLINE_SECONDS, connection, until_blocked
 
 WAYS = ["one entry", "last entry", "several entries", "everything"]
 
@@ -136,6 +139,42 @@ async def test_a_claim_and_a_reaper_pass_by_what_others_hold(store: PostgresStor
         assert {tape.run.id for tape in (await store.claim(worker, 10)).tapes} == {"free", f"run-{owned[1].run_id}"}
 
 
+async def test_a_claim_that_waits_for_another_counts_what_it_took(store: PostgresStore, postgres_url: str) -> None:
+    worker, other = await live_worker(store), await live_worker(store)
+    await store.limit_queue("default", QueueLimits(concurrency=5, key_concurrency=2))
+    await store.start_many([new_run(flow_key=key) for key in "abc" for _ in range(3)])
+    async with connection(postgres_url) as raw, connection(postgres_url) as watcher:
+        await raw.fetch(store._sql["shift"], str(store._shift.micros))
+        claiming = raw.transaction()
+        await claiming.start()
+        codes = list(other.code), list(other.code.values())
+        values = "default", other.worker_id, other.queues, *codes, 4, None, None, None, None
+        first = [row["rare"] for row in await raw.fetch(store._sql["claim"], *values) if row["run_id"] is not None]
+        waiting = asyncio.create_task(store.claim(worker, 10))
+        await until_blocked(watcher)
+        await claiming.commit()
+        second = await waiting
+    assert len(first) == 4
+    assert len(second.tapes) == 1
+    assert second.held
+    keys = [json.loads(rare)[7] for rare in first] + [second.tapes[0].run.flow_key]
+    assert max(Counter(keys).values()) <= 2
+
+
+async def test_a_full_queue_that_another_has_locked_is_not_waited_for(store: PostgresStore, postgres_url: str) -> None:
+    worker = await live_worker(store, queues=["full", "other"])
+    await store.limit_queue("full", QueueLimits(concurrency=1))
+    await store.start(new_run(queue="full"))
+    assert len((await store.claim(worker, 10)).tapes) == 1
+    await store.start_many([new_run(queue=queue) for queue in ("full", "other")])
+    async with connection(postgres_url) as raw, raw.transaction():
+        await raw.execute("SELECT FROM batuta.queues WHERE name = 'full' FOR NO KEY UPDATE")
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            claim = await store.claim(worker, 10)
+    assert [tape.run.queue for tape in claim.tapes] == ["other"]
+    assert claim.held
+
+
 async def test_a_row_that_stays_locked_is_unavailable(store: PostgresStore, postgres_url: str) -> None:
     worker = await live_worker(store)
     pen = await start_owned(store, worker)
@@ -201,11 +240,7 @@ async def _reap_again_and_again(store: PostgresStore) -> int:
                 5,
                 None,
                 None,
-                [],
-                [],
-                [],
-                [],
-                [],
+                None,
                 None,
             )
             await raw.fetch(store._sql["claim"], *values)

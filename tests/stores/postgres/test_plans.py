@@ -119,11 +119,7 @@ async def check_that_sleepers_cost_a_claim_nothing(store: PostgresStore, session
         10,
         None,
         None,
-        [],
-        [],
-        [],
-        [],
-        [],
+        None,
         None,
     )
     assert await session.fetch(store._sql["claim"], *values) == []

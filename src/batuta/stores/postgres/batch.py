@@ -12,6 +12,7 @@ from batuta.stores import rules
 
 Columns = list[list[Any]]
 Row = tuple[Any, ...]
+_RETURN = IfExists.RETURN  # of most starts; members of an enum are looked up slowly
 _BY_RUN_ID = attrgetter("run_id.int")
 
 
@@ -119,6 +120,8 @@ def start_rows(changes: Iterable[Change]) -> list[Row]:
 
 def renewal_of(run: NewRun) -> int | None:
     """From a closed run of which age on it may take the id over; None: never."""
+    if run.if_exists is _RETURN:
+        return None
     if run.if_exists is IfExists.RENEW:
         return run.fresh
     return 0 if run.if_exists is IfExists.RESTART else None

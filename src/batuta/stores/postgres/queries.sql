@@ -283,7 +283,7 @@ FROM batuta.workers w WHERE w.namespace = $1 ORDER BY w.worker_id;
 SELECT batuta.retire($1, $2) AS freed;
 
 -- claim --
-SELECT * FROM batuta.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14);
+SELECT * FROM batuta.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);
 
 -- due_at --
 SELECT batuta.next_due($1, $2, $3, $4, $5) AS due_at;

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any
 
 from batuta.errors import BadData
-from batuta.ids import RunId
+from batuta.ids import RunId, text_of
 from batuta.journal.entries import Entry, EntryKind
 from batuta.journal.records import Change, IfExists, NewRun, ParentPolicy
 from batuta.journal.states import RunState
@@ -111,12 +111,10 @@ _USUAL = {(None, None, 0, ParentPolicy.CANCEL, 0, 0, "", "")}
 
 def plain_texts(runs: Sequence[NewRun]) -> list[Any] | None:
     """For start_plain: runs that wait for an owner, with what they start with. None when one of them is not plain."""
-    numbers = [f"{run.run_id.int:032x}" for run in runs]
-    if (
-        set(map(_RARE, runs)) != _USUAL
-        or any(run.if_exists in _RENEWING for run in runs)
-        or not all(map(_is_own, runs, numbers))
-    ):
+    ids = [run.id for run in runs]
+    if ids != [text_of(run.run_id) for run in runs]:  # somebody gave one of them an id of its own
+        return None
+    if set(map(_RARE, runs)) != _USUAL or any(run.if_exists in _RENEWING for run in runs):
         return None
     starts = [run.start for run in runs]
     if max(map(len, starts)) > MOST_TRAVELLING:
@@ -133,12 +131,7 @@ def plain_texts(runs: Sequence[NewRun]) -> list[Any] | None:
         for column, usual in zip(columns, (0, "{}", "null", "", 0), strict=True)
     ]
     delays = ",".join([str(run.delay) for run in runs]) if any(run.delay for run in runs) else ""
-    return [",".join(numbers), alike, *words, *rest, delays, _joined(starts, _BAD_START)]
-
-
-def _is_own(run: NewRun, number: str) -> bool:
-    """Whether nobody gave the run another id than its run_id."""
-    return run.id == f"{number[:8]}-{number[8:12]}-{number[12:16]}-{number[16:20]}-{number[20:]}"
+    return [",".join(ids), alike, *words, *rest, delays, _joined(starts, _BAD_START)]
 
 
 def _joined(words: Sequence[str], bad: str) -> str:

@@ -14,7 +14,6 @@ from batuta.ids import RunId
 from batuta.journal.records import Claim, Hint, Message, Tape, WorkerInfo
 from batuta.stores.flow import Hand
 from batuta.stores.postgres.base import Base
-from batuta.stores.postgres.batch import as_columns
 from batuta.stores.postgres.floors import Floor
 from batuta.stores.postgres.rows import (
     attempt_of,
@@ -56,8 +55,6 @@ class Work(Base):
 
     async def claim(self, worker: WorkerInfo, limit: int, room: Mapping[str, int] | None = None) -> Claim:
         names, rooms = (list(room), list(room.values())) if room else (None, None)
-        hands = [each for each in self._hands.items() if each[0][0] in worker.queues] if self._hands else []
-        turns = [(*place, hand.key, hand.step, json.encode(hand.had).decode()) for place, hand in hands]
         floors = self._floors.for_claim(worker.code)
         async with self._pool.session() as session:
             rows = await session.write(
@@ -70,7 +67,7 @@ class Work(Base):
                 limit,
                 names,
                 rooms,
-                *as_columns(turns, 5),
+                self._turns_of(worker.queues) if self._hands else None,
                 floors,
                 replied=self._claimed,
             )
@@ -90,6 +87,14 @@ class Work(Base):
         if floors is not None and len(found) < limit:
             self._look_again_in(self._floors.seconds_left)
         return claim
+
+    def _turns_of(self, queues: Sequence[str]) -> str:
+        """Where the turns of flow keys stand in these queues, for the SQL."""
+        turns: dict[str, dict[int, tuple[str, int, dict[str, int]]]] = {}
+        for (queue, priority), hand in self._hands.items():
+            if queue in queues:
+                turns.setdefault(queue, {})[priority] = hand.key, hand.step, hand.had
+        return json.encode(turns).decode()
 
     def _look_again_in(self, seconds: float) -> None:
         """Nobody hints again at what a look did not find because it did not begin at the very beginning."""

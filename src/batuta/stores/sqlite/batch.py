@@ -168,16 +168,17 @@ class Batch:
 
     def _add(self, change: Change) -> None:
         namespace, run_id, epoch, head = self._namespace, blob(change.run_id), change.epoch, change.head
-        for entry in change.entries:
+        entries, move, start = change.entries, change.move, change.start
+        for entry in entries:
             self._entries.append(
                 (run_id, entry.ord, namespace, entry.kind._value_, entry.at, entry.crc, epoch, entry.body)
             )
-        new_head, move = head + len(change.entries), change.move
-        if change.start is not None:
-            self._add_start(change.start, epoch, new_head if move is None else head)
+        new_head = head + len(entries)
+        if start is not None:
+            self._add_start(start, epoch, new_head if move is None else head)
         if move is not None:
             self._add_move(change.run_id, move, (namespace, run_id, epoch, head), new_head)
-        elif change.start is None:
+        elif start is None:
             self._advances.append((new_head, namespace, run_id, epoch, head))
         if change.effects is not None or (move is not None and (move.outcome or move.children)):
             self._reaching.append(change)

@@ -199,6 +199,15 @@ class QueuesConformance:
             await finish(store, worker, *tapes)
         assert order == ["high", "mid", "low"]
 
+    async def test_a_claim_counts_what_it_took_at_a_higher_priority(self, store: Store) -> None:
+        worker = await live_worker(store)
+        await store.limit_queue("default", QueueLimits(concurrency=4, key_concurrency=2))
+        await start_some(store, 1, "a", "b", priority=5)
+        await start_some(store, 3, "a", "b", "c")
+        tapes = await claimed(store, worker)
+        assert [tape.run.priority for tape in tapes] == [5, 5, 0, 0]
+        assert max(keys_of(tapes).values()) <= 2
+
     async def test_many_workers_never_go_beyond_a_limit_together(self, store: Store, make_store: MakeStore) -> None:
         stores = [store, await make_store(), await make_store()]
         workers = [await live_worker(each) for each in stores]

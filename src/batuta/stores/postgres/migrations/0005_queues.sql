@@ -498,48 +498,64 @@ BEGIN
 END
 $$;
 
--- Take from a queue with limits, whose row is locked: by wake_at, those that are `taken`. held: something due was left because
+-- Take from a queue with limits, whose row is locked: by wake_at, those that are `taken`. owned: see count_owned; null when that
+-- was not asked since the last were taken. held: something due was left because
 -- of the limits; again_at: when time allows the next of that; spent: no more of it in this claim, of whatever priority.
 CREATE FUNCTION batuta.take_limited(
     ns text, queue_name text, rank bigint, moment bigint, most integer, codes text[], fingerprints text[], suspect uuid,
-    had jsonb, INOUT turn_key text, INOUT step integer, OUT taken uuid[], OUT held boolean, OUT again_at bigint,
-    OUT spent boolean
+    had jsonb, INOUT turn_key text, INOUT step integer, owned jsonb, OUT taken uuid[], OUT held boolean,
+    OUT again_at bigint, OUT spent boolean
 ) LANGUAGE plpgsql AS $$
 DECLARE
     q batuta.queues;
-    owned record;
+    total integer;
     got record;
     share integer;
     room integer;
     fresh integer;
     depth integer;
+    late text[];
+    more boolean := false;
 BEGIN
     SELECT * INTO q FROM batuta.queues k WHERE k.namespace = ns AND k.name = queue_name;
-    SELECT * INTO owned FROM batuta.count_owned(ns, queue_name);
+    IF owned IS NULL THEN
+        owned := to_jsonb(batuta.count_owned(ns, queue_name));
+    END IF;
+    total := owned -> 'total';
     -- Who took all places at once would leave nobody anything to do while it writes what they came to.
     share := CASE WHEN q.concurrency IS NOT NULL THEN greatest((q.concurrency + 1) / 2, 8) END;
-    room := greatest(least(most, q.concurrency - owned.total, share), 0);
+    room := greatest(least(most, q.concurrency - total, share), 0);
     IF q.rate_count IS NOT NULL THEN
         fresh := batuta.rate_left(ns, queue_name, '', q.rate_count, q.rate_period, moment);
     END IF;
     taken := '{}';
-    IF room > 0 THEN
+    IF room > 0 AND q.rate_count IS NULL AND q.key_rate_count IS NULL THEN
         FOREACH depth IN ARRAY ARRAY[1, 8, NULL] LOOP
-            SELECT * INTO got FROM batuta.choose(
-                ns, q, rank, moment, codes, fingerprints, suspect, owned.by_key, room, fresh, had, turn_key, step, depth);
+            got := batuta.choose_places(
+                ns, q, rank, moment, codes, fingerprints, suspect, owned -> 'by_key', room, had, turn_key, step, depth);
             EXIT WHEN NOT got.deeper;
         END LOOP;
-        taken := got.ids;
-        IF cardinality(got.begins) > 0 AND (q.rate_count IS NOT NULL OR q.key_rate_count IS NOT NULL) THEN
+        more := got.more;
+    ELSIF room > 0 THEN
+        FOREACH depth IN ARRAY ARRAY[1, 8, NULL] LOOP
+            got := batuta.choose(
+                ns, q, rank, moment, codes, fingerprints, suspect, owned -> 'by_key', room, fresh, had, turn_key, step, depth);
+            EXIT WHEN NOT got.deeper;
+        END LOOP;
+        late := got.late;
+        IF cardinality(got.begins) > 0 THEN
             PERFORM batuta.note_begun(ns, q, got.begins, moment);
             PERFORM batuta.forget_begun(ns, moment, 2 * cardinality(got.begins));
         END IF;
+    END IF;
+    IF room > 0 THEN
+        taken := got.ids;
         step := (step + cardinality(taken)) % 4;
         turn_key := coalesce(got.last_turn, turn_key);
     END IF;
-    held := cardinality(taken) < most AND batuta.is_left(
-        ns, queue_name, rank, moment, codes, fingerprints, suspect, taken);
-    spent := held AND coalesce(owned.total + cardinality(taken) >= q.concurrency, false);
+    held := cardinality(taken) < most AND (more OR batuta.is_left(
+        ns, queue_name, rank, moment, codes, fingerprints, suspect, taken));
+    spent := held AND coalesce(total + cardinality(taken) >= q.concurrency, false);
     IF held AND NOT spent AND cardinality(taken) = share THEN
         spent := true;
         again_at := moment;
@@ -549,7 +565,7 @@ BEGIN
         END IF;
         IF again_at IS NULL THEN
             SELECT min(batuta.rate_at(ns, queue_name, k.key, q.key_rate_count, q.key_rate_period, moment)) INTO again_at
-            FROM (SELECT l.key FROM unnest(got.late) AS l(key) LIMIT 100) k;
+            FROM (SELECT l.key FROM unnest(late) AS l(key) LIMIT 100) k;
         END IF;
     END IF;
 END

@@ -11,6 +11,7 @@ CREATE TYPE batuta.claimed AS (
 
 -- Own up to `wanted` due runs: by priority, then by wake_at, and one suspect at most. One index range per queue and
 -- priority, so that runs that sleep are not looked at. Of queues that are named in `room_names`, as many as `rooms` says.
+-- `turns`, by queue and priority, say where a turn stands: its key, its step, and what each key had of late.
 -- Rows without a run are news, as JSON: where turns stand now (queue, priority, key, step), where the next look may begin
 -- (queue, priority, time), or that limits held something back, and until when.
 --
@@ -20,8 +21,7 @@ CREATE TYPE batuta.claimed AS (
 -- worker died) is found by the next look without: the caller's to make every now and then.
 CREATE FUNCTION batuta.claim(
     ns text, worker text, queue_names text[], codes text[], fingerprints text[], wanted integer,
-    room_names text[], rooms integer[], turn_queues text[], turn_ranks integer[], turn_keys text[], steps integer[],
-    hads text[], floors jsonb
+    room_names text[], rooms integer[], turns jsonb, floors jsonb
 ) RETURNS SETOF batuta.claimed LANGUAGE plpgsql AS $$
 DECLARE
     many CONSTANT integer := 1000;
@@ -38,10 +38,12 @@ DECLARE
     shut text[];
     limited text[];
     flowing text[];
+    plain text[];
+    owned jsonb;
     spent text[] := '{}';
     caps integer[];
     found_ids uuid[];
-    had jsonb;
+    turn jsonb;
     turn_queue text;
     turn_key text;
     step integer;
@@ -66,10 +68,12 @@ BEGIN
         limited := ARRAY(SELECT n.name FROM unnest(limited) AS n(name) WHERE n.name = ANY (names) ORDER BY n.name);
     END IF;
     IF cardinality(limited) > 0 THEN
-        FOR part IN SELECT * FROM batuta.lock_queues(ns, limited, moment) LOOP
-            names := array_remove(names, part.shut);
-            held := held OR part.due;
-        END LOOP;
+        part := batuta.lock_queues(ns, limited, moment);
+        IF cardinality(part.shut) > 0 THEN
+            names := ARRAY(SELECT n.name FROM unnest(names) AS n(name) WHERE n.name <> ALL (part.shut));
+            held := part.due;
+        END IF;
+        owned := part.owned;
         moment := batuta.batuta_now();
     END IF;
     may_suspect := batuta.may_take_suspect(ns, worker);
@@ -89,12 +93,16 @@ BEGIN
           AND r.queue || '' = ANY (names) AND r.priority + 0 = rank AND r.wake_at + 0 <= moment
           AND batuta.may_take(r.code, r.failed_code, codes, fingerprints)
         ORDER BY r.wake_at + 0 LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED;
-        flowing := ARRAY(
-            SELECT n.name FROM unnest(names) AS n(name)
-            WHERE n.name = ANY (limited) OR EXISTS (
-                SELECT FROM batuta.runs r
-                WHERE r.namespace = ns AND r.queue = n.name AND r.priority = rank AND r.flow_key <> ''
-                  AND r.wake_at <= moment AND r.wake_at >= batuta.floor_of(floors, n.name, rank) OFFSET 0));
+        IF names <@ limited THEN
+            flowing := names;
+        ELSE
+            flowing := ARRAY(
+                SELECT n.name FROM unnest(names) AS n(name)
+                WHERE n.name = ANY (limited) OR EXISTS (
+                    SELECT FROM batuta.runs r
+                    WHERE r.namespace = ns AND r.queue = n.name AND r.priority = rank AND r.flow_key <> ''
+                      AND r.wake_at <= moment AND r.wake_at >= batuta.floor_of(floors, n.name, rank) OFFSET 0));
+        END IF;
         found_ids := '{}';
         IF cardinality(flowing) = 0 THEN
             IF rooms IS NOT NULL THEN
@@ -111,34 +119,34 @@ BEGIN
                 END LOOP;
             END IF;
         END IF;
-        FOR part IN SELECT * FROM batuta.by_age(ns, names, flowing, rank, moment) b WHERE cardinality(flowing) > 0 LOOP
+        FOREACH turn_queue IN ARRAY batuta.by_age(ns, names, flowing, rank, moment) LOOP
             most := left_over - cardinality(found_ids);
             EXIT WHEN most <= 0;
-            IF NOT part.flows THEN
-                caps := ARRAY(SELECT rooms[array_position(room_names, n.name)]
-                              FROM unnest(part.names) WITH ORDINALITY AS n(name, n) ORDER BY n.n);
+            IF turn_queue = '' THEN
+                SELECT array_agg(n.name ORDER BY n.n), array_agg(rooms[array_position(room_names, n.name)] ORDER BY n.n)
+                INTO plain, caps
+                FROM unnest(names) WITH ORDINALITY AS n(name, n) WHERE n.name <> ALL (flowing);
                 SELECT found_ids || t.ids INTO found_ids FROM batuta.take_plain(
-                    ns, part.names, caps, rank, moment, most, codes, fingerprints, suspect, floors) t;
+                    ns, plain, caps, rank, moment, most, codes, fingerprints, suspect, floors) t;
                 CONTINUE;
             END IF;
-            turn_queue := part.names[1];
             most := least(most, rooms[array_position(room_names, turn_queue)]);
-            SELECT t.key, t.step, t.had INTO turn_key, step, had
-            FROM unnest(turn_queues, turn_ranks, turn_keys, steps, hads) AS t(queue, priority, key, step, had)
-            WHERE t.queue = turn_queue AND t.priority = rank;
-            turn_key := coalesce(turn_key, '');
-            step := coalesce(step, 0);
+            turn := turns -> turn_queue -> rank::text;
+            turn_key := coalesce(turn ->> 0, '');
+            step := coalesce((turn ->> 1)::integer, 0);
             IF turn_queue = ANY (limited) THEN
-                SELECT * INTO got FROM batuta.take_limited(
-                    ns, turn_queue, rank, moment, most, codes, fingerprints, suspect, had, turn_key, step);
+                got := batuta.take_limited(
+                    ns, turn_queue, rank, moment, most, codes, fingerprints, suspect, turn -> 2, turn_key, step,
+                    owned -> turn_queue);
+                owned := owned - turn_queue;  -- at another priority it is counted anew
                 held := held OR got.held;
                 again_at := least(again_at, got.again_at);
                 IF got.spent THEN
                     spent := spent || turn_queue;
                 END IF;
             ELSE
-                SELECT * INTO got FROM batuta.take_in_turn(
-                    ns, turn_queue, rank, moment, most, codes, fingerprints, suspect, had, turn_key, step);
+                got := batuta.take_in_turn(
+                    ns, turn_queue, rank, moment, most, codes, fingerprints, suspect, turn -> 2, turn_key, step);
             END IF;
             found_ids := found_ids || got.taken;
             IF (got.turn_key, got.step) <> (turn_key, step) THEN
@@ -195,6 +203,10 @@ BEGIN
                   OR (r.head = 0 AND EXISTS (SELECT FROM batuta.attempts t WHERE t.run_id = r.run_id OFFSET 0)),
                   NULL::text;
     END LOOP;
+    IF left_over = wanted AND cardinality(limited) > 0 THEN
+        -- Nothing was written but locks: that need not be on disk.
+        PERFORM set_config('synchronous_commit', 'off', true);
+    END IF;
     IF held THEN
         other.news := json_build_array(again_at);
         RETURN NEXT other;
@@ -202,47 +214,57 @@ BEGIN
 END
 $$;
 
--- The queues of a claim at one priority, in the order in which it takes from them: by what has been due for longest. Those
--- that flow are taken from one by one, the others together.
+-- The queues of a claim that flow, at one priority, in the order in which it takes from them: by what has been due for
+-- longest. Among them '', for all others, which are taken from together. Nothing when none of them flows.
 CREATE FUNCTION batuta.by_age(ns text, queue_names text[], flowing text[], rank bigint, moment bigint)
-RETURNS TABLE (names text[], flows boolean) LANGUAGE plpgsql STABLE AS $$
+RETURNS text[] LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    IF cardinality(queue_names) = 1 THEN
-        names := queue_names;
-        flows := cardinality(flowing) = 1;
-        RETURN NEXT;
-        RETURN;
+    IF cardinality(flowing) = 0 OR cardinality(queue_names) = 1 THEN
+        RETURN flowing;
     END IF;
-    RETURN QUERY
-    SELECT p.names, p.flows
-    FROM (
-        SELECT ARRAY[f.name] AS names, true AS flows, batuta.oldest_due(ns, f.name, rank) AS oldest
-        FROM unnest(flowing) AS f(name)
-        UNION ALL
-        SELECT array_agg(n.name), false, min(batuta.oldest_due(ns, n.name, rank))
-        FROM unnest(queue_names) AS n(name) WHERE n.name <> ALL (flowing)
-    ) p
-    WHERE p.oldest <= moment ORDER BY p.oldest;
+    RETURN ARRAY(
+        SELECT p.name
+        FROM (
+            SELECT f.name, batuta.oldest_due(ns, f.name, rank) AS oldest FROM unnest(flowing) AS f(name)
+            UNION ALL
+            SELECT '', min(batuta.oldest_due(ns, n.name, rank))
+            FROM unnest(queue_names) AS n(name) WHERE n.name <> ALL (flowing)
+        ) p
+        WHERE p.oldest <= moment ORDER BY p.oldest);
 END
 $$;
 
--- Lock the rows of queues with limits, in order. Those that can give nothing at all are not waited for: they are
--- returned, each with whether something is due there.
-CREATE FUNCTION batuta.lock_queues(ns text, names text[], moment bigint)
-RETURNS TABLE (shut text, due boolean) LANGUAGE plpgsql AS $$
+-- Lock the rows of queues with limits, in order. `shut` are those that can give nothing; due: but something is due in one
+-- that is full. Of the others, owned: see count_owned. A full queue that another has locked is not waited for.
+CREATE FUNCTION batuta.lock_queues(
+    ns text, names text[], moment bigint, OUT shut text[], OUT due boolean, OUT owned jsonb
+) LANGUAGE plpgsql AS $$
 DECLARE
     q batuta.queues;
+    queue_name text;
+    counted record;
 BEGIN
-    FOREACH shut IN ARRAY names LOOP
-        SELECT * INTO q FROM batuta.queues k WHERE k.namespace = ns AND k.name = shut;
-        IF q.concurrency IS NULL OR q.concurrency > (SELECT c.total FROM batuta.count_owned(ns, shut) c) THEN
-            SELECT * INTO q FROM batuta.queues k WHERE k.namespace = ns AND k.name = shut FOR NO KEY UPDATE;
-            CONTINUE WHEN NOT q.paused;
-            due := false;
+    shut := '{}';
+    due := false;
+    owned := '{}';
+    FOREACH queue_name IN ARRAY names LOOP
+        SELECT * INTO q FROM batuta.queues k WHERE k.namespace = ns AND k.name = queue_name FOR NO KEY UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN
+            SELECT * INTO q FROM batuta.queues k WHERE k.namespace = ns AND k.name = queue_name;
+            counted := batuta.count_owned(ns, queue_name);
+            IF (counted.total < q.concurrency) IS NOT FALSE THEN
+                SELECT * INTO q FROM batuta.queues k WHERE k.namespace = ns AND k.name = queue_name FOR NO KEY UPDATE;
+                counted := batuta.count_owned(ns, queue_name);
+            END IF;
         ELSE
-            due := batuta.has_due(ns, shut, moment);
+            counted := batuta.count_owned(ns, queue_name);
         END IF;
-        RETURN NEXT;
+        IF q.paused OR counted.total >= q.concurrency THEN
+            shut := shut || queue_name;
+            due := due OR NOT q.paused AND batuta.has_due(ns, queue_name, moment);
+        ELSE
+            owned := owned || jsonb_build_object(queue_name, to_jsonb(counted));
+        END IF;
     END LOOP;
 END
 $$;

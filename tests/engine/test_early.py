@@ -1,0 +1,64 @@
+"""A job whose call is under way before anything is written of it has little; whoever asks for more has it all."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from batuta import job
+from batuta.engine.jobs import _GIVEN, _LEAN, EarlyRun, JobWorkflow
+from batuta.engine.live import LiveRun
+from batuta.ids import new_run_id
+from batuta.journal.records import Message, MessageKind, Run, RunKind, Tape
+from batuta.journal.states import RunState
+
+LATER = sorted(set(LiveRun.__slots__).difference(_LEAN, _GIVEN))
+
+
+@job
+async def nothing() -> None: ...
+
+
+def early_run() -> EarlyRun:
+    run_id = new_run_id()
+    names = (run_id, str(run_id), run_id, RunKind.JOB, "nothing", "default")
+    values: list[Any] = [*names, 0, RunState.RUNNING, 3, -1, "me", None, 77, None, None, 0, "", [], "", "{}", "null"]
+    row = Run(*values)
+    start = Message(message_id=f"start:{run_id}", kind=MessageKind.START)
+    host = SimpleNamespace(store=SimpleNamespace(namespace="here"))
+    return EarlyRun(cast(Any, host), JobWorkflow(nothing), Tape(row, [], [start], []))
+
+
+def test_what_every_job_needs_is_there_from_the_beginning() -> None:
+    run = early_run()
+    for name in (*_LEAN, *_GIVEN):
+        getattr(run, name)
+    assert not run._grown
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_whoever_asks_for_more_has_it_grow(name: str) -> None:
+    run = early_run()
+    run.head, run.leaving = 1, True
+    getattr(run, name)
+    assert run._grown
+    assert (run.head, run.leaving, run.epoch, run.created_at) == (1, True, 3, 77)
+    assert (run.identity.id, run.identity.namespace) == (str(run.run_id), "here")
+    assert run.seen == {f"start:{run.run_id}"}
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_what_is_set_stays(name: str) -> None:
+    run, value = early_run(), object()
+    setattr(run, name, value)
+    assert run.created_at == 77
+    assert getattr(run, name) is value
+
+
+def test_what_no_run_has_is_no_attribute_of_it() -> None:
+    run = early_run()
+    with pytest.raises(AttributeError):
+        _ = run.colour  # type: ignore[attr-defined]  # that is what is tested
+    assert not run._grown
