@@ -17,7 +17,7 @@ from batuta.stores.sqlite import SqliteStore
 from batuta.stores.sqlite.readers import Readers
 from batuta.stores.sqlite.tapes import Tapes
 from batuta.stores.sqlite.watcher import Watcher
-from batuta.stores.sqlite.writer import Writer
+from batuta.stores.sqlite.writer import Last, Work, Writer
 
 T = TypeVar("T")
 
@@ -27,11 +27,14 @@ StoreName = Literal["memory", "sqlite"]
 class _PlainWriter(Writer):
     """Writes where it is asked to: nobody else does, and a thread would make the order of events a matter of chance."""
 
-    async def write(self, work: Callable[[sqlite3.Cursor], T], *, small: bool = False, aside: bool = False) -> T:
+    async def write(self, work: Work[T], *, last: Last[T] | None = None, small: bool = False, aside: bool = False) -> T:
         while not self._try_enter():  # noqa: ASYNC110 - an activity has its transaction open, for a moment
             await asyncio.sleep(0)
         result = self._work(work)
-        self._commit()
+        if last is None:
+            self._commit()
+        else:
+            self._end(last, result)
         return result
 
     async def commit(self) -> None:
