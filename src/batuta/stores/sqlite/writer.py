@@ -3,7 +3,8 @@
 SQLite before 3.51.3 can damage a WAL that two connections write or checkpoint at once, so that writes and checkpoints
 of all processes happen under one `flock`. A transaction's statements run on the event loop's thread when nobody else
 writes, and only the sync is waited for in a thread: on an idle loop a thread for all of it is as fast, on a busy one it
-is somewhat slower and has the longer tail. A short sync is not worth the two hops either.
+is somewhat slower and has the longer tail. A short sync is not worth the two hops either. One statement that takes
+milliseconds, the last of its transaction, goes to that thread, too.
 """
 
 from __future__ import annotations
