@@ -31,10 +31,7 @@ class _PlainWriter(Writer):
         while not self._try_enter():  # noqa: ASYNC110 - an activity has its transaction open, for a moment
             await asyncio.sleep(0)
         result = self._work(work)
-        if last is None:
-            self._commit()
-        else:
-            self._end(last, result)
+        self._end(last, result)
         return result
 
     async def commit(self) -> None:

@@ -186,10 +186,7 @@ class Writer:
         """The same for a thread that may wait."""
         self._enter()
         result = self._work(work)
-        if last is None:
-            self._commit()
-        else:
-            self._end(last, result)
+        self._end(last, result)
         return result
 
     def look(self, work: Work[T]) -> T | None:
@@ -271,12 +268,13 @@ class Writer:
             self._undo(error)
             raise
 
-    def _end(self, last: Last[T], result: T) -> None:
-        try:
-            last(self._connected(), result)
-        except BaseException as error:
-            self._undo(error)
-            raise
+    def _end(self, last: Last[T] | None, result: T) -> None:
+        if last is not None:
+            try:
+                last(self._connected(), result)
+            except BaseException as error:
+                self._undo(error)
+                raise
         self._commit()
 
     def _commit(self) -> None:
