@@ -539,3 +539,31 @@ async def test_a_stop_iteration_from_outside_is_an_activity_failed() -> None:
         await env.advance(1)
         await env.client.fail(tokens[0], StopIteration("nothing left"))
         assert await handle.result() == "StopIteration: nothing left"
+
+
+# -- methods
+
+
+class Contract:
+    """What workers have, as workflows see it."""
+
+    async def charge(self, amount: int) -> str:
+        raise NotImplementedError
+
+
+class Bank(Contract):
+    @activity
+    async def charge(self, amount: int) -> str:
+        return f"charged {amount}"
+
+
+charge = activity(Contract.charge)
+
+
+async def test_a_method_of_a_plain_class_can_be_called_as_the_activity_that_a_worker_has() -> None:
+    @workflow
+    async def pays() -> str:
+        return await charge(5)  # type: ignore[call-arg, arg-type]
+
+    async with world(pays, Bank()) as env:
+        assert await env.run(pays) == "charged 5"

@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from batuta import RunState, Signal, job, now, workflow
+from batuta.engine.live import LiveRun
 from batuta.journal.records import Pulse
 from tests.engine.kit import jobs, world
 
@@ -109,6 +110,35 @@ async def test_runs_go_on_in_the_order_of_their_claim_and_the_latest_word_on_eac
         monkeypatch.setattr(env.store, "claim", doubled)
         assert [await handle.result() for handle in handles] == list(range(10))
         assert list(map(str, woken)) == order
+
+
+async def test_a_run_that_cannot_go_on_does_not_hold_up_those_that_were_claimed_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    woken.clear()
+    async with world(nap) as env:
+        claim, wake = env.store.claim, LiveRun.wake
+        refused: list[str] = []
+
+        async def overdue(*asked: Any) -> Any:
+            found = await claim(*asked)
+            if len(found.tapes) > 1 and not refused:
+                found.tapes[0] = replace(found.tapes[0], run=replace(found.tapes[0].run, deadline=1))
+            return found
+
+        def refuses(run: LiveRun, now: int) -> None:
+            if run.deadline == 1:
+                refused.append(run.identity.id)
+                raise ValueError("not this one")
+            wake(run, now)
+
+        monkeypatch.setattr(LiveRun, "wake", refuses)
+        handles = await asyncio.gather(*(env.start(nap, number, id=str(number)) for number in range(10)))
+        monkeypatch.setattr(env.store, "claim", overdue)
+        await env.advance(3600)
+        assert len(refused) == 1
+        others = [handle for handle in handles if handle.id != refused[0]]
+        assert [str(await handle.result()) for handle in others] == [handle.id for handle in others]
 
 
 async def test_a_claim_whose_runs_are_lost_on_their_way_is_over_and_a_heartbeat_brings_them(

@@ -2,10 +2,15 @@
 
 import asyncio
 import sys
+from datetime import timedelta
 
 import pytest
 
-from batuta import activity, connect, workflow
+from batuta import Retry, activity, connect, workflow
+from batuta.testing.virtualtime import VirtualLoop
+from tests.engine.kit import world
+
+begun: list[float] = []
 
 
 @activity
@@ -17,6 +22,35 @@ async def doubled(number: int) -> int:
 @workflow
 async def sums(number: int) -> int:
     return sum(await asyncio.gather(doubled(number), doubled(number + 1)))
+
+
+@activity(retry=Retry(first=5, jitter=0))
+async def computes() -> str:
+    """For four seconds, in which nothing else can happen."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    begun.append(loop.time())
+    loop.clock.pass_by(4)
+    if len(begun) == 1:
+        raise ValueError("not yet")
+    return "done"
+
+
+@workflow
+async def waits() -> str:
+    return await computes()
+
+
+async def test_time_goes_on_in_an_attempt_that_begins_where_its_call_is_durable() -> None:
+    begun.clear()
+    async with world(waits, computes) as env:
+        handle = await env.start(waits)
+        assert await handle.result() == "done"
+        first = (await handle.attempts())[0]
+        assert first.started_at is not None
+        assert first.ended_at == first.started_at + timedelta(seconds=4)
+        assert first.next_at == first.started_at + timedelta(seconds=9)
+        assert begun[1] - begun[0] == 9
 
 
 if sys.version_info >= (3, 12):

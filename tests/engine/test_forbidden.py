@@ -160,6 +160,22 @@ async def test_a_future_of_another_loop_parks_the_run(code: Any) -> None:
         assert "a future of another event loop" in await parked(env, handle)
 
 
+@workflow
+async def waits_as_a_client(update: bool) -> str:
+    await echo("before")
+    other = outside["handle"]
+    return str(await (other.update("hurry") if update else other.result()))
+
+
+@pytest.mark.parametrize("update", [False, True])
+async def test_waiting_for_a_run_as_a_client_does_parks_the_run_and_does_not_end_it(update: bool) -> None:
+    async with world(healthy, waits_as_a_client, echo) as env:
+        outside["handle"] = await env.start(healthy, "fine")
+        handle = await env.start(waits_as_a_client, update)
+        assert "start it as a child, or wait for it in an activity" in await parked(env, handle)
+        assert await outside["handle"].result() == "fine"
+
+
 @activity(once=True)
 async def sets_the_event() -> str:
     outside["event"].set()

@@ -343,6 +343,21 @@ async def test_call_later_and_loop_time_are_tape_time() -> None:
         assert await env.run(calls) == [0.0, 90.0]
 
 
+async def test_a_callback_may_be_given_by_its_name() -> None:
+    @workflow
+    async def calls() -> list[str]:
+        loop = asyncio.get_running_loop()
+        order: list[str] = []
+        loop.call_soon(callback=lambda: order.append("soon"))
+        loop.call_later(1, callback=lambda: order.append("later"))
+        loop.call_at(loop.time() + 2, callback=lambda: order.append("then"))
+        await asyncio.sleep(3)
+        return order
+
+    async with world(calls) as env:
+        assert await env.run(calls) == ["soon", "later", "then"]
+
+
 async def test_timers_fire_in_order_of_their_deadlines_and_ties_in_order_of_issue() -> None:
     @workflow
     async def naps_together() -> list[str]:

@@ -8,6 +8,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import nullcontext, suppress
 from enum import IntEnum
 from types import ModuleType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
@@ -195,8 +196,10 @@ class Activity(Generic[P, R]):
         if limit is not None and (type(limit) is not int or limit < 1):
             raise InvalidInput(f"limit={limit!r} of activity {self.name!r} must be a whole number from 1 on")
         self._method = next(iter(inspect.signature(fn).parameters), "") == "self"
-        if not self._method or "." not in getattr(fn, "__qualname__", "").rpartition("<locals>.")[2]:
-            self._make_codec()  # a bad annotation is found here
+        self._late = self._method and "." in getattr(fn, "__qualname__", "").rpartition("<locals>.")[2]
+        """Annotations of a method may name its own class, which is there only when it is asked for its attribute."""
+        with suppress(Exception) if self._late else nullcontext():
+            self._make_codec()  # a bad annotation is found here, or in `__get__`
         _own_dict(self)
 
     def _make_codec(self) -> None:
@@ -223,8 +226,9 @@ class Activity(Generic[P, R]):
     def __get__(
         self: Activity[Concatenate[Any, Q], R], instance: object | None, owner: type | None = None
     ) -> Activity[Q, R]:
-        if "codec" not in self.__dict__:  # annotations of a method may name its own class, which is there only now
+        if self._late:
             self._make_codec()
+            self._late = False
         fn = self.fn if instance is None else self.fn.__get__(instance, owner)
         return self._copy(fn, self.options)  # type: ignore[return-value]  # the first parameter is bound or left out
 

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar, overload
 from msgspec import Raw, json
 
 from batuta.authoring.backend import AttemptView, Backend, Description, Ending, JournalLine, RunRef
+from batuta.authoring.context import current_runtime
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.failures import to_exception
 from batuta.authoring.forks import edits_of
@@ -20,6 +21,7 @@ from batuta.authoring.names import check_reason
 from batuta.authoring.starting import check_id
 from batuta.errors import (
     ClientError,
+    Forbidden,
     InvalidFork,
     NotPublished,
     RunCancelled,
@@ -95,6 +97,11 @@ class Handle(Generic[R]):
         """Elsewhere nobody would be woken, and those who wait at home would not be, either."""
         home = self._backend.home
         if home is not None and asyncio.get_running_loop() is not home:
+            if current_runtime.get() is not None:  # not an error of the run: it would end by it
+                raise Forbidden(
+                    f"workflow code waited for run {self._ref.id!r} as a client does, which cannot be replayed: "
+                    f"start it as a child, or wait for it in an activity"
+                )
             raise ClientError(
                 f"run {self._ref.id!r} was waited for in another event loop than its client's: await it there "
                 f"(asyncio.run_coroutine_threadsafe), connect a client of its own here, or use batuta.sync"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import sys
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -33,6 +34,8 @@ log = logging.getLogger("batuta.engine")
 _FIRST_WAIT, _LONGEST_WAIT = 0.02, 2.0
 _PATIENCE = 5.0
 _ROUNDS = 2
+_TOGETHER = sys.version_info < (3, 12)
+"""Effects only begin things. From Python 3.12 on they may run an activity, too, for as long as it does not wait."""
 
 STORE_FAILED = "the store failed"
 """Why everything was dropped, when it was an fsync: the store must be opened anew."""
@@ -211,7 +214,8 @@ class Committer:
             failpoint("commit.effects")
         if self._reporter is not None:
             self._reporter.committed(batch, verdicts)
-        self._clock.stand()  # what begins now begins together: each would ask for the time
+        if _TOGETHER:
+            self._clock.stand()  # what begins now begins together: each would ask for the time
         try:
             for index, (run, change, effects) in enumerate(batch):
                 try:

@@ -166,8 +166,10 @@ class RunLoop(asyncio.AbstractEventLoop):
             ready.clear()  # what is finalised with them may add more
 
     def call_soon(  # type: ignore[override]  # argument types are not tied to the callback's here and below
-        self, *call: Any, context: contextvars.Context | None = None
+        self, *call: Any, context: contextvars.Context | None = None, callback: Any = None
     ) -> RunHandle:
+        if callback is not None:  # by its name, as any loop takes it
+            call = (callback, *call)
         if not self.in_turn and not self._torn_down:
             self._forbid("call_soon from outside the run's turn", "an activity, or a signal")
         if type(call[0]) is self._step:

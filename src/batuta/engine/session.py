@@ -490,14 +490,14 @@ class Session:
         if replay.warnings:
             count, first = len(replay.warnings), replay.warnings[0]
             log.warning("run %s sends other inputs than before, %d times; the first: %s", run.identity.id, count, first)
-        if run.deadline is not None and run.deadline <= self.clock.now():
-            run.ready = True
-            run.wake(self.clock.now())
-        else:
-            try:
+        try:
+            if run.deadline is not None and run.deadline <= self.clock.now():
+                run.ready = True
+                run.wake(self.clock.now())
+            else:
                 run.resume(tape.attempts, tape.messages)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the others go on
-                park_or_drop(run, tape.messages, error)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the others go on
+            park_or_drop(run, tape.messages, error)
         if self._hinted and run.run_id in self._hinted:
             self._hinted.discard(run.run_id)
             self._news.look_for([run.run_id])
