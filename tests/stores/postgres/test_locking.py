@@ -161,6 +161,27 @@ async def test_a_claim_that_waits_for_another_counts_what_it_took(store: Postgre
     assert max(Counter(keys).values()) <= 2
 
 
+async def test_a_claim_that_waited_tells_of_what_came_meanwhile_to_a_queue_that_is_full_now(
+    store: PostgresStore, postgres_url: str
+) -> None:
+    worker, other = await live_worker(store), await live_worker(store)
+    await store.limit_queue("default", QueueLimits(concurrency=1))
+    await store.start(new_run())
+    async with connection(postgres_url) as raw, connection(postgres_url) as watcher:
+        await raw.fetch(store._sql["shift"], str(store._shift.micros))
+        claiming = raw.transaction()
+        await claiming.start()
+        codes = list(other.code), list(other.code.values())
+        values = "default", other.worker_id, other.queues, *codes, 1, None, None, None, None
+        assert len(await raw.fetch(store._sql["claim"], *values)) >= 1
+        waiting = asyncio.create_task(store.claim(worker, 10))
+        await until_blocked(watcher)
+        await store.start(new_run())
+        await claiming.commit()
+        claim = await waiting
+    assert (len(claim.tapes), claim.held) == (0, True)
+
+
 async def test_a_full_queue_that_another_has_locked_is_not_waited_for(store: PostgresStore, postgres_url: str) -> None:
     worker = await live_worker(store, queues=["full", "other"])
     await store.limit_queue("full", QueueLimits(concurrency=1))
