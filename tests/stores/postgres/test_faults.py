@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import asyncpg
 import pytest
@@ -20,8 +21,9 @@ from batuta.errors import (
     UnknownRun,
 )
 from batuta.journal.records import Change, Message, MessageKind, RunFilter, Verdict
-from batuta.stores.postgres import PostgresStore
+from batuta.stores.postgres import PostgresStore, starts
 from batuta.stores.postgres.faults import translate
+from batuta.stores.postgres.session import Session
 from batuta.testing.conformance.kit import (
     Pen,
     beat,
@@ -182,6 +184,27 @@ async def test_what_parts_words_is_in_no_name_whoever_comes_with_it(store: Postg
     outcomes = await store.start_many([bad, job()] if several else [bad])
     assert isinstance(outcomes[0], BadData)
     assert not any(isinstance(outcome, BadData) for outcome in outcomes[1:])
+
+
+async def test_many_starts_whose_connection_breaks_before_the_commit_are_written_on_another(
+    store: PostgresStore, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    news = [job() for _ in range(starts._PART + 1)]
+    write_in_parts = Session.write_in_parts
+
+    async def cut(session: Session, query: str, parts: Iterable[Any]) -> list[Any]:
+        def broken() -> Iterator[Any]:
+            for number, part in enumerate(parts):
+                if number == 1:
+                    session.drop()
+                yield part
+
+        return await write_in_parts(session, query, broken())
+
+    monkeypatch.setattr(Session, "write_in_parts", cut)
+    outcomes = await store.start_many(news)
+    assert [isinstance(outcome, tuple) and outcome[1] for outcome in outcomes] == [True] * len(news)
+    assert await store.count_runs(RunFilter()) == len(news)
 
 
 async def test_when_some_of_many_starts_may_be_written_the_outcome_is_unknown(

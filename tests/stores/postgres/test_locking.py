@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
+import asyncpg
 import pytest
 
 from batuta.clock import SECOND
@@ -20,8 +23,10 @@ from batuta.stores.postgres import PostgresStore
 from batuta.testing.conformance import MakeStore
 from batuta.testing.conformance.close import last_word
 from batuta.testing.conformance.holding import pause, resume
-from batuta.testing.conformance.kit import Pen, beat, live_worker, new_run, start_owned
+from batuta.testing.conformance.kit import Pen, beat, live_worker, making, new_run, start_owned
+from batuta.testing.databases import DatabaseMaker, with_database
 from tests.stores.postgres.raw import DEADLINE_SECONDS, connection, until_blocked
+from tests.stores.postgres.stores import long_up
 
 WAYS = ["one entry", "last entry", "several entries", "everything"]
 
@@ -159,6 +164,62 @@ async def test_a_claim_that_waits_for_another_counts_what_it_took(store: Postgre
     assert second.held
     keys = [json.loads(rare)[7] for rare in first] + [second.tapes[0].run.flow_key]
     assert max(Counter(keys).values()) <= 2
+
+
+async def test_a_claim_that_waited_tells_of_what_came_meanwhile_to_a_queue_that_is_full_now(
+    store: PostgresStore, postgres_url: str
+) -> None:
+    worker, other = await live_worker(store), await live_worker(store)
+    await store.limit_queue("default", QueueLimits(concurrency=1))
+    await store.start(new_run())
+    async with connection(postgres_url) as raw, connection(postgres_url) as watcher:
+        await raw.fetch(store._sql["shift"], str(store._shift.micros))
+        claiming = raw.transaction()
+        await claiming.start()
+        codes = list(other.code), list(other.code.values())
+        values = "default", other.worker_id, other.queues, *codes, 1, None, None, None, None
+        assert len(await raw.fetch(store._sql["claim"], *values)) >= 1
+        waiting = asyncio.create_task(store.claim(worker, 10))
+        await until_blocked(watcher)
+        await store.start(new_run())
+        await claiming.commit()
+        claim = await waiting
+    assert (len(claim.tapes), claim.held) == (0, True)
+
+
+@pytest.fixture
+def sorted_url(postgres_server: DatabaseMaker) -> Iterator[str]:
+    """An empty database that sorts as people do, and not by bytes."""
+    name = f"batuta_test_{secrets.token_hex(6)}"
+    try:
+        postgres_server.execute(f"CREATE DATABASE {name} TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'und'")
+    except asyncpg.PostgresError as error:
+        pytest.skip(f"this PostgreSQL has no such collation: {error}")
+    url = with_database(postgres_server.url, name)
+    yield url
+    postgres_server.drop_database(url)
+
+
+@pytest.mark.parametrize("room", [None, {"B": 5, "a": 5}], ids=["any room", "some room"])
+async def test_claims_lock_their_queues_in_one_order_however_the_database_sorts(
+    sorted_url: str, room: dict[str, int] | None
+) -> None:
+    async with (
+        making(long_up(sorted_url), migrate=True) as make,
+        connection(sorted_url) as raw,
+        connection(sorted_url) as watcher,
+    ):
+        store = await make()
+        worker = await live_worker(store, queues=["a", "B"])
+        for queue in worker.queues:
+            await store.limit_queue(queue, QueueLimits(concurrency=5))
+        async with raw.transaction():
+            await raw.execute("SELECT FROM batuta.queues WHERE name = 'a' FOR NO KEY UPDATE")
+            claiming = asyncio.create_task(store.claim(worker, 10, room))
+            await until_blocked(watcher)
+            free = await watcher.fetch("SELECT name FROM batuta.queues FOR NO KEY UPDATE SKIP LOCKED")
+        await claiming
+    assert free == []  # it had B already when it came to a
 
 
 async def test_a_full_queue_that_another_has_locked_is_not_waited_for(store: PostgresStore, postgres_url: str) -> None:

@@ -85,7 +85,8 @@ class Starts(Base):
         return await session.write(query, *values)
 
     async def _insert_plain(self, session: Session, runs: Sequence[NewRun]) -> list[int]:
-        """When they were created, part by part; nothing when they are not as most runs are: then nothing is written."""
+        """When they were created, part by part; nothing when they are not as most runs are, or a transaction of several
+        parts broke before its commit: then nothing is written."""
         query = self._sql["start_plain"]
         size = _PART if not self.address.is_pooled else len(runs)
         parts = (self._plain_part(runs[first : first + size]) for first in range(0, len(runs), size))
@@ -97,6 +98,10 @@ class Starts(Base):
                 created = [None] if part is None else list((await session.write(query, *part))[0])
         except BadData:
             return []
+        except StoreUnavailable:
+            if len(runs) <= size:
+                raise
+            return []  # as one statement it is tried again, or its outcome is told to be unknown
         return [] if None in created else created
 
     def _plain_part(self, runs: Sequence[NewRun]) -> tuple[Any, ...] | None:

@@ -65,10 +65,10 @@ BEGIN
         names := ARRAY(
             SELECT n.name FROM unnest(queue_names) AS n(name)
             WHERE (n.name = ANY (shut)) IS NOT TRUE AND coalesce(rooms[array_position(room_names, n.name)] > 0, true));
-        limited := ARRAY(SELECT n.name FROM unnest(limited) AS n(name) WHERE n.name = ANY (names) ORDER BY n.name);
+        limited := ARRAY(SELECT n.name FROM unnest(limited) AS n(name) WHERE n.name = ANY (names) ORDER BY n.name COLLATE "C");
     END IF;
     IF cardinality(limited) > 0 THEN
-        part := batuta.lock_queues(ns, limited, moment);
+        part := batuta.lock_queues(ns, limited);
         IF cardinality(part.shut) > 0 THEN
             names := ARRAY(SELECT n.name FROM unnest(names) AS n(name) WHERE n.name <> ALL (part.shut));
             held := part.due;
@@ -237,7 +237,7 @@ $$;
 -- Lock the rows of queues with limits, in order. `shut` are those that can give nothing; due: but something is due in one
 -- that is full. Of the others, owned: see count_owned. A full queue that another has locked is not waited for.
 CREATE FUNCTION batuta.lock_queues(
-    ns text, names text[], moment bigint, OUT shut text[], OUT due boolean, OUT owned jsonb
+    ns text, names text[], OUT shut text[], OUT due boolean, OUT owned jsonb
 ) LANGUAGE plpgsql AS $$
 DECLARE
     q batuta.queues;
@@ -261,7 +261,7 @@ BEGIN
         END IF;
         IF q.paused OR counted.total >= q.concurrency THEN
             shut := shut || queue_name;
-            due := due OR NOT q.paused AND batuta.has_due(ns, queue_name, moment);
+            due := due OR NOT q.paused AND batuta.has_due(ns, queue_name, batuta.batuta_now());  -- it may have waited
         ELSE
             owned := owned || jsonb_build_object(queue_name, to_jsonb(counted));
         END IF;
