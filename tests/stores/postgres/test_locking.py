@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import secrets
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
-import asyncpg
 import pytest
 
 from batuta.clock import SECOND
@@ -23,10 +20,8 @@ from batuta.stores.postgres import PostgresStore
 from batuta.testing.conformance import MakeStore
 from batuta.testing.conformance.close import last_word
 from batuta.testing.conformance.holding import pause, resume
-from batuta.testing.conformance.kit import Pen, beat, live_worker, making, new_run, start_owned
-from batuta.testing.databases import DatabaseMaker, with_database
+from batuta.testing.conformance.kit import Pen, beat, live_worker, new_run, start_owned
 from tests.stores.postgres.raw import DEADLINE_SECONDS, connection, until_blocked
-from tests.stores.postgres.stores import long_up
 
 WAYS = ["one entry", "last entry", "several entries", "everything"]
 
@@ -187,32 +182,14 @@ async def test_a_claim_that_waited_tells_of_what_came_meanwhile_to_a_queue_that_
     assert (len(claim.tapes), claim.held) == (0, True)
 
 
-@pytest.fixture
-def sorted_url(postgres_server: DatabaseMaker) -> Iterator[str]:
-    """An empty database that sorts as people do, and not by bytes."""
-    name = f"batuta_test_{secrets.token_hex(6)}"
-    try:
-        postgres_server.execute(f"CREATE DATABASE {name} TEMPLATE template0 LOCALE_PROVIDER icu ICU_LOCALE 'und'")
-    except asyncpg.PostgresError as error:
-        pytest.skip(f"this PostgreSQL has no such collation: {error}")
-    url = with_database(postgres_server.url, name)
-    yield url
-    postgres_server.drop_database(url)
-
-
 @pytest.mark.parametrize("room", [None, {"B": 5, "a": 5}], ids=["any room", "some room"])
-async def test_claims_lock_their_queues_in_one_order_however_the_database_sorts(
-    sorted_url: str, room: dict[str, int] | None
+async def test_claims_lock_their_queues_in_one_order(
+    store: PostgresStore, postgres_url: str, room: dict[str, int] | None
 ) -> None:
-    async with (
-        making(long_up(sorted_url), migrate=True) as make,
-        connection(sorted_url) as raw,
-        connection(sorted_url) as watcher,
-    ):
-        store = await make()
-        worker = await live_worker(store, queues=["a", "B"])
-        for queue in worker.queues:
-            await store.limit_queue(queue, QueueLimits(concurrency=5))
+    worker = await live_worker(store, queues=["a", "B"])
+    for queue in worker.queues:
+        await store.limit_queue(queue, QueueLimits(concurrency=5))
+    async with connection(postgres_url) as raw, connection(postgres_url) as watcher:
         async with raw.transaction():
             await raw.execute("SELECT FROM batuta.queues WHERE name = 'a' FOR NO KEY UPDATE")
             claiming = asyncio.create_task(store.claim(worker, 10, room))

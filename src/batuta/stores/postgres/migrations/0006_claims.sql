@@ -65,7 +65,8 @@ BEGIN
         names := ARRAY(
             SELECT n.name FROM unnest(queue_names) AS n(name)
             WHERE (n.name = ANY (shut)) IS NOT TRUE AND coalesce(rooms[array_position(room_names, n.name)] > 0, true));
-        limited := ARRAY(SELECT n.name FROM unnest(limited) AS n(name) WHERE n.name = ANY (names) ORDER BY n.name COLLATE "C");
+        -- In the order that they have: the database may sort names in another one than the column does.
+        limited := ARRAY(SELECT n.name FROM unnest(limited) WITH ORDINALITY AS n(name, n) WHERE n.name = ANY (names) ORDER BY n.n);
     END IF;
     IF cardinality(limited) > 0 THEN
         part := batuta.lock_queues(ns, limited);
