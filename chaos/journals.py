@@ -7,7 +7,7 @@ from typing import Any
 from msgspec import UNSET, Struct, json
 
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind
-from batuta.journal.records import Message, MessageKind, Run
+from batuta.journal.records import Message, MessageKind, Run, RunKind
 from batuta.journal.states import PARKED, RunState
 
 ANSWERS = (EntryKind.ACTIVITY_DONE, EntryKind.ACTIVITY_FAILED)
@@ -53,6 +53,11 @@ class Journal(Struct):
         """Whether the run is one call of an activity."""
         start = self.bodies[0].start if self.bodies else UNSET
         return start is not UNSET and start.options is not UNSET
+
+    @property
+    def was_cut_short(self) -> bool:
+        """Whether it is a job that was ended from outside before anything of it was written."""
+        return self.run.kind is RunKind.JOB and [entry.kind for entry in self.entries] == [EntryKind.TERMINATED]
 
     def result(self) -> Any:
         """What it returned; None when it did not."""

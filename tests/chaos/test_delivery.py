@@ -115,3 +115,11 @@ async def test_an_attempt_under_a_key_that_no_journal_has_is_noticed(case: Case)
     begun = next(record for record in case.account.effects("begin") if record.name == "render")
     case.ledger.write("begin", key=f"{begun.key}:1:render", name="render", run=begun.run, attempt=2)
     assert complains(await judged(case), "no journal has asked for it")
+
+
+async def test_a_job_that_was_ended_from_outside_while_it_was_at_work_was_asked_for_by_its_enqueue(case: Case) -> None:
+    job = await case.client.enqueue("close_up", "one", id="cut short")
+    case.ledger.write("begin", key=str(job.run_id), name="close_up", run=job.id, attempt=1)
+    assert complains(await judged(case), "no journal has asked for it")
+    await job.terminate("enough")
+    assert not complains(await judged(case), "no journal has asked for it")
