@@ -26,7 +26,7 @@ KEYS: Final = 500
 WORK_S: Final = 0.001
 """So that many are at work at once, as far as the limits allow it."""
 QUEUE: Final = "limited"
-WARM_UP: Final = 200
+WARM_UP: Final = 1_000
 OPEN: Final = ("pending", "running", "waiting")
 
 

@@ -140,7 +140,7 @@ def _jobs(full: bool) -> list[Group]:
             Part("W9", "batuta", runs=10_000, rounds=rounds),
             Part("W9", "procrastinate", runs=10_000 if full else 1_000, rounds=rounds, stores=("pg",)),
             Part("W9", "oban", runs=10_000, rounds=rounds, stores=("pg",)),
-            Part("W11", "batuta", runs=5_000, rounds=rounds, stores=("pg",)),
+            Part("W11", "batuta", runs=10_000, rounds=rounds, stores=("pg",)),
         ),
         (
             Part("W10", "batuta", runs=20_000, rounds=rounds),
