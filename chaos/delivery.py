@@ -219,8 +219,8 @@ class Delivery:
     # -- activities
 
     def _asked_for(self) -> None:
-        """Every attempt, wherever it was executed, has the key of a call that a journal holds. A job that was ended from
-        outside while it was at work has none there: its start is written with its own end."""
+        """Every attempt, wherever it was executed, has the key of a call that a journal holds. A job that was ended
+        from outside while it was at work has none there: its start is written with its own end."""
         calls = {j.key(command) for j in self._journals.values() for command in j.commands(CommandKind.ACTIVITY)}
         calls |= {str(j.run.run_id) for j in self._journals.values() if j.was_cut_short}
         for key in {record.key for record in self._account.effects("begin")} - calls:
