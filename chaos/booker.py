@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from batuta import Batuta, Handle, Retry, activity, activity_info, connect, job, transaction, workflow
-from batuta.errors import OutcomeUnknown
+from batuta.errors import OutcomeUnknown, StoreUnavailable
 
 QUICK = Retry(attempts=20, first=0.02, factor=1.2, jitter=0.5)
 
@@ -84,5 +84,14 @@ async def main(task: Task) -> None:
                 await handle.result()
 
 
+async def supervised(task: Task) -> None:
+    """One whose database is away when it begins is begun again, as a supervisor would do it."""
+    while True:
+        try:
+            return await main(task)
+        except StoreUnavailable as error:
+            print(f"begun again: {error}", file=sys.stderr)
+
+
 if __name__ == "__main__":
-    asyncio.run(main(msgspec.json.decode(sys.argv[1], type=Task)))
+    asyncio.run(supervised(msgspec.json.decode(sys.argv[1], type=Task)))
