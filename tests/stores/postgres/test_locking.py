@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
+import asyncpg
 import pytest
 
 from batuta.clock import SECOND
@@ -139,46 +142,45 @@ async def test_a_claim_and_a_reaper_pass_by_what_others_hold(store: PostgresStor
         assert {tape.run.id for tape in (await store.claim(worker, 10)).tapes} == {"free", f"run-{owned[1].run_id}"}
 
 
+@asynccontextmanager
+async def claim_under_way(store: PostgresStore, url: str, wanted: int) -> AsyncIterator[list[asyncpg.Record]]:
+    """What another worker claims, and commits at the end of the block."""
+    other = await live_worker(store)
+    async with connection(url) as raw:
+        await raw.fetch(store._sql["shift"], str(store._shift.micros))
+        async with raw.transaction():
+            codes = list(other.code), list(other.code.values())
+            values = "default", other.worker_id, other.queues, *codes, wanted, None, None, None, None
+            yield [row for row in await raw.fetch(store._sql["claim"], *values) if row["run_id"] is not None]
+
+
 async def test_a_claim_that_waits_for_another_counts_what_it_took(store: PostgresStore, postgres_url: str) -> None:
-    worker, other = await live_worker(store), await live_worker(store)
+    worker = await live_worker(store)
     await store.limit_queue("default", QueueLimits(concurrency=5, key_concurrency=2))
     await store.start_many([new_run(flow_key=key) for key in "abc" for _ in range(3)])
-    async with connection(postgres_url) as raw, connection(postgres_url) as watcher:
-        await raw.fetch(store._sql["shift"], str(store._shift.micros))
-        claiming = raw.transaction()
-        await claiming.start()
-        codes = list(other.code), list(other.code.values())
-        values = "default", other.worker_id, other.queues, *codes, 4, None, None, None, None
-        first = [row["rare"] for row in await raw.fetch(store._sql["claim"], *values) if row["run_id"] is not None]
+    async with connection(postgres_url) as watcher, claim_under_way(store, postgres_url, 4) as first:
         waiting = asyncio.create_task(store.claim(worker, 10))
         await until_blocked(watcher)
-        await claiming.commit()
-        second = await waiting
+    second = await waiting
     assert len(first) == 4
     assert len(second.tapes) == 1
     assert second.held
-    keys = [json.loads(rare)[7] for rare in first] + [second.tapes[0].run.flow_key]
+    keys = [json.loads(row["rare"])[7] for row in first] + [second.tapes[0].run.flow_key]
     assert max(Counter(keys).values()) <= 2
 
 
 async def test_a_claim_that_waited_tells_of_what_came_meanwhile_to_a_queue_that_is_full_now(
     store: PostgresStore, postgres_url: str
 ) -> None:
-    worker, other = await live_worker(store), await live_worker(store)
+    worker = await live_worker(store)
     await store.limit_queue("default", QueueLimits(concurrency=1))
     await store.start(new_run())
-    async with connection(postgres_url) as raw, connection(postgres_url) as watcher:
-        await raw.fetch(store._sql["shift"], str(store._shift.micros))
-        claiming = raw.transaction()
-        await claiming.start()
-        codes = list(other.code), list(other.code.values())
-        values = "default", other.worker_id, other.queues, *codes, 1, None, None, None, None
-        assert len(await raw.fetch(store._sql["claim"], *values)) >= 1
+    async with connection(postgres_url) as watcher, claim_under_way(store, postgres_url, 1) as first:
         waiting = asyncio.create_task(store.claim(worker, 10))
         await until_blocked(watcher)
         await store.start(new_run())
-        await claiming.commit()
-        claim = await waiting
+    claim = await waiting
+    assert len(first) == 1
     assert (len(claim.tapes), claim.held) == (0, True)
 
 
