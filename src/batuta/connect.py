@@ -17,7 +17,7 @@ from batuta.settings import Settings
 Codecs = PayloadCodec | Sequence[PayloadCodec] | None
 
 _YES, _NO = frozenset({"1", "true", "yes", "on"}), frozenset({"", "0", "false", "no", "off"})
-_FROM_ENVIRONMENT = ("schema", "direct_url", "statement_timeout", "lock_timeout")
+_FROM_ENVIRONMENT = ("schema", "direct_url", "statement_timeout", "lock_timeout", "busy_wait")
 
 
 def connect(
