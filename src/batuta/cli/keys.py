@@ -26,11 +26,16 @@ keys = LazyGroup(
 
 @click.command()
 @click.argument("id", metavar="ID")
-def new(id: str) -> None:
+@json_option
+def new(id: str, as_json: bool) -> None:
     """Make a key of this ID, and print it as BATUTA_KEYS takes it. Nothing keeps it: keep it where secrets are kept."""
     from batuta.codecs import Keys
 
-    click.echo(Keys.new(id))
+    key = Keys.new(id)
+    if as_json:
+        print_json({"key": key})
+    else:
+        click.echo(key)
 
 
 @click.command("list")
