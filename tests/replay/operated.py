@@ -124,7 +124,7 @@ async def hurries() -> list[str]:
 
 @workflow
 async def with_headers() -> list[Any]:
-    said = [info().headers.get("tenant"), await run_child(helper, 1)]
+    said: list[Any] = [info().headers.get("tenant"), await run_child(helper, 1)]
     return [*said, await word.wait()]
 
 
@@ -167,8 +167,8 @@ ACTIVITIES = [act, pay, book]
 
 async def _failed(env: Environment, at: str) -> Handle[Any]:
     broken.add(at)
+    handle = await env.start(ordered, 2, id="id")
     try:
-        handle = await env.start(ordered, 2, id="id")
         await handle.result()
     except RunFailed:
         pass
