@@ -304,11 +304,15 @@ class Batch(list[Handle[Any]]):
     """Of the job that is called when all of them have ended, if there is one."""
 
 
+def _check_wait(seconds: object) -> None:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+        raise InvalidInput(f"timeout={seconds!r} must be a number of seconds, not negative; leave it out for no limit")
+
+
 @asynccontextmanager
 async def _within(seconds: float, missing: str) -> AsyncIterator[None]:
     """How long somebody waits. TimeoutError says what is missing; 0 is a look at what is there."""
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
-        raise InvalidInput(f"timeout={seconds!r} must be a number of seconds, not negative; leave it out for no limit")
+    _check_wait(seconds)
     limit = asyncio.timeout(seconds)
     try:
         async with limit:
