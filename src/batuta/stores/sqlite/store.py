@@ -37,6 +37,7 @@ from batuta.journal.records import (
 from batuta.journal.states import RunState
 from batuta.journal.store import Borrowed, Guest, Heart, Transaction
 from batuta.stores import rules
+from batuta.stores.handing import commit_then_claim
 from batuta.stores.listeners import Listeners
 from batuta.stores.sqlite import bulk, claims, intake, lists, queues, schema
 from batuta.stores.sqlite.audit import AuditVerbs, record
@@ -72,6 +73,7 @@ class SqliteStore(ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, Holding
     """A `Store` in a SQLite file."""
 
     poll_seconds: float | None = 1.0
+    hands_over = False
 
     def __init__(self, path: str | Path, namespace: str = "default", clock: Clock | None = None) -> None:
         self.namespace = namespace
@@ -334,6 +336,11 @@ class SqliteStore(ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, Holding
             failpoint("commit.after")
         self.announce(hint, changes)
         return answers
+
+    async def hand_over(
+        self, worker: WorkerInfo, changes: Sequence[Change], limit: int
+    ) -> tuple[dict[int, Verdict | list[Refusal]], Claim]:
+        return await commit_then_claim(self, worker, changes, limit)
 
     def announce(self, hint: Hint, changes: Sequence[Change]) -> None:
         """Tell listeners of changes that are durable now."""
