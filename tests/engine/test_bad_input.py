@@ -6,6 +6,7 @@ import math
 import sys
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ from batuta.errors import (
     TooLarge,
     WorkerError,
 )
+from batuta.journal.records import MessageKind
 from batuta.settings import Settings
 from tests.engine.kit import commands, parked, world
 
@@ -268,7 +270,15 @@ def test_an_unknown_activity_option_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "policy",
-    [{"attempts": -1}, {"first": -1}, {"factor": 0.5}, {"longest": -1}, {"jitter": 2}, {"never": "ValueError"}],
+    [
+        {"attempts": -1},
+        {"first": -1},
+        {"factor": 0.5},
+        {"longest": -1},
+        {"longest": 1e11},
+        {"jitter": 2},
+        {"never": "ValueError"},
+    ],
     ids=str,
 )
 def test_a_retry_policy_that_cannot_be_followed_is_refused(policy: dict[str, Any]) -> None:
@@ -459,12 +469,44 @@ async def test_a_result_called_by_name_that_does_not_fit_is_an_error_of_the_call
         assert "the result of activity 'echo' does not fit" in await env.run(asks)
 
 
+@pytest.mark.parametrize("seconds", [-1, math.nan, "5", True])
+async def test_a_wait_that_cannot_be_is_refused_before_anything_is_sent(seconds: Any) -> None:
+    async with world(relays) as env:
+        handle = await env.start("nobody has it")
+        with pytest.raises(InvalidInput, match="timeout="):
+            await handle.result(seconds)
+        with pytest.raises(InvalidInput, match="timeout="):
+            await handle.update("change", 1, timeout=seconds)
+        assert not [m for m in (await env.store.load(handle.run_id)).messages if m.kind is MessageKind.UPDATE]
+
+
+async def test_a_wait_that_is_over_says_for_what(real_time: None) -> None:
+    async with connect("memory://") as client:
+        handle = await client.start("nobody has it", id="it")
+        with pytest.raises(TimeoutError, match=r"run 'it' has not ended within 0\.01 s"):
+            await handle.result(0.01)
+        with pytest.raises(TimeoutError, match=r"run 'it' has not answered update 'change' within 0\.01 s"):
+            await handle.update("change", 1, timeout=0.01)
+
+
 # -- addresses and settings
 
 
 @pytest.mark.parametrize("url", ["mysql://localhost/x", "batuta.db", "://", "http://localhost"])
 def test_a_url_that_names_no_store_is_refused(url: str) -> None:
     with pytest.raises(InvalidURL, match="names no store"):
+        connect(url)
+
+
+@pytest.mark.parametrize("url", ["sqlite:///a.db?timeout=5", "sqlite:///a#b.db", "memory://shared", "memory://?a=b"])
+def test_what_a_store_has_no_use_for_in_its_url_is_refused(url: str) -> None:
+    with pytest.raises(InvalidURL, match="has something after"):
+        connect(url)
+
+
+@pytest.mark.parametrize("url", [5, b"memory://", Path("batuta.db")])
+def test_a_url_that_is_no_string_is_refused(url: Any) -> None:
+    with pytest.raises(InvalidURL, match="is no URL"):
         connect(url)
 
 

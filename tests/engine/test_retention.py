@@ -116,10 +116,11 @@ async def test_a_person_prunes_by_hand(arena: Arena) -> None:
     assert await client.retention.prune() == 5
     assert await client.count() == 0
     rows = await arena.store(client).audit()
-    assert [(row.verb, row.target) for row in rows] == [
-        ("prune", "retention"),
-        ("set retention", "total completed"),
-        ("prune", "retention"),
+    assert [(row.verb, row.target, row.after) for row in rows] == [
+        ("prune", "retention", "null"),
+        ("set retention", "total completed", '{"keep":120000000}'),
+        ("prune", "retention", "null"),
+        ("prune", "retention", '{"deleted":5}'),
     ]
 
 
@@ -163,6 +164,12 @@ async def test_a_worker_sets_the_rules_that_it_declares_and_leaves_others(arena:
 def test_a_rule_that_makes_no_sense_is_refused(bad: Any) -> None:
     with pytest.raises(InvalidInput):
         bad()
+
+
+async def test_a_rule_that_there_cannot_be_is_not_dropped_silently() -> None:
+    client = await Arena(MemoryStore).client()
+    with pytest.raises(InvalidInput, match="closed state"):
+        await client.retention.drop(state="running")
 
 
 async def test_a_worker_refuses_what_is_no_rule_and_two_of_one_kind() -> None:

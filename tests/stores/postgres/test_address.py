@@ -50,6 +50,8 @@ def test_the_place_is_named_without_user_and_password(url: str, place: str) -> N
         "postgresql://u:hush@db/shop?lock_timeout=soon",
         "postgresql://u:hush@db/shop?statement_timeout=0",
         "postgresql://u:hush@db/shop?lock_timeout=nan",
+        "postgresql://u:hush@db/shop?busy_wait=-0.001",
+        "postgresql://u:hush@db/shop?busy_wait=1",
         "postgresql://u@pooler/shop?direct_url=mysql%3A%2F%2Fu%3Ahush%40db%2Fshop",
         "postgresql://u@pooler/shop?direct_url=postgresql%3A%2F%2Fu%3Ahush%40db%2Fshop%3Fstatement_cache_size%3D0",
     ],
@@ -65,6 +67,8 @@ def test_timeouts_are_seconds_and_have_defaults() -> None:
     assert (plain.statement_timeout, plain.lock_timeout) == (30.0, 10.0)
     chosen = parse_address("postgresql://db/shop?statement_timeout=2.5&lock_timeout=0.5")
     assert (chosen.statement_timeout, chosen.lock_timeout) == (2.5, 0.5)
+    assert plain.busy_wait == 0.001
+    assert parse_address("postgresql://db/shop?busy_wait=0").busy_wait == 0
 
 
 def test_a_direct_address_makes_the_url_a_poolers() -> None:
@@ -83,12 +87,14 @@ def test_a_direct_address_makes_the_url_a_poolers() -> None:
 def test_the_environment_fills_in_what_the_url_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BATUTA_DATABASE_SCHEMA", "work")
     monkeypatch.setenv("BATUTA_DATABASE_LOCK_TIMEOUT", "3")
+    monkeypatch.setenv("BATUTA_DATABASE_BUSY_WAIT", "0.002")
     monkeypatch.setenv("BATUTA_DATABASE_STATEMENT_TIMEOUT", "9")
     monkeypatch.setenv("BATUTA_DATABASE_DIRECT_URL", "postgresql://db/shop")
     store = store_for("postgresql://pooler/shop?statement_timeout=5")
     assert isinstance(store, PostgresStore)
     assert (store.address.schema, store.address.lock_timeout, store.address.statement_timeout) == ("work", 3.0, 5.0)
     assert store.address.direct is not None
+    assert store.address.busy_wait == 0.002
     assert Settings.strange_variables() == []
 
 

@@ -24,6 +24,8 @@ class Address(Struct, frozen=True, kw_only=True):
     pool_size: int = 4
     statement_timeout: float = 30.0
     lock_timeout: float = 10.0
+    busy_wait: float = 0.001
+    """How long a worker stays awake for the reply to a lone commit; 0: not at all."""
     direct: Address | None = None
     """The same database without the pooler, for what needs a session."""
 
@@ -45,7 +47,15 @@ class Address(Struct, frozen=True, kw_only=True):
 _SCHEMA_NAME = re.compile(r"\bbatuta(?=\.[a-z]|;)")
 
 
-OPTIONS = ("schema", "direct_url", "pool_size", "statement_cache_size", "statement_timeout", "lock_timeout")
+OPTIONS = (
+    "schema",
+    "direct_url",
+    "pool_size",
+    "statement_cache_size",
+    "statement_timeout",
+    "lock_timeout",
+    "busy_wait",
+)
 """Options of the URL that are ours and not the driver's."""
 
 
@@ -72,6 +82,7 @@ def parse_address(url: str, schema: str | None = None, defaults: Mapping[str, st
         pool_size=_number(ours, "pool_size", 4, 1),
         statement_timeout=_seconds(ours, "statement_timeout", 30.0),
         lock_timeout=_seconds(ours, "lock_timeout", 10.0),
+        busy_wait=_seconds(ours, "busy_wait", 0.001, 0.0, 0.1),
         direct=direct,
     )
 
@@ -106,13 +117,15 @@ def _place(netloc: str, path: str, options: dict[str, str]) -> str:
     return f"{host}{path}"
 
 
-def _seconds(options: Mapping[str, str], name: str, default: float) -> float:
+def _seconds(
+    options: Mapping[str, str], name: str, default: float, least: float = 0.001, most: float = 86_400
+) -> float:
     try:
         value = float(options.get(name, default))
     except ValueError:
-        value = 0.0
-    if not 0.001 <= value <= 86_400:
-        raise InvalidURL(f"{name}={options.get(name)!r} must be a number of seconds, from 0.001 to 86400")
+        value = -1.0
+    if not least <= value <= most:
+        raise InvalidURL(f"{name}={options.get(name)!r} must be a number of seconds, from {least:g} to {most:g}")
     return value
 
 

@@ -14,6 +14,7 @@ from batuta.stores.flow import Hand
 from batuta.stores.listeners import Listeners
 from batuta.stores.postgres import schema
 from batuta.stores.postgres.address import Address, parse_address
+from batuta.stores.postgres.awake import Awake
 from batuta.stores.postgres.floors import Floors
 from batuta.stores.postgres.hints import Announcer, Ear, Ticker, channel_of
 from batuta.stores.postgres.session import Hook, Pool, Session, Shift
@@ -54,6 +55,7 @@ class Base:
         """For transactions of activities, by how long they may take."""
         self._commit_session = self._new_session(self.address.for_sessions)
         self._committing = asyncio.Lock()
+        self._awake = Awake(self.address.busy_wait)
         self._listeners = Listeners()
         self._channel = channel_of(self.address.schema, namespace)
         self._announcer = Announcer(self._listeners, partial(self._pool.write, self._sql["notify"], self._channel))

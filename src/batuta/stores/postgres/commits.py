@@ -37,7 +37,9 @@ class Commits(Base):
             query, values = self._alone(worker_id, changes[0]) if len(changes) == 1 else (None, ())
             if query is not None:
                 heard = None if failpoints.armed is None and self.faults is None else self._committed
+                self._awake.stay()
                 rows = await self._commit_session.write(query, *values, replied=heard)
+                self._awake.rest()
                 if rows:
                     if changes[0].move is not None:  # else it goes on, and nobody need know
                         due = rows[0]["due"] or self._held
