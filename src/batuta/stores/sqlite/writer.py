@@ -3,8 +3,8 @@
 SQLite before 3.51.3 can damage a WAL that two connections write or checkpoint at once, so that writes and checkpoints
 of all processes happen under one `flock`. A transaction's statements run on the event loop's thread when nobody else
 writes, and only the sync is waited for in a thread: on an idle loop a thread for all of it is as fast, on a busy one it
-is somewhat slower and has the longer tail. A short sync is not worth the two hops either. One statement that takes
-milliseconds, the last of its transaction, goes to that thread, too.
+is somewhat slower and has the longer tail. A short sync is not worth the two hops either. A few statements that take
+milliseconds each, the last of their transaction, go to that thread, too.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Writer:
         A `small` one may be synced on the event loop's thread; what is done `aside` does not run on it at all.
         The others wait for each other here, and not in a thread: one that is kept from the interpreter's lock by a busy
         event loop would read a row every five milliseconds. But `last`, which is given what `work` returned, runs where
-        it is synced: for one long statement, which lets the event loop go on.
+        it is synced: for a few long statements, which let the event loop go on.
         """
         if small or aside:
             return self._write(work, last, small=small, aside=aside)
