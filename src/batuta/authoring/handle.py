@@ -14,7 +14,7 @@ from batuta.authoring.backend import AttemptView, Backend, Description, Ending, 
 from batuta.authoring.context import current_runtime
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.failures import to_exception
-from batuta.authoring.forks import edits_of
+from batuta.authoring.forks import check_entry, edits_of
 from batuta.authoring.jobs import Job
 from batuta.authoring.letters import decoder_of, query_input, signal_letter, update_letter
 from batuta.authoring.messages import Query, Signal, Update
@@ -23,7 +23,6 @@ from batuta.authoring.starting import check_id
 from batuta.errors import (
     ClientError,
     Forbidden,
-    InvalidFork,
     InvalidInput,
     NotPublished,
     RunCancelled,
@@ -244,7 +243,7 @@ class Handle(Generic[R]):
         stay the same, unless something is edited: see `fork`. Raises InvalidFork, RunMoved.
         """
         edits = edits_of(args, input, output, self._limit)
-        self._ref = await self._backend.reset(self._ref, _entry(to), edits, self._code, check_reason(reason))
+        self._ref = await self._backend.reset(self._ref, check_entry(to), edits, self._code, check_reason(reason))
 
     async def fork(
         self,
@@ -264,7 +263,7 @@ class Handle(Generic[R]):
         have keys of their own. Edits need the workflow's code: in a worker of this client, or given to `get`.
         Raises InvalidFork when point or edits do not fit, AlreadyStarted.
         """
-        edits, point = edits_of(args, input, output, self._limit), None if at is None else _entry(at)
+        edits, point = edits_of(args, input, output, self._limit), None if at is None else check_entry(at)
         ref = await self._backend.fork(self._ref, check_id(id), point, edits, self._code, check_reason(reason))
         return Handle(self._backend, ref, self._decoder, self._workflow, self._limit, self._job)
 
@@ -289,12 +288,6 @@ class Handle(Generic[R]):
 
     def __repr__(self) -> str:
         return f"<run {self.id}>"
-
-
-def _entry(number: object) -> int:
-    if type(number) is not int:
-        raise InvalidFork(f"{number!r} is no entry of a journal: give its number, or -1 for the beginning")
-    return number
 
 
 class Batch(list[Handle[Any]]):
