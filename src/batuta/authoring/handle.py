@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from types import EllipsisType
 from typing import Any, Generic, TypeVar, overload
 
@@ -22,6 +23,7 @@ from batuta.authoring.starting import check_id
 from batuta.errors import (
     ClientError,
     Forbidden,
+    InvalidInput,
     NotPublished,
     RunCancelled,
     RunFailed,
@@ -81,7 +83,7 @@ class Handle(Generic[R]):
         if timeout is None:
             ending = await self._backend.ending(self._ref)
         else:
-            async with asyncio.timeout(timeout):
+            async with _within(timeout, f"run {self._ref.id!r} has not ended"):
                 ending = await self._backend.ending(self._ref)
         if ending.state is not _COMPLETED:
             raise _error(ending)
@@ -140,7 +142,7 @@ class Handle(Generic[R]):
         if timeout is None:
             answer = await self._backend.update(self._ref, letter)
         else:
-            async with asyncio.timeout(timeout):
+            async with _within(timeout, f"run {self._ref.id!r} has not answered update {letter.name!r}"):
                 answer = await self._backend.update(self._ref, letter)
         if answer.error is not None:
             raise to_exception(answer.error)
@@ -293,6 +295,25 @@ class Batch(list[Handle[Any]]):
 
     done: Handle[Any] | None = None
     """Of the job that is called when all of them have ended, if there is one."""
+
+
+def _check_wait(seconds: object) -> None:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+        raise InvalidInput(f"timeout={seconds!r} must be a number of seconds, not negative; leave it out for no limit")
+
+
+@asynccontextmanager
+async def _within(seconds: float, missing: str) -> AsyncIterator[None]:
+    """How long somebody waits. TimeoutError says what is missing; 0 is a look at what is there."""
+    _check_wait(seconds)
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            yield
+    except TimeoutError as error:
+        if limit.expired() and not error.args:
+            raise TimeoutError(f"{missing} within {seconds:g} s: it goes on") from None
+        raise
 
 
 def _error(ending: Ending) -> RunNotCompleted:
