@@ -14,8 +14,11 @@ from typing import Any, Final
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
+from batuta.stores.postgres.awake import Awake
 from batuta.stores.postgres.session import KNOWN_INSIDE, Connection
 
+IS_KNOWN_INSIDE: Final = asyncpg.__version__.startswith(KNOWN_INSIDE)
+"""Whether the driver is as we know it."""
 BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
 MARK: Final = "SET LOCAL activity.begun = 'here'"
 """Gone with the transaction: another one, that the activity's code has begun in its place, does not have it."""
@@ -69,11 +72,15 @@ class _First:
             await connection.begin()
             return await protocol.bind_execute(state, args, portal_name, limit, return_extra, timeout)
         connection.send_begin()
+        if (awake := connection.awake) is not None:
+            awake.stay()
         try:
             answer = await protocol.bind_execute(state, args, portal_name, limit, return_extra, timeout)
         except Exception:
             await connection.make_sure()
             raise
+        if awake is not None:
+            awake.rest()
         connection.is_heard = True
         return answer
 
@@ -100,10 +107,8 @@ class ActivityConnection(Connection):
     _commit: Any = None
     is_heard = False
     """The server has replied since the transaction was to begin."""
-
-    @property
-    def is_known_inside(self) -> bool:
-        return asyncpg.__version__.startswith(KNOWN_INSIDE)
+    awake: Awake | None = None
+    """Stays awake for the reply to the first statement."""
 
     async def begin(self, settings: str = "") -> None:
         """Begin the transaction now. When it raises, the connection is cut: what is executed next would be durable."""
@@ -131,10 +136,6 @@ class ActivityConnection(Connection):
         # One of the driver's own, so that those that the code begins inside it are savepoints.
         self._top_xact, self.is_heard = self._whole, heard
 
-    @property
-    def can_commit_at_once(self) -> bool:
-        return self._first is not None
-
     def _unveil(self) -> bytes:
         """Use the driver's protocol from here on. What must be sent before all else."""
         first = self._first
@@ -158,13 +159,17 @@ class ActivityConnection(Connection):
             if self.is_heard and not self._protocol.is_in_transaction():
                 self.terminate()
 
-    async def commit_at_once(self, values: Sequence[str]) -> None:
+    async def commit_at_once(self, values: Sequence[str], awake: Awake | None) -> None:
         """Execute the fence and commit, in one round trip. When the fence raises, nothing is committed."""
         if self.is_closed():
             raise asyncpg.InterfaceError("connection is closed")
         begins = self._unveil()
         self._transport.write(begins + _bound(self._fence, values))
+        if awake is not None:
+            awake.stay()
         await self._protocol.bind_execute(self._commit._state, (), "", 0, False, None)
+        if awake is not None:
+            awake.rest()
         self._top_xact = None  # as the driver's own commit does
 
     async def end(self, how: str) -> None:

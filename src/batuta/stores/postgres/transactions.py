@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
-from typing import Any, cast
+from typing import Any
 
 import asyncpg
 
@@ -17,9 +17,10 @@ from batuta.journal.records import Change, Hint, Refusal, Verdict
 from batuta.journal.store import Transaction
 from batuta.stores import rules
 from batuta.stores.postgres import batch, beyond
+from batuta.stores.postgres.awake import Awake
 from batuta.stores.postgres.commits import Commits
 from batuta.stores.postgres.faults import TRANSIENT, answered, translate, unreachable
-from batuta.stores.postgres.lending import ActivityConnection, LentConnection
+from batuta.stores.postgres.lending import IS_KNOWN_INSIDE, ActivityConnection, LentConnection
 from batuta.stores.postgres.session import DRIVER_ERRORS, SETTINGS, Connection, Pool, Session
 
 _MOST = 1_000
@@ -27,6 +28,7 @@ _MOST = 1_000
 _GRACE_SECONDS = 5.0
 """For the turn of an activity's answer, while its transaction waits."""
 _FENCE, _OTHER = "BT001", "BT002"
+_NO_POOL: Any = None
 _ENDED = (
     "the activity's code has ended its transaction by itself, or its connection broke: what it had written may be "
     "there, and its result is not. Leave the transaction open: batuta commits it"
@@ -60,6 +62,18 @@ class Transactions(Commits):
         }
 
     # -- for the transactions
+
+    open_transactions = 0
+
+    @cached_property
+    def is_at_once(self) -> bool:
+        """Whether BEGIN and COMMIT may be sent together with other statements: see `lending`."""
+        return IS_KNOWN_INSIDE and not self.address.is_pooled
+
+    @cached_property
+    def awake(self) -> tuple[Awake, Awake]:
+        """For the first statement of the code of a lone activity, which may take any time, and for its commit."""
+        return Awake(self.address.busy_wait), self._awake
 
     def step_within(self, change: Change) -> str:
         """Statements that write one entry and commit. Values stand in them, for only so can there be several."""
@@ -133,27 +147,22 @@ class PostgresTransaction:
         return self._lent
 
     @property
-    def _own(self) -> ActivityConnection:
-        if self._connection is None:
-            raise TransactionEnded("the transaction is over")
-        return self._connection
-
-    @property
     def never_was(self) -> bool:
         connection = self._connection
         return connection is not None and connection.is_closed() and not connection.is_heard
 
     async def begin(self) -> None:
-        session = self._session = await self._pool.take()
+        store, session = self._store, await self._pool.take()
+        self._session = session
+        store.open_transactions += 1
         try:
-            connection = cast(ActivityConnection, await session.connect())
-            if self._store.address.is_pooled:
-                await connection.begin(session.local_settings())
-            elif connection.is_known_inside:
-                await connection.begin_with_first(self._store.fence)
+            connection: Any = await session.connect()
+            if store.is_at_once:
+                connection.awake = store.awake[0] if store.open_transactions == 1 else None
+                await connection.begin_with_first(store.fence)
             else:
-                await connection.begin()
-            self._lent = LentConnection(cast(Any, None), connection)
+                await connection.begin(session.local_settings() if store.address.is_pooled else "")
+            self._lent = LentConnection(_NO_POOL, connection)
         except BaseException as error:
             self._end(cut=True)
             if isinstance(error, DRIVER_ERRORS):
@@ -164,17 +173,14 @@ class PostgresTransaction:
     async def commit(
         self, worker_id: str, change: Change, may_leave: Callable[[Sequence[Refusal]], None]
     ) -> Verdict | list[Refusal]:
-        connection = self._own
-        if self._lent is not None:
-            self._lent.take_back()
+        connection = self._connection
+        if connection is None:
+            raise TransactionEnded("the transaction is over")
+        self._take_back()
         if not connection.is_in_transaction():
             raise TransactionEnded(_ENDED)
         if batch.is_step(change):  # the commonest: fence, entry and commit in one round trip, and nobody need know
-            if connection.can_commit_at_once:
-                committing = connection.commit_at_once(self._store.fence_values(change))
-            else:
-                committing = connection.end(self._store.step_within(change))
-            return [] if await self._committed(committing) else await self._store.why_lost(worker_id, change)
+            return await self._commit_step(connection, worker_id, change)
         verdict, hint, refusals = await self._write(connection, worker_id, change)
         if verdict is None:
             await self.rollback()
@@ -184,9 +190,20 @@ class PostgresTransaction:
             return verdict
         may_leave(refusals)
         failpoint("transaction.written")
-        await self._committed(connection.end("COMMIT"))
+        await self._committed(connection, connection.end("COMMIT"))
         self._store.announce(change, hint)
         return refusals
+
+    async def _commit_step(
+        self, connection: ActivityConnection, worker_id: str, change: Change
+    ) -> Verdict | list[Refusal]:
+        store = self._store
+        awake = store.awake[1] if store.open_transactions == 1 else None
+        if store.is_at_once:
+            committing = connection.commit_at_once(store.fence_values(change), awake)
+        else:
+            committing = connection.end(store.step_within(change))
+        return [] if await self._committed(connection, committing) else await store.why_lost(worker_id, change)
 
     async def _write(
         self, connection: Connection, worker_id: str, change: Change
@@ -212,9 +229,8 @@ class PostgresTransaction:
         won = change.run_id in (rows[0]["won"] or ())
         return (True if won else None), beyond.hint_of(rows[0]), answer
 
-    async def _committed(self, committing: Awaitable[None]) -> bool:
+    async def _committed(self, connection: ActivityConnection, committing: Awaitable[None]) -> bool:
         """False when the fence did not hold. Whether it is that, or raises: nothing is left of the transaction here."""
-        connection = self._own
         try:
             await committing
             self._store.replied()
@@ -246,8 +262,7 @@ class PostgresTransaction:
         await asyncio.shield(self._rolling_back)
 
     async def _roll_back(self, connection: ActivityConnection) -> None:
-        if self._lent is not None:
-            self._lent.take_back()
+        self._take_back()
         good = False
         try:
             if not connection.is_closed() and connection.is_in_transaction():
@@ -260,13 +275,18 @@ class PostgresTransaction:
     def _end(self, *, cut: bool) -> None:
         """`cut`: nobody knows the state that the connection is in."""
         self._connection = None
-        if self._lent is not None:
-            self._lent.take_back()
+        self._take_back()
         session, self._session = self._session, None
         if session is not None:
             if cut:
                 session.drop()
             self._pool.give_back(session)
+            self._store.open_transactions -= 1
+
+    def _take_back(self) -> None:
+        lent, self._lent = self._lent, None
+        if lent is not None:
+            lent.take_back()
 
 
 def quoted(text: str) -> str:
