@@ -153,7 +153,7 @@ class ActivityConnection(Connection):
         to BEGIN have not come yet; and without a transaction nothing may be executed any more."""
         try:
             if not self.is_closed() and not self._protocol.is_in_transaction():
-                await self._protocol.query("", None)
+                await self._protocol.query("SELECT", None)  # which has a reply of its own
         finally:
             self.is_heard = not self.is_closed()
             if self.is_heard and not self._protocol.is_in_transaction():
