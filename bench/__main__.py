@@ -6,12 +6,14 @@ import platform
 import sqlite3
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from typing import Final
 
 from bench import results as reports
 from bench.bars import read_bars
+from bench.child import Figures
 from bench.environments import missing, version
 from bench.finished import fill
 from bench.imports import import_time
@@ -21,9 +23,8 @@ from bench.recovery import Stuck
 from bench.results import Results
 from bench.systems import MeasurementFailed, measure
 
-LIMIT_S: Final = 600.0
-"""A run that is not FULL repeats nothing after this, so that a slow machine, too, ends within a quarter of an hour."""
-
+LIMIT_S: Final = 420.0
+"""A run that is not FULL repeats nothing after this: what is measured once takes the rest of ten minutes."""
 
 BUSY: Final = 0.5
 PEERS: Final[tuple[System, ...]] = ("dbos", "procrastinate", "oban")
@@ -38,36 +39,55 @@ class Bench:
         self._systems = options.systems
         self._stores = [store for store in STORES if store in options.stores.split(",")]
         self._deadline = None if options.full else time.monotonic() + LIMIT_S
+        self._filled: dict[tuple[int, StoreKind], str] = {}
+        """Databases that hold so many finished runs: they serve all rounds, and whoever asks for as many."""
 
     def run(self, group: Group) -> None:
-        with self._prepared(group) as kept:
-            for number in range(max(part.rounds for part in group)):
-                for store in self._stores:
-                    for part in group:
-                        if self._wanted(part, store, number):
-                            self._measure(part, store, kept.get((part, store)))
+        self._fill(group)
+        rounds = max(part.rounds for part in group)
+        for number in range(rounds):
+            together = [part for part in group if part.at_once]
+            for store in self._stores:
+                for part in group:
+                    if not part.at_once and self._wanted(part, store, number, rounds):
+                        self._measure(part, [store])
+            for part in together:
+                self._measure(part, [store for store in self._stores if self._wanted(part, store, number, rounds)])
 
-    def _measure(self, part: Part, store: StoreKind, kept: str | None) -> None:
-        name = f"{part.system}-{store}"
-        url = kept or self._places.fresh(store)
+    def _measure(self, part: Part, stores: Sequence[StoreKind]) -> None:
+        urls = [self._filled.get((part.finished_runs, store)) or self._places.fresh(store) for store in stores]
         self._places.settle()
+        with ThreadPoolExecutor() as pool:
+            answers = [pool.submit(self._figures, part, url) for url in urls]
+        for store, answer in zip(stores, answers, strict=True):
+            self._record(part, store, answer)
+        for url in set(urls) - set(self._filled.values()):
+            self._places.let_go(url)
+
+    def _figures(self, part: Part, url: str) -> tuple[Figures, float]:
         begun = time.monotonic()
+        return measure(part, self._places, url), time.monotonic() - begun
+
+    def _record(self, part: Part, store: StoreKind, answer: Future[tuple[Figures, float]]) -> None:
+        name = f"{part.system}-{store}"
         try:
-            figures = measure(part, self._places, url)
+            figures, took = answer.result()
         except (MeasurementFailed, Stuck) as error:
             print(f"  {part.workload:<12} {name:<15} FAILED: {error}", flush=True)
             self.results.fail(part.workload, name, error)
             return
-        for workload in filter(None, (part.workload, part.also)):
-            self.results.add(workload, name, figures)
-        shown = "  ".join(f"{figure} {value:,.4g}" for figure, value in figures.items())
-        print(f"  {part.workload:<12} {name:<15} {shown}  ({time.monotonic() - begun:.1f} s)", flush=True)
-        if not kept:
-            self._places.let_go(url)
+        seconds = f"  ({took:.1f} s)"
+        for workload, system, own in sorted_out(part, figures):
+            self.results.add(workload, f"{system}-{store}", own)
+            shown = "  ".join(f"{figure} {value:,.4g}" for figure, value in own.items())
+            print(f"  {workload:<12} {system + '-' + store:<15} {shown}{seconds}", flush=True)
+            seconds = ""  # said once for all that one process has measured
 
-    def _wanted(self, part: Part, store: StoreKind, number: int) -> bool:
-        there = part.system in self._systems and store in part.stores and number < part.rounds
-        return there and not self._late(part, store)
+    def _wanted(self, part: Part, store: StoreKind, number: int, rounds: int) -> bool:
+        """Who has fewer rounds than others of the group has them spread over theirs."""
+        due = number * part.rounds % rounds < part.rounds
+        there = part.system in self._systems and store in part.stores
+        return due and there and not self._late(part, store)
 
     def _late(self, part: Part, store: StoreKind) -> bool:
         """When time is up, what was measured at least once is not measured again."""
@@ -75,18 +95,26 @@ class Bench:
             return False
         return self.results.count(part.workload, f"{part.system}-{store}") > 0
 
-    @contextmanager
-    def _prepared(self, group: Group) -> Iterator[dict[tuple[Part, StoreKind], str]]:
-        """Databases that hold finished runs; making them is not measured, and they serve all rounds."""
-        kept: dict[tuple[Part, StoreKind], str] = {}
+    def _fill(self, group: Group) -> None:
+        """Make the databases with finished runs that the group needs; this is not measured."""
         for part in group:
             for store in self._stores if part.finished_runs and part.system in self._systems else ():
-                url = kept[part, store] = self._places.fresh(store)
-                took = fill(url, part.finished_runs)
-                print(f"  {part.finished_runs:,} finished runs in {store} ({took:.1f} s)", flush=True)
-        yield kept
-        for url in kept.values():
-            self._places.let_go(url)
+                if (part.finished_runs, store) not in self._filled:
+                    url = self._filled[part.finished_runs, store] = self._places.fresh(store)
+                    took = fill(url, part.finished_runs)
+                    print(f"  {part.finished_runs:,} finished runs in {store} ({took:.1f} s)", flush=True)
+
+
+def sorted_out(part: Part, figures: Figures) -> Iterator[tuple[str, str, Figures]]:
+    """Whose they are. A process that measures several things says it in the names: "W3/limit/p50_ms"."""
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for name, value in figures.items():
+        *owner, figure = name.split("/")
+        workloads = owner[:1] or filter(None, (part.workload, part.also))
+        for workload in workloads:
+            found.setdefault((workload, owner[1] if owner else part.system), {})[figure] = value
+    for (workload, system), own in found.items():
+        yield workload, system, own
 
 
 def machine(places: Places, systems: list[System]) -> dict[str, object]:
@@ -132,6 +160,7 @@ def without_missing(systems: list[System]) -> list[System]:
 
 def main() -> int:
     options = arguments()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # what is started here has its bytecode, as for every user
     only = set(filter(None, options.only.split(",")))
     whole = not only and len(options.systems) == len(SYSTEMS) and len(options.stores.split(",")) == 2
     options.systems = without_missing(options.systems)

@@ -25,8 +25,10 @@ from bench.child import Figures, Task
 SHARE: Final = 0.01
 """Of the runs that are traced where the bar is: what a system of this rate can afford to keep."""
 BURST: Final = 200
-TURNS: Final = ("idle", "idle", "idle", "on", "all_traced")
+TURNS: Final = ("idle", "idle", "idle", "on")
 """Of one round."""
+ALL_TRACED_EVERY: Final = 3
+"""Rounds: it takes long, and shows itself soon."""
 
 
 class Metrics(Middleware):
@@ -65,16 +67,16 @@ async def around(task: Task) -> Figures:
         "all_traced": [Tracing(_provider()), Metrics()],
     }
     spent: dict[str, list[float]] = {name: [] for name in made}
-    ratios: dict[str, list[float]] = {name: [] for name in TURNS}
+    ratios: dict[str, list[float]] = {name: [] for name in made if name != "off"}
     async with AsyncExitStack() as stack:
         clients = {name: await _client(stack, task.url, name, middleware) for name, middleware in made.items()}
         for client in clients.values():
             await _burst(client, WARM_UP_RUNS, task.steps)
         end = time.perf_counter() + task.seconds
         while time.perf_counter() < end or len(ratios["on"]) < 4:
-            first = len(ratios["on"]) % 2
-            for name in TURNS:
-                for each in (("off", name), (name, "off"))[first]:
+            number = len(ratios["on"])
+            for name in TURNS if number % ALL_TRACED_EVERY else (*TURNS, "all_traced"):
+                for each in (("off", name), (name, "off"))[number % 2]:
                     spent[each].append(await _burst(clients[each], BURST, task.steps))
                 ratios[name].append(spent["off"][-1] / spent[name][-1])
     rates = {f"{name}_steps_per_s": BURST * task.steps / statistics.median(times) for name, times in spent.items()}

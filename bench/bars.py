@@ -21,6 +21,11 @@ class Bar:
     at_most: float | None = None
     at_least: float | None = None
 
+    @property
+    def is_ratio(self) -> bool:
+        """Of two figures, or one that was taken where they were measured."""
+        return bool(self.over) or "over" in self.value.rpartition("/")[2].split("_")
+
     def measured(self, workloads: Workloads) -> float | None:
         """The figure or ratio, None when it was not measured."""
         value = figure(workloads, self.value)

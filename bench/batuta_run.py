@@ -1,6 +1,7 @@
 """The workloads on batuta: `python -m bench.batuta_run TASK`."""
 
 import asyncio
+import importlib
 import itertools
 import statistics
 import time
@@ -9,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
 from batuta import Batuta, Workflow, activity, connect, workflow
-from bench.child import Figures, Task, answer, latency, repeat, sample
+from bench.child import Figures, Measure, Task, answer, repeat
 
 WARM_UP_STEPS: Final = 200
 WARM_UP_RUNS: Final = 200
@@ -31,15 +32,6 @@ async def steps(count: int) -> int:
 
 
 @workflow
-async def timed_steps(count: int) -> float:
-    """The seconds that its activities took. Reading a clock here is fine: nothing depends on it."""
-    begun = time.perf_counter()
-    for number in range(count):
-        await step(number)
-    return time.perf_counter() - begun
-
-
-@workflow
 async def begin_and_end(count: int) -> tuple[float, float]:
     """The median seconds of an activity in the first and in the last quarter."""
     spent: list[float] = []
@@ -58,7 +50,7 @@ async def sleeper(seconds: float) -> None:
 @asynccontextmanager
 async def engine(url: str) -> AsyncIterator[Batuta]:
     async with connect(url) as batuta:
-        async with batuta.worker(workflows=[steps, timed_steps, begin_and_end, sleeper], activities=[step]):
+        async with batuta.worker(workflows=[steps, begin_and_end, sleeper], activities=[step]):
             yield batuta
 
 
@@ -66,19 +58,6 @@ async def outcome(batuta: Batuta, what: Workflow[..., R], *arguments: object) ->
     """Start a run and wait for its result."""
     handle = await batuta.start(what, *arguments, id=next(ids))
     return await handle.result()
-
-
-async def sequential(task: Task) -> Figures:
-    """W1: one workflow of many activities, timed inside the workflow; more of them until it lasted long enough."""
-    async with engine(task.url) as batuta:
-        await outcome(batuta, steps, WARM_UP_STEPS)
-        spent: list[float] = []
-
-        async def once() -> None:
-            spent.append(await outcome(batuta, timed_steps, task.steps))
-
-        times, _ = await repeat(task.seconds, once)
-    return {"ms_per_step": sum(spent) * 1000 / (times * task.steps)}
 
 
 async def throughput(task: Task) -> Figures:
@@ -91,18 +70,6 @@ async def throughput(task: Task) -> Figures:
         await burst(WARM_UP_RUNS)
         times, took = await repeat(task.seconds, lambda: burst(task.runs))
     return {"steps_per_s": times * task.runs * task.steps / took}
-
-
-async def start_to_result(task: Task) -> Figures:
-    """W3: one-activity workflows one after the other."""
-    async with engine(task.url) as batuta:
-
-        async def once() -> None:
-            await outcome(batuta, steps, task.steps)
-
-        await sample(0, WARM_UP_RUNS, once)
-        samples = await sample(task.seconds, task.runs, once)
-    return latency(samples)
 
 
 async def sleepers(task: Task) -> Figures:
@@ -131,49 +98,43 @@ async def fill(task: Task) -> Figures:
     return {}
 
 
-if __name__ == "__main__":
-    from bench.around import around
-    from bench.asleep import asleep
-    from bench.codec import codec
-    from bench.health import health
-    from bench.jobs import fairness, fairness_when_busy
-    from bench.jobs import throughput as jobs
-    from bench.kin import family, pairs
-    from bench.kit import claim_month, demo_sweep
-    from bench.letters import listed, reprocessed
-    from bench.limited import limited
-    from bench.once import exactly_once
-    from bench.pruning import pruning
-    from bench.several import shared
-    from bench.slots import slots
+ELSEWHERE: Final = {
+    "beside": "bench.beside:beside",
+    "W1-once": "bench.once:exactly_once",
+    "W2-around": "bench.around:around",
+    "W2-codec": "bench.codec:codec",
+    "W5": "bench.asleep:asleep",
+    "W8-1": "bench.several:shared",
+    "W8-2": "bench.several:shared",
+    "W8-4": "bench.several:shared",
+    "W9": "bench.jobs:throughput",
+    "W10": "bench.jobs:fairness",
+    "W10-busy": "bench.jobs:fairness_when_busy",
+    "W11": "bench.limited:limited",
+    "W12": "bench.kin:family",
+    "W13": "bench.kin:pairs",
+    "W14": "bench.pruning:pruning",
+    "health": "bench.health:health",
+    "slots": "bench.slots:slots",
+    "letters": "bench.letters:listed",
+    "reprocess": "bench.letters:reprocessed",
+    "K1": "bench.kit:demo_sweep",
+    "K2": "bench.kit:claim_month",
+}
+"""Imported only where they are measured: all of them together take half a second, a hundred times."""
 
-    answer(
-        {
-            "W1": sequential,
-            "W1-once": exactly_once,
-            "W2": throughput,
-            "W2-around": around,
-            "W2-codec": codec,
-            "W3": start_to_result,
-            "W4": sleepers,
-            "long": long_run,
-            "fill": fill,
-            "W5": asleep,
-            "W9": jobs,
-            "W10": fairness,
-            "W10-busy": fairness_when_busy,
-            "W11": limited,
-            "health": health,
-            "slots": slots,
-            "letters": listed,
-            "reprocess": reprocessed,
-            "W12": family,
-            "W13": pairs,
-            "W14": pruning,
-            "K1": demo_sweep,
-            "K2": claim_month,
-            "W8-1": shared,
-            "W8-2": shared,
-            "W8-4": shared,
-        }
-    )
+
+def elsewhere(where: str) -> Measure:
+    """What is measured in another module."""
+
+    async def measure(task: Task) -> Figures:
+        module, _, name = where.partition(":")
+        found: Measure = getattr(importlib.import_module(module), name)
+        return await found(task)
+
+    return measure
+
+
+if __name__ == "__main__":
+    here = {"W2": throughput, "W4": sleepers, "long": long_run, "fill": fill}
+    answer({name: elsewhere(where) for name, where in ELSEWHERE.items()} | here)

@@ -1,7 +1,8 @@
 """The bare limits: what the database alone does for rows like those of a journal. `python -m bench.limits TASK`.
 
-W1 and W3: one row, one commit. W2: 100 rows, one commit. PostgreSQL through asyncpg; SQLite through the standard
-library with WAL and synchronous=FULL. The table has the primary key of a journal, and nothing else.
+W1 and W3: one row, one commit, which is measured beside them (`beside`). W2: 100 rows, one commit. PostgreSQL through
+asyncpg; SQLite through the standard library with WAL and synchronous=FULL. The table has the primary key of a journal,
+and nothing else.
 """
 
 import contextlib
@@ -11,7 +12,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final
 
-from bench.child import Figures, Task, answer, latency, sample
+from bench.child import Figures, Task, answer
 
 BATCH: Final = 100
 BATCHES: Final = 20
@@ -98,16 +99,6 @@ async def _postgres(url: str) -> AsyncIterator[Write]:
         await connection.close()
 
 
-async def single(task: Task) -> Figures:
-    """One row a commit."""
-    async with bare(task.url) as write:
-        rows = Rows()
-        for _ in range(WARM_UP):
-            await write(rows.take(1))
-        samples = await sample(task.seconds, 200, lambda: write(rows.take(1)))
-    return {"ms_per_step": sum(samples) / len(samples), **latency(samples)}
-
-
 async def batched(task: Task) -> Figures:
     """100 rows a commit; making the rows is not counted, sending them is."""
     async with bare(task.url) as write:
@@ -125,4 +116,4 @@ async def batched(task: Task) -> Figures:
 
 
 if __name__ == "__main__":
-    answer({"W1": single, "W2": batched, "W3": single})
+    answer({"W2": batched})

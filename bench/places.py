@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import os
+import shutil
 from pathlib import Path
 from typing import Final, Literal
 
@@ -28,13 +29,8 @@ class Places:
         _refuse_memory(self.directory)
 
     def fresh(self, store: StoreKind) -> str:
-        """The url of an empty database; what others left to write is written before it is used."""
-        if store == "sqlite":
-            os.sync()
-            return f"sqlite:///{self.file('.db')}"
-        url = self._server.create_database()
-        self.settle()
-        return url
+        """The url of an empty database."""
+        return f"sqlite:///{self.file('.db')}" if store == "sqlite" else self._server.create_database()
 
     def file(self, suffix: str) -> Path:
         """A new path on the same disk."""
@@ -43,14 +39,16 @@ class Places:
     def settle(self) -> None:
         """Let no measurement pay for the dirty pages of the one before."""
         self._server.execute("CHECKPOINT")
+        os.sync()
 
     def let_go(self, url: str) -> None:
         """Give back the space of a database that is no longer needed."""
         if not url.startswith("sqlite:///"):
             self._server.drop_database(url)
             return
-        for suffix in ("", "-wal", "-shm"):
-            Path(url.removeprefix("sqlite:///") + suffix).unlink(missing_ok=True)
+        path = Path(url.removeprefix("sqlite:///"))
+        for beside in path.parent.glob(f"{path.name}*"):
+            shutil.rmtree(beside) if beside.is_dir() else beside.unlink()
 
     def postgres_setting(self, name: str) -> str:
         """What the server itself says about one of its settings."""

@@ -17,8 +17,8 @@ from bench.child import Figures, Task
 
 KEEP_S: Final = 3_600
 """The finished runs are a day old, those of W2 some seconds."""
-ALONE_S: Final = 1.5
-BESIDE_S: Final = 3.0
+ALONE_S: Final = 1.0
+BESIDE_S: Final = 2.0
 
 
 class Pruning:

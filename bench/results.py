@@ -71,7 +71,7 @@ def _short(value: float) -> float:
 def write(results: Results, machine: Mapping[str, object], bars: Sequence[Bar], file: Path = FILE) -> None:
     """Write latest.json."""
     workloads = results.workloads()
-    measured = {bar.name: bar.measured(workloads) for bar in bars if bar.over}
+    measured = {bar.name: bar.measured(workloads) for bar in bars if bar.is_ratio}
     ratios = {name: _short(value) for name, value in measured.items() if value is not None}
     file.parent.mkdir(exist_ok=True)
     file.write_text(

@@ -98,6 +98,8 @@ def _says_yes(variable: str) -> bool:
 
 def _plain_store(url: str | None, namespace: str | None) -> Store:
     url = url or os.environ.get("BATUTA_DATABASE_URL") or "sqlite:///batuta.db"
+    if not isinstance(url, str):
+        raise InvalidURL(f"{url!r} is no URL: give a string, such as 'sqlite:///batuta.db'")
     namespace = check_name(namespace or os.environ.get("BATUTA_NAMESPACE") or "default", "namespace")
     match urlsplit(url).scheme:
         case "sqlite":
@@ -111,6 +113,8 @@ def _plain_store(url: str | None, namespace: str | None) -> Store:
         case "memory":
             from batuta.stores.memory import MemoryStore
 
+            if url != "memory://":
+                raise InvalidURL(f"{url!r} has something after memory://, which has neither names nor options")
             return MemoryStore(namespace=namespace)
         case scheme:
             raise InvalidURL(
@@ -129,6 +133,10 @@ def _sqlite_path(url: str) -> str:
     """`sqlite:///shop.db` is a file of this directory, `sqlite:////var/shop.db` one from the root."""
     parts = urlsplit(url)
     path = unquote(parts.path).removeprefix("/")
+    if parts.query or parts.fragment:
+        raise InvalidURL(
+            f"{url!r} has something after its path, but no options for SQLite: in a path write %3F and %23"
+        )
     if parts.netloc or not path or path.endswith("/"):
         raise InvalidURL(f"{url!r} names no file: use sqlite:///file.db (this directory) or sqlite:////path/file.db")
     return path

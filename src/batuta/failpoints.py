@@ -1,6 +1,6 @@
 """Named points at which a test can kill, stop, delay or fail this process. Inert unless BATUTA_FAILPOINT is set.
 
-    BATUTA_FAILPOINT=committer.sent:3:kill   (name : which passage, from 1 : kill | stop | raise | sleep)
+    BATUTA_FAILPOINT=commit.after:3:kill   (name : which passage, from 1 : kill | stop | raise | sleep)
 
 Several are separated by commas. `BATUTA_FAILPOINT_COUNTS=path` appends each passage's name to a file, so that a dry
 run enumerates what a sweep must cover.
@@ -9,6 +9,7 @@ run enumerates what a sweep must cover.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -73,10 +74,10 @@ class _Armed:
     def __init__(self, text: str, counts: str | None) -> None:
         self.plan: dict[tuple[str, int], str] = {}
         for part in filter(None, text.split(",")):
-            name, nth, action = part.strip().split(":")
+            name, nth, action = _read(part.strip())
             if name not in SITES:
                 raise ValueError(f"BATUTA_FAILPOINT names {name!r}, which is none of: {', '.join(SITES)}")
-            self.plan[name, int(nth)] = action
+            self.plan[name, nth] = action
         self.passed: dict[str, int] = {}
         self.counts = os.open(counts, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600) if counts else None
 
@@ -87,6 +88,16 @@ class _Armed:
         action = self.plan.get((name, nth))
         if action is not None:
             act(action, name)
+
+
+def _read(part: str) -> tuple[str, int, str]:
+    """One `name:nth:action`. What could never happen is refused here: a test that waits for it would prove nothing."""
+    found = re.fullmatch(r"([^:]*):([1-9][0-9]*):(kill|stop|raise|sleep(?:=[0-9.]+)?)", part)
+    if found is None:
+        raise ValueError(
+            f"BATUTA_FAILPOINT {part!r} is not name:nth:action; actions are kill, stop, raise, sleep[=SECONDS]"
+        )
+    return found[1], int(found[2]), found[3]
 
 
 def act(action: str, name: str) -> None:

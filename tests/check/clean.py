@@ -74,6 +74,7 @@ async def order(time: float, open: list[str], id: str, hash: str) -> str:
     known = [name for name in sorted(set(open)) if name in NAMES]
     most = max(len(name) for name in NAMES)
     mixed = set(open)
+    (only,) = {"one"}
     mixed = sorted(mixed)
     for name in mixed:
         await book(name, due)

@@ -149,6 +149,7 @@ def test_code_that_is_nested_too_deeply_is_a_finding(tmp_path: Path) -> None:
         ("async def g(): ...\n@workflow\nasync def f():\n    g()", "W403"),
         ("@workflow\nasync def f(a: dict, b: dict):\n    return list(a.keys() & b.keys())", "W404"),
         ("@workflow\nasync def f(a: list):\n    b = set(a)\n    return b.pop()", "W404"),
+        ("@workflow\nasync def f(a: set[str]):\n    first, *rest = a\n    return first", "W404"),
         ("@workflow\nasync def f(a: set[str]):\n    return ', '.join(a)", "W404"),
         ("@workflow\nasync def f(a):\n    b = set(a)\n    b = b | {1}\n    return [*b]", "W404"),
         ("A = {1}\nA = A | {2}\n@workflow\nasync def f():\n    return list(A)", "W404"),

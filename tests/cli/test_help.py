@@ -4,27 +4,27 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 
+import click
 import pytest
 
-from batuta.cli import COMMANDS
+from batuta.cli import COMMANDS, root
 from tests.cli.conftest import Cli
 
 HEAVY = {"asyncpg", "rich", "uvloop", "pydantic", "sqlite3"}
-LEAVES = [
-    "check",
-    "demo",
-    "worker",
-    "migrate",
-    "prune",
-    "replay",
-    "verify",
-    *(f"runs {c}" for c in "start list show journal pause resume cancel terminate retry delete".split()),
-    *(f"jobs {c}" for c in "enqueue list show attempts cancel retry".split()),
-    *(f"retention {c}" for c in "list set drop".split()),
-    *(f"audit {c}" for c in "list verify".split()),
-    *(f"queues {c}" for c in "list show limit pause resume".split()),
-]
+
+
+def leaves(command: click.Command, *words: str) -> Iterator[str]:
+    """Every command that does something, as it is typed."""
+    if not isinstance(command, click.Group):
+        yield " ".join(words)
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        inner = command.get_command(context, name)
+        assert inner is not None
+        yield from leaves(inner, *words, name)
 
 
 def test_help_imports_neither_the_engine_nor_a_store_nor_a_table() -> None:
@@ -48,7 +48,7 @@ def test_help_lists_every_command_and_every_exit_code(cli: Cli) -> None:
     assert re.findall(r"^    (\d)  ", text, re.MULTILINE) == ["0", "1", "2", "3", "4"]
 
 
-@pytest.mark.parametrize("command", LEAVES)
+@pytest.mark.parametrize("command", [*leaves(root)])
 def test_every_command_has_help_and_takes_json(cli: Cli, command: str) -> None:
     result = cli(*command.split(), "--help")
     assert result.exit_code == 0
@@ -72,3 +72,14 @@ def test_an_error_with_json_is_one_object_on_stderr_and_nothing_on_stdout(cli: C
     result = cli("runs", "show", "nobody", "--json")
     assert result.stdout == ""
     assert json.loads(result.stderr)["error"]["type"] == "UnknownRun"
+
+
+@pytest.mark.parametrize(
+    "words", ["dance", "runs dance", "runs list --limit 0", "runs start", "runs list --sort", "worker --json=1 x"]
+)
+def test_a_usage_error_with_json_is_one_object_too(cli: Cli, words: str) -> None:
+    result = cli(*words.split(), "--json")
+    assert (result.exit_code, result.stdout) == (2, "")
+    error = json.loads(result.stderr)["error"]
+    assert error["type"] == "UsageError"
+    assert error["message"]

@@ -36,6 +36,7 @@ def told(cli: Cli, *words: str, code: int = OK) -> Any:
 
 
 def test_a_new_key_is_printed_and_can_be_used(cli: Cli, env: pytest.MonkeyPatch) -> None:
+    assert told(cli, "keys", "new", "april")["key"].startswith("april:")
     made = [cli("keys", "new", "march").stdout.strip() for _ in range(2)]
     assert made[0] != made[1]
     assert all(one.startswith("march:") and len(base64.b64decode(one[6:])) == 32 for one in made)
@@ -119,7 +120,10 @@ def test_a_rotation_is_counted_first_and_then_done(cli: Cli, env: pytest.MonkeyP
     assert told(cli, "keys", "rotate")["rewritten"] == 1
     assert told(cli, "keys", "rotate")["rewritten"] == 0
     rows = told(cli, "audit", "list")["rows"]
-    assert [(row["verb"], row["target"]) for row in rows] == [("rotate keys", "keys")] * 2  # none for the dry run
+    assert [(row["verb"], row["target"], row["detail"]) for row in rows] == [
+        ("rotate keys", "keys", {"keys": ["k2", "k1"]}),  # none for the dry run
+    ] * 3
+    assert [row["after"] for row in rows] == [None, {"runs": 1, "schedules": 0}, None]
     env.setenv("BATUTA_KEYS", K2)
     assert told(cli, "runs", "show", "a")["result"] == 3
     assert told(cli, "replay", SHOP)["ok"] == 1

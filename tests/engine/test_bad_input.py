@@ -6,6 +6,7 @@ import math
 import sys
 import threading
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -268,7 +269,15 @@ def test_an_unknown_activity_option_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "policy",
-    [{"attempts": -1}, {"first": -1}, {"factor": 0.5}, {"longest": -1}, {"jitter": 2}, {"never": "ValueError"}],
+    [
+        {"attempts": -1},
+        {"first": -1},
+        {"factor": 0.5},
+        {"longest": -1},
+        {"longest": 1e11},
+        {"jitter": 2},
+        {"never": "ValueError"},
+    ],
     ids=str,
 )
 def test_a_retry_policy_that_cannot_be_followed_is_refused(policy: dict[str, Any]) -> None:
@@ -465,6 +474,18 @@ async def test_a_result_called_by_name_that_does_not_fit_is_an_error_of_the_call
 @pytest.mark.parametrize("url", ["mysql://localhost/x", "batuta.db", "://", "http://localhost"])
 def test_a_url_that_names_no_store_is_refused(url: str) -> None:
     with pytest.raises(InvalidURL, match="names no store"):
+        connect(url)
+
+
+@pytest.mark.parametrize("url", ["sqlite:///a.db?timeout=5", "sqlite:///a#b.db", "memory://shared", "memory://?a=b"])
+def test_what_a_store_has_no_use_for_in_its_url_is_refused(url: str) -> None:
+    with pytest.raises(InvalidURL, match="has something after"):
+        connect(url)
+
+
+@pytest.mark.parametrize("url", [5, b"memory://", Path("batuta.db")])
+def test_a_url_that_is_no_string_is_refused(url: Any) -> None:
+    with pytest.raises(InvalidURL, match="is no URL"):
         connect(url)
 
 

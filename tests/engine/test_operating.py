@@ -217,6 +217,56 @@ async def test_every_act_of_a_client_is_in_the_log(arena: Arena) -> None:
     assert (await client.verify_audit()).problem == ""
 
 
+async def test_the_log_shows_all_that_was_changed_about_a_schedule_but_payloads(arena: Arena) -> None:
+    client = await arena.client()
+    await client.schedules.create(Schedule("nightly", every(60), "work", 1))
+    terms: dict[str, Any] = {
+        "queue": "mail",
+        "priority": 4,
+        "timeout": 5.0,
+        "jitter": 3.0,
+        "key": "k",
+        "tags": {"a": "b"},
+    }
+    await client.schedules.update(Schedule("nightly", every(60), "work", 1, catch_up=7, expires=9, **terms))
+    more = terms | {"memo": "m", "headers": {"tenant": "t"}}
+    await client.schedules.update(Schedule("nightly", every(60), "work", 2, catch_up=7, expires=9, **more))
+    [_, before, after] = (await client.audit(verb="put schedule")).rows[::-1]
+    plain = {"when": "every 60 s", "work": "work", "overlap": "skip", "paused": False, "catch_up": 3600.0}
+    assert (before.before, before.detail) == (plain, None)
+    assert before.after == after.before == after.after == plain | terms | {"catch_up": 7.0, "expires": 9.0}
+    assert after.detail == {"changed": ["input", "options", "memo"]}
+
+
+async def test_a_trigger_names_its_run_in_the_log(arena: Arena) -> None:
+    client = await arena.client()
+    await client.schedules.create(Schedule("nightly", every(60), two_steps))
+    handle = await client.schedules.trigger("nightly")
+    [row] = (await client.audit(verb="trigger schedule")).rows
+    assert row.after == {"id": handle.id, "run_id": str(handle.run_id)}
+
+
+async def test_what_changes_nothing_about_a_queue_or_schedule_is_not_in_the_log(arena: Arena) -> None:
+    client = await arena.client()
+    await client.resume_queue("mail")
+    await client.limit_queue("mail", rate=None)
+    await client.schedules.create(Schedule("nightly", every(60), two_steps))
+    await client.schedules.resume("nightly")
+    for _ in range(2):
+        await client.pause_queue("mail", "down")
+        await client.limit_queue("mail", concurrency=3)
+        await client.schedules.pause("nightly", "down")
+    await client.pause_queue("mail", "still down")
+    rows = (await client.audit()).rows[::-1]
+    assert [(row.verb, row.reason) for row in rows] == [
+        ("put schedule", ""),
+        ("pause queue", "down"),
+        ("limit queue", ""),
+        ("pause schedule", "down"),
+        ("pause queue", "still down"),
+    ]
+
+
 async def test_who_acts_is_told_by_the_client_or_the_environment(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch, real_time: None
 ) -> None:

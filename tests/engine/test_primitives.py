@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from batuta import RunState, activity, now, workflow
+from batuta import RunState, activity, now, wait_for_timer, workflow
 from tests.engine.kit import commands, tape, world
 
 
@@ -47,6 +47,44 @@ async def test_a_sleep_of_nothing_or_less_sets_no_timer() -> None:
         handle = await env.start(yields)
         assert await handle.result() == 1
         assert await commands(handle) == ["complete"]
+
+
+@pytest.mark.parametrize("seconds", [1e11, 1e12, 1e30, float("inf")])
+async def test_a_sleep_for_ever_harms_nobody(seconds: float) -> None:
+    @workflow
+    async def waits() -> None:
+        await asyncio.sleep(seconds)
+
+    async with world(waits) as env:
+        handle = await env.start(waits)
+        await env.advance(60)
+        [listed] = (await env.client.list()).runs
+        assert listed.state is RunState.WAITING
+        await handle.terminate("long enough")
+
+
+async def test_a_timer_may_be_as_far_off_as_a_time_can_be() -> None:
+    @workflow
+    async def waits() -> None:
+        await wait_for_timer("the end", datetime.max.replace(tzinfo=UTC))
+
+    async with world(waits) as env:
+        handle = await env.start(waits)
+        await env.advance(60)
+        assert (await handle.describe()).state is RunState.WAITING
+
+
+async def test_a_sleep_of_no_number_is_an_error_in_the_code() -> None:
+    @workflow
+    async def waits() -> str:
+        try:
+            await asyncio.sleep(float("nan"))
+        except ValueError as error:
+            return str(error)
+        return "slept"
+
+    async with world(waits) as env:
+        assert "nan" in (await env.run(waits)).lower()
 
 
 async def test_data_flows_between_activities_through_variables() -> None:  # covers B-05

@@ -116,10 +116,11 @@ async def test_a_person_prunes_by_hand(arena: Arena) -> None:
     assert await client.retention.prune() == 5
     assert await client.count() == 0
     rows = await arena.store(client).audit()
-    assert [(row.verb, row.target) for row in rows] == [
-        ("prune", "retention"),
-        ("set retention", "total completed"),
-        ("prune", "retention"),
+    assert [(row.verb, row.target, row.after) for row in rows] == [
+        ("prune", "retention", "null"),
+        ("set retention", "total completed", '{"keep":120000000}'),
+        ("prune", "retention", "null"),
+        ("prune", "retention", '{"deleted":5}'),
     ]
 
 

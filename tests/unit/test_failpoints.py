@@ -47,7 +47,10 @@ def test_several_sites_can_be_armed_at_once() -> None:
         failpoint("turn.before")
 
 
-@pytest.mark.parametrize("text", ["no.such_site:1:raise", "turn.before:1", "turn.before:x:raise"])
+@pytest.mark.parametrize(
+    "text",
+    ["no.such_site:1:raise", "turn.before:1", "turn.before:x:raise", "turn.before:0:raise", "turn.before:1:explode"],
+)
 def test_a_plan_that_cannot_be_followed_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r".+"):
         arm(text)

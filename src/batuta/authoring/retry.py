@@ -9,6 +9,8 @@ from msgspec import Struct
 
 from batuta.errors import InvalidInput
 
+_FAR = 1e10
+
 
 class Retry(Struct, frozen=True):
     """How often an activity is tried, and how long to wait in between.
@@ -31,11 +33,15 @@ class Retry(Struct, frozen=True):
             raise InvalidInput(f"Retry(never={self.never!r}) must be a list of class names, not one string")
         numbers = (self.attempts, self.first, self.factor, self.longest, self.jitter)
         if not all(map(_is_number, numbers)) or (
-            self.attempts < 0 or self.first < 0 or self.factor < 1 or self.longest < 0 or not 0 <= self.jitter <= 1
+            self.attempts < 0
+            or self.first < 0
+            or self.factor < 1
+            or not 0 <= self.longest <= _FAR
+            or not 0 <= self.jitter <= 1
         ):
             raise InvalidInput(
-                f"{self!r} cannot be followed: attempts, first and longest must be numbers and not negative, factor at "
-                f"least 1, jitter between 0 and 1"
+                f"{self!r} cannot be followed: attempts, first and longest must be numbers and not negative, longest "
+                f"at most {_FAR:g}, factor at least 1, jitter between 0 and 1"
             )
 
     def delay(self, failures: int, chance: float) -> float | None:

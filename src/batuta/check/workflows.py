@@ -218,6 +218,12 @@ class WorkflowRules(ast.NodeVisitor):
             self._check_set(one.iter)
         self.generic_visit(node)
 
+    def visit_Assign(self, node: ast.Assign) -> None:
+        """Taken apart into several names; of one element there is no order."""
+        if any(isinstance(target, ast.Tuple | ast.List) and len(target.elts) > 1 for target in node.targets):
+            self._check_set(node.value)
+        self.generic_visit(node)
+
     def visit_Starred(self, node: ast.Starred) -> None:
         if isinstance(node.ctx, ast.Load):
             self._check_set(node.value)

@@ -26,11 +26,16 @@ keys = LazyGroup(
 
 @click.command()
 @click.argument("id", metavar="ID")
-def new(id: str) -> None:
+@json_option
+def new(id: str, as_json: bool) -> None:
     """Make a key of this ID, and print it as BATUTA_KEYS takes it. Nothing keeps it: keep it where secrets are kept."""
     from batuta.codecs import Keys
 
-    click.echo(Keys.new(id))
+    key = Keys.new(id)
+    if as_json:
+        print_json({"id": id, "key": key})
+    else:
+        click.echo(key)
 
 
 @click.command("list")
@@ -69,14 +74,16 @@ def rotate(place: Place, dry_run: bool) -> None:
 
 
 async def _rotate(place: Place, dry_run: bool) -> Rotated:
+    from batuta.codecs import Keys
     from batuta.engine.acting import Actor
     from batuta.journal.acts import Verb
     from batuta.stores.coded.rotation import rotate as encrypt_anew
 
-    store = place.store()
+    store, keys = place.store(), Keys.from_env()
+    act = Actor().act(Verb.ROTATE_KEYS, detail={"keys": [] if keys is None else list(keys.all)})
     try:
         await store.open()
-        return await encrypt_anew(store, Actor().act(Verb.ROTATE_KEYS), dry_run=dry_run)
+        return await encrypt_anew(store, act, dry_run=dry_run)
     finally:
         await store.close()
 

@@ -43,10 +43,13 @@ def exit_code(error: BatutaError) -> int:
 def tell(error: BatutaError, *, as_json: bool) -> None:
     """An expected error: a sentence on stderr (a JSON object with --json), never a traceback."""
     if as_json:
-        document = {"error": {"type": type(error).__name__, "message": str(error)}}
-        click.echo(json.dumps(document, ensure_ascii=False), err=True)
+        _tell_json(type(error).__name__, str(error))
     else:
         click.echo(f"error: {error}", err=True)
+
+
+def _tell_json(kind: str, message: str) -> None:
+    click.echo(json.dumps({"error": {"type": kind, "message": message}}, ensure_ascii=False), err=True)
 
 
 class LazyGroup(click.Group):
@@ -81,9 +84,18 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, self._lazy[name][1]) for name in self.list_commands(ctx)])
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta.setdefault(AS_JSON, "--json" in args)  # known before the words after it are found to be wrong
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except click.UsageError as error:
+            if not ctx.meta.get(AS_JSON):
+                raise
+            _tell_json("UsageError", error.format_message())
+            ctx.exit(USAGE)
         except BatutaError as error:
             tell(error, as_json=bool(ctx.meta.get(AS_JSON)))
             ctx.exit(exit_code(error))

@@ -38,7 +38,7 @@ from batuta.engine.past import Past
 from batuta.engine.patches import Patches
 from batuta.engine.pending import PendingActivity
 from batuta.engine.routes import call_routed, routed_to
-from batuta.errors import BatutaError, Forbidden, Nondeterministic, WaitsForNothing, WorkflowBroken
+from batuta.errors import BatutaError, Forbidden, InvalidInput, Nondeterministic, WaitsForNothing, WorkflowBroken
 from batuta.journal.entries import Body, Command, CommandKind, EntryKind, StartInfo
 from batuta.serde import MAX_PAYLOAD, Codec, Decoder, decode, encode
 
@@ -49,6 +49,9 @@ _done, _set_result = _Future.done, _Future.set_result  # methods of C's classes 
 _task_done = asyncio.Task.done
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY = 24 * 3600 * SECOND
+_LAST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+_FAR = 2e11
+"""Seconds, some thousand years: what is due within them is due at a moment that a `datetime` can have."""
 T = TypeVar("T")
 
 # Named here because a member of an enum is looked up slowly, and these are asked for in every turn.
@@ -416,12 +419,18 @@ class Machine:
     def set_timer(self, handle: RunTimerHandle, delay: float, name: str = "") -> int:
         if self._shut:
             self._refuse()
-        wait = max(0, round(delay * SECOND))
+        wait = max(0, round(delay * SECOND)) if delay < _FAR else self._for_ever(delay)
         self._seq = seq = self._seq + 1
         self.commands.append(Command(seq, _TIMER, name, Raw(b"%d" % wait)))
         self._timers[seq] = handle
         heappush(self.deadlines, (self.at + wait, seq))
         return seq
+
+    def _for_ever(self, delay: float) -> int:
+        """The wait of a timer that is never due: until the last moment that there is a `datetime` for."""
+        if delay != delay:
+            raise InvalidInput("a timer of nan seconds cannot be: give a number of seconds")
+        return min(round(min(delay, 1e12) * SECOND), _LAST - self.at)
 
     def drop_timer(self, seq: int) -> None:
         self._timers.pop(seq, None)

@@ -399,7 +399,8 @@ class NativeBackend:
         verb = Verb.PAUSE_QUEUE if paused else Verb.RESUME_QUEUE
         before = next((view for view in await self._store.queues() if view.name == name), QueueView(name=name))
         was, is_now = {"paused": before.paused, "note": before.note}, {"paused": paused, "note": note}
-        await self._store.pause_queue(name, paused, note, self.actor.act(verb, note, before=was, after=is_now))
+        if was != is_now:
+            await self._store.pause_queue(name, paused, note, self.actor.act(verb, note, before=was, after=is_now))
 
     async def limit_queue(self, name: str, changes: dict[str, Any]) -> None:
         await change_limits(self._store, name, changes, self.actor)

@@ -53,8 +53,12 @@ class NativeRetention:
         if not dry_run:
             await self._store.note_act("retention", self._actor.act(Verb.PRUNE))
         deleted = 0
-        async for step in steps(self._store, BY_HAND, dry_run=dry_run):
-            deleted += step.deleted
+        try:
+            async for step in steps(self._store, BY_HAND, dry_run=dry_run):
+                deleted += step.deleted
+        finally:
+            if deleted and not dry_run:
+                await self._store.note_act("retention", self._actor.act(Verb.PRUNE, after={"deleted": deleted}))
         return deleted
 
 

@@ -14,6 +14,7 @@ from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.slots import (
     Decision,
     Plan,
+    changed_payloads,
     decide,
     firing_of,
     first_row,
@@ -254,7 +255,9 @@ async def declare(store: Store, id: str, plan: Plan, *, must_exist: bool = False
             return
         act: Act | None = None
         if actor is not None:
-            act = actor.act(Verb.PUT_SCHEDULE, before=schedule_terms(row), after=schedule_terms(changed))
+            terms, changed_terms = schedule_terms(row), schedule_terms(changed)
+            unseen = {"changed": payloads} if (payloads := changed_payloads(row, changed)) else None
+            act = actor.act(Verb.PUT_SCHEDULE, detail=unseen, before=terms, after=changed_terms)
         if await store.put_schedule(changed, row.revision, act):
             log.info("schedule %r was replaced: %s", id, plan.when)
             return

@@ -289,7 +289,8 @@ def _kept_state(row: Row, plan: Plan, now: int) -> State:
 
 
 def paused_row(row: Row, note: str) -> Row:
-    return replace(row, paused=True, note=note)
+    """The same row when it is paused for that reason already."""
+    return row if row.paused and row.note == note else replace(row, paused=True, note=note)
 
 
 def resumed_row(row: Row, now: int) -> Row:
@@ -298,9 +299,40 @@ def resumed_row(row: Row, now: int) -> Row:
 
 
 def schedule_terms(row: Row) -> dict[str, object]:
-    """What the audit log says of a schedule."""
+    """What the audit log says of a schedule: all but payloads, and nothing that is as it is by default."""
     try:
         plan = read_plan(row)
     except InvalidSchedule:  # of another version
         return {"paused": row.paused}
-    return {"when": str(plan.when), "work": plan.work.name, "overlap": plan.overlap, "paused": row.paused}
+    work = plan.work
+    terms = {"when": str(plan.when), "work": work.name, "overlap": plan.overlap, "paused": row.paused}
+    more: dict[str, object] = {
+        "kind": work.kind if work.kind is not RunKind.WORKFLOW else "",
+        "version": work.version,
+        "queue": work.queue if work.queue != "default" else "",
+        "priority": work.priority,
+        "key": work.flow_key,
+        "tags": json.decode(work.tags),
+        "start_at": slot_text(plan.start_at) if plan.start_at is not None else "",
+        "end_at": slot_text(plan.end_at) if plan.end_at is not None else "",
+        "jitter": plan.jitter / SECOND,
+        "timeout": work.timeout / SECOND,
+        "execution_timeout": work.execution_timeout / SECOND,
+        "expires": work.expires / SECOND,
+    }
+    return terms | {"catch_up": plan.catch_up / SECOND} | {name: term for name, term in more.items() if term}
+
+
+def changed_payloads(before: Row, after: Row) -> list[str]:
+    """What differs that the audit log does not show: it names it, and no more."""
+    try:
+        was, is_now = _payloads(read_plan(before).work), _payloads(read_plan(after).work)
+    except InvalidSchedule:  # of another version
+        return []
+    return [name for name in was if was[name] != is_now[name]]
+
+
+def _payloads(work: Work) -> dict[str, object]:
+    body = _decode_body(work.start)
+    options = None if body.start is UNSET else (body.start.retry, body.start.options, body.start.headers)
+    return {"input": body.value, "options": options, "memo": work.memo}

@@ -96,8 +96,9 @@ class NativeSchedules:
     async def trigger(self, id: str) -> RunRef:
         """The run counts as the schedule's last one, unless that is open: slots go by that one, then."""
         now = await self._store.now()
-        await self._store.schedule(id)  # raises UnknownSchedule
-        await self._store.note_act(id, self._actor.act(Verb.TRIGGER_SCHEDULE))
+        run = _triggered(self._store.namespace, (await self._store.schedule(id)).schedule, now)
+        begun = {"id": run.id, "run_id": str(run.run_id)}
+        await self._store.note_act(id, self._actor.act(Verb.TRIGGER_SCHEDULE, after=begun))
         while True:
             found = await self._store.schedule(id)
             row, run = found.schedule, _triggered(self._store.namespace, found.schedule, now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from itertools import islice
 
-from msgspec import Struct
+from msgspec import Struct, json
 from msgspec.structs import replace
 
 from batuta.errors import InvalidInput, PayloadSealed, UnknownLetter
@@ -44,7 +44,7 @@ async def rotate(
 ) -> Rotated:
     """Write anew what was not written with the codecs and the first key of this store. May be stopped and run again.
 
-    `act` is recorded before, but for a dry run.
+    `act` is recorded before, but for a dry run, and once more when something was written, with how much.
     Raises InvalidInput when the store has no codec.
     """
     if not isinstance(store, CodedStore):
@@ -63,6 +63,9 @@ async def rotate(
         if cursor is None:
             break
     await rotation.schedules(done)
+    if act is not None and not dry_run and (done.rewritten or done.schedules):
+        written = json.encode({"runs": done.rewritten, "schedules": done.schedules}).decode()
+        await store.note_act("keys", replace(act, after=written))
     return done
 
 

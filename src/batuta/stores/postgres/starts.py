@@ -186,7 +186,8 @@ class Starts(Base):
         if outcome == "unknown":
             raise UnknownRun(run_id, self.namespace)
         if outcome == "closed":
-            raise RunClosed(run_id, state)
+            rows = await self._pool.read(self._sql["run"], self.namespace, run_id)
+            raise RunClosed(rows[0]["id"] if rows else run_id, state)
         self._announce(outcome, receiver, state, owner)
         return bool(outcome == "sent")
 

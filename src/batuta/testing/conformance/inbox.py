@@ -158,8 +158,9 @@ class InboxConformance:
         pen = await start_owned(store, worker)
         await store.send(pen.run_id, signal("before"))
         await pen.write(store, worker, consumed=["before"], move=Move(RunState.COMPLETED))
-        with pytest.raises(RunClosed, match="completed"):
+        with pytest.raises(RunClosed, match="completed") as caught:
             await store.send(pen.run_id, signal("after"))
+        assert caught.value.id == (await store.get_run(pen.run_id)).id  # not its run id, which nobody has given it
         assert not await store.send(pen.run_id, signal("before"))
 
     async def test_a_restarted_id_does_not_inherit_messages(self, store: Store) -> None:
