@@ -52,7 +52,7 @@ class Transactions:
         self._host, self._lost = host, lost
         self._executor, self._settings = host.executor, host.settings
         self._open: dict[Call, _Attempt] = {}
-        """Those whose code has the transaction, in the order in which they began."""
+        """Those whose code has been given the transaction, in the order in which that was."""
         self._watching: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.threads = Threads("batuta-transaction")
@@ -136,15 +136,16 @@ class Transactions:
         self._watching = None
         now = self._loop.time()
         for attempt in self._open.values():
+            if attempt.offered.over:
+                continue
             left = attempt.begun_at + attempt.seconds - now
             if left > 0:
                 self._look_in(left)
                 return
             attempt.interrupt()
 
-    def let_go(self, attempt: _Attempt) -> None:
-        """Its code has ended."""
-        self._open.pop(attempt.call, None)
+    def forget(self, call: Call) -> None:
+        self._open.pop(call, None)
 
 
 class _Attempt:
@@ -232,7 +233,6 @@ class _Attempt:
             ) from error
         finally:
             self.offered.over = True
-            self._all.let_go(self)
             if self._interrupted:
                 self.task.uncancel()
 
@@ -352,6 +352,7 @@ class _Attempt:
 
     def _leave(self) -> None:
         """Its place is free when its code has really ended."""
+        self._all.forget(self.call)
         plain = self._plain
         if plain is None or plain.is_over:
             self._executor.vacate(self.call)
