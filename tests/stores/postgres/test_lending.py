@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import asyncpg
@@ -14,8 +14,9 @@ from batuta.errors import TransactionEnded
 from batuta.journal.records import Verdict
 from batuta.journal.store import Transaction
 from batuta.stores.postgres import PostgresStore
+from batuta.stores.postgres.session import DRIVER_ERRORS
 from batuta.testing.conformance.kit import Pen, live_worker, start_owned
-from tests.stores.postgres.raw import connection
+from tests.stores.postgres.raw import connection, until_blocked
 
 INSERT = "INSERT INTO orders VALUES ($1)"
 
@@ -119,6 +120,59 @@ async def test_values_of_the_wrong_type_are_refused_and_the_code_may_go_on(store
         assert await lent.fetchval("SELECT count(*) FROM orders") == 1
 
 
+async def test_a_first_statement_that_is_cancelled_was_in_the_transaction(
+    store: PostgresStore, raw: Any, postgres_url: str
+) -> None:
+    await raw.execute("CREATE TABLE locked (id INTEGER)")
+    for _ in range(2):  # prepared the second time
+        async with connection(postgres_url) as other, other.transaction(), begun(store) as (_, lent):
+            await other.execute("LOCK TABLE locked")
+            waits = asyncio.ensure_future(lent.execute("INSERT INTO locked VALUES ($1)", 1))
+            await until_blocked(raw)
+            waits.cancel()
+            await asyncio.wait([waits])
+            with pytest.raises(asyncpg.InFailedSQLTransactionError):
+                await lent.execute(INSERT, 1)
+    assert await raw.fetchval("SELECT count(*) FROM orders") == 0
+
+
+class _TooSlow:
+    """A protocol whose first reply comes when nobody waits for it any more."""
+
+    def __init__(self, protocol: Any) -> None:
+        self._protocol, self._has_replied = protocol, False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._protocol, name)
+
+    async def bind_execute(self, *args: Any) -> Any:
+        with suppress(asyncpg.PostgresError):
+            await self._protocol.bind_execute(*args)
+        raise TimeoutError
+
+    async def query(self, *args: Any) -> Any:
+        self._has_replied = True
+        return await self._protocol.query(*args)
+
+    def is_in_transaction(self) -> bool:
+        return self._has_replied and bool(self._protocol.is_in_transaction())
+
+
+@pytest.mark.parametrize("number", [1, 10])
+async def test_a_first_statement_that_is_not_waited_for_any_more_was_in_the_transaction(
+    store: PostgresStore, postgres_url: str, number: int
+) -> None:
+    async with connection(postgres_url) as watcher:
+        await watcher.execute("CREATE TABLE orders (id INTEGER CHECK (id < 10))")
+        async with begun(store) as (_, lent):
+            lent._con._first.protocol = _TooSlow(lent._con._first.protocol)
+            with pytest.raises(TimeoutError):
+                await lent.execute(INSERT, number)
+            assert not lent.is_closed()
+            assert lent.is_in_transaction()
+        assert await watcher.fetchval("SELECT count(*) FROM orders") == 0
+
+
 async def test_after_a_first_statement_that_fails_nothing_can_be_written(store: PostgresStore, raw: Any) -> None:
     await raw.execute("ALTER TABLE orders ADD CHECK (id < 10)")
     async with begun(store) as (transaction, lent):
@@ -193,7 +247,7 @@ async def test_one_whose_connection_is_gone_before_its_first_word_never_was(
     async with connection(postgres_url) as watcher, begun(store, used=False) as (transaction, lent):
         assert not transaction.never_was
         assert await watcher.fetchval("SELECT pg_terminate_backend($1, 10000)", lent.get_server_pid())
-        with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
+        with pytest.raises(DRIVER_ERRORS):
             await lent.execute("SELECT 1")
         assert transaction.never_was
 
@@ -202,6 +256,6 @@ async def test_one_whose_connection_breaks_later_was(store: PostgresStore, postg
     async with connection(postgres_url) as watcher, begun(store, used=False) as (transaction, lent):
         await lent.execute("SELECT 1")
         assert await watcher.fetchval("SELECT pg_terminate_backend($1, 10000)", lent.get_server_pid())
-        with pytest.raises((asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
+        with pytest.raises(DRIVER_ERRORS):
             await lent.execute("SELECT 1")
         assert not transaction.never_was

@@ -8,6 +8,7 @@ or a pooler stands before the server, statements are sent one by one.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -15,7 +16,9 @@ import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 
 from batuta.stores.postgres.awake import Awake
-from batuta.stores.postgres.session import KNOWN_INSIDE, Connection
+from batuta.stores.postgres.session import DRIVER_ERRORS, KNOWN_INSIDE, Connection
+
+log = logging.getLogger("batuta.postgres")
 
 IS_KNOWN_INSIDE: Final = asyncpg.__version__.startswith(KNOWN_INSIDE)
 """Whether the driver is as we know it."""
@@ -149,15 +152,19 @@ class ActivityConnection(Connection):
         self._transport.write(self._unveil())
 
     async def make_sure(self) -> None:
-        """The first statement failed. When it was never sent, as one whose values are of the wrong type, the replies
-        to BEGIN have not come yet; and without a transaction nothing may be executed any more."""
-        try:
-            if not self.is_closed() and not self._protocol.is_in_transaction():
+        """The first statement failed. When it was never sent, as one whose values are of the wrong type, or its reply
+        was not waited for, those to BEGIN have not come yet; and without a transaction nothing may be executed."""
+        if not self.is_closed() and not self._protocol.is_in_transaction():
+            try:
                 await self._protocol.query("SELECT", None)  # which has a reply of its own
-        finally:
-            self.is_heard = not self.is_closed()
-            if self.is_heard and not self._protocol.is_in_transaction():
+            except DRIVER_ERRORS:
+                log.debug("the first statement of an activity failed, and so does what follows it", exc_info=True)
+            except BaseException:
                 self.terminate()
+                raise
+        self.is_heard = not self.is_closed() and self._protocol.is_in_transaction()
+        if not self.is_heard:
+            self.terminate()
 
     async def commit_at_once(self, values: Sequence[str], awake: Awake | None) -> None:
         """Execute the fence and commit, in one round trip. When the fence raises, nothing is committed."""
