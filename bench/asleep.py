@@ -24,7 +24,7 @@ from bench.child import Figures, Task
 FEW: Final = 5_000
 ASLEEP_S: Final = 3_600
 IDLE_S: Final = 6.0
-AT_ONCE: Final = 500
+AT_ONCE: Final = 2_000
 
 
 @workflow

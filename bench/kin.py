@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from batuta import Signal, connect, run_child, send, workflow
+from bench.asleep import peak
 from bench.batuta_run import WARM_UP_RUNS, step, steps
 from bench.child import Figures, Task
 
@@ -33,13 +34,13 @@ async def player(opponent: str, balls: int, begins: bool) -> list[int]:
 
 
 async def family(task: Task) -> Figures:
-    """W12: from the parent's start to its end."""
+    """W12: from the parent's start to its end, and the memory that parent and children took at most."""
     async with connect(task.url) as batuta, batuta.worker(workflows=[parent, steps], activities=[step]):
         await (await batuta.start(parent, WARM_UP_RUNS, task.steps, id=next(ids))).result()
-        begun = time.perf_counter()
+        before, begun = peak(), time.perf_counter()
         await (await batuta.start(parent, task.runs, task.steps, id=next(ids))).result()
         took = time.perf_counter() - begun
-    return {"children_per_s": task.runs / took}
+    return {"children_per_s": task.runs / took, "growth_mb": (peak() - before) / 1024}
 
 
 async def pairs(task: Task) -> Figures:

@@ -19,6 +19,8 @@ from batuta.journal.store import Store
 from bench.child import Figures, Task, percentile
 
 BATCH: Final = 500
+LANES: Final = 2
+"""Commits under way at once, where the store has them: on PostgreSQL they use both cores."""
 PAGE: Final = 50
 KINDS: Final = 5_000
 """Groups. One of them has half of all letters."""
@@ -57,8 +59,14 @@ async def fill(store: Store, count: int) -> None:
     """Each begins and is given up in one change, as the worker of a run would have it."""
     worker = WorkerInfo(worker_id=new_worker_id(), queues=["default"], code={"flow": "1"}, lease=3_600_000_000)
     await store.register(worker)
-    for first in range(0, count, BATCH):
-        await store.commit(worker.worker_id, [given_up(number) for number in range(first, min(count, first + BATCH))])
+    firsts = iter(range(0, count, BATCH))
+
+    async def lane() -> None:
+        for first in firsts:
+            numbers = range(first, min(count, first + BATCH))
+            await store.commit(worker.worker_id, [given_up(number) for number in numbers])
+
+    await asyncio.gather(*(lane() for _ in range(LANES)))
     await store.retire(worker.worker_id)
 
 

@@ -124,7 +124,7 @@ def _big() -> list[Group]:
 
 def _kin() -> list[Group]:
     return [
-        (Part("W12", "batuta", runs=10_000, rounds=3),),
+        (Part("W12", "batuta", runs=10_000, rounds=2),),
         (Part("W13", "batuta", runs=1_000, steps=10, rounds=1),),
     ]
 

@@ -329,6 +329,8 @@ class Selection:
     cancel = blocking(AsyncSelection.cancel)
     terminate = blocking(AsyncSelection.terminate)
     retry = blocking(AsyncSelection.retry)
+    reset = blocking(AsyncSelection.reset)
+    fork = blocking(AsyncSelection.fork)
     delete = blocking(AsyncSelection.delete)
 
     def _ask(self, work: Callable[[AsyncSelection], Coroutine[Any, Any, T]]) -> T:

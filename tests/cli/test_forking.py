@@ -37,6 +37,30 @@ def test_a_run_is_reset_to_an_entry(cli: Cli, spawn: Spawn) -> None:
     assert json.loads(cli("runs", "show", "sum", "--json").output)["forked_at"] == 1
 
 
+def test_many_are_forked_and_reset_once_they_are_counted(cli: Cli, spawn: Spawn) -> None:
+    began(cli, spawn)
+    assert cli("runs", "start", "total", "--input", "[[4,5]]", "--id", "sum-b", "--wait").exit_code == 0
+    words = ("fork", "{id}-x", "--workflow", "total", "--output", "2=30", "--app", SHOP)
+    counted = cli("runs", *words)
+    assert (counted.exit_code, "2 runs match" in counted.output) == (2, True)
+    made = json.loads(cli("runs", *words, "--yes", "--json").output)
+    assert made == {"verb": "fork", "matched": 2, "done": 2, "refused": {}}
+    assert (result_of(cli, "sum-x"), result_of(cli, "sum-b-x")) == (33, 30)
+    reset = cli("runs", "reset", "--to", "1", "--id-prefix", "sum-b", "--yes")
+    assert "reset: 2 of 2 runs" in reset.output
+    wrong = {
+        ("fork", "copy", "--workflow", "total", "--at", "1", "--yes"): "{id}",
+        ("fork", "{id}-y", "--id-prefix", "sum", "--app", SHOP, "--at", "1", "--yes"): "--workflow or --job",
+        ("fork", "sum"): "nothing says which runs",
+        ("fork",): "NEW_ID",
+        ("reset", "--to", "1"): "nothing says which runs",
+        ("reset", "sum", "--to", "1", "--workflow", "total"): "not both",
+    }
+    for command, why in wrong.items():
+        result = cli("runs", *command)
+        assert (result.exit_code, why in result.output) == (2, True), (command, result.output)
+
+
 def test_mistakes_are_said_and_nothing_is_changed(cli: Cli, spawn: Spawn) -> None:
     began(cli, spawn)
     wrong = {

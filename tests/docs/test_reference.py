@@ -9,6 +9,9 @@ import pytest
 
 import batuta
 from batuta import errors, telemetry
+from batuta.authoring.attempt import ActivityInfo
+from batuta.authoring.backend import Description
+from batuta.authoring.context import RunInfo
 from batuta.authoring.options import ActivityOptions
 from batuta.authoring.retry import Retry
 from batuta.cli import COMMANDS, EXIT_CODES
@@ -16,12 +19,14 @@ from batuta.cli.jobs import jobs
 from batuta.cli.letters import letters
 from batuta.cli.queues import queues
 from batuta.cli.runs import runs
+from batuta.connect import connect
 from batuta.failpoints import SITES
 from batuta.journal.entries import EntryKind
+from batuta.journal.records import IfExists
 from batuta.journal.states import RunState
 from batuta.settings import _OWN_WORDS, Settings
 from batuta.verify import INVARIANTS
-from tests.docs.pages import ROOT, pages
+from tests.docs.pages import FENCE, ROOT, pages
 
 DOCS = ROOT / "docs"
 FIRST_CELL = re.compile(r"^\| (?P<cell>`[^|]+`) \|", re.MULTILINE)
@@ -31,6 +36,11 @@ CODE = re.compile(r"`([^`]+)`")
 def first_cells(text: str) -> list[str]:
     """What stands in code style in the first cells of a page's tables."""
     return [name for row in FIRST_CELL.finditer(text) for name in CODE.findall(row["cell"])]
+
+
+def words(page: str) -> set[str]:
+    """What stands in code style on a page."""
+    return set(CODE.findall(FENCE.sub("", (DOCS / page).read_text())))
 
 
 def default_of(name: str) -> str:
@@ -100,6 +110,34 @@ def test_every_state_and_entry_kind_is_documented(page: str, words: type[StrEnum
 def test_every_option_of_an_activity_is_documented(options: type[ActivityOptions | Retry]) -> None:
     found = first_cells((DOCS / "concepts" / "activity.md").read_text())
     assert not set(options.__struct_fields__) - set(found)
+
+
+def test_what_is_known_of_a_run_is_documented() -> None:
+    assert set(Description.__struct_fields__) <= words("concepts/run.md")
+    assert set(RunInfo.__struct_fields__) <= words("concepts/workflow.md")
+    inner = {"ref", "is_lost", "last_details"}  # of token, cancelled and details
+    assert {*ActivityInfo.__struct_fields__, "token", "cancelled", "details"} - inner <= words("concepts/activity.md")
+
+
+async def test_what_a_start_and_a_list_take_is_documented() -> None:
+    client = connect("memory://")
+    with pytest.raises(batuta.InvalidInput) as start:
+        await client.start("any", no_such_option=1)
+    with pytest.raises(batuta.InvalidInput) as found:
+        await client.list(no_such_filter=1)
+    for told, end in ((start, " ("), (found, "\n")):
+        names = str(told.value).partition("there are ")[2].partition(end)[0].split(", ")
+        assert len(names) > 8
+        assert set(names) <= words("concepts/client.md")
+    assert {f'"{way}"' for way in IfExists} <= words("concepts/client.md")
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_every_table_is_documented(store: str) -> None:
+    files = (ROOT / "src/batuta/stores" / store / "migrations").glob("*.sql")
+    made = {name for file in files for name in re.findall(r"^CREATE TABLE (?:batuta\.)?(\w+)", file.read_text(), re.M)}
+    assert len(made) > 10
+    assert made <= words("concepts/stores.md")
 
 
 def test_every_command_is_documented() -> None:

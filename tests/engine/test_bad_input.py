@@ -30,6 +30,7 @@ from batuta.errors import (
     TooLarge,
     WorkerError,
 )
+from batuta.journal.records import MessageKind
 from batuta.settings import Settings
 from tests.engine.kit import commands, parked, world
 
@@ -466,6 +467,26 @@ async def test_a_result_called_by_name_that_does_not_fit_is_an_error_of_the_call
 
     async with world(asks, echo) as env:
         assert "the result of activity 'echo' does not fit" in await env.run(asks)
+
+
+@pytest.mark.parametrize("seconds", [-1, math.nan, "5", True])
+async def test_a_wait_that_cannot_be_is_refused_before_anything_is_sent(seconds: Any) -> None:
+    async with world(relays) as env:
+        handle = await env.start("nobody has it")
+        with pytest.raises(InvalidInput, match="timeout="):
+            await handle.result(seconds)
+        with pytest.raises(InvalidInput, match="timeout="):
+            await handle.update("change", 1, timeout=seconds)
+        assert not [m for m in (await env.store.load(handle.run_id)).messages if m.kind is MessageKind.UPDATE]
+
+
+async def test_a_wait_that_is_over_says_for_what(real_time: None) -> None:
+    async with connect("memory://") as client:
+        handle = await client.start("nobody has it", id="it")
+        with pytest.raises(TimeoutError, match=r"run 'it' has not ended within 0\.01 s"):
+            await handle.result(0.01)
+        with pytest.raises(TimeoutError, match=r"run 'it' has not answered update 'change' within 0\.01 s"):
+            await handle.update("change", 1, timeout=0.01)
 
 
 # -- addresses and settings

@@ -7,6 +7,7 @@ import pytest
 
 from batuta import (
     Batuta,
+    InvalidFork,
     InvalidInput,
     MatchesEverything,
     Retry,
@@ -140,7 +141,7 @@ async def test_a_verb_is_not_for_every_state(arena: Arena) -> None:
     with pytest.raises(InvalidInput, match="no run that is pending"):
         await client.select(state="pending").delete()
     with pytest.raises(InvalidInput, match="nothing that can be done"):
-        await client.select(state="pending").apply("fork")
+        await client.select(state="pending").apply("discard")
     assert await count(client, "pending") == 1
 
 
@@ -160,6 +161,49 @@ async def test_failed_runs_go_on_from_where_they_failed(arena: Arena) -> None:
     rows = (await client.audit(verb="retry")).rows
     assert {(row.target, row.reason) for row in rows} == {("a", "mended"), ("b", "mended")}
     assert {row.detail["filter"]["name"] for row in rows} == {"fails_first"}
+
+
+async def test_many_runs_are_forked_with_an_edit_and_reset_to_a_point(arena: Arena) -> None:
+    client = await arena.client()
+    await arena.worker(client, fails_first, once_broken)
+    for id in ("a", "b", "c"):
+        assert await (await client.start(fails_first, id, id=id)).result(20) == id
+    some = client.select(workflow=fails_first)
+    assert await some.count("fork") == 3
+    counts = await some.fork("{id}-x", output={1: "edited"}, reason="what if")
+    assert (counts.matched, counts.done, counts.refused) == (3, 3, {})
+    for id in ("a", "b", "c"):
+        copy = await client.get(f"{id}-x")
+        assert await copy.result(20) == "edited"
+        assert (await copy.describe()).forked_from == (await client.get(id)).run_id
+    counts = await client.select(workflow=fails_first, id_prefix="a").fork("{id}-x", output={1: "edited"})
+    assert (counts.matched, counts.done, counts.refused) == (2, 1, {"AlreadyStarted": 1})
+    before = (await client.get("b")).run_id
+    for _ in range(2):  # the second time its two runs match, and the last one is reset
+        counts = await client.select(workflow=fails_first, id_prefix="b", state="completed").reset(0, reason="anew")
+        assert counts.refused == {}
+        assert [await (await client.get(id)).result(20) for id in ("b", "b-x")] == ["b", "edited"]
+    assert counts.done == counts.matched - 2 == 2
+    again = await (await client.get("b")).describe()
+    assert (again.forked_at, again.run_id != before) == (0, True)
+    rows = (await client.audit(verb="fork", target="a")).rows
+    assert (rows[-1].reason, rows[-1].detail["output"]) == ("what if", [1])
+    assert rows[-1].detail["filter"]["name"] == "fails_first"
+    assert (await verify(arena.store(client))).violations == []
+
+
+async def test_a_fork_or_reset_of_many_that_makes_no_sense_changes_nothing(arena: Arena) -> None:
+    client = await arena.client()
+    await (await client.start(fails_first, "a", id="a")).terminate()
+    some = client.select(workflow=fails_first)
+    for call in (lambda: some.fork("copy", at=0), lambda: some.apply("fork"), lambda: some.apply("reset")):
+        with pytest.raises(InvalidInput):
+            await call()
+    with pytest.raises(InvalidFork):
+        await some.reset("here")  # type: ignore[arg-type]  # what it must refuse
+    assert (await some.reset(9)).refused == {"InvalidFork": 1}
+    assert (await some.fork("{id}-b", output={1: "x"})).refused == {"InvalidFork": 1}  # its code is not here
+    assert await client.count() == 1
 
 
 async def test_one_run_is_deleted_when_it_has_ended(arena: Arena) -> None:

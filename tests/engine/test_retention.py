@@ -166,6 +166,12 @@ def test_a_rule_that_makes_no_sense_is_refused(bad: Any) -> None:
         bad()
 
 
+async def test_a_rule_that_there_cannot_be_is_not_dropped_silently() -> None:
+    client = await Arena(MemoryStore).client()
+    with pytest.raises(InvalidInput, match="closed state"):
+        await client.retention.drop(state="running")
+
+
 async def test_a_worker_refuses_what_is_no_rule_and_two_of_one_kind() -> None:
     client = await Arena(MemoryStore).client()
     with pytest.raises(InvalidInput, match="is not a Retention"):

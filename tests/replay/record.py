@@ -6,7 +6,7 @@ from typing import Any
 
 from batuta import Handle, Retry, RunNotCompleted
 from batuta.testing import Environment, run
-from tests.replay import activity_workflows, talkers
+from tests.replay import activity_workflows, operated, talkers
 from tests.replay import workflows as w
 from tests.replay.journals import FOLDER, Journal, portable, save
 
@@ -86,18 +86,20 @@ SCENARIOS: dict[str, Scenario] = {
     "in_order_of_completion": plain(w.in_order_of_completion),
     **talkers.SCENARIOS,
     **activity_workflows.SCENARIOS,
+    **operated.SCENARIOS,
 }
 
 
 WORKFLOWS: dict[str, Any] = {
-    workflow.name: workflow for workflow in (*w.ALL, *talkers.ALL, *activity_workflows.ALL, *activity_workflows.ROUTED)
+    workflow.name: workflow
+    for workflow in (*w.ALL, *talkers.ALL, *activity_workflows.ALL, *activity_workflows.ROUTED, *operated.ALL)
 }
 """What the recorded journals are of, those of routed activities included."""
 
 
 async def record(name: str) -> Journal:
-    workflows = [*w.ALL, *talkers.ALL, *activity_workflows.ALL]
-    activities = [*w.ACTIVITIES, *talkers.ACTIVITIES, *activity_workflows.ACTIVITIES]
+    workflows = [*w.ALL, *talkers.ALL, *activity_workflows.ALL, *operated.ALL]
+    activities = [*w.ACTIVITIES, *talkers.ACTIVITIES, *activity_workflows.ACTIVITIES, *operated.ACTIVITIES]
     async with Environment(workflows=workflows, activities=activities, queues=activity_workflows.QUEUES) as env:
         handle = await SCENARIOS[name](env)
         try:

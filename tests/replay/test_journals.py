@@ -5,13 +5,14 @@ import subprocess
 import sys
 from typing import Any
 
+import msgspec
 import pytest
 
 from batuta.engine.identity import RunIdentity
 from batuta.engine.machine import Machine
 from batuta.engine.replay import Replay
 from batuta.errors import Nondeterministic
-from batuta.journal.entries import EntryKind, crc_holds, decode_body
+from batuta.journal.entries import Body, CommandKind, EntryKind, StartInfo, crc_holds, decode_body
 from tests.replay.journals import Journal, load_all
 from tests.replay.record import PYTHON, SCENARIOS, WORKFLOWS
 
@@ -79,6 +80,20 @@ def test_every_scenario_is_recorded_on_every_python() -> None:
 def test_the_journals_show_every_way_a_run_can_end() -> None:
     ends = {"completed", "failed", "cancelled", "terminated", "timed_out", "continued"}
     assert {journal.state for journal in JOURNALS} == ends
+
+
+def test_the_journals_hold_all_that_a_journal_can_hold() -> None:
+    kinds, commands, words = set(), set(), set()
+    for journal in JOURNALS:
+        for entry in journal.tape():
+            body = decode_body(entry)
+            kinds.add(entry.kind)
+            commands |= {command.kind for command in body.commands}
+            words |= set(msgspec.json.decode(entry.body)) | set(msgspec.json.decode(entry.body).get("start", ()))
+    assert set(EntryKind) - kinds == {EntryKind.CANCELLED}  # of jobs, which are not replayed
+    assert set(CommandKind) == commands
+    rare = {"timeout", "execution_timeout", "trace", "mark"}  # of the start: they say nothing to the code
+    assert {*Body.__struct_fields__, *StartInfo.__struct_fields__} - words <= rare
 
 
 @pytest.mark.parametrize("seed", ["0", "1", "4242"])

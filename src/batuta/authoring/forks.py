@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Raw, Struct
 
-from batuta.errors import InvalidInput
+from batuta.errors import InvalidFork, InvalidInput
 from batuta.serde import encode
 
 
@@ -45,6 +45,13 @@ def edits_of(
         inputs={_call(seq): _arguments(f"input[{seq}]", one, limit) for seq, one in (inputs or {}).items()},
         outputs={_call(seq): Raw(encode(one, f"output[{seq}]", limit)) for seq, one in (outputs or {}).items()},
     )
+
+
+def check_entry(number: object) -> int:
+    """Raises InvalidFork."""
+    if type(number) is not int:
+        raise InvalidFork(f"{number!r} is no entry of a journal: give its number, or -1 for the beginning")
+    return number
 
 
 def _call(seq: object) -> int:

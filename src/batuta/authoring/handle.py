@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from types import EllipsisType
 from typing import Any, Generic, TypeVar, overload
 
@@ -13,7 +14,7 @@ from batuta.authoring.backend import AttemptView, Backend, Description, Ending, 
 from batuta.authoring.context import current_runtime
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.failures import to_exception
-from batuta.authoring.forks import edits_of
+from batuta.authoring.forks import check_entry, edits_of
 from batuta.authoring.jobs import Job
 from batuta.authoring.letters import decoder_of, query_input, signal_letter, update_letter
 from batuta.authoring.messages import Query, Signal, Update
@@ -22,7 +23,7 @@ from batuta.authoring.starting import check_id
 from batuta.errors import (
     ClientError,
     Forbidden,
-    InvalidFork,
+    InvalidInput,
     NotPublished,
     RunCancelled,
     RunFailed,
@@ -82,7 +83,7 @@ class Handle(Generic[R]):
         if timeout is None:
             ending = await self._backend.ending(self._ref)
         else:
-            async with asyncio.timeout(timeout):
+            async with _within(timeout, f"run {self._ref.id!r} has not ended"):
                 ending = await self._backend.ending(self._ref)
         if ending.state is not _COMPLETED:
             raise _error(ending)
@@ -141,7 +142,7 @@ class Handle(Generic[R]):
         if timeout is None:
             answer = await self._backend.update(self._ref, letter)
         else:
-            async with asyncio.timeout(timeout):
+            async with _within(timeout, f"run {self._ref.id!r} has not answered update {letter.name!r}"):
                 answer = await self._backend.update(self._ref, letter)
         if answer.error is not None:
             raise to_exception(answer.error)
@@ -242,7 +243,7 @@ class Handle(Generic[R]):
         stay the same, unless something is edited: see `fork`. Raises InvalidFork, RunMoved.
         """
         edits = edits_of(args, input, output, self._limit)
-        self._ref = await self._backend.reset(self._ref, _entry(to), edits, self._code, check_reason(reason))
+        self._ref = await self._backend.reset(self._ref, check_entry(to), edits, self._code, check_reason(reason))
 
     async def fork(
         self,
@@ -262,7 +263,7 @@ class Handle(Generic[R]):
         have keys of their own. Edits need the workflow's code: in a worker of this client, or given to `get`.
         Raises InvalidFork when point or edits do not fit, AlreadyStarted.
         """
-        edits, point = edits_of(args, input, output, self._limit), None if at is None else _entry(at)
+        edits, point = edits_of(args, input, output, self._limit), None if at is None else check_entry(at)
         ref = await self._backend.fork(self._ref, check_id(id), point, edits, self._code, check_reason(reason))
         return Handle(self._backend, ref, self._decoder, self._workflow, self._limit, self._job)
 
@@ -289,17 +290,30 @@ class Handle(Generic[R]):
         return f"<run {self.id}>"
 
 
-def _entry(number: object) -> int:
-    if type(number) is not int:
-        raise InvalidFork(f"{number!r} is no entry of a journal: give its number, or -1 for the beginning")
-    return number
-
-
 class Batch(list[Handle[Any]]):
     """The handles of jobs that were enqueued together, in the order of their calls."""
 
     done: Handle[Any] | None = None
     """Of the job that is called when all of them have ended, if there is one."""
+
+
+def _check_wait(seconds: object) -> None:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+        raise InvalidInput(f"timeout={seconds!r} must be a number of seconds, not negative; leave it out for no limit")
+
+
+@asynccontextmanager
+async def _within(seconds: float, missing: str) -> AsyncIterator[None]:
+    """How long somebody waits. TimeoutError says what is missing; 0 is a look at what is there."""
+    _check_wait(seconds)
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            yield
+    except TimeoutError as error:
+        if limit.expired() and not error.args:
+            raise TimeoutError(f"{missing} within {seconds:g} s: it goes on") from None
+        raise
 
 
 def _error(ending: Ending) -> RunNotCompleted:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from batuta.authoring.backend import Code
+from batuta.authoring.forks import Edits, check_entry, edits_of
 from batuta.authoring.names import check_reason
 from batuta.errors import InvalidInput
 from batuta.journal.acts import ActFilter, Verb
 from batuta.journal.records import RunFilter
 from batuta.journal.states import CLOSED, OPEN, PARKED, RunState
+from batuta.serde import MAX_PAYLOAD
 
 APPLIES_TO: dict[Verb, frozenset[RunState]] = {
     Verb.PAUSE: OPEN - {RunState.PAUSED},
@@ -21,6 +25,8 @@ APPLIES_TO: dict[Verb, frozenset[RunState]] = {
     Verb.TERMINATE: OPEN,
     Verb.RETRY: PARKED | {RunState.FAILED, RunState.TIMED_OUT, RunState.CANCELLED, RunState.TERMINATED},
     Verb.DELETE: CLOSED,
+    Verb.RESET: frozenset(RunState) - {RunState.CONTINUED},
+    Verb.FORK: frozenset(RunState) - {RunState.CONTINUED},
 }
 """The states of runs that a verb may do something to. Who is about to be paused is resumed, too."""
 
@@ -76,13 +82,25 @@ class AuditReport(Struct, kw_only=True):
     """What is wrong first; empty when nothing is."""
 
 
+class Remake(Struct, kw_only=True):
+    """How runs are made from others: all in the same way."""
+
+    at: int | None
+    """The last entry to keep; None: where the edits are."""
+    edits: Edits
+    code: Code | None
+    id: str = ""
+    """Of a fork: its id, with `{id}` in place of that of its run."""
+
+
 class OperatingBackend(Protocol):
     """What a backend does for operators."""
 
     async def count(self, where: RunFilter) -> int: ...
 
-    async def apply(self, verb: Verb, where: RunFilter, reason: str) -> Counts:
-        """In batches. Each is done as a whole or not at all, and is in the audit log."""
+    async def apply(self, verb: Verb, where: RunFilter, reason: str, how: Remake | None = None) -> Counts:
+        """In batches. Each is done as a whole or not at all, and is in the audit log. Retries, resets and forks, which
+        need `how`, are done run by run."""
         ...
 
     async def audit(self, where: ActFilter, cursor: str | None, limit: int) -> AuditPage: ...
@@ -125,12 +143,47 @@ class Selection:
         """Delete closed ones, with all that belongs to them. Those with an open child or parent stay."""
         return await self._apply(Verb.DELETE, reason)
 
+    async def reset(
+        self,
+        to: int,
+        *,
+        args: Sequence[Any] | None = None,
+        input: Mapping[int, Sequence[Any]] | None = None,  # noqa: A002 - as of a handle
+        output: Mapping[int, Any] | None = None,
+        code: Code | None = None,
+        reason: str = "",
+    ) -> Counts:
+        """Let each go on from after entry `to` of its journal, as `handle.reset` does. Edits are the same for all, and
+        need their code: in a worker of this client, or given. Of runs with the same id, the last one."""
+        edits = edits_of(args, input, output, MAX_PAYLOAD)
+        return await self._apply(Verb.RESET, reason, Remake(at=check_entry(to), edits=edits, code=code))
+
+    async def fork(
+        self,
+        id: str,
+        *,
+        at: int | None = None,
+        args: Sequence[Any] | None = None,
+        input: Mapping[int, Sequence[Any]] | None = None,  # noqa: A002 - as of a handle
+        output: Mapping[int, Any] | None = None,
+        code: Code | None = None,
+        reason: str = "",
+    ) -> Counts:
+        """Fork each, as `handle.fork` does, under an id that is made of its own: `fork("{id}-again", at=3)`. One whose
+        new id is taken is refused, so that this can be called again. Of runs with the same id, the last one."""
+        if "{id}" not in str(id):
+            raise InvalidInput(f'id={id!r} must have {{id}} in it, such as "{{id}}-again": each fork needs its own')
+        point, edits = None if at is None else check_entry(at), edits_of(args, input, output, MAX_PAYLOAD)
+        return await self._apply(Verb.FORK, reason, Remake(at=point, edits=edits, code=code, id=id))
+
     async def apply(self, verb: str, reason: str = "") -> Counts:
-        """The verb of that name."""
+        """The verb of that name, of those that need no more than a reason."""
+        if verb in (Verb.RESET, Verb.FORK):
+            raise InvalidInput(f"{verb} needs a point: call {verb}(...) itself")
         return await self._apply(_verb(verb), reason)
 
-    async def _apply(self, verb: Verb, reason: str) -> Counts:
-        return await self._backend.apply(verb, applicable(verb, self._where), check_reason(reason))
+    async def _apply(self, verb: Verb, reason: str, how: Remake | None = None) -> Counts:
+        return await self._backend.apply(verb, applicable(verb, self._where), check_reason(reason), how)
 
 
 def applicable(verb: Verb, where: RunFilter) -> RunFilter:

@@ -105,7 +105,8 @@ class Retentions:
 
     async def drop(self, *, workflow: str = "", state: str = "") -> bool:
         """Take the rule of exactly this workflow and state away. False when there is none."""
-        return await self._backend.drop(workflow, state)
+        rule = Retention(None, workflow, state)  # raises InvalidInput where there could be none
+        return await self._backend.drop(rule.workflow, rule.state)
 
     async def prune(self, *, dry_run: bool = False) -> int:
         """Delete now what workers would delete in their time; how many runs were, or with `dry_run` would be, deleted.

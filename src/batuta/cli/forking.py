@@ -1,9 +1,9 @@
-"""`batuta runs fork` and `reset`."""
+"""`batuta runs fork` and `reset`: one run by its id, or many by filters."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,10 +11,14 @@ import click
 
 from batuta.cli import inputs
 from batuta.cli.place import Place, placed
+from batuta.cli.selecting import apply, is_one, selecting
 from batuta.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from batuta.app import App
+    from batuta.authoring.backend import Code
     from batuta.authoring.handle import Handle
+    from batuta.authoring.operating import Counts, Selection
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -38,7 +42,6 @@ def _edits(command: F) -> F:
         ),
         click.option("--args", "args_", metavar="JSON", help="Begin anew with these arguments of the run (an array)."),
         click.option("--app", metavar="MODULE[:ATTR]", help="The code that edits must fit: as for a worker."),
-        click.option("--reason", default="", help="Kept in the journal and in the audit log."),
     ]
     for option in reversed(several):
         command = option(command)
@@ -46,41 +49,96 @@ def _edits(command: F) -> F:
 
 
 @click.command()
-@click.argument("id")
-@click.argument("new_id", metavar="NEW_ID")
+@selecting
+@click.argument("new_id", metavar="NEW_ID", required=False)
 @click.option("--at", type=int, metavar="N", help="The last entry to keep; -1: none.  [default: where the edits are]")
 @_edits
 @placed
-def fork(place: Place, /, id: str, new_id: str, at: int | None, app: str | None, reason: str, **edits: Any) -> None:
+def fork(
+    place: Place,
+    /,
+    id: str | None,
+    new_id: str | None,
+    reason: str,
+    at: int | None,
+    app: str | None,
+    inputs_: tuple[str, ...],
+    outputs: tuple[str, ...],
+    args_: str | None,
+    **which: Any,
+) -> None:
     """Begin the run NEW_ID with what the run ID has done so far, or up to an entry; that one is left as it is.
 
-    `batuta runs journal ID` shows the entries, and the numbers of the calls.
+    `batuta runs journal ID` shows the entries, and the numbers of the calls. With filters in place of ID, each that
+    matches is forked, and NEW_ID must have {id} in it: '{id}-again'.
     """
-    given = _read(edits)
-    made = asyncio.run(_with_code(place, id, app, lambda one: one.fork(new_id, at=at, reason=reason, **given)))
+    given = _read(inputs_, outputs, args_) | {"at": at, "reason": reason}
+    if new_id is None:  # filters stand in place of ID
+        new_id, id = id, None
+    if new_id is None:
+        raise InvalidInput("give NEW_ID, the id of the fork; of many, with {id} in it")
+    if not is_one(id, which) or id is None:
+        _many(place, "fork", which, app, lambda some, code: some.fork(new_id, code=code, **given))
+        return
+    made = asyncio.run(_with_code(place, id, app, lambda one: one.fork(new_id, **given)))
     document = {"id": new_id, "run_id": str(made.run_id), "forked_from": id}
     place.answer(document, lambda _: click.echo(f"forked run {id} as {new_id}"))
 
 
 @click.command()
-@click.argument("id")
+@selecting
 @click.option("--to", type=int, required=True, metavar="N", help="The last entry to keep; -1: none.")
 @_edits
 @placed
-def reset(place: Place, /, id: str, to: int, app: str | None, reason: str, **edits: Any) -> None:
-    """Let the run ID go on from after an entry of its journal, as another run under the same id.
+def reset(
+    place: Place,
+    /,
+    id: str | None,
+    reason: str,
+    to: int,
+    app: str | None,
+    inputs_: tuple[str, ...],
+    outputs: tuple[str, ...],
+    args_: str | None,
+    **which: Any,
+) -> None:
+    """Let the run ID, or all that match, go on from after an entry of its journal, as another run under the same id.
 
     One that is open is terminated. What was called before that entry and has its answer keeps it.
     """
-    given = _read(edits)
+    given = _read(inputs_, outputs, args_) | {"reason": reason}
+    if not is_one(id, which) or id is None:
+        _many(place, "reset", which, app, lambda some, code: some.reset(to, code=code, **given))
+        return
 
     async def work(handle: Handle[Any]) -> Handle[Any]:
-        await handle.reset(to, reason=reason, **given)
+        await handle.reset(to, **given)
         return handle
 
     made = asyncio.run(_with_code(place, id, app, work))
     document = {"id": id, "run_id": str(made.run_id), "reset_to": to}
     place.answer(document, lambda _: click.echo(f"run {id} goes on from after entry {to}"))
+
+
+def _many(
+    place: Place,
+    verb: str,
+    which: dict[str, Any],
+    app: str | None,
+    do: Callable[[Selection, Code | None], Awaitable[Counts]],
+) -> None:
+    from batuta.cli.loading import load_app
+
+    name = which["workflow"] or which["job"]
+    if app is not None and name is None:
+        raise InvalidInput("--app is the code of one workflow or job: say which, with --workflow or --job")
+
+    async def work(selection: Selection) -> Counts:
+        async with AsyncExitStack() as stack:
+            code = None if app is None else _named(await load_app(app, stack), app, name)[-1]
+            return await do(selection, code)
+
+    apply(place, verb, which, work)
 
 
 async def _with_code(place: Place, id: str, app: str | None, work: Callable[[Handle[Any]], Any]) -> Handle[Any]:
@@ -92,22 +150,24 @@ async def _with_code(place: Place, id: str, app: str | None, work: Callable[[Han
         handle: Handle[Any] = await client.get(id)
         if code is not None:
             run = await handle.describe()
-            named: list[Any] = [
-                one for one in (*code.workflows, *code.jobs) if getattr(one, "name", None) == run.workflow
-            ]
-            if not named:
-                raise InvalidInput(f"{app!r} has no {run.kind} {run.workflow!r}, which the run is of")
+            named = _named(code, app, run.workflow)
             right = [one for one in named if getattr(one, "version", "") == run.version]
             handle = await client.get(id, (right or named)[-1])
         made: Handle[Any] = await work(handle)
         return made
 
 
-def _read(edits: dict[str, Any]) -> dict[str, Any]:
-    args = edits["args_"]
+def _named(code: App, app: str | None, name: str) -> list[Any]:
+    found = [one for one in (*code.workflows, *code.jobs) if getattr(one, "name", None) == name]
+    if not found:
+        raise InvalidInput(f"{app!r} has no workflow or job {name!r}, which the run is of")
+    return found
+
+
+def _read(inputs_: Sequence[str], outputs: Sequence[str], args: str | None) -> dict[str, Any]:
     return {
-        "input": _by_call(edits["inputs_"], "--input"),
-        "output": _by_call(edits["outputs"], "--output"),
+        "input": _by_call(inputs_, "--input"),
+        "output": _by_call(outputs, "--output"),
         "args": None if args is None else inputs.read_json(args, "--args"),
     }
 

@@ -85,9 +85,8 @@ def _operate(
     do: Callable[[Handle[Any]], Awaitable[Any]],
     said: Callable[[str, Any], Said],
 ) -> None:
-    tags, everything, yes = which.pop("tags"), which.pop("everything"), which.pop("yes")
-    if not is_one(id, tags, everything, which) or id is None:
-        apply(place, verb, reason, yes, everything, tags, which)
+    if not is_one(id, which) or id is None:
+        apply(place, verb, which, lambda selection: selection.apply(verb, reason))
         return
     run_id, answer = asyncio.run(_do(place, id, do))
     document, sentence = said(id, answer)

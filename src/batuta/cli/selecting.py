@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -16,13 +16,13 @@ from batuta.errors import InvalidInput, MatchesEverything, NotConfirmed, Nothing
 from batuta.journal.records import RunKind
 
 if TYPE_CHECKING:
-    from batuta.authoring.operating import Counts
+    from batuta.authoring.operating import Counts, Selection
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OPTIONS = (
     click.argument("id", required=False),
-    click.option("--reason", default="", help="Kept in the audit log."),
+    click.option("--reason", default="", help="Kept in the audit log, and of a fork in its journal."),
     click.option("--workflow", metavar="NAME"),
     click.option("--job", metavar="NAME"),
     click.option(
@@ -42,9 +42,10 @@ def selecting(command: F) -> F:
     return command
 
 
-def is_one(id: str | None, tags: tuple[str, ...], everything: bool, where: dict[str, Any]) -> bool:
+def is_one(id: str | None, which: dict[str, Any]) -> bool:
     """Whether one run is meant. Raises InvalidInput when both are said, MatchesEverything when neither is."""
-    filters = bool(inputs.filters(where) or tags)
+    everything, confirmation = which["everything"], ("everything", "yes")
+    filters = bool(inputs.filters({name: value for name, value in which.items() if name not in confirmation}))
     if id is not None and (filters or everything):
         raise InvalidInput("give the id of one run, or filters for many, not both")
     if id is None and not filters and not everything:
@@ -52,9 +53,10 @@ def is_one(id: str | None, tags: tuple[str, ...], everything: bool, where: dict[
     return id is not None
 
 
-def apply(place: Place, verb: str, reason: str, yes: bool, everything: bool, tags: tuple[str, ...], where: Any) -> None:
+def apply(place: Place, verb: str, which: dict[str, Any], do: Callable[[Selection], Awaitable[Counts]]) -> None:
     """Do it to all that match, once the number is known and wanted."""
-    counts = asyncio.run(_apply(place, verb, reason, yes, everything, _filters(tags, where)))
+    tags, everything, yes = which.pop("tags"), which.pop("everything"), which.pop("yes")
+    counts = asyncio.run(_apply(place, verb, yes, everything, _filters(tags, which), do))
     document = {"verb": verb, "matched": counts.matched, "done": counts.done, "refused": counts.refused}
     refused = "".join(f"; {count} refused ({error})" for error, count in sorted(counts.refused.items()))
     place.answer(document, lambda _: click.echo(f"{verb}: {counts.done} of {counts.matched} runs{refused}"))
@@ -68,7 +70,14 @@ def _filters(tags: tuple[str, ...], where: dict[str, Any]) -> dict[str, Any]:
     return found | ({"tags": inputs.tags(tags)} if tags else {})
 
 
-async def _apply(place: Place, verb: str, reason: str, yes: bool, everything: bool, where: dict[str, Any]) -> Counts:
+async def _apply(
+    place: Place,
+    verb: str,
+    yes: bool,
+    everything: bool,
+    where: dict[str, Any],
+    do: Callable[[Selection], Awaitable[Counts]],
+) -> Counts:
     async with place.client() as client:
         selection = client.select(everything=everything, **where)
         count = await selection.count(verb)
@@ -76,7 +85,7 @@ async def _apply(place: Place, verb: str, reason: str, yes: bool, everything: bo
             raise NothingMatches(f"no run matches that could be had to {verb}: `batuta runs list` shows what there is")
         if not yes and not confirmed(f"{verb} {count} runs?", place):
             raise NotConfirmed(f"{count} runs match: say --yes to {verb} them")
-        return await selection.apply(verb, reason)
+        return await do(selection)
 
 
 def confirmed(question: str, place: Place) -> bool:

@@ -150,7 +150,7 @@ class Committer:
                     sending = asyncio.get_running_loop().create_task(self._write(following))
                     await asyncio.sleep(0)
                 self._is_lone = len(batch) == 1 and not following
-                self._settle(batch, verdicts)
+                self.settle(batch, verdicts)
                 self._is_lone = False
                 if following:
                     batch = following
@@ -204,7 +204,8 @@ class Committer:
         while self._held and self._may_act():
             self._act(*self._held.popleft())
 
-    def _settle(self, batch: list[Item], verdicts: Verdicts) -> None:
+    def settle(self, batch: list[Item], verdicts: Verdicts) -> None:
+        """It is durable, or refused: its effects may go out."""
         if self._stopped:
             return
         if self._held or not self._may_act():

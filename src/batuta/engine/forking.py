@@ -52,7 +52,9 @@ class Forking:
         await self._check_code(run, fork, await journal_of(self._store, run), None, NO_EDITS)
         return await self._carry_out(fork, self._act(Verb.RETRY, reason, {"at": fork.keep} | (detail or {})))
 
-    async def reset(self, run_id: RunId, to: int, edits: Edits, code: Code | None, reason: str) -> Run:
+    async def reset(
+        self, run_id: RunId, to: int, edits: Edits, code: Code | None, reason: str, detail: dict[str, Any] | None = None
+    ) -> Run:
         """Let the chain go on from after entry `to` of its last run, which is closed if it is open. One that moves on
         meanwhile, again and again, is held for it."""
         held = False
@@ -61,7 +63,7 @@ class Forking:
                 run = await last_of_chain(self._store, run_id)
                 fork = await self._plan_reset(run, to, edits, code, reason, check=not tried)
                 try:
-                    return await self._carry_out(fork, self._act(Verb.RESET, reason, _said(to, edits)))
+                    return await self._carry_out(fork, self._act(Verb.RESET, reason, _said(to, edits) | (detail or {})))
                 except RunMoved:
                     if tried == _SWIFT:
                         held = run.state is not RunState.PAUSED  # also if it is never known whether that worked
@@ -91,14 +93,23 @@ class Forking:
         run = await last_of_chain(self._store, run_id)
         await self._store.resume_runs([run.run_id], self._act(Verb.RESUME, "it could not be reset", {}))
 
-    async def fork(self, ref: RunRef, id: str, at: int | None, edits: Edits, code: Code | None, reason: str) -> Run:
+    async def fork(
+        self,
+        ref: RunRef,
+        id: str,
+        at: int | None,
+        edits: Edits,
+        code: Code | None,
+        reason: str,
+        detail: dict[str, Any] | None = None,
+    ) -> Run:
         """Begin a chain under `id` with what the run has done up to entry `at`; None: where the edits are."""
         run = await self._store.get_run(ref.run_id)
         entries = await journal_of(self._store, run)
         point = edited_at(run, entries, edits) if at is None else at
         fork = await plan(self._store, run, entries, point, id=id, edits=edits, reason=reason)
         await self._check_code(run, fork, entries, code, edits)
-        return await self._carry_out(fork, self._act(Verb.FORK, reason, _said(point, edits)))
+        return await self._carry_out(fork, self._act(Verb.FORK, reason, _said(point, edits) | (detail or {})))
 
     async def _carry_out(self, fork: Fork, act: Act) -> Run:
         """Write it, and again when it is not known whether that worked. Raises what stands in the way."""

@@ -18,6 +18,7 @@ from batuta.settings import Settings
 
 if TYPE_CHECKING:
     from batuta.engine.executor import Executor
+    from batuta.engine.jobs import EarlyRun
     from batuta.engine.live import LiveRun
     from batuta.engine.routes import Route
 
@@ -45,6 +46,11 @@ class Host(Protocol):
 
     def submit(self, run: LiveRun) -> None:
         """The run's change is to be written."""
+        ...
+
+    @property
+    def submit_end(self) -> Callable[[EarlyRun], None]:
+        """The same for the end of a job, which is all that is to be written of it."""
         ...
 
     def is_writing(self, run: LiveRun) -> bool:

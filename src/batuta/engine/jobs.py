@@ -404,7 +404,10 @@ class EarlyRun(CallRun):
             self._crc, self.last, self.machine.outcome = closing.crc, _DONE, body.commands[0]
         else:
             self._outcome = body.commands[0]
-        self._host.submit(self)
+        if self.batched or change.effects is not None:
+            self._host.submit(self)
+        else:
+            self._host.submit_end(self)
 
     def settled(self, change: Change, effects: list[Effect], refusals: Sequence[Refusal] = ()) -> None:
         if self._grown:

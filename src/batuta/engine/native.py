@@ -111,7 +111,7 @@ class NativeBackend:
         self._messenger = Messenger(store, self._waiters, self._code_here)
         self._forking = Forking(store, self._act, self._code_here)
         self.schedules = NativeSchedules(store, unowned_run, self.actor)
-        self.operating = Operating(store, self.actor, self.retry)
+        self.operating = Operating(store, self.actor, self._forking, self.retry)
         self.letters = NativeLetters(store, self._act, self._code_here)
         self.retention = NativeRetention(store, self.actor)
 

@@ -11,9 +11,11 @@ from msgspec import json
 from msgspec.structs import asdict
 
 from batuta.authoring.backend import RunRef, as_datetime
-from batuta.authoring.operating import AuditPage, AuditReport, AuditRow, Counts
+from batuta.authoring.operating import AuditPage, AuditReport, AuditRow, Counts, Remake
+from batuta.authoring.starting import check_id
 from batuta.engine.acting import Actor
 from batuta.engine.following import last_of_chain
+from batuta.engine.forking import Forking
 from batuta.errors import BatutaError, InvalidInput, OutcomeUnknown, RunClosed, RunOpen, StoreError
 from batuta.ids import RunId
 from batuta.journal.acts import Act, ActFilter, Recorded, Verb, first_break
@@ -32,9 +34,13 @@ class Operating:
     """Implements `authoring.operating.OperatingBackend` on a store."""
 
     def __init__(
-        self, store: Store, actor: Actor, retry: Callable[[RunRef, str, dict[str, Any]], Awaitable[object]]
+        self,
+        store: Store,
+        actor: Actor,
+        forking: Forking,
+        retry: Callable[[RunRef, str, dict[str, Any]], Awaitable[object]],
     ) -> None:
-        self._store, self._actor, self._retry = store, actor, retry
+        self._store, self._actor, self._forking, self._retry = store, actor, forking, retry
 
     # -- one run
 
@@ -67,7 +73,7 @@ class Operating:
     async def count(self, where: RunFilter) -> int:
         return await self._store.count_runs(where)
 
-    async def apply(self, verb: Verb, where: RunFilter, reason: str) -> Counts:
+    async def apply(self, verb: Verb, where: RunFilter, reason: str, how: Remake | None = None) -> Counts:
         act = self._actor.act(verb, reason, detail={"filter": _said(where)})
         counts, refused = Counts(), Counter[str]()
         cursor: str | None = None
@@ -75,13 +81,15 @@ class Operating:
             # From the newest to the oldest: what is started meanwhile is not among them.
             page = await self._store.list_runs(where, cursor, BATCH)
             counts.matched += len(page.runs)
-            counts.done += await self._do(verb, page.runs, act, refused) if page.runs else 0
+            counts.done += await self._do(verb, page.runs, act, refused, how) if page.runs else 0
             cursor = page.cursor
             if cursor is None:
                 counts.refused = dict(refused)
                 return counts
 
-    async def _do(self, verb: Verb, runs: Sequence[Run], act: Act, refused: Counter[str]) -> int:
+    async def _do(
+        self, verb: Verb, runs: Sequence[Run], act: Act, refused: Counter[str], how: Remake | None = None
+    ) -> int:
         store, run_ids = self._store, [run.run_id for run in runs]
         match verb:
             case Verb.PAUSE:
@@ -98,24 +106,37 @@ class Operating:
                 gone = set(await _known(lambda: store.delete_runs(run_ids, act)))
                 return sum(run_id in gone for run_id in run_ids)
             case _:
-                return await self._retry_all(runs, act, refused)
+                return await self._remake_all(runs, act, refused, how)
 
-    async def _retry_all(self, runs: Sequence[Run], act: Act, refused: Counter[str]) -> int:
+    async def _remake_all(self, runs: Sequence[Run], act: Act, refused: Counter[str], how: Remake | None) -> int:
         """Each by itself: how depends on its journal."""
-        places, detail = asyncio.Semaphore(_AT_ONCE), json.decode(act.detail)
+        places = asyncio.Semaphore(_AT_ONCE)
 
-        async def retry(run: Run) -> bool:
+        async def remake(run: Run) -> bool:
             async with places:
                 try:
-                    await self._retry(RunRef(run.id, run.run_id), act.reason, detail)
+                    return await self._remake(run, act, how)
                 except StoreError:
                     raise
                 except BatutaError as error:
                     refused[type(error).__name__] += 1
                     return False
-                return True
 
-        return sum(await asyncio.gather(*map(retry, runs)))
+        return sum(await asyncio.gather(*map(remake, runs)))
+
+    async def _remake(self, run: Run, act: Act, how: Remake | None) -> bool:
+        """False: another run has its id by now, and what is to be done is done to that one."""
+        ref, reason, detail = RunRef(run.id, run.run_id), act.reason, json.decode(act.detail)
+        if how is None:
+            await self._retry(ref, reason, detail)
+        elif (await self._store.get(run.id)).run_id != run.run_id:
+            return False
+        elif how.id:
+            id = check_id(how.id.replace("{id}", run.id))
+            await self._forking.fork(ref, id, how.at, how.edits, how.code, reason, detail)
+        elif how.at is not None:
+            await self._forking.reset(run.run_id, how.at, how.edits, how.code, reason, detail)
+        return True
 
     # -- the audit log
 

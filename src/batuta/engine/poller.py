@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from batuta.clock import SECOND
+from batuta.engine.committer import Committer
+from batuta.engine.handover import Handover
 from batuta.errors import StoreError
 from batuta.failpoints import failpoint
 from batuta.ids import RunId, jitter
-from batuta.journal.records import Tape, WorkerInfo
+from batuta.journal.records import Claim, Tape, WorkerInfo
 
 if TYPE_CHECKING:
     from batuta.engine.session import Session
@@ -35,8 +38,9 @@ _SLICE = 32
 class Poller:
     """The claiming half of a session."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, committer: Committer) -> None:
         self._session = session
+        self._handover = Handover(session, self, committer)
         self._now = session.monotonic
         self.backlog = True
         """Whether the last look found more than could be taken, or no look was made yet."""
@@ -62,10 +66,20 @@ class Poller:
         self._idle = 0
         """Looks in a row that found nothing. Heartbeats tell what is due, so that looking is a net below a net."""
         self._task: asyncio.Task[None] | None = None
+        self._asking = asyncio.Lock()
+
+    @property
+    def at_hand(self) -> int:
+        """Runs in memory, or about to be."""
+        return len(self._session.runs) + self._loaded
 
     @property
     def claiming(self) -> bool:
         return self.claims_begun > self.claims_ended
+
+    def open(self, context: contextvars.Context) -> None:
+        """Effects go out in this context."""
+        self._handover.open(context)
 
     async def start(self) -> None:
         """Look once, so that it is known whether anything waits, and then for ever."""
@@ -76,14 +90,16 @@ class Poller:
         self._task = asyncio.get_running_loop().create_task(self._poll_forever(), name="batuta-poller")
 
     def cancel(self) -> None:
+        self._handover.cancel()
         if self._task is not None:
             self._task.cancel()
 
     async def stop(self) -> None:
         """No claim is under way afterwards."""
-        self.cancel()
         if self._task is not None:
+            self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        await self._handover.stop()
 
     def wake(self) -> None:
         """Something may be due now."""
@@ -106,7 +122,7 @@ class Poller:
         """A run has left memory: there is room, and it may come back."""
         if wake_at is not None:
             self._comes_back(wake_at)
-        if self.backlog or self._held or self._full:
+        if (self.backlog or self._held or self._full) and self._handover.frees():
             self._wake.set()
 
     def _comes_back(self, wake_at: int) -> None:
@@ -152,20 +168,10 @@ class Poller:
                 return wait
             self._others_at = self._now() + _OTHERS_PAUSE
         failpoint("claim.before")
-        self.claims_begun += 1
         began = self._now()
-        try:
-            room = session.intake.room()
-            claim = await session.store.claim(info, limit, room)
-            tapes = claim.tapes
-            if tapes:
-                failpoint("claim.after")
-            session.intake.expect(tapes)
-            if session.intake.keyed:
-                tapes = _in_turn(tapes)
-        except BaseException:  # it has ended all the same: a heartbeat may bring what it took
-            self._load(())
-            raise
+        room = session.intake.room()
+        claim = await self._ask(lambda: session.store.claim(info, limit, room))
+        tapes = claim.tapes
         still_open = session.intake.still_open(info)
         self._full = still_open is not info
         held = claim.held or self._full
@@ -173,12 +179,38 @@ class Poller:
         self.backlog = len(tapes) == limit or info is not session.info
         self._held = claim.held
         self._idle = 0 if tapes else self._idle + 1
+        self._handover.looked(claim, self._rest)
         self._load(tapes)
         if room is not None and not self._full and _uses_up(room, tapes):
             return self._rest  # runs have left meanwhile: there is room, and nobody will say so again
         if len(tapes) == limit:  # there is more. Asked for before these are in memory: the store works meanwhile
             return 0.0
         return self._until_room(claim.again_at) if self._held else await self._until_due(still_open)
+
+    async def take(self, ask: Callable[[], Awaitable[Claim]]) -> Claim:
+        """Bring into memory what somebody else claims."""
+        claim = await self._ask(ask)
+        self._held = self._held or claim.held
+        self._load(claim.tapes)
+        return claim
+
+    async def _ask(self, ask: Callable[[], Awaitable[Claim]]) -> Claim:
+        """A claim, with its tapes in the order in which they begin. They are to be loaded before anything else is done.
+
+        One at a time: they are known by their numbers, and end in that order."""
+        async with self._asking:
+            self.claims_begun += 1
+            try:
+                claim = await ask()
+                if claim.tapes:
+                    failpoint("claim.after")
+                self._session.intake.expect(claim.tapes)
+                if self._session.intake.keyed:
+                    claim.tapes = _in_turn(claim.tapes)
+            except BaseException:  # it has ended all the same: a heartbeat may bring what it took
+                self._load(())
+                raise
+            return claim
 
     def _load(self, tapes: Sequence[Tape]) -> None:
         """Have them brought into memory, a slice in each round of the event loop."""
@@ -244,6 +276,8 @@ class Poller:
         try:
             async with asyncio.timeout(pause):
                 await self._wake.wait()
+                if (rest := self._handover.rested_at - self._now()) > 0:
+                    await asyncio.sleep(rest)
         except TimeoutError:
             pass
 

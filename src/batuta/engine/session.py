@@ -92,8 +92,7 @@ class Session:
         self.intake = Intake(self.info, workflows, rooms, settings)
         self.runs: dict[RunId, LiveRun] = {}
         self.draining = False
-        self._on_lost = on_lost
-        self.waiters, self.letters = waiters, letters
+        self._on_lost, self.waiters, self.letters = on_lost, waiters, letters
         self._starts: deque[tuple[NewRun, Workflow[..., Any], Body, asyncio.Future[Completion]]] = deque()
         self._timers = Timers(self.clock)
         self.executor = Executor(activities, self.clock, settings, self.may_act, self.permission)
@@ -107,9 +106,10 @@ class Session:
         # A live run calls them in every turn: without a call of our own in between.
         self.submit, self.arm, self.disarm = self._committer.submit, self._timers.arm, self._timers.disarm
         self.is_writing, self.started = self._committer.is_writing, self._committer.started
+        self.submit_end: Callable[[EarlyRun], None] = self._committer.submit
         self.executor.transactions = self._transactions = Transactions(self, self._lost)
         self._lease = Lease(store, self.info, settings, clock, self._on_pulse, self._lost)
-        self._poller = Poller(self)
+        self._poller = Poller(self, self._committer)
         self._scheduler = Scheduler(store, self.clock)
         self._pruner = Pruner(store, self.info.worker_id, settings, clock.monotonic)
         self._watchdog = Watchdog(settings.stuck_turn, self._holding_up, clock)
@@ -132,6 +132,7 @@ class Session:
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
         self._committer.open(self._context)
+        self._poller.open(self._context)
         self.executor.open(self._loop, self._context)
         self._transactions.open(self._loop, self._context)
         try:

@@ -359,6 +359,8 @@ class Claim(Struct):
     """Due runs were left in their queue because of a limit: look again when a run of that queue leaves this worker."""
     again_at: int | None = None
     """When a rate allows the next of them, or now when a claim took no more than its share; None when no time does."""
+    limited: list[str] = field(default_factory=list)
+    """When something was held: queues with limits among those it looked at. Of a store that `hands_over`."""
 
 
 class WorkerInfo(Struct, kw_only=True):

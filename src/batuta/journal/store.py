@@ -159,6 +159,8 @@ class Store(Protocol):
     namespace: str
     poll_seconds: float | None
     """How often a worker should look for due runs when no hint comes; None when hints are certain."""
+    hands_over: bool
+    """Whether `hand_over` costs less than a commit and a claim."""
 
     async def open(self) -> None:
         """Connect, and check that the schema is the one this code knows (SchemaMismatch otherwise)."""
@@ -282,6 +284,16 @@ class Store(Protocol):
         finds its own epoch and `new_head` already there was written by us before: it counts as durable, also when the
         run is closed. A new run needs the worker's row to be live, and its id to be free.
         A run occurs at most once in a batch.
+        """
+        ...
+
+    async def hand_over(
+        self, worker: WorkerInfo, changes: Sequence[Change], limit: int
+    ) -> tuple[dict[int, Verdict | list[Refusal]], Claim]:
+        """Commit, and then claim up to `limit` runs from the queues that are named: runs that end with the changes have
+        left their places by then. Where it `hands_over` that is one transaction for jobs that have ended well, and
+        nobody else can take those places. A change that finds itself written before counts as durable, as in `commit`;
+        OutcomeUnknown: runs may have been claimed, too.
         """
         ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import asyncpg
@@ -20,7 +20,7 @@ from batuta.errors import (
     StoreUnavailable,
     UnknownRun,
 )
-from batuta.journal.records import Change, Message, MessageKind, RunFilter, Verdict
+from batuta.journal.records import Message, MessageKind, RunFilter, Verdict
 from batuta.stores.postgres import PostgresStore, starts
 from batuta.stores.postgres.faults import translate
 from batuta.stores.postgres.session import Session
@@ -229,9 +229,9 @@ async def test_a_start_of_a_worker_whose_lease_was_over_is_refused_though_it_is_
     await outlive_lease(store)
     judge = store._judge
 
-    async def judge_later(worker_id: str, changes: Sequence[Change], lost: list[int]) -> dict[int, Verdict]:
+    async def judge_later(*given: Any) -> Any:
         await beat(store, worker)
-        return await judge(worker_id, changes, lost)
+        return await judge(*given)
 
     monkeypatch.setattr(store, "_judge", judge_later)
     assert await Pen(new.run_id, epoch=1).write(store, worker, start=new) is Verdict.REFUSED

@@ -13,7 +13,7 @@ from batuta.failpoints import InjectedFault, arm
 from batuta.journal.entries import Body, Entry, EntryKind, encode_entry
 from batuta.journal.records import Attempt, Change, Message, MessageKind, Move, RunFilter, WorkerInfo
 from batuta.journal.states import RunState
-from batuta.stores.sqlite import claims, writer
+from batuta.stores.sqlite import ends, writer
 from batuta.stores.sqlite.store import SqliteStore
 from batuta.testing.conformance import MakeStore
 from batuta.testing.conformance.close import last_word
@@ -64,6 +64,7 @@ class World:
             "claim of many": self.claim_many,
             "commit": lambda: store.commit(worker.worker_id, [self.change()]),
             "commit of many": lambda: store.commit(worker.worker_id, [self.change(), *self.starts()]),
+            "ends of many": self.end_many,
             "close_run": lambda: store.close_run(pen.run_id, 0, last_word(pen), RunState.TERMINATED, "x"),
             "beat": lambda: beat(store, worker, reap=True),
         }
@@ -75,9 +76,13 @@ class World:
         return [Pen(new.run_id, epoch=1).change(1, start=new) for new in [self.new, new_run()]]
 
     async def claim_many(self) -> Any:
+        self.store._many_due = True  # as after a claim of many
+        return await claimed(self.store, self.worker, 5)
+
+    async def end_many(self) -> Any:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(claims, "_MANY", 0)
-            return await claimed(self.store, self.worker, 5)
+            patch.setattr(ends, "_MANY", 0)
+            return await self.store.commit(self.worker.worker_id, [self.pen.change(move=Move(RunState.COMPLETED))])
 
     async def picture(self) -> Any:
         """All that can be read."""
@@ -99,6 +104,7 @@ VERBS = [
     "claim of many",
     "commit",
     "commit of many",
+    "ends of many",
     "close_run",
     "beat",
 ]

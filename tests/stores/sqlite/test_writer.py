@@ -200,3 +200,18 @@ async def test_what_is_left_for_the_commit_is_of_the_same_transaction(store: Sql
     await store._writer.write(rename, last=add)
     run = await store.get_run(new.run_id)
     assert (run.name, run.reason) == ("first", "last")
+
+
+@pytest.mark.parametrize(("set_by_the_program", "meanwhile"), [(0.005, 0.0002), (0.01, 0.01)])
+async def test_a_thread_that_executes_statements_has_the_interpreters_lock_soon(
+    store: SqliteStore, set_by_the_program: float, meanwhile: float
+) -> None:
+    seen: list[float] = []
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(set_by_the_program)
+    try:
+        await store._writer.write(lambda _: None, last=lambda _cursor, _: seen.append(sys.getswitchinterval()))
+        await store._writer.write(lambda _: seen.append(sys.getswitchinterval()))
+    finally:
+        sys.setswitchinterval(before)
+    assert seen == [pytest.approx(meanwhile), pytest.approx(set_by_the_program)]

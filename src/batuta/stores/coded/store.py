@@ -51,8 +51,8 @@ from batuta.stores.coded.payloads import Payloads
 
 PASSED = frozenset(
     "acts audit audit_head borrow cancel_runs close closed_among count_letters count_runs delete_runs "
-    "delete_schedule discard_letters drop_retention end_unbegun epochs limit_queue listen migrate note_act now open "
-    "pause_queue pause_runs poll_seconds prune queues resume_runs retention retire schedule_at set_retention "
+    "delete_schedule discard_letters drop_retention end_unbegun epochs hands_over limit_queue listen migrate note_act "
+    "now open pause_queue pause_runs poll_seconds prune queues resume_runs retention retire schedule_at set_retention "
     "shift_clock terminate_runs unpark why_not_transactional".split()
 )
 """What carries no payload: it is the other store's own."""
@@ -112,7 +112,9 @@ class CodedStore:
             yield CodedHeart(heart, self.marked)
 
     async def claim(self, worker: WorkerInfo, limit: int, room: Mapping[str, int] | None = None) -> Claim:
-        claim = await self.inner.claim(self.marked(worker), limit, room)
+        return await self._plain_claim(await self.inner.claim(self.marked(worker), limit, room))
+
+    async def _plain_claim(self, claim: Claim) -> Claim:
         claim.tapes = [await self._tape(tape) for tape in claim.tapes]
         return claim
 
@@ -140,6 +142,12 @@ class CodedStore:
 
     async def commit(self, worker_id: str, changes: Sequence[Change]) -> dict[int, Verdict | list[Refusal]]:
         return await self.inner.commit(worker_id, await self._changes.coded(changes))
+
+    async def hand_over(
+        self, worker: WorkerInfo, changes: Sequence[Change], limit: int
+    ) -> tuple[dict[int, Verdict | list[Refusal]], Claim]:
+        answers, claim = await self.inner.hand_over(self.marked(worker), await self._changes.coded(changes), limit)
+        return answers, await self._plain_claim(claim)
 
     def transact(self, seconds: float) -> Transaction:
         return CodedTransaction(self.inner.transact(seconds), self._changes)

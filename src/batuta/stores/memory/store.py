@@ -34,6 +34,7 @@ from batuta.journal.records import (
 )
 from batuta.journal.states import CLOSED, PARKED, RunState
 from batuta.journal.store import Borrowed, Guest, Heart, Transaction
+from batuta.stores.handing import commit_then_claim
 from batuta.stores.listeners import Listeners
 from batuta.stores.memory.audit import AuditVerbs, changed, record
 from batuta.stores.memory.commits import Commit
@@ -59,6 +60,7 @@ class MemoryStore(
     """A `Store` in memory."""
 
     poll_seconds: float | None = None
+    hands_over = False
 
     def __init__(self, database: MemoryDatabase | None = None, namespace: str = "default") -> None:
         self.namespace = namespace
@@ -186,7 +188,8 @@ class MemoryStore(
                 return Claim()
             rows, held, again_at = claim(moment, worker, limit, room)
             time_out(moment, left_behind(moment))
-            return Claim([self._tape(row) for row in rows], held, again_at)
+            limited = [queue for queue in worker.queues if queue in self._room.queues] if held else []
+            return Claim([self._tape(row) for row in rows], held, again_at, limited)
 
     async def unread(self, run_ids: Sequence[RunId]) -> dict[RunId, tuple[int, list[Message]]]:
         with self.transaction():
@@ -207,6 +210,11 @@ class MemoryStore(
     async def commit(self, worker_id: str, changes: Sequence[Change]) -> dict[int, Verdict | list[Refusal]]:
         with self.transaction() as moment:
             return Commit(moment, worker_id).write(changes)
+
+    async def hand_over(
+        self, worker: WorkerInfo, changes: Sequence[Change], limit: int
+    ) -> tuple[dict[int, Verdict | list[Refusal]], Claim]:
+        return await commit_then_claim(self, worker, changes, limit)
 
     def transact(self, seconds: float) -> Transaction:
         return MemoryTransaction(self, seconds)

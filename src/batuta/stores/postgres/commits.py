@@ -21,6 +21,7 @@ from batuta.stores.postgres import batch, beyond
 from batuta.stores.postgres.audit import act_values
 from batuta.stores.postgres.base import Base
 from batuta.stores.postgres.rows import run_ids
+from batuta.stores.postgres.session import Session
 from batuta.stores.postgres.texts import entry_texts, ids_text, job_texts, start_texts
 
 
@@ -52,7 +53,7 @@ class Commits(Base):
                 hint = Hint(due=due)
             try:
                 if lost:
-                    answers.update(await self._judge(worker_id, changes, lost))
+                    answers.update(await self._judge(self._commit_session, worker_id, changes, lost))
             except StoreUnavailable as error:  # "nothing was written" would be a lie: the others of the batch are
                 raise OutcomeUnknown(str(error)) from error
         finally:
@@ -64,6 +65,12 @@ class Commits(Base):
         self, changes: Sequence[Change], answers: Mapping[int, Verdict | list[Refusal]], hint: Hint
     ) -> None:
         hint.due = hint.due or (self._held and any(change.move is not None for change in changes))
+        self._announce_ends(changes, answers, hint)
+
+    def _announce_ends(
+        self, changes: Sequence[Change], answers: Mapping[int, Verdict | list[Refusal]], hint: Hint
+    ) -> None:
+        """What the hint says, and which runs have closed."""
         if any(isinstance(answer, Verdict) for answer in answers.values()):
             changes = [one for index, one in enumerate(changes) if not isinstance(answers.get(index), Verdict)]
         hint.closed = [one.run_id for one in changes if one.move is not None and one.move.state in CLOSED]
@@ -75,7 +82,7 @@ class Commits(Base):
         if (texts := job_texts(ordered)) is not None:
             rows = await self._send(self._sql["commit_jobs"], self.namespace, *texts)
             winners, won, due = rows[0]
-            return _lost(changes, winners, won), due or False
+            return lost_of(changes, winners, won), due or False
         starts = batch.start_columns(changes)
         if batch.is_entries_only(changes):
             read = ids_text(change.run_id for change in changes if change.consumed)
@@ -88,7 +95,7 @@ class Commits(Base):
             rows = await self._send(self._sql["commit_changes"], self.namespace, worker_id, *columns)
             won, due = rows[0]
             winners = len(won or ())
-        return _lost(changes, winners, won), due
+        return lost_of(changes, winners, won), due
 
     async def _write_beyond(
         self, worker_id: str, changes: Sequence[Change]
@@ -142,13 +149,15 @@ class Commits(Base):
         failpoint("commit.after")
         self._lose_reply("commit")
 
-    async def _judge(self, worker_id: str, changes: Sequence[Change], lost: list[int]) -> dict[int, Verdict]:
+    async def _judge(
+        self, session: Session, worker_id: str, changes: Sequence[Change], lost: list[int]
+    ) -> dict[int, Verdict]:
         """Of changes whose fence did not hold: those that were not written by us before."""
         asked = [changes[index].run_id for index in lost]
         starts = (changes[index].start for index in lost)
         known = [(None,) * 3 if start is None else (start.id, batch.renewal_of(start), start.queue) for start in starts]
         columns = batch.as_columns(known, 3)
-        rows = await self._commit_session.read(self._sql["standing"], self.namespace, worker_id, asked, *columns)
+        rows = await session.read(self._sql["standing"], self.namespace, worker_id, asked, *columns)
         standing = {row["run_id"]: row for row in rows}
         verdicts = ((index, _verdict(changes[index], standing[changes[index].run_id])) for index in lost)
         return {index: verdict for index, verdict in verdicts if verdict is not None}
@@ -168,7 +177,7 @@ class Commits(Base):
         return rows[0]["closed"] is not None
 
 
-def _lost(changes: Sequence[Change], winners: int, won: Sequence[RunId] | None) -> list[int]:
+def lost_of(changes: Sequence[Change], winners: int, won: Sequence[RunId] | None) -> list[int]:
     """Indexes of the changes whose fence did not hold. `won` may be missing when there are none."""
     if winners == len(changes):
         return []

@@ -117,37 +117,8 @@ SELECT count(*) AS winners, CASE WHEN count(*) <> $39::bigint THEN array_agg(run
 FROM winner;
 
 -- commit_jobs --
--- The same for jobs that have ended well and of which nothing was written before: two entries each, and the end. As many as
--- $10 says.
-WITH done AS MATERIALIZED (
-    SELECT *
-    FROM unnest(string_to_array($2, ',')::uuid[], string_to_array($3, ',')::integer[], string_to_array($4, ',')::bigint[],
-                string_to_array($5, ',')::bigint[], string_to_array($6, E'\x1f'), string_to_array($7, ',')::bigint[],
-                string_to_array($8, ',')::bigint[], string_to_array($9, E'\x1f'))
-         AS d(run_id, epoch, began_at, first_crc, first_body, ended_at, last_crc, last_body)
-), moved AS (
-    UPDATE batuta.runs r
-    SET head = 1, state = 'completed', reason = '', owner = NULL, wake_at = NULL, start = NULL,
-        closed_at = (SELECT batuta.batuta_now())
-    FROM done d
-    WHERE r.run_id = d.run_id AND r.epoch = d.epoch AND r.head = -1 AND r.closed_at IS NULL AND r.namespace || '' = $1
-      AND (NOT r.signalled OR NOT batuta.has_unread(r.chain_id))
-    RETURNING r.run_id, r.chain_id, r.parent_run_id AS parent, d.epoch, d.began_at, d.first_crc, d.first_body, d.ended_at,
-              d.last_crc, d.last_body
-), written AS (
-    INSERT INTO batuta.journal (namespace, run_id, ord, epoch, kind, at, crc, body)
-    SELECT $1, m.run_id, e.ord, m.epoch, e.kind, e.at, e.crc, e.body
-    FROM moved m
-    CROSS JOIN LATERAL (VALUES
-        (0, 'started', m.began_at, m.first_crc, m.first_body), (1, 'activity_done', m.ended_at, m.last_crc, m.last_body)
-    ) AS e(ord, kind, at, crc, body)
-), begun AS (
-    DELETE FROM batuta.inbox i USING (SELECT m.chain_id, 'start:' || m.run_id AS message_id FROM moved m OFFSET 0) m
-    WHERE i.chain_id = m.chain_id AND i.message_id = m.message_id
-)
-SELECT count(*) AS winners, CASE WHEN count(*) <> $10::bigint THEN array_agg(run_id) END AS won,
-       batuta.await_fewer(array_agg(parent) FILTER (WHERE parent IS NOT NULL)) AS due
-FROM moved;
+-- The same for jobs that have ended well and of which nothing was written before.
+SELECT winners, won, due FROM batuta.end_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);
 
 -- commit_changes --
 -- Whatever a change may hold: see the function.
@@ -284,6 +255,9 @@ SELECT batuta.retire($1, $2) AS freed;
 
 -- claim --
 SELECT * FROM batuta.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);
+
+-- hand_over --
+SELECT * FROM batuta.hand_over($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16);
 
 -- due_at --
 SELECT batuta.next_due($1, $2, $3, $4, $5) AS due_at;

@@ -10,6 +10,7 @@ from batuta.stores.postgres.audit import AuditVerbs
 from batuta.stores.postgres.base import HEART_PATIENCE_SECONDS
 from batuta.stores.postgres.forks import ForkVerbs
 from batuta.stores.postgres.guests import Guests
+from batuta.stores.postgres.handing import Handing
 from batuta.stores.postgres.heart import PostgresHeart
 from batuta.stores.postgres.holding import HoldingVerbs
 from batuta.stores.postgres.letters import LetterVerbs
@@ -21,13 +22,12 @@ from batuta.stores.postgres.schedules import ScheduleVerbs
 from batuta.stores.postgres.session import Hook, Session
 from batuta.stores.postgres.starts import Starts
 from batuta.stores.postgres.transactions import Transactions
-from batuta.stores.postgres.work import Work
 
 
 class PostgresStore(
     Starts,
     Transactions,
-    Work,
+    Handing,
     Queues,
     Guests,
     ScheduleVerbs,

@@ -71,22 +71,27 @@ class Work(Base):
                 floors,
                 replied=self._claimed,
             )
-            claim, risen, owner = Claim(), list[Floor](), worker.worker_id
-            found = [
-                claimed_tape_of(row, owner)
-                for row in rows
-                if row[0] is not None or self._note(json.decode(row["news"]), claim, risen)
-            ]
+            claim, risen, more = self._taken(worker, rows)
+            self._held = claim.held
             self._floors.claimed(worker.code, risen, whole=floors is None)
-            claim.tapes = [tape for tape, _ in found]
-            for tape in claim.tapes if self._hands else ():
-                if (hand := self._hands.get((tape.run.queue, tape.run.priority))) is not None:
-                    hand.count(tape.run.flow_key)
-            await self._fill(session, [tape for tape, more in found if more])
-        self._held = claim.held
-        if floors is not None and len(found) < limit:
+            await self._fill(session, more)
+        if floors is not None and len(claim.tapes) < limit:
             self._look_again_in(self._floors.seconds_left)
         return claim
+
+    def _taken(self, worker: WorkerInfo, rows: Sequence[Record]) -> tuple[Claim, list[Floor], list[Tape]]:
+        """What a claim says. The last are those of its tapes of which there is more to be read."""
+        claim, risen, owner = Claim(), list[Floor](), worker.worker_id
+        found = [
+            claimed_tape_of(row, owner)
+            for row in rows
+            if row[0] is not None or self._note(json.decode(row["news"]), claim, risen)
+        ]
+        claim.tapes = [tape for tape, _ in found]
+        for tape in claim.tapes if self._hands else ():
+            if (hand := self._hands.get((tape.run.queue, tape.run.priority))) is not None:
+                hand.count(tape.run.flow_key)
+        return claim, risen, [tape for tape, more in found if more]
 
     def _turns_of(self, queues: Sequence[str]) -> str:
         """Where the turns of flow keys stand in these queues, for the SQL."""
@@ -110,8 +115,8 @@ class Work(Base):
                 hand.key, hand.step = key, step
             case [queue, priority, floor_at]:
                 risen.append((queue, priority, floor_at))
-            case [again_at]:
-                claim.held, claim.again_at = True, again_at
+            case [again_at, limited]:
+                claim.held, claim.again_at, claim.limited = True, again_at, limited or []
         return False
 
     def _hand(self, queue: str, priority: int) -> Hand:

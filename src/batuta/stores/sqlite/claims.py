@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from batuta.journal.records import Claim, WorkerInfo
 from batuta.stores import rules
 from batuta.stores.sqlite.batch import is_live
-from batuta.stores.sqlite.claimed import DUE, DUE_SUSPECT, Owned, place
+from batuta.stores.sqlite.claimed import DUE, DUE_SUSPECT, Due, Owned, place, read_due
 from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.floors import Floors, Place
 from batuta.stores.sqlite.queues import Executor, special
-from batuta.stores.sqlite.rows import Row, one, to_json
+from batuta.stores.sqlite.rows import one, to_json
 from batuta.stores.sqlite.turns import Hands, Turns, priorities
 
 Room = Mapping[str, int]
-
-_MANY = 200
-"""Runs that take long enough to own for that to be worth two changes of the thread."""
 
 
 def look(
@@ -88,7 +87,7 @@ def owns_suspect(executor: Executor, namespace: str, worker_id: str) -> bool:
     return one(executor.execute(Q["owned_suspect"], (namespace, worker_id))) is not None
 
 
-def own_due(
+def choose(
     cursor: sqlite3.Cursor,
     namespace: str,
     worker: WorkerInfo,
@@ -98,40 +97,43 @@ def own_due(
     floors: Floors,
     now: int,
 ) -> Owned:
-    """Own up to `limit` due runs. Many are only chosen: `own` them in the same transaction."""
+    """What `own` is to own, in the same transaction: up to `limit` due runs."""
     if not is_live(cursor, namespace, worker.worker_id, now):
         return Owned()
+    owned = Owned(worker.worker_id, now)
     suspects = not owns_suspect(cursor, namespace, worker.worker_id)
     queues = special(cursor, namespace, worker.queues)
     if not queues:
-        rows = _plain(cursor, namespace, worker, limit, room, suspects, floors.for_code(worker.code), now)
-        return _own(cursor, rows, worker.worker_id, now)
+        places = _places(cursor, namespace, worker, limit, room, suspects, floors.for_code(worker.code), now)
+        owned.choose = partial(_plain, places=places, limit=limit)
+        return owned
     turns = Turns(cursor.connection, namespace, worker, queues, now, suspects=suspects)
-    rows, held, again_at = turns.choose(limit, room, hands)
+    owned.rows, owned.held, owned.again_at = turns.choose(limit, room, hands)
     turns.note_begun(cursor)
-    owned = _own(cursor, rows, worker.worker_id, now)
-    owned.held, owned.again_at = held, again_at
     return owned
 
 
 def own(cursor: sqlite3.Cursor, owned: Owned) -> None:
-    """Own what was chosen, if it is not owned yet."""
-    if owned.rowids:  # all of them by one value: binding one for each costs as much as owning it
-        cursor.execute(Q["own"], (owned.worker_id, to_json(owned.rowids)))
-        owned.rowids = []
-    if owned.anew:
-        cursor.executemany(Q["own_anew"], owned.anew)
-        owned.anew = []
+    """Own what was chosen, by few statements, however many they are."""
+    if owned.choose is not None:
+        owned.rows = owned.choose(cursor)
+    if rowids := owned.rowids():  # all of them by one value: binding one for each costs as much as owning it
+        cursor.execute(Q["own"], (owned.worker_id, to_json(rowids)))
+    if anew := owned.anew():
+        cursor.executemany(Q["own_anew"], anew)
 
 
-def _own(cursor: sqlite3.Cursor, rows: list[Row], worker_id: str, now: int) -> Owned:
-    owned = Owned.of(rows, worker_id, now)
-    if len(rows) < _MANY:
-        own(cursor, owned)
-    return owned
+class _Place(Struct):
+    """What a claim takes of one queue."""
+
+    values: dict[str, Any]
+    priorities: list[int]
+    floors: list[int]
+    most: int
+    suspects: list[Due]
 
 
-def _plain(
+def _places(
     cursor: sqlite3.Cursor,
     namespace: str,
     worker: WorkerInfo,
@@ -140,32 +142,39 @@ def _plain(
     suspects: bool,
     floors: Mapping[Place, int],
     now: int,
-) -> list[Row]:
-    """What is due in queues without flow keys and limits."""
-    values = {"namespace": namespace, "code": to_json(worker.code), "now": now}
-    rows: list[Row] = []
-    suspected: set[int] = set()
+) -> list[_Place]:
+    """Of queues without flow keys and limits."""
+    places: list[_Place] = []
     for queue in dict.fromkeys(worker.queues):  # named twice, its runs would be owned twice
+        values = {"namespace": namespace, "code": to_json(worker.code), "now": now, "queue": queue}
         most = min(limit, room.get(queue, limit))
-        found = _due(cursor, values | {"queue": queue}, most, floors)
-        if suspects and most > 0:
-            suspect = cursor.execute(DUE_SUSPECT, values | {"queue": queue}).fetchall()
-            suspected.update(row[0] for row in suspect)
-            found += suspect
-        rows += sorted(found, key=place)[:most]
+        if most > 0:
+            levels = priorities(cursor, namespace, queue, None)
+            suspect = read_due(cursor, DUE_SUSPECT, values) if suspects else []
+            places.append(_Place(values, levels, [floors.get((queue, level), 0) for level in levels], most, suspect))
+    return places
+
+
+def _plain(cursor: sqlite3.Cursor, places: list[_Place], limit: int) -> list[Due]:
+    """What is due in them."""
+    rows: list[Due] = []
+    suspected: set[int] = set()
+    for each in places:
+        found = _due(cursor, each)
+        suspected.update(row[0] for row in each.suspects)
+        rows += sorted(found + each.suspects, key=place)[: each.most]
     rows.sort(key=place)
     if suspected:
         rows = rules.one_suspect(rows, lambda row: row[0] in suspected)
     return rows[:limit]
 
 
-def _due(cursor: sqlite3.Cursor, values: dict[str, Any], limit: int, floors: Mapping[Place, int]) -> list[Row]:
-    """Up to `limit` due runs of one queue that are no suspects."""
-    rows: list[Row] = []
-    for priority in priorities(cursor, values["namespace"], values["queue"], None):
-        missing = limit - len(rows)
+def _due(cursor: sqlite3.Cursor, of: _Place) -> list[Due]:
+    """Up to `most` due runs of one queue that are no suspects."""
+    rows: list[Due] = []
+    for priority, floor in zip(of.priorities, of.floors, strict=True):
+        missing = of.most - len(rows)
         if missing <= 0:
             break
-        asked = {"priority": priority, "limit": missing, "floor": floors.get((values["queue"], priority), 0)}
-        rows += cursor.execute(DUE, values | asked).fetchall()
+        rows += read_due(cursor, DUE, of.values | {"priority": priority, "limit": missing, "floor": floor})
     return rows

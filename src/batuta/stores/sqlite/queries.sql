@@ -67,6 +67,19 @@ WHERE namespace = ? AND run_id = ? AND epoch = ? AND head = ? AND closed_at IS N
     AND NOT EXISTS (SELECT 1 FROM inbox
         WHERE inbox.chain_id = runs.chain_id AND consumed_at IS NULL AND inbox.kind IN ('signal', 'update'));
 
+-- finish_all --
+-- The same for many that have completed: their run ids as one value, and of each its epoch and head as one number. The
+-- limit has them listed first: else SQLite goes through all runs.
+UPDATE runs SET head = given.head + 1, state = 'completed', closed_at = :now, reason = '', owner = NULL, wake_at = NULL
+FROM (
+    SELECT substr(:run_ids, 16 * key + 1, 16) AS run_id, value >> 32 AS epoch, value & 0xffffffff AS head
+    FROM json_each(:fences) LIMIT -1
+) AS given
+WHERE namespace = :namespace AND runs.run_id = given.run_id AND runs.epoch = given.epoch AND runs.head = given.head
+    AND closed_at IS NULL
+    AND NOT EXISTS (SELECT 1 FROM inbox
+        WHERE inbox.chain_id = runs.chain_id AND consumed_at IS NULL AND inbox.kind IN ('signal', 'update'));
+
 -- close --
 -- Ends in another way: nothing waits to be read.
 UPDATE runs SET head = ?, state = ?, closed_at = ?, reason = ?, owner = NULL, wake_at = NULL
@@ -96,6 +109,13 @@ WHERE namespace = ? AND run_id = ? AND epoch = ? AND head = ? AND closed_at IS N
 
 -- insert_entry --
 INSERT INTO journal (run_id, ord, namespace, kind, at, crc, epoch, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+
+-- insert_entries --
+-- One of each of many runs, whose ids are one value.
+INSERT INTO journal (run_id, ord, namespace, kind, at, crc, epoch, body)
+SELECT substr(:run_ids, 16 * key + 1, 16), json_extract(value, '$[0]'), :namespace, json_extract(value, '$[1]'),
+    json_extract(value, '$[2]'), json_extract(value, '$[3]'), json_extract(value, '$[4]'), json_extract(value, '$[5]')
+FROM json_each(:entries);
 
 -- upsert_attempt --
 INSERT INTO attempts (run_id, seq, number, namespace, started_at, ended_at, next_at, error, details, outside)

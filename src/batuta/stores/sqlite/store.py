@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from batuta import failpoints
 from batuta.clock import SECOND, Clock, SystemClock
@@ -37,14 +38,17 @@ from batuta.journal.records import (
 from batuta.journal.states import RunState
 from batuta.journal.store import Borrowed, Guest, Heart, Transaction
 from batuta.stores import rules
+from batuta.stores.handing import commit_then_claim
 from batuta.stores.listeners import Listeners
 from batuta.stores.sqlite import bulk, claims, intake, lists, queues, schema
 from batuta.stores.sqlite.audit import AuditVerbs, record
 from batuta.stores.sqlite.backup import copied
 from batuta.stores.sqlite.batch import Answers, commit_batch
 from batuta.stores.sqlite.beats import SqliteHeart
+from batuta.stores.sqlite.claimed import Owned
 from batuta.stores.sqlite.connection import Faults, Q
 from batuta.stores.sqlite.effects import are_small
+from batuta.stores.sqlite.ends import Ends, are_ends
 from batuta.stores.sqlite.floors import Floors
 from batuta.stores.sqlite.forks import ForkVerbs
 from batuta.stores.sqlite.guests import Guests
@@ -60,18 +64,21 @@ from batuta.stores.sqlite.tapes import Tapes
 from batuta.stores.sqlite.transactions import SqliteTransaction
 from batuta.stores.sqlite.turns import Hands
 from batuta.stores.sqlite.watcher import Watcher
-from batuta.stores.sqlite.writer import Writer
+from batuta.stores.sqlite.writer import Work, Writer
 
 SMALL_CHANGES = 2
 """A commit of no more changes may be synced on the event loop's thread."""
 MANY_STARTS = 200
 """More of them than that are written in a thread."""
+MANY_DUE = 200
+"""Runs that take long enough to claim for that to be worth two changes of the thread."""
 
 
 class SqliteStore(ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, HoldingVerbs, AuditVerbs, RewritingVerbs):
     """A `Store` in a SQLite file."""
 
     poll_seconds: float | None = 1.0
+    hands_over = False
 
     def __init__(self, path: str | Path, namespace: str = "default", clock: Clock | None = None) -> None:
         self.namespace = namespace
@@ -87,6 +94,8 @@ class SqliteStore(ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, Holding
         self._floors = Floors()
         self._limited = False
         """Whether a limit has held something back: whoever leaves a slot may let another one in."""
+        self._many_due = False
+        """Whether the last claim brought many: as many may be left."""
         self._watcher = Watcher(self._writer, self._listeners, namespace)
         self._guests = Guests(self._path, self._start_on, self.tell)
 
@@ -264,17 +273,27 @@ class SqliteStore(ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, Holding
         if found is not None:
             self._limited = self._limited or found.held
             return found
-        owned = await self._writer.write(
-            lambda cursor: claims.own_due(
-                cursor, self.namespace, worker, limit, room or {}, self._hands, self._floors, self.clock_now()
-            ),
-            last=claims.own,
-            small=limit <= SMALL_CHANGES,
-        )
+        owned = await self._own(worker, limit, room or {})
         self._limited = self._limited or owned.held
-        if owned.unread:
-            await self._tapes.load_all(owned.tapes, owned.unread)
-        return Claim(owned.tapes, owned.held, owned.again_at)
+        self._many_due = len(owned.rows) >= MANY_DUE
+        tapes, unread = owned.tapes()
+        if unread:
+            await self._tapes.load_all(tapes, unread)
+        return Claim(tapes, owned.held, owned.again_at)
+
+    def _own(self, worker: WorkerInfo, limit: int, room: Mapping[str, int]) -> Coroutine[Any, Any, Owned]:
+        def choose(cursor: sqlite3.Cursor) -> Owned:
+            now = self.clock_now()
+            return claims.choose(cursor, self.namespace, worker, limit, room, self._hands, self._floors, now)
+
+        def own(cursor: sqlite3.Cursor) -> Owned:
+            owned = choose(cursor)
+            claims.own(cursor, owned)
+            return owned
+
+        if self._many_due:
+            return self._writer.write(choose, last=claims.own)
+        return self._writer.write(own, small=limit <= SMALL_CHANGES)
 
     async def due_at(self, worker: WorkerInfo) -> int | None:
         return self._readers.read(
@@ -329,11 +348,37 @@ class SqliteStore(ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, Holding
                 failpoint("commit.inside")
             return result
 
-        answers, hint = await self._writer.write(work, small=len(changes) <= SMALL_CHANGES and are_small(changes))
+        if are_ends(changes):
+            answers, hint = await self._end_all(changes, now, work)
+        else:
+            answers, hint = await self._writer.write(work, small=len(changes) <= SMALL_CHANGES and are_small(changes))
         if failpoints.armed is not None:
             failpoint("commit.after")
         self.announce(hint, changes)
         return answers
+
+    async def hand_over(
+        self, worker: WorkerInfo, changes: Sequence[Change], limit: int
+    ) -> tuple[dict[int, Verdict | list[Refusal]], Claim]:
+        return await commit_then_claim(self, worker, changes, limit)
+
+    async def _end_all(
+        self, changes: Sequence[Change], now: int, one_by_one: Work[tuple[Answers, Hint]]
+    ) -> tuple[Answers, Hint]:
+        ends = Ends(self.namespace, changes, now)
+        result: tuple[Answers, Hint] = {}, Hint(closed=ends.closed)
+
+        def write(cursor: sqlite3.Cursor, _: None) -> None:
+            nonlocal result
+            if not ends.write(cursor):
+                cursor.execute("ROLLBACK")
+                cursor.execute("BEGIN IMMEDIATE")
+                result = one_by_one(cursor)
+            elif failpoints.armed is not None:
+                failpoint("commit.inside")
+
+        await self._writer.write(lambda _: None, last=write)
+        return result
 
     def announce(self, hint: Hint, changes: Sequence[Change]) -> None:
         """Tell listeners of changes that are durable now."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from batuta.journal.records import WorkerInfo
 from batuta.stores import flow
-from batuta.stores.sqlite.claimed import BY_ROWID, place
+from batuta.stores.sqlite.claimed import BY_ROWID, Due, place, read_due
 from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.queues import Executor, Queue, allowance_of, note_begun
 from batuta.stores.sqlite.rows import Row, one, to_json
@@ -26,7 +26,7 @@ _ABOVE_ALL = 2**63 - 1
 Hands = dict[tuple[str, int], flow.Hand]
 """Whose turn it is, by queue and priority."""
 
-Chosen = tuple[list[Row], bool, int | None]
+Chosen = tuple[list[Due], bool, int | None]
 """Rows to be owned (see `claimed`), whether a limit held something back, and until when."""
 
 
@@ -63,7 +63,7 @@ class Turns:
             chosen = [due.row for due in flow.choose(lines, limit)]
         finally:
             self._close()
-        rows = self._connection.execute(BY_ROWID, (to_json(chosen),)).fetchall() if chosen else []
+        rows = read_due(self._connection, BY_ROWID, (to_json(chosen),)) if chosen else []
         rows.sort(key=place)
         times = [line.again_at for line in lines if line.again_at is not None]
         held = any(line.held for line in lines)

@@ -35,6 +35,7 @@ from batuta.testing.conformance.commit_fence import CommitFenceConformance  # no
 from batuta.testing.conformance.deleting import DeletingConformance  # noqa: E402
 from batuta.testing.conformance.fairness import FairnessConformance  # noqa: E402
 from batuta.testing.conformance.forks import ForksConformance  # noqa: E402
+from batuta.testing.conformance.handing import HandingConformance  # noqa: E402
 from batuta.testing.conformance.hints import HintsConformance  # noqa: E402
 from batuta.testing.conformance.holding import BulkConformance, PauseConformance, PausedConformance  # noqa: E402
 from batuta.testing.conformance.inbox import InboxConformance  # noqa: E402
@@ -84,6 +85,7 @@ __all__ = [
     "FairnessConformance",
     "FireConformance",
     "ForksConformance",
+    "HandingConformance",
     "HintsConformance",
     "InboxConformance",
     "KinConformance",

@@ -152,6 +152,33 @@ class ClaimConformance:
             assert await store.load(tape.run.run_id) == tape
         assert await claimed(store, other, 400) == []
 
+    async def test_hundreds_that_slept_are_claimed_part_by_part_and_each_once(self, store: Store) -> None:
+        worker = await live_worker(store, queues=["default", "other"])
+        news = [
+            new_run(
+                priority=number % 2, queue="other" if number % 50 == 3 else "default", timeout=number % 3 * 60 * SECOND
+            )
+            for number in range(500)
+        ]
+        pens = [Pen(new.run_id, epoch=1) for new in news]
+        texts = ["ç 🎼" * (20_000 if number % 100 == 0 else 1) for number in range(500)]
+        begun = [pen.change(start=new, text=text) for new, pen, text in zip(news, pens, texts, strict=True)]
+        for change in begun:
+            change.move = Move(RunState.WAITING, await store.now() + 30 * SECOND)
+        assert await store.commit(worker.worker_id, begun) == {}
+        await store.send(pens[10].run_id, signal("m", '"to it"'))
+        await store.start_many([new_run(expires=100 * SECOND), new_run(debounce="d"), new_run(tags='{"a":"b"}')])
+        assert len(await claimed(store, worker, 100)) == 4  # none before its time
+        store.shift_clock(31)
+        await beat(store, worker)
+        parts = [await claimed(store, worker, 220) for _ in range(4)]
+        assert [len(part) for part in parts] == [220, 220, 59, 0]
+        tapes = [tape for part in parts for tape in part]
+        assert len({tape.run.run_id for tape in tapes}) == 499
+        assert [tape.run.priority for tape in tapes] == sorted((tape.run.priority for tape in tapes), reverse=True)
+        for tape in tapes[::10]:
+            assert await store.load(tape.run.run_id) == tape
+
     async def test_high_priority_comes_first_then_the_longest_due(self, store: Store) -> None:
         worker = await live_worker(store)
         for name, priority, delay in [("d", -1, 0), ("c", 0, 2), ("b", 0, 1), ("a", 5, 3)]:

@@ -209,7 +209,7 @@ BEGIN
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
     IF held THEN
-        other.news := json_build_array(again_at);
+        other.news := json_build_array(again_at, limited);
         RETURN NEXT other;
     END IF;
 END

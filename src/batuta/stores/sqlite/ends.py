@@ -1,0 +1,60 @@
+"""Many runs that have completed at once, as when the timers of all are due.
+
+They are written by two statements, however many they are: so in the thread that syncs, beside the event loop. Their
+values are JSON that SQLite takes apart. On the event loop's own thread that would be slower than a row at a time.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+from batuta.journal.records import Change
+from batuta.journal.states import RunState
+from batuta.stores.sqlite.connection import Q
+from batuta.stores.sqlite.rows import to_json
+
+_MANY = 100
+_COMPLETED = RunState.COMPLETED
+
+
+def are_ends(changes: Sequence[Change]) -> bool:
+    """Whether they are many, and each does nothing but add an entry to its run and complete it."""
+    if len(changes) < _MANY:
+        return False
+    for change in changes:
+        move = change.move
+        if move is None or move.state is not _COMPLETED or move.reason or move.outcome or move.children:
+            return False
+        if change.start is not None or change.effects is not None or change.consumed or change.attempts:
+            return False
+        if len(change.entries) != 1:
+            return False
+    return True
+
+
+class Ends:
+    """Such changes, as values of the statements."""
+
+    def __init__(self, namespace: str, changes: Sequence[Change], now: int) -> None:
+        self.closed = [change.run_id for change in changes]
+        fences, entries = [], []
+        for change in changes:
+            (entry,), epoch = change.entries, change.epoch
+            fences.append(epoch << 32 | change.head)
+            entries.append((entry.ord, entry.kind._value_, entry.at, entry.crc, epoch, entry.body))
+        self._values: dict[str, Any] = {
+            "namespace": namespace,
+            "run_ids": b"".join([run_id.int.to_bytes(16, "big") for run_id in self.closed]),
+            "fences": to_json(fences),
+            "entries": to_json(entries),
+            "now": now,
+        }
+
+    def write(self, cursor: sqlite3.Cursor) -> bool:
+        """Whether all fences let them through: else the transaction must be undone."""
+        if cursor.execute(Q["finish_all"], self._values).rowcount != len(self.closed):
+            return False
+        cursor.execute(Q["insert_entries"], self._values)
+        return True
