@@ -311,7 +311,6 @@ class _Attempt:
 
     async def _give_up(self, error: BaseException) -> None:
         """Nothing of it is there: try again as its policy says, or leave that to whoever has the run now."""
-        never_was = self._transaction.never_was
         with suppress(asyncio.CancelledError):  # asked once more to end
             await self._transaction.rollback()
         call = self.call
@@ -333,12 +332,7 @@ class _Attempt:
         else:
             if self._held is not None:
                 let_go(self._run, self._held)
-            if never_was and not call.over and not self._all.is_its_own_fault(call, self._was_back):
-                log.warning("the transaction of activity %s could not begin: %s", call.pending.name, error)
-                self._executor.finish(call)
-                self._all.begin_later(call)
-            else:
-                self._executor.fail(call, _explained(call, error))
+            self._executor.fail(call, _explained(call, error))
 
     def _is_stores_fault(self, error: BaseException) -> bool:
         away = self._turn is not None and isinstance(error, StoreUnavailable)

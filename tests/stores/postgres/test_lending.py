@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg
@@ -14,19 +14,15 @@ from batuta.errors import TransactionEnded
 from batuta.journal.records import Verdict
 from batuta.journal.store import Transaction
 from batuta.stores.postgres import PostgresStore
-from batuta.stores.postgres.session import DRIVER_ERRORS
 from batuta.testing.conformance.kit import Pen, live_worker, start_owned
 from tests.stores.postgres.raw import connection, until_blocked
 
 INSERT = "INSERT INTO orders VALUES ($1)"
 
 
-@pytest.fixture(params=["at once", "one by one"])
-async def raw(
-    request: pytest.FixtureRequest, store: PostgresStore, postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Any]:
-    """A connection of the test's own. The store's are as we know them, or not."""
-    monkeypatch.setattr("batuta.stores.postgres.transactions.IS_KNOWN_INSIDE", request.param == "at once")
+@pytest.fixture
+async def raw(store: PostgresStore, postgres_url: str) -> AsyncIterator[Any]:
+    """A connection of the test's own."""
     async with connection(postgres_url) as made:
         await made.execute("CREATE TABLE orders (id INTEGER)")
         yield made
@@ -136,51 +132,13 @@ async def test_a_first_statement_that_is_cancelled_was_in_the_transaction(
     assert await raw.fetchval("SELECT count(*) FROM orders") == 0
 
 
-class _TooSlow:
-    """A protocol whose first reply comes when nobody waits for it any more."""
-
-    def __init__(self, protocol: Any) -> None:
-        self._protocol, self._has_replied = protocol, False
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._protocol, name)
-
-    async def bind_execute(self, *args: Any) -> Any:
-        with suppress(asyncpg.PostgresError):
-            await self._protocol.bind_execute(*args)
-        raise TimeoutError
-
-    async def query(self, *args: Any) -> Any:
-        self._has_replied = True
-        return await self._protocol.query(*args)
-
-    def is_in_transaction(self) -> bool:
-        return self._has_replied and bool(self._protocol.is_in_transaction())
-
-
-@pytest.mark.parametrize("number", [1, 10])
-async def test_a_first_statement_that_is_not_waited_for_any_more_was_in_the_transaction(
-    store: PostgresStore, postgres_url: str, number: int
-) -> None:
-    async with connection(postgres_url) as watcher:
-        await watcher.execute("CREATE TABLE orders (id INTEGER CHECK (id < 10))")
-        async with begun(store) as (_, lent):
-            lent._con._first.protocol = _TooSlow(lent._con._first.protocol)
-            with pytest.raises(TimeoutError):
-                await lent.execute(INSERT, number)
-            assert not lent.is_closed()
-            assert lent.is_in_transaction()
-        assert await watcher.fetchval("SELECT count(*) FROM orders") == 0
-
-
 async def test_after_a_first_statement_that_fails_nothing_can_be_written(store: PostgresStore, raw: Any) -> None:
     await raw.execute("ALTER TABLE orders ADD CHECK (id < 10)")
-    async with begun(store) as (transaction, lent):
+    async with begun(store) as (_, lent):
         with pytest.raises(asyncpg.CheckViolationError):
             await lent.execute(INSERT, 10)
         with pytest.raises(asyncpg.InFailedSQLTransactionError):
             await lent.execute(INSERT, 1)
-        assert not transaction.never_was
     assert await raw.fetchval("SELECT count(*) FROM orders") == 0
 
 
@@ -219,43 +177,3 @@ async def test_statements_at_the_same_time_do_not_slip_past_its_begin(store: Pos
         both = await asyncio.gather(lent.execute("SELECT 1"), lent.execute(INSERT, 2), return_exceptions=True)
         assert any(isinstance(one, asyncpg.InterfaceError) for one in both)
     assert await raw.fetchval("SELECT count(*) FROM orders") == 0
-
-
-async def test_when_it_cannot_begin_the_connection_is_cut_before_anything_is_executed(
-    store: PostgresStore, postgres_url: str
-) -> None:
-    async with connection(postgres_url) as watcher:
-        await watcher.execute("CREATE TABLE orders (id INTEGER)")
-        async with begun(store) as (_, lent):
-            lent._con._first.begins = lent._con._first.begins.replace(b"__asyncpg", b"__missing")
-            with pytest.raises(asyncpg.PostgresError):
-                await lent.execute(INSERT, 1)
-            with pytest.raises(asyncpg.InterfaceError):
-                await lent.execute(INSERT, 2)
-        assert await watcher.fetchval("SELECT count(*) FROM orders") == 0
-
-
-async def test_what_is_not_known_of_the_driver_is_refused_while_nothing_has_begun(store: PostgresStore) -> None:
-    async with begun(store, used=False) as (_, lent):
-        with pytest.raises(AttributeError, match="not known"):
-            lent._con._protocol.something_new()
-
-
-async def test_one_whose_connection_is_gone_before_its_first_word_never_was(
-    store: PostgresStore, postgres_url: str
-) -> None:
-    async with connection(postgres_url) as watcher, begun(store, used=False) as (transaction, lent):
-        assert not transaction.never_was
-        assert await watcher.fetchval("SELECT pg_terminate_backend($1, 10000)", lent.get_server_pid())
-        with pytest.raises(DRIVER_ERRORS):
-            await lent.execute("SELECT 1")
-        assert transaction.never_was
-
-
-async def test_one_whose_connection_breaks_later_was(store: PostgresStore, postgres_url: str) -> None:
-    async with connection(postgres_url) as watcher, begun(store, used=False) as (transaction, lent):
-        await lent.execute("SELECT 1")
-        assert await watcher.fetchval("SELECT pg_terminate_backend($1, 10000)", lent.get_server_pid())
-        with pytest.raises(DRIVER_ERRORS):
-            await lent.execute("SELECT 1")
-        assert not transaction.never_was

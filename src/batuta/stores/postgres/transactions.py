@@ -20,7 +20,7 @@ from batuta.stores.postgres import batch, beyond
 from batuta.stores.postgres.awake import Awake
 from batuta.stores.postgres.commits import Commits
 from batuta.stores.postgres.faults import TRANSIENT, answered, translate, unreachable
-from batuta.stores.postgres.lending import IS_KNOWN_INSIDE, ActivityConnection, LentConnection
+from batuta.stores.postgres.lending import ActivityConnection, LentConnection
 from batuta.stores.postgres.session import DRIVER_ERRORS, SETTINGS, Connection, Pool, Session
 
 _MOST = 1_000
@@ -66,14 +66,9 @@ class Transactions(Commits):
     open_transactions = 0
 
     @cached_property
-    def is_at_once(self) -> bool:
-        """Whether BEGIN and COMMIT may be sent together with other statements: see `lending`."""
-        return IS_KNOWN_INSIDE and not self.address.is_pooled
-
-    @cached_property
-    def awake(self) -> tuple[Awake, Awake]:
-        """For the first statement of the code of a lone activity, which may take any time, and for its commit."""
-        return Awake(self.address.busy_wait), self._awake
+    def awake(self) -> Awake:
+        """For those of a lone activity. Its code may take any time: that must not hold back other commits."""
+        return Awake(self.address.busy_wait)
 
     def step_within(self, change: Change) -> str:
         """Statements that write one entry and commit. Values stand in them, for only so can there be several."""
@@ -82,18 +77,6 @@ class Transactions(Commits):
         numbers = f"{change.epoch}, {change.head}, {entry.ord}, '{entry.kind}', {entry.at}, {entry.crc}"
         function = self.address.qualify("batuta.commit_within")
         return f"SELECT {function}({namespace}, '{change.run_id}', {numbers}, {body}); COMMIT"
-
-    @cached_property
-    def fence(self) -> str:
-        """The same as a statement to be prepared, which returns no row."""
-        function = self.address.qualify("batuta.commit_within")
-        return f"SELECT WHERE {function}($1, $2, $3, $4, $5, $6, $7, $8, $9) IS NULL"
-
-    def fence_values(self, change: Change) -> tuple[str, ...]:
-        """Its parameters, as texts."""
-        entry = change.entries[0]
-        fence = self.namespace, str(change.run_id), str(change.epoch), str(change.head)
-        return *fence, str(entry.ord), entry.kind._value_, str(entry.at), str(entry.crc), entry.body
 
     @property
     def whole(self) -> str:
@@ -146,22 +129,15 @@ class PostgresTransaction:
             raise TransactionEnded("the transaction is over")
         return self._lent
 
-    @property
-    def never_was(self) -> bool:
-        connection = self._connection
-        return connection is not None and connection.is_closed() and not connection.is_heard
-
     async def begin(self) -> None:
         store, session = self._store, await self._pool.take()
         self._session = session
         store.open_transactions += 1
         try:
             connection: Any = await session.connect()
-            if store.is_at_once:
-                connection.awake = store.awake[0] if store.open_transactions == 1 else None
-                await connection.begin_with_first(store.fence)
-            else:
-                await connection.begin(session.local_settings() if store.address.is_pooled else "")
+            if store.open_transactions == 1:
+                store.awake.stay()  # for the code's first statement, too
+            await connection.begin(session.local_settings() if store.address.is_pooled else "")
             self._lent = LentConnection(_NO_POOL, connection)
         except BaseException as error:
             self._end(cut=True)
@@ -198,11 +174,9 @@ class PostgresTransaction:
         self, connection: ActivityConnection, worker_id: str, change: Change
     ) -> Verdict | list[Refusal]:
         store = self._store
-        awake = store.awake[1] if store.open_transactions == 1 else None
-        if store.is_at_once:
-            committing = connection.commit_at_once(store.fence_values(change), awake)
-        else:
-            committing = connection.end(store.step_within(change))
+        if store.open_transactions == 1:
+            store.awake.stay()
+        committing = connection.end(store.step_within(change))
         return [] if await self._committed(connection, committing) else await store.why_lost(worker_id, change)
 
     async def _write(
@@ -233,6 +207,7 @@ class PostgresTransaction:
         """False when the fence did not hold. Whether it is that, or raises: nothing is left of the transaction here."""
         try:
             await committing
+            self._store.awake.rest()
             self._store.replied()
         except BaseException as error:
             if getattr(error, "sqlstate", None) == _FENCE:

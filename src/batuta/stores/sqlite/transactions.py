@@ -25,7 +25,7 @@ LONGEST_SECONDS = 2.0
 class SqliteTransaction:
     """The code of its activity runs in a thread."""
 
-    blocking, never_was = True, False
+    blocking = True
 
     def __init__(self, store: SqliteStore, writer: Writer, seconds: float) -> None:
         self._store, self._writer = store, writer
