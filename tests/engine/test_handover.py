@@ -176,3 +176,18 @@ async def test_limits_hold_on_every_store_while_places_pass_on(arena: Arena) -> 
     await all_done(arena, clients[0], batch)
     assert Visitors.most["all"] <= 4
     assert max(Visitors.most[f"k{n}"] for n in range(8)) == 1
+
+
+async def test_a_worker_that_dies_leaves_its_places_to_others(arena: Arena) -> None:
+    first, second = await arena.client(), await arena.client()
+    batch = await first.enqueue_many(calls(120))
+    worker = await work(arena, first)
+    await work(arena, second)
+    async with asyncio.timeout(30):
+        while Visitors.seen.total() < 20:
+            await asyncio.sleep(0.001)
+    await arena.kill(first, worker)
+    await asyncio.gather(*(handle.result(30) for handle in batch))
+    assert set(Visitors.seen) == set(range(120))
+    found = await verify(arena.store(second), patience=5)
+    assert not found.violations, found.violations
