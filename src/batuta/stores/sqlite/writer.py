@@ -181,32 +181,44 @@ class Writer:
 
     # -- a transaction that others go on with
 
-    async def begin(self) -> sqlite3.Connection:
-        """Begin a transaction. Whoever does ends it, with `commit` or `abandon`; until then nobody else can write."""
-        if not self._try_enter():
-            entering = _call(self._writing, self._enter)
-            try:
-                await asyncio.shield(entering)
-            except asyncio.CancelledError:
-                entering.add_done_callback(self._abandon_late)
-                raise
-        return self._connected().connection
+    def try_begin(self) -> bool:
+        """Begin a transaction, if that needs no waiting. Whoever does ends it, with `commit` or `abandon`; until then
+        nobody else can write."""
+        return self._try_enter()
+
+    async def begin(self) -> None:
+        """The same after others."""
+        entering = _call(self._writing, self._enter)
+        try:
+            await asyncio.shield(entering)
+        except asyncio.CancelledError:
+            entering.add_done_callback(self._abandon_late)
+            raise
 
     def _abandon_late(self, entering: asyncio.Future[None]) -> None:
         if not entering.cancelled() and entering.exception() is None:
             self.abandon()
 
     @property
-    def cursor(self) -> sqlite3.Cursor:
+    def connection(self) -> sqlite3.Connection:
         """Of the transaction that was begun."""
-        return self._connected()
+        return self.cursor.connection
+
+    @property
+    def cursor(self) -> sqlite3.Cursor:
+        return self._cursor or self._connected()
+
+    def commit_now(self) -> bool:
+        """Make it durable, on the event loop's thread; False, and nothing is done, when that takes too long for it.
+        When it raises, nothing was written."""
+        if self._commit_seconds >= SHORT_COMMIT_SECONDS:
+            return False
+        self._commit()
+        return True
 
     async def commit(self) -> None:
-        """Make it durable. When it raises, nothing was written."""
-        if self._commit_seconds < SHORT_COMMIT_SECONDS:
-            self._commit()
-        else:
-            await asyncio.shield(self._commit_aside(self._commit))
+        """The same in a thread."""
+        await asyncio.shield(self._commit_aside(self._commit))
 
     def abandon(self) -> None:
         """Undo it."""
