@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import asyncpg
 import pytest
@@ -209,6 +210,55 @@ async def test_an_activity_that_breaks_its_own_connection_is_tried_as_its_policy
             with pytest.raises(RunFailed, match="connection"):
                 await (await till.client.start(books)).result(3 * PATIENCE)
         assert sorted(set(tried)) == [1, 2, 3]
+        assert await till.rows() == []
+
+
+async def test_a_store_that_is_gone_before_the_first_statement_costs_no_attempt(postgres_url: str) -> None:
+    tried: list[int] = []
+    async with till_on("postgres", postgres_url) as till:
+
+        @activity(transactional=True, retry=QUICK)
+        async def book(number: int) -> int:
+            tried.append(activity_info().attempt)
+            connection = transaction().connection
+            if len(tried) == 1:
+                raw = await asyncpg.connect(till.url)
+                assert await raw.fetchval("SELECT pg_terminate_backend($1, 10000)", connection.get_server_pid())
+                await raw.close()
+            await connection.execute("INSERT INTO orders VALUES ($1)", number)
+            return number
+
+        @workflow
+        async def books() -> int:
+            return await book(1)
+
+        async with till.worker(books, book):
+            run = await till.client.start(books)
+            assert await run.result(PATIENCE) == 1
+        assert tried == [1, 1]
+        assert await till.rows() == [1]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_one_that_begins_while_another_is_over_its_time_has_a_time_of_its_own(
+    request: pytest.FixtureRequest, kind: str
+) -> None:
+    """One timer is for all of them."""
+    url = request.getfixturevalue(f"{kind}_url")
+    gates = {1: threading.Event(), 2: threading.Event()}
+    async with till_on(kind, url) as till:
+        book = till.activity("book", lambda number: gates[number].wait(PATIENCE), waits_aside=True)
+
+        @workflow
+        async def books(number: int) -> int:
+            return int(await book(number))
+
+        async with till.worker(books, book, transaction_time=0.2):
+            for number, gate in gates.items():
+                run = await till.client.start(books, number)
+                with pytest.raises(RunFailed, match="held its transaction for longer than"):
+                    await run.result(PATIENCE)
+                gate.set()
         assert await till.rows() == []
 
 

@@ -125,6 +125,11 @@ class Transaction(Protocol):
         """For the activity's code. Raises WrongTransaction when there is none."""
         ...
 
+    @property
+    def never_was(self) -> bool:
+        """It was begun, and the store has gone since without a word: an error of the code may not be the code's own."""
+        ...
+
     async def begin(self) -> None:
         """Raises StoreUnavailable. When it raises, or is cancelled, nothing is left of it."""
         ...

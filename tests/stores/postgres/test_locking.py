@@ -20,10 +20,12 @@ from batuta.journal.queues import QueueLimits
 from batuta.journal.records import Message, MessageKind, Move, Verdict
 from batuta.journal.states import RunState
 from batuta.stores.postgres import PostgresStore
+from batuta.stores.postgres.texts import job_texts
 from batuta.testing.conformance import MakeStore
 from batuta.testing.conformance.close import last_word
 from batuta.testing.conformance.holding import pause, resume
 from batuta.testing.conformance.kit import Pen, beat, live_worker, new_run, start_owned
+from batuta.testing.conformance.plain import ended, job
 from tests.stores.postgres.raw import DEADLINE_SECONDS, connection, until_blocked
 
 WAYS = ["one entry", "last entry", "several entries", "everything"]
@@ -329,3 +331,43 @@ async def test_a_run_whose_owner_lets_go_while_a_resume_looks_at_it_goes_on(
         assert await letting_go == {}
         assert await resuming == [pen.run_id]
     assert (await store.get_run(pen.run_id)).state is RunState.WAITING
+
+
+async def test_a_hand_over_waits_for_a_claim_and_counts_what_it_took(store: PostgresStore, postgres_url: str) -> None:
+    worker = await live_worker(store)
+    await store.limit_queue("default", QueueLimits(concurrency=5))
+    await store.start_many([job() for _ in range(9)])
+    first = (await store.claim(worker, 3)).tapes
+    async with connection(postgres_url) as watcher, claim_under_way(store, postgres_url, 2) as second:
+        waiting = asyncio.create_task(store.hand_over(worker, [ended(tape) for tape in first], 9))
+        await until_blocked(watcher)
+    answers, claim = await waiting
+    assert (answers, len(second), len(claim.tapes)) == ({}, 2, 3)
+
+
+async def test_who_hands_over_does_not_keep_other_commits_waiting(store: PostgresStore, postgres_url: str) -> None:
+    worker = await live_worker(store)
+    await store.limit_queue("default", QueueLimits(concurrency=5))
+    await store.start_many([job() for _ in range(9)])
+    first, second = (await store.claim(worker, 2)).tapes
+    async with connection(postgres_url) as watcher, claim_under_way(store, postgres_url, 2):
+        waiting = asyncio.create_task(store.hand_over(worker, [ended(first)], 1))
+        await until_blocked(watcher)
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            assert await store.commit(worker.worker_id, [ended(second)]) == {}
+    assert (await waiting)[0] == {}
+
+
+async def test_ends_are_synced_though_nothing_was_claimed(store: PostgresStore, postgres_url: str) -> None:
+    """A claim that found nothing need not be; the ends of the same transaction must."""
+    worker = await live_worker(store)
+    await store.limit_queue("default", QueueLimits(concurrency=1))
+    await store.start_many([job()])
+    texts = job_texts([ended(tape) for tape in (await store.claim(worker, 1)).tapes])
+    assert texts is not None
+    asked = worker.worker_id, worker.queues, list(worker.code), list(worker.code.values()), 1, None
+    async with connection(postgres_url) as raw, raw.transaction():
+        await raw.execute("SET LOCAL synchronous_commit = on")
+        rows = await raw.fetch(store._sql["hand_over"], store.namespace, *texts, *asked)
+        assert [row["run_id"] for row in rows] == [None]
+        assert await raw.fetchval("SHOW synchronous_commit") == "on"

@@ -16,9 +16,10 @@ from batuta.stores.postgres import PostgresStore
 from batuta.testing.conformance.close import last_word
 from batuta.testing.conformance.kin import child_of
 from batuta.testing.conformance.kit import live_worker, new_run, signal, start_owned
+from batuta.testing.conformance.plain import ended, job
 from tests.stores.postgres.raw import connection, flush_statistics, nodes, plan_of, scans_of
 
-FENCES = ["commit_entry", "commit_last_entry", "commit_entries", "commit_jobs"]
+FENCES = ["commit_entry", "commit_last_entry", "commit_entries"]
 
 FILL = """
     INSERT INTO batuta.runs (run_id, chain_id, epoch, head, claimed_head, priority, created_at, closed_at, namespace,
@@ -99,6 +100,11 @@ async def _reach_out(store: PostgresStore, prefix: str) -> None:
     await store.answers([(pens[0].run_id, "x")])
     assert await pens[4].write(store, worker, move=Move(RunState.FAILED)) is Verdict.UNREAD
     assert await pens[4].write(store, worker, consumed=["m"], move=Move(RunState.FAILED)) is Verdict.UNREAD
+    await store.start_many([job(queue=prefix) for _ in range(6)])
+    worker.queues = [prefix]
+    first = (await store.claim(worker, 2)).tapes
+    _, claim = await store.hand_over(worker, [ended(tape) for tape in first], 2)
+    assert await store.commit(worker.worker_id, [ended(tape) for tape in claim.tapes]) == {}
 
 
 async def _whole_tables_read(session: Any) -> dict[str, int]:

@@ -35,6 +35,10 @@ class CodedTransaction:
     def connection(self) -> object:
         return self._transaction.connection
 
+    @property
+    def never_was(self) -> bool:
+        return self._transaction.never_was
+
     async def begin(self) -> None:
         await self._transaction.begin()
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class MemoryTransaction:
     """Nothing is held while its activity runs."""
 
-    blocking = False
+    blocking = never_was = False
 
     def __init__(self, store: MemoryStore, seconds: float) -> None:
         self._store, self.seconds = store, seconds

@@ -53,7 +53,7 @@ class Commits(Base):
                 hint = Hint(due=due)
             try:
                 if lost:
-                    answers.update(await self._judge(self._commit_session, worker_id, changes, lost))
+                    answers.update(await self._judge(worker_id, changes, lost))
             except StoreUnavailable as error:  # "nothing was written" would be a lie: the others of the batch are
                 raise OutcomeUnknown(str(error)) from error
         finally:
@@ -150,14 +150,15 @@ class Commits(Base):
         self._lose_reply("commit")
 
     async def _judge(
-        self, session: Session, worker_id: str, changes: Sequence[Change], lost: list[int]
+        self, worker_id: str, changes: Sequence[Change], lost: list[int], session: Session | None = None
     ) -> dict[int, Verdict]:
         """Of changes whose fence did not hold: those that were not written by us before."""
         asked = [changes[index].run_id for index in lost]
         starts = (changes[index].start for index in lost)
         known = [(None,) * 3 if start is None else (start.id, batch.renewal_of(start), start.queue) for start in starts]
         columns = batch.as_columns(known, 3)
-        rows = await session.read(self._sql["standing"], self.namespace, worker_id, asked, *columns)
+        read = (session or self._commit_session).read
+        rows = await read(self._sql["standing"], self.namespace, worker_id, asked, *columns)
         standing = {row["run_id"]: row for row in rows}
         verdicts = ((index, _verdict(changes[index], standing[changes[index].run_id])) for index in lost)
         return {index: verdict for index, verdict in verdicts if verdict is not None}

@@ -46,7 +46,7 @@ class Handing(Commits, Work):
             try:
                 winners, won, due = _ends(rows[0])
                 lost = lost_of(changes, winners, won)
-                answers = await self._judge(session, worker.worker_id, changes, lost) if lost else {}
+                answers = await self._judge(worker.worker_id, changes, lost, session) if lost else {}
                 claim, _, more = self._taken(worker, rows[1:])
                 await self._fill(session, more)
             except StoreUnavailable as error:  # "nothing was written" would be a lie

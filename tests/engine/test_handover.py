@@ -1,0 +1,178 @@
+"""Jobs of a queue with limits end, and the next ones have their places at once."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, ClassVar
+
+import pytest
+
+from batuta import Queue, job
+from batuta.engine import handover
+from batuta.errors import OutcomeUnknown, StoreUnavailable
+from batuta.journal.records import Change, Claim, Refusal, Verdict, WorkerInfo
+from batuta.stores.memory import MemoryDatabase, MemoryStore
+from batuta.verify import verify
+from tests.engine.arena import Arena
+
+Answers = dict[int, Verdict | list[Refusal]]
+JOBS = 40
+
+
+class HandingStore(MemoryStore):
+    """Hands over, as PostgreSQL does; what it was asked for is kept."""
+
+    hands_over = True
+
+    def __init__(self, database: MemoryDatabase) -> None:
+        super().__init__(database)
+        self.asked: list[tuple[int, int]] = []
+        """How many ended, and how many were taken for them."""
+        self.fails: list[Exception] = []
+        """Before anything is written."""
+        self.loses: list[Exception] = []
+        """When all is written, and nothing was claimed."""
+
+    async def hand_over(self, worker: WorkerInfo, changes: Sequence[Change], limit: int) -> tuple[Answers, Claim]:
+        if self.fails:
+            raise self.fails.pop()
+        if self.loses:
+            await self.commit(worker.worker_id, changes)
+            raise self.loses.pop()
+        answers, claim = await super().hand_over(worker, changes, limit)
+        self.asked.append((len(changes), len(claim.tapes)))
+        return answers, claim
+
+
+class Visitors:
+    """A job of one worker, which says who is at work."""
+
+    at_work: ClassVar[Counter[str]] = Counter()
+    most: ClassVar[Counter[str]] = Counter()
+    seen: ClassVar[Counter[int]] = Counter()
+
+    def __init__(self) -> None:
+        self.visits = 0
+
+    @job(result=False)
+    async def visit(self, number: int, key: str) -> None:
+        self.visits += 1
+        for name in ("all", key):
+            self.at_work[name] += 1
+            self.most[name] = max(self.most[name], self.at_work[name])
+        await asyncio.sleep(0.001)
+        for name in ("all", key):
+            self.at_work[name] -= 1
+        self.seen[number] += 1
+
+
+@pytest.fixture(autouse=True)
+def _nobody_was_there() -> None:
+    for counts in (Visitors.at_work, Visitors.most, Visitors.seen):
+        counts.clear()
+
+
+@pytest.fixture
+async def handing() -> AsyncIterator[tuple[Arena, list[HandingStore]]]:
+    database, stores = MemoryDatabase(), list[HandingStore]()
+
+    def make() -> HandingStore:
+        stores.append(HandingStore(database))
+        return stores[-1]
+
+    arena = Arena(make)
+    yield arena, stores
+    await arena.close()
+
+
+def calls(count: int = JOBS) -> list[Any]:
+    return [Visitors.visit.call(n, f"k{n % 8}").with_options(key=f"k{n % 8}") for n in range(count)]
+
+
+async def work(arena: Arena, client: Any, *, limit: int = 4) -> Any:
+    return await arena.worker(client, Visitors(), queues=[Queue("default", concurrency=limit, key_concurrency=1)])
+
+
+async def all_done(arena: Arena, client: Any, batch: Any) -> None:
+    await asyncio.gather(*(handle.result(30) for handle in batch))
+    assert Visitors.seen == Counter(range(len(batch)))
+    found = await verify(arena.store(client), patience=5)
+    assert not found.violations, found.violations
+
+
+async def test_places_pass_on_and_limits_hold(handing: tuple[Arena, list[HandingStore]]) -> None:
+    arena, stores = handing
+    client = await arena.client()
+    batch = await client.enqueue_many(calls())
+    await work(arena, client)
+    await all_done(arena, client, batch)
+    assert Visitors.most["all"] <= 4
+    assert max(Visitors.most[f"k{n}"] for n in range(8)) == 1
+    assert sum(taken for _, taken in stores[0].asked) > 0
+    assert all(ended <= 4 for ended, _ in stores[0].asked)
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable("away"), RuntimeError("a bug")], ids=["away", "a bug"])
+async def test_what_was_not_handed_over_is_written_as_any_other_change(
+    handing: tuple[Arena, list[HandingStore]], error: Exception
+) -> None:
+    arena, stores = handing
+    client = await arena.client()
+    stores[0].fails = [error] * 3
+    batch = await client.enqueue_many(calls())
+    await work(arena, client)
+    await all_done(arena, client, batch)
+    assert stores[0].fails == []
+
+
+async def test_ends_of_unknown_outcome_count_once(handing: tuple[Arena, list[HandingStore]]) -> None:
+    arena, stores = handing
+    client = await arena.client()
+    stores[0].loses = [OutcomeUnknown("the line went dead")] * 3
+    batch = await client.enqueue_many(calls())
+    await work(arena, client)
+    await all_done(arena, client, batch)
+    assert stores[0].loses == []
+
+
+async def test_a_worker_that_stops_hands_over_no_more(handing: tuple[Arena, list[HandingStore]]) -> None:
+    arena, stores = handing
+    first, second = await arena.client(), await arena.client()
+    batch = await first.enqueue_many(calls())
+    worker = await work(arena, first)
+    async with asyncio.timeout(30):
+        while not stores[0].asked:
+            await asyncio.sleep(0.001)
+    await worker.__aexit__(None, None, None)
+    assert await first.count(kind="job", states=["running"]) == 0
+    handed = len(stores[0].asked)
+    await work(arena, second)
+    await all_done(arena, second, batch)
+    assert len(stores[0].asked) == handed
+
+
+async def test_others_have_their_turn(
+    handing: tuple[Arena, list[HandingStore]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One place, that a worker would keep for itself for ever."""
+    monkeypatch.setattr(handover, "_TURN_SECONDS", 0.02)
+    arena, _ = handing
+    visitors = [Visitors(), Visitors()]
+    for one in visitors:
+        await arena.worker(await arena.client(), one, queues=[Queue("default", concurrency=1)])
+    client = await arena.client()
+    async with asyncio.timeout(60):
+        while not all(one.visits for one in visitors):
+            batch = await client.enqueue_many([Visitors.visit.call(n, "") for n in range(JOBS)])
+            await asyncio.gather(*(handle.result(30) for handle in batch))
+    assert Visitors.most["all"] == 1
+
+
+async def test_limits_hold_on_every_store_while_places_pass_on(arena: Arena) -> None:
+    clients = [await arena.client() for _ in range(3)]
+    batch = await clients[0].enqueue_many(calls(200))
+    for client in clients:
+        await work(arena, client)
+    await all_done(arena, clients[0], batch)
+    assert Visitors.most["all"] <= 4
+    assert max(Visitors.most[f"k{n}"] for n in range(8)) == 1
