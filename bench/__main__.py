@@ -6,8 +6,7 @@ import platform
 import sqlite3
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Final
 
@@ -23,7 +22,7 @@ from bench.recovery import Stuck
 from bench.results import Results
 from bench.systems import MeasurementFailed, measure
 
-LIMIT_S: Final = 420.0
+LIMIT_S: Final = 360.0
 """A run that is not FULL repeats nothing after this: what is measured once takes the rest of ten minutes."""
 
 BUSY: Final = 0.5
@@ -46,42 +45,31 @@ class Bench:
         self._fill(group)
         rounds = max(part.rounds for part in group)
         for number in range(rounds):
-            together = [part for part in group if part.at_once]
             for store in self._stores:
                 for part in group:
-                    if not part.at_once and self._wanted(part, store, number, rounds):
-                        self._measure(part, [store])
-            for part in together:
-                self._measure(part, [store for store in self._stores if self._wanted(part, store, number, rounds)])
+                    if self._wanted(part, store, number, rounds):
+                        self._measure(part, store)
 
-    def _measure(self, part: Part, stores: Sequence[StoreKind]) -> None:
-        urls = [self._filled.get((part.finished_runs, store)) or self._places.fresh(store) for store in stores]
-        self._places.settle()
-        with ThreadPoolExecutor() as pool:
-            answers = [pool.submit(self._figures, part, url) for url in urls]
-        for store, answer in zip(stores, answers, strict=True):
-            self._record(part, store, answer)
-        for url in set(urls) - set(self._filled.values()):
-            self._places.let_go(url)
-
-    def _figures(self, part: Part, url: str) -> tuple[Figures, float]:
-        begun = time.monotonic()
-        return measure(part, self._places, url), time.monotonic() - begun
-
-    def _record(self, part: Part, store: StoreKind, answer: Future[tuple[Figures, float]]) -> None:
+    def _measure(self, part: Part, store: StoreKind) -> None:
         name = f"{part.system}-{store}"
+        kept = self._filled.get((part.finished_runs, store))
+        url = kept or self._places.fresh(store)
+        self._places.settle()
+        begun = time.monotonic()
         try:
-            figures, took = answer.result()
+            figures = measure(part, self._places, url)
         except (MeasurementFailed, Stuck) as error:
             print(f"  {part.workload:<12} {name:<15} FAILED: {error}", flush=True)
             self.results.fail(part.workload, name, error)
             return
-        seconds = f"  ({took:.1f} s)"
+        took = f"  ({time.monotonic() - begun:.1f} s)"
         for workload, system, own in sorted_out(part, figures):
             self.results.add(workload, f"{system}-{store}", own)
             shown = "  ".join(f"{figure} {value:,.4g}" for figure, value in own.items())
-            print(f"  {workload:<12} {system + '-' + store:<15} {shown}{seconds}", flush=True)
-            seconds = ""  # said once for all that one process has measured
+            print(f"  {workload:<12} {system + '-' + store:<15} {shown}{took}", flush=True)
+            took = ""  # said once for all that one process has measured
+        if not kept:
+            self._places.let_go(url)
 
     def _wanted(self, part: Part, store: StoreKind, number: int, rounds: int) -> bool:
         """Who has fewer rounds than others of the group has them spread over theirs."""

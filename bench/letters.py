@@ -33,7 +33,7 @@ async def listed(task: Task) -> Figures:
     await store.open()
     try:
         begun = time.perf_counter()
-        await fill(store, task.runs)
+        await fill(store, given_up, task.runs)
         took = time.perf_counter() - begun
         figures: dict[str, float] = {"made_per_s": task.runs / took}
         asked: dict[str, Callable[[str | None], Awaitable[Any]]] = {
@@ -55,7 +55,7 @@ def kind_of(number: int) -> str:
     return f"kind-{0 if number % 2 == 0 else number % KINDS:05}"
 
 
-async def fill(store: Store, count: int) -> None:
+async def fill(store: Store, make: Callable[[int], Change], count: int) -> None:
     """Each begins and is given up in one change, as the worker of a run would have it."""
     worker = WorkerInfo(worker_id=new_worker_id(), queues=["default"], code={"flow": "1"}, lease=3_600_000_000)
     await store.register(worker)
@@ -64,7 +64,7 @@ async def fill(store: Store, count: int) -> None:
     async def lane() -> None:
         for first in firsts:
             numbers = range(first, min(count, first + BATCH))
-            await store.commit(worker.worker_id, [given_up(number) for number in numbers])
+            await store.commit(worker.worker_id, [make(number) for number in numbers])
 
     await asyncio.gather(*(lane() for _ in range(LANES)))
     await store.retire(worker.worker_id)
@@ -115,8 +115,11 @@ KILLED_AFTER: Final = 0.4
 async def reprocessed(task: Task) -> Figures:
     """`runs` dead letters of jobs, reprocessed at a rate by a process that is killed on its way, and by another one:
     how well the rate was held, and how many were not begun anew once."""
+    store = store_for(task.url)
     async with connect(task.url) as batuta:
-        await give_up(batuta, task.runs)
+        await store.open()
+        await give_one_up(batuta)
+        await fill(store, await copies(store), task.runs - 1)
         before = (await batuta.letters.list(limit=1)).letters[0].at + timedelta(milliseconds=1)
         first = await asyncio.create_subprocess_exec(*command(task.url, before))
         await asyncio.sleep(KILLED_AFTER * task.runs / RATE)
@@ -126,11 +129,9 @@ async def reprocessed(task: Task) -> Figures:
         begun = time.perf_counter()
         done = await batuta.letters.reprocess(before=before, rate=RATE)
         took = time.perf_counter() - begun
-    return {
-        "left_by_the_killed": left,
-        "rate_over_asked": done.reprocessed / took / RATE,
-        "not_once": await not_once(task.url, task.runs),
-    }
+        wrong = await not_once(store, task.runs)
+        await store.close()
+    return {"left_by_the_killed": left, "rate_over_asked": done.reprocessed / took / RATE, "not_once": wrong}
 
 
 def command(url: str, before: datetime) -> list[str]:
@@ -143,25 +144,35 @@ async def send(number: int) -> None:
     raise ConnectionError(f"no mail for {number}")
 
 
-async def give_up(batuta: Batuta, count: int) -> None:
+async def give_one_up(batuta: Batuta) -> None:
     async with batuta.worker(jobs=[send]):
-        await batuta.enqueue_many([send.call(number) for number in range(count)])
-        while await batuta.letters.count() < count:
-            await asyncio.sleep(0.05)
+        await batuta.enqueue(send, 1)
+        while not await batuta.letters.count():
+            await asyncio.sleep(0.01)
 
 
-async def not_once(url: str, count: int) -> int:
+async def copies(store: Store) -> Callable[[int], Change]:
+    """What makes more of the one that is there, with its journal: executing each would only take longer."""
+    (run,) = (await store.list_runs(RunFilter(kind=RunKind.JOB), None, 2)).runs
+    (letter,) = (await store.letters(LetterFilter(), None, 2)).letters
+    entries = await store.journal(run.run_id)
+    about = NewLetter(**{name: getattr(letter, name) for name in NewLetter.__struct_fields__})
+
+    def copy(number: int) -> Change:
+        new = NewRun(run_id=new_run_id(), id=f"job-{number}", name=run.name, kind=run.kind, code=run.code)
+        effects = Effects(letter=about)
+        return Change(new.run_id, 1, -1, entries, start=new, move=Move(RunState.FAILED), effects=effects)
+
+    return copy
+
+
+async def not_once(store: Store, count: int) -> int:
     """Letters whose run has not exactly one that was forked from it."""
-    store = store_for(url)
-    await store.open()
-    try:
-        sources: Counter[object] = Counter()
-        cursor: str | None = None
-        while True:
-            page = await store.list_runs(RunFilter(kind=RunKind.JOB), cursor, 1_000)
-            sources.update(run.forked_from for run in page.runs if run.forked_from is not None)
-            cursor = page.cursor
-            if cursor is None:
-                return abs(count - len(sources)) + sum(times != 1 for times in sources.values())
-    finally:
-        await store.close()
+    sources: Counter[object] = Counter()
+    cursor: str | None = None
+    while True:
+        page = await store.list_runs(RunFilter(kind=RunKind.JOB), cursor, 1_000)
+        sources.update(run.forked_from for run in page.runs if run.forked_from is not None)
+        cursor = page.cursor
+        if cursor is None:
+            return abs(count - len(sources)) + sum(times != 1 for times in sources.values())

@@ -1,7 +1,13 @@
 """W1 for transactional activities: what a step costs that writes a row in one commit with its result, against a plain
-activity that writes nothing. Both in one process, in turns, so that a busy machine harms both."""
+activity that writes nothing.
+
+Both in one process, in short blocks in turns, each kind first in every other pair. Two blocks that follow each other
+see the same disk, and the figure is the median over such pairs: a sum would be that of the few blocks in which the
+disk was slow, which says little about either.
+"""
 
 import sqlite3
+import statistics
 import time
 from contextlib import closing
 from typing import Any, Final
@@ -13,7 +19,7 @@ from bench.batuta_run import WARM_UP_STEPS, outcome
 from bench.batuta_run import step as plain
 from bench.child import Figures, Task, repeat
 
-SLICE: Final = 100
+BLOCK: Final = 25
 """Steps of one kind before those of the other come."""
 TABLE: Final = "CREATE TABLE IF NOT EXISTS written (number INTEGER)"
 
@@ -31,38 +37,45 @@ def write_on_sqlite(number: int) -> int:
 
 
 @workflow
-async def in_turns(count: int, is_sqlite: bool) -> tuple[float, float]:
-    """The seconds that plain activities took, and transactional ones."""
+async def in_turns(count: int, is_sqlite: bool) -> list[tuple[float, float]]:
+    """The seconds that blocks of plain activities took, and of transactional ones, pair by pair."""
     write: Activity[[int], int] = write_on_sqlite if is_sqlite else write_on_postgres
-    spent = [0.0, 0.0]
-    kinds: tuple[Activity[[int], int], ...] = (plain, write)
-    for _ in range(count // SLICE):
-        for which, one in enumerate(kinds):
+    pairs: list[tuple[float, float]] = []
+    for pair in range(count // BLOCK):
+        plain_s = written_s = 0.0
+        for one in (plain, write) if pair % 2 else (write, plain):
             begun = time.perf_counter()
-            for number in range(SLICE):
+            for number in range(BLOCK):
                 await one(number)
-            spent[which] += time.perf_counter() - begun
-    return spent[0], spent[1]
+            took = time.perf_counter() - begun
+            if one is plain:
+                plain_s = took
+            else:
+                written_s = took
+        pairs.append((plain_s, written_s))
+    return pairs
 
 
 async def exactly_once(task: Task) -> Figures:
     """Milliseconds of a transactional step, and over those of a plain one; rows that are missing or too many."""
     is_sqlite = task.url.startswith("sqlite")
     own: Any = write_on_sqlite if is_sqlite else write_on_postgres
-    plain_s = written_s = steps = 0.0
+    pairs: list[tuple[float, float]] = []
     async with connect(task.url) as batuta, batuta.worker(workflows=[in_turns], activities=[plain, own]):
         await _rows(task.url, TABLE)
         await outcome(batuta, in_turns, WARM_UP_STEPS, is_sqlite)
 
         async def once() -> None:
-            nonlocal plain_s, written_s, steps
-            one, other = await outcome(batuta, in_turns, task.steps, is_sqlite)
-            plain_s, written_s, steps = plain_s + one, written_s + other, steps + task.steps
+            found = await outcome(batuta, in_turns, task.steps, is_sqlite)
+            pairs.extend(found)
 
         await repeat(task.seconds, once)
         rows = await _rows(task.url, "SELECT count(*) FROM written")
-    not_once = abs(rows - steps - WARM_UP_STEPS)
-    return {"ms_per_step": written_s * 1000 / steps, "over_plain": written_s / plain_s, "not_once": not_once}
+    return {
+        "ms_per_step": statistics.median(written_s for _, written_s in pairs) * 1000 / BLOCK,
+        "over_plain": statistics.median(written_s / plain_s for plain_s, written_s in pairs),
+        "not_once": abs(rows - len(pairs) * BLOCK - WARM_UP_STEPS),
+    }
 
 
 async def _rows(url: str, query: str) -> int:

@@ -30,8 +30,6 @@ class Part:
     """How many finished runs the database holds before."""
     patience: float = 0.0
     """Seconds that it takes by its nature: more than others have."""
-    at_once: bool = False
-    """On all stores at the same time: for what waits most of the time."""
 
 
 Group = tuple[Part, ...]
@@ -78,7 +76,7 @@ def _throughput(full: bool) -> Group:
         ours,
         replace(many, workload="W2-finished", runs=1000, seconds=1.5, finished_runs=finished(full)),
         many,
-        Part("W2", "dbos", runs=1000 if full else 75, steps=5),
+        Part("W2", "dbos", runs=1000 if full else 60, steps=5),
     )
     return (*group, replace(many, system="dbos", rounds=DBOS_MINIMUM)) if full else group
 
@@ -90,7 +88,7 @@ def finished(full: bool) -> int:
 
 def _pruning(full: bool) -> Group:
     """For some seconds, or with `full` until all are gone. Of those that W2 ran among: this is their end."""
-    seconds, patience = (0.0, 7_200.0) if full else (9.0, 0.0)
+    seconds, patience = (0.0, 7_200.0) if full else (6.0, 0.0)
     return (Part("W14", "batuta", 1, 1000, 5, seconds, finished_runs=finished(full), patience=patience),)
 
 
@@ -109,10 +107,8 @@ def _recovery(full: bool) -> Group:
 
 
 def _around(full: bool) -> Group:
-    return (
-        Part("W2-around", "batuta", steps=5, seconds=11.0, rounds=3 if full else 1),
-        Part("W2-codec", "batuta", steps=5, seconds=3.0, rounds=1),
-    )
+    around = Part("W2-around", "batuta", steps=5, seconds=10.0, rounds=3 if full else 1)
+    return (around, Part("W2-codec", "batuta", steps=5, seconds=4.0, rounds=1)) if full else (around,)
 
 
 def _big() -> list[Group]:
@@ -132,17 +128,15 @@ def _kin() -> list[Group]:
 def _jobs(full: bool) -> list[Group]:
     """Where a peer is slow it gets fewer jobs: its rate is what counts, and does not depend on how many there are."""
     rounds = ROUNDS if full else 3
+    fair = Part("W10", "batuta", runs=20_000, rounds=rounds)
     return [
         (
             Part("W9", "batuta", runs=10_000, rounds=rounds),
             Part("W9", "procrastinate", runs=10_000 if full else 1_000, rounds=rounds, stores=("pg",)),
-            Part("W9", "oban", runs=10_000 if full else 4_000, rounds=rounds, stores=("pg",)),
+            Part("W9", "oban", runs=10_000 if full else 3_000, rounds=rounds, stores=("pg",)),
             Part("W11", "batuta", runs=10_000, rounds=rounds, stores=("pg",)),
         ),
-        (
-            Part("W10", "batuta", runs=20_000, rounds=rounds),
-            Part("W10-busy", "batuta", runs=20_000, rounds=1),
-        ),
+        (fair, replace(fair, workload="W10-busy", rounds=1)) if full else (fair,),
     ]
 
 
@@ -158,7 +152,7 @@ def _once() -> list[Group]:
     return [
         (Part("slots", "batuta", runs=1_000, rounds=1),),
         (Part("letters", "batuta", runs=100_000, rounds=1, patience=120.0),),
-        (Part("reprocess", "batuta", runs=10_000, rounds=1, patience=60.0, at_once=True),),
+        (Part("reprocess", "batuta", runs=10_000, rounds=1, patience=60.0),),
     ]
 
 

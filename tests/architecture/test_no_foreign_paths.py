@@ -12,6 +12,8 @@ REGISTRY_HOST = re.compile(
     r"|archive\.ubuntu\.com|--(?:extra-)?index-url|file://"
 )
 
+HALF_MERGED = re.compile(r"^(?:<{7}|>{7}) ")
+
 
 def repository_files() -> list[Path]:
     """What git tracks or would track; without git, everything that is not an environment or a cache."""
@@ -44,3 +46,7 @@ def test_no_file_names_a_path_of_someones_machine() -> None:
 
 def test_no_file_names_the_host_of_a_package_registry() -> None:
     assert not offences(REGISTRY_HOST)
+
+
+def test_no_file_was_left_half_merged() -> None:
+    assert not offences(HALF_MERGED)

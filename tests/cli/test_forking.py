@@ -29,6 +29,14 @@ def test_a_run_is_forked_with_another_result(cli: Cli, spawn: Spawn) -> None:
     assert "what if" in cli("runs", "journal", "sum-2").output
 
 
+def test_the_journal_shows_calls_by_number_with_what_they_were_given(cli: Cli, spawn: Spawn) -> None:
+    began(cli, spawn)
+    shown = [" ".join(line.split()) for line in cli("runs", "journal", "sum").output.splitlines()]
+    assert [line for line in shown if "1 activity add [0,1]" in line], shown
+    assert [line for line in shown if re.search(r"activity_done 1 add 1 \S+ s 1 2 activity add \[1,2\]", line)], shown
+    assert [line for line in shown if line.endswith("complete")], shown
+
+
 def test_a_run_is_reset_to_an_entry(cli: Cli, spawn: Spawn) -> None:
     began(cli, spawn)
     made = cli("runs", "reset", "sum", "--to", "1", "--json")

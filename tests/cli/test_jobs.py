@@ -52,6 +52,15 @@ def test_failed_attempts_are_shown_with_their_errors(cli: Cli, spawn: Spawn) -> 
     assert "less than nothing" in document(cli, "jobs", "show", "w-1")["error"]
 
 
+def test_limits_of_one_job_are_given_with_it(cli: Cli, spawn: Spawn) -> None:
+    spawn("worker", SHOP)
+    for option in ("--timeout", "--total-timeout", "--heartbeat"):
+        refused = cli("jobs", "enqueue", "weigh", "--input", "1", option, "0")
+        assert (refused.exit_code, option[2:].replace("-", "_") in refused.stderr) == (USAGE, True)
+    limits = ("--timeout", "30", "--total-timeout", "60", "--heartbeat", "20")
+    assert document(cli, "jobs", "enqueue", "weigh", "--input", "21", *limits, "--wait")["result"] == 42
+
+
 def test_jobs_are_listed_apart_from_workflows(cli: Cli) -> None:
     cli("runs", "start", "total", "--id", "r-1")
     for number, queue in enumerate(("a", "b", "b")):

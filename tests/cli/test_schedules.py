@@ -30,6 +30,23 @@ def test_a_schedule_is_made_shown_listed_and_deleted(cli: Cli) -> None:
     assert document(cli, "list") == {"schedules": []}
 
 
+def test_all_that_a_schedule_was_given_is_shown(cli: Cli) -> None:
+    times = ("--start-at", "2090-01-01", "--end-at", "2099-01-01")
+    cli(*YEARLY, *times, "--key", "acme", "--expires", "90", "--version", "v7")
+    shown = document(cli, "show", "s")
+    assert (shown["start_at"], shown["end_at"]) == ("2090-01-01T00:00:00Z", "2099-01-01T00:00:00Z")
+    assert (shown["key"], shown["expires"], shown["version"]) == ("acme", 90, "v7")
+    text = cli("schedules", "show", "s").stdout
+    assert all(word in text for word in ("2090-01-01", "2099-01-01", "acme", "90 s", "v7"))
+
+
+def test_a_job_has_limits_of_its_own(cli: Cli) -> None:
+    limits = ("--every", "60", "--timeout", "5", "--total-timeout", "20", "--heartbeat", "2")
+    assert document(cli, "create", "j", "job:weigh", *limits)["kind"] == "job"
+    refused = cli("schedules", "create", "w", "total", *limits)
+    assert (refused.exit_code, "heartbeat, total_timeout" in refused.stderr) == (USAGE, True)
+
+
 def test_an_id_that_is_taken_is_told_and_can_be_replaced(cli: Cli) -> None:
     cli(*YEARLY)
     again = cli("schedules", "create", "s", "total", "--every", "3600")

@@ -11,6 +11,7 @@ import batuta
 from batuta import errors, telemetry
 from batuta.authoring.attempt import ActivityInfo
 from batuta.authoring.backend import Description
+from batuta.authoring.children import ChildOptions
 from batuta.authoring.context import RunInfo
 from batuta.authoring.options import ActivityOptions
 from batuta.authoring.retry import Retry
@@ -129,6 +130,7 @@ async def test_what_a_start_and_a_list_take_is_documented() -> None:
         names = str(told.value).partition("there are ")[2].partition(end)[0].split(", ")
         assert len(names) > 8
         assert set(names) <= words("concepts/client.md")
+    assert set(ChildOptions.__struct_fields__) <= words("concepts/children.md")
     assert {f'"{way}"' for way in IfExists} <= words("concepts/client.md")
 
 

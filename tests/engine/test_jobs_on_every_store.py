@@ -38,7 +38,7 @@ def _nothing_seen() -> None:
 @job(retry=Retry(attempts=3, first=0.01, jitter=0))
 async def send(to: str, fails: int = 0) -> str:
     seen.append(to)
-    if len(seen) <= fails:
+    if seen.count(to) <= fails:
         raise LookupError(f"{to} {len(seen)}")
     return f"sent to {to}"
 

@@ -3,14 +3,24 @@
 import asyncio
 import contextvars
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from batuta.engine.threads import Threads
 from batuta.engine.transactions import _Plain
+
+PATIENCE = 30.0
+shade = contextvars.ContextVar("shade", default="none")
+
+
+@pytest.fixture
+def threads() -> Iterator[Threads]:
+    made = Threads("of-a-test")
+    yield made
+    made.close()
 
 
 def plain_call(fn: Callable[[], Any]) -> _Plain:
@@ -18,67 +28,98 @@ def plain_call(fn: Callable[[], Any]) -> _Plain:
     return _Plain(asyncio.get_running_loop(), cast(Any, call), (), {})
 
 
-async def test_its_answer_is_what_the_function_returns() -> None:
-    with ThreadPoolExecutor(1) as threads:
-        plain = plain_call(threading.get_ident)
-        plain.begin(threads, contextvars.copy_context())
-        assert await plain.answer != threading.get_ident()
-        assert not plain.is_at_work()
+async def told(plain: _Plain) -> None:
+    """Wait until the event loop knows that its thread has left the function."""
+    async with asyncio.timeout(PATIENCE):
+        while not plain.is_over:
+            await asyncio.sleep(0.001)
+
+
+async def test_its_answer_is_what_the_function_returns(threads: Threads) -> None:
+    plain = plain_call(threading.get_ident)
+    threads.call(contextvars.copy_context(), plain)
+    assert await plain.answer != threading.get_ident()
+    assert plain.is_over
 
 
 @pytest.mark.parametrize(
     ("raised", "heard"), [(ValueError, ValueError), (StopIteration, RuntimeError), (SystemExit, SystemExit)]
 )
-async def test_whatever_it_raises_is_its_answer(raised: type[BaseException], heard: type[BaseException]) -> None:
+async def test_whatever_it_raises_is_its_answer(
+    threads: Threads, raised: type[BaseException], heard: type[BaseException]
+) -> None:
     def act() -> None:
         raise raised
 
-    with ThreadPoolExecutor(1) as threads:
-        plain = plain_call(act)
-        plain.begin(threads, contextvars.copy_context())
-        await asyncio.wait([plain.answer])
-        assert type(plain.answer.exception()) is heard
+    plain = plain_call(act)
+    threads.call(contextvars.copy_context(), plain)
+    await asyncio.wait([plain.answer])
+    assert type(plain.answer.exception()) is heard
 
 
 async def test_one_that_nobody_waits_for_any_more_is_not_begun() -> None:
-    begun, go_on = threading.Event(), threading.Event()
-    with ThreadPoolExecutor(1) as threads:
-        threads.submit(go_on.wait)
-        plain = plain_call(begun.set)
-        plain.begin(threads, contextvars.copy_context())
-        plain.cancel()
-        go_on.set()
-    assert plain.ended.cancelled()
-    assert not begun.is_set()
-    assert not plain.is_at_work()
-
-
-async def test_an_answer_that_comes_too_late_harms_nobody() -> None:
-    go_on = threading.Event()
-    with ThreadPoolExecutor(1) as threads:
-        plain = plain_call(go_on.wait)
-        plain.begin(threads, contextvars.copy_context())
-        plain.answer.cancel()
-        go_on.set()
-    await asyncio.sleep(0)
-    assert plain.over
-    assert plain.ended.done()
-
-
-async def test_one_that_a_thread_has_taken_is_at_work_before_its_first_line() -> None:
-    class Slow:
-        """Has a thread for it, which does not come to its code yet."""
-
-        def submit(self, *_: Any) -> Future[None]:
-            taken: Future[None] = Future()
-            taken.set_running_or_notify_cancel()
-            return taken
-
-    plain = plain_call(list)
-    assert not plain.is_at_work()
-    plain.begin(cast(Any, Slow()), contextvars.copy_context())
-    plain.cancel()
-    assert plain.is_at_work()
+    begun: list[str] = []
+    plain = plain_call(lambda: begun.append("it"))
+    plain.answer.cancel()
     plain()
-    assert not plain.is_at_work()
-    assert await plain.answer == []
+    await told(plain)
+    assert not begun
+
+
+async def test_an_answer_that_comes_too_late_harms_nobody_and_ends_its_call(threads: Threads) -> None:
+    go_on = threading.Event()
+    left: list[Any] = []
+    plain = plain_call(lambda: go_on.wait(PATIENCE))
+    threads.call(contextvars.copy_context(), plain)
+    plain.answer.cancel()
+    plain.then = left.append
+    assert not left
+    go_on.set()
+    await told(plain)
+    assert left == [plain._call]
+
+
+async def test_each_call_has_a_thread_at_once_and_the_context_that_it_is_given(threads: Threads) -> None:
+    meeting = threading.Barrier(3)
+
+    def meet() -> str:
+        meeting.wait(PATIENCE)
+        return shade.get()
+
+    calls = [plain_call(meet) for _ in range(3)]
+    for number, plain in enumerate(calls):
+        context = contextvars.copy_context()
+        context.run(shade.set, str(number))
+        threads.call(context, plain)
+    assert [await plain.answer for plain in calls] == ["0", "1", "2"]
+
+
+async def test_a_thread_that_is_idle_is_used_again_and_all_end_when_they_are_closed(threads: Threads) -> None:
+    used: set[threading.Thread] = set()
+    for _ in range(20):
+        plain = plain_call(threading.current_thread)
+        threads.call(contextvars.copy_context(), plain)
+        used.add(await plain.answer)
+    assert len(used) < 20
+    threads.close()
+    for thread in used:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+
+
+async def test_one_that_is_at_work_when_they_are_closed_ends_with_what_it_does(threads: Threads) -> None:
+    go_on, at_work = threading.Event(), threading.Event()
+
+    def act() -> threading.Thread:
+        at_work.set()
+        go_on.wait(PATIENCE)
+        return threading.current_thread()
+
+    plain = plain_call(act)
+    threads.call(contextvars.copy_context(), plain)
+    assert await asyncio.to_thread(at_work.wait, PATIENCE)
+    threads.close()
+    go_on.set()
+    thread = await plain.answer
+    thread.join(PATIENCE)
+    assert not thread.is_alive()

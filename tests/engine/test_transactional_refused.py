@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import asyncpg
 import pytest
@@ -209,6 +210,29 @@ async def test_an_activity_that_breaks_its_own_connection_is_tried_as_its_policy
             with pytest.raises(RunFailed, match="connection"):
                 await (await till.client.start(books)).result(3 * PATIENCE)
         assert sorted(set(tried)) == [1, 2, 3]
+        assert await till.rows() == []
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_one_that_begins_while_another_is_over_its_time_has_a_time_of_its_own(
+    request: pytest.FixtureRequest, kind: str
+) -> None:
+    """One timer is for all of them."""
+    url = request.getfixturevalue(f"{kind}_url")
+    gates = {1: threading.Event(), 2: threading.Event()}
+    async with till_on(kind, url) as till:
+        book = till.activity("book", lambda number: gates[number].wait(PATIENCE), waits_aside=True)
+
+        @workflow
+        async def books(number: int) -> int:
+            return int(await book(number))
+
+        async with till.worker(books, book, transaction_time=0.2):
+            for number, gate in gates.items():
+                run = await till.client.start(books, number)
+                with pytest.raises(RunFailed, match="held its transaction for longer than"):
+                    await run.result(PATIENCE)
+                gate.set()
         assert await till.rows() == []
 
 

@@ -67,8 +67,7 @@ class Workflow(Generic[P, R]):
         self.fn = fn
         self.name = check_workflow_name(name or fn.__name__)
         self.version = check_version(version)
-        if continue_after < 1:
-            raise InvalidInput(f"continue_after={continue_after!r} must be a number of journal entries, at least 1")
+        _check_length(continue_after)
         self.continue_after = continue_after
         self.dead_letter = dead_letter
         """Whether a run that fails with an error of its own code is a dead letter, too."""
@@ -185,6 +184,8 @@ class Activity(Generic[P, R]):
         self.name = check_name(name or fn.__name__, "activity name")
         self.options = options
         self.is_async = inspect.iscoroutinefunction(fn)
+        if inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn):
+            raise InvalidInput(f"activity {self.name!r} yields, and has no result: return a list, or use heartbeat()")
         self.place = Place.LOOP if self.is_async else Place.THREAD
         if process:
             self.place = Place.PROCESS
@@ -340,6 +341,11 @@ def activity(
     own = {"process": process, "limit": limit, "transactional": transactional}
     decorate = _Decorator(name, ActivityOptions().merged(options), own)
     return decorate if fn is None else decorate(fn)
+
+
+def _check_length(entries: object) -> None:
+    if type(entries) is not int or entries < 1:
+        raise InvalidInput(f"continue_after={entries!r} must be a number of journal entries, at least 1")
 
 
 def activities_of(thing: object) -> list[Activity[..., Any]]:

@@ -170,7 +170,7 @@ class Selection:
         reason: str = "",
     ) -> Counts:
         """Fork each, as `handle.fork` does, under an id that is made of its own: `fork("{id}-again", at=3)`. One whose
-        new id is taken is refused, so that this can be called again. Of runs with the same id, the last one."""
+        new id is taken is refused. Of runs with the same id, the last one."""
         if "{id}" not in str(id):
             raise InvalidInput(f'id={id!r} must have {{id}} in it, such as "{{id}}-again": each fork needs its own')
         point, edits = None if at is None else check_entry(at), edits_of(args, input, output, MAX_PAYLOAD)

@@ -54,4 +54,7 @@ class ActivityOptions(Struct, frozen=True, kw_only=True):
             raise InvalidInput(
                 f"unknown activity options {', '.join(sorted(unknown))}; there are: {', '.join(self.__struct_fields__)}"
             )
-        return structs.replace(self, **changes)
+        found: ActivityOptions = structs.replace(self, **changes)
+        if found.once and "retry" in changes and found.retry.attempts != 1:
+            raise InvalidInput(f"once=True has one attempt, and retry={found.retry!r} no use: leave it out")
+        return found

@@ -142,10 +142,16 @@ class ScheduleView(Struct, kw_only=True):
     overlap: Overlap
     catch_up: float
     jitter: float
+    start_at: datetime | None
+    end_at: datetime | None
+    """The first and the last time at which there may be a slot."""
     queue: str
     priority: int
+    key: str
+    version: str
     timeout: float | None
     execution_timeout: float | None
+    expires: float | None
     tags: dict[str, str]
     memo: Any
     paused: bool

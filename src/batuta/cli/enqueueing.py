@@ -28,6 +28,8 @@ from batuta.cli.starting import tell_run, wait_for_end
 @click.option("--key", metavar="TEXT", help="What the queue's limits per key count by, and is fair between.")
 @click.option("--expires", type=float, metavar="SECONDS", help="It times out unless it was begun by then.")
 @click.option("--timeout", type=float, metavar="SECONDS", help="For an attempt.")
+@click.option("--total-timeout", type=float, metavar="SECONDS", help="For all of its attempts.")
+@click.option("--heartbeat", type=float, metavar="SECONDS", help="An attempt that is silent for longer fails.")
 @click.option("--tag", "tags", multiple=True, metavar="KEY=VALUE", help="Repeatable.")
 @click.option("--memo", metavar="JSON|@FILE", help="A small note kept with it.")
 @click.option("--wait", is_flag=True, help="Wait for its end; exit 1 unless it completes.")

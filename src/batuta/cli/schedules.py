@@ -95,8 +95,13 @@ def show(place: Place, id: str) -> None:
 @click.option("--end-at", metavar="TIME", help="No slots after.")
 @click.option("--queue", "-q", metavar="NAME", help="[default: default]")
 @click.option("--priority", type=int, metavar="N", help="Higher goes first.  [default: 0]")
-@click.option("--timeout", type=float, metavar="SECONDS", help="For the run of each slot.")
+@click.option("--timeout", type=float, metavar="SECONDS", help="For the run of each slot; of a job, for an attempt.")
 @click.option("--execution-timeout", type=float, metavar="SECONDS", help="For it and those that follow it.")
+@click.option("--total-timeout", type=float, metavar="SECONDS", help="Of a job: for all of its attempts.")
+@click.option(
+    "--heartbeat", type=float, metavar="SECONDS", help="Of a job: an attempt that is silent for longer fails."
+)
+@click.option("--version", metavar="TEXT", help="Of a workflow: the version of its code.")
 @click.option("--expires", type=float, metavar="SECONDS", help="A run that nobody begins for so long times out.")
 @click.option("--key", metavar="TEXT", help="What limits per key of the queue count by.")
 @click.option("--tag", "tags", multiple=True, metavar="KEY=VALUE", help="Repeatable.")

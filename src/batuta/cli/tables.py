@@ -15,7 +15,7 @@ from batuta.authoring.deadletters import DeadLetter, DeadLetterGroup
 from batuta.authoring.operating import AuditRow
 from batuta.authoring.queues import QueueInfo
 from batuta.clock import SECOND
-from batuta.journal.entries import Command, EntryKind
+from batuta.journal.entries import Command, CommandKind, EntryKind
 from batuta.journal.states import RunState
 
 _STYLE = {
@@ -28,6 +28,7 @@ _STYLE = {
     RunState.POISONED: "bold red",
 }
 _KIND_STYLE = {EntryKind.ACTIVITY_DONE: "green", EntryKind.ACTIVITY_FAILED: "red"}
+_CALLS = (CommandKind.ACTIVITY, CommandKind.CHILD)
 _LONGEST = 60
 
 
@@ -209,8 +210,9 @@ def attempts_table(attempts: Iterable[AttemptView], *, is_open: bool) -> Table:
 
 
 def journal_table(lines: Sequence[JournalLine], title: str = "") -> Table:
-    """Entries with the time since the start, how long an activity took, and what each turn issued."""
-    made = table("ord", "after", "entry", "activity", "tries", "took", "value", "then issued", title=title)
+    """Entries with the time since the start, how long an activity took, and what each turn issued. Calls are numbered:
+    a fork names them so."""
+    made = table("ord", "after", "entry", "call", "activity", "tries", "took", "value", "then issued", title=title)
     start = lines[0].at if lines else None
     for line in lines:
         body = line.body
@@ -218,6 +220,7 @@ def journal_table(lines: Sequence[JournalLine], title: str = "") -> Table:
             str(line.ord),
             f"{(line.at - start).total_seconds():.3f} s" if start else "",
             Text(str(line.kind), _KIND_STYLE.get(line.kind, "")),
+            str(body.seq or ""),
             body.name,
             str(body.attempts or ""),
             f"{(line.at.timestamp() * SECOND - body.started_at) / SECOND:.3f} s" if body.started_at else "",
@@ -228,10 +231,12 @@ def journal_table(lines: Sequence[JournalLine], title: str = "") -> Table:
 
 
 def command_text(command: Command) -> str:
-    """Such as `activity charge`, `timer 0.5 s`, `complete`."""
+    """Its number, what it is, and its arguments: `2 activity charge ["ada",10]`, `3 timer 0.5 s`, `4 complete`."""
+    numbered = f"{command.seq} {command.kind}"
     if command.kind == "timer" and isinstance(command.value, Raw):
-        return f"timer {json.decode(command.value) / SECOND:g} s"
-    return f"{command.kind} {command.name}".strip()
+        return f"{numbered} {json.decode(command.value) / SECOND:g} s"
+    value = command.value if command.kind in _CALLS and isinstance(command.value, Raw) else b""
+    return " ".join(filter(None, (numbered, command.name, _short(bytes(value).decode()))))
 
 
 def _value(line: JournalLine) -> str:

@@ -117,7 +117,10 @@ class Committer:
 
     def is_writing(self, run: LiveRun) -> bool:
         """Whether a change of the run is on its way."""
-        return any(item[0] is run for item in self._sent)
+        for item in self._sent:  # noqa: SIM110 - a generator costs more than it, and there is rarely more than one
+            if item[0] is run:
+                return True
+        return False
 
     def stop(self) -> None:
         """Drop all. What is in flight may or may not become durable; nobody here will act on it."""

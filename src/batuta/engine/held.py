@@ -118,7 +118,7 @@ def _take_turn(run: LiveRun, held: Held, data: bytes) -> None:
     change = run.open_change()
     with turns():
         run.answer(body)
-    run.backlog.appendleft(_STOP)
+    run.backlog.insert(0, _STOP)
     if run.change is change and change.entries and change.entries[-1].kind is _DONE:
         held.turn = change, run.effects
         run.effects, run.change = [], None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -105,7 +104,7 @@ def do_again(run: LiveRun, again: Redo, attempts: Sequence[Attempt], messages: S
     again.add(reopen(run))
     # Messages that waited for their turn are unread: they are read with the others, in their order.
     run.seen.difference_update(body.message_id for _, body in run.backlog)
-    run.backlog = deque(one for one in run.backlog if not one[1].message_id)
+    run.backlog = [one for one in run.backlog if not one[1].message_id]
     send_again(run)
     try:
         pending = set(run.machine.activities)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from batuta import failpoints
 from batuta.authoring.attempt import CompleteLater, current_activity
@@ -19,6 +18,7 @@ from batuta.engine.committer import STORE_FAILED
 from batuta.engine.headers import headers_of
 from batuta.engine.held import Held, Turn, hold, let_go, settle, take_back, take_turn
 from batuta.engine.outbox import Outbox, of_the_run
+from batuta.engine.threads import Threads
 from batuta.errors import (
     ActivityTimeout,
     InvalidInput,
@@ -31,7 +31,7 @@ from batuta.errors import (
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
 from batuta.journal import store as stores
-from batuta.journal.records import Verdict
+from batuta.journal.records import Refusal, Verdict
 from batuta.serde import encode
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("batuta.engine")
 
+_set_current = current_activity.set
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0
 _REMEMBERED = 1_000
 
@@ -50,27 +51,26 @@ class Transactions:
     def __init__(self, host: Session, lost: Callable[[str], None]) -> None:
         self._host, self._lost = host, lost
         self._executor, self._settings = host.executor, host.settings
-        self._open: dict[Call, Transaction] = {}
+        self._open: dict[Call, _Attempt] = {}
+        """Those whose code has been given the transaction, in the order in which that was."""
+        self._watching: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._threads: ThreadPoolExecutor | None = None
+        self.threads = Threads("batuta-transaction")
+        """Of their own, one for each call: who waits for a thread must not hold up all who write."""
         self._wait = _FIRST_WAIT
         self._uncommitted: dict[tuple[RunId, int], float] = {}
         """When the store was first away at the commit of a call, by the monotonic clock."""
 
     def open(self, loop: asyncio.AbstractEventLoop, context: contextvars.Context) -> None:
         self._loop, self._context = loop, context
+        self.hold_time = getattr(loop, "hold_time_until", None)  # a loop with a clock of its own, in tests
 
     def close(self) -> None:
         for task in self._tasks:
             task.cancel()
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
-
-    def thread_pool(self) -> ThreadPoolExecutor:
-        """Of their own, one for each place: who waits for a thread must not hold up all who write."""
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(self._settings.transactions, thread_name_prefix="batuta-transaction")
-        return self._threads
+        if self._watching is not None:
+            self._watching.cancel()
+        self.threads.close()
 
     async def ended(self) -> None:
         """Wait until all of them are rolled back."""
@@ -83,15 +83,15 @@ class Transactions:
             raise WorkerError(
                 f"activity {call.pending.name!r} has no transaction: decorate it with @activity(transactional=True)"
             )
-        return found
+        return found.offered
 
     def begin(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Begin an attempt."""
         context = self._context.copy()
-        context.run(current_activity.set, call)
-        task = asyncio.Task(
-            self._execute(call, args, kwargs), loop=self._loop, name="batuta-transaction", context=context
-        )
+        context.run(_set_current, call)
+        attempt = _Attempt(self, call, self._host.store.transact(self._settings.transaction_time))
+        work = attempt.execute(args, kwargs)
+        task = attempt.task = asyncio.Task(work, loop=self._loop, name="batuta-transaction", context=context)
         call.task = task
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -120,96 +120,142 @@ class Transactions:
 
     def committed(self, call: Call) -> None:
         self._wait = _FIRST_WAIT
-        self._uncommitted.pop((call.run.run_id, call.seq), None)
+        if self._uncommitted:
+            self._uncommitted.pop((call.run.run_id, call.seq), None)
 
-    async def _execute(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        attempt = _Attempt(self, call, self._host.store.transact(self._settings.transaction_time))
-        try:
-            await attempt.run(args, kwargs)
-        except BaseException as error:
-            await attempt.give_up(error)
-            if isinstance(error, KeyboardInterrupt):
-                raise
-        finally:
-            self._open.pop(call, None)
-            attempt.leave()
+    def watch(self, attempt: _Attempt) -> None:
+        """Its code has the transaction now, for so long at most. All may take as long, so that one timer is enough."""
+        self._open[attempt.call] = attempt
+        if self._watching is None:
+            self._look_in(attempt.seconds)
+
+    def _look_in(self, seconds: float) -> None:
+        self._watching = self._loop.call_later(seconds, self._look, context=self._context)
+
+    def _look(self) -> None:
+        self._watching = None
+        now = self._loop.time()
+        for attempt in self._open.values():
+            if attempt.offered.over:
+                continue
+            left = attempt.begun_at + attempt.seconds - now
+            if left > 0:
+                self._look_in(left)
+                return
+            attempt.interrupt()
+
+    def forget(self, call: Call) -> None:
+        self._open.pop(call, None)
 
 
 class _Attempt:
     """One attempt, from its begin to its commit."""
 
+    task: asyncio.Task[None]
+    offered: Transaction
+
     def __init__(self, all_of_them: Transactions, call: Call, transaction: stores.Transaction) -> None:
-        self._all, self._call, self._transaction = all_of_them, call, transaction
+        self._all, self.call, self._transaction = all_of_them, call, transaction
         self._host, self._executor, self._loop = all_of_them._host, all_of_them._executor, all_of_them._loop
-        self._run = call.run
+        self._run, self.seconds = call.run, transaction.seconds
         self._held: Held | None = None
         self._plain: _Plain | None = None
-        self._was_back = all_of_them.was_back(call)
+        self._interrupted = False
+        self.begun_at = 0.0
+        self._was_back = bool(all_of_them._uncommitted) and all_of_them.was_back(call)
 
-    async def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        call = self._call
-        if not self._host.may_act():
-            await self._host.permission()
-        if self._transaction.blocking:  # while it is open nothing can be written: what comes before it must be
-            await self._hold(Held(call))
-        await self._begin()
-        failpoint("transaction.begun")
-        offered = Transaction(lambda: self._transaction.connection, self._host.settings.max_payload)
-        self._all._open[call] = offered
+    async def execute(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Never raises, but for a keyboard interrupt."""
+        call, host, transaction = self.call, self._host, self._transaction
         try:
-            within = self._executor.within
-            work = self._called(args, kwargs) if within is None else within(call, args, kwargs, self._called)
-            value = await self._within_time(work)
+            if not host.may_act():
+                await host.permission()
+            if transaction.blocking:  # while it is open nothing can be written: what comes before it must be
+                held = self._held = Held(call)
+                hold(self._run, held)
+                await held.reached
+            try:
+                await transaction.begin()
+            except StoreUnavailable as error:
+                await self._begin_later(error)
+            if failpoints.armed is not None:
+                failpoint("transaction.begun")
+            value = await self._within_time(args, kwargs)
+            if call.over:  # its code did not let itself be cancelled
+                raise asyncio.CancelledError
+            if failpoints.armed is not None:
+                failpoint("activity.after")
+            data = encode(value, call.activity.codec.output, host.settings.max_payload)
+            call.activity.codec.decode_result(data)
+            outbox = self._outbox() if self.offered.outgoing else None
+            self._executor.finish(call)
+            held = self._take_turn(data)
+            await held.reached
+            if held.turn is None:
+                await self._ended_without(held)
+            else:
+                await self._commit(held.turn, outbox)
+        except BaseException as error:
+            await self._give_up(error)
+            if isinstance(error, KeyboardInterrupt):
+                raise
         finally:
-            offered.over = True
-        if call.over:  # its code did not let itself be cancelled
-            raise asyncio.CancelledError
-        if failpoints.armed is not None:
-            failpoint("activity.after")
-        data = encode(value, call.activity.codec.output, self._host.settings.max_payload)
-        call.activity.codec.decode_result(data)
-        headers = headers_of(self._run.started_with)
-        outbox = Outbox(offered.outgoing, self._host.clock.now(), self._run.identity, headers)
-        self._executor.finish(call)
-        await self._take_turn(data)
-        if (turn := self._turn) is not None:
-            await self._commit(turn, outbox)
+            self._leave()
 
-    async def _begin(self) -> None:
+    async def _begin_later(self, error: StoreUnavailable) -> None:
         """A store that is away is not the activity's fault."""
         wait = _FIRST_WAIT
         while True:
-            try:
-                return await self._transaction.begin()
-            except StoreUnavailable as error:
-                log.warning("the transaction of activity %s cannot begin yet: %s", self._call.pending.name, error)
+            log.warning("the transaction of activity %s cannot begin yet: %s", self.call.pending.name, error)
             await asyncio.sleep(wait)
             wait = min(wait * 2, _LONGEST_WAIT)
+            try:
+                return await self._transaction.begin()
+            except StoreUnavailable as again:
+                error = again
 
-    async def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if self._call.activity.is_async:
-            return await self._call.activity.fn(*args, **kwargs)
-        context = contextvars.Context() if self._executor.within is None else contextvars.copy_context()
-        context.run(current_activity.set, self._call)
-        plain = self._plain = _Plain(self._loop, self._call, args, kwargs)
-        plain.begin(self._all.thread_pool(), context)
+    async def _within_time(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What its code returns."""
+        transaction, within = self._transaction, self._executor.within
+        self.offered = Transaction(lambda: transaction.connection, self._host.settings.max_payload)
+        self.begun_at = self._loop.time()
+        self._all.watch(self)
         try:
-            return await plain.answer
-        except asyncio.CancelledError:
-            plain.cancel()
-            raise
-
-    async def _within_time(self, work: Any) -> Any:
-        seconds = self._transaction.seconds
-        limit = asyncio.timeout(seconds)
-        try:
-            async with limit:
-                return await work
-        except TimeoutError as error:
-            if not limit.expired():
+            if within is None:
+                return await self._called(args, kwargs)
+            return await within(self.call, args, kwargs, self._called)
+        except asyncio.CancelledError as error:
+            if not self._interrupted or self.task.cancelling() > 1:
                 raise
-            name = self._call.pending.name
-            raise ActivityTimeout(f"activity {name!r} held its transaction for longer than {seconds:g} s") from error
+            name = self.call.pending.name
+            raise ActivityTimeout(
+                f"activity {name!r} held its transaction for longer than {self.seconds:g} s"
+            ) from error
+        finally:
+            self.offered.over = True
+            if self._interrupted:
+                self.task.uncancel()
+
+    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[Any]:
+        if self.call.activity.is_async:
+            return cast(Awaitable[Any], self.call.activity.fn(*args, **kwargs))
+        context = contextvars.Context() if self._executor.within is None else contextvars.copy_context()
+        context.run(_set_current, self.call)
+        plain = self._plain = _Plain(self._loop, self.call, args, kwargs)
+        self._all.threads.call(context, plain)
+        if (hold_time := self._all.hold_time) is not None:
+            hold_time(plain.answer)
+        return plain.answer
+
+    def interrupt(self) -> None:
+        """It is over its time."""
+        if not self._interrupted:
+            self._interrupted = True
+            self.task.cancel()
+
+    def _outbox(self) -> Outbox:
+        headers = headers_of(self._run.started_with)
+        return Outbox(self.offered.outgoing, self._host.clock.now(), self._run.identity, headers)
 
     # -- the turn
 
@@ -218,55 +264,56 @@ class _Attempt:
         """That of its answer, once it has run."""
         return None if self._held is None else self._held.turn
 
-    async def _hold(self, held: Held) -> None:
-        self._held = held
-        hold(self._run, held)
-        await held.reached
-
-    async def _take_turn(self, data: bytes) -> None:
-        """Run the turn of the answer, in its place among the run's inputs and not in this task."""
+    def _take_turn(self, data: bytes) -> Held:
+        """Have the turn of the answer run, in its place among the run's inputs and not in this task."""
         held = self._held
         if held is None:
-            held = Held(self._call, data)
-            await self._hold(held)
+            held = self._held = Held(self.call, data)
+            hold(self._run, held)
         else:
             held.reached = self._loop.create_future()
             self._loop.call_soon(_take_turn, self._run, held, data, context=self._all._context)
-            await held.reached
-        if held.turn is None:  # the run has ended, is parked or was told of a failure: the committer writes that
-            await self._transaction.rollback()
-            self._call.over = True
-            let_go(self._run, held)
+        return held
 
-    async def _commit(self, turn: Turn, outbox: Outbox) -> None:
+    async def _ended_without(self, held: Held) -> None:
+        """The run has ended, is parked or was told of a failure: the committer writes that."""
+        await self._transaction.rollback()
+        self.call.over = True
+        let_go(self._run, held)
+
+    async def _commit(self, turn: Turn, outbox: Outbox | None) -> None:
         change = turn[0]
-        outbox.add_to(change)
-        failpoint("transaction.turned")
-        answer = await self._transaction.commit(self._host.info.worker_id, change, outbox.may_leave)
+        if outbox is not None:
+            outbox.add_to(change)
+        if failpoints.armed is not None:
+            failpoint("transaction.turned")
+        may_leave = _nothing_left if outbox is None else outbox.may_leave
+        answer = await self._transaction.commit(self._host.info.worker_id, change, may_leave)
         if answer is Verdict.UNREAD:  # what it was sent must be read before it closes: then it is executed anew
-            self._take_back(lambda: self._executor.begin_anew(self._call))
+            self._take_back(lambda: self._executor.begin_anew(self.call))
             return
         if isinstance(answer, Verdict):
             log.warning("a write of run %s was refused: it has another owner, or is closed", self._run.identity.id)
             self._run.drop()
             return
-        self._all.committed(self._call)
-        failpoint("transaction.durable")
+        self._all.committed(self.call)
+        if failpoints.armed is not None:
+            failpoint("transaction.durable")
         if not self._host.may_act():
             await self._host.permission()
-        self._call.over = True
+        self.call.over = True
         if not self._host.over:
             if self._host.reporter.listens:
                 self._host.reporter.committed([(self._run, *turn)], {})
-            settle(self._run, turn, of_the_run(answer))
+            settle(self._run, turn, of_the_run(answer) if answer else ())
 
     # -- what goes wrong
 
-    async def give_up(self, error: BaseException) -> None:
+    async def _give_up(self, error: BaseException) -> None:
         """Nothing of it is there: try again as its policy says, or leave that to whoever has the run now."""
         with suppress(asyncio.CancelledError):  # asked once more to end
             await self._transaction.rollback()
-        call = self._call
+        call = self.call
         if isinstance(error, StoreFailed):
             self._all._lost(STORE_FAILED)
         elif self._host.over or (isinstance(error, asyncio.CancelledError) and self._turn is not None):
@@ -289,7 +336,7 @@ class _Attempt:
 
     def _is_stores_fault(self, error: BaseException) -> bool:
         away = self._turn is not None and isinstance(error, StoreUnavailable)
-        return away and not self._all.is_its_own_fault(self._call, self._was_back)
+        return away and not self._all.is_its_own_fault(self.call, self._was_back)
 
     def _take_back(self, then: Callable[[], None]) -> None:
         held = self._held
@@ -297,65 +344,48 @@ class _Attempt:
             held.turn = None
             self._loop.call_soon(take_back, self._run, held, turn, then, context=self._all._context)
 
-    def leave(self) -> None:
+    def _leave(self) -> None:
         """Its place is free when its code has really ended."""
+        self._all.forget(self.call)
         plain = self._plain
-        if plain is not None and plain.is_at_work():
-            plain.ended.add_done_callback(self._leave_from_thread)
+        if plain is None or plain.is_over:
+            self._executor.vacate(self.call)
         else:
-            self._executor.vacate(self._call)
-
-    def _leave_from_thread(self, _: Future[None]) -> None:
-        with suppress(RuntimeError):  # the worker and its loop may be gone
-            self._loop.call_soon_threadsafe(self._executor.vacate, self._call)
+            plain.then = self._executor.vacate
 
 
 class _Plain:
-    """The call of a plain function, in its thread, which may take longer than anybody waits for it.
-
-    Its answer comes by one call into the event loop. `run_in_executor` chains two futures for that and asks ten times
-    what it was given, which was a tenth of the calls of a transactional step on SQLite.
-    """
-
-    ended: Future[None]
-    """Done when the thread has left the function, or never begins it."""
+    """The call of a plain function, in its thread, which may take longer than anybody waits for it."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         self._loop, self._call, self._args, self._kwargs = loop, call, args, kwargs
-        self.over = False
         self.answer: asyncio.Future[Any] = loop.create_future()
-
-    def begin(self, threads: ThreadPoolExecutor, context: contextvars.Context) -> None:
-        self.ended = threads.submit(context.run, self)
-        if (hold := getattr(self._loop, "hold_time_until", None)) is not None:
-            hold(self.answer)  # a loop with a clock of its own, in tests
-
-    def cancel(self) -> None:
-        """Nobody waits any more: it is not begun, if it has not been."""
-        self.ended.cancel()
-
-    def is_at_work(self) -> bool:
-        """Whether a thread is in the function, or cannot be kept from it any more."""
-        return not self.over and hasattr(self, "ended") and not self.ended.done()
+        """Cancelled when nobody waits any more: the function is not called then, if it has not been."""
+        self.is_over = False
+        self.then: Callable[[Call], None] | None = None
+        """What is to be done when the thread has left the function."""
 
     def __call__(self) -> None:
         value: Any = None
         failed: BaseException | None = None
         try:
-            value = self._call.activity.fn(*self._args, **self._kwargs)
+            if not self.answer.cancelled():
+                value = self._call.activity.fn(*self._args, **self._kwargs)
         except StopIteration as error:  # no future takes it
             failed = RuntimeError(f"activity {self._call.pending.name!r} raised StopIteration")
             failed.__cause__ = error
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is the activity's answer
             failed = error
-        self.over = True
         with suppress(RuntimeError):  # the worker and its loop may be gone
             self._loop.call_soon_threadsafe(self._tell, value, failed)
         del failed  # whose traceback holds this frame
 
     def _tell(self, value: Any, failed: BaseException | None) -> None:
+        self.is_over = True
+        if self.then is not None:
+            self.then(self._call)
         if self.answer.done():
             return
         if failed is None:
@@ -369,6 +399,10 @@ def _take_turn(run: LiveRun, held: Held, data: bytes) -> None:
         take_turn(run, held, data)
         if not held.reached.done():
             held.reached.set_result(None)
+
+
+def _nothing_left(_: Sequence[Refusal]) -> None:
+    """Whether what was refused may be: it was sent by the run, which is told of it."""
 
 
 def _explained(call: Call, error: BaseException) -> BaseException:

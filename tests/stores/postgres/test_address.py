@@ -126,3 +126,9 @@ def test_a_missing_driver_is_named() -> None:
         "else:\n    raise SystemExit('not refused')\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
+
+
+@pytest.mark.parametrize("option", ["no_such_setting=1", "sslmode=perhaps", "work_mem=much"])
+async def test_an_option_that_driver_or_server_does_not_take_is_named(postgres_url: str, option: str) -> None:
+    with pytest.raises(InvalidURL, match=option.partition("=")[0]):
+        await PostgresStore(f"{postgres_url}?{option}").open()

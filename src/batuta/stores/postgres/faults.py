@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncpg
 
-from batuta.errors import BadData, OutcomeUnknown, SchemaMismatch, StoreError, StoreFull, StoreUnavailable
+from batuta.errors import BadData, InvalidURL, OutcomeUnknown, SchemaMismatch, StoreError, StoreFull, StoreUnavailable
 
 TRANSIENT = frozenset({"40001", "40P01"})
 """Serialisation failure and deadlock: rolled back for sure, and worth trying again at once."""
@@ -16,6 +16,12 @@ _UNAVAILABLE = {
     "55P03": "a row stayed locked for too long: something holds a transaction open",
     "57P03": "it is starting up or shutting down: try again",
 }
+_BAD_OPTION = (
+    asyncpg.exceptions.ClientConfigurationError,
+    asyncpg.UndefinedObjectError,
+    asyncpg.InvalidParameterValueError,
+)
+"""What driver and server say, before there is a session, to options that there are not or that cannot be so."""
 _SCHEMA_STATES = frozenset({"3F000", "42P01", "42703", "42883"})
 _UNAVAILABLE_CLASSES = frozenset({"28", "3D", "53"})
 _DATA_CLASSES = frozenset({"22", "23", "54"})
@@ -57,8 +63,10 @@ def answered(error: BaseException, place: str) -> StoreError | None:
     return BadData(says) if state[:2] in _DATA_CLASSES else None
 
 
-def unreachable(error: BaseException, place: str) -> StoreError:
+def unreachable(error: BaseException, place: str) -> StoreError | InvalidURL:
     """Our error for a connection that could not be made: nothing was sent."""
+    if isinstance(error, _BAD_OPTION):
+        return InvalidURL(f"the URL of PostgreSQL at {place} has an option that cannot be: {error}")
     answer = answered(error, place)
     if isinstance(answer, StoreUnavailable | SchemaMismatch):
         return answer

@@ -361,15 +361,27 @@ class Pool:
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Session]:
         """A session to oneself."""
-        async with self._room:
-            session = self._idle.pop() if self._idle else self._make()
-            try:
-                yield session
-            finally:
-                if self._closed:  # it was in use when the pool was closed
-                    session.drop()
-                else:
-                    self._idle.append(session)
+        session = await self.take()
+        try:
+            yield session
+        finally:
+            self.give_back(session)
+
+    async def take(self) -> Session:
+        """The same for who gives it back."""
+        await self._room.acquire()
+        try:
+            return self._idle.pop() if self._idle else self._make()
+        except BaseException:
+            self._room.release()
+            raise
+
+    def give_back(self, session: Session) -> None:
+        if self._closed:  # it was in use when the pool was closed
+            session.drop()
+        else:
+            self._idle.append(session)
+        self._room.release()
 
     async def read(self, query: str, *args: Any) -> list[asyncpg.Record]:
         async with self.session() as session:

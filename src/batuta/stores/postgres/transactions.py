@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, suppress
-from functools import partial
-from typing import Any, cast
+from contextlib import suppress
+from functools import cached_property, partial
+from typing import Any
 
 import asyncpg
-from asyncpg.pool import PoolConnectionProxy
 
+from batuta import failpoints
 from batuta.errors import StoreError, StoreUnavailable, TransactionEnded
 from batuta.failpoints import failpoint
 from batuta.journal.records import Change, Hint, Refusal, Verdict
 from batuta.journal.store import Transaction
 from batuta.stores import rules
 from batuta.stores.postgres import batch, beyond
+from batuta.stores.postgres.awake import Awake
 from batuta.stores.postgres.commits import Commits
 from batuta.stores.postgres.faults import TRANSIENT, answered, translate, unreachable
+from batuta.stores.postgres.lending import ActivityConnection, LentConnection
 from batuta.stores.postgres.session import DRIVER_ERRORS, SETTINGS, Connection, Pool, Session
 
 _MOST = 1_000
@@ -26,8 +28,7 @@ _MOST = 1_000
 _GRACE_SECONDS = 5.0
 """For the turn of an activity's answer, while its transaction waits."""
 _FENCE, _OTHER = "BT001", "BT002"
-_MARK = " SET LOCAL activity.begun = 'here';"
-"""Gone with the transaction: another one, that the activity's code has begun in its place, does not have it."""
+_NO_POOL: Any = None
 _ENDED = (
     "the activity's code has ended its transaction by itself, or its connection broke: what it had written may be "
     "there, and its result is not. Leave the transaction open: batuta commits it"
@@ -62,6 +63,13 @@ class Transactions(Commits):
 
     # -- for the transactions
 
+    open_transactions = 0
+
+    @cached_property
+    def awake(self) -> Awake:
+        """For those of a lone activity. Its code may take any time: that must not hold back other commits."""
+        return Awake(self.address.busy_wait)
+
     def step_within(self, change: Change) -> str:
         """Statements that write one entry and commit. Values stand in them, for only so can there be several."""
         entry = change.entries[0]
@@ -94,37 +102,13 @@ class Transactions(Commits):
 
     def replied(self) -> None:
         """The reply to a commit is here. An OSError from it counts as a broken connection."""
-        failpoint("transaction.committed")
-        self._lose_reply("commit")
+        if failpoints.armed is not None:
+            failpoint("transaction.committed")
+        if self.faults is not None:
+            self._lose_reply("commit")
 
     def announce(self, change: Change, hint: Hint) -> None:
         self._announce_changes([change], {}, hint)
-
-
-class ActivityConnection(Connection):
-    """Knows that its transaction was committed by a statement, and marks the one that it begins."""
-
-    _then = ""
-
-    async def begin(self, transaction: Any) -> None:
-        """Start a transaction of the driver, with its mark, in one round trip."""
-        self._then = _MARK
-        await transaction.start()
-
-    async def execute(self, query: str, *args: Any, timeout: float | None = None) -> str:
-        then, self._then = self._then, ""
-        return await super().execute(query + then, *args, timeout=timeout)
-
-    def committed(self) -> None:
-        self._top_xact = None  # as the driver's own commit does
-
-
-class LentConnection(PoolConnectionProxy):
-    """The connection as an activity's code has it, as one of a pool: of no use any more once it is taken back, whoever
-    has kept it. Another activity has the connection then."""
-
-    def take_back(self) -> None:
-        self._detach()  # type: ignore[attr-defined]  # not in the stubs
 
 
 class PostgresTransaction:
@@ -134,11 +118,9 @@ class PostgresTransaction:
 
     def __init__(self, store: Transactions, pool: Pool, seconds: float) -> None:
         self._store, self._pool, self.seconds = store, pool, seconds
-        self._stack = AsyncExitStack()
         self._session: Session | None = None
         self._connection: ActivityConnection | None = None
         self._lent: LentConnection | None = None
-        self._transaction: Any = None
         self._rolling_back: asyncio.Task[None] | None = None
 
     @property
@@ -147,23 +129,18 @@ class PostgresTransaction:
             raise TransactionEnded("the transaction is over")
         return self._lent
 
-    @property
-    def _own(self) -> ActivityConnection:
-        if self._connection is None:
-            raise TransactionEnded("the transaction is over")
-        return self._connection
-
     async def begin(self) -> None:
-        session = self._session = await self._stack.enter_async_context(self._pool.session())
+        store, session = self._store, await self._pool.take()
+        self._session = session
+        store.open_transactions += 1
         try:
-            connection = cast(ActivityConnection, await session.connect())
-            self._transaction = connection.transaction(isolation="read_committed")
-            await connection.begin(self._transaction)
-            if self._store.address.is_pooled:
-                await connection.execute(session.local_settings())
-            self._lent = LentConnection(cast(Any, None), connection)
+            connection: Any = await session.connect()
+            if store.open_transactions == 1:
+                store.awake.stay()  # for the code's first statement, too
+            await connection.begin(session.local_settings() if store.address.is_pooled else "")
+            self._lent = LentConnection(_NO_POOL, connection)
         except BaseException as error:
-            await self._end(cut=True)
+            self._end(cut=True)
             if isinstance(error, DRIVER_ERRORS):
                 raise unreachable(error, self._store.address.place) from error
             raise
@@ -172,12 +149,13 @@ class PostgresTransaction:
     async def commit(
         self, worker_id: str, change: Change, may_leave: Callable[[Sequence[Refusal]], None]
     ) -> Verdict | list[Refusal]:
-        connection = self._own
-        if self._lent is not None:
-            self._lent.take_back()
+        connection = self._connection
+        if connection is None:
+            raise TransactionEnded("the transaction is over")
+        self._take_back()
         if not connection.is_in_transaction():
             raise TransactionEnded(_ENDED)
-        if batch.is_step(change):
+        if batch.is_step(change):  # the commonest: fence, entry and commit in one round trip, and nobody need know
             return await self._commit_step(connection, worker_id, change)
         verdict, hint, refusals = await self._write(connection, worker_id, change)
         if verdict is None:
@@ -188,9 +166,18 @@ class PostgresTransaction:
             return verdict
         may_leave(refusals)
         failpoint("transaction.written")
-        await self._commit()
+        await self._committed(connection, connection.end("COMMIT"))
         self._store.announce(change, hint)
         return refusals
+
+    async def _commit_step(
+        self, connection: ActivityConnection, worker_id: str, change: Change
+    ) -> Verdict | list[Refusal]:
+        store = self._store
+        if store.open_transactions == 1:
+            store.awake.stay()
+        committing = connection.end(store.step_within(change))
+        return [] if await self._committed(connection, committing) else await store.why_lost(worker_id, change)
 
     async def _write(
         self, connection: Connection, worker_id: str, change: Change
@@ -216,44 +203,29 @@ class PostgresTransaction:
         won = change.run_id in (rows[0]["won"] or ())
         return (True if won else None), beyond.hint_of(rows[0]), answer
 
-    async def _commit_step(
-        self, connection: ActivityConnection, worker_id: str, change: Change
-    ) -> Verdict | list[Refusal]:
-        """The commonest change: fence, entry and commit in one round trip."""
-        try:
-            await self._committed(connection.execute(self._store.step_within(change)))
-        except _Refused:
-            return await self._store.why_lost(worker_id, change)
-        connection.committed()
-        await self._end(cut=False)
-        self._store.announce(change, Hint())
-        return []
-
-    async def _commit(self) -> None:
-        await self._committed(self._transaction.commit())
-        await self._end(cut=False)
-
-    async def _committed(self, committing: Awaitable[object]) -> None:
-        """Raises _Refused when the fence did not hold. When it raises, nothing is left of the transaction here."""
-        connection = self._own
+    async def _committed(self, connection: ActivityConnection, committing: Awaitable[None]) -> bool:
+        """False when the fence did not hold. Whether it is that, or raises: nothing is left of the transaction here."""
         try:
             await committing
+            self._store.awake.rest()
             self._store.replied()
         except BaseException as error:
             if getattr(error, "sqlstate", None) == _FENCE:
                 await self.rollback()
-                raise _Refused from error
+                return False
             if getattr(error, "sqlstate", None) == _OTHER:
                 await self.rollback()
                 raise TransactionEnded(_ENDED) from error
             said = _is_said(error, connection)
-            await self._end(cut=True)
+            self._end(cut=True)
             if not isinstance(error, DRIVER_ERRORS):
                 raise
             place = self._store.address.place
             if said:  # a constraint that is tested at the end
                 raise _meant(error, place) from error
             raise translate(error, place, writing=True) from error
+        self._end(cut=False)
+        return True
 
     async def rollback(self) -> None:
         """Goes on when nobody waits for it any more: a connection that is cut in the middle of a statement is left to
@@ -265,29 +237,31 @@ class PostgresTransaction:
         await asyncio.shield(self._rolling_back)
 
     async def _roll_back(self, connection: ActivityConnection) -> None:
-        if self._lent is not None:
-            self._lent.take_back()
+        self._take_back()
         good = False
         try:
             if not connection.is_closed() and connection.is_in_transaction():
                 with suppress(*DRIVER_ERRORS):
-                    await self._transaction.rollback()
+                    await connection.end("ROLLBACK")
                     good = True
         finally:  # also when the loop ends: no other activity may find the connection in this transaction
-            await self._end(cut=not good)
+            self._end(cut=not good)
 
-    async def _end(self, *, cut: bool) -> None:
-        """`cut`: nobody knows the state that the connection is in. Never waits, so that nothing can come between."""
+    def _end(self, *, cut: bool) -> None:
+        """`cut`: nobody knows the state that the connection is in."""
         self._connection = None
-        if self._lent is not None:
-            self._lent.take_back()
-        if cut and self._session is not None:
-            self._session.drop()
-        await self._stack.aclose()
+        self._take_back()
+        session, self._session = self._session, None
+        if session is not None:
+            if cut:
+                session.drop()
+            self._pool.give_back(session)
+            self._store.open_transactions -= 1
 
-
-class _Refused(Exception):
-    """The fence did not hold."""
+    def _take_back(self) -> None:
+        lent, self._lent = self._lent, None
+        if lent is not None:
+            lent.take_back()
 
 
 def quoted(text: str) -> str:

@@ -15,6 +15,11 @@ T = TypeVar("T")
 _SKIPPED = r"(?:[\s;\ufeff]|--[^\n]*\n|/\*.*?\*/)*+"  # by SQLite, too: empty statements, and a byte order mark
 _WORD = re.compile(_SKIPPED + r"([A-Za-z]+)((?:\s+TRANSACTION)?\s+TO\b)?", re.DOTALL | re.IGNORECASE)
 _ENDS = frozenset({"BEGIN", "COMMIT", "END", "ROLLBACK"})
+_OVER = "the transaction is over: its activity has ended, or was over its time"
+_NOT_YOURS = (
+    "the transaction of an activity is committed by batuta, with the activity's result: leave it open, and raise an "
+    "error to have it rolled back (SAVEPOINT and ROLLBACK TO may be used inside it)"
+)
 _NOT_LENT = frozenset({"ATTACH", "DETACH", "PRAGMA", "VACUUM"})
 
 
@@ -31,7 +36,17 @@ class Loan:
         """Of cursors that are made from here on."""
 
     def execute(self, sql: str, parameters: Any = (), /) -> LentCursor:
-        return self.cursor().execute(sql, parameters)
+        """As one call: on a cursor of its own, for which nobody else has to be asked."""
+        check(sql)
+        with self._lock:
+            if self._over:
+                raise TransactionEnded(_OVER)
+            self.check_open()
+            cursor = self._connection.cursor()
+            cursor.row_factory = self.row_factory
+            self._cursors.append(cursor)
+            cursor.execute(sql, parameters)
+        return LentCursor(self, cursor)
 
     def executemany(self, sql: str, parameters: Any, /) -> LentCursor:
         return self.cursor().executemany(sql, parameters)
@@ -54,7 +69,7 @@ class Loan:
         """Raises TransactionEnded when it was taken back, or the database has rolled it back."""
         with self._lock:
             if self._over:
-                raise TransactionEnded("the transaction is over: its activity has ended, or was over its time")
+                raise TransactionEnded(_OVER)
             self.check_open()
             return work()
 
@@ -84,10 +99,7 @@ class Loan:
         self._connection.interrupt()
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
-        raise TransactionEnded(
-            "the transaction of an activity is committed by batuta, with the activity's result: leave it open, and "
-            "raise an error to have it rolled back (SAVEPOINT and ROLLBACK TO may be used inside it)"
-        )
+        raise TransactionEnded(_NOT_YOURS)
 
     commit = rollback = close = executescript = __enter__ = __exit__ = _refuse
 
@@ -99,12 +111,12 @@ class LentCursor:
         self._loan, self._cursor = loan, cursor
 
     def execute(self, sql: str, parameters: Any = (), /) -> Self:
-        self._check(sql)
+        check(sql)
         self._loan.use(lambda: self._cursor.execute(sql, parameters))
         return self
 
     def executemany(self, sql: str, parameters: Any, /) -> Self:
-        self._check(sql)
+        check(sql)
         rows = list(parameters)  # made by the caller's code, which may use this very connection
         self._loan.use(lambda: self._cursor.executemany(sql, rows))
         return self
@@ -150,10 +162,12 @@ class LentCursor:
     def close(self) -> None:
         self._loan.use(self._cursor.close)
 
-    def _check(self, sql: str) -> None:
-        found = _WORD.match(sql)
-        word = found[1].upper() if found else ""
-        if word in _ENDS and not (found and found[2]):
-            self._loan.commit()
-        if word in _NOT_LENT:
-            raise TransactionEnded(f"{word} would change the store's own connection: use another one for that")
+
+def check(sql: str) -> None:
+    """Raises TransactionEnded when the statement would end the transaction, or change the connection."""
+    found = _WORD.match(sql)
+    word = found[1].upper() if found else ""
+    if word in _ENDS and not (found and found[2]):
+        raise TransactionEnded(_NOT_YOURS)
+    if word in _NOT_LENT:
+        raise TransactionEnded(f"{word} would change the store's own connection: use another one for that")

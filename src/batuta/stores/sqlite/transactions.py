@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from batuta import failpoints
 from batuta.errors import TransactionEnded
 from batuta.failpoints import failpoint
 from batuta.journal.records import Change, Hint, Refusal, Verdict
+from batuta.stores.sqlite.alone import write_alone
 from batuta.stores.sqlite.batch import Batch, Judge, Mismatch
 from batuta.stores.sqlite.errors import translate
 from batuta.stores.sqlite.loans import Loan
@@ -37,7 +39,10 @@ class SqliteTransaction:
         return self._loan
 
     async def begin(self) -> None:
-        self._loan = Loan(await self._writer.begin())
+        writer = self._writer
+        if not writer.try_begin():
+            await writer.begin()
+        self._loan = Loan(writer.connection)
 
     async def commit(
         self, worker_id: str, change: Change, may_leave: Callable[[Sequence[Refusal]], None]
@@ -51,8 +56,10 @@ class SqliteTransaction:
             self._writer.abandon()
             return written
         hint, refusals = written
-        await self._writer.commit()
-        failpoint("transaction.committed")
+        if not self._writer.commit_now():
+            await self._writer.commit()
+        if failpoints.armed is not None:
+            failpoint("transaction.committed")
         self._store.announce(hint, [change])
         return refusals
 
@@ -61,9 +68,14 @@ class SqliteTransaction:
     ) -> Verdict | tuple[Hint, list[Refusal]]:
         """What it raises leaves the transaction open."""
         cursor, namespace, now = self._writer.cursor, self._store.namespace, self._store.clock_now()
-        batch = Batch(cursor, namespace, worker_id, now)
         try:
-            hint = batch.write([change])
+            hint = write_alone(cursor, namespace, worker_id, change, now)
+            refusals: list[Refusal] = []
+            if hint is None:
+                batch = Batch(cursor, namespace, worker_id, now)
+                hint = batch.write([change])
+                answer = batch.refusals([change]).get(0, [])
+                refusals = answer if isinstance(answer, list) else []
         except Mismatch:
             cursor.execute("ROLLBACK")
             verdict = Judge(cursor, namespace, worker_id, now).judge(change)
@@ -73,10 +85,10 @@ class SqliteTransaction:
             if meant is None or meant is error:
                 raise
             raise meant from error
-        answer = batch.refusals([change]).get(0, [])
-        refusals = answer if isinstance(answer, list) else []
-        may_leave(refusals)
-        failpoint("transaction.written")
+        if refusals:
+            may_leave(refusals)
+        if failpoints.armed is not None:
+            failpoint("transaction.written")
         return hint, refusals
 
     async def rollback(self) -> None:

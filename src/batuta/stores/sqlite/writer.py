@@ -3,8 +3,8 @@
 SQLite before 3.51.3 can damage a WAL that two connections write or checkpoint at once, so that writes and checkpoints
 of all processes happen under one `flock`. A transaction's statements run on the event loop's thread when nobody else
 writes, and only the sync is waited for in a thread: on an idle loop a thread for all of it is as fast, on a busy one it
-is somewhat slower and has the longer tail. A short sync is not worth the two hops either. One statement that takes
-milliseconds, the last of its transaction, goes to that thread, too.
+is somewhat slower and has the longer tail. A short sync is not worth the two hops either. A few statements that take
+milliseconds each, the last of their transaction, go to that thread, too.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Writer:
         A `small` one may be synced on the event loop's thread; what is done `aside` does not run on it at all.
         The others wait for each other here, and not in a thread: one that is kept from the interpreter's lock by a busy
         event loop would read a row every five milliseconds. But `last`, which is given what `work` returned, runs where
-        it is synced: for one long statement, which lets the event loop go on.
+        it is synced: for a few long statements, which let the event loop go on.
         """
         if small or aside:
             return self._write(work, last, small=small, aside=aside)
@@ -181,32 +181,44 @@ class Writer:
 
     # -- a transaction that others go on with
 
-    async def begin(self) -> sqlite3.Connection:
-        """Begin a transaction. Whoever does ends it, with `commit` or `abandon`; until then nobody else can write."""
-        if not self._try_enter():
-            entering = _call(self._writing, self._enter)
-            try:
-                await asyncio.shield(entering)
-            except asyncio.CancelledError:
-                entering.add_done_callback(self._abandon_late)
-                raise
-        return self._connected().connection
+    def try_begin(self) -> bool:
+        """Begin a transaction, if that needs no waiting. Whoever does ends it, with `commit` or `abandon`; until then
+        nobody else can write."""
+        return self._try_enter()
+
+    async def begin(self) -> None:
+        """The same after others."""
+        entering = _call(self._writing, self._enter)
+        try:
+            await asyncio.shield(entering)
+        except asyncio.CancelledError:
+            entering.add_done_callback(self._abandon_late)
+            raise
 
     def _abandon_late(self, entering: asyncio.Future[None]) -> None:
         if not entering.cancelled() and entering.exception() is None:
             self.abandon()
 
     @property
-    def cursor(self) -> sqlite3.Cursor:
+    def connection(self) -> sqlite3.Connection:
         """Of the transaction that was begun."""
-        return self._connected()
+        return self.cursor.connection
+
+    @property
+    def cursor(self) -> sqlite3.Cursor:
+        return self._cursor or self._connected()
+
+    def commit_now(self) -> bool:
+        """Make it durable, on the event loop's thread; False, and nothing is done, when that takes too long for it.
+        When it raises, nothing was written."""
+        if self._commit_seconds >= SHORT_COMMIT_SECONDS:
+            return False
+        self._commit()
+        return True
 
     async def commit(self) -> None:
-        """Make it durable. When it raises, nothing was written."""
-        if self._commit_seconds < SHORT_COMMIT_SECONDS:
-            self._commit()
-        else:
-            await asyncio.shield(self._commit_aside(self._commit))
+        """The same in a thread."""
+        await asyncio.shield(self._commit_aside(self._commit))
 
     def abandon(self) -> None:
         """Undo it."""

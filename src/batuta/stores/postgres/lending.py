@@ -1,0 +1,37 @@
+"""Connections that are lent to the code of activities."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from asyncpg.pool import PoolConnectionProxy
+
+from batuta.stores.postgres.session import Connection
+
+_BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL activity.begun = 'here';"
+"""The mark is gone with the transaction: another one, that the activity's code has begun in its place, has it not."""
+
+
+class ActivityConnection(Connection):
+    """Begins the transaction of an activity, and ends it, in one round trip each."""
+
+    _top_xact: Any
+
+    async def begin(self, settings: str = "") -> None:
+        """Raises as the driver does; the connection must be cut then."""
+        await self.execute(_BEGIN + settings)
+        # One of the driver's own, so that those that the code begins inside it are savepoints.
+        self._top_xact = self.transaction(isolation="read_committed")
+
+    async def end(self, statements: str) -> None:
+        """Execute them: the last one is COMMIT or ROLLBACK."""
+        await self.execute(statements)
+        self._top_xact = None  # as the driver's own do
+
+
+class LentConnection(PoolConnectionProxy):
+    """The connection as an activity's code has it, as one of a pool: of no use any more once it is taken back, whoever
+    has kept it. Another activity has the connection then."""
+
+    def take_back(self) -> None:
+        self._detach()  # type: ignore[attr-defined]  # not in the stubs
