@@ -208,7 +208,7 @@ class Poller:
             return claim
 
     async def _ask(self, ask: Callable[[], Awaitable[Claim]]) -> Claim:
-        """A claim, with its tapes in the order in which they begin. They are to be loaded before anything else is done."""
+        """A claim, with its tapes in the order in which they begin. They are to be loaded before anything else."""
         self.claims_begun += 1
         try:
             claim = await ask()
