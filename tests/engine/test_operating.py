@@ -14,8 +14,10 @@ from batuta import (
     RunFailed,
     RunOpen,
     RunState,
+    Signal,
     UnknownRun,
     activity,
+    continue_as_new,
     job,
     workflow,
 )
@@ -204,6 +206,69 @@ async def test_a_fork_or_reset_of_many_that_makes_no_sense_changes_nothing(arena
     assert (await some.reset(9)).refused == {"InvalidFork": 1}
     assert (await some.fork("{id}-b", output={1: "x"})).refused == {"InvalidFork": 1}  # its code is not here
     assert await client.count() == 1
+
+
+go_on = Signal("go on")
+
+
+@workflow
+async def goes_on(number: int) -> None:
+    await go_on.wait()
+    continue_as_new(number + 1)
+
+
+@pytest.mark.parametrize("verb", ["reset", "fork"])
+async def test_one_of_many_that_goes_on_as_another_run_meanwhile_is_not_passed_over(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    client = await arena.client()
+    await arena.worker(client, goes_on)
+    first, store = await client.start(goes_on, 0, id="r"), arena.store(client)
+    listed = store.list_runs
+
+    async def follows() -> bool:
+        run = await store.get("r")
+        return run.run_id != first.run_id and run.head == 0
+
+    async def list_runs(*args: Any) -> Any:
+        page = await listed(*args)
+        await first.signal(go_on)
+        await until(follows)
+        return page
+
+    monkeypatch.setattr(store, "list_runs", list_runs)
+    some = client.select(workflow=goes_on)
+    counts = await (some.reset(0) if verb == "reset" else some.fork("{id}-x", at=0))
+    assert (counts.matched, counts.done, counts.refused) == (1, 1, {})
+    [row] = (await client.audit(verb=verb)).rows
+    assert row.target == "r"
+
+
+@activity
+async def other_call() -> str:
+    return "other"
+
+
+@workflow(name="calls", version="1")
+async def calls_1() -> str:
+    return await once_broken("a")
+
+
+@workflow(name="calls", version="2")
+async def calls_2() -> str:
+    return await other_call()
+
+
+async def test_each_of_many_is_held_against_the_code_of_its_version(arena: Arena) -> None:
+    client, elsewhere = await arena.client(), await arena.client()
+    await arena.worker(client, calls_1, calls_2, once_broken, other_call)
+    for code in (calls_1, calls_2):
+        await (await client.start(code, id=f"v{code.version}")).result(20)
+    some = elsewhere.select(workflow="calls")
+    counts = await some.fork("{id}-x", output={1: "x"}, code=[calls_1, calls_2])
+    assert (counts.done, counts.refused) == (2, {})
+    counts = await elsewhere.select(id_prefix="v1").fork("{id}-y", output={1: "y"}, code=calls_2)
+    assert (counts.done, counts.refused) == (0, {"InvalidFork": 2})  # it does not replay them
 
 
 async def test_one_run_is_deleted_when_it_has_ended(arena: Arena) -> None:
