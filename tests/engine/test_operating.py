@@ -10,6 +10,7 @@ from batuta import (
     InvalidFork,
     InvalidInput,
     MatchesEverything,
+    Rate,
     Retry,
     RunFailed,
     RunOpen,
@@ -374,6 +375,14 @@ async def test_what_changes_nothing_about_a_queue_or_schedule_is_not_in_the_log(
         ("pause schedule", "down"),
         ("pause queue", "still down"),
     ]
+
+
+async def test_limits_that_only_look_alike_are_changed(arena: Arena) -> None:
+    client = await arena.client()
+    for seconds in (12345.61, 12345.64):
+        await client.limit_queue("mail", rate=Rate(5, seconds))
+    [queue] = [one for one in await client.queues() if one.name == "mail"]
+    assert queue.rate == Rate(5, 12345.64)
 
 
 async def test_who_acts_is_told_by_the_client_or_the_environment(
