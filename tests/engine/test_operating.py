@@ -25,6 +25,7 @@ from batuta import (
 from batuta.authoring.calendar import every
 from batuta.authoring.schedules import Schedule
 from batuta.connect import connect
+from batuta.errors import StoreUnavailable
 from batuta.verify import verify
 from tests.engine.arena import Arena, until
 
@@ -207,6 +208,33 @@ async def test_a_fork_or_reset_of_many_that_makes_no_sense_changes_nothing(arena
     assert (await some.reset(9)).refused == {"InvalidFork": 1}
     assert (await some.fork("{id}-b", output={1: "x"})).refused == {"InvalidFork": 1}  # its code is not here
     assert await client.count() == 1
+
+
+async def test_what_ends_with_an_error_of_the_store_does_not_go_on_behind_ones_back(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await arena.client()
+    for number in range(30):
+        await (await client.start(fails_first, "a", id=f"r{number}")).terminate()
+    store, fork = arena.store(client), arena.store(client).fork
+    asked = 0
+
+    async def fails_once(*args: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise StoreUnavailable("away")
+        await gates["gate"].wait()
+        return await fork(*args)
+
+    monkeypatch.setattr(store, "fork", fails_once)
+    with pytest.raises(StoreUnavailable, match="away"):
+        await client.select(workflow=fails_first).fork("{id}-x", at=-1)
+    begun = asked
+    gates["gate"].set()
+    for _ in range(20):
+        await client.count()
+    assert (asked, await client.count()) == (begun, 30)
 
 
 go_on = Signal("go on")

@@ -123,7 +123,12 @@ class Operating:
                     refused[type(error).__name__] += 1
                     return False
 
-        return sum(await asyncio.gather(*map(remake, runs)))
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(remake(run)) for run in runs]
+        except BaseExceptionGroup as errors:  # the others are given up: who asks again must not meet them
+            raise errors.exceptions[0] from None
+        return sum(task.result() for task in tasks)
 
     async def _remake(self, run: Run, act: Act, how: Remake | None) -> bool:
         """False: it had ended, and another run has its id, to which it is done if that matches. Not one that was open
