@@ -76,7 +76,7 @@ def _throughput(full: bool) -> Group:
         ours,
         replace(many, workload="W2-finished", runs=1000, seconds=1.5, finished_runs=finished(full)),
         many,
-        Part("W2", "dbos", runs=1000 if full else 60, steps=5),
+        Part("W2", "dbos", runs=1000 if full else 96, steps=5),
     )
     return (*group, replace(many, system="dbos", rounds=DBOS_MINIMUM)) if full else group
 

@@ -13,7 +13,7 @@ from bench.child import Figures, Task, answer, latency, repeat, sample
 from bench.peers.dbos_app import launch
 
 AT_A_TIME: Final = 8
-WARM_UP: Final = 30
+WARM_UP: Final = 40
 
 
 @DBOS.step()

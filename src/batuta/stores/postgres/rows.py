@@ -64,7 +64,7 @@ def run_of(row: Record | Mapping[str, Any]) -> Run:
 
 def claimed_tape_of(row: Record, owner: str) -> tuple[Tape, bool]:
     """What a claim returns of a run that somebody owns now, and whether there is more to be read: entries, messages."""
-    run, id, kind, name, queue, priority, epoch, head, created_at, code, rare, start, first, more, _news = row
+    run, id, kind, name, queue, priority, epoch, head, created_at, code, flow_key, rare, start, first, more, _news = row
     run_id = uuid_of(run.int)
     claimed = Run(
         run_id,
@@ -89,6 +89,9 @@ def claimed_tape_of(row: Record, owner: str) -> tuple[Tape, bool]:
         "{}",
         "null",
         code,
+        None,
+        0,
+        flow_key,
     )
     if rare is not None:
         _rare(rare).put_into(claimed)

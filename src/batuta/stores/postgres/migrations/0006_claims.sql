@@ -1,12 +1,12 @@
 -- Claiming from many queues at once, and starts that look at more than their own id.
 
 -- What a claim returns of a run: all that the caller cannot know of one that it owns. rare: what few runs have, as a JSON
--- array (see the Python class), or null. A run that sleeps after its start has a journal of one entry, and nothing else:
--- first is that entry, as one text. more: there is something to be read besides, of attempts, messages but the start, and
--- of the journal.
+-- array (see the Python class), or null; flow keys are not rare where there are some. A run that sleeps after its start has
+-- a journal of one entry, and nothing else: first is that entry, as one text. more: there is something to be read besides,
+-- of attempts, messages but the start, and of the journal.
 CREATE TYPE batuta.claimed AS (
     run_id uuid, id text, kind text, name text, queue text, priority integer, epoch integer, head integer,
-    created_at bigint, code text, rare text, start text, first text, more boolean, news text
+    created_at bigint, code text, flow_key text, rare text, start text, first text, more boolean, news text
 );
 
 -- Own up to `wanted` due runs: by priority, then by wake_at, and one suspect at most. One index range per queue and
@@ -186,11 +186,10 @@ BEGIN
             expires_at = NULL, debounce = NULL
         FROM unnest(found_ids) AS f(run_id)
         WHERE r.run_id = f.run_id
-        RETURNING r.run_id, r.id, r.kind, r.name, r.queue, r.priority, r.epoch, r.head, r.created_at, r.code,
+        RETURNING r.run_id, r.id, r.kind, r.name, r.queue, r.priority, r.epoch, r.head, r.created_at, r.code, r.flow_key,
                   CASE WHEN r.deaths <> 0 OR r.deadline IS NOT NULL OR r.chain_id <> r.run_id OR r.parent_run_id IS NOT NULL
-                            OR r.parent_seq <> 0 OR r.forked_from IS NOT NULL OR r.forked_at <> -1 OR r.flow_key <> ''
-                            OR r.version <> '' OR r.tags <> '{}' OR r.memo <> 'null' OR r.failed_code <> '{}'
-                            OR r.awaits <> 0
+                            OR r.parent_seq <> 0 OR r.forked_from IS NOT NULL OR r.forked_at <> -1 OR r.version <> ''
+                            OR r.tags <> '{}' OR r.memo <> 'null' OR r.failed_code <> '{}' OR r.awaits <> 0
                        THEN json_build_array(
                            r.deaths, r.deadline, r.chain_id, r.parent_run_id, r.parent_seq, r.forked_from, r.forked_at,
                            r.flow_key, r.version, r.tags, r.memo, r.failed_code, r.awaits)::text END,
