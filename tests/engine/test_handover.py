@@ -2,14 +2,15 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import pytest
 
-from batuta import Queue, job
+from batuta import Queue, Retry, job
 from batuta.engine import handover
 from batuta.errors import OutcomeUnknown, StoreUnavailable
+from batuta.journal.queues import QueueLimits
 from batuta.journal.records import Change, Claim, Refusal, Verdict, WorkerInfo
 from batuta.stores.memory import MemoryDatabase, MemoryStore
 from batuta.verify import verify
@@ -32,6 +33,16 @@ class HandingStore(MemoryStore):
         """Before anything is written."""
         self.loses: list[Exception] = []
         """When all is written, and nothing was claimed."""
+        self.gate = asyncio.Event()
+        """Claims wait here."""
+        self.gate.set()
+        self.at_gate = 0
+
+    async def claim(self, worker: WorkerInfo, limit: int, room: Mapping[str, int] | None = None) -> Claim:
+        self.at_gate += 1
+        await self.gate.wait()
+        self.at_gate -= 1
+        return await super().claim(worker, limit, room)
 
     async def hand_over(self, worker: WorkerInfo, changes: Sequence[Change], limit: int) -> tuple[Answers, Claim]:
         if self.fails:
@@ -166,6 +177,63 @@ async def test_others_have_their_turn(
             batch = await client.enqueue_many([Visitors.visit.call(n, "") for n in range(JOBS)])
             await asyncio.gather(*(handle.result(30) for handle in batch))
     assert Visitors.most["all"] == 1
+
+
+async def test_no_more_are_written_at_once_than_a_batch_may_have(handing: tuple[Arena, list[HandingStore]]) -> None:
+    arena, stores = handing
+    client = await arena.client()
+    batch = await client.enqueue_many(calls())
+    queues = [Queue("default", concurrency=8)]
+    await arena.worker(client, Visitors(), queues=queues, batch_rows=4)  # a job has two
+    await all_done(arena, client, batch)
+    assert sum(taken for _, taken in stores[0].asked) > 0
+    assert max(ended for ended, _ in stores[0].asked) <= 2
+
+
+async def so(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+async def test_a_worker_has_no_more_than_it_may_when_it_looks_and_hands_over_at_once(
+    handing: tuple[Arena, list[HandingStore]],
+) -> None:
+    """What there is room for is another number when the first of them has taken some."""
+    may_end = {number: asyncio.Event() for number in range(9)}
+    at_work, most = set[int](), 0
+
+    @job(retry=Retry(attempts=1), result=False)
+    async def waits(number: int) -> None:
+        nonlocal most
+        at_work.add(number)
+        most = max(most, len(at_work))
+        await may_end[number].wait()
+        at_work.discard(number)
+        if number == 0:
+            raise ValueError("whose place is not handed over")
+
+    arena, stores = handing
+    client = await arena.client()
+    batch = await client.enqueue_many([waits.call(number) for number in may_end])
+    worker = await arena.worker(client, waits, queues=[Queue("default", concurrency=2, per_worker=3)])
+    await so(lambda: at_work == {0, 1})
+    session = worker.session
+    assert session is not None
+    stores[0].gate.clear()
+    may_end[0].set()
+    await so(lambda: stores[0].at_gate and len(session.runs) == 1)
+    await stores[0].limit_queue("default", QueueLimits(concurrency=9))
+    may_end[1].set()
+    await so(lambda: not at_work)
+    for _ in range(20):  # the end is on its way
+        await asyncio.sleep(0.001)
+    stores[0].gate.set()
+    await so(lambda: stores[0].asked and not session._poller.claiming)
+    for event in may_end.values():
+        event.set()
+    await asyncio.gather(*(handle.result(30) for handle in batch[1:]))
+    assert most <= 3
 
 
 async def test_limits_hold_on_every_store_while_places_pass_on(arena: Arena) -> None:

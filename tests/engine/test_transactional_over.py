@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 from collections.abc import Callable
 
@@ -10,12 +11,13 @@ import pytest
 
 from batuta import Middleware, Retry, RunState, activity, transaction, workflow
 from batuta.engine.live import LiveRun
+from batuta.engine.threads import Threads
 from batuta.journal.entries import EntryKind
 from batuta.journal.records import Message, MessageKind
 from batuta.telemetry import ActivityRetried, Event, RunClosed
 from batuta.verify import verify
 from tests.engine.arena import until_state
-from tests.engine.till import PATIENCE, till_on
+from tests.engine.till import PATIENCE, QUICK, till_on
 
 pytestmark = pytest.mark.usefixtures("real_time")
 
@@ -120,3 +122,28 @@ async def test_an_attempt_beside_a_transaction_that_closes_the_run_is_told_by_it
             fails.append(fail)
             await (await till.client.start(books)).result(PATIENCE)
         assert heard == ["other", "completed"]
+
+
+async def test_an_attempt_that_finds_no_thread_leaves_its_place(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call, refused = Threads.call, list[str]()
+
+    def none_at_first(threads: Threads, context: contextvars.Context, work: Callable[[], None]) -> None:
+        if not refused:
+            refused.append("can't start new thread")
+            raise RuntimeError(refused[0])
+        call(threads, context, work)
+
+    monkeypatch.setattr(Threads, "call", none_at_first)
+
+    @activity(transactional=True, retry=QUICK)
+    def book() -> int:
+        return 7
+
+    @workflow
+    async def books() -> int:
+        return await book()
+
+    async with till_on("sqlite", sqlite_url) as till, till.worker(books, book, transactions=1):
+        assert await (await till.client.start(books)).result(PATIENCE) == 7

@@ -262,6 +262,28 @@ async def test_a_deadlock_at_the_commit_is_a_failed_attempt(postgres_url: str, s
         assert tried == [1, 2, 3]
 
 
+@pytest.mark.parametrize("ends", [False, True])
+async def test_an_activity_that_leaves_a_statement_under_way_has_failed(postgres_url: str, ends: bool) -> None:
+    left: list[asyncio.Task[str]] = []
+
+    @activity(transactional=True, retry=QUICK)
+    async def book() -> None:
+        left.append(asyncio.create_task(transaction().connection.execute("SELECT pg_sleep(1)")))
+        await asyncio.sleep(0)
+
+    @workflow
+    async def books() -> None:
+        await book()
+        if not ends:
+            await go.wait()
+
+    async with till_on("postgres", postgres_url) as till, till.worker(books, book):
+        with pytest.raises(RunFailed, match="left a statement under way"):
+            await (await till.client.start(books)).result(PATIENCE)
+        assert len(left) == 3
+        await asyncio.gather(*left, return_exceptions=True)
+
+
 async def test_a_commit_whose_outcome_is_unknown_is_looked_for_and_not_repeated(postgres_url: str) -> None:
     async with till_on("postgres", postgres_url) as till:
         book = till.activity("book", lambda number: None)

@@ -139,12 +139,12 @@ class Committer:
 
     async def _write_all(self) -> None:
         try:
-            batch = self._sent = self._take()
+            batch = self._sent = take_batch(self._waiting, self._settings)
             sending: asyncio.Task[Verdicts] | None = None
             while batch:
                 verdicts = await (sending or self._write(batch))
                 # The next batch goes out before this one's effects do: the database works while we do.
-                following = self._sent = self._take() if self._waiting else []
+                following = self._sent = take_batch(self._waiting, self._settings) if self._waiting else []
                 sending = None
                 if following:
                     sending = asyncio.get_running_loop().create_task(self._write(following))
@@ -159,7 +159,7 @@ class Committer:
                 while rounds and not self._waiting:
                     rounds -= 1
                     await _A_ROUND
-                batch = self._sent = self._take()
+                batch = self._sent = take_batch(self._waiting, self._settings)
                 if self._starters and batch:
                     asyncio.get_running_loop().call_soon(self._tell_starters)
         except asyncio.CancelledError:
@@ -176,28 +176,6 @@ class Committer:
             if self._waiting and not self._stopped:
                 run = self._waiting.popleft()
                 self.submit(run)
-
-    def _take(self) -> list[Item]:
-        """What waits, up to the limits of a batch."""
-        batch: list[Item] = []
-        rows, size, waiting = 0, 0, self._waiting
-        most_rows, most_bytes = self._settings.batch_rows, self._settings.batch_bytes
-        while waiting and rows < most_rows and size < most_bytes:
-            run = waiting.popleft()
-            change = run.change
-            if change is None:  # dropped meanwhile
-                continue
-            if (
-                change.attempts and len(change.attempts) > 1
-            ):  # the last word on each counts, and a statement may touch a row once
-                change.attempts = list({(one.seq, one.number): one for one in change.attempts}.values())
-            batch.append((run, change, run.effects))
-            run.change = None
-            run.effects = []
-            rows += len(change.entries) or 1
-            for entry in change.entries:
-                size += len(entry.body)
-        return batch
 
     def release(self) -> None:
         """The lease was renewed: what became durable while it was over may act now."""
@@ -295,6 +273,29 @@ class Committer:
             verdicts[len(first) + index] = verdict
         batch[:] = first + second  # without the starts that were withdrawn from either half
         return verdicts
+
+
+def take_batch(waiting: deque[LiveRun], settings: Settings) -> list[Item]:
+    """What waits, up to the limits of a batch."""
+    batch: list[Item] = []
+    rows, size = 0, 0
+    most_rows, most_bytes = settings.batch_rows, settings.batch_bytes
+    while waiting and rows < most_rows and size < most_bytes:
+        run = waiting.popleft()
+        change = run.change
+        if change is None:  # dropped meanwhile
+            continue
+        if (
+            change.attempts and len(change.attempts) > 1
+        ):  # the last word on each counts, and a statement may touch a row once
+            change.attempts = list({(one.seq, one.number): one for one in change.attempts}.values())
+        batch.append((run, change, run.effects))
+        run.change = None
+        run.effects = []
+        rows += len(change.entries) or 1
+        for entry in change.entries:
+            size += len(entry.body)
+    return batch
 
 
 def _judged(run: LiveRun, change: Change, effects: list[Effect], verdict: Verdict | list[Refusal]) -> None:

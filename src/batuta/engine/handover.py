@@ -9,20 +9,21 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from batuta.engine.committer import Committer, Item, Verdicts
+from batuta.engine.committer import Committer, Item, Verdicts, take_batch
 from batuta.errors import StoreError
 from batuta.failpoints import failpoint
 from batuta.journal.records import Change, Claim, WorkerInfo
 
 if TYPE_CHECKING:
     from batuta.engine.jobs import EarlyRun
+    from batuta.engine.live import LiveRun
     from batuta.engine.poller import Poller
     from batuta.engine.session import Session
 
@@ -47,7 +48,7 @@ class Handover:
         self._now = session.monotonic
         self._limited: Sequence[str] = ()
         """Queues with limits, when the last look had to leave something because of limits."""
-        self._ended: list[EarlyRun] = []
+        self._ended: deque[LiveRun] = deque()
         self._writing: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._turn_ends_at = 0.0
@@ -116,9 +117,8 @@ class Handover:
         """Hand over nothing until the next look. What waits is written as any other change."""
         self._limited, self._session.submit_end = (), self._committer.submit
         self._stop_timer()
-        ended, self._ended = self._ended, []
-        for run in ended:
-            self._committer.submit(run)
+        while self._ended:
+            self._committer.submit(self._ended.popleft())
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -146,16 +146,12 @@ class Handover:
     # -- how
 
     async def _hand_over(self) -> None:
-        runs, self._ended = self._ended, []
-        batch: list[Item] = []
-        for run in runs:
-            if run.change is not None:  # else it was dropped meanwhile
-                batch.append((run, run.change, run.effects))
-                run.change, run.effects = None, []
+        batch = take_batch(self._ended, self._session.settings)
+        ended = Counter(run.named[1] for run, _, _ in batch)
         try:
             if batch:
                 failpoint("commit.before")
-                write = self._session.reporter.timed(partial(self._write, Counter(run.row.queue for run in runs)))
+                write = self._session.reporter.timed(partial(self._write, ended))
                 verdicts = await write(self._session.info.worker_id, [change for _, change, _ in batch])
                 self._committer.settle(batch, verdicts)
         except Exception as error:
@@ -169,11 +165,12 @@ class Handover:
 
     async def _write(self, ended: Counter[str], _: str, changes: Sequence[Change]) -> Verdicts:
         """Commit, and claim."""
-        worker, limit = self._wanted(ended)
-        verdicts: Verdicts = {}
+        limit, verdicts = 0, Verdicts()
         began = self._now()
 
         async def ask() -> Claim:
+            nonlocal limit
+            worker, limit = self._wanted(ended)  # not before: the poller may have taken some meanwhile
             found, claim = await self._session.store.hand_over(worker, changes, limit)
             verdicts.update(found)
             return claim
@@ -190,7 +187,7 @@ class Handover:
         """As whom to claim, and how many: as many as have ended, by queue, and those whose places nobody was given."""
         session = self._session
         worker, most = session.intake.appetite(session.runs.values())
-        limit = ended.total() + max(0, min(self._left, session.free))
+        limit = ended.total() + max(0, min(self._left, self._poller.free))
         for queue, room in (session.intake.room() or {}).items():
             if queue in ended:
                 limit = min(limit, room + ended[queue])

@@ -67,11 +67,18 @@ class Poller:
         """Looks in a row that found nothing. Heartbeats tell what is due, so that looking is a net below a net."""
         self._task: asyncio.Task[None] | None = None
         self._asking = asyncio.Lock()
+        """One claim at a time: they are known by their numbers, and end in that order. And what there is room for is
+        known when the one before has ended."""
 
     @property
     def at_hand(self) -> int:
         """Runs in memory, or about to be."""
         return len(self._session.runs) + self._loaded
+
+    @property
+    def free(self) -> int:
+        """How many more may come into memory."""
+        return self._session.free - self._loaded
 
     @property
     def claiming(self) -> bool:
@@ -155,8 +162,13 @@ class Poller:
         while self._loaded > (0 if session.intake.keyed else session.settings.claim_batch):
             self._adopted.clear()
             await self._adopted.wait()
+        async with self._asking:  # not before: a hand-over may have taken some meanwhile
+            return await self._look()
+
+    async def _look(self) -> float | None:
+        session = self._session
         info, most = session.intake.appetite(session.runs.values())
-        limit = min(session.free - self._loaded, session.settings.claim_batch)
+        limit = min(self.free, session.settings.claim_batch)
         if most is not None and most < limit:
             limit = most
         if limit <= 0:
@@ -189,28 +201,26 @@ class Poller:
 
     async def take(self, ask: Callable[[], Awaitable[Claim]]) -> Claim:
         """Bring into memory what somebody else claims."""
-        claim = await self._ask(ask)
-        self._held = self._held or claim.held
-        self._load(claim.tapes)
-        return claim
+        async with self._asking:
+            claim = await self._ask(ask)
+            self._held = self._held or claim.held
+            self._load(claim.tapes)
+            return claim
 
     async def _ask(self, ask: Callable[[], Awaitable[Claim]]) -> Claim:
-        """A claim, with its tapes in the order in which they begin. They are to be loaded before anything else is done.
-
-        One at a time: they are known by their numbers, and end in that order."""
-        async with self._asking:
-            self.claims_begun += 1
-            try:
-                claim = await ask()
-                if claim.tapes:
-                    failpoint("claim.after")
-                self._session.intake.expect(claim.tapes)
-                if self._session.intake.keyed:
-                    claim.tapes = _in_turn(claim.tapes)
-            except BaseException:  # it has ended all the same: a heartbeat may bring what it took
-                self._load(())
-                raise
-            return claim
+        """A claim, with its tapes in the order in which they begin. They are to be loaded before anything else."""
+        self.claims_begun += 1
+        try:
+            claim = await ask()
+            if claim.tapes:
+                failpoint("claim.after")
+            self._session.intake.expect(claim.tapes)
+            if self._session.intake.keyed:
+                claim.tapes = _in_turn(claim.tapes)
+        except BaseException:  # it has ended all the same: a heartbeat may bring what it took
+            self._load(())
+            raise
+        return claim
 
     def _load(self, tapes: Sequence[Tape]) -> None:
         """Have them brought into memory, a slice in each round of the event loop."""

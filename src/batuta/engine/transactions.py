@@ -241,8 +241,9 @@ class _Attempt:
             return cast(Awaitable[Any], self.call.activity.fn(*args, **kwargs))
         context = contextvars.Context() if self._executor.within is None else contextvars.copy_context()
         context.run(_set_current, self.call)
-        plain = self._plain = _Plain(self._loop, self.call, args, kwargs)
+        plain = _Plain(self._loop, self.call, args, kwargs)
         self._all.threads.call(context, plain)
+        self._plain = plain  # not before: where no thread can be had, none will leave
         if (hold_time := self._all.hold_time) is not None:
             hold_time(plain.answer)
         return plain.answer

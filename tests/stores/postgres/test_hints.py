@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from batuta.ids import new_run_id
+from batuta.journal.queues import QueueLimits
 from batuta.journal.records import Hint, Move
 from batuta.journal.states import RunState
 from batuta.stores.listeners import Listeners
@@ -13,6 +14,7 @@ from batuta.stores.postgres.hints import ROUNDS, Announcer
 from batuta.testing.conformance import MakeStore
 from batuta.testing.conformance.hints import Ear
 from batuta.testing.conformance.kit import Pen, live_worker, new_run, start_owned
+from batuta.testing.conformance.plain import ended, job
 from tests.stores.postgres.raw import DEADLINE_SECONDS, connection
 from tests.stores.postgres.test_faults import KILL
 
@@ -58,6 +60,20 @@ async def test_many_closed_runs_are_heard_as_many(store: PostgresStore, make_sto
     assert await store.commit(worker.worker_id, changes) == {}
     await near.hears(lambda hint: len(hint.closed or []) == 400)
     await far.hears(lambda hint: hint.closed is None)
+
+
+async def test_a_place_that_a_worker_has_nothing_for_is_made_known(store: PostgresStore) -> None:
+    """What waits for it is code that others have."""
+    worker, other = await live_worker(store), await live_worker(store, code={"other": "v1"})
+    await store.limit_queue("default", QueueLimits(concurrency=1))
+    await store.start_many([job(), job(name="other")])
+    [tape] = (await store.claim(worker, 1)).tapes
+    assert (await store.claim(worker, 1)).held
+    ear = Ear(store)
+    answers, claim = await store.hand_over(worker, [ended(tape)], 1)
+    assert (answers, claim.tapes) == ({}, [])
+    await ear.hears(lambda hint: hint.due and tape.run.run_id in (hint.closed or ()))
+    assert len((await store.claim(other, 1)).tapes) == 1
 
 
 async def test_own_notifications_are_not_heard_twice(store: PostgresStore, make_store: MakeStore) -> None:

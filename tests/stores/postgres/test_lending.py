@@ -177,3 +177,22 @@ async def test_statements_at_the_same_time_do_not_slip_past_its_begin(store: Pos
         both = await asyncio.gather(lent.execute("SELECT 1"), lent.execute(INSERT, 2), return_exceptions=True)
         assert any(isinstance(one, asyncpg.InterfaceError) for one in both)
     assert await raw.fetchval("SELECT count(*) FROM orders") == 0
+
+
+@pytest.mark.parametrize("committed", [False, True])
+async def test_what_was_made_with_a_connection_is_of_no_use_in_the_next_transaction(
+    store: PostgresStore, raw: Any, committed: bool
+) -> None:
+    worker = await live_worker(store)
+    pen = await start_owned(store, worker)
+    async with begun(store) as (transaction, lent):
+        statement, savepoint = await lent.prepare(INSERT), lent.transaction()
+        await statement.fetch(1)
+        if committed:
+            assert await transaction.commit(worker.worker_id, pen.change(), lambda _: None) == []
+    written = await raw.fetchval("SELECT count(*) FROM orders")
+    async with begun(store, used=False) as (transaction, lent):
+        for use in (lambda: statement.fetch(2), savepoint.start):
+            with pytest.raises(asyncpg.InterfaceError):
+                await use()
+        assert await lent.fetchval("SELECT count(*) FROM orders") == written

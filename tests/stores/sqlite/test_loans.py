@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from batuta.errors import TransactionEnded
 from batuta.stores.sqlite.loans import Loan
+from batuta.stores.sqlite.store import SqliteStore
+from batuta.testing.conformance.kit import new_run
+
+PATIENCE = 30.0
 
 
 @pytest.fixture
@@ -121,3 +128,33 @@ def test_a_statement_under_way_is_interrupted(connection: sqlite3.Connection) ->
         loan.interrupt()
         thread.join(0.01)
     assert len(ended) == 1
+
+
+async def test_a_rollback_that_nobody_waits_for_ends_after_the_statement_that_is_under_way(
+    store: SqliteStore, path: Path
+) -> None:
+    with closing(sqlite3.connect(path)) as reader:
+        reader.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+        transaction = store.transact(2.0)
+        await transaction.begin()
+        loan: Any = transaction.connection
+        arrived, may_go_on = threading.Event(), threading.Event()
+
+        class Late:
+            """A value that is asked for when the statement is about to be executed."""
+
+            def __conform__(self, _: object) -> int:
+                arrived.set()
+                may_go_on.wait(PATIENCE)
+                return 1
+
+        executing = asyncio.ensure_future(asyncio.to_thread(loan.execute, "INSERT INTO orders VALUES (?)", (Late(),)))
+        await asyncio.to_thread(arrived.wait, PATIENCE)
+        rollback = asyncio.ensure_future(transaction.rollback())
+        await asyncio.sleep(0)
+        rollback.cancel()
+        await asyncio.wait([rollback])
+        may_go_on.set()
+        await asyncio.wait([executing])
+        await store.start(new_run())  # which waits for its end
+        assert reader.execute("SELECT count(*) FROM orders").fetchone() == (0,)

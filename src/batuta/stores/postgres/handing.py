@@ -52,7 +52,7 @@ class Handing(Commits, Work):
             except StoreUnavailable as error:  # "nothing was written" would be a lie
                 raise OutcomeUnknown(str(error)) from error
         self._held = self._held or claim.held
-        left = claim.held and len(claim.tapes) < len(changes)
+        left = self._held and len(claim.tapes) < len(changes)  # also for code that only others have
         self._announce_ends(changes, answers, Hint(due=due or left))
         return {**answers}, claim
 

@@ -16,6 +16,7 @@ class ActivityConnection(Connection):
     """Begins the transaction of an activity, and ends it, in one round trip each."""
 
     _top_xact: Any
+    _pool_release_ctr: int
 
     async def begin(self, settings: str = "") -> None:
         """Raises as the driver does; the connection must be cut then."""
@@ -28,10 +29,16 @@ class ActivityConnection(Connection):
         await self.execute(statements)
         self._top_xact = None  # as the driver's own do
 
+    def disown(self) -> None:
+        """Statements, cursors and savepoints that were made with it are of no use any more, whoever has kept them."""
+        self._pool_release_ctr += 1  # as the driver's own pool does
+
 
 class LentConnection(PoolConnectionProxy):
     """The connection as an activity's code has it, as one of a pool: of no use any more once it is taken back, whoever
     has kept it. Another activity has the connection then."""
 
     def take_back(self) -> None:
-        self._detach()  # type: ignore[attr-defined]  # not in the stubs
+        connection = self._detach()  # type: ignore[attr-defined]  # not in the stubs
+        if connection is not None:
+            connection.disown()

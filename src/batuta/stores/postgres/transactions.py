@@ -274,14 +274,18 @@ def quoted(text: str) -> str:
 
 def _meant(error: BaseException, place: str) -> StoreError:
     """What the server says. A deadlock is the attempt's own: it does not say that the store is away."""
+    if isinstance(error, asyncpg.InterfaceError):
+        return StoreError(
+            f"the activity's code has left a statement under way on its connection: await all of them ({error})"
+        )
     found = None if getattr(error, "sqlstate", None) in TRANSIENT else answered(error, place)
     return found or StoreError(f"PostgreSQL at {place} says: {error}")
 
 
 def _is_said(error: BaseException, connection: Connection) -> bool:
-    """Whether the server itself says that it did not do it."""
+    """Whether the server itself says that it did not do it, or the driver that it has sent nothing."""
     return (
-        isinstance(error, asyncpg.PostgresError)
+        isinstance(error, asyncpg.PostgresError | asyncpg.InterfaceError)
         and not isinstance(error, asyncpg.PostgresConnectionError)
         and not connection.is_closed()
     )

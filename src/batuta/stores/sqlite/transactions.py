@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -99,6 +100,9 @@ class SqliteTransaction:
             self._writer.abandon()
             return
         loan.interrupt()
-        taking = self._writer.aside(lambda: loan.take_back(wait=True))
-        taking.add_done_callback(lambda _: self._writer.abandon())  # also when nobody waits here any more
-        await taking
+        # Shielded: who gives up waiting must not have it end before the statement does, which would stay then.
+        await asyncio.shield(self._writer.aside(lambda: self._end(loan)))
+
+    def _end(self, loan: Loan) -> None:
+        loan.take_back(wait=True)
+        self._writer.abandon()
