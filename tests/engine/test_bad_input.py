@@ -16,6 +16,7 @@ from batuta import (
     Retry,
     RunFailed,
     RunState,
+    RunTerminated,
     activity,
     call,
     connect,
@@ -487,6 +488,16 @@ async def test_a_wait_that_is_over_says_for_what(real_time: None) -> None:
             await handle.result(0.01)
         with pytest.raises(TimeoutError, match=r"run 'it' has not answered update 'change' within 0\.01 s"):
             await handle.update("change", 1, timeout=0.01)
+
+
+async def test_who_does_not_wait_has_what_is_there(real_time: None, url: str) -> None:
+    async with connect(url) as client, connect(url) as elsewhere:
+        handle = await client.start("nobody has it", id="it")
+        with pytest.raises(TimeoutError, match=r"run 'it' has not ended within 0 s"):
+            await (await elsewhere.get("it")).result(0)
+        await handle.terminate()
+        with pytest.raises(RunTerminated):
+            await (await elsewhere.get("it")).result(0)
 
 
 # -- addresses and settings

@@ -100,8 +100,13 @@ def calls(count: int = JOBS) -> list[Any]:
     return [Visitors.visit.call(n, f"k{n % 8}").with_options(key=f"k{n % 8}") for n in range(count)]
 
 
+async def worker_of(arena: Arena, client: Any, *things: Any, **settings: Any) -> Any:
+    """One that rebuilds no job from its journal: those that were do not hand their places over."""
+    return await arena.worker(client, *things, always_replay=False, **settings)
+
+
 async def work(arena: Arena, client: Any, *, limit: int = 4) -> Any:
-    return await arena.worker(client, Visitors(), queues=[Queue("default", concurrency=limit, key_concurrency=1)])
+    return await worker_of(arena, client, Visitors(), queues=[Queue("default", concurrency=limit, key_concurrency=1)])
 
 
 async def all_done(arena: Arena, client: Any, batch: Any) -> None:
@@ -170,7 +175,7 @@ async def test_others_have_their_turn(
     arena, _ = handing
     visitors = [Visitors(), Visitors()]
     for one in visitors:
-        await arena.worker(await arena.client(), one, queues=[Queue("default", concurrency=1)])
+        await worker_of(arena, await arena.client(), one, queues=[Queue("default", concurrency=1)])
     client = await arena.client()
     async with asyncio.timeout(60):
         while not all(one.visits for one in visitors):
@@ -184,7 +189,7 @@ async def test_no_more_are_written_at_once_than_a_batch_may_have(handing: tuple[
     client = await arena.client()
     batch = await client.enqueue_many(calls())
     queues = [Queue("default", concurrency=8)]
-    await arena.worker(client, Visitors(), queues=queues, batch_rows=4)  # a job has two
+    await worker_of(arena, client, Visitors(), queues=queues, batch_rows=4)  # a job has two
     await all_done(arena, client, batch)
     assert sum(taken for _, taken in stores[0].asked) > 0
     assert max(ended for ended, _ in stores[0].asked) <= 2
@@ -216,7 +221,7 @@ async def test_a_worker_has_no_more_than_it_may_when_it_looks_and_hands_over_at_
     arena, stores = handing
     client = await arena.client()
     batch = await client.enqueue_many([waits.call(number) for number in may_end])
-    worker = await arena.worker(client, waits, queues=[Queue("default", concurrency=2, per_worker=3)])
+    worker = await worker_of(arena, client, waits, queues=[Queue("default", concurrency=2, per_worker=3)])
     await so(lambda: at_work == {0, 1})
     session = worker.session
     assert session is not None

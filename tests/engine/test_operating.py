@@ -10,18 +10,22 @@ from batuta import (
     InvalidFork,
     InvalidInput,
     MatchesEverything,
+    Rate,
     Retry,
     RunFailed,
     RunOpen,
     RunState,
+    Signal,
     UnknownRun,
     activity,
+    continue_as_new,
     job,
     workflow,
 )
 from batuta.authoring.calendar import every
 from batuta.authoring.schedules import Schedule
 from batuta.connect import connect
+from batuta.errors import StoreUnavailable
 from batuta.verify import verify
 from tests.engine.arena import Arena, until
 
@@ -206,6 +210,96 @@ async def test_a_fork_or_reset_of_many_that_makes_no_sense_changes_nothing(arena
     assert await client.count() == 1
 
 
+async def test_what_ends_with_an_error_of_the_store_does_not_go_on_behind_ones_back(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await arena.client()
+    for number in range(30):
+        await (await client.start(fails_first, "a", id=f"r{number}")).terminate()
+    store, fork = arena.store(client), arena.store(client).fork
+    asked = 0
+
+    async def fails_once(*args: Any) -> Any:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            raise StoreUnavailable("away")
+        await gates["gate"].wait()
+        return await fork(*args)
+
+    monkeypatch.setattr(store, "fork", fails_once)
+    with pytest.raises(StoreUnavailable, match="away"):
+        await client.select(workflow=fails_first).fork("{id}-x", at=-1)
+    begun = asked
+    gates["gate"].set()
+    for _ in range(20):
+        await client.count()
+    assert (asked, await client.count()) == (begun, 30)
+
+
+go_on = Signal("go on")
+
+
+@workflow
+async def goes_on(number: int) -> None:
+    await go_on.wait()
+    continue_as_new(number + 1)
+
+
+@pytest.mark.parametrize("verb", ["reset", "fork"])
+async def test_one_of_many_that_goes_on_as_another_run_meanwhile_is_not_passed_over(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    client = await arena.client()
+    await arena.worker(client, goes_on)
+    first, store = await client.start(goes_on, 0, id="r"), arena.store(client)
+    listed = store.list_runs
+
+    async def follows() -> bool:
+        run = await store.get("r")
+        return run.run_id != first.run_id and run.head == 0
+
+    async def list_runs(*args: Any) -> Any:
+        page = await listed(*args)
+        await first.signal(go_on)
+        await until(follows)
+        return page
+
+    monkeypatch.setattr(store, "list_runs", list_runs)
+    some = client.select(workflow=goes_on)
+    counts = await (some.reset(0) if verb == "reset" else some.fork("{id}-x", at=0))
+    assert (counts.matched, counts.done, counts.refused) == (1, 1, {})
+    [row] = (await client.audit(verb=verb)).rows
+    assert row.target == "r"
+
+
+@activity
+async def other_call() -> str:
+    return "other"
+
+
+@workflow(name="calls", version="1")
+async def calls_1() -> str:
+    return await once_broken("a")
+
+
+@workflow(name="calls", version="2")
+async def calls_2() -> str:
+    return await other_call()
+
+
+async def test_each_of_many_is_held_against_the_code_of_its_version(arena: Arena) -> None:
+    client, elsewhere = await arena.client(), await arena.client()
+    await arena.worker(client, calls_1, calls_2, once_broken, other_call)
+    for code in (calls_1, calls_2):
+        await (await client.start(code, id=f"v{code.version}")).result(20)
+    some = elsewhere.select(workflow="calls")
+    counts = await some.fork("{id}-x", output={1: "x"}, code=[calls_1, calls_2])
+    assert (counts.done, counts.refused) == (2, {})
+    counts = await elsewhere.select(id_prefix="v1").fork("{id}-y", output={1: "y"}, code=calls_2)
+    assert (counts.done, counts.refused) == (0, {"InvalidFork": 2})  # it does not replay them
+
+
 async def test_one_run_is_deleted_when_it_has_ended(arena: Arena) -> None:
     client = await arena.client()
     handle = await client.start(two_steps, id="r")
@@ -309,6 +403,14 @@ async def test_what_changes_nothing_about_a_queue_or_schedule_is_not_in_the_log(
         ("pause schedule", "down"),
         ("pause queue", "still down"),
     ]
+
+
+async def test_limits_that_only_look_alike_are_changed(arena: Arena) -> None:
+    client = await arena.client()
+    for seconds in (12345.61, 12345.64):
+        await client.limit_queue("mail", rate=Rate(5, seconds))
+    [queue] = [one for one in await client.queues() if one.name == "mail"]
+    assert queue.rate == Rate(5, 12345.64)
 
 
 async def test_who_acts_is_told_by_the_client_or_the_environment(

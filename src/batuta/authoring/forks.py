@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Raw, Struct
 
 from batuta.errors import InvalidFork, InvalidInput
 from batuta.serde import encode
+
+C = TypeVar("C")
 
 
 class Edits(Struct, kw_only=True):
@@ -45,6 +47,12 @@ def edits_of(
         inputs={_call(seq): _arguments(f"input[{seq}]", one, limit) for seq, one in (inputs or {}).items()},
         outputs={_call(seq): Raw(encode(one, f"output[{seq}]", limit)) for seq, one in (outputs or {}).items()},
     )
+
+
+def of_version(code: Sequence[C], version: str) -> C | None:
+    """Of the code that has the name of a run that which has its version, else the last."""
+    right = [one for one in code if getattr(one, "version", "") == version] or code
+    return right[-1] if right else None
 
 
 def check_entry(number: object) -> int:

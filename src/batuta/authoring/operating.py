@@ -88,7 +88,8 @@ class Remake(Struct, kw_only=True):
     at: int | None
     """The last entry to keep; None: where the edits are."""
     edits: Edits
-    code: Code | None
+    code: Sequence[Code]
+    """Theirs, where it is given: several when there are several versions of it."""
     id: str = ""
     """Of a fork: its id, with `{id}` in place of that of its run."""
 
@@ -150,13 +151,14 @@ class Selection:
         args: Sequence[Any] | None = None,
         input: Mapping[int, Sequence[Any]] | None = None,  # noqa: A002 - as of a handle
         output: Mapping[int, Any] | None = None,
-        code: Code | None = None,
+        code: Code | Sequence[Code] | None = None,
         reason: str = "",
     ) -> Counts:
         """Let each go on from after entry `to` of its journal, as `handle.reset` does. Edits are the same for all, and
-        need their code: in a worker of this client, or given. Of runs with the same id, the last one."""
+        need their code: in a worker of this client, or given, of several versions as a list. Of runs with the same id,
+        the last one."""
         edits = edits_of(args, input, output, MAX_PAYLOAD)
-        return await self._apply(Verb.RESET, reason, Remake(at=check_entry(to), edits=edits, code=code))
+        return await self._apply(Verb.RESET, reason, Remake(at=check_entry(to), edits=edits, code=_all(code)))
 
     async def fork(
         self,
@@ -166,7 +168,7 @@ class Selection:
         args: Sequence[Any] | None = None,
         input: Mapping[int, Sequence[Any]] | None = None,  # noqa: A002 - as of a handle
         output: Mapping[int, Any] | None = None,
-        code: Code | None = None,
+        code: Code | Sequence[Code] | None = None,
         reason: str = "",
     ) -> Counts:
         """Fork each, as `handle.fork` does, under an id that is made of its own: `fork("{id}-again", at=3)`. One whose
@@ -174,7 +176,7 @@ class Selection:
         if "{id}" not in str(id):
             raise InvalidInput(f'id={id!r} must have {{id}} in it, such as "{{id}}-again": each fork needs its own')
         point, edits = None if at is None else check_entry(at), edits_of(args, input, output, MAX_PAYLOAD)
-        return await self._apply(Verb.FORK, reason, Remake(at=point, edits=edits, code=code, id=id))
+        return await self._apply(Verb.FORK, reason, Remake(at=point, edits=edits, code=_all(code), id=id))
 
     async def apply(self, verb: str, reason: str = "") -> Counts:
         """The verb of that name, of those that need no more than a reason."""
@@ -184,6 +186,12 @@ class Selection:
 
     async def _apply(self, verb: Verb, reason: str, how: Remake | None = None) -> Counts:
         return await self._backend.apply(verb, applicable(verb, self._where), check_reason(reason), how)
+
+
+def _all(code: Code | Sequence[Code] | None) -> Sequence[Code]:
+    if code is None:
+        return ()
+    return code if isinstance(code, Sequence) else (code,)
 
 
 def applicable(verb: Verb, where: RunFilter) -> RunFilter:

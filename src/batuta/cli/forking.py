@@ -125,7 +125,7 @@ def _many(
     verb: str,
     which: dict[str, Any],
     app: str | None,
-    do: Callable[[Selection, Code | None], Awaitable[Counts]],
+    do: Callable[[Selection, Sequence[Code]], Awaitable[Counts]],
 ) -> None:
     from batuta.cli.loading import load_app
 
@@ -135,13 +135,14 @@ def _many(
 
     async def work(selection: Selection) -> Counts:
         async with AsyncExitStack() as stack:
-            code = None if app is None else _named(await load_app(app, stack), app, name)[-1]
+            code = () if app is None else _named(await load_app(app, stack), app, name)
             return await do(selection, code)
 
     apply(place, verb, which, work)
 
 
 async def _with_code(place: Place, id: str, app: str | None, work: Callable[[Handle[Any]], Any]) -> Handle[Any]:
+    from batuta.authoring.forks import of_version
     from batuta.cli.loading import load_app
 
     async with AsyncExitStack() as stack:
@@ -150,9 +151,7 @@ async def _with_code(place: Place, id: str, app: str | None, work: Callable[[Han
         handle: Handle[Any] = await client.get(id)
         if code is not None:
             run = await handle.describe()
-            named = _named(code, app, run.workflow)
-            right = [one for one in named if getattr(one, "version", "") == run.version]
-            handle = await client.get(id, (right or named)[-1])
+            handle = await client.get(id, of_version(_named(code, app, run.workflow), run.version))
         made: Handle[Any] = await work(handle)
         return made
 

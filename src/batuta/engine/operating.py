@@ -11,6 +11,7 @@ from msgspec import json
 from msgspec.structs import asdict
 
 from batuta.authoring.backend import RunRef, as_datetime
+from batuta.authoring.forks import of_version
 from batuta.authoring.operating import AuditPage, AuditReport, AuditRow, Counts, Remake
 from batuta.authoring.starting import check_id
 from batuta.engine.acting import Actor
@@ -122,20 +123,28 @@ class Operating:
                     refused[type(error).__name__] += 1
                     return False
 
-        return sum(await asyncio.gather(*map(remake, runs)))
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(remake(run)) for run in runs]
+        except BaseExceptionGroup as errors:  # the others are given up: who asks again must not meet them
+            raise errors.exceptions[0] from None
+        return sum(task.result() for task in tasks)
 
     async def _remake(self, run: Run, act: Act, how: Remake | None) -> bool:
-        """False: another run has its id by now, and what is to be done is done to that one."""
+        """False: it had ended, and another run has its id, to which it is done if that matches. Not one that was open
+        when it was found: what it has gone on as since is not among those that were found."""
         ref, reason, detail = RunRef(run.id, run.run_id), act.reason, json.decode(act.detail)
         if how is None:
             await self._retry(ref, reason, detail)
-        elif (await self._store.get(run.id)).run_id != run.run_id:
+            return True
+        if run.state in CLOSED and (await self._store.get(run.id)).run_id != run.run_id:
             return False
-        elif how.id:
+        code = of_version(how.code, run.version)
+        if how.id:
             id = check_id(how.id.replace("{id}", run.id))
-            await self._forking.fork(ref, id, how.at, how.edits, how.code, reason, detail)
+            await self._forking.fork(ref, id, how.at, how.edits, code, reason, detail)
         elif how.at is not None:
-            await self._forking.reset(run.run_id, how.at, how.edits, how.code, reason, detail)
+            await self._forking.reset(run.run_id, how.at, how.edits, code, reason, detail)
         return True
 
     # -- the audit log

@@ -49,7 +49,7 @@ async def change_limits(store: Store, name: str, changes: dict[str, Any], actor:
     there = next((view.limits for view in await store.queues() if view.name == name), QueueLimits())
     limits = QueueLimits(**changes)
     before, after = ({limit: _shown(getattr(each, limit)) for limit in changes} for each in (there, limits))
-    if before != after:
+    if any(getattr(there, limit) != getattr(limits, limit) for limit in changes):
         await store.limit_queue(name, limits, changes, actor.act(Verb.LIMIT_QUEUE, before=before, after=after))
 
 

@@ -202,7 +202,7 @@ async def test_what_is_left_for_the_commit_is_of_the_same_transaction(store: Sql
     assert (run.name, run.reason) == ("first", "last")
 
 
-@pytest.mark.parametrize(("set_by_the_program", "meanwhile"), [(0.005, 0.0002), (0.01, 0.01)])
+@pytest.mark.parametrize(("set_by_the_program", "meanwhile"), [(0.005, 0.0002), (0.01, 0.01), (0.0002, 0.0002)])
 async def test_a_thread_that_executes_statements_has_the_interpreters_lock_soon(
     store: SqliteStore, set_by_the_program: float, meanwhile: float
 ) -> None:

@@ -52,22 +52,26 @@ class _Hurry:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._count = 0
+        self._is_ours = False
+        """Whether the time was set here."""
 
     def __enter__(self) -> None:
         with self._lock:
             self._count += 1
             if self._count == 1:
-                self._set(_SHORT_SWITCH, instead_of=_USUAL_SWITCH)
+                self._is_ours = self._set(_SHORT_SWITCH, instead_of=_USUAL_SWITCH)
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
             self._count -= 1
-            if self._count == 0:
+            if self._count == 0 and self._is_ours:
                 self._set(_USUAL_SWITCH, instead_of=_SHORT_SWITCH)
 
-    def _set(self, micros: int, instead_of: int) -> None:
-        if round(sys.getswitchinterval() * SECOND) == instead_of:
-            sys.setswitchinterval(micros / SECOND)
+    def _set(self, micros: int, instead_of: int) -> bool:
+        if round(sys.getswitchinterval() * SECOND) != instead_of:
+            return False
+        sys.setswitchinterval(micros / SECOND)
+        return True
 
 
 _hurry = _Hurry()
