@@ -6,12 +6,15 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from batuta import Middleware, Retry, RunState, activity, transaction, workflow
+from batuta.engine.calls import Call
 from batuta.engine.live import LiveRun
 from batuta.engine.threads import Threads
+from batuta.engine.transactions import Transactions
 from batuta.journal.entries import EntryKind
 from batuta.journal.records import Message, MessageKind
 from batuta.telemetry import ActivityRetried, Event, RunClosed
@@ -146,4 +149,29 @@ async def test_an_attempt_that_finds_no_thread_leaves_its_place(
         return await book()
 
     async with till_on("sqlite", sqlite_url) as till, till.worker(books, book, transactions=1):
+        assert await (await till.client.start(books)).result(PATIENCE) == 7
+
+
+async def test_an_attempt_whose_run_is_dropped_before_it_does_anything_leaves_its_place(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, dropped = Transactions.begin, list[LiveRun]()
+
+    def begins(all_of_them: Transactions, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        begin(all_of_them, call, args, kwargs)
+        if not dropped:
+            dropped.append(call.run)
+            call.run.drop()  # in the same round of the event loop
+
+    monkeypatch.setattr(Transactions, "begin", begins)
+
+    @activity(transactional=True, retry=QUICK)
+    def book() -> int:
+        return 7
+
+    @workflow
+    async def books() -> int:
+        return await book()
+
+    async with till_on("sqlite", sqlite_url) as till, till.worker(books, book, transactions=1, heartbeat=0.1):
         assert await (await till.client.start(books)).result(PATIENCE) == 7

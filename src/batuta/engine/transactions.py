@@ -94,7 +94,7 @@ class Transactions:
         task = attempt.task = asyncio.Task(work, loop=self._loop, name="batuta-transaction", context=context)
         call.task = task
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(attempt.ended)
 
     def begin_later(self, call: Call) -> None:
         """The store was away when it was to be committed: the same attempt again, when it may be there."""
@@ -160,12 +160,13 @@ class _Attempt:
         self._run, self.seconds = call.run, transaction.seconds
         self._held: Held | None = None
         self._plain: _Plain | None = None
-        self._interrupted = False
+        self._is_begun = self._interrupted = False
         self.begun_at = 0.0
         self._was_back = bool(all_of_them._uncommitted) and all_of_them.was_back(call)
 
     async def execute(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Never raises, but for a keyboard interrupt."""
+        self._is_begun = True
         call, host, transaction = self.call, self._host, self._transaction
         try:
             if not host.may_act():
@@ -344,6 +345,11 @@ class _Attempt:
         if held is not None and (turn := held.turn) is not None:
             held.turn = None
             self._loop.call_soon(take_back, self._run, held, turn, then, context=self._all._context)
+
+    def ended(self, task: asyncio.Task[None]) -> None:
+        self._all._tasks.discard(task)
+        if not self._is_begun:  # cancelled in the round of the event loop in which it was made
+            self._leave()
 
     def _leave(self) -> None:
         """Its place is free when its code has really ended."""
