@@ -107,7 +107,7 @@ def _recovery(full: bool) -> Group:
 
 
 def _around(full: bool) -> Group:
-    around = Part("W2-around", "batuta", steps=5, seconds=10.0, rounds=3 if full else 1)
+    around = Part("W2-around", "batuta", steps=5, seconds=10.0, rounds=3 if full else 2)
     return (around, Part("W2-codec", "batuta", steps=5, seconds=4.0, rounds=1)) if full else (around,)
 
 
