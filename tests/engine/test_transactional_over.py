@@ -127,6 +127,16 @@ async def test_an_attempt_beside_a_transaction_that_closes_the_run_is_told_by_it
         assert heard == ["other", "completed"]
 
 
+@activity(transactional=True, retry=QUICK)
+def book_seven() -> int:
+    return 7
+
+
+@workflow
+async def books_seven() -> int:
+    return await book_seven()
+
+
 async def test_an_attempt_that_finds_no_thread_leaves_its_place(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,16 +150,8 @@ async def test_an_attempt_that_finds_no_thread_leaves_its_place(
 
     monkeypatch.setattr(Threads, "call", none_at_first)
 
-    @activity(transactional=True, retry=QUICK)
-    def book() -> int:
-        return 7
-
-    @workflow
-    async def books() -> int:
-        return await book()
-
-    async with till_on("sqlite", sqlite_url) as till, till.worker(books, book, transactions=1):
-        assert await (await till.client.start(books)).result(PATIENCE) == 7
+    async with till_on("sqlite", sqlite_url) as till, till.worker(books_seven, book_seven, transactions=1):
+        assert await (await till.client.start(books_seven)).result(PATIENCE) == 7
 
 
 async def test_an_attempt_whose_run_is_dropped_before_it_does_anything_leaves_its_place(
@@ -165,13 +167,8 @@ async def test_an_attempt_whose_run_is_dropped_before_it_does_anything_leaves_it
 
     monkeypatch.setattr(Transactions, "begin", begins)
 
-    @activity(transactional=True, retry=QUICK)
-    def book() -> int:
-        return 7
-
-    @workflow
-    async def books() -> int:
-        return await book()
-
-    async with till_on("sqlite", sqlite_url) as till, till.worker(books, book, transactions=1, heartbeat=0.1):
-        assert await (await till.client.start(books)).result(PATIENCE) == 7
+    async with (
+        till_on("sqlite", sqlite_url) as till,
+        till.worker(books_seven, book_seven, transactions=1, heartbeat=0.1),
+    ):
+        assert await (await till.client.start(books_seven)).result(PATIENCE) == 7
