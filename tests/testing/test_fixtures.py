@@ -44,6 +44,23 @@ class TestInAClass:
             assert await handle.result() == ("approved" if answer else "declined")
 
 
+@pytest.mark.batuta_seeds(3)
+async def test_some_seeds(batuta_env, batuta_seed):
+    async with batuta_env() as env:
+        assert (await env.run(order, "tea")).startswith("1 x tea")
+        assert len({one.seconds for one in await env.happened()}) > 3
+    assert batuta_seed in range(3)
+
+
+@pytest.mark.batuta_seeds([17])
+async def test_one_seed(batuta_env, batuta_seed):
+    assert batuta_seed == 17
+
+
+async def test_no_seed(batuta_env, batuta_seed):
+    assert batuta_seed is None
+
+
 async def test_virtual_time(virtual_time):
     await asyncio.sleep(1_000_000)
 
@@ -73,7 +90,16 @@ def test_async_tests_that_ask_for_a_fixture_run_in_virtual_time(tmp_path: Path, 
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_shop.py").write_text(TESTS)
     said = outcome(tmp_path, *options)
-    assert "6 passed" in said, said
+    assert "11 passed" in said, said
+    assert "test_some_seeds[seed-2]" in outcome(tmp_path, *options, "--collect-only")
+
+
+def test_a_marker_for_seeds_on_a_test_that_has_no_environment_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_shop.py").write_text(
+        "import pytest\n\n\n@pytest.mark.batuta_seeds(3)\ndef test_it():\n    pass\n"
+    )
+    assert "has @pytest.mark.batuta_seeds and does not ask for batuta_env" in outcome(tmp_path)
 
 
 def test_the_example_is_a_file_for_pytest() -> None:

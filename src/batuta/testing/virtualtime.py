@@ -19,7 +19,7 @@ from batuta.testing.stuck import where_tasks_wait
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_EPOCH = 1_700_000_000 * SECOND
+EPOCH = 1_700_000_000 * SECOND
 _PATIENCE = 0.5
 _ITS_OWN = 1  # file descriptors that every loop watches: the pipe that wakes it
 
@@ -31,7 +31,7 @@ class Stuck(RuntimeError):
 class VirtualClock:
     """A clock that an event loop moves. It is a `batuta.clock.Clock`."""
 
-    def __init__(self, now: int = _EPOCH) -> None:
+    def __init__(self, now: int = EPOCH) -> None:
         self._epoch = now
         self._passed = 0
 
