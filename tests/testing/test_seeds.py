@@ -3,8 +3,10 @@
 import asyncio
 import hashlib
 import os
+import secrets
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,7 +25,7 @@ from batuta.testing import (
 from tests.testing import races, shop
 from tests.testing.races import everything_under, fail, look
 
-EVERYTHING = "7ddaf64ee61ebe97560633be569f2b03dcf3804c392bf4034e42a8b7cf6a4341"
+EVERYTHING = "48d110963e3c7aa3c9111e0a5ece0d1479782937914fed6400b01b5eab12a147"
 """The digest of what happens in `everything_under` seeds 0 to 9: whatever the machine, the Python, the hash seed."""
 
 ACTIVITIES = [look, fail]
@@ -121,6 +123,32 @@ def test_a_seed_is_the_same_order_again_on_sqlite() -> None:
     first = run(everything_under(1, "sqlite"))
     assert first == run(everything_under(1, "sqlite"))
     assert first != run(everything_under(2, "sqlite"))
+
+
+def test_threads_that_take_their_time_do_not_change_the_order() -> None:
+    @activity
+    def dawdle(number: int) -> int:
+        time.sleep(secrets.randbelow(3) / 1000)
+        return number
+
+    @workflow
+    async def dawdles() -> list[int]:
+        ended: list[int] = []
+
+        async def twice(number: int) -> None:
+            ended.append(await dawdle(number))
+            ended.append(await dawdle(number))
+
+        await asyncio.gather(*(twice(number) for number in range(4)))
+        return ended
+
+    async def let_time_pass(env: Environment, handle: Any) -> None:
+        await env.advance(100)
+
+    found = [
+        interleavings(dawdles, activities=[dawdle], script=let_time_pass, seeds=3, key=len).endings for _ in range(5)
+    ]
+    assert all(one == found[0] for one in found)
 
 
 def test_a_seed_is_the_same_order_when_every_turn_is_replayed() -> None:
@@ -300,6 +328,13 @@ def test_a_workflow_that_is_not_deterministic_is_found_out() -> None:
 @in_virtual_time
 async def test_it_may_be_called_where_an_event_loop_is_running() -> None:
     assert interleavings(looks_once, activities=[look], seeds=2).ending == "here"
+
+
+@in_virtual_time
+async def test_an_app_may_have_a_seed() -> None:
+    async with Environment.of(shop.app, double(shop.reserve, returns="some"), seed=1) as env:
+        await env.run(shop.order, "tea")
+        assert [one.seconds for one in await env.happened()][1] > 0
 
 
 async def test_a_seed_needs_virtual_time() -> None:

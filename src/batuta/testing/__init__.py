@@ -5,6 +5,7 @@ from __future__ import annotations
 from batuta.failpoints import SITES
 from batuta.testing.doubles import Double, DoubleCall, UnfitDouble, double
 from batuta.testing.environment import Environment
+from batuta.testing.happened import Happening
 from batuta.testing.lives import Point
 from batuta.testing.recorded import assert_replays, record
 from batuta.testing.seeds import Interleavings, OrderChangesResult, interleavings
@@ -16,6 +17,7 @@ __all__ = [
     "Double",
     "DoubleCall",
     "Environment",
+    "Happening",
     "Interleavings",
     "OrderChangesResult",
     "Point",

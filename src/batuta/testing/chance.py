@@ -69,7 +69,7 @@ class Chance:
         """Let about as much time pass: nothing else that waits here ends at that moment."""
         loop = asyncio.get_running_loop()
         now = round(loop.time() * SECOND)
-        moment = now + int(seconds * SECOND) // _APART * _APART + _APART
+        moment = (now + int(seconds * SECOND)) // _APART * _APART + _APART
         while moment in self._moments:
             moment += _APART
         self._moments.add(moment)

@@ -232,12 +232,12 @@ class Environment:
     async def advance(self, time: float | timedelta) -> None:
         """Let that much time pass (seconds, or a timedelta), with all that is due in it.
 
-        Threads at work do not hold it up.
+        Threads at work do not hold it up, unless there is a seed.
         """
         seconds = time.total_seconds() if isinstance(time, timedelta) else time
         loop = asyncio.get_running_loop()
         if isinstance(loop, VirtualLoop):
-            await loop.let_pass(seconds)
+            await loop.let_pass(seconds, threads_hold_time=self._chance is not None)
         else:
             await asyncio.sleep(seconds)
 

@@ -42,13 +42,12 @@ class OrderChangesResult(AssertionError):
 
     def __init__(self, wrong: Sequence[_Life], tried: int) -> None:
         shortest = min(wrong, key=lambda life: len(life.happened))
-        others = ", ".join(str(life.seed) for life in wrong if life is not shortest)
+        seeds = ", ".join(str(life.seed) for life in wrong)
         super().__init__(
-            f"{len(wrong)} of {tried} seeds made a difference{f' (also {others})' if others else ''}. "
+            f"{len(wrong)} of {tried} seeds made a difference: {seeds}\n"
             f"With seed {shortest.seed} {'; '.join(shortest.wrong)}. What happened, in seconds:\n"
             f"{_shown(shortest.happened)}\n"
-            f"To have this order again: interleavings(..., seed={shortest.seed}) or Environment(..., "
-            f"seed={shortest.seed})"
+            f"Again: interleavings(..., seed={shortest.seed}) or Environment(..., seed={shortest.seed})"
         )
         self.seeds = [life.seed for life in wrong]
         """Those that made a difference."""

@@ -157,11 +157,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._skipping.idle.append(waiter)
         await waiter
 
-    async def let_pass(self, seconds: float) -> None:
-        """Let time pass, with all that is due in it, also while threads work."""
+    async def let_pass(self, seconds: float, *, threads_hold_time: bool = False) -> None:
+        """Let time pass, with all that is due in it, also while threads work unless they are to hold it."""
         end = self.create_future()
         self.call_later(seconds, end.set_result, None)
-        self._skipping.threads_hold_time = False
+        self._skipping.threads_hold_time = threads_hold_time
         try:
             await end
             await self.settled()
