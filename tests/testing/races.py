@@ -75,6 +75,18 @@ async def forgets_a_signal() -> str:
 
 
 @workflow
+async def asks_for_ever() -> str:
+    came = asyncio.Event()
+    ready.handle(lambda _: came.set())
+    await look("door")
+    came.clear()
+    while not came.is_set():
+        await asyncio.sleep(1)
+        await look("door")
+    return "open"
+
+
+@workflow
 async def forgets_no_signal() -> str:
     await look("door")
     await ready.wait()
@@ -273,4 +285,4 @@ async def everything_under(seed: int, store: Any = "memory") -> list[str]:
         handle = await env.start(does_everything)
         await send_everything(env, handle)
         await handle.result()
-        return [str(one) for one in await env.happened()]
+        return [f"{one.seconds} {one.what}" for one in await env.happened()]

@@ -25,7 +25,7 @@ from batuta.testing import (
 from tests.testing import races, shop
 from tests.testing.races import everything_under, fail, look
 
-EVERYTHING = "48d110963e3c7aa3c9111e0a5ece0d1479782937914fed6400b01b5eab12a147"
+EVERYTHING = "658b4081437c3ea9f66f3e56cdb14ee4c510dfa6a1e758649648f5262dfd6be0"
 """The digest of what happens in `everything_under` seeds 0 to 9: whatever the machine, the Python, the hash seed."""
 
 ACTIVITIES = [look, fail]
@@ -290,6 +290,12 @@ def test_a_run_that_hangs_is_told_with_what_it_waits_for() -> None:
         interleavings(races.forgets_a_signal, activities=ACTIVITIES, script=races.say_ready, seeds=5)
     assert "run 'seeded' of 'forgets_a_signal' is" in str(caught.value)
     assert caught.value.happened[1].what.startswith("signal ready")
+
+
+def test_a_run_that_goes_on_for_ever_is_ended_and_told() -> None:
+    with pytest.raises(OrderChangesResult, match=r"it goes on and on, and has 10\d\d entries") as caught:
+        interleavings(races.asks_for_ever, activities=ACTIVITIES, script=races.say_ready)
+    assert len(caught.value.seeds) == 1
 
 
 def test_a_long_story_is_cut_in_the_middle() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from random import Random
@@ -51,7 +51,11 @@ class Chance:
         self._moments: set[int] = set()
         self.written: dict[tuple[RunId, int], int] = {}
         """Where each entry of a journal stands among all that were written."""
-        self.numbers = count()
+        self._numbers = count(1)
+        self.most: int | None = None
+        """After so many entries `too_much` is called: a run that goes round in circles would never end."""
+        self.too_much: Callable[[], object] = bool
+        self.was_too_much = False
 
     def draw(self, name: str) -> Random:
         """The next lot of that name."""
@@ -64,6 +68,15 @@ class Chance:
         if lot.random() < 0.5:
             share /= 2 << int(lot.random() * _SCALES)
         return share * (self.slowest if most is None else min(most, self.slowest))
+
+    def note(self, changes: Sequence[Change]) -> None:
+        """They are written."""
+        for change in changes:
+            for entry in change.entries:
+                self.written[change.run_id, entry.ord] = number = next(self._numbers)
+                if number == self.most:
+                    self.was_too_much = True
+                    self.too_much()
 
     async def wait(self, seconds: float) -> None:
         """Let about as much time pass: nothing else that waits here ends at that moment."""
@@ -144,9 +157,7 @@ def slow_down(store: Store, chance: Chance) -> None:
                 if child.kind is RunKind.WORKFLOW:
                     child.delay += _delay(child, chance)
         answers = await commit(worker_id, changes)
-        for change in changes:
-            for entry in change.entries:
-                chance.written[change.run_id, entry.ord] = next(chance.numbers)
+        chance.note(changes)
         return answers
 
     vars(store).update(send=send_slowly, commit=commit_with_delays)

@@ -76,7 +76,8 @@ class Environment:
         self._workflows, self._activities, self._queues = list(workflows), [*activities, *jobs], queues
         self._schedules = list(schedules)
         self._settings, self._middleware = settings, middleware
-        self._chance = None if seed is None else Chance(seed, slowest, failing)
+        self.chance = None if seed is None else Chance(seed, slowest, failing)
+        """What the seed has drawn."""
         if seed is None and (slowest, failing) != (SLOWEST, 0.0):
             raise InvalidInput("slowest= and failing= say what a seed may do: give seed=, too")
         self._kind = store
@@ -105,15 +106,15 @@ class Environment:
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
         self._clock: Clock = loop.clock if isinstance(loop, VirtualLoop) else SystemClock()
-        if self._chance is not None:
+        if self.chance is not None:
             _need_virtual_time("a seed")
         self.store = await self._made_store(virtual=isinstance(loop, VirtualLoop))
-        middleware = self._middleware if self._chance is None else self._slowed_down(self._chance)
+        middleware = self._middleware if self.chance is None else self._slowed_down(self.chance)
         self._backend = backend_for(self.store, self._clock, middleware)
         self.client = Batuta(self._backend, self.store.open, self.store.close)
         await self.client.__aenter__()
         try:
-            if self._chance is not None:
+            if self.chance is not None:
                 self._open.enter_context(foreseen())
             await self._begin()
         except BaseException:
@@ -154,7 +155,7 @@ class Environment:
 
     async def happened(self) -> list[Happening]:
         """What happened to the runs so far, in order."""
-        return await what_happened(self.store, {} if self._chance is None else self._chance.written)
+        return await what_happened(self.store, {} if self.chance is None else self.chance.written)
 
     @property
     def workflows(self) -> list[Workflow[..., Any]]:
@@ -237,7 +238,7 @@ class Environment:
         seconds = time.total_seconds() if isinstance(time, timedelta) else time
         loop = asyncio.get_running_loop()
         if isinstance(loop, VirtualLoop):
-            await loop.let_pass(seconds, threads_hold_time=self._chance is not None)
+            await loop.let_pass(seconds, threads_hold_time=self.chance is not None)
         else:
             await asyncio.sleep(seconds)
 

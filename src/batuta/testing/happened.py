@@ -33,7 +33,7 @@ class Happening(NamedTuple):
     what: str
 
     def __str__(self) -> str:
-        return f"{self.seconds:12.6f}  {self.what}"
+        return f"{self.seconds:12.3f}  {self.what}"
 
 
 async def what_happened(store: Store, written: Mapping[tuple[RunId, int], int]) -> list[Happening]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,8 @@ from batuta.testing.virtualtime import run
 _SHOWN = 40
 _ENOUGH = 5
 """Seeds that went wrong: more of them would say nothing new."""
+_MANY = 1_000
+"""Entries that a run may have, besides ten times those of the usual order, before it is said to have no end."""
 
 
 @dataclass
@@ -98,9 +101,12 @@ class _Life:
     """One run under a seed, or in the usual order."""
 
     seed: int | None
+    most: int = 0
+    """How many entries the journals may have in the end."""
     ending: Any = None
     happened: list[Happening] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
+    is_endless: bool = False
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -132,7 +138,7 @@ class _Trial:
             orders.add(life.order)
             if life.wrong:
                 wrong.append(life)
-            if len(wrong) == _ENOUGH:
+            if len(wrong) == _ENOUGH or life.is_endless:
                 break
         if wrong:
             raise OrderChangesResult(wrong, len(found.seeds))
@@ -140,7 +146,7 @@ class _Trial:
         return found
 
     def _try(self, seed: int, usual: _Life) -> _Life:
-        life = _Life(seed)
+        life = _Life(seed, _MANY + 10 * len(usual.happened))
         try:
             self._live(life)
         except Exception as error:  # noqa: BLE001 - whatever goes wrong belongs to the seed with which it does
@@ -163,15 +169,27 @@ class _Trial:
         odds = {} if life.seed is None else {"seed": life.seed, **self._odds}
         with foreseen():
             async with Environment(activities=plan.activities(), **plan.environment, **odds) as env:
+                playing = asyncio.create_task(self._play(env, life))
+                if env.chance is not None:
+                    env.chance.most, env.chance.too_much = life.most, playing.cancel
                 try:
-                    handle = await env.begin(plan.work, *plan.input, id="seeded")
-                    if plan.script is not None:
-                        await plan.script(env, handle)
-                    life.ending = await ending_of(handle)
-                    await env.settle()
-                    life.wrong += await violations(env)
+                    await playing
+                except asyncio.CancelledError:
+                    if env.chance is None or not env.chance.was_too_much:
+                        raise
+                    life.is_endless = True
+                    raise AssertionError(f"it goes on and on, and has {life.most} entries in its journals") from None
                 finally:
                     life.happened = await env.happened()
+
+    async def _play(self, env: Environment, life: _Life) -> None:
+        plan = self._plan
+        handle = await env.begin(plan.work, *plan.input, id="seeded")
+        if plan.script is not None:
+            await plan.script(env, handle)
+        life.ending = await ending_of(handle)
+        await env.settle()
+        life.wrong += await violations(env)
 
 
 def _shown(happened: Sequence[Happening]) -> str:
