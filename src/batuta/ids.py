@@ -22,6 +22,7 @@ _chance: list[int] = []
 _DRAWN = 64
 _source: random.Random = random.SystemRandom()
 _time = time.time_ns
+"""Where chance and the times in ids come from. Tests may foresee both."""
 _62_BITS = (1 << 62) - 1
 os.register_at_fork(after_in_child=_chance.clear)  # a child must not go on with its parent's numbers
 

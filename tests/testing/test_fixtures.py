@@ -94,12 +94,14 @@ def test_async_tests_that_ask_for_a_fixture_run_in_virtual_time(tmp_path: Path, 
     assert "test_some_seeds[seed-2]" in outcome(tmp_path, *options, "--collect-only")
 
 
-def test_a_marker_for_seeds_on_a_test_that_has_no_environment_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("marker", "asks_for", "told"),
+    [("batuta_seeds(3)", "", "has no effect"), ("batuta_seeds", "batuta_env", "must say how many seeds")],
+)
+def test_a_marker_for_seeds_that_says_nothing_is_refused(tmp_path: Path, marker: str, asks_for: str, told: str) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST)
-    (tmp_path / "test_shop.py").write_text(
-        "import pytest\n\n\n@pytest.mark.batuta_seeds(3)\ndef test_it():\n    pass\n"
-    )
-    assert "has @pytest.mark.batuta_seeds and does not ask for batuta_env" in outcome(tmp_path)
+    (tmp_path / "test_shop.py").write_text(f"import pytest\n@pytest.mark.{marker}\ndef test_it({asks_for}): pass\n")
+    assert told in outcome(tmp_path)
 
 
 def test_the_example_is_a_file_for_pytest() -> None:

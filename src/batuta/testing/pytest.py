@@ -35,9 +35,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marker = metafunc.definition.get_closest_marker(_SEEDS)
     if marker is None:
         return
+    where = f"@pytest.mark.{_SEEDS} of {metafunc.definition.nodeid}"
     if "batuta_seed" not in metafunc.fixturenames:
-        raise InvalidInput(f"{metafunc.definition.nodeid} has @pytest.mark.{_SEEDS} and does not ask for batuta_env")
-    (seeds,) = marker.args
+        raise InvalidInput(f"{where} has no effect: let the test ask for batuta_env")
+    if len(marker.args) != 1:
+        raise InvalidInput(f"{where} must say how many seeds, or which: {_SEEDS}(20)")
+    seeds = marker.args[0]
     metafunc.parametrize("batuta_seed", range(seeds) if isinstance(seeds, int) else seeds, ids="seed-{}".format)
 
 
