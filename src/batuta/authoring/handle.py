@@ -13,6 +13,7 @@ from msgspec import Raw, json
 from batuta.authoring.backend import AttemptView, Backend, Description, Ending, JournalLine, RunRef
 from batuta.authoring.context import current_runtime
 from batuta.authoring.definitions import Workflow
+from batuta.authoring.diffs import Diff
 from batuta.authoring.failures import to_exception
 from batuta.authoring.forks import check_entry, edits_of
 from batuta.authoring.jobs import Job
@@ -20,6 +21,7 @@ from batuta.authoring.letters import decoder_of, query_input, signal_letter, upd
 from batuta.authoring.messages import Query, Signal, Update
 from batuta.authoring.names import check_reason
 from batuta.authoring.starting import check_id
+from batuta.authoring.timeline import Timeline
 from batuta.errors import (
     ClientError,
     Forbidden,
@@ -286,12 +288,24 @@ class Handle(Generic[R]):
         return await self.published("progress", type, default)
 
     async def attempts(self) -> list[AttemptView]:
-        """Of a job: every attempt that has begun and was noted, the failed ones with their errors."""
+        """Every attempt of its activities, or of the job, that has begun and was noted: the failed ones with their
+        errors, and those that gave an answer. `timeline()` has them by step, with their input."""
         return await self._backend.attempts(self._ref)
 
     async def journal(self) -> list[JournalLine]:
         """Every entry so far, of this run alone. Raises UnknownRun."""
         return await self._backend.journal(self._ref)
+
+    async def timeline(self) -> Timeline:
+        """What it waited for and what it did, step by step, and where the time of each went. Of this run alone."""
+        found: Timeline = await self._backend.timeline(self._ref)
+        return found
+
+    async def diff(self, other: Handle[Any] | None = None) -> Diff:
+        """This run (right) against another one of the same workflow (left), step by step; without one, against the run
+        that it was made from, by a retry, reset or fork. Raises InvalidInput when they cannot be compared."""
+        found: Diff = await self._backend.diff(None if other is None else other._ref, self._ref)
+        return found
 
     def __repr__(self) -> str:
         return f"<run {self.id}>"

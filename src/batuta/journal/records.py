@@ -195,7 +195,7 @@ class Attempt(Struct, kw_only=True):
     details: str | None = None
     """JSON of the last heartbeat's details."""
     outside: bool = False
-    """It has ended without an answer: that comes from outside, by token."""
+    """Its code has ended without an answer: that comes, or was to come, from outside, by token."""
     name: str = ""
     """Of its activity, for whoever listens: no store keeps it."""
 
