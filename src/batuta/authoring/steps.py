@@ -415,7 +415,11 @@ def _cut_by_pauses(spans: list[Span], pauses: Sequence[tuple[int, int]]) -> list
     for begin, end in pauses:
         cut: list[Span] = []
         for one in spans:
-            cut += _cut(one, begin, end) if one.kind in _HELD_UP else [one]
+            for part in _cut(one, begin, end) if one.kind in _HELD_UP else [one]:
+                if cut and cut[-1].kind is part.kind is SegmentKind.PAUSED and cut[-1].end == part.start:
+                    cut[-1].end = part.end
+                else:
+                    cut.append(part)
         spans = cut
     return spans
 

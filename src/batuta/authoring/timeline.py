@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from operator import itemgetter
 
 from msgspec import Struct
 
@@ -78,9 +80,7 @@ def timeline_of(
     except PayloadSealed as error:
         return sealed_timeline(run, now, error)
     lane = _lane(run, entries, reads, moment)
-    for step in reads:
-        if step.kind is StepKind.SIGNAL and not step.kept and step.entry:
-            step.spans = _waits(lane, entries[step.entry - 1].at, step.at)
+    _add_waits(entries, reads, lane)
     found = _untold(run, now)
     found.began_at = as_datetime(_began(entries))
     found.segments, found.seconds = as_segments(lane), _sums(lane, now)
@@ -142,11 +142,17 @@ def _until_begun(run: Run, reads: Sequence[Read], began: int) -> list[Span]:
     return [Span(kind, run.created_at, due), Span(SegmentKind.QUEUED, due, began)]
 
 
-def _waits(lane: Sequence[Span], begin: int, end: int) -> list[Span]:
-    """How long the run waited for nothing else than what came at `end`."""
-    waits = [one for one in lane if one.kind is SegmentKind.WAITING]
-    cut = [Span(one.kind, max(one.start, begin), min(end, one.end or end)) for one in waits]
-    return [one for one in cut if one.end is not None and one.end > one.start]
+def _add_waits(entries: Sequence[Entry], reads: Iterable[Read], lane: Iterable[Span]) -> None:
+    """To each signal, how long the run waited for nothing else before it came."""
+    waits = [(one.start, one.end or entries[-1].at) for one in lane if one.kind is SegmentKind.WAITING]
+    for step in reads:
+        if step.kind is not StepKind.SIGNAL or step.kept or not step.entry:
+            continue
+        begin = entries[step.entry - 1].at
+        place = bisect_right(waits, begin, key=itemgetter(1))  # the first that ends later
+        while place < len(waits) and waits[place][0] < step.at:
+            step.spans.append(Span(SegmentKind.WAITING, max(begin, waits[place][0]), min(step.at, waits[place][1])))
+            place += 1
 
 
 def _swept(spans: Iterable[Span], start: int, moment: Moment) -> list[Span]:

@@ -176,7 +176,7 @@ PAUSES = 0
 
 
 class Attempt(Struct, kw_only=True):
-    """One try of an activity that has no journal entry yet. Written without waiting.
+    """One try of an activity that had no journal entry yet. Written without waiting; it stays when that is there.
 
     With `seq` PAUSES: a time in which the run was paused, written when it was resumed (of a job only if it had begun:
     else nothing counted). Time limits of activities do not count it. Number 0 of those has no such time, but how long
