@@ -300,6 +300,13 @@ def test_a_run_that_is_paused_now() -> None:
     assert drawn(step(found, StepKind.ACTIVITY).segments) == drawn(found.segments)
 
 
+def test_a_backoff_that_goes_on_after_a_pause() -> None:
+    rows = [Attempt(seq=PAUSES, number=1, started_at=at(2), ended_at=at(10)), failed_try(1, 0, 1, 30)]
+    found = timeline_of(a_run(), journal(started(0, charge())), rows, at(20))
+    seen = [("running", 0, 1), ("backoff", 1, 2), ("paused", 2, 10), ("backoff", 10, None)]
+    assert drawn(found.segments) == seen == drawn(step(found, StepKind.ACTIVITY).segments)
+
+
 def test_a_parked_run_stands_still_from_its_last_entry_on() -> None:
     found = timeline_of(a_run(RunState.NEEDS_CODE), journal(started(2, charge())), [], at(10))
     assert drawn(found.segments) == [("queued", 0, 2), ("parked", 2, None)]

@@ -335,7 +335,7 @@ def _finish(step: Read, times: Sequence[int], moment: Moment) -> None:
         step.state, step.ended = StepState.DROPPED, moment.end
     if step.is_call:
         _add_attempts(step, moment)
-        step.spans = _cut_by_pauses(step.spans, moment.pauses)
+        step.spans = _cut_by_pauses(step.spans, moment)
     elif step.kind is StepKind.TIMER:
         _put(step, SegmentKind.ASLEEP, step.since, step.ended)
     elif step.kind is StepKind.CHILD and not step.kept:
@@ -410,12 +410,12 @@ def _put(step: Read, kind: SegmentKind, start: int, end: int | None, attempt: in
         step.spans.append(Span(kind, start, end, attempt))
 
 
-def _cut_by_pauses(spans: list[Span], pauses: Sequence[tuple[int, int]]) -> list[Span]:
+def _cut_by_pauses(spans: list[Span], moment: Moment) -> list[Span]:
     """What waited while the run was held waited for that."""
-    for begin, end in pauses:
+    for pause in moment.pauses:
         cut: list[Span] = []
         for one in spans:
-            for part in _cut(one, begin, end) if one.kind in _HELD_UP else [one]:
+            for part in _cut(one, *pause, moment.now) if one.kind in _HELD_UP else [one]:
                 if cut and cut[-1].kind is part.kind is SegmentKind.PAUSED and cut[-1].end == part.start:
                     cut[-1].end = part.end
                 else:
@@ -424,18 +424,17 @@ def _cut_by_pauses(spans: list[Span], pauses: Sequence[tuple[int, int]]) -> list
     return spans
 
 
-def _cut(span: Span, begin: int, end: int) -> list[Span]:
-    last = span.end if span.end is not None else max(end, span.start)
-    held = max(span.start, begin), min(last, end)
-    if held[0] >= held[1]:
+def _cut(span: Span, begin: int, end: int, now: int) -> list[Span]:
+    last = now if span.end is None else span.end
+    held = Span(SegmentKind.PAUSED, max(span.start, begin), min(last, end))
+    if held.end is None or held.start >= held.end:
         return [span]
-    parts = [Span(span.kind, span.start, held[0], span.attempt), Span(SegmentKind.PAUSED, *held)]
-    parts = [part for part in parts if part.end is None or part.end > part.start]
-    if span.end is None and held[1] == last:  # it is held now
-        parts[-1].end = None
-    elif held[1] < last:
-        parts.append(Span(span.kind, held[1], span.end, span.attempt))
-    return parts
+    parts = [Span(span.kind, span.start, held.start, span.attempt), held]
+    if held.end < last:
+        parts.append(Span(span.kind, held.end, span.end, span.attempt))
+    elif span.end is None:
+        held.end = None  # it is held now
+    return parts if span.start < held.start else parts[1:]
 
 
 # -- for people

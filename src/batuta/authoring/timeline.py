@@ -52,6 +52,8 @@ class Timeline(Struct, kw_only=True):
     workflow: str
     kind: RunKind
     state: RunState
+    reason: str
+    """As of `Description`: also why nobody takes it."""
     queue: str
     as_of: datetime
     created_at: datetime
@@ -102,6 +104,7 @@ def _untold(run: Run, now: int) -> Timeline:
         workflow=run.name,
         kind=run.kind,
         state=run.state,
+        reason=run.reason,
         queue=run.queue,
         as_of=as_datetime(now),
         created_at=as_datetime(run.created_at),

@@ -91,6 +91,8 @@ def timeline_view(found: Timeline, console: Console) -> RenderableType:
 def _headline(found: Timeline) -> Text:
     made = Text(f"{found.kind} {found.workflow}", "bold").append(f"  run {found.id} ({found.run_id})", "not bold")
     made.append(f"  created {when(found.created_at)} UTC", "not bold")
+    if found.reason:
+        made.append(f"\n{found.reason}", "not bold")
     if found.forked_from is not None:
         made.append(f"\nmade from run {found.forked_from}: what that one did is kept", "not bold")
     if found.continued_as is not None:

@@ -381,10 +381,15 @@ class NativeBackend:
         run = await last_of_chain(self._store, ref.run_id)
         attempts = await self._store.attempts(run.run_id)
         described = _description(run, attempts)
-        if needs_taker(run):
-            why = why_nobody_takes(run, await self._store.workers()) or await self._why_held(run)
-            described.reason = "; ".join(filter(None, (run.reason, why)))
+        described.reason = await self._reason(run)
         return described
+
+    async def _reason(self, run: Run) -> str:
+        """Its own, and why nobody takes it."""
+        if not needs_taker(run):
+            return run.reason
+        why = why_nobody_takes(run, await self._store.workers()) or await self._why_held(run)
+        return "; ".join(filter(None, (run.reason, why)))
 
     async def _why_held(self, run: Run) -> str:
         if run.state not in CLAIMABLE or run.wake_at is None or run.wake_at > await self._store.now():
@@ -399,7 +404,10 @@ class NativeBackend:
             return _views(await self._store.attempts(run.run_id))
 
     async def timeline(self, ref: RunRef) -> Timeline:
-        return await timeline(self._store, await self._store.get_run(ref.run_id))
+        run = await self._store.get_run(ref.run_id)
+        found = await timeline(self._store, run)
+        found.reason = await self._reason(run)
+        return found
 
     async def diff(self, left: RunRef | None, right: RunRef) -> Diff:
         return await diff(self._store, None if left is None else left.run_id, right.run_id)
