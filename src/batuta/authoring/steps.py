@@ -1,4 +1,4 @@
-"""What a run did, step by step, and where the time of each went. Read from its journal and its attempts; no I/O."""
+"""What a run did, step by step, and where the time of each went. Draft from its journal and its attempts; no I/O."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import UNSET, Raw, Struct, UnsetType, field, json
 
 from batuta.authoring.backend import AttemptView, as_datetime
+from batuta.clock import SECOND
 from batuta.journal.entries import FROM_OUTSIDE, Body, Command, CommandKind, Entry, EntryKind, Forked, decode_body
 from batuta.journal.failures import Failure
 from batuta.journal.records import PAUSES, Attempt, Run
@@ -40,7 +41,7 @@ class StepState(StrEnum):
     DONE = "done"
     FAILED = "failed"
     CANCELLED = "cancelled"
-    """The code did not want it any more."""
+    """The code did not want it any more; of the end, the run was cancelled."""
     DROPPED = "dropped"
     """The run went on, or ended, without it."""
 
@@ -107,7 +108,7 @@ class Step(Struct, kw_only=True):
     """Those that are known. Of an activity in another queue, only the last: the others are with the run `to`."""
     segments: list[Segment] = []
     kept: bool = False
-    """Another run did it, from which this one was made."""
+    """Another run did it, from which this one was made. Its segments are there."""
 
     @property
     def seconds(self) -> float | None:
@@ -124,8 +125,8 @@ class Span(Struct):
     attempt: int = 0
 
 
-class Read(Struct):
-    """A step while the journal is read."""
+class Draft(Struct):
+    """A step while its journal is read, in microseconds."""
 
     kind: StepKind
     name: str
@@ -184,6 +185,12 @@ _AT_ONCE = {
     CommandKind.PATCH: StepKind.PATCH,
 }
 _ENDS = (CommandKind.COMPLETE, CommandKind.FAIL, CommandKind.CANCELLED, CommandKind.CONTINUE)
+_END_STATES = {
+    "complete": StepState.DONE,
+    "continue": StepState.DONE,
+    "cancelled": StepState.CANCELLED,
+}
+"""Others are failures: the code's own, terminated, timed out."""
 _MESSAGES = {
     EntryKind.SIGNAL: StepKind.SIGNAL,
     EntryKind.UPDATE: StepKind.UPDATE,
@@ -207,7 +214,7 @@ def moment_of(run: Run, entries: Sequence[Entry], attempts: Iterable[Attempt], n
 
 def read_steps(
     entries: Sequence[Entry], attempts: Iterable[Attempt], moment: Moment, before: Iterable[Attempt] = ()
-) -> list[Read]:
+) -> list[Draft]:
     """Every step, in order, with where its time went. `before`: attempts of the runs that it comes from, for what they
     did. Raises PayloadSealed."""
     reader = _Reader()
@@ -230,17 +237,17 @@ def steps_of(
 ) -> list[Step]:
     """The same for people."""
     moment = moment_of(run, entries, attempts, now)
-    return [as_step(read, moment) for read in read_steps(entries, attempts, moment, before)]
+    return [as_step(draft, moment) for draft in read_steps(entries, attempts, moment, before)]
 
 
 class _Reader:
     """Goes through a journal."""
 
     def __init__(self) -> None:
-        self.steps: list[Read] = []
-        self.calls: dict[int, Read] = {}
+        self.steps: list[Draft] = []
+        self.calls: dict[int, Draft] = {}
         """By the number of their command."""
-        self._updates: dict[str, Read] = {}
+        self._updates: dict[str, Draft] = {}
 
     def read(self, entry: Entry, body: Body) -> None:
         kind = entry.kind
@@ -256,18 +263,23 @@ class _Reader:
         elif kind is EntryKind.FORKED and body.forked is not UNSET:
             self._take_over(entry, body, body.forked)
         elif kind in FROM_OUTSIDE:
-            self._add(StepKind.END, str(kind), entry, _text(body.reason))
+            self._end(str(kind), entry).input = _text(body.reason)
         for command in body.commands:
             self._issue(entry, command)
 
-    def _add(self, kind: StepKind, name: str, entry: Entry, given: Raw | UnsetType = UNSET, seq: int = 0) -> Read:
-        step = Read(kind, name, seq, entry.ord, entry.at, entry.at, entry.ord, input=given)
+    def _add(self, kind: StepKind, name: str, entry: Entry, given: Raw | UnsetType = UNSET, seq: int = 0) -> Draft:
+        step = Draft(kind, name, seq, entry.ord, entry.at, entry.at, entry.ord, input=given)
         step.ended, step.answer = entry.at, entry.ord
         self.steps.append(step)
         return step
 
-    def _begin(self, step: Read) -> None:
+    def _begin(self, step: Draft) -> None:
         step.state, step.ended, step.answer = StepState.OPEN, None, None
+
+    def _end(self, how: str, entry: Entry, seq: int = 0) -> Draft:
+        step = self._add(StepKind.END, how, entry, seq=seq)
+        step.state = _END_STATES.get(how, StepState.FAILED)
+        return step
 
     def _hear(self, entry: Entry, body: Body) -> None:
         given = body.value if body.value is not UNSET else _text(body.reason)
@@ -308,9 +320,8 @@ class _Reader:
             step.to = command.to
             step.error = None if command.error is UNSET else command.error
         elif kind in _ENDS:
-            step = self._add(StepKind.END, str(kind), entry, seq=command.seq)
+            step = self._end(str(kind), entry, command.seq)
             step.output, step.error = command.value, None if command.error is UNSET else command.error
-            step.state = StepState.FAILED if kind is CommandKind.FAIL else StepState.DONE
         elif kind is CommandKind.CANCEL:
             target = self.calls.get(command.target)
             if target is not None and target.state is StepState.OPEN and target.is_call:
@@ -318,7 +329,7 @@ class _Reader:
         elif kind is CommandKind.ANSWER and command.to in self._updates:
             self._answer(self._updates.pop(command.to), entry, command)
 
-    def _answer(self, update: Read, entry: Entry, command: Command) -> None:
+    def _answer(self, update: Draft, entry: Entry, command: Command) -> None:
         update.state = StepState.DONE if command.error is UNSET else StepState.FAILED
         update.answer, update.ended, update.output = entry.ord, entry.at, command.value
         update.error = None if command.error is UNSET else command.error
@@ -327,33 +338,33 @@ class _Reader:
 # -- where the time went
 
 
-def _finish(step: Read, times: Sequence[int], moment: Moment) -> None:
+def _finish(step: Draft, times: Sequence[int], moment: Moment) -> None:
     """Its spans, and what became of it if nothing answered it."""
     if step.state is StepState.OPEN and step.kind is StepKind.TIMER:
         _look_at_timer(step, times, moment)
     elif step.state is StepState.OPEN and not moment.is_open:
         step.state, step.ended = StepState.DROPPED, moment.end
+    if step.kept:
+        return
     if step.is_call:
         _add_attempts(step, moment)
         step.spans = _cut_by_pauses(step.spans, moment)
     elif step.kind is StepKind.TIMER:
         _put(step, SegmentKind.ASLEEP, step.since, step.ended)
-    elif step.kind is StepKind.CHILD and not step.kept:
+    elif step.kind is StepKind.CHILD:
         _put(step, SegmentKind.CHILD, step.since, step.ended)
     elif step.kind is StepKind.UPDATE:
         _put(step, SegmentKind.RUNNING, step.since, step.ended)
 
 
-def _look_at_timer(step: Read, times: Sequence[int], moment: Moment) -> None:
+def _look_at_timer(step: Draft, times: Sequence[int], moment: Moment) -> None:
     """Nothing is written when nobody waits for a timer any more. It was there until the next turn at least."""
     if not moment.is_open or times[-1] > step.due:
         step.state = StepState.DROPPED
         step.ended = min(step.due, times[step.base + 1] if step.base + 1 < len(times) else moment.end)
 
 
-def _add_attempts(step: Read, moment: Moment) -> None:
-    if step.kept:
-        return
+def _add_attempts(step: Draft, moment: Moment) -> None:
     if step.to:
         _add_elsewhere(step)
         return
@@ -380,7 +391,7 @@ def _add_attempts(step: Read, moment: Moment) -> None:
         _put(step, SegmentKind.RUNNING, cursor, step.ended, len(step.rows) + 1)
 
 
-def _add_last(step: Read, cursor: int, started: int, number: int) -> None:
+def _add_last(step: Draft, cursor: int, started: int, number: int) -> None:
     """The attempt that was the last one, so far. Without a start it never began."""
     if not started:
         _put(step, SegmentKind.QUEUED, cursor, step.ended)
@@ -391,7 +402,7 @@ def _add_last(step: Read, cursor: int, started: int, number: int) -> None:
     _put(step, SegmentKind.RUNNING if row is None else _at_work(row), begun, step.ended, number)
 
 
-def _add_elsewhere(step: Read) -> None:
+def _add_elsewhere(step: Draft) -> None:
     """Another run executes it, which knows of its attempts."""
     if step.ended is None or not step.started:
         _put(step, SegmentKind.CHILD, step.since, step.ended)
@@ -405,7 +416,7 @@ def _at_work(row: Attempt) -> SegmentKind:
     return SegmentKind.OUTSIDE if row.outside else SegmentKind.RUNNING
 
 
-def _put(step: Read, kind: SegmentKind, start: int, end: int | None, attempt: int = 0) -> None:
+def _put(step: Draft, kind: SegmentKind, start: int, end: int | None, attempt: int = 0) -> None:
     if end is None or end > start:
         step.spans.append(Span(kind, start, end, attempt))
 
@@ -447,30 +458,30 @@ def as_segments(spans: Iterable[Span]) -> list[Segment]:
     ]
 
 
-def as_step(read: Read, moment: Moment) -> Step:
-    """Its payloads decoded. Nothing of a journal's payloads is of any type but JSON's own."""
-    is_timer = read.kind is StepKind.TIMER
+def as_step(draft: Draft, moment: Moment) -> Step:
+    """With its times as datetimes, and its payloads as JSON's own types."""
+    is_timer = draft.kind is StepKind.TIMER
     return Step(
-        kind=read.kind,
-        name=read.name,
-        seq=read.seq,
-        entry=read.entry,
-        answer=read.answer,
-        state=read.state,
-        input=(read.due - read.at) / 1e6 if is_timer else _value(read.input),
-        output=_value(read.output),
-        error=read.error,
-        to=read.to,
-        began_at=as_datetime(read.since),
-        ended_at=as_datetime(read.ended),
-        tries=read.tries or (max((row.number for row in read.rows), default=0) if read.is_call else 0),
-        attempts=attempts_of(read, moment) if read.is_call else [],
-        segments=as_segments(read.spans),
-        kept=read.kept,
+        kind=draft.kind,
+        name=draft.name,
+        seq=draft.seq,
+        entry=draft.entry,
+        answer=draft.answer,
+        state=draft.state,
+        input=(draft.due - draft.at) / SECOND if is_timer else _value(draft.input),
+        output=_value(draft.output),
+        error=draft.error,
+        to=draft.to,
+        began_at=as_datetime(draft.since),
+        ended_at=as_datetime(draft.ended),
+        tries=draft.tries or (max((row.number for row in draft.rows), default=0) if draft.is_call else 0),
+        attempts=attempts_of(draft, moment) if draft.is_call else [],
+        segments=as_segments(draft.spans),
+        kept=draft.kept,
     )
 
 
-def attempts_of(call: Read, moment: Moment) -> list[AttemptView]:
+def attempts_of(call: Draft, moment: Moment) -> list[AttemptView]:
     """Every attempt that has begun and was noted, and the one that gave the answer."""
     rows = [row for row in call.rows if not call.tries or row.number < call.tries]
     found = [_view(row, moment) for row in rows]

@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from batuta.authoring.backend import as_datetime
 from batuta.authoring.steps import (
+    Draft,
     Moment,
-    Read,
     Segment,
     SegmentKind,
     Span,
@@ -78,15 +78,15 @@ def timeline_of(
     """From the run's row, its journal and its attempts. `before`: as of `read_steps`."""
     moment = moment_of(run, entries, attempts, now)
     try:
-        reads = read_steps(entries, attempts, moment, before)
+        drafts = read_steps(entries, attempts, moment, before)
     except PayloadSealed as error:
         return sealed_timeline(run, now, error)
-    lane = _lane(run, entries, reads, moment)
-    _add_waits(entries, reads, lane)
+    lane = _lane(run, entries, drafts, moment)
+    _add_waits(entries, drafts, lane)
     found = _untold(run, now)
     found.began_at = as_datetime(_began(entries))
     found.segments, found.seconds = as_segments(lane), _sums(lane, now)
-    found.steps = [as_step(step, moment) for step in reads]
+    found.steps = [as_step(step, moment) for step in drafts]
     return found
 
 
@@ -119,11 +119,11 @@ def _began(entries: Sequence[Entry]) -> int | None:
     return begun[-1] if begun else None
 
 
-def _lane(run: Run, entries: Sequence[Entry], reads: Sequence[Read], moment: Moment) -> list[Span]:
+def _lane(run: Run, entries: Sequence[Entry], drafts: Sequence[Draft], moment: Moment) -> list[Span]:
     """What the run itself was at, without gaps."""
     began = _began(entries)
-    spans = _until_due(run, moment) if began is None else _until_begun(run, reads, began)
-    spans += [span for step in reads if step.kind is not StepKind.UPDATE for span in step.spans]
+    spans = _until_due(run, moment) if began is None else _until_begun(run, drafts, began)
+    spans += [span for step in drafts if step.kind is not StepKind.UPDATE for span in step.spans]
     spans += [Span(SegmentKind.PAUSED, *pause) for pause in moment.pauses]
     if run.state in PARKED:
         spans.append(Span(SegmentKind.PARKED, entries[-1].at if entries else run.created_at, None))
@@ -137,18 +137,18 @@ def _until_due(run: Run, moment: Moment) -> list[Span]:
     return [Span(SegmentKind.DELAYED, run.created_at, due), Span(SegmentKind.QUEUED, due, moment.end)]
 
 
-def _until_begun(run: Run, reads: Sequence[Read], began: int) -> list[Span]:
+def _until_begun(run: Run, drafts: Sequence[Draft], began: int) -> list[Span]:
     """Until the first turn. The next run of one that is tried again begins after a backoff."""
-    start = reads[0]
+    start = drafts[0]
     due = min(run.created_at + (0 if start.kept else start.delay), began)
     kind = SegmentKind.BACKOFF if start.tries > 1 else SegmentKind.DELAYED
     return [Span(kind, run.created_at, due), Span(SegmentKind.QUEUED, due, began)]
 
 
-def _add_waits(entries: Sequence[Entry], reads: Iterable[Read], lane: Iterable[Span]) -> None:
+def _add_waits(entries: Sequence[Entry], drafts: Iterable[Draft], lane: Iterable[Span]) -> None:
     """To each signal, how long the run waited for nothing else before it came."""
     waits = [(one.start, one.end or entries[-1].at) for one in lane if one.kind is SegmentKind.WAITING]
-    for step in reads:
+    for step in drafts:
         if step.kind is not StepKind.SIGNAL or step.kept or not step.entry:
             continue
         begin = entries[step.entry - 1].at
