@@ -114,15 +114,21 @@ def test_without_its_key_a_run_shows_what_its_row_says(cli: Cli, spawn: Spawn, m
     assert "it is coded" in cli("runs", "show", "j-1").stdout
 
 
-def test_terminals_that_know_only_ascii_are_drawn_on_with_it(cli: Cli, spawn: Spawn) -> None:
+def test_bars_fit_the_terminal_and_what_it_can_show(cli: Cli, spawn: Spawn) -> None:
     spawn("worker", SHOP)
-    cli("runs", "start", "walk", "--input", "[1, 0.05]", "--id", "w-1", "--wait")
+    cli("runs", "start", "walk", "--input", "[2, 0.05]", "--id", "w-1", "--wait")
     found = msgspec.json.decode(cli("runs", "timeline", "w-1", "--json").stdout, type=Timeline)
-    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    console = Console(file=out, width=100)
-    console.print(timeline_view(found, console))
-    out.seek(0)
-    assert "## running" in out.read()
+    found.steps[1].name = "a_step_with_a_name_that_is_longer_than_most_names_are"
+    for width, encoding, sign in ((80, "ascii", "#"), (80, "utf-8", "█"), (160, "utf-8", "█")):
+        out = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="replace")
+        console = Console(file=out, width=width)
+        console.print(timeline_view(found, console))
+        out.seek(0)
+        shown = out.read().splitlines()
+        first = next(place for place, line in enumerate(shown) if line.startswith("step"))
+        assert [line.split()[0] for line in shown[first + 1 : first + 5]] == ["run", "1", "2", "3"]  # none is folded
+        assert sign in shown[first + 1]
+        assert max(map(len, shown[first:])) <= width
 
 
 @pytest.mark.parametrize(

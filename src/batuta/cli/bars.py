@@ -10,7 +10,7 @@ from msgspec import json
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from batuta.authoring.diffs import Diff, Side, StepDiff
+from batuta.authoring.diffs import Diff, StepDiff
 from batuta.authoring.steps import Segment, SegmentKind, Step, StepKind, StepState
 from batuta.authoring.timeline import Timeline
 from batuta.cli.tables import failure_text, short, state_text, table, when
@@ -32,7 +32,9 @@ _STATES = {StepState.DONE: "green", StepState.FAILED: "red", StepState.OPEN: "cy
 _UNTIMED = (StepKind.PUBLISH, StepKind.SIDE_EFFECT, StepKind.PATCH, StepKind.SEND, StepKind.START, StepKind.FORK)
 """Steps that take no time: they are not drawn."""
 _ANSWERED = (StepKind.ACTIVITY, StepKind.CHILD, StepKind.TIMER, StepKind.UPDATE)
-_NARROWEST, _WIDEST, _BESIDE = 20, 100, 66
+_NARROWEST, _WIDEST = 10, 100
+_BESIDE = 39
+"""Columns that are no bar, but for the names of steps."""
 
 
 class _Scale:
@@ -77,15 +79,16 @@ def timeline_view(found: Timeline, console: Console) -> RenderableType:
         return Group(*lines)
     start = found.segments[0].start
     end = found.segments[-1].end or found.as_of
-    width = max(_NARROWEST, min(_WIDEST, console.width - _BESIDE))
+    drawn = [step for step in found.steps if step.kind not in _UNTIMED]
+    names = [short(step_text(step), 36 if console.width >= 120 else 24) for step in drawn]
+    width = max(_NARROWEST, min(_WIDEST, console.width - _BESIDE - max(map(len, ["step", *names]))))
     scale = _Scale(start, end, width, ascii_only=console.options.ascii_only)
     made = table("step", "state", "tries", "after", "took", duration((end - start).total_seconds()).rjust(width))
     made.add_row(Text("run", "bold"), state_text(found.state), "", "", _took(start, end), scale.bar(found.segments))
-    for step in found.steps:
-        if step.kind not in _UNTIMED:
-            made.add_row(*_step_cells(step, start, end, scale))
+    for name, step in zip(names, drawn, strict=True):
+        made.add_row(name, *_step_cells(step, start, end, scale))
     lines += [made, scale.legend(sorted(found.seconds.items(), key=lambda one: -one[1]))]
-    return Group(*lines, *_errors(found.steps))
+    return Group(*lines, *_errors(found.steps, start))
 
 
 def _headline(found: Timeline) -> Text:
@@ -101,7 +104,6 @@ def _headline(found: Timeline) -> Text:
 
 
 def _step_cells(step: Step, start: datetime, end: datetime, scale: _Scale) -> Iterator[RenderableType]:
-    yield short(step_text(step), 36)
     yield Text(str(step.state), _STATES.get(step.state, ""))
     yield str(step.tries or "")
     if step.kept:
@@ -112,15 +114,16 @@ def _step_cells(step: Step, start: datetime, end: datetime, scale: _Scale) -> It
     yield scale.bar(step.segments)
 
 
-def _errors(steps: Sequence[Step]) -> Iterator[RenderableType]:
-    """Attempts that failed, in full: what they were called with, and why."""
+def _errors(steps: Sequence[Step], start: datetime) -> Iterator[RenderableType]:
+    """Attempts that failed: when, what they were called with, and why."""
     rows = [(step, one) for step in steps for one in step.attempts if one.error is not None]
     if rows:
-        made = table("step", "attempt", "began (UTC)", "ended (UTC)", "next (UTC)", "error", title="failed attempts")
+        made = table("step", "attempt", "after", "took", "again in", "error", title="failed attempts")
         for step, one in rows:
-            times = (when(one.started_at), when(one.ended_at), when(one.next_at))
-            said = step_text(step) + f" {_json(step.input)}"
-            made.add_row(short(said), str(one.number), *times, failure_text(one.error))
+            after = "kept" if step.kept else _between(start, one.started_at)
+            times = (after, _between(one.started_at, one.ended_at), _between(one.ended_at, one.next_at))
+            called = f"{step_text(step)} {_json(step.input)}"
+            made.add_row(short(called), str(one.number), *times, failure_text(one.error))
         yield from (Text(), made)
 
 
@@ -135,7 +138,8 @@ def diff_view(found: Diff) -> RenderableType:
     """What is the same in a line; then each step of which they have more than that."""
     head = table("", found.workflow, "state", "created (UTC)", "took")
     for name, side in (("left", found.left), ("right", found.right)):
-        head.add_row(name, f"{side.id} ({side.run_id})", state_text(side.state), when(side.created_at), _lasted(side))
+        times = (when(side.created_at), _between(side.created_at, side.closed_at))
+        head.add_row(name, f"{side.id} ({side.run_id})", state_text(side.state), *times)
     if found.is_same:
         return Group(head, Text(f"\nno difference in {found.same} steps", "green"))
     same = f"the first {found.same} steps are the same, then:" if found.same else "they differ from the first step on:"
@@ -172,12 +176,12 @@ def _outcome(step: Step, *, with_input: bool) -> str:
     return " -> ".join(filter(None, (given, step.name if step.kind is StepKind.END else "", said)))
 
 
-def _lasted(side: Side) -> str:
-    return "" if side.closed_at is None else _took(side.created_at, side.closed_at)
-
-
 def _took(start: datetime, end: datetime) -> str:
     return duration((end - start).total_seconds())
+
+
+def _between(start: datetime | None, end: datetime | None) -> str:
+    return "" if start is None or end is None else _took(start, end)
 
 
 def _json(value: Any) -> str:
