@@ -6,14 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import EllipsisType
-from typing import Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from msgspec import Raw, json
 
 from batuta.authoring.backend import AttemptView, Backend, Description, Ending, JournalLine, RunRef
 from batuta.authoring.context import current_runtime
 from batuta.authoring.definitions import Workflow
-from batuta.authoring.diffs import Diff
 from batuta.authoring.failures import to_exception
 from batuta.authoring.forks import check_entry, edits_of
 from batuta.authoring.jobs import Job
@@ -21,7 +20,6 @@ from batuta.authoring.letters import decoder_of, query_input, signal_letter, upd
 from batuta.authoring.messages import Query, Signal, Update
 from batuta.authoring.names import check_reason
 from batuta.authoring.starting import check_id
-from batuta.authoring.timeline import Timeline
 from batuta.errors import (
     ClientError,
     Forbidden,
@@ -36,6 +34,10 @@ from batuta.errors import (
 from batuta.ids import RunId
 from batuta.journal.states import RunState
 from batuta.serde import MAX_PAYLOAD, Decoder, decode, decoder_for
+
+if TYPE_CHECKING:  # they are read by few programs, and `import batuta` is everybody's
+    from batuta.authoring.diffs import Diff
+    from batuta.authoring.timeline import Timeline
 
 R = TypeVar("R")
 T = TypeVar("T")
