@@ -131,6 +131,19 @@ def test_bars_fit_the_terminal_and_what_it_can_show(cli: Cli, spawn: Spawn) -> N
         assert max(map(len, shown[first:])) <= width
 
 
+def test_of_very_many_steps_the_first_and_the_last_are_shown(cli: Cli, spawn: Spawn) -> None:
+    spawn("worker", SHOP)
+    for id, steps in (("w-1", 300), ("w-2", 310)):
+        cli("runs", "start", "walk", "--input", f"[{steps}, 0]", "--id", id, "--wait")
+    shown = lines(cli("runs", "timeline", "w-1").stdout)
+    assert "101 steps between are left out: --all shows them, --json has them" in shown
+    assert len(shown) < 220 < 300 < len(lines(cli("runs", "timeline", "w-1", "--all").stdout))
+    shown = lines(cli("runs", "diff", "w-1", "w-2").stdout)
+    assert len(shown) < 220
+    assert shown[-1].startswith("112 steps more, of which 11 differ, are left out")
+    assert len(lines(cli("runs", "diff", "w-1", "w-2", "--all").stdout)) > 300
+
+
 @pytest.mark.parametrize(
     ("seconds", "said"),
     [(0.0124, "0.012s"), (9.5, "9.500s"), (59.94, "59.9s"), (125, "2m05s"), (15_000, "4h10m"), (266_400, "3d02h")],

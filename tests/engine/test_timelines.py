@@ -272,6 +272,22 @@ async def test_a_retry_does_not_count_the_attempts_of_the_run_before() -> None:
         ]
 
 
+async def test_a_call_that_goes_on_in_another_run_has_no_time_before_that() -> None:
+    async with world(order, act) as env:
+        broken["reserve"] = 1
+        handle = await env.start(order, "ship", id="one")
+        await env.advance(2)
+        await handle.terminate()
+        await env.advance(60)
+        before = env.now
+        await handle.retry()
+        await handle.result()
+        found = await handle.timeline()
+        assert drawn(before, found.steps[1].segments) == [("running", 0, 1)]
+        assert [bool(one.error) for one in found.steps[1].attempts] == [True, False]
+        assert found.steps[1].segments[0].start == found.steps[1].began_at
+
+
 async def test_a_fork_is_compared_with_its_origin() -> None:
     async with world(order, act) as env:
         handle = await ended(env, order, "ship", id="one")

@@ -298,6 +298,25 @@ def test_a_run_that_goes_on_for_ever_is_ended_and_told() -> None:
     assert len(caught.value.seeds) == 1
 
 
+@workflow
+async def naps() -> None:
+    await asyncio.sleep(10)
+
+
+@in_virtual_time
+async def test_a_pause_is_told_as_one() -> None:
+    async with Environment(workflows=[naps], seed=1) as env:
+        handle = await env.start(naps)
+        await env.advance(2)
+        await handle.pause()
+        await env.advance(20)
+        await handle.resume()
+        await handle.result()
+        told = [one.what for one in await env.happened()]
+        assert told[1:2] == ["it is resumed, after a pause of 20 s"]
+        assert not any("fails" in one for one in told)
+
+
 def test_a_long_story_is_cut_in_the_middle() -> None:
     @workflow
     async def lines_up() -> list[str]:

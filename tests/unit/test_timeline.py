@@ -352,6 +352,10 @@ def paid(*amounts: int, name: str = "charge", result: bytes = b'"ok"') -> list[E
     return journal(*turns)
 
 
+def step_named(name: str, number: int) -> Step:
+    return Step(kind=StepKind.ACTIVITY, name=name, seq=number + 1, entry=number, began_at=as_datetime(at(0)))
+
+
 def parts(found: Diff) -> list[tuple[str, list[str]]]:
     steps = [(pair.left or pair.right, pair.differs) for pair in found.steps[found.same :]]
     return [(f"{one.kind} {one.name}".strip() if one is not None else "", differs) for one, differs in steps]
@@ -398,6 +402,25 @@ def test_very_long_runs_are_compared_step_by_step_in_order() -> None:
     found = compared(paid(*range(3_000)), paid(9, *range(1, 3_000)))
     assert found.same == 1
     assert [pair.differs for pair in found.steps if not pair.is_same] == [["input"]]
+
+
+def test_a_step_that_only_one_of_two_very_long_runs_has_does_not_shift_the_others() -> None:
+    found = compared(paid(*range(3_000)), paid(*range(1_500), 7, *range(1_500, 3_000)))
+    assert (found.same, parts(found)[0], parts(found)[-1]) == (
+        1_501,
+        ("activity charge", ["step"]),
+        ("end complete", []),
+    )
+    assert sum(not pair.is_same for pair in found.steps) == 1
+
+
+def test_runs_that_repeat_themselves_in_other_ways_are_compared_in_no_time() -> None:
+    """Looking for what belongs together among all of them would take a minute."""
+    left, right = (
+        [step_named("a" if number % rhythm else "b", number) for number in range(2_000)] for rhythm in (2, 3)
+    )
+    found = diff_of((a_run(), left), (a_run(), right))
+    assert (len(found.steps), found.same) == (2_000, 2)
 
 
 @pytest.mark.parametrize("facts", [{"name": "refund"}, {"kind": RunKind.JOB}])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from difflib import SequenceMatcher
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
+from operator import eq
 
 from msgspec import Struct
 
@@ -17,8 +18,9 @@ from batuta.journal.failures import Failure
 from batuta.journal.records import Run, RunKind
 from batuta.journal.states import RunState
 
-_MANY = 2_000
-"""Steps after the first difference: of more than that, each is held against the one in the same place."""
+_MANY = 500
+"""Steps among which those are looked for that belong together: where steps repeat themselves, that can take the cube of
+their number. Of more, what both begin and end with is taken off, and the rest is compared place by place."""
 
 
 class Side(Struct, kw_only=True):
@@ -43,7 +45,7 @@ class StepDiff(Struct, kw_only=True):
 
     @property
     def is_same(self) -> bool:
-        return not self.differs or self.differs == ["tries"]
+        return _is_same(self.differs)
 
 
 class Diff(Struct, kw_only=True):
@@ -96,15 +98,22 @@ def _comparable(steps: Sequence[Step]) -> list[Step]:
 
 
 def _aligned(mine: list[Step], its: list[Step]) -> Iterator[tuple[Step | None, Step | None]]:
-    """Steps that belong together, by what they are; others alone."""
-    same = 0
-    while same < min(len(mine), len(its)) and not _differences(mine[same], its[same]):
-        yield mine[same], its[same]
-        same += 1
+    """Steps that belong together: those that are the same at the beginning; then by what they are; others alone."""
+    same = _how_many(_is_same(_differences(*pair)) for pair in zip(mine, its, strict=False))
+    yield from zip(mine[:same], its[:same], strict=True)
     mine, its = mine[same:], its[same:]
-    if max(len(mine), len(its)) > _MANY:
-        yield from zip_longest(mine, its)
+    if max(len(mine), len(its)) <= _MANY:
+        yield from _matched(mine, its)
         return
+    first, last = _ends_alike(_names(mine), _names(its))
+    yield from zip(mine[:first], its[:first], strict=True)
+    my_rest, its_rest = mine[first : len(mine) - last], its[first : len(its) - last]
+    is_much = max(len(my_rest), len(its_rest)) > _MANY
+    yield from zip_longest(my_rest, its_rest) if is_much else _matched(my_rest, its_rest)
+    yield from zip(mine[len(mine) - last :], its[len(its) - last :], strict=True)
+
+
+def _matched(mine: list[Step], its: list[Step]) -> Iterator[tuple[Step | None, Step | None]]:
     blocks = SequenceMatcher(None, _names(mine), _names(its), autojunk=False).get_opcodes()
     for tag, begin, end, first, last in blocks:
         if tag == "equal":
@@ -112,6 +121,19 @@ def _aligned(mine: list[Step], its: list[Step]) -> Iterator[tuple[Step | None, S
         else:
             yield from ((step, None) for step in mine[begin:end])
             yield from ((None, step) for step in its[first:last])
+
+
+def _ends_alike(mine: Sequence[object], its: Sequence[object]) -> tuple[int, int]:
+    """How many are alike at the beginning, and at the end; no step is in both, and the longer one is whole."""
+    shorter = min(len(mine), len(its))
+    first = _how_many(map(eq, mine, its))
+    last = _how_many(map(eq, reversed(mine), reversed(its)))
+    return (first, min(last, shorter - first)) if first >= last else (min(first, shorter - last), last)
+
+
+def _how_many(alike: Iterable[bool]) -> int:
+    """At the beginning."""
+    return sum(1 for _ in takewhile(bool, alike))
 
 
 def _names(steps: Sequence[Step]) -> list[tuple[StepKind, str]]:
@@ -130,6 +152,10 @@ def _differences(left: Step | None, right: Step | None) -> list[str]:
         "tries": left.tries != right.tries,
     }
     return [what for what, differs in found.items() if differs]
+
+
+def _is_same(differs: list[str]) -> bool:
+    return not differs or differs == ["tries"]
 
 
 def _said(error: Failure | None) -> tuple[str, str] | None:

@@ -372,13 +372,13 @@ def _add_attempts(step: Draft, moment: Moment) -> None:
     for row in step.rows:
         if row.ended_at is None or (step.tries and row.number >= step.tries):
             continue
-        begun = max(cursor, row.started_at)
+        begun, ended = max(cursor, row.started_at), max(cursor, row.ended_at)  # a run before may have made it
         _put(step, SegmentKind.QUEUED, cursor, begun)
-        _put(step, _at_work(row), begun, row.ended_at, row.number)
-        due = max(row.ended_at, row.next_at or 0)
-        cursor = due if step.ended is None else min(due, max(step.ended, row.ended_at))
+        _put(step, _at_work(row), begun, ended, row.number)
+        due = max(ended, row.next_at or 0)
+        cursor = due if step.ended is None else min(due, max(step.ended, ended))
         goes_on = step.ended is None and due > moment.now
-        _put(step, SegmentKind.BACKOFF, row.ended_at, None if goes_on else cursor, row.number)
+        _put(step, SegmentKind.BACKOFF, ended, None if goes_on else cursor, row.number)
         if goes_on:
             return
     if step.tries:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from itertools import groupby
 from typing import Any
 
 from msgspec import json
@@ -32,6 +34,8 @@ _STATES = {StepState.DONE: "green", StepState.FAILED: "red", StepState.OPEN: "cy
 _UNTIMED = (StepKind.PUBLISH, StepKind.SIDE_EFFECT, StepKind.PATCH, StepKind.SEND, StepKind.START, StepKind.FORK)
 """Steps that take no time: they are not drawn."""
 _ANSWERED = (StepKind.ACTIVITY, StepKind.CHILD, StepKind.TIMER, StepKind.UPDATE)
+_MOST = 200
+"""Rows of a table, unless all are asked for."""
 _NARROWEST, _WIDEST = 10, 100
 _BESIDE = 39
 """Columns that are no bar, but for the names of steps."""
@@ -54,8 +58,8 @@ class _Scale:
             look = _LOOKS[one.kind]
             cells[first:last] = [(look[self._place], look[2])] * (last - first)
         made = Text()
-        for sign, style in cells[: self.width]:
-            made.append(sign, style)
+        for (sign, style), same in groupby(cells[: self.width]):
+            made.append(sign * len(list(same)), style)
         return made
 
     def _column(self, at: datetime) -> int:
@@ -70,8 +74,8 @@ class _Scale:
         return made
 
 
-def timeline_view(found: Timeline, console: Console) -> RenderableType:
-    """The run and its steps, one under the other, with bars on one scale."""
+def timeline_view(found: Timeline, console: Console, *, everything: bool = False) -> RenderableType:
+    """The run and its steps, one under the other, with bars on one scale. Of very many, the first and the last."""
     lines: list[RenderableType] = [_headline(found)]
     if found.sealed:
         return Group(*lines, Text(f"its journal cannot be read here: {found.sealed}", "bold red"))
@@ -79,16 +83,26 @@ def timeline_view(found: Timeline, console: Console) -> RenderableType:
         return Group(*lines)
     start = found.segments[0].start
     end = found.segments[-1].end or found.as_of
-    drawn = [step for step in found.steps if step.kind not in _UNTIMED]
+    most = sys.maxsize if everything else _MOST
+    timed = [step for step in found.steps if step.kind not in _UNTIMED]
+    drawn = [*timed[: most // 2], *timed[most // 2 :][-most // 2 :]]
     names = [short(step_text(step), 36 if console.width >= 120 else 24) for step in drawn]
     width = max(_NARROWEST, min(_WIDEST, console.width - _BESIDE - max(map(len, ["step", *names]))))
     scale = _Scale(start, end, width, ascii_only=console.options.ascii_only)
     made = table("step", "state", "tries", "after", "took", duration((end - start).total_seconds()).rjust(width))
     made.add_row(Text("run", "bold"), state_text(found.state), "", "", _took(start, end), scale.bar(found.segments))
-    for name, step in zip(names, drawn, strict=True):
+    for place, (name, step) in enumerate(zip(names, drawn, strict=True)):
+        if place == most // 2 and len(drawn) < len(timed):
+            made.add_row("...")
         made.add_row(name, *_step_cells(step, start, end, scale))
-    lines += [made, scale.legend(sorted(found.seconds.items(), key=lambda one: -one[1]))]
-    return Group(*lines, *_errors(found.steps, start))
+    lines += [made, *_left_out(len(timed) - len(drawn), "steps between")]
+    lines.append(scale.legend(sorted(found.seconds.items(), key=lambda one: -one[1])))
+    return Group(*lines, *_errors(found.steps, start, most))
+
+
+def _left_out(number: int, what: str) -> Iterator[RenderableType]:
+    if number > 0:
+        yield Text(f"{number:,} {what} are left out: --all shows them, --json has them", "bright_black")
 
 
 def _headline(found: Timeline) -> Text:
@@ -114,17 +128,17 @@ def _step_cells(step: Step, start: datetime, end: datetime, scale: _Scale) -> It
     yield scale.bar(step.segments)
 
 
-def _errors(steps: Sequence[Step], start: datetime) -> Iterator[RenderableType]:
-    """Attempts that failed: when, what they were called with, and why."""
+def _errors(steps: Sequence[Step], start: datetime, most: int) -> Iterator[RenderableType]:
+    """Attempts that failed: when, what they were called with, and why. Of very many, the last."""
     rows = [(step, one) for step in steps for one in step.attempts if one.error is not None]
     if rows:
         made = table("step", "attempt", "after", "took", "again in", "error", title="failed attempts")
-        for step, one in rows:
+        for step, one in rows[-most:]:
             after = "kept" if step.kept else _between(start, one.started_at)
             times = (after, _between(one.started_at, one.ended_at), _between(one.ended_at, one.next_at))
             called = f"{step_text(step)} {_json(step.input)}"
             made.add_row(short(called), str(one.number), *times, failure_text(one.error))
-        yield from (Text(), made)
+        yield from (Text(), made, *_left_out(len(rows) - most, "before these"))
 
 
 def step_text(step: Step) -> str:
@@ -134,8 +148,8 @@ def step_text(step: Step) -> str:
     return " ".join(filter(None, (str(step.seq or ""), what, step.name, said)))
 
 
-def diff_view(found: Diff) -> RenderableType:
-    """What is the same in a line; then each step of which they have more than that."""
+def diff_view(found: Diff, *, everything: bool = False) -> RenderableType:
+    """What is the same in a line; then each step of which they have more than that, or the first of very many."""
     head = table("", found.workflow, "state", "created (UTC)", "took")
     for name, side in (("left", found.left), ("right", found.right)):
         times = (when(side.created_at), _between(side.created_at, side.closed_at))
@@ -144,15 +158,20 @@ def diff_view(found: Diff) -> RenderableType:
         return Group(head, Text(f"\nno difference in {found.same} steps", "green"))
     same = f"the first {found.same} steps are the same, then:" if found.same else "they differ from the first step on:"
     made = table("step", "differs in", "left", "right", "tries", "took")
-    for pair in found.steps[found.same :]:
+    pairs = found.steps[found.same :]
+    most = len(pairs) if everything else _MOST
+    for pair in pairs[:most]:
         made.add_row(*_pair_cells(pair))
-    return Group(head, Text(f"\n{same}"), made)
+    different = sum(not pair.is_same for pair in pairs[most:])
+    left_out = _left_out(len(pairs) - most, f"steps more, of which {different:,} differ,")
+    return Group(head, Text(f"\n{same}"), made, *left_out)
 
 
 def _pair_cells(pair: StepDiff) -> Iterator[RenderableType]:
     left, right = pair.left, pair.right
     steps = [step for step in (left, right) if step is not None]
-    yield short(step_text(steps[0]), 36)
+    named = steps if "step" in pair.differs else steps[:1]
+    yield " / ".join(short(step_text(step), 36) for step in named)
     only = "only left" if right is None else "only right" if left is None else ""
     yield Text(only or ", ".join(pair.differs) or "same", "bright_black" if pair.is_same else "bold yellow")
     yield "" if left is None else _outcome(left, with_input="input" in pair.differs or bool(only))

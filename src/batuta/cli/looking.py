@@ -92,20 +92,22 @@ async def _journal(place: Place, id: str) -> list[JournalLine]:
 
 
 _exact = click.option("--exact", is_flag=True, help="Ids are run ids: exactly that run, not the last one of an id.")
+_all = click.option("--all", "everything", is_flag=True, help="Every step, also of very many.")
 
 
 @click.command()
 @click.argument("id")
 @_exact
+@_all
 @placed
-def timeline(place: Place, id: str, exact: bool) -> None:
+def timeline(place: Place, id: str, exact: bool, everything: bool) -> None:
     """Where the time of the run ID went: what it waited for, what it did, every attempt. ID may be a run id."""
     found = asyncio.run(_timeline(place, id, exact))
 
     def human(console: Any) -> None:
         from batuta.cli.bars import timeline_view
 
-        console.print(timeline_view(found, console))
+        console.print(timeline_view(found, console, everything=everything))
 
     place.answer(found, human)
 
@@ -119,8 +121,9 @@ async def _timeline(place: Place, id: str, exact: bool) -> Timeline:
 @click.argument("left", metavar="A")
 @click.argument("right", metavar="B", required=False)
 @_exact
+@_all
 @placed
-def diff(place: Place, left: str, right: str | None, exact: bool) -> None:
+def diff(place: Place, left: str, right: str | None, exact: bool, everything: bool) -> None:
     """Compare the runs A and B of one workflow, step by step: what is the same, where they part, and how each went on.
     Without B: the run that A was made from, by a retry, reset or fork, with A. Both may be run ids."""
     found = asyncio.run(_diff(place, left, right, exact))
@@ -128,7 +131,7 @@ def diff(place: Place, left: str, right: str | None, exact: bool) -> None:
     def human(console: Any) -> None:
         from batuta.cli.bars import diff_view
 
-        console.print(diff_view(found))
+        console.print(diff_view(found, everything=everything))
 
     place.answer(found, human)
 

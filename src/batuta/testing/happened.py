@@ -11,7 +11,7 @@ from batuta.clock import SECOND
 from batuta.ids import RunId
 from batuta.journal.entries import Body, Command, CommandKind, EntryKind, decode_body
 from batuta.journal.failures import Failure
-from batuta.journal.records import Attempt, RunFilter
+from batuta.journal.records import PAUSES, Attempt, RunFilter
 from batuta.journal.store import Store
 
 _ALL = 1_000
@@ -37,7 +37,7 @@ class Happening(NamedTuple):
 
 
 async def what_happened(store: Store, written: Mapping[tuple[RunId, int], int]) -> list[Happening]:
-    """Every input of every run, and every attempt that failed and was made again. Of a thousand runs at most.
+    """Every input of every run, every attempt that failed and was made again, every pause. Of a thousand runs at most.
 
     `written`: where entries stand in the order in which they were. Without it, what happened in the same moment is
     told run by run.
@@ -52,7 +52,8 @@ async def what_happened(store: Store, written: Mapping[tuple[RunId, int], int]) 
             (entry.at, written.get((run.run_id, entry.ord), 0), _input(entry.kind, body, asked.get(body.seq)))
             for entry, body in zip(entries, bodies, strict=True)
         ]
-        lines += [(one.ended_at, 0, _failure(one, asked)) for one in await store.attempts(run.run_id) if one.ended_at]
+        attempts = [one for one in await store.attempts(run.run_id) if one.number]
+        lines += [(one.ended_at, 0, _note(one, asked)) for one in attempts if one.ended_at]
         prefix = f"{run.id}: " if len(runs) > 1 else ""
         found += [(at, place, prefix + what) for at, place, what in lines]
     found.sort(key=lambda one: one[:2])
@@ -75,7 +76,9 @@ def _input(kind: EntryKind, body: Body, asked: Command | None) -> str:
     return f"{str(kind).replace('_', ' ')}{f' {name}' if name else ''}{end}"
 
 
-def _failure(attempt: Attempt, asked: Mapping[int, Command]) -> str:
+def _note(attempt: Attempt, asked: Mapping[int, Command]) -> str:
+    if attempt.seq == PAUSES:
+        return f"it is resumed, after a pause of {((attempt.ended_at or 0) - attempt.started_at) / SECOND:g} s"
     name = asked[attempt.seq].name if attempt.seq in asked else attempt.name
     return f"{name} fails in attempt {attempt.number}, and is tried again"
 
