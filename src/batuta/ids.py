@@ -9,7 +9,8 @@ import secrets
 import struct
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 from uuid import UUID, SafeUUID
 
 RunId = UUID
@@ -39,14 +40,34 @@ def new_run_id() -> RunId:
     return _uuid7(stamp, chance)
 
 
-def foresee(seed: int | None, at: int | None = None) -> None:
+class Origin(NamedTuple):
+    """Where the ids of a process come from, and how far they are."""
+
+    source: random.Random
+    time: Callable[[], int]
+    last: int
+    chance: list[int]
+
+
+def foresee(seed: int | None, at: int | None = None) -> Origin:
     """Testing only: let what is random in the next ids grow from `seed`, and with it `random()` and `uuid()` of the
-    runs; and the jitter of waits. `at`: the ids count up from that time (microseconds), too. None: as always again."""
+    runs; and the jitter of waits. `at`: the ids count up from that time (microseconds), too. None: as always again.
+    How it was before is returned."""
     global _source, _time, _last  # noqa: PLW0603 - a process has one sequence of ids
     with _lock:
+        before = Origin(_source, _time, _last, _chance[:])
         _chance.clear()
         _source = random.SystemRandom() if seed is None else random.Random(seed)
         _time, _last = (time.time_ns, _last) if at is None else (int, at)
+    return before
+
+
+def go_on_from(before: Origin) -> None:
+    """Testing only: as it was then."""
+    global _source, _time, _last
+    with _lock:
+        _source, _time, _last = before[:3]
+        _chance[:] = before.chance
 
 
 def derived_run_id(at: int, key_base: str, seq: int) -> RunId:

@@ -96,7 +96,11 @@ def test_async_tests_that_ask_for_a_fixture_run_in_virtual_time(tmp_path: Path, 
 
 @pytest.mark.parametrize(
     ("marker", "asks_for", "told"),
-    [("batuta_seeds(3)", "", "has no effect"), ("batuta_seeds", "batuta_env", "must say how many seeds")],
+    [
+        ("batuta_seeds(3)", "", "has no effect"),
+        ("batuta_seeds", "batuta_env", "must say how many seeds"),
+        ("batuta_seeds(0)", "batuta_env", "must say how many seeds"),
+    ],
 )
 def test_a_marker_for_seeds_that_says_nothing_is_refused(tmp_path: Path, marker: str, asks_for: str, told: str) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST)

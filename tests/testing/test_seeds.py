@@ -16,6 +16,7 @@ from batuta import InvalidInput, Retry, activity, activity_info, job, random, uu
 from batuta.testing import (
     Environment,
     OrderChangesResult,
+    Stuck,
     crash_sweep,
     double,
     in_virtual_time,
@@ -356,6 +357,23 @@ async def test_it_may_be_called_where_an_event_loop_is_running() -> None:
 
 
 @in_virtual_time
+async def test_an_environment_goes_on_with_its_ids_after_one_inside_of_it() -> None:
+    found = set()
+    for _ in range(2):
+        async with Environment(workflows=[looks_once], activities=[look], seed=1) as env:
+            async with Environment(workflows=[looks_once], activities=[look], seed=2) as inner:
+                await inner.run(looks_once)
+            found.add((await env.start(looks_once)).run_id)
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("tried", [interleavings, crash_sweep])
+def test_an_activity_that_is_forgotten_is_named(tried: Any) -> None:
+    with pytest.raises(Stuck, match="activity 'look' is not known here"):
+        tried(looks_once)
+
+
+@in_virtual_time
 async def test_an_app_may_have_a_seed() -> None:
     async with Environment.of(shop.app, double(shop.reserve, returns="some"), seed=1) as env:
         await env.run(shop.order, "tea")
@@ -373,8 +391,11 @@ def test_bad_input_is_refused_by_name() -> None:
         ("neither a workflow nor a job", {}),
         ("seeds=0 must be", {"seeds": 0}),
         ("seed='a' must be a whole number", {"seeds": "a"}),
+        ("seeds=None must be", {"seeds": None}),
         ("slowest=0 must be", {"slowest": 0}),
+        ("slowest='1' must be", {"slowest": "1"}),
         ("failing=1 must be", {"failing": 1}),
+        ("failing=None must be", {"failing": None}),
     ):
         work: Any = looks_once if options else look
         with pytest.raises(InvalidInput, match=told):

@@ -42,9 +42,9 @@ class Chance:
     def __init__(self, seed: int, slowest: float = SLOWEST, failing: float = 0.0) -> None:
         if not isinstance(seed, int):
             raise InvalidInput(f"seed={seed!r} must be a whole number")
-        if not 0 < slowest < float("inf"):
+        if not _is_number(slowest) or not 0 < slowest < float("inf"):
             raise InvalidInput(f"slowest={slowest!r} must be a number of seconds, more than 0")
-        if not 0 <= failing < 1:
+        if not _is_number(failing) or not 0 <= failing < 1:
             raise InvalidInput(f"failing={failing!r} must be the share of attempts that fail, from 0 to less than 1")
         self.seed, self.slowest, self.failing = seed, slowest, failing
         self._drawn: Counter[str] = Counter()
@@ -87,6 +87,10 @@ class Chance:
             moment += _APART
         self._moments.add(moment)
         await asyncio.sleep((moment - now) / SECOND)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float)
 
 
 class SlowAttempts(Middleware):
@@ -171,8 +175,8 @@ def _delay(child: NewRun, chance: Chance) -> int:
 @contextmanager
 def foreseen() -> Iterator[None]:
     """The ids of runs are the same whenever the same runs are begun, and so is all that grows from them."""
-    ids.foresee(_SEED_OF_IDS, at=EPOCH)
+    before = ids.foresee(_SEED_OF_IDS, at=EPOCH)
     try:
         yield
     finally:
-        ids.foresee(None)
+        ids.go_on_from(before)

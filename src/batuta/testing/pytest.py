@@ -38,10 +38,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     where = f"@pytest.mark.{_SEEDS} of {metafunc.definition.nodeid}"
     if "batuta_seed" not in metafunc.fixturenames:
         raise InvalidInput(f"{where} has no effect: let the test ask for batuta_env")
-    if len(marker.args) != 1:
+    given = marker.args[0] if len(marker.args) == 1 else None
+    seeds = range(given) if isinstance(given, int) else given
+    if not seeds:
         raise InvalidInput(f"{where} must say how many seeds, or which: {_SEEDS}(20)")
-    seeds = marker.args[0]
-    metafunc.parametrize("batuta_seed", range(seeds) if isinstance(seeds, int) else seeds, ids="seed-{}".format)
+    metafunc.parametrize("batuta_seed", seeds, ids="seed-{}".format)
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)

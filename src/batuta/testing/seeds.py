@@ -87,7 +87,8 @@ def interleavings(
     Raises OrderChangesResult, an AssertionError that names the seed and tells what happened.
     """
     plan = Plan.of(workflow, input, activities, workflows, environment, script)
-    chosen = [seed] if seed is not None else list(range(seeds) if isinstance(seeds, int) else seeds)
+    several = range(seeds) if isinstance(seeds, int) else seeds or ()
+    chosen = [seed] if seed is not None else list(several)
     if not chosen:
         raise InvalidInput(f"seeds={seeds!r} must be a number of seeds, at least 1, or the seeds themselves")
     for one in chosen:
@@ -187,7 +188,7 @@ class _Trial:
         handle = await env.begin(plan.work, *plan.input, id="seeded")
         if plan.script is not None:
             await plan.script(env, handle)
-        life.ending = await ending_of(handle)
+        life.ending = await ending_of(env, handle)
         await env.settle()
         life.wrong += await violations(env)
 
