@@ -272,6 +272,29 @@ async def test_a_retry_does_not_count_the_attempts_of_the_run_before() -> None:
         ]
 
 
+@workflow
+async def gives_up() -> str:
+    for call in (act("slow", 50), ask("ada")):
+        try:
+            async with asyncio.timeout(5):
+                await call
+        except TimeoutError:
+            continue
+    return await act("last", 50)
+
+
+async def test_nobody_is_at_an_attempt_that_the_code_gave_up() -> None:
+    async with world(gives_up, act, ask) as env:
+        handle = await env.start(gives_up)
+        await env.advance(30)
+        slow, asked, last = await handle.attempts()
+        for over in (slow, asked):
+            assert (over.outside, over.worker, over.error) == (False, None, None)
+            assert over.ended_at is not None
+            assert (over.ended_at - over.started_at).total_seconds() == pytest.approx(5, abs=0.1)
+        assert (last.ended_at, last.worker is None) == (None, False)
+
+
 async def test_a_call_that_goes_on_in_another_run_has_no_time_before_that() -> None:
     async with world(order, act) as env:
         broken["reserve"] = 1

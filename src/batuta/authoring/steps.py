@@ -484,23 +484,25 @@ def as_step(draft: Draft, moment: Moment) -> Step:
 def attempts_of(call: Draft, moment: Moment) -> list[AttemptView]:
     """Every attempt that has begun and was noted, and the one that gave the answer."""
     rows = [row for row in call.rows if not call.tries or row.number < call.tries]
-    found = [_view(row, moment) for row in rows]
+    found = [_view(row, call, moment) for row in rows]
     if call.tries and call.started and call.ended is not None:
         noted = next((row for row in call.rows if row.number == call.tries), None)
         last = Attempt(seq=call.seq, number=call.tries, started_at=call.started, ended_at=call.ended)
         last.error = None if call.error is None else json.encode(call.error).decode()
         last.details = None if noted is None else noted.details
-        found.append(_view(last, moment))
+        found.append(_view(last, call, moment))
     return found
 
 
-def _view(row: Attempt, moment: Moment) -> AttemptView:
-    in_flight = row.ended_at is None
+def _view(row: Attempt, call: Draft, moment: Moment) -> AttemptView:
+    """What was under way when its call was over has ended with it."""
+    ended = call.ended if row.ended_at is None else row.ended_at
+    in_flight = ended is None
     return AttemptView(
         seq=row.seq,
         number=row.number,
         started_at=as_datetime(row.started_at),
-        ended_at=as_datetime(row.ended_at),
+        ended_at=as_datetime(ended),
         next_at=as_datetime(row.next_at),
         error=row.error,
         details=row.details,
