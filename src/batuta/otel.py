@@ -6,16 +6,20 @@ whatever process, belongs to the same trace.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
 from contextvars import copy_context
 from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 from batuta.authoring.attempt import CompleteLater
 from batuta.authoring.middleware import TRACE, ActivityCall, AroundStart, AttemptFacts, Middleware, Proceed, Sent, Start
+from batuta.clock import wall_ns
 from batuta.errors import InvalidInput, MissingExtra
 from batuta.ids import bits
-from batuta.telemetry import Event, MessageReceived, RunClosed
+from batuta.telemetry import Event, MessageReceived, RunClosed, WorkerStopped
 
 try:
     from opentelemetry import baggage, context, trace
@@ -35,6 +39,7 @@ from opentelemetry.trace import (
     Status,
     StatusCode,
     TraceFlags,
+    Tracer,
     TracerProvider,
     TraceState,
     set_span_in_context,
@@ -50,6 +55,10 @@ _ALL = 2**32
 _ANY = _ALL - 1
 _EVEN = frozenset("02468ace")
 """The last digit of a `traceparent` whose span was not sampled."""
+_LATEST = 1.0
+"""Seconds that the span of an attempt waits for the end of its run."""
+_MANY = 64
+"""Spans that are not left waiting: making them holds up the event loop for two milliseconds."""
 
 
 def _attaching() -> Callable[[Context], object]:
@@ -70,12 +79,14 @@ class Tracing(Middleware):
     children of the span that started the run; a run that nobody traced begins a trace of its own. What was not sampled
     at its start makes no spans later, and costs next to nothing. `sample`: the share of runs that are traced, of those
     whose start is in no span; decided here, before a sampler of the provider is asked, which costs as much as a span.
+    The span of an attempt is made when its code, or whatever that calls, asks for it; else with the run's, or a second
+    after the attempt at the latest, with the times that it had.
 
     `signal NAME` (producer) and `update NAME` (client) are around the client's call, and `receive NAME` (consumer) is
     their child, made when the run has read the message, with a link to the trace of the run.
     """
 
-    events: ClassVar[Sequence[type[Event]]] = (RunClosed, MessageReceived)
+    events: ClassVar[Sequence[type[Event]]] = (RunClosed, MessageReceived, WorkerStopped)
     missing: ClassVar[str] = TRACE
     alike: ClassVar[bool] = True
 
@@ -84,6 +95,9 @@ class Tracing(Middleware):
             raise InvalidInput(f"sample={sample!r} must be a share from 0 to 1")
         self._provider, self._tracer = provider, trace.get_tracer("batuta", tracer_provider=provider)
         self._sample = round(sample * _ALL)
+        self._late: deque[_Late] = deque()
+        """Attempts that have ended, and whose spans are not made yet."""
+        self._timer: asyncio.TimerHandle | None = None
 
     def _makes_none(self) -> bool:
         """Whether there is only the API of OpenTelemetry, and no SDK that would make spans."""
@@ -175,10 +189,35 @@ class Tracing(Middleware):
             context.detach(token)
 
     async def _traced(self, call: ActivityCall, parent: Context, proceed: Proceed) -> Any:
-        facts = call.facts
-        # With its attributes at once: as its parent is sampled, they are wanted.
-        span = self._tracer.start_span(f"{facts.kind} {facts.name}", parent, SpanKind.CONSUMER, _called(facts))
-        return await _within(span, proceed, parent)
+        late = _Late(self._tracer, call, parent)
+        token = context.attach(late)
+        try:
+            return await proceed()
+        except CompleteLater:
+            late.span.add_event("to be completed from outside")
+            raise
+        except BaseException as error:
+            _note(late.span, error)
+            raise
+        finally:
+            context.detach(token)
+            late.ended_at = wall_ns()
+            self._ended(late)
+
+    def _ended(self, late: _Late) -> None:
+        self._late.append(late)
+        if late.is_made or len(self._late) >= _MANY:
+            self._make_all()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_LATEST, self._make_all)
+
+    def _make_all(self) -> None:
+        """All spans that wait, one after the other: the first has the SDK's code come into the processor's caches, and
+        the others find it there."""
+        self._timer = None
+        while self._late:
+            late = self._late.popleft()
+            late.span.end(late.ended_at)
 
     def _received(self, event: MessageReceived) -> None:
         """A span in the trace of the sender, with a link to that of the run."""
@@ -200,9 +239,12 @@ class Tracing(Middleware):
         if type(event) is RunClosed:
             trace = event.run.trace
             if trace and trace[-1] not in _EVEN:
+                self._make_all()
                 self._ran(event)
         elif type(event) is MessageReceived:
             self._received(event)
+        elif type(event) is WorkerStopped:
+            self._make_all()
 
     def _ran(self, event: RunClosed) -> None:
         parent = _parent(event.run.trace)
@@ -280,14 +322,77 @@ def _parent_of(carried: str, headers: Mapping[str, str]) -> Context:
     return _parent(carried, headers.get(_STATE, ""), headers.get(_BAGGAGE, "")) if headers else _parent(carried)
 
 
-async def _within(span: Span, proceed: Proceed, parent: Context | None = None) -> Any:
+_making = threading.RLock()
+"""A span may be asked for in the thread of its attempt, and must be made once."""
+
+
+class _Late(Context):
+    """The context of an attempt that is traced, with a span that is made when somebody asks for it."""
+
+    def __init__(self, tracer: Tracer, call: ActivityCall, parent: Context) -> None:
+        self._tracer, self._call, self._parent = tracer, call, parent
+        self._began_at, self.ended_at = wall_ns(), 0
+        self._made: Context | None = None
+        self._span: Span = INVALID_SPAN
+
+    @property
+    def is_made(self) -> bool:
+        return self._made is not None
+
+    @property
+    def span(self) -> Span:
+        self._with_span()
+        return self._span
+
+    def _with_span(self) -> Context:
+        with _making:
+            if self._made is None:
+                self._made = self._parent  # for a span processor that asks for the current one while this is made
+                facts = self._call.facts
+                # With its attributes at once: as its parent is sampled, they are wanted.
+                span = self._tracer.start_span(
+                    f"{facts.kind} {facts.name}",
+                    self._parent,
+                    SpanKind.CONSUMER,
+                    _called(facts),
+                    start_time=self._began_at,
+                )
+                self._span, self._made = span, set_span_in_context(span, self._parent)
+            return self._made
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return (self._with_span() if key == _SPAN else self._parent).get(key, default)
+
+    def __getitem__(self, key: str) -> object:
+        return self._with_span()[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._with_span()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._with_span())
+
+    def __len__(self) -> int:
+        return len(self._with_span())
+
+    def keys(self) -> KeysView[str]:  # type: ignore[override]
+        return self._with_span().keys()
+
+    def values(self) -> ValuesView[object]:  # type: ignore[override]
+        return self._with_span().values()
+
+    def items(self) -> ItemsView[str, object]:  # type: ignore[override]
+        return self._with_span().items()
+
+    def copy(self) -> dict[str, object]:
+        return self._with_span().copy()
+
+
+async def _within(span: Span, proceed: Proceed) -> Any:
     """Go on with the span as the current one, and end it with what comes of that."""
-    token = context.attach(set_span_in_context(span, parent))
+    token = context.attach(set_span_in_context(span))
     try:
         return await proceed()
-    except CompleteLater:
-        span.add_event("to be completed from outside")
-        raise
     except BaseException as error:
         _note(span, error)
         raise
