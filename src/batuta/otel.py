@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from functools import lru_cache, partial
 from typing import Any, ClassVar
 
@@ -51,8 +51,8 @@ _GOOD = ("completed", "continued")
 _NOTHING = Context()
 (_SPAN,) = set_span_in_context(INVALID_SPAN, _NOTHING)
 """The key that a context has its span by."""
-_ALL = 2**32
-_ANY = _ALL - 1
+_ALL = 2**224
+"""The numbers that are drawn for a run: 32 bits decide whether it is traced, the others are its ids if it is not."""
 _EVEN = frozenset("02468ace")
 """The last digit of a `traceparent` whose span was not sampled."""
 _LATEST = 1.0
@@ -61,14 +61,23 @@ _MANY = 64
 """Spans that are not left waiting: making them holds up the event loop for two milliseconds."""
 
 
-def _attaching() -> Callable[[Context], object]:
-    """`context.attach`, which is there for every attempt: without its two calls, where it sets a context variable."""
+def _variable() -> ContextVar[Context] | None:
+    """Where OpenTelemetry keeps the current context, if that is a context variable."""
     mark, within = Context(), copy_context()
     within.run(context.attach, mark)
-    return next((variable.set for variable, value in within.items() if value is mark), context.attach)
+    return next((variable for variable, value in within.items() if value is mark), None)
 
 
-_attach = _attaching()
+def _attaching() -> tuple[Callable[[], Context], Callable[[Context], object]]:
+    """`context.get_current` and `context.attach`, without their two calls: one is there for every start, the other for
+    every attempt."""
+    kept = _variable()
+    if kept is None:
+        return context.get_current, context.attach
+    return partial(kept.get, _NOTHING), kept.set
+
+
+_current, _attach = _attaching()
 
 
 class Tracing(Middleware):
@@ -104,18 +113,17 @@ class Tracing(Middleware):
         provider = trace.get_tracer_provider() if self._provider is None else self._provider
         return isinstance(provider, trace.NoOpTracerProvider | trace.ProxyTracerProvider)
 
-    def _left_out(self) -> dict[str, str] | None:
+    def _left_out(self) -> str | None:
         """Ids without spans, for a run that is not of the share that is traced."""
-        if self._sample == _ALL:
+        chance = bits(224)
+        if chance < self._sample:
             return None
-        chance = bits(224)  # all that is needed at once
-        if chance & _ANY < self._sample:
-            return None
-        ids = (chance >> 32).to_bytes(24, "big").hex()  # as a format of so many digits, in half the time
-        return {TRACE: f"00-{ids[:32]}-{ids[32:]}-00"}
+        ids = chance.to_bytes(28, "big").hex()  # as a format of so many digits, in half the time
+        return f"00-{ids[8:40]}-{ids[40:]}-00"
 
-    def before_start(self) -> dict[str, str] | AroundStart:
-        headers = self._untraced()
+    def before_start(self) -> Mapping[str, str] | str | AroundStart:
+        # Mostly there is neither span nor baggage.
+        headers = self._untraced() if _current() else self._left_out()
         return self._started if headers is None else headers
 
     async def start(self, starts: Sequence[Start], proceed: Proceed) -> None:
@@ -129,13 +137,11 @@ class Tracing(Middleware):
 
     def _untraced(self) -> dict[str, str] | None:
         """What a start gets that is not to be traced: ids, for logs and for whoever is called, but no spans."""
-        if not context.get_current():  # neither span nor baggage: the usual case, quickly
-            return self._left_out()
         current = trace.get_current_span().get_span_context()
         if current.is_valid:
             return None if current.trace_flags.sampled else _carried(current)
         ids = self._left_out()
-        return None if ids is None else _carried(current) | ids
+        return None if ids is None else _carried(current) | {TRACE: ids}
 
     async def _started(self, starts: Sequence[Start], proceed: Proceed) -> None:
         name = starts[0].name if len(starts) == 1 else f"{len(starts)} runs"
@@ -161,7 +167,7 @@ class Tracing(Middleware):
     def begin(self, start: Start) -> None:
         ids = self._left_out()
         if ids is not None:
-            start.headers.update(ids)
+            start.headers[TRACE] = ids
         else:
             span = self._tracer.start_span(f"begin {start.name}", context=_NOTHING, kind=SpanKind.CONSUMER)
             if span.is_recording():
@@ -172,7 +178,8 @@ class Tracing(Middleware):
     def before(self, trace: str, headers: Mapping[str, str]) -> bool | Callable[[], object]:
         # Never detached: the next attempt in the same context attaches its own.
         if trace[-1:] in _EVEN:
-            return partial(_attach, _distant(trace, headers.get(_STATE, ""), headers.get(_BAGGAGE, "")))
+            state, bag = (headers.get(_STATE, ""), headers.get(_BAGGAGE, "")) if headers else ("", "")
+            return partial(_attach, _distant(trace, state, bag))
         if trace or not self._makes_none():
             return True
         context.attach(_NOTHING)
@@ -280,9 +287,10 @@ def _carried(of: SpanContext) -> dict[str, str]:
 class _Distant(NonRecordingSpan):
     """The span that a run was started in. Most of them are never looked at, so they are only read then."""
 
+    _read: SpanContext | None = None
+
     def __init__(self, carried: str, state: str) -> None:
         self._carried, self._state = carried, state
-        self._read: SpanContext | None = None
 
     def get_span_context(self) -> SpanContext:
         if self._read is None:  # samplers ask for it several times a span

@@ -305,7 +305,10 @@ class LiveRun:
         else:
             change.entries.append(entry)
         if self._host.listens:
-            change.bodies = [body] if change.bodies is None else [*change.bodies, body]
+            if change.bodies is None:
+                change.bodies = [body]
+            else:
+                change.bodies.append(body)
         if body.message_id:
             change.consumed.append(body.message_id)
         if self.machine.beyond:

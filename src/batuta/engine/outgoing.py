@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from batuta.authoring.backend import Answer, Letter, RunRef, StartRequest
 from batuta.authoring.enqueueing import JobRequest
-from batuta.authoring.middleware import AroundStart, Middleware, Sent
+from batuta.authoring.middleware import TRACE, AroundStart, Middleware, Sent
 from batuta.authoring.starting import check_headers, check_tags
 from batuta.clock import Clock
 from batuta.engine.around import Around, as_start, chained
@@ -19,6 +19,9 @@ from batuta.journal.store import Store
 
 T = TypeVar("T")
 
+_LONG = 100
+"""A trace of fewer characters, beside headers that were checked, is not checked like other headers."""
+
 
 class AroundBackend(NativeBackend):
     """Every call that starts runs goes through the middleware first."""
@@ -28,6 +31,7 @@ class AroundBackend(NativeBackend):
     ) -> None:
         super().__init__(store, clock, actor, middleware)
         self._around = Around(middleware)
+        self._before = self._around.before_start
 
     def start(self, request: StartRequest) -> Coroutine[Any, Any, RunRef]:
         return self._through([request], NativeBackend.start, request)
@@ -72,18 +76,22 @@ class AroundBackend(NativeBackend):
     def _through(
         self, requests: Sequence[StartRequest | JobRequest], act: Callable[..., Coroutine[Any, Any, T]], *given: Any
     ) -> Coroutine[Any, Any, T]:
-        if not self._around.start:
-            return act(self, *given)
-        handlers, before = self._around.start, self._around.before_start
-        if before is not None:
-            found = before()
-            if not callable(found):
-                for one in requests:
-                    one.headers = {**one.headers, **found}
-                    check_headers(one.headers)
+        if self._before is None:
+            if not self._around.start:
                 return act(self, *given)
-            handlers = [found]
-        return self._around_starts(handlers, requests, partial(act, self, *given))
+            return self._around_starts(self._around.start, requests, partial(act, self, *given))
+        found = self._before()
+        if type(found) is str and found.isprintable() and len(found) < _LONG:
+            for one in requests:
+                one.headers = {**one.headers, TRACE: found}
+            return act(self, *given)
+        if callable(found):
+            return self._around_starts([found], requests, partial(act, self, *given))
+        headers = {TRACE: found} if isinstance(found, str) else found
+        for one in requests:
+            one.headers = {**one.headers, **headers}
+            check_headers(one.headers)
+        return act(self, *given)
 
     async def _around_starts(
         self,

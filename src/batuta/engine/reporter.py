@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from itertools import repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +68,9 @@ class Told(Struct, gc=False):
     headers: dict[str, str] | None = None
 
 
-_DONE = EntryKind.ACTIVITY_DONE
+_DONE, _FAILED = EntryKind.ACTIVITY_DONE, RunState.FAILED
+_UNKEPT = repeat(None)
+"""The bodies of entries that were not kept."""
 _entries = attrgetter("entries")
 _decode = json.Decoder(Told).decode
 _failure = json.Decoder(Failure).decode
@@ -79,10 +82,11 @@ class Reporter:
     def __init__(self, ears: Sequence[Middleware], session: Session) -> None:
         self._session = session
         self._namespace = session.store.namespace
-        self._ears: dict[type[Event], list[Ear]] = {}
+        found: dict[type[Event], list[Ear]] = {}
         for one in ears:
             for event in one.events:
-                self._ears.setdefault(event, []).append(one.event)
+                found.setdefault(event, []).append(one.event)
+        self._ears = {event: _as_one(several) for event, several in found.items()}
         wanted = {kind: event for kind, event in _ENTRIES.items() if event in self._ears}
         self._makers = {kind: _MAKERS[event] for kind, event in wanted.items()}
         """What to make of an entry, by its kind."""
@@ -96,7 +100,8 @@ class Reporter:
         return event in self._ears
 
     def tell(self, event: Event) -> None:
-        for ear in self._ears.get(type(event), ()):
+        ear = self._ears.get(type(event))
+        if ear is not None:
             try:
                 ear(event)
             except _FAILURES:
@@ -108,42 +113,46 @@ class Reporter:
         """These changes are durable, but for those with another verdict. Nothing has acted on them yet."""
         if verdicts:
             batch = [one for index, one in enumerate(batch) if not isinstance(verdicts.get(index), Verdict)]
-        makers, done = self._makers, self._ears.get(ActivityCompleted, ())
+        makers, moves, done = self._makers, self._moves, self._ears.get(ActivityCompleted, _nobody)
         for run, change, _ in batch:
             try:
-                facts, bodies = run.told or self._facts(run, change), change.bodies
-                for entry in change.entries:
-                    if entry.kind is _DONE and bodies is not None:  # here, without calls: once for every step
-                        body, at = bodies[entry.ord - change.head - 1], entry.at
+                facts = run.told or self._facts(run, change)
+                for entry, body in zip(change.entries, change.bodies or _UNKEPT, strict=False):
+                    if body is not None and entry.kind is _DONE:  # here, without calls: once for every step
+                        at = entry.at
                         took = (at - body.started_at) / SECOND
                         event = ActivityCompleted(at / SECOND, facts, body.name, body.seq, body.attempts, took)
-                        for ear in done:
-                            try:
-                                ear(event)
-                            except _FAILURES:
-                                log.exception(_FAILED_ON, event.event)
+                        try:
+                            done(event)
+                        except _FAILURES:
+                            log.exception(_FAILED_ON, event.event)
                     elif (make := makers.get(entry.kind)) is not None:
                         self.tell(make(run, facts, entry))
-                if change.move is not None or change.attempts or change.effects is not None:
-                    self._report_rest(run, facts, change)
+                if change.attempts or change.effects is not None:
+                    self._report_more(facts, change)
+                if change.move is not None and moves:
+                    self.tell(_move_event(run, facts, change, self._session.clock))
             except Exception:
                 log.exception("events of run %s are lost", run.run_id)
 
-    def _report_rest(self, run: LiveRun, facts: RunFacts, change: Change) -> None:
+    def _report_more(self, facts: RunFacts, change: Change) -> None:
         if change.attempts and ActivityRetried in self._ears:
             self._report_attempts(facts, change.attempts)
         if change.effects is not None and change.effects.letter is not None:
             self._report_letter(facts, change)
-        if change.move is not None and self._moves:
-            self.tell(_move_event(run, facts, change, self._session.clock))
 
     def _facts(self, run: LiveRun, change: Change) -> RunFacts:
         """Made once for a run that has many turns: look at what it was told first."""
-        (id, queue), workflow = run.named, run.workflow
-        begun = change.head + len(change.entries) >= 0 and (type(run) is EarlyRun or hasattr(run.machine, "start"))
-        trace = run.started_with.trace if begun else ""  # of one that is parked before its replay it is not known
-        facts = RunFacts(self._namespace, run.run_id, id, workflow.name, kind_of(workflow), queue, trace)
-        if begun and type(run) is LiveRun:
+        workflow, begun = run.workflow, change.head + len(change.entries) >= 0
+        if type(run) is not LiveRun:
+            id, queue = run.named
+            # Of one that is parked before its replay it is not known.
+            trace = run.started_with.trace if begun and (type(run) is EarlyRun or hasattr(run.machine, "start")) else ""
+            return RunFacts(self._namespace, run.run_id, id, workflow.name, kind_of(workflow), queue, trace)
+        identity, start = run.identity, getattr(run.machine, "start", None) if begun else None
+        trace = "" if start is None else start.trace
+        facts = RunFacts(self._namespace, run.run_id, identity.id, workflow.name, "workflow", identity.queue, trace)
+        if start is not None:
             run.told = facts
         return facts
 
@@ -190,6 +199,23 @@ class Reporter:
 
     def _worker(self) -> tuple[float, WorkerFacts]:
         return self._session.clock.now() / SECOND, WorkerFacts(self._namespace, self._session.info.worker_id)
+
+
+def _as_one(ears: Sequence[Ear]) -> Ear:
+    if len(ears) == 1:
+        return ears[0]
+
+    def tell(event: Event) -> None:
+        for ear in ears:
+            try:
+                ear(event)
+            except _FAILURES:
+                log.exception(_FAILED_ON, event.event)
+
+    return tell
+
+
+def _nobody(_event: Event) -> None: ...
 
 
 def _started(run: LiveRun, facts: RunFacts, entry: Entry) -> Event:
@@ -250,18 +276,18 @@ def _move_event(run: LiveRun, facts: RunFacts, change: Change, clock: DatabaseCl
     """The run is not here any more: what became of it."""
     move = change.move
     assert move is not None  # noqa: S101 - asked for where it is called
-    if move.state in _BACK:
-        due = None if move.wake_at is None else move.wake_at / SECOND
-        return RunReleased(clock.now() / SECOND, facts, due, move.reason)
-    if move.state not in CLOSED:
-        return RunParked(clock.now() / SECOND, facts, str(move.state), move.reason)
-    entries = change.entries
-    at = entries[-1].at if entries else clock.now()
+    state, entries = move.state, change.entries
+    if state not in CLOSED:
+        at = clock.now() / SECOND
+        if state not in _BACK:
+            return RunParked(at, facts, str(state), move.reason)
+        return RunReleased(at, facts, None if move.wake_at is None else move.wake_at / SECOND, move.reason)
+    ended = entries[-1].at if entries else clock.now()
     begun = entries[0].at if entries and entries[0].ord == 0 else run.machine.started_at
     error, message = "", move.reason
-    if move.state is RunState.FAILED and run.machine.outcome is not None:
+    if state is _FAILED and run.machine.outcome is not None:
         failure = run.machine.outcome.error
         if failure is not UNSET:
             error, message = failure.kind, failure.message
     count = change.head + len(entries) + 1
-    return RunClosed(at / SECOND, facts, str(move.state), (at - begun) / SECOND, count, error, message)
+    return RunClosed(ended / SECOND, facts, str(state), (ended - begun) / SECOND, count, error, message)
