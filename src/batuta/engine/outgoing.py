@@ -81,7 +81,7 @@ class AroundBackend(NativeBackend):
                 return act(self, *given)
             return self._around_starts(self._around.start, requests, partial(act, self, *given))
         found = self._before()
-        if type(found) is str and found.isprintable() and len(found) < _LONG:
+        if type(found) is str and len(found) < _LONG and "\x00" not in found:
             for one in requests:
                 one.headers = {**one.headers, TRACE: found}
             return act(self, *given)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
-from itertools import repeat
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -69,8 +68,6 @@ class Told(Struct, gc=False):
 
 
 _DONE, _FAILED = EntryKind.ACTIVITY_DONE, RunState.FAILED
-_UNKEPT = repeat(None)
-"""The bodies of entries that were not kept."""
 _entries = attrgetter("entries")
 _decode = json.Decoder(Told).decode
 _failure = json.Decoder(Failure).decode
@@ -116,10 +113,10 @@ class Reporter:
         makers, moves, done = self._makers, self._moves, self._ears.get(ActivityCompleted, _nobody)
         for run, change, _ in batch:
             try:
-                facts = run.told or self._facts(run, change)
-                for entry, body in zip(change.entries, change.bodies or _UNKEPT, strict=False):
-                    if body is not None and entry.kind is _DONE:  # here, without calls: once for every step
-                        at = entry.at
+                facts, bodies = run.told or self._facts(run, change), change.bodies
+                for entry in change.entries:
+                    if entry.kind is _DONE and bodies is not None:  # here, without calls: once for every step
+                        body, at = bodies[entry.ord - change.head - 1], entry.at
                         took = (at - body.started_at) / SECOND
                         event = ActivityCompleted(at / SECOND, facts, body.name, body.seq, body.attempts, took)
                         try:
