@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import UNSET, Struct, json
 
@@ -67,7 +67,7 @@ class Told(Struct, gc=False):
     headers: dict[str, str] | None = None
 
 
-_DONE, _FAILED = EntryKind.ACTIVITY_DONE, RunState.FAILED
+_COMPLETED, _FAILED = RunState.COMPLETED, RunState.FAILED
 _entries = attrgetter("entries")
 _decode = json.Decoder(Told).decode
 _failure = json.Decoder(Failure).decode
@@ -113,33 +113,38 @@ class Reporter:
         makers, moves, done = self._makers, self._moves, self._ears.get(ActivityCompleted, _nobody)
         for run, change, _ in batch:
             try:
-                facts, bodies = run.told or self._facts(run, change), change.bodies
-                for entry in change.entries:
-                    if entry.kind is _DONE and bodies is not None:  # here, without calls: once for every step
-                        body, at = bodies[entry.ord - change.head - 1], entry.at
-                        took = (at - body.started_at) / SECOND
-                        event = ActivityCompleted(at / SECOND, facts, body.name, body.seq, body.attempts, took)
-                        try:
-                            done(event)
-                        except _FAILURES:
-                            log.exception(_FAILED_ON, event.event)
-                    elif (make := makers.get(entry.kind)) is not None:
-                        self.tell(make(run, facts, entry))
+                told = change.told
+                if type(told) is ActivityCompleted:  # without a call of our own: once for every step
+                    try:
+                        done(told)
+                    except _FAILURES:
+                        log.exception(_FAILED_ON, told.event)
+                elif told:
+                    for event in cast(list[Event], told):
+                        self.tell(event)
+                else:
+                    for entry in change.entries:
+                        if (make := makers.get(entry.kind)) is not None:
+                            self.tell(make(run, self._facts(run, change), entry))
                 if change.attempts or change.effects is not None:
-                    self._report_more(facts, change)
+                    self._report_more(run, change)
                 if change.move is not None and moves:
+                    facts = run.told or self._facts(run, change)
                     self.tell(_move_event(run, facts, change, self._session.clock))
             except Exception:
                 log.exception("events of run %s are lost", run.run_id)
 
-    def _report_more(self, facts: RunFacts, change: Change) -> None:
+    def _report_more(self, run: LiveRun, change: Change) -> None:
+        facts = self._facts(run, change)
         if change.attempts and ActivityRetried in self._ears:
             self._report_attempts(facts, change.attempts)
         if change.effects is not None and change.effects.letter is not None:
             self._report_letter(facts, change)
 
     def _facts(self, run: LiveRun, change: Change) -> RunFacts:
-        """Made once for a run that has many turns: look at what it was told first."""
+        """Made once for a run that has many turns."""
+        if run.told is not None:
+            return run.told
         workflow, begun = run.workflow, change.head + len(change.entries) >= 0
         if type(run) is not LiveRun:
             id, queue = run.named
@@ -274,11 +279,15 @@ def _move_event(run: LiveRun, facts: RunFacts, change: Change, clock: DatabaseCl
     move = change.move
     assert move is not None  # noqa: S101 - asked for where it is called
     state, entries = move.state, change.entries
+    if state is _COMPLETED and entries:  # as nearly all do
+        at, count = entries[-1].at, change.head + len(entries) + 1
+        took = at - (run.machine.started_at if change.head >= 0 else entries[0].at)
+        return RunClosed(at / SECOND, facts, "completed", took / SECOND, count, "", move.reason)
     if state not in CLOSED:
-        at = clock.now() / SECOND
+        now = clock.now() / SECOND
         if state not in _BACK:
-            return RunParked(at, facts, str(state), move.reason)
-        return RunReleased(at, facts, None if move.wake_at is None else move.wake_at / SECOND, move.reason)
+            return RunParked(now, facts, str(state), move.reason)
+        return RunReleased(now, facts, None if move.wake_at is None else move.wake_at / SECOND, move.reason)
     ended = entries[-1].at if entries else clock.now()
     begun = entries[0].at if entries and entries[0].ord == 0 else run.machine.started_at
     error, message = "", move.reason
