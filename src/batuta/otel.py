@@ -178,8 +178,9 @@ class Tracing(Middleware):
     def before(self, trace: str, headers: Mapping[str, str]) -> bool | Callable[[], object]:
         # Never detached: the next attempt in the same context attaches its own.
         if trace[-1:] in _EVEN:
-            state, bag = (headers.get(_STATE, ""), headers.get(_BAGGAGE, "")) if headers else ("", "")
-            return partial(_attach, _distant(trace, state, bag))
+            if not headers:
+                return partial(_attach, Context({_SPAN: _Distant(trace, "")}))  # as `_distant` does
+            return partial(_attach, _distant(trace, headers.get(_STATE, ""), headers.get(_BAGGAGE, "")))
         if trace or not self._makes_none():
             return True
         context.attach(_NOTHING)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from batuta.authoring.backend import Answer, Letter, RunRef, StartRequest
 from batuta.authoring.enqueueing import JobRequest
@@ -34,7 +34,11 @@ class AroundBackend(NativeBackend):
         self._before = self._around.before_start
 
     def start(self, request: StartRequest) -> Coroutine[Any, Any, RunRef]:
-        return self._through([request], NativeBackend.start, request)
+        found = None if self._before is None else self._before()
+        if type(found) is str and len(found) < _LONG and "\x00" not in found:
+            request.headers = {**request.headers, TRACE: found}
+            return NativeBackend.start(self, request)
+        return self._past(found, [request], NativeBackend.start, request)
 
     def enqueue(self, request: JobRequest) -> Coroutine[Any, Any, RunRef]:
         return self._through([request], NativeBackend.enqueue, request)
@@ -76,21 +80,24 @@ class AroundBackend(NativeBackend):
     def _through(
         self, requests: Sequence[StartRequest | JobRequest], act: Callable[..., Coroutine[Any, Any, T]], *given: Any
     ) -> Coroutine[Any, Any, T]:
-        if self._before is None:
-            if not self._around.start:
-                return act(self, *given)
-            return self._around_starts(self._around.start, requests, partial(act, self, *given))
-        found = self._before()
-        if type(found) is str and len(found) < _LONG and "\x00" not in found:
+        return self._past(None if self._before is None else self._before(), requests, act, *given)
+
+    def _past(
+        self,
+        found: Mapping[str, str] | str | AroundStart | None,
+        requests: Sequence[StartRequest | JobRequest],
+        act: Callable[..., Coroutine[Any, Any, T]],
+        *given: Any,
+    ) -> Coroutine[Any, Any, T]:
+        """Act, with what the middleware has said of it beforehand. None: it was not asked."""
+        handlers = self._around.start if found is None else [found] if callable(found) else []
+        if handlers:
+            return self._around_starts(handlers, requests, partial(act, self, *given))
+        if found is not None:
+            headers = {TRACE: found} if isinstance(found, str) else cast(Mapping[str, str], found)
             for one in requests:
-                one.headers = {**one.headers, TRACE: found}
-            return act(self, *given)
-        if callable(found):
-            return self._around_starts([found], requests, partial(act, self, *given))
-        headers = {TRACE: found} if isinstance(found, str) else found
-        for one in requests:
-            one.headers = {**one.headers, **headers}
-            check_headers(one.headers)
+                one.headers = {**one.headers, **headers}
+                check_headers(one.headers)
         return act(self, *given)
 
     async def _around_starts(

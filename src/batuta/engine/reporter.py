@@ -79,11 +79,12 @@ class Reporter:
     def __init__(self, ears: Sequence[Middleware], session: Session) -> None:
         self._session = session
         self._namespace = session.store.namespace
-        found: dict[type[Event], list[Ear]] = {}
+        self._ears: dict[type[Event], list[Ear]] = {}
         for one in ears:
             for event in one.events:
-                found.setdefault(event, []).append(one.event)
-        self._ears = {event: _as_one(several) for event, several in found.items()}
+                self._ears.setdefault(event, []).append(one.event)
+        done = self._ears.get(ActivityCompleted, ())
+        self._done = done[0] if len(done) == 1 else self.tell
         wanted = {kind: event for kind, event in _ENTRIES.items() if event in self._ears}
         self._makers = {kind: _MAKERS[event] for kind, event in wanted.items()}
         """What to make of an entry, by its kind."""
@@ -97,8 +98,7 @@ class Reporter:
         return event in self._ears
 
     def tell(self, event: Event) -> None:
-        ear = self._ears.get(type(event))
-        if ear is not None:
+        for ear in self._ears.get(type(event), ()):
             try:
                 ear(event)
             except _FAILURES:
@@ -110,7 +110,7 @@ class Reporter:
         """These changes are durable, but for those with another verdict. Nothing has acted on them yet."""
         if verdicts:
             batch = [one for index, one in enumerate(batch) if not isinstance(verdicts.get(index), Verdict)]
-        makers, moves, done = self._makers, self._moves, self._ears.get(ActivityCompleted, _nobody)
+        makers, moves, done = self._makers, self._moves, self._done
         for run, change, _ in batch:
             try:
                 told = change.told
@@ -201,23 +201,6 @@ class Reporter:
 
     def _worker(self) -> tuple[float, WorkerFacts]:
         return self._session.clock.now() / SECOND, WorkerFacts(self._namespace, self._session.info.worker_id)
-
-
-def _as_one(ears: Sequence[Ear]) -> Ear:
-    if len(ears) == 1:
-        return ears[0]
-
-    def tell(event: Event) -> None:
-        for ear in ears:
-            try:
-                ear(event)
-            except _FAILURES:
-                log.exception(_FAILED_ON, event.event)
-
-    return tell
-
-
-def _nobody(_event: Event) -> None: ...
 
 
 def _started(run: LiveRun, facts: RunFacts, entry: Entry) -> Event:
