@@ -217,14 +217,20 @@ class Tracing(Middleware):
         if late.is_made or len(self._late) >= _MANY:
             self._make_all()
         elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_LATEST, self._make_all)
+            self._timer = asyncio.get_running_loop().call_later(_LATEST, self._wait_no_longer)
+
+    def _wait_no_longer(self) -> None:
+        self._timer = None
+        self._make_all()
 
     def _make_all(self) -> None:
         """All spans that wait, one after the other: the first has the SDK's code come into the processor's caches, and
         the others find it there."""
-        self._timer = None
-        while self._late:
-            late = self._late.popleft()
+        while True:
+            try:
+                late = self._late.popleft()
+            except IndexError:  # not asked for before: workers in other threads may have the same Tracing
+                return
             late.span.end(late.ended_at)
 
     def _received(self, event: MessageReceived) -> None:
@@ -252,7 +258,7 @@ class Tracing(Middleware):
         elif type(event) is MessageReceived:
             self._received(event)
         elif type(event) is WorkerStopped:
-            self._make_all()
+            self._wait_no_longer()
 
     def _ran(self, event: RunClosed) -> None:
         parent = _parent(event.run.trace)
