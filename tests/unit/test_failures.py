@@ -113,6 +113,9 @@ def grouped() -> None:
 
 RAISING: list[Callable[[], Any]] = [
     lambda: deep(2),
+    lambda: deep(3),
+    lambda: deep(4),
+    lambda: deep(20),
     lambda: deep(400),
     noted,
     grouped,

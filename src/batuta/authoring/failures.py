@@ -23,6 +23,8 @@ _MOST_MEMBERS = 100
 """Errors that are kept of a group, those in groups inside it included."""
 _LONGEST_TRACEBACK = 4_000
 _DEEPEST_TRACEBACK = 30
+_REPEATED = 3
+"""Frames that are the same: Python may count them instead of repeating them."""
 _MOST_FRAMES = 1_000
 _frames: dict[tuple[str, CodeType, int], str] = {}
 """Frames of tracebacks as text: the same place fails again and again, and its source need not be read each time."""
@@ -153,7 +155,8 @@ def _traceback_lines(error: BaseException) -> list[str]:
     while place is not None and len(frames) < _DEEPEST_TRACEBACK:
         frames.append(_frame(place))
         place = place.tb_next
-    if place is not None or not frames or isinstance(error, BaseExceptionGroup):
+    recurs = place is not None or len(frames) - len(set(frames)) >= _REPEATED
+    if recurs or not frames or isinstance(error, BaseExceptionGroup):
         return traceback.format_exception(error, chain=False)
     said = traceback.TracebackException(type(error), error, error.__traceback__, limit=0, compact=True)
     return ["Traceback (most recent call last):\n", *frames, *said.format_exception_only()]
