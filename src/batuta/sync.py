@@ -29,6 +29,7 @@ from batuta.authoring.messages import Query, Signal, Update
 from batuta.authoring.middleware import Middleware
 from batuta.authoring.operating import Selection as AsyncSelection
 from batuta.authoring.queues import Queue
+from batuta.authoring.quotas import Quotas as AsyncQuotas
 from batuta.authoring.retention import Retention
 from batuta.authoring.retention import Retentions as AsyncRetentions
 from batuta.authoring.schedules import Schedule
@@ -61,13 +62,7 @@ def connect(
     InvalidURL, MissingExtra.
     """
     make = partial(
-        connect_async,
-        url,
-        namespace=namespace,
-        migrate=migrate,
-        codec=codec,
-        middleware=middleware,
-        actor=actor,
+        connect_async, url, namespace=namespace, migrate=migrate, codec=codec, middleware=middleware, actor=actor
     )
     make()  # a URL that cannot be used is found here
     place = url or os.environ.get("BATUTA_DATABASE_URL") or ""
@@ -211,6 +206,11 @@ class Client:
         """How long closed runs are kept."""
         return Retentions(self)
 
+    @property
+    def quotas(self) -> Quotas:
+        """How much may be started in this namespace."""
+        return Quotas(self)
+
     def worker(
         self,
         *,
@@ -350,6 +350,20 @@ class Retentions:
 
     def _ask(self, work: Callable[[AsyncRetentions], Coroutine[Any, Any, T]]) -> T:
         return self._client._ask(lambda client: work(client.retention))
+
+
+class Quotas:
+    """How much may be started in a namespace, for blocking code: `client.quotas`."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    list = blocking(AsyncQuotas.list)
+    set = blocking(AsyncQuotas.set)
+    clear = blocking(AsyncQuotas.clear)
+
+    def _ask(self, work: Callable[[AsyncQuotas], Coroutine[Any, Any, T]]) -> T:
+        return self._client._ask(lambda client: work(client.quotas))
 
 
 class Handle(Generic[R]):
