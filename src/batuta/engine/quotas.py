@@ -14,6 +14,7 @@ from batuta.authoring.backend import StartRequest
 from batuta.authoring.enqueueing import JobRequest
 from batuta.authoring.quotas import Quota
 from batuta.engine.acting import Actor
+from batuta.engine.pace import Pace
 from batuta.errors import QuotaExceeded, StoreError, UnknownRun
 from batuta.journal.acts import Verb
 from batuta.journal.quotas import OPEN_RUNS, PAYLOAD, STARTS, QuotaView
@@ -32,7 +33,7 @@ _SHARE = 0.05
 """The share of the time that reading takes at most: counting many open runs takes a while."""
 _AGAIN = 0.05
 """Seconds after which it is read again before a start is refused for want of room: runs may have ended since."""
-_ROUNDING = 1e-9
+_ROUNDING = 1e-6
 _GIVES = (IfExists.RETURN, IfExists.REJECT)
 
 
@@ -48,13 +49,12 @@ class Guard:
         self._fresh_until = self._again_at = -inf
         self._look: asyncio.Task[None] | None = None
         self._waking: asyncio.TimerHandle | None = None
-        self._admitted = self._counted = self._told = 0
-        """All starts that were ever let in; those before the open runs were counted; those that others know of."""
+        self._pace = Pace(store, monotonic)
+        self._admitted = self._counted = 0
+        """All starts that were ever let in, and how many those were when the open runs were counted."""
         self._on_their_way = 0
         """Those that were let in and may not be in the store yet."""
         self._open = 0.0
-        self._left, self._left_at = inf, 0.0
-        """Of the burst; it grows with time."""
 
     async def open(self) -> None:
         """The store can be read."""
@@ -62,13 +62,12 @@ class Guard:
             await self.look()
 
     async def close(self) -> None:
-        """Nobody starts anything any more: let others know of what was started."""
+        """Nobody starts anything any more."""
         if self._look is not None:
             await asyncio.wait([self._look])
         if self._waking is not None:
             self._waking.cancel()
-        with suppress(StoreError):
-            await self._tell()
+        await self._pace.close()
 
     # -- what starts ask
 
@@ -79,7 +78,7 @@ class Guard:
         several = len(requests)
         self._admitted += several
         self._on_their_way += several
-        self._left -= several
+        self._pace.spend(several)
         try:
             return await begin()
         finally:
@@ -124,21 +123,16 @@ class Guard:
 
     def _too_fast(self, quota: Stored, requests: Sequence[Request]) -> QuotaExceeded | None:
         limit, several, at_once = quota.limit or 1, len(requests), quota.at_once
-        left = self._grow(quota)
-        if several <= left + _ROUNDING:
+        left = self._pace.left()
+        missing = several - left
+        if missing < _ROUNDING:
             return None
-        wait = None if several > at_once else (several - left) / limit
+        wait = None if several > at_once else missing / limit
         told = f"{limit:,} a second are allowed, and {at_once:,} at once" + _asked(several, wait)
         return self._exceeded(quota, at_once - left, wait, told)
 
     def _exceeded(self, quota: Stored, used: float, wait: float | None, told: str) -> QuotaExceeded:
         return QuotaExceeded(quota.name, self._store.namespace, quota.limit or 0, used, wait, told)
-
-    def _grow(self, quota: Stored) -> float:
-        now = self._monotonic()
-        self._left = min(quota.at_once, self._left + (quota.limit or 0) * (now - self._left_at))
-        self._left_at = now
-        return self._left
 
     async def _begins_nothing(self, requests: Sequence[Request]) -> bool:
         """Whether a start would only be given a run that is there, or be refused because of it."""
@@ -168,7 +162,6 @@ class Guard:
 
     async def _read(self) -> None:
         begun, counted, on_their_way = self._monotonic(), self._admitted, self._on_their_way
-        await self._tell()
         found = {view.quota.name: view for view in await self._store.quotas() if view.quota.limit is not None}
         self._found = {name: view.quota for name, view in found.items()}
         now = self._monotonic()
@@ -176,18 +169,7 @@ class Guard:
         self._again_at = now + max(0.0 if self._store.poll_seconds is None else _AGAIN, (now - begun) / _SHARE)
         if OPEN_RUNS in found:
             self._open, self._counted = found[OPEN_RUNS].used + on_their_way, counted
-        if STARTS in found:
-            quota, used = found[STARTS].quota, found[STARTS].used
-            self._left = min(self._grow(quota), quota.at_once - used - (self._admitted - self._told))
-        else:
-            self._left, self._told = inf, self._admitted
-
-    async def _tell(self) -> None:
-        """Let the store know how many were started, for the sake of other clients."""
-        several = self._admitted - self._told
-        if several and STARTS in self._found:
-            await self._store.spend_starts(several, self._found[STARTS])
-            self._told += several
+        self._pace.learn(found.get(STARTS))
 
     def _looked(self, look: asyncio.Task[None]) -> None:
         self._look = None

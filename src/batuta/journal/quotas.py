@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from batuta.clock import SECOND
+
 OPEN_RUNS, STARTS, PAYLOAD = "open_runs", "starts_per_second", "payload_bytes"
 NAMES = (OPEN_RUNS, PAYLOAD, STARTS)
 
@@ -53,4 +55,10 @@ def holding(own: Iterable[Quota], everybody: Iterable[Quota]) -> list[tuple[Quot
 
 def grown(starts: float, quota: Quota, micros: int) -> float:
     """What is left of the burst of STARTS after that time."""
-    return min(quota.at_once, starts + (quota.limit or 0) * max(0, micros) / 1e6)
+    return min(quota.at_once, starts + (quota.limit or 0) * max(0, micros) / SECOND)
+
+
+def spent(left: tuple[float, int] | None, quota: Quota, count: int, ago: int, now: int) -> float:
+    """What is left after so many starts, the first of them so long ago; `left` is what was left before, and when."""
+    starts, at = (quota.at_once, now - ago) if left is None else left
+    return grown(grown(starts, quota, now - ago - at) - count, quota, min(ago, now - at))

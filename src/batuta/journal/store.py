@@ -420,9 +420,9 @@ class Store(Protocol):
         """Those that hold in this namespace, by name: its own, and those of EVERYBODY where it has none."""
         ...
 
-    async def spend_starts(self, count: int, quota: Quota) -> None:
-        """Note that so many runs were started, for all clients of the namespace. `quota` is the one of STARTS: what has
-        come back of its burst by now counts after them, as if they had been started when this was last called."""
+    async def spend_starts(self, count: int, quota: Quota, ago: int = 0) -> None:
+        """Note that so many runs were started, the first of them `ago` microseconds ago, for all clients of the
+        namespace to know. `quota` is the one of STARTS: see `journal.quotas.spent`."""
         ...
 
     # -- the audit log

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
 
 from batuta.journal.acts import Act, Changed
-from batuta.journal.quotas import EVERYBODY, OPEN_RUNS, STARTS, Quota, QuotaView, grown, holding
+from batuta.journal.quotas import EVERYBODY, OPEN_RUNS, STARTS, Quota, QuotaView, grown, holding, spent
 from batuta.stores.memory.audit import record
 from batuta.stores.memory.moment import Moment
 from batuta.stores.memory.tables import MemoryDatabase, Room
@@ -42,10 +42,10 @@ class QuotaVerbs(ABC):
             found = holding(moment.room.quotas.values(), others.values())
             return [QuotaView(quota=quota, own=own, used=_used(moment, quota)) for quota, own in found]
 
-    async def spend_starts(self, count: int, quota: Quota) -> None:
+    async def spend_starts(self, count: int, quota: Quota, ago: int = 0) -> None:
         with self.transaction() as moment:
-            starts, at = moment.room.allowance or (quota.at_once, moment.now)
-            moment.room.allowance = grown(starts - count, quota, moment.now - at), moment.now
+            room, now = moment.room, moment.now
+            room.allowance = spent(room.allowance, quota, count, ago, now), now
 
 
 def _used(moment: Moment, quota: Quota) -> float:

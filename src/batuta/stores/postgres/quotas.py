@@ -24,8 +24,8 @@ class QuotaVerbs(Base):
         rows = await self._pool.read(self._sql["quotas"], self.namespace, EVERYBODY, OPEN_RUNS, STARTS)
         return [_view(row) for row in rows]
 
-    async def spend_starts(self, count: int, quota: Quota) -> None:
-        values = (self.namespace, count, quota.limit, quota.at_once)
+    async def spend_starts(self, count: int, quota: Quota, ago: int = 0) -> None:
+        values = (self.namespace, count, ago, quota.limit, quota.at_once)
         await self._pool.write(self._sql["spend_starts"], *values)
 
 

@@ -40,7 +40,11 @@ LEFT JOIN batuta.allowances a ON a.namespace = $1 AND q.name = $4
 ORDER BY q.name;
 
 -- spend_starts --
--- As if they had come when the row was written last: what has come back since then counts, too.
-INSERT INTO batuta.allowances AS a (namespace, starts, at) VALUES ($1, $4::bigint - $2::bigint, batuta.batuta_now())
+-- See journal.quotas.spent: so many ($2), the first of them so long ago ($3), at a rate ($4) with a burst ($5).
+INSERT INTO batuta.allowances AS a (namespace, starts, at)
+VALUES ($1, least($5::bigint, $5 - $2::bigint + $4::double precision * $3::bigint / 1e6), batuta.batuta_now())
 ON CONFLICT (namespace) DO UPDATE
-SET starts = least($4, a.starts - $2 + $3::double precision * (excluded.at - a.at) / 1e6), at = excluded.at;
+SET starts = least($5,
+        least($5, a.starts + $4 * greatest(0, excluded.at - $3 - a.at) / 1e6) - $2
+        + $4 * greatest(0, least($3, excluded.at - a.at)) / 1e6),
+    at = excluded.at;

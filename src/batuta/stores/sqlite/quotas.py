@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from batuta.journal.acts import Act, Changed
-from batuta.journal.quotas import EVERYBODY, OPEN_RUNS, STARTS, Quota, QuotaView, grown, holding, whole
+from batuta.journal.quotas import EVERYBODY, OPEN_RUNS, STARTS, Quota, QuotaView, grown, holding, spent, whole
 from batuta.stores.sqlite.audit import record
 from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.readers import Readers
@@ -59,13 +59,12 @@ class QuotaVerbs(ABC):
             ]
         )
 
-    async def spend_starts(self, count: int, quota: Quota) -> None:
+    async def spend_starts(self, count: int, quota: Quota, ago: int = 0) -> None:
         now = self.clock_now()
 
         def work(cursor: sqlite3.Cursor) -> None:
-            starts, at = _allowance(cursor, self.namespace) or (quota.at_once, now)
-            values = (self.namespace, grown(starts - count, quota, now - at), now)
-            cursor.execute(Q["set_allowance"], values)
+            left = spent(_allowance(cursor, self.namespace), quota, count, ago, now)
+            cursor.execute(Q["set_allowance"], (self.namespace, left, now))
 
         await self._writer.write(work, small=True)
 

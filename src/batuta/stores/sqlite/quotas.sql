@@ -18,7 +18,7 @@ SELECT count(*) FROM (
     UNION ALL
     SELECT 1 FROM runs INDEXED BY runs_due WHERE namespace = :namespace AND wake_at IS NOT NULL AND flow_key = ''
     UNION ALL
-    SELECT 1 FROM runs INDEXED BY runs_keyed WHERE namespace = :namespace AND wake_at IS NOT NULL AND flow_key <> ''
+    SELECT 1 FROM runs INDEXED BY runs_turns WHERE namespace = :namespace AND wake_at IS NOT NULL AND flow_key <> ''
     UNION ALL
     SELECT 1 FROM runs WHERE namespace = :namespace AND owner IS NULL AND wake_at IS NULL AND closed_at IS NULL
     LIMIT :limit

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from batuta.clock import SECOND
 from batuta.journal.acts import Act, Verb, first_break
 from batuta.journal.quotas import EVERYBODY, OPEN_RUNS, PAYLOAD, STARTS, Quota, QuotaView
 from batuta.journal.records import Move
@@ -139,13 +140,26 @@ class QuotasConformance:
             one.shift_clock(1_000)
         assert await used(store, STARTS) == 0
 
-    async def test_time_before_starts_are_told_of_brings_them_back(self, store: Store) -> None:
+    @pytest.mark.parametrize("is_first", [True, False])
+    async def test_what_comes_back_before_starts_are_told_of_counts(self, store: Store, is_first: bool) -> None:
+        quota = Quota(name=STARTS, limit=0.01, burst=10)
+        await store.set_quota(quota)
+        if not is_first:
+            await store.spend_starts(6, quota)
+            store.shift_clock(500)
+        await store.spend_starts(8, quota, ago=300 * SECOND)
+        assert await used(store, STARTS) == pytest.approx(5 if is_first else 9, abs=0.5)
+
+    async def test_what_comes_back_is_no_more_than_the_burst(self, store: Store) -> None:
         quota = Quota(name=STARTS, limit=10, burst=10)
         await store.set_quota(quota)
-        await store.spend_starts(0, quota)
-        store.shift_clock(10)
-        await store.spend_starts(10, quota)
+        for ago in (0, 1_000, 0):
+            await store.spend_starts(0, quota, ago * SECOND)
+            store.shift_clock(10)
+        await store.spend_starts(30, quota, 10 * SECOND)
         assert await used(store, STARTS) == 0
+        await store.spend_starts(30, quota, 1_000 * SECOND)
+        assert await used(store, STARTS) == pytest.approx(30, abs=5)
 
     async def test_starts_of_many_clients_are_all_noted(self, make_store: MakeStore) -> None:
         quota = Quota(name=STARTS, limit=0.001, burst=1_000)
