@@ -29,7 +29,8 @@ SELECT 1 FROM quotas WHERE name = ? AND at_most IS NOT NULL;
 
 -- index_idle --
 -- Only while there is a quota that needs it: every claim and every end would pay for it.
-CREATE INDEX IF NOT EXISTS runs_idle ON runs (namespace) WHERE owner IS NULL AND wake_at IS NULL AND closed_at IS NULL;
+CREATE INDEX IF NOT EXISTS runs_idle ON runs (namespace, owner, wake_at, closed_at)
+    WHERE owner IS NULL AND wake_at IS NULL AND closed_at IS NULL;
 
 -- drop_idle --
 DROP INDEX IF EXISTS runs_idle;
