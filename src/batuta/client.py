@@ -67,14 +67,20 @@ class Batuta:
     async def __aenter__(self) -> Self:
         await self._opening()
         self._backend.home = asyncio.get_running_loop()
-        await self._backend.open()
+        try:
+            await self._backend.open()
+        except BaseException:
+            await self._closing()
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._backend.close()
-        await self._closing()
+        try:
+            await self._backend.close()
+        finally:
+            await self._closing()
 
     @overload
     async def start(

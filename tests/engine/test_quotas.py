@@ -64,7 +64,7 @@ def note(text: str) -> str:
 class CountingStore(MemoryStore):
     """Counts what is asked about quotas; can be away; is looked at again as seldom as one on a disk."""
 
-    poll_seconds = 1.0
+    poll_seconds: float | None = 1.0
 
     def __init__(self, database: MemoryDatabase, namespace: str = "default") -> None:
         super().__init__(database, namespace)
@@ -317,6 +317,7 @@ async def test_a_batch_is_let_in_as_a_whole_or_not_at_all(house: House) -> None:
     await client.enqueue_many(calls[:4], on_done=note.call("done"))
     with pytest.raises(QuotaExceeded):
         await client.enqueue_many(calls[:1])
+    await client.quotas.set("open_runs", 1)
     await client.enqueue_many([])
     assert await open_runs(client) == 5
 
@@ -491,6 +492,54 @@ async def test_where_the_quotas_cannot_be_read_any_more_a_start_says_so(house: H
         await client.start(waits)
     store.away = False
     assert await started(client, 10) == 5
+
+
+async def test_a_change_is_known_at_once_to_the_client_that_made_it_also_while_it_looks(house: House) -> None:
+    store = house.counting()
+    client = await house.client_of(store)
+    await asyncio.sleep(2)
+    store.opened = asyncio.Event()
+    await started(client, 1)
+    await asyncio.sleep(0.1)
+    assert store.looks == 2
+    change = asyncio.ensure_future(client.quotas.set("open_runs", 1))
+    await asyncio.sleep(0.1)
+    store.opened.set()
+    assert await change
+    assert await started(client, 3) == 0
+
+
+async def test_a_client_that_is_opened_again_goes_on_by_the_rate(house: House) -> None:
+    store = house.counting()
+    client = Batuta(backend_for(store, house.clock), store.open, store.close)
+    for _ in range(3):
+        async with client:
+            await client.quotas.set("starts_per_second", 1, burst=2)
+            assert await started(client, 3) == 2
+            await asyncio.sleep(0.6)
+            assert store.spends > 0
+        await asyncio.sleep(2)
+
+
+async def test_quotas_that_only_newer_versions_know_are_left_alone(house: House) -> None:
+    store = house.counting()
+    await store.set_quota(Stored(name="timers", limit=1))
+    assert await started(await house.client_of(store), 3) == 3
+
+
+async def test_a_client_that_cannot_be_opened_leaves_its_store_closed(house: House) -> None:
+    closed: list[bool] = []
+
+    class BrokenStore(CountingStore):
+        async def quotas(self) -> list[QuotaView]:
+            raise ZeroDivisionError
+
+        async def close(self) -> None:
+            closed.append(True)
+
+    with pytest.raises(ZeroDivisionError):
+        await house.client_of(BrokenStore(MemoryDatabase(house.clock)))
+    assert closed == [True]
 
 
 # -- what is told of them

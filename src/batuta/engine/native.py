@@ -268,7 +268,7 @@ class NativeBackend:
         return found
 
     async def open(self) -> None:
-        await self._guard.open()
+        await self._guard.learn()
 
     async def close(self) -> None:
         self._waiters.close()

@@ -68,6 +68,7 @@ class Pace:
         """Nobody starts anything any more."""
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
         if self._telling is not None:
             await asyncio.wait([self._telling])
         with suppress(StoreError):
@@ -86,6 +87,8 @@ class Pace:
             await self._tell()
         except StoreError as error:
             log.debug("others cannot be told of what was started: %s", error)
+        finally:
+            self._telling = None
 
     async def _tell(self) -> None:
         several, ago = self._untold, round((self._monotonic() - self._untold_since) * SECOND)

@@ -54,12 +54,14 @@ class Guard:
         """All starts that were ever let in, and how many those were when the open runs were counted."""
         self._on_their_way = 0
         """Those that were let in and may not be in the store yet."""
-        self._open = 0.0
+        self._open: float = 0
 
-    async def open(self) -> None:
-        """The store can be read."""
-        with suppress(StoreError):  # whoever starts something will see that it is away
-            await self.look()
+    async def learn(self) -> None:
+        """Know what the quotas are from now on. Where they cannot be read, the next start sees to it."""
+        if self._look is not None:
+            await asyncio.wait([self._look])  # it may have begun before they were changed
+        with suppress(StoreError):
+            await self._fresh()
 
     async def close(self) -> None:
         """Nobody starts anything any more."""
@@ -91,23 +93,21 @@ class Guard:
             self._begin_look()  # beside the start, which does not wait for it
             return False
         if self._monotonic() >= self._fresh_until:
-            await self.look()
+            await self._fresh()
         error = self._refusal(requests)
         if error is not None and error.quota == OPEN_RUNS and self._monotonic() >= self._again_at:
-            await self.look()
+            await self._fresh()
             error = self._refusal(requests)
         if error is not None and not await self._begins_nothing(requests):
             raise error
         return error is None
 
     def _refusal(self, requests: Sequence[Request]) -> QuotaExceeded | None:
-        for name, quota in self._found.items():
-            if error := _JUDGES[name](self, quota, requests):
-                return error
-        return None
+        judged = (_JUDGES[name](self, quota, requests) for name, quota in self._found.items() if requests)
+        return next(filter(None, judged), None)
 
     def _too_large(self, quota: Stored, requests: Sequence[Request]) -> QuotaExceeded | None:
-        limit, size = quota.limit or 0, max((len(request.input) for request in requests), default=0)
+        limit, size = quota.limit or 0, max(len(request.input) for request in requests)
         if size <= limit:
             return None
         told = f"an input is {size:,} bytes of JSON, of {limit:,}: pass a reference to where the data lies"
@@ -147,7 +147,7 @@ class Guard:
 
     # -- looking
 
-    async def look(self) -> None:
+    async def _fresh(self) -> None:
         """Read the quotas, together with all who want that now. Raises StoreErrors."""
         await asyncio.shield(self._begin_look())
 
@@ -162,7 +162,8 @@ class Guard:
 
     async def _read(self) -> None:
         begun, counted, on_their_way = self._monotonic(), self._admitted, self._on_their_way
-        found = {view.quota.name: view for view in await self._store.quotas() if view.quota.limit is not None}
+        views = [view for view in await self._store.quotas() if view.quota.limit is not None]
+        found = {view.quota.name: view for view in views if view.quota.name in _JUDGES}
         self._found = {name: view.quota for name, view in found.items()}
         now = self._monotonic()
         self._fresh_until = now + max(_EVERY, (now - begun) / _SHARE)
@@ -213,13 +214,13 @@ class NativeQuotas:
     async def set(self, quota: Stored) -> bool:
         act = self._actor.act(Verb.SET_QUOTA, before=await self._own(quota.name), after=_terms(quota))
         changed = await self._store.set_quota(quota, act)
-        await self._guard.look()
+        await self._guard.learn()
         return changed
 
     async def clear(self, name: str) -> bool:
         act = self._actor.act(Verb.CLEAR_QUOTA, before=await self._own(name))
         changed = await self._store.clear_quota(name, act)
-        await self._guard.look()
+        await self._guard.learn()
         return changed
 
     async def list(self) -> Sequence[Quota]:
