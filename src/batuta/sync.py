@@ -281,11 +281,15 @@ class Client:
                 self._why_not = "memory:// belongs to the process that made it: a forked one cannot use it"
 
 
-class Schedules:
-    """The schedules of a namespace, for blocking code: `client.schedules`."""
+class _Part:
+    """A part of a client."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
+
+
+class Schedules(_Part):
+    """The schedules of a namespace, for blocking code: `client.schedules`."""
 
     create = blocking(AsyncSchedules.create)
     update = blocking(AsyncSchedules.update)
@@ -305,11 +309,8 @@ class Schedules:
         return self._client._ask(lambda client: work(client.schedules))
 
 
-class Letters:
+class Letters(_Part):
     """The dead letters of a namespace, for blocking code: `client.letters`."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
 
     list = blocking(AsyncLetters.list)
     groups = blocking(AsyncLetters.groups)
@@ -342,11 +343,8 @@ class Selection:
         return self._client._ask(lambda _: work(self._real))
 
 
-class Retentions:
+class Retentions(_Part):
     """How long closed runs of a namespace are kept, for blocking code: `client.retention`."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
 
     list = blocking(AsyncRetentions.list)
     set = blocking(AsyncRetentions.set)
@@ -357,11 +355,8 @@ class Retentions:
         return self._client._ask(lambda client: work(client.retention))
 
 
-class Quotas:
+class Quotas(_Part):
     """How much may be started in a namespace, for blocking code: `client.quotas`."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
 
     list = blocking(AsyncQuotas.list)
     set = blocking(AsyncQuotas.set)
