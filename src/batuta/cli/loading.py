@@ -16,6 +16,7 @@ import click
 
 from batuta.app import App
 from batuta.authoring.definitions import Activity, Workflow
+from batuta.cli.redacting import shown_text
 from batuta.errors import BatutaError, InvalidInput
 
 
@@ -75,7 +76,7 @@ def _users_code(trouble: str) -> Iterator[None]:
     except BatutaError:
         raise
     except Exception as error:
-        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+        click.echo(shown_text("".join(traceback.format_exception(error))), err=True, nl=False)
         raise InvalidInput(f"{trouble}: {type(error).__name__}: {error}") from error
 
 

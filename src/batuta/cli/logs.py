@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
 
+from batuta.cli.redacting import redactor
 from batuta.errors import InvalidInput
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
@@ -16,3 +18,22 @@ def log_to_stderr(level: str | None = None) -> None:
     if chosen.lower() not in LEVELS:
         raise InvalidInput(f"log level {chosen!r} is none of {', '.join(LEVELS)}")
     logging.basicConfig(level=chosen.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", force=True)
+    redact_logs()
+
+
+def redact_logs() -> None:
+    """Have every handler that there is hide what BATUTA_REDACT says."""
+    found = redactor()
+    if found is None:
+        return
+    from batuta.redaction import RedactingFilter
+
+    for handler in _handlers():
+        if not any(isinstance(one, RedactingFilter) for one in handler.filters):
+            handler.addFilter(RedactingFilter(found))
+
+
+def _handlers() -> Iterator[logging.Handler]:
+    for logger in (logging.root, *logging.root.manager.loggerDict.values()):
+        if isinstance(logger, logging.Logger):
+            yield from logger.handlers

@@ -9,7 +9,8 @@ import click
 
 from batuta.cli.listing import filtered, show_page
 from batuta.cli.place import Place, placed, print_json
-from batuta.errors import PayloadSealed, RunNotCompleted
+from batuta.cli.redacting import redactor, revealing
+from batuta.errors import InvalidInput, PayloadSealed, RunNotCompleted
 from batuta.journal.records import RunKind
 from batuta.journal.states import CLOSED, RunState
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     "--kind", type=click.Choice([*map(str, RunKind), "any"]), default=str(RunKind.WORKFLOW), show_default=True
 )
 @filtered
+@revealing
 @placed
 def list_runs(place: Place, /, tags: tuple[str, ...], **where: Any) -> None:
     """Runs, newest first."""
@@ -33,6 +35,7 @@ def list_runs(place: Place, /, tags: tuple[str, ...], **where: Any) -> None:
 
 @click.command()
 @click.argument("id")
+@revealing
 @placed
 def show(place: Place, id: str) -> None:
     """The run ID: the last one begun under that id."""
@@ -66,10 +69,15 @@ async def _show(place: Place, id: str) -> tuple[Description, dict[str, Any]]:
 @click.command()
 @click.argument("id")
 @click.option("--export", is_flag=True, help="The rows themselves, as JSON: for `batuta replay`.")
+@revealing
 @placed
 def journal(place: Place, id: str, export: bool) -> None:
     """Every entry of the run ID: the input of each turn, and the commands it issued."""
     if export:
+        if redactor() is not None:
+            raise InvalidInput(
+                "--export gives the rows as they are, and BATUTA_REDACT would hide a part of them: say --reveal as well"
+            )
         print_json(asyncio.run(_export(place, id)))
         return
     lines = asyncio.run(_journal(place, id))

@@ -11,6 +11,7 @@ import click
 from batuta.cli import inputs
 from batuta.cli.lazy import LazyGroup
 from batuta.cli.place import Place, placed
+from batuta.cli.redacting import revealing
 from batuta.errors import InvalidSchedule
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def _ask(place: Place, work: Callable[[Batuta], Awaitable[T]], *, migrate: bool 
 @click.command("list")
 @click.option("--after", default="", metavar="ID", help="Those whose ids come after this one.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True)
+@revealing
 @placed
 def list_schedules(place: Place, after: str, limit: int) -> None:
     """Schedules, by id."""
@@ -66,6 +68,7 @@ def list_schedules(place: Place, after: str, limit: int) -> None:
 
 @click.command()
 @click.argument("id")
+@revealing
 @placed
 def show(place: Place, id: str) -> None:
     """The schedule ID."""

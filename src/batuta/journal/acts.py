@@ -34,6 +34,7 @@ class Verb(StrEnum):
     SET_RETENTION = "set retention"
     PRUNE = "prune"
     ROTATE_KEYS = "rotate keys"
+    REVEAL = "reveal"
 
 
 class Act(Struct, kw_only=True, gc=False):
