@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
 
 from batuta.cli.redacting import redactor
 from batuta.errors import InvalidInput
@@ -24,16 +23,7 @@ def log_to_stderr(level: str | None = None) -> None:
 def redact_logs() -> None:
     """Have every handler that there is hide what BATUTA_REDACT says."""
     found = redactor()
-    if found is None:
-        return
-    from batuta.redaction import RedactingFilter
+    if found is not None:
+        from batuta.redaction import redact_handlers
 
-    for handler in _handlers():
-        if not any(isinstance(one, RedactingFilter) for one in handler.filters):
-            handler.addFilter(RedactingFilter(found))
-
-
-def _handlers() -> Iterator[logging.Handler]:
-    for logger in (logging.root, *logging.root.manager.loggerDict.values()):
-        if isinstance(logger, logging.Logger):
-            yield from logger.handlers
+        redact_handlers(found)

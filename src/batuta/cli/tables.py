@@ -49,6 +49,8 @@ class _Shown(Table):
 
 
 def _shown(part: Any) -> Any:
+    if isinstance(part, Text) and (text := shown_text(part.plain)) != part.plain:
+        return Text(text, part.style)
     return shown_text(part) if isinstance(part, str) else part
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from batuta.redaction.environment import from_env
@@ -64,3 +64,20 @@ class RedactingFilter(logging.Filter):
             return f"[{type(value).__name__}]"
         hidden = self.redactor.text(written)
         return value if hidden == written else hidden
+
+
+def redact_handlers(redactor: Redactor | None) -> None:
+    """Have every handler of this process that there is by now hide what this redactor hides; None: nothing."""
+    if redactor is None:
+        return
+    for handler in _handlers():
+        if not any(isinstance(one, RedactingFilter) for one in handler.filters):
+            handler.addFilter(RedactingFilter(redactor))
+
+
+def _handlers() -> Iterator[logging.Handler]:
+    for logger in (logging.root, *logging.root.manager.loggerDict.values()):
+        if isinstance(logger, logging.Logger):
+            yield from logger.handlers
+    if logging.lastResort is not None:
+        yield logging.lastResort
