@@ -53,7 +53,7 @@ def start(
 
 def tell_run(document: dict[str, Any], what: str = "run") -> None:
     """For people: its state, and its result or error."""
-    click.echo(f"{what} {document['id']} is {document['state']}")
+    click.echo(shown_text(f"{what} {document['id']} is {document['state']}"))
     if "result" in document:
         click.echo(shown_json(document["result"]))
     if "error" in document:

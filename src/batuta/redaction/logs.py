@@ -55,14 +55,14 @@ class RedactingFilter(logging.Filter):
             return f"{record.msg!s} {record.args!r}"
 
     def _extra(self, name: str, value: Any) -> Any:
-        shown = self.redactor.named(name, value)
-        if shown is not value or isinstance(value, str | int | float | None):
-            return shown
         try:
+            shown = self.redactor.named(name, value)
+            if shown is not value or isinstance(value, str | int | float | None):
+                return shown
             written = str(value)  # as a formatter will
+            hidden = self.redactor.text(written)
         except Exception:  # noqa: BLE001 - somebody's object must not harm who logs it
             return f"[{type(value).__name__}]"
-        hidden = self.redactor.text(written)
         return value if hidden == written else hidden
 
 

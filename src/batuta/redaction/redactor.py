@@ -109,7 +109,7 @@ def _named(given: str | Pattern) -> tuple[Pattern, ...]:
 
 def _hidden(value: Any, mark: str, levels: int) -> Any:
     """A mark in place of each leaf. What is not there, and yes and no, tell nothing."""
-    if value is None or isinstance(value, bool) or value in ("", b""):
+    if value is None or isinstance(value, bool) or (isinstance(value, str) and not value):
         return value
     if levels == 0:
         return _TOO_DEEP
