@@ -66,6 +66,8 @@ async def payment(person: dict[str, Any], works: bool) -> dict[str, Any]:
 
 @workflow
 async def account(person: dict[str, Any]) -> dict[str, Any]:
+    log.warning("account of %s", person)  # again in every replay, which a query is
+
     @change.handle
     def changed(other: dict[str, Any]) -> dict[str, Any]:
         if not other:

@@ -12,7 +12,7 @@ from click.testing import Result
 from batuta.cli import root
 from batuta.redaction import Pattern, Redactor
 from tests.cli.bank import PERSON, PIECES
-from tests.cli.conftest import Cli, Spawn, wait_for
+from tests.cli.conftest import DEADLINE, Cli, Spawn, wait_for
 from tests.cli.test_help import leaves
 
 BANK = "tests.cli.bank"
@@ -97,6 +97,14 @@ def test_no_command_shows_personal_data_and_no_log(bank: Cli, tmp_path: Path, mo
     assert "screened {'name'" in said
     assert "is a dead letter: " in said
     assert "failed (attempt 1), again in" in said
+
+
+def test_what_code_logs_while_a_command_runs_it_is_redacted(bank: Cli, spawn: Spawn, tmp_path: Path) -> None:
+    before = (tmp_path / "stderr.log").read_text().count("account of")
+    stdout, _ = spawn("runs", "query", BANK, "a-1", "look", BATUTA_REDACT="1").communicate(timeout=DEADLINE)
+    said = (tmp_path / "stderr.log").read_text()
+    assert said.count("account of") > before
+    assert leaks(said + stdout) == []
 
 
 def test_values_keep_their_form_and_errors_what_they_say(bank: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

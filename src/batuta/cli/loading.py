@@ -16,6 +16,7 @@ import click
 
 from batuta.app import App
 from batuta.authoring.definitions import Activity, Workflow
+from batuta.cli.logs import redact_logs
 from batuta.cli.redacting import shown_text
 from batuta.errors import BatutaError, InvalidInput
 
@@ -28,6 +29,7 @@ async def load_app(target: str, stack: AsyncExitStack) -> App:
     """
     name, colon, path = target.partition(":")
     module = import_user_module(name)
+    redact_logs()  # of the handlers that it has set up, too
     if not colon:
         return App.of_module(module)
     found = _attribute(module, path)

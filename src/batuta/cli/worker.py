@@ -17,7 +17,7 @@ import click
 from batuta.authoring.queues import Queue
 from batuta.cli.fastloop import run
 from batuta.cli.loading import load_app
-from batuta.cli.logs import LEVELS, log_to_stderr, redact_logs
+from batuta.cli.logs import LEVELS, log_to_stderr
 from batuta.cli.place import Place, placed, print_json
 
 log = logging.getLogger("batuta.worker")
@@ -53,7 +53,6 @@ async def _work(
 ) -> dict[str, Any]:
     async with AsyncExitStack() as stack:
         app = await load_app(target, stack)
-        redact_logs()  # of what the module has set up, too
         client = await stack.enter_async_context(place.client(migrate=migrate))
         declared = {one.name if isinstance(one, Queue) else one: one for one in app.queues}
         chosen = {name: declared.get(name, name) for name in queues or declared}
