@@ -6,9 +6,9 @@ import platform
 import sqlite3
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
-from typing import Final
+from typing import Final, TypeVar
 
 from bench import results as reports
 from bench.bars import read_bars
@@ -21,6 +21,8 @@ from bench.plan import ROUNDS, SYSTEMS, Group, Part, System, plan
 from bench.recovery import Stuck
 from bench.results import Results
 from bench.systems import MeasurementFailed, measure
+
+T = TypeVar("T", bound=str)
 
 LIMIT_S: Final = 360.0
 """A run that is not FULL repeats nothing after this: what is measured once takes the rest of ten minutes."""
@@ -36,7 +38,7 @@ class Bench:
         self.results = Results()
         self._places = places
         self._systems = options.systems
-        self._stores = [store for store in STORES if store in options.stores.split(",")]
+        self._stores: list[StoreKind] = options.stores
         self._deadline = None if options.full else time.monotonic() + LIMIT_S
         self._filled: dict[tuple[int, StoreKind], str] = {}
         """Databases that hold so many finished runs: they serve all rounds, and whoever asks for as many."""
@@ -134,8 +136,25 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--stores", default="pg,sqlite", help="which stores (latest.json is not written)")
     parser.add_argument("--systems", default=",".join(SYSTEMS), help="which systems (latest.json is not written)")
     options = parser.parse_args()
-    options.systems = [system for system in SYSTEMS if system in options.systems.split(",")]
+    options.systems = chosen(parser, "--systems", options.systems, SYSTEMS)
+    options.stores = chosen(parser, "--stores", options.stores, STORES)
+    options.only = set(chosen(parser, "--only", options.only, workloads(options.full))) if options.only else set()
     return options
+
+
+def chosen(parser: argparse.ArgumentParser, option: str, given: str, known: Iterable[T]) -> list[T]:
+    """Those of the known ones that are named, in their order. A name that nobody has ends the program."""
+    known = list(known)
+    names = set(given.split(","))
+    if unknown := names.difference(map(str, known)):
+        parser.error(f"{option}: {', '.join(sorted(unknown))}: not one of {', '.join(map(str, known))}")
+    return [one for one in known if one in names]
+
+
+def workloads(full: bool) -> list[str]:
+    """All that can be measured."""
+    parts = [part for group in plan(full) for part in group]
+    return [*dict.fromkeys(filter(None, (name for part in parts for name in (part.workload, part.also)))), "import"]
 
 
 def without_missing(systems: list[System]) -> list[System]:
@@ -149,16 +168,16 @@ def without_missing(systems: list[System]) -> list[System]:
 def main() -> int:
     options = arguments()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # what is started here has its bytecode, as for every user
-    only = set(filter(None, options.only.split(",")))
-    whole = not only and len(options.systems) == len(SYSTEMS) and len(options.stores.split(",")) == 2
+    only = options.only
+    whole = not only and len(options.systems) == len(SYSTEMS) and len(options.stores) == len(STORES)
     options.systems = without_missing(options.systems)
     begun = time.monotonic()
     load = load_before()
     with closing(Places()) as places:
         bench = Bench(places, options)
         for group in plan(options.full):
-            if not only or any(part.workload in only for part in group):
-                bench.run(tuple(part for part in group if not only or part.workload in only or part.also in only))
+            if parts := tuple(part for part in group if not only or only & {part.workload, part.also}):
+                bench.run(parts)
         if not only or "import" in only:
             for _ in range(ROUNDS + 1):
                 bench.results.add("import", "batuta", import_time())

@@ -6,6 +6,7 @@ from typing import cast
 import pytest
 
 from bench.__main__ import Bench, sorted_out
+from bench.__main__ import arguments as parse_arguments
 from bench.bars import read_bars
 from bench.places import Places, StoreKind
 from bench.plan import Part, plan
@@ -15,7 +16,7 @@ class Watched(Bench):
     """Measures nothing, and says what it would."""
 
     def __init__(self) -> None:
-        options = argparse.Namespace(systems=["batuta", "dbos"], stores="pg,sqlite", full=False)
+        options = argparse.Namespace(systems=["batuta", "dbos"], stores=["pg", "sqlite"], full=False)
         super().__init__(cast("Places", None), options)
         self.measured: list[tuple[str, StoreKind]] = []
 
@@ -60,3 +61,19 @@ def test_a_ratio_is_one_also_where_it_was_measured_as_such() -> None:
     ratios = {bar.value for bar in read_bars() if bar.is_ratio}
     assert {"W1/batuta-pg/over_commit", "W2/batuta-pg/steps_per_s", "W2-around/batuta-pg/on_over_off"} <= ratios
     assert "W4/batuta-pg/wall_s" not in ratios
+
+
+@pytest.mark.parametrize("arguments", [["--only", "W33"], ["--stores", "postgresql"], ["--systems", "batuta,dbos2"]])
+def test_a_name_that_nobody_has_is_refused_with_those_that_there_are(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["bench", *arguments])
+    with pytest.raises(SystemExit):
+        parse_arguments()
+    said = capsys.readouterr().err
+    assert f"{arguments[0]}: {arguments[1].split(',')[-1]}: not one of " in said
+
+
+def test_what_is_measured_with_another_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["bench", "--only", "W3"])
+    assert parse_arguments().only == {"W3"}

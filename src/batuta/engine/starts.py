@@ -21,13 +21,14 @@ def new_run(request: StartRequest) -> tuple[NewRun, Body]:
     start = StartInfo(request.workflow, seed_of(run_id), key_base)
     new = NewRun(
         run_id=run_id,
-        id=request.id if request.id is not None else key_base,
+        id=key_base if request.id is None else request.id,
         name=request.workflow,
         queue=request.queue,
         priority=request.priority,
         code=code_of(request.workflow, request.version),
         flow_key=request.key,
         if_exists=request.if_exists,
+        own_id=request.id is None,
     )
     # What few starts give is set apart: a keyword costs more than the question.
     if request.delay:

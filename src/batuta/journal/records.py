@@ -83,6 +83,8 @@ class NewRun(Struct, kw_only=True, gc=False):
     start: str = "{}"
     """JSON of a journal `Body` with `start` and `value` (the arguments): the start message of an unowned run."""
     if_exists: IfExists = IfExists.RETURN
+    own_id: bool = False
+    """Known to have its own run_id for an id, which nobody else can have."""
 
 
 class Run(Struct):

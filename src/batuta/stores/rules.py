@@ -216,12 +216,21 @@ def chain_of(run: NewRun) -> RunId:
 
 
 _REPLACING = (IfExists.RENEW, IfExists.RESTART)
+_WORKFLOW = RunKind.WORKFLOW
+_RUN_ID_LENGTH = 36
 
 
 def is_plain_start(run: NewRun) -> bool:
     """Whether a new run has nothing special about it: it follows no other, replaces none, and has no parent or key."""
     alone = run.chain_id is None and run.parent_run_id is None and not run.flow_key
     return alone and run.if_exists not in _REPLACING
+
+
+def says_nothing_more(run: NewRun) -> bool:
+    """Whether a plain start gives nothing but names, and an id that needs no look for another run that has it for its
+    run_id: its own one, or no run_id by its length."""
+    said = run.timeout or run.execution_timeout or run.priority or run.version or run.kind is not _WORKFLOW
+    return not said and run.tags == "{}" and run.memo == "null" and (run.own_id or len(run.id) != _RUN_ID_LENGTH)
 
 
 def code_of(run: NewRun) -> str:

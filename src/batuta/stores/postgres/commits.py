@@ -121,11 +121,12 @@ class Commits(Base):
             if move.state in CLOSED and not move.outcome and not move.children:
                 return self._sql["commit_last_entry"], (*fenced, move.state._value_, move.reason)
         elif move is None and rules.is_plain_start(start):
+            whose = self.namespace, worker_id, start.run_id, start.id
+            if rules.says_nothing_more(start):
+                named = start.name, start.code or start.name, start.queue
+                return self._sql["commit_plain_start"], (*whose, *named, change.epoch, *written[2:])
             return self._sql["commit_start"], (
-                self.namespace,
-                worker_id,
-                start.run_id,
-                start.id,
+                *whose,
                 start.kind._value_,
                 start.name,
                 start.queue,

@@ -35,19 +35,36 @@ WITH moved AS (
 )
 SELECT CASE WHEN m.parent IS NOT NULL THEN batuta.await_fewer(ARRAY[m.parent]) END AS due FROM moved m;
 
+-- commit_plain_start --
+-- A new run with its first entry, owned by its starter, that nothing is said of but its name, its code and its queue, which
+-- must let it begin at once. Its id is its own run_id, or cannot be anybody's: see is_free.
+WITH started AS (
+    INSERT INTO batuta.runs AS r (
+        run_id, chain_id, namespace, id, kind, name, code, queue, priority, state, owner, epoch, head, claimed_head,
+        created_at)
+    SELECT $3, $3, $1, $4, 'workflow', $5, $6, $7, 0, 'running', $2, $8, 0, -1, c.now
+    FROM (SELECT batuta.batuta_now() AS now OFFSET 0) c
+    WHERE c.now < (SELECT w.lease_until FROM batuta.workers w WHERE w.namespace = $1 AND w.worker_id = $2)
+      AND NOT EXISTS (
+        SELECT FROM batuta.queues q WHERE q.namespace = $1 AND q.name = $7 AND (q.paused OR q.limited))
+    ON CONFLICT DO NOTHING
+    RETURNING r.run_id
+)
+INSERT INTO batuta.journal (namespace, run_id, ord, epoch, kind, at, crc, body)
+SELECT $1, s.run_id, 0, $8, 'started', $9, $10, $11 FROM started s
+RETURNING ord;
+
 -- commit_start --
--- A new run with its first entry, owned by its starter: a plain one, which follows no other and replaces none, in a
--- queue that lets it begin at once. The length is what is_free asks first: a call of it costs more than the look-up.
-WITH clock AS MATERIALIZED (
-    SELECT batuta.batuta_now() AS now
-), started AS (
+-- The same for one of which more is said, but which follows no other and replaces none. The length is what is_free asks
+-- first: a call of it costs more than the look-up.
+WITH started AS (
     INSERT INTO batuta.runs AS r (
         run_id, chain_id, namespace, id, kind, name, code, queue, priority, version, tags, memo, state, owner, epoch,
         head, claimed_head, created_at, deadline)
     SELECT $3, $3, $1, $4, $5, $6, $20, $7, $8, $9, $10, $11, 'running', $2, $14, $15, -1, c.now,
            least(c.now + nullif($12, 0), c.now + nullif($13, 0))
-    FROM clock c, batuta.workers w
-    WHERE w.namespace = $1 AND w.worker_id = $2 AND w.lease_until > c.now
+    FROM (SELECT batuta.batuta_now() AS now OFFSET 0) c
+    WHERE c.now < (SELECT w.lease_until FROM batuta.workers w WHERE w.namespace = $1 AND w.worker_id = $2)
       AND NOT EXISTS (
         SELECT FROM batuta.queues q WHERE q.namespace = $1 AND q.name = $7 AND (q.paused OR q.limited))
       AND ($4 = $3::uuid::text OR length($4) <> 36 OR batuta.is_free($1, $4))

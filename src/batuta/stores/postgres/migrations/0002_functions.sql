@@ -488,7 +488,8 @@ BEGIN
         FROM unnest(codes, fingerprints) AS c(code, fingerprint)
         CROSS JOIN LATERAL (
             SELECT r.run_id FROM batuta.runs r
-            WHERE r.namespace = ns AND r.code = c.code AND r.state = 'needs_code'
+            WHERE r.namespace = ns AND r.state = 'needs_code' AND r.code = c.code
+              AND r.closed_at IS NULL AND r.owner IS NULL AND r.wake_at IS NULL
               AND r.queue = ANY (queue_names) AND c.fingerprint <> ALL (r.failed_code)
             LIMIT most FOR NO KEY UPDATE SKIP LOCKED
         ) p
@@ -531,12 +532,9 @@ BEGIN
     END IF;
     overdue := ARRAY(
         SELECT r.run_id FROM batuta.runs r
-        WHERE r.namespace = ns AND r.deadline <= moment AND r.closed_at IS NULL AND r.paused_at IS NULL
-        ORDER BY r.deadline LIMIT most);
-    overdue := overdue || ARRAY(
-        SELECT r.run_id FROM batuta.runs r
-        WHERE r.namespace = ns AND r.expires_at <= moment AND r.closed_at IS NULL AND r.paused_at IS NULL
-        ORDER BY r.expires_at LIMIT most - cardinality(overdue));
+        WHERE r.namespace = ns AND least(r.deadline, r.expires_at) <= moment
+          AND r.closed_at IS NULL AND r.paused_at IS NULL
+        ORDER BY least(r.deadline, r.expires_at) LIMIT most);
     PERFORM batuta.forget_begun(ns, moment, most);
     reaped := 0;
     due := 0;
