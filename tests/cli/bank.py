@@ -30,7 +30,7 @@ PERSON = {
     "note": 'sent {"apiKey": "k3y-0f-ada"} with Bearer abc123.def456 to https://bank:s3cr3t@example.com/52998224725',
 }
 PIECES = (
-    *("529.982", "52998224725", "982.247", "12ABC345", "87654321", "lovelace", "4111 1111", "4111", "hunter2"),
+    *("529.982", "52998224725", "982.247", "12ABC345", "87654321", "lovelace", "4111 1111", "hunter2"),
     *("k3y-0f-ada", "abc123", "s3cr3t", "B-1234"),
 )
 """What must not be seen of her."""

@@ -154,7 +154,7 @@ def test_who_reveals_sees_everything_and_is_in_the_audit_log(bank: Cli, monkeypa
     assert "529.982.247-25" in bank("runs", "show", "p-1", "--reveal").stdout
     exported = bank("runs", "journal", "p-1", "--export", "--reveal")
     assert "529.982.247-25" in exported.stdout
-    assert "4111" in bank("letters", "list", "--reveal", "--json").stdout
+    assert "4111 1111" in bank("letters", "list", "--reveal", "--json").stdout
     rows = json.loads(bank("audit", "list", "--verb", "reveal", "--json").stdout)["rows"]
     assert [(row["actor"], row["target"], row["detail"]["command"]) for row in rows] == [
         ("grace", "letters list", "letters list"),

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 
 from batuta.errors import InvalidInput
-from batuta.redaction.patterns import PATTERNS
+from batuta.redaction.known import PATTERNS
 from batuta.redaction.redactor import Redactor
 
 VARIABLE = "BATUTA_REDACT"

@@ -7,8 +7,9 @@ from typing import Any
 
 from batuta.errors import InvalidInput
 from batuta.redaction.fields import FIELDS, Fields
+from batuta.redaction.known import PATTERNS, USUAL, in_order
 from batuta.redaction.pairs import hide_pairs
-from batuta.redaction.patterns import PATTERNS, USUAL, Pattern, in_order, replace
+from batuta.redaction.patterns import Pattern, replace
 
 DEEPEST = 100
 """Levels of a value that are looked into; what lies deeper is not shown at all."""
