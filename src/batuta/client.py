@@ -25,10 +25,11 @@ from batuta.authoring.operating import AuditPage, AuditReport, OperatingBackend,
 from batuta.authoring.queues import Queue, QueueInfo, limit_changes
 from batuta.authoring.retention import Retention, Retentions
 from batuta.authoring.schedules import Schedule, Schedules
-from batuta.authoring.starting import check_id, check_tags
+from batuta.authoring.starting import check_id, check_run_id, check_tags
 from batuta.authoring.tokens import parse_token
 from batuta.clock import SECOND
 from batuta.errors import ActivityFailed, InvalidInput, MatchesEverything, WrongTransaction
+from batuta.ids import RunId
 from batuta.journal.acts import ActFilter
 from batuta.journal.records import RunFilter, RunKind
 from batuta.journal.states import RunState
@@ -193,6 +194,10 @@ class Batuta:
         queries are answered with that code."""
         ref = await self._backend.find(check_id(id))
         return self._handle(ref, workflow)
+
+    async def get_run(self, run_id: RunId | str) -> Handle[Any]:
+        """Exactly that run, by its run id: also one that another run goes on from, under the same id."""
+        return self._handle(await self._backend.find_run(check_run_id(run_id)), None)
 
     def _handle(self, ref: RunRef, workflow: Any) -> Handle[Any]:
         if isinstance(workflow, Workflow):

@@ -23,6 +23,7 @@ from batuta import client as aio
 from batuta.authoring.deadletters import DeadLetter
 from batuta.authoring.deadletters import Letters as AsyncLetters
 from batuta.authoring.definitions import Workflow
+from batuta.authoring.diffs import Diff
 from batuta.authoring.handle import Handle as AsyncHandle
 from batuta.authoring.jobs import Job, JobCall
 from batuta.authoring.messages import Query, Signal, Update
@@ -179,6 +180,10 @@ class Client:
     def get(self, id: str, workflow: Workflow[..., Any] | Job[..., Any] | None = None) -> Handle[Any]:
         """The run of that id: the last one begun under it. With `workflow`, its result is of that type."""
         return self._handle(lambda client: client.get(id, cast(Any, workflow)))
+
+    def get_run(self, run_id: RunId | str) -> Handle[Any]:
+        """Exactly that run, by its run id."""
+        return self._handle(lambda client: client.get_run(run_id))
 
     list = blocking(aio.Batuta.list)
     count = blocking(aio.Batuta.count)
@@ -415,6 +420,11 @@ class Handle(Generic[R]):
     attempts = blocking(AsyncHandle.attempts)
     progress = blocking(AsyncHandle.progress)
     journal = blocking(AsyncHandle.journal)
+    timeline = blocking(AsyncHandle.timeline)
+
+    def diff(self, other: Handle[Any] | None = None) -> Diff:
+        """This run against another one of the same workflow, or against the one that it was made from."""
+        return self._ask(lambda handle: handle.diff(None if other is None else other._real))
 
     def _ask(self, work: Callable[[AsyncHandle[R]], Coroutine[Any, Any, T]]) -> T:
         _refuse_in_event_loop()

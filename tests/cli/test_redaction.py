@@ -27,6 +27,10 @@ SHOWING = [
     "runs journal p-1",
     "runs journal p-2",
     "runs journal a-1",
+    "runs timeline p-1",
+    "runs timeline p-2",
+    "runs timeline a-1",
+    "runs diff p-2 p-1",
     "runs published p-1",
     "runs published p-1 person",
     "runs published p-1 senha",
@@ -162,6 +166,9 @@ def test_who_reveals_sees_everything_and_is_in_the_audit_log(bank: Cli, monkeypa
         ("grace", "p-1", "runs show"),
     ]
     assert bank("audit", "verify").exit_code == OK
+    assert "Ada" in bank("runs", "diff", "p-1", "p-2", "--reveal").stdout
+    rows = json.loads(bank("audit", "list", "--limit", "1", "--json").stdout)["rows"]
+    assert [row["target"] for row in rows] == ["p-1"]
 
 
 def test_an_export_is_whole_or_refused(bank: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

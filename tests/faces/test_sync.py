@@ -109,6 +109,14 @@ def test_a_run_goes_from_start_to_result(client: batuta.sync.Client) -> None:
     assert repr(handle) == "<run a>"
 
 
+def test_where_the_time_of_a_run_went_and_how_two_differ(client: batuta.sync.Client) -> None:
+    one, other = client.start(doubles, 21), client.start(doubles, 4)
+    assert (one.result(timeout=PATIENCE), other.result(timeout=PATIENCE)) == (42, 8)
+    assert [str(step.kind) for step in one.timeline().steps] == ["start", "activity", "end"]
+    assert client.get_run(str(one.run_id)).timeline().run_id == one.run_id
+    assert [pair.differs for pair in other.diff(one).steps] == [["input"], ["input", "output"], ["output"]]
+
+
 def test_schedules_are_made_and_triggered_by_blocking_code(client: batuta.sync.Client) -> None:
     schedules = client.schedules
     assert schedules.create(Schedule("a", cron("@yearly"), doubles, 21)).when == "@yearly (UTC)"

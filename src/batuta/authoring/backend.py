@@ -106,7 +106,7 @@ class Answer(Struct):
 
 
 class AttemptView(Struct, kw_only=True):
-    """A try of an activity that has not succeeded."""
+    """A try of an activity."""
 
     seq: int
     number: int
@@ -118,6 +118,8 @@ class AttemptView(Struct, kw_only=True):
     """JSON of the last heartbeat's details."""
     outside: bool
     """It waits for an answer from outside."""
+    worker: str | None = None
+    """Who is at it now. Of one that has ended that is not kept."""
 
 
 class Description(Struct, kw_only=True):
@@ -238,6 +240,10 @@ class Backend(Protocol):
         """The current run of an id. Raises UnknownRun."""
         ...
 
+    async def find_run(self, run_id: RunId) -> RunRef:
+        """Exactly that run. Raises UnknownRun."""
+        ...
+
     async def ending(self, ref: RunRef) -> Ending:
         """Wait for the end."""
         ...
@@ -297,7 +303,16 @@ class Backend(Protocol):
     async def count_runs(self, where: RunFilter) -> int: ...
 
     async def attempts(self, ref: RunRef) -> list[AttemptView]:
-        """Those of a job, from the first to the last."""
+        """Those of each call, from the first to the last."""
+        ...
+
+    async def timeline(self, ref: RunRef) -> Any:
+        """An `authoring.timeline.Timeline`."""
+        ...
+
+    async def diff(self, left: RunRef | None, right: RunRef) -> Any:
+        """An `authoring.diffs.Diff`. Without `left`: against the run that `right` was made from. Raises InvalidInput,
+        UnknownRun, PayloadSealed."""
         ...
 
     async def queues(self) -> list[QueueInfo]: ...

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import EllipsisType
-from typing import Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from msgspec import Raw, json
 
@@ -34,6 +34,10 @@ from batuta.errors import (
 from batuta.ids import RunId
 from batuta.journal.states import RunState
 from batuta.serde import MAX_PAYLOAD, Decoder, decode, decoder_for
+
+if TYPE_CHECKING:  # they are read by few programs, and `import batuta` is everybody's
+    from batuta.authoring.diffs import Diff
+    from batuta.authoring.timeline import Timeline
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -286,12 +290,24 @@ class Handle(Generic[R]):
         return await self.published("progress", type, default)
 
     async def attempts(self) -> list[AttemptView]:
-        """Of a job: every attempt that has begun and was noted, the failed ones with their errors."""
+        """Every attempt of its activities, or of the job, that has begun and was noted: the failed ones with their
+        errors, and those that gave an answer. `timeline()` has them by step, with their input."""
         return await self._backend.attempts(self._ref)
 
     async def journal(self) -> list[JournalLine]:
         """Every entry so far, of this run alone. Raises UnknownRun."""
         return await self._backend.journal(self._ref)
+
+    async def timeline(self) -> Timeline:
+        """What it waited for and what it did, step by step, and where the time of each went. Of this run alone."""
+        found: Timeline = await self._backend.timeline(self._ref)
+        return found
+
+    async def diff(self, other: Handle[Any] | None = None) -> Diff:
+        """This run (right) against another one of the same workflow (left), step by step; without one, against the run
+        that it was made from, by a retry, reset or fork. Raises InvalidInput when they cannot be compared."""
+        found: Diff = await self._backend.diff(None if other is None else other._ref, self._ref)
+        return found
 
     def __repr__(self) -> str:
         return f"<run {self.id}>"

@@ -10,6 +10,7 @@ from batuta.authoring.names import check_name
 from batuta.authoring.options import check_seconds
 from batuta.authoring.retry import Retry
 from batuta.errors import InvalidInput
+from batuta.ids import RunId
 from batuta.serde import encode
 
 LARGEST_MEMO = 16 * 1024
@@ -23,6 +24,14 @@ def check_id(id: object) -> str:
     if not isinstance(id, str) or not id or len(id) > _LONGEST_ID or not id.isprintable():
         raise InvalidInput(f"run id {id!r} must be 1 to {_LONGEST_ID} printable characters")
     return id
+
+
+def check_run_id(run_id: object) -> RunId:
+    """A run's run id, also as text. Raises InvalidInput."""
+    try:
+        return run_id if isinstance(run_id, RunId) else RunId(str(run_id))
+    except ValueError:
+        raise InvalidInput(f"{run_id!r} is no run id: `describe()` and `batuta runs show` tell a run's") from None
 
 
 def name_version_input(workflow: Any, args: tuple[Any, ...], version: str | None, limit: int) -> tuple[str, str, bytes]:

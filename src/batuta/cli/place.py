@@ -111,7 +111,7 @@ def placed(command: Callable[Concatenate[Place, P], R]) -> Callable[..., R]:
         place = Place(url, namespace, as_json)
         if reveals():
             path = click.get_current_context().command_path.partition(" ")[2]
-            asyncio.run(place.note_reveal(str(kwargs.get("id") or path), path))
+            asyncio.run(place.note_reveal(kwargs.get("id") or kwargs.get("left") or path, path))
         return command(place, *args, **kwargs)
 
     return wrapped

@@ -9,6 +9,7 @@ runs = LazyGroup(
     {
         "cancel": ("batuta.cli.operating:cancel", "Ask runs to end; their code may clean up first."),
         "delete": ("batuta.cli.operating:delete", "Delete closed runs with all that belongs to them."),
+        "diff": ("batuta.cli.looking:diff", "Compare two runs of a workflow, step by step."),
         "fork": ("batuta.cli.forking:fork", "Begin another run with what one has done up to an entry."),
         "journal": ("batuta.cli.looking:journal", "Every entry of a run's journal."),
         "list": ("batuta.cli.looking:list_runs", "Runs, newest first."),
@@ -23,6 +24,7 @@ runs = LazyGroup(
         "signal": ("batuta.cli.talking:signal", "Send a signal to a run."),
         "start": ("batuta.cli.starting:start", "Start a run of a workflow, by its name."),
         "terminate": ("batuta.cli.operating:terminate", "End runs at once; their code is not told."),
+        "timeline": ("batuta.cli.looking:timeline", "Where the time of a run went, and every attempt."),
         "update": ("batuta.cli.talking:update", "Ask a run to do something, and print its answer."),
     },
     help="Start, list, show, talk to, pause, resume, cancel, terminate, retry and delete runs.",

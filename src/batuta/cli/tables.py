@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from msgspec import UNSET, Raw, json
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
@@ -49,6 +49,8 @@ class _Shown(Table):
 
 
 def _shown(part: Any) -> Any:
+    if isinstance(part, Group):
+        return Group(*map(_shown, part.renderables))
     if isinstance(part, Text) and (text := shown_text(part.plain)) != part.plain:
         return Text(text, part.style)
     return shown_text(part) if isinstance(part, str) else part
@@ -74,7 +76,7 @@ def state_text(state: RunState) -> Text:
 def runs_table(runs: Iterable[Description]) -> Table:
     made = table("id", "workflow", "state", "entries", "created (UTC)", "closed (UTC)", "reason")
     for run in runs:
-        cells = (when(run.created_at)[:-4], when(run.closed_at)[:-4], _short(run.reason))
+        cells = (when(run.created_at)[:-4], when(run.closed_at)[:-4], short(run.reason))
         made.add_row(run.id, run.workflow, state_text(run.state), str(run.entries), *cells)
     return made
 
@@ -83,7 +85,7 @@ def jobs_table(runs: Iterable[Description]) -> Table:
     made = table("id", "job", "state", "queue", "priority", "created (UTC)", "due (UTC)", "closed (UTC)", "reason")
     for run in runs:
         times = (when(moment)[:-4] for moment in (run.created_at, run.wake_at, run.closed_at))
-        cells = (run.queue, str(run.priority or ""), *times, _short(run.reason))
+        cells = (run.queue, str(run.priority or ""), *times, short(run.reason))
         made.add_row(run.id, run.workflow, state_text(run.state), *cells)
     return made
 
@@ -91,9 +93,9 @@ def jobs_table(runs: Iterable[Description]) -> Table:
 def audit_table(rows: Iterable[AuditRow]) -> Table:
     made = table("number", "at (UTC)", "actor", "verb", "target", "before", "after", "detail", "reason")
     for row in rows:
-        said = (_short(shown_json(each)) if each is not None else "" for each in (row.before, row.after))
-        detail = "" if row.detail is None else _short(shown_json(row.detail))
-        cells = (when(row.at), row.actor, row.verb, row.target, *said, detail, _short(row.reason))
+        said = (short(shown_json(each)) if each is not None else "" for each in (row.before, row.after))
+        detail = "" if row.detail is None else short(shown_json(row.detail))
+        cells = (when(row.at), row.actor, row.verb, row.target, *said, detail, short(row.reason))
         made.add_row(str(row.number), *cells)
     return made
 
@@ -125,7 +127,7 @@ def queue_table(queue: QueueInfo) -> Table:
 def letters_table(letters: Iterable[DeadLetter]) -> Table:
     made = table("id", "name", "state", "given up (UTC)", "reason", "error", "message", "tries", "fingerprint")
     for letter in letters:
-        said = (when(letter.at)[:-4], str(letter.reason), letter.error, _short(letter.message))
+        said = (when(letter.at)[:-4], str(letter.reason), letter.error, short(letter.message))
         made.add_row(letter.id, letter.name, str(letter.state), *said, str(letter.attempts), letter.fingerprint)
     return made
 
@@ -135,7 +137,7 @@ def letter_groups_table(groups: Iterable[DeadLetterGroup]) -> Table:
     for group in groups:
         letter = group.example
         times = (when(group.first_at)[:-4], when(group.last_at)[:-4])
-        made.add_row(f"{group.count:,}", group.fingerprint, letter.name, letter.error, _short(letter.message), *times)
+        made.add_row(f"{group.count:,}", group.fingerprint, letter.name, letter.error, short(letter.message), *times)
     return made
 
 
@@ -226,7 +228,7 @@ def attempts_table(attempts: Iterable[AttemptView], *, is_open: bool) -> Table:
     for one in attempts:
         times = (when(one.started_at), when(one.ended_at), when(one.next_at))
         waits = "waits for an answer from outside" if is_open else "was left to somebody outside"
-        said = waits if one.outside else _failure_text(one.error)
+        said = waits if one.outside else failure_text(one.error)
         made.add_row(str(one.seq), str(one.number), *times, one.details or "", said)
     return made
 
@@ -258,25 +260,29 @@ def command_text(command: Command) -> str:
     if command.kind == "timer" and isinstance(command.value, Raw):
         return f"{numbered} {json.decode(command.value) / SECOND:g} s"
     called = command.kind in _CALLS and isinstance(command.value, Raw)
-    return " ".join(filter(None, (numbered, command.name, _short(shown_json(command.value)) if called else "")))
+    return " ".join(filter(None, (numbered, command.name, short(shown_json(command.value)) if called else "")))
 
 
 def _value(line: JournalLine) -> str:
     body = line.body
     if body.error is not UNSET:
-        return _short(f"{body.error.kind}: {body.error.message}")
+        return short(f"{body.error.kind}: {body.error.message}")
     if body.value is not UNSET:
-        return _short(shown_json(body.value, body.name))
-    return _short(body.reason)
+        return short(shown_json(body.value, body.name))
+    return short(body.reason)
 
 
-def _failure_text(text: str | None) -> str:
+def failure_text(text: str | None) -> str:
+    """Of an attempt's error. One that is coded, where there is no codec, says so."""
     if text is None:
         return ""
     failure = json.decode(text)
-    return _short(f"{failure.get('type', '').rpartition(':')[2]}: {failure.get('message', '')}")
+    if not isinstance(failure, dict):
+        return "it cannot be read here: it is coded"
+    return short(f"{failure.get('type', '').rpartition(':')[2]}: {failure.get('message', '')}")
 
 
-def _short(text: str) -> str:
+def short(text: str, longest: int = _LONGEST) -> str:
+    """The first line of it, redacted and cut."""
     first = shown_text(text).splitlines()[0] if text else ""  # a number that is cut off is not known any more
-    return first if len(first) <= _LONGEST else first[: _LONGEST - 1] + "…"
+    return first if len(first) <= longest else first[: longest - 1] + "…"

@@ -53,12 +53,20 @@ def add_retry(run: LiveRun, effects: Effects, entry: Entry, command: Command) ->
         return
     delay = policy.delay(start.attempt, jitter())
     if delay is not None:
-        again = _successor(machine, command.seq, entry.at, machine.arguments, start.version, start.attempt + 1)
-        again.delay = round(delay * SECOND)
-        effects.successor = again
+        effects.successor = _successor(
+            machine,
+            command.seq,
+            entry.at,
+            machine.arguments,
+            start.version,
+            attempt=start.attempt + 1,
+            delay=round(delay * SECOND),
+        )
 
 
-def _successor(machine: Machine, seq: int, at: int, arguments: bytes, version: str, attempt: int = 1) -> Successor:
+def _successor(
+    machine: Machine, seq: int, at: int, arguments: bytes, version: str, *, attempt: int = 1, delay: int = 0
+) -> Successor:
     before = machine.start
     run_id = derived_run_id(at, machine.mark(seq), seq)
     carried = machine.mailbox.unreceived() if machine.mailbox is not None else []
@@ -76,6 +84,7 @@ def _successor(machine: Machine, seq: int, at: int, arguments: bytes, version: s
         carried=carried,
         trace=before.trace,
         headers=before.headers,
+        delay=delay,
     )
     return Successor(
         run_id=run_id,
@@ -83,6 +92,7 @@ def _successor(machine: Machine, seq: int, at: int, arguments: bytes, version: s
         code=code_of(before.name, start.version),
         queue=machine.identity.queue,
         version=start.version,
+        delay=delay,
         timeout=before.timeout,
         execution_timeout=before.execution_timeout,
         start=json.encode(Body(value=Raw(arguments), start=start)).decode(),

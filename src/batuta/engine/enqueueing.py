@@ -44,6 +44,8 @@ def job_run(request: JobRequest, now: int = 0) -> NewRun:
     )
     if request.delay or request.at is not None:
         new.delay = max(0, request.at - now) if request.at is not None else round(request.delay * SECOND)
+        start.delay = new.delay
+        new.start = _encoder.encode(Body(value=Raw(request.input), start=start)).decode()
     if request.tags:
         new.tags = small(request.tags, "option 'tags'")
     if request.memo is not None:

@@ -420,8 +420,8 @@ class Executor:
         self._try_again_in(wait, call)
         call.run.hand_back_when_draining()
 
-    def conclude(self, call: Call, failure: Failure, message_id: str = "") -> None:
-        """An attempt failed for good or for now. `message_id`: a message said so; it is consumed with what follows."""
+    def conclude(self, call: Call, failure: Failure, message_id: str = "", *, outside: bool = False) -> None:
+        """An attempt, which may have waited `outside`, failed for good or for now; the message that said so is read."""
         delay = self._delay(call, failure)
         now = self.clock.now()
         if delay is None:
@@ -436,7 +436,7 @@ class Executor:
             call.run.consume(message_id)
         call.next_at = now + int(delay * SECOND)
         text = json.encode(failure).decode()
-        call.run.record_attempt(call.row(ended_at=now, next_at=call.next_at, error=text))
+        call.run.record_attempt(call.row(ended_at=now, next_at=call.next_at, error=text, outside=outside))
         log.info(
             "activity %s of run %s failed (attempt %d), again in %.1f s: %s",
             call.pending.name,

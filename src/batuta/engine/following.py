@@ -23,12 +23,12 @@ async def last_of_chain(store: Store, run_id: RunId) -> Run:
         if current.chain_id != run.chain_id:  # the id has gone on to another chain: step by step
             if run.state is not RunState.CONTINUED:
                 return run
-            current = await store.get_run(await _successor_id(store, run))
+            current = await store.get_run(await successor_id(store, run))
         run = current
     return run
 
 
-async def _successor_id(store: Store, run: Run) -> RunId:
+async def successor_id(store: Store, run: Run) -> RunId:
     """A successor's id follows from the command that closed the run before it (`engine.chains`)."""
     first = await store.journal(run.run_id, limit=1)
     _, last = await store.outcome(run.run_id)

@@ -218,9 +218,9 @@ async def _new_start(
     body = await _start_of(store, run, entries)
     start: StartInfo = body.start if body.start is not UNSET else StartInfo(run.name, 0, "")
     if keeps:
-        start = replace(start, mark=str(new_id))
+        start = replace(start, mark=str(new_id), delay=0)
     else:
-        start = replace(start, seed=seed_of(new_id), key_base=str(new_id), mark="")
+        start = replace(start, seed=seed_of(new_id), key_base=str(new_id), mark="", delay=0)
     value = edits.start if edits.start is not None else body.value
     return json.encode(Body(value=value, start=start)).decode()
 
@@ -348,7 +348,8 @@ async def _attempts(store: Store, run: Run, found: Cut, answered: set[int], *, c
     kept: list[Attempt] = []
     for seq, call in pending.items():
         mine = [row for row in rows if row.seq == seq]
-        if not (call.failed or (mine and mine[-1].outside and call.entry > common)):
+        waits = bool(mine) and mine[-1].outside and mine[-1].ended_at is None
+        if not (call.failed or (waits and call.entry > common)):
             kept += mine
         elif (details := next((row.details for row in reversed(mine) if row.details), None)) is not None:
             kept.append(Attempt(seq=seq, number=0, started_at=mine[-1].started_at, details=details))

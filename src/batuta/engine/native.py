@@ -23,12 +23,14 @@ from batuta.authoring.backend import (
     as_datetime,
 )
 from batuta.authoring.definitions import Workflow
+from batuta.authoring.diffs import Diff
 from batuta.authoring.enqueueing import JobRequest
 from batuta.authoring.forks import Edits
 from batuta.authoring.middleware import Middleware, check_middleware
 from batuta.authoring.queues import Queue, QueueInfo
 from batuta.authoring.retention import Retention
 from batuta.authoring.schedules import Schedule
+from batuta.authoring.timeline import Timeline
 from batuta.authoring.tokens import AttemptRef
 from batuta.clock import Clock, SystemClock
 from batuta.engine.acting import Actor
@@ -43,6 +45,7 @@ from batuta.engine.following import last_of_chain
 from batuta.engine.forking import Forking
 from batuta.engine.guests import Entering
 from batuta.engine.headers import traced
+from batuta.engine.histories import all_attempts, diff, timeline
 from batuta.engine.operating import Operating
 from batuta.engine.queues import change_limits, queue_info
 from batuta.engine.relations import CANCEL_AGAIN
@@ -62,6 +65,7 @@ from batuta.errors import (
     DuplicateDefinition,
     InvalidSchedule,
     NotParked,
+    PayloadSealed,
     RunClosed,
     StoreUnavailable,
     WorkflowBroken,
@@ -247,6 +251,9 @@ class NativeBackend:
         run = await self._store.get(id)
         return RunRef(run.id, run.run_id, chain_id=run.chain_id)
 
+    async def find_run(self, run_id: RunId) -> RunRef:
+        return _ref(await self._store.get_run(run_id))
+
     async def ending(self, ref: RunRef) -> Ending:
         local: Completion | None = ref.local
         if local is not None:
@@ -374,10 +381,15 @@ class NativeBackend:
         run = await last_of_chain(self._store, ref.run_id)
         attempts = await self._store.attempts(run.run_id)
         described = _description(run, attempts)
-        if needs_taker(run):
-            why = why_nobody_takes(run, await self._store.workers()) or await self._why_held(run)
-            described.reason = "; ".join(filter(None, (run.reason, why)))
+        described.reason = await self._reason(run)
         return described
+
+    async def _reason(self, run: Run) -> str:
+        """Its own, and why nobody takes it."""
+        if not needs_taker(run):
+            return run.reason
+        why = why_nobody_takes(run, await self._store.workers()) or await self._why_held(run)
+        return "; ".join(filter(None, (run.reason, why)))
 
     async def _why_held(self, run: Run) -> str:
         if run.state not in CLAIMABLE or run.wake_at is None or run.wake_at > await self._store.now():
@@ -386,9 +398,19 @@ class NativeBackend:
 
     async def attempts(self, ref: RunRef) -> list[AttemptView]:
         run = await last_of_chain(self._store, ref.run_id)
-        rows = await self._store.attempts(run.run_id)
-        _, last = await self._store.outcome(run.run_id)
-        return _views([row for row in rows if not _is_answer(row, last)]) + _answer_view(last)
+        try:
+            return await all_attempts(self._store, run)
+        except PayloadSealed:
+            return _views(await self._store.attempts(run.run_id))
+
+    async def timeline(self, ref: RunRef) -> Timeline:
+        run = await self._store.get_run(ref.run_id)
+        found = await timeline(self._store, run)
+        found.reason = await self._reason(run)
+        return found
+
+    async def diff(self, left: RunRef | None, right: RunRef) -> Diff:
+        return await diff(self._store, None if left is None else left.run_id, right.run_id)
 
     # -- queues
 
@@ -497,22 +519,6 @@ def _views(attempts: Sequence[Attempt]) -> list[AttemptView]:
         for attempt in attempts
         if attempt.number and attempt.seq != PAUSES  # number 0: what the last heartbeat of a run before has said
     ]
-
-
-def _is_answer(row: Attempt, last: Entry | None) -> bool:
-    """Whether the row was noted while the attempt that succeeded was under way."""
-    if last is None or last.kind is not EntryKind.ACTIVITY_DONE:
-        return False
-    body = decode_body(last)
-    return row.seq == body.seq and row.number == body.attempts
-
-
-def _answer_view(last: Entry | None) -> list[AttemptView]:
-    """The attempt that succeeded, as the journal has it."""
-    if last is None or last.kind is not EntryKind.ACTIVITY_DONE:
-        return []
-    body = decode_body(last)
-    return _views([Attempt(seq=body.seq, number=body.attempts, started_at=body.started_at, ended_at=last.at)])
 
 
 def _line(entry: Entry) -> JournalLine:

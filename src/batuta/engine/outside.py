@@ -85,7 +85,7 @@ class Outside:
 
     def _fail(self, call: Call, failure: Failure, message_id: str = "") -> None:
         call.outside, call.next_at = False, None
-        self._executor.conclude(call, failure, message_id)
+        self._executor.conclude(call, failure, message_id, outside=True)
 
     # -- answers
 

@@ -32,7 +32,7 @@ def new_run(request: StartRequest) -> tuple[NewRun, Body]:
     )
     # What few starts give is set apart: a keyword costs more than the question.
     if request.delay:
-        new.delay = round(request.delay * SECOND)
+        new.delay = start.delay = round(request.delay * SECOND)
     if request.timeout is not None:
         new.timeout = start.timeout = round(request.timeout * SECOND)
     if request.execution_timeout is not None:

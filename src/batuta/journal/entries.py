@@ -133,6 +133,8 @@ class StartInfo(Struct, omit_defaults=True, gc=False):
     """Names its children and messages, where that is not its `key_base`: an earlier run had that, too."""
     headers: dict[str, str] = {}
     """What else whoever started it gave it, and what it gives to whatever it starts."""
+    delay: int = 0
+    """Microseconds from its creation until it could begin."""
 
 
 class Body(Struct, omit_defaults=True, gc=False):

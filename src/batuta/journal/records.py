@@ -178,7 +178,7 @@ PAUSES = 0
 
 
 class Attempt(Struct, kw_only=True):
-    """One try of an activity that has no journal entry yet. Written without waiting.
+    """One try of an activity that had no journal entry yet. Written without waiting; it stays when that is there.
 
     With `seq` PAUSES: a time in which the run was paused, written when it was resumed (of a job only if it had begun:
     else nothing counted). Time limits of activities do not count it. Number 0 of those has no such time, but how long
@@ -197,7 +197,7 @@ class Attempt(Struct, kw_only=True):
     details: str | None = None
     """JSON of the last heartbeat's details."""
     outside: bool = False
-    """It has ended without an answer: that comes from outside, by token."""
+    """Its code has ended without an answer: that comes, or was to come, from outside, by token."""
     name: str = ""
     """Of its activity, for whoever listens: no store keeps it."""
 

@@ -16,6 +16,8 @@ DEEPEST = 100
 _LOOKS = 5
 """At a text that changes: beside a mark stands what could not be told from its neighbour before."""
 _TOO_DEEP = "[too deep]"
+_LABELLED = ("value", "input", "output")
+"""What goes by the name that stands beside it."""
 _PLAIN = (type(None), bool, float)
 _LONGEST = 256
 """Bits of a number that may be somebody's."""
@@ -95,8 +97,8 @@ class Redactor:
                 shown = shown if count == 1 else f"{shown} {count}"
             made[shown] = self._of_field(str(key), one, levels)
         label = value.get("name") or value.get("key")
-        if "value" in value and type(label) is str and (field := self._fields.exactly(label)):
-            made["value"] = _hidden(value["value"], f"[{field}]", levels)
+        if type(label) is str and (field := self._fields.exactly(label)):
+            made |= {key: _hidden(value[key], f"[{field}]", levels) for key in _LABELLED if key in value}
         return made
 
 

@@ -223,7 +223,7 @@ class _Audit:
         waiting = {seq for seq, kind in tape.waiting.items() if kind is CommandKind.ACTIVITY} - tape.routed
         if waiting and run.state is RunState.WAITING and run.wake_at is None:
             attempts = await self._store.attempts(run.run_id)
-            waiting -= {attempt.seq for attempt in attempts if attempt.outside}
+            waiting -= {attempt.seq for attempt in attempts if attempt.outside and attempt.ended_at is None}
         return bool(waiting)
 
     async def _find(self, run_id: RunId) -> Run | None:

@@ -1,8 +1,9 @@
-"""Attempts: what is known of activities that have not ended."""
+"""Attempts: what is known of activities before they have their answer, and stays known."""
 
 from __future__ import annotations
 
-from batuta.journal.records import Attempt, Verdict
+from batuta.journal.records import Attempt, Move, Verdict
+from batuta.journal.states import RunState
 from batuta.journal.store import Store
 from batuta.testing.conformance.kit import beat, claim_one, live_worker, outlive_lease, start_owned
 
@@ -43,6 +44,14 @@ class AttemptsConformance:
         assert (await claim_one(store, other)).attempts == [attempt]
         assert await pen.write(store, worker, 0, attempts=[Attempt(seq=1, number=4, started_at=1)]) is Verdict.REFUSED
         assert await store.attempts(pen.run_id) == [attempt]
+
+    async def test_they_stay_when_the_answer_is_written_and_the_run_closed(self, store: Store) -> None:
+        worker = await live_worker(store)
+        pen = await start_owned(store, worker)
+        failed = Attempt(seq=1, number=1, started_at=10, ended_at=20, next_at=30, error='{"type":"E","message":"no"}')
+        await pen.write(store, worker, 0, attempts=[failed])
+        await pen.write(store, worker, move=Move(RunState.COMPLETED))
+        assert await store.attempts(pen.run_id) == [failed]
 
     async def test_a_run_without_attempts_has_none(self, store: Store) -> None:
         worker = await live_worker(store)
