@@ -95,6 +95,12 @@ def test_all_leaves_of_a_field_are_hidden_and_the_rest_stays() -> None:
     assert usual.value(value) == {"cpf": hidden, "amount": 1999}
 
 
+def test_keys_below_a_field_are_looked_at_too() -> None:
+    value = {"contact_email": {"ada@example.com": {"seen": True, "note": "hers"}, "pin": 7}}
+    hidden = {"[email]": {"seen": True, "note": "[email]"}, "pin": "[pin]"}
+    assert usual.value(value) == {"contact_email": hidden}
+
+
 def test_a_value_that_goes_by_the_name_of_a_field_is_hidden() -> None:
     assert usual.value([{"name": "cpf", "value": "1"}]) == [{"name": "cpf", "value": "[cpf]"}]
     assert usual.value({"key": "card-number", "value": [1]}) == {"key": "card-number", "value": ["[card_number]"]}

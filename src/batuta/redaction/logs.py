@@ -11,8 +11,6 @@ from batuta.redaction.redactor import Redactor
 
 _OWN = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"})
 """What every record has; anything else is somebody's `extra`."""
-
-
 _FORMATTER = logging.Formatter()
 
 

@@ -18,7 +18,6 @@ _LOOKS = 5
 _TOO_DEEP = "[too deep]"
 _LABELLED = ("value", "input", "output")
 """What goes by the name that stands beside it."""
-_PLAIN = (type(None), bool, float)
 _LONGEST = 256
 """Bits of a number that may be somebody's."""
 
@@ -51,34 +50,30 @@ class Redactor:
     def value(self, value: Any) -> Any:
         """The same value of JSON with marks, in its form. Keys stay, unless they are such data themselves. What is not
         of JSON stays as it is."""
-        return self._value(value, DEEPEST)
+        return self._value(value, "", DEEPEST)
 
     def named(self, name: str, value: Any) -> Any:
         """What has this name: hidden if it is that of a field."""
-        return self._of_field(name, value, DEEPEST)
+        return self._value(value, _mark(self._fields.find(name)), DEEPEST)
 
     def labelled(self, label: str, value: Any) -> Any:
         """What goes by this name: hidden if it is just that of a field, as that of `{"name": "cpf", "value": 1}`."""
-        field = self._fields.exactly(label)
-        return self.value(value) if field is None else _hidden(value, f"[{field}]", DEEPEST)
+        return self._value(value, _mark(self._fields.exactly(label)), DEEPEST)
 
-    def _of_field(self, name: str, value: Any, levels: int) -> Any:
-        field = self._fields.find(name)
-        return self._value(value, levels) if field is None else _hidden(value, f"[{field}]", levels)
-
-    def _value(self, value: Any, levels: int) -> Any:
+    def _value(self, value: Any, mark: str, levels: int) -> Any:
+        """With a mark: it stands in place of every leaf."""
         kind = type(value)
+        if isinstance(value, Mapping) or kind in (list, tuple):
+            if levels == 0:
+                return _TOO_DEEP
+            if isinstance(value, Mapping):
+                return self._mapping(value, mark, levels - 1)
+            return [self._value(one, mark, levels - 1) for one in value]
+        if mark:
+            return value if value is None or kind is bool or (kind is str and not value) else mark
         if kind is str:
             return self.text(value)
-        if kind in _PLAIN:
-            return value
-        if kind is int:
-            return self._number(value)
-        if levels == 0:
-            return _TOO_DEEP
-        if isinstance(value, Mapping):
-            return self._mapping(value, levels - 1)
-        return [self._value(one, levels - 1) for one in value] if kind in (list, tuple) else value
+        return self._number(value) if kind is int else value
 
     def _number(self, value: int) -> int | str:
         if value.bit_length() > _LONGEST:
@@ -87,19 +82,24 @@ class Redactor:
         shown = self.text(written)
         return value if shown == written else shown
 
-    def _mapping(self, value: Mapping[Any, Any], levels: int) -> dict[Any, Any]:
+    def _mapping(self, value: Mapping[Any, Any], mark: str, levels: int) -> dict[Any, Any]:
         made: dict[Any, Any] = {}
         seen: dict[Any, int] = {}
+        label = value.get("name") or value.get("key")
+        known = _mark(self._fields.exactly(label)) if type(label) is str else ""
         for key, one in value.items():
             shown = self.text(key) if type(key) is str else key
             if shown != key:  # several keys may look alike now
                 seen[shown] = count = seen.get(shown, 0) + 1
                 shown = shown if count == 1 else f"{shown} {count}"
-            made[shown] = self._of_field(str(key), one, levels)
-        label = value.get("name") or value.get("key")
-        if type(label) is str and (field := self._fields.exactly(label)):
-            made |= {key: _hidden(value[key], f"[{field}]", levels) for key in _LABELLED if key in value}
+            beside = known if key in _LABELLED else ""
+            made[shown] = self._value(one, _mark(self._fields.find(str(key))) or beside or mark, levels)
         return made
+
+
+def _mark(field: str | None) -> str:
+    """What is shown in place of a field; nothing when it is none."""
+    return f"[{field}]" if field else ""
 
 
 def _named(given: str | Pattern) -> tuple[Pattern, ...]:
@@ -108,16 +108,3 @@ def _named(given: str | Pattern) -> tuple[Pattern, ...]:
     if given not in PATTERNS:
         raise InvalidInput(f"there is no pattern {given!r}: there are {', '.join(PATTERNS)}; Pattern.of makes your own")
     return PATTERNS[given]
-
-
-def _hidden(value: Any, mark: str, levels: int) -> Any:
-    """A mark in place of each leaf. What is not there, and yes and no, tell nothing."""
-    if value is None or isinstance(value, bool) or (isinstance(value, str) and not value):
-        return value
-    if levels == 0:
-        return _TOO_DEEP
-    if isinstance(value, Mapping):
-        return {key: _hidden(one, mark, levels - 1) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_hidden(one, mark, levels - 1) for one in value]
-    return mark
