@@ -110,6 +110,7 @@ def test_a_value_that_goes_by_the_name_of_a_field_is_hidden() -> None:
 def test_keys_that_are_personal_data_are_hidden_and_stay_apart() -> None:
     value = {"52998224725": 1, "529.982.247-25": 2, "total": 3}
     assert usual.value(value) == {"[cpf]": 1, "[cpf] 2": 2, "total": 3}
+    assert usual.value(value | {"[cpf]": 4}) == {"[cpf]": 1, "[cpf] 2": 2, "total": 3, "[cpf] 3": 4}
 
 
 def test_numbers_are_known_too() -> None:

@@ -54,7 +54,7 @@ _LONGEST = 64
 
 def words(name: str) -> tuple[str, ...]:
     """`userPassword`, `user_password`, `USER-PASSWORD`: user, password."""
-    return tuple(word.lower() for word in _WORDS.findall(_MARK.sub("", name)))
+    return tuple(word.lower() for word in _WORDS.findall(_MARK.sub(" ", name)))
 
 
 class Fields:
@@ -69,6 +69,10 @@ class Fields:
             self._named.setdefault(found, "_".join(found))
         self._most = max(map(len, self._named), default=0)
         self._known = lru_cache(maxsize=4_096)(self._find)
+
+    @property
+    def names(self) -> Iterable[str]:
+        return self._named.values()
 
     def find(self, name: str) -> str | None:
         """The field that a name is, or None. Ours is what is shown: `password` for `userPassword`."""

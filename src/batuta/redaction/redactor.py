@@ -35,6 +35,7 @@ class Redactor:
         chosen = [one for each in (*(USUAL if usual else ()), *patterns) for one in _named(each)]
         self._patterns = in_order(chosen)
         self._fields = Fields((*(FIELDS if usual else ()), *fields))
+        self._marks = frozenset({"", *map(_mark, (*self._fields.names, *(one.name for one in chosen)))})
 
     def text(self, text: str) -> str:
         """The same text with marks: a log line, the message of an error, a URL, a traceback, JSON, SQL."""
@@ -70,7 +71,8 @@ class Redactor:
                 return self._mapping(value, mark, levels - 1)
             return [self._value(one, mark, levels - 1) for one in value]
         if mark:
-            return value if value is None or kind is bool or (kind is str and not value) else mark
+            tells_nothing = value is None or kind is bool or (kind is str and value in self._marks)
+            return value if tells_nothing else mark
         if kind is str:
             return self.text(value)
         return self._number(value) if kind is int else value
@@ -88,12 +90,13 @@ class Redactor:
         label = value.get("name") or value.get("key")
         known = _mark(self._fields.exactly(label)) if type(label) is str else ""
         for key, one in value.items():
-            shown = self.text(key) if type(key) is str else key
-            if shown != key:  # several keys may look alike now
-                seen[shown] = count = seen.get(shown, 0) + 1
-                shown = shown if count == 1 else f"{shown} {count}"
+            shown = alike = self.text(key) if type(key) is str else key
+            while shown in made:  # several keys may look alike now
+                seen[alike] = seen.get(alike, 1) + 1
+                shown = f"{alike} {seen[alike]}"
+            field = self._fields.find(str(shown)) or self._fields.find(str(key))
             beside = known if key in _LABELLED else ""
-            made[shown] = self._value(one, _mark(self._fields.find(str(key))) or beside or mark, levels)
+            made[shown] = self._value(one, _mark(field) or beside or mark, levels)
         return made
 
 
