@@ -17,9 +17,9 @@ FIND_PYTHON := $(if $(PYTHON),echo $(PYTHON),tools/find-python)
 BASE_LOCKS := requirements/base.lock requirements/build.lock
 DEV_LOCKS := requirements/dev.lock requirements/build.lock
 
-# What must behave the same on every Python: the deterministic loop, turns and replay.
+# What must behave the same on every Python: the deterministic loop, turns and replay, and orders by seed.
 MATRIX := 3.11 3.12 3.13
-MATRIX_TESTS ?= tests/engine tests/replay tests/properties tests/unit
+MATRIX_TESTS ?= tests/engine tests/replay tests/properties tests/unit tests/testing/test_seeds.py
 
 # Files of the tests lie in memory where there is room: syncing them to a disk proves nothing, kills and faults do.
 QUICK := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 2000000 { print $$6 }')

@@ -1,4 +1,4 @@
-"""Tests of a workflow: a month with doubles, a crash at every point, a journal kept as a test. For pytest, or alone.
+"""Tests of a workflow: a month with doubles, crashes, other orders, a journal kept as a test. For pytest, or alone.
 
 Prints:
     whatever crashes: paid 250 for lamp
@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from batuta import Handle, Retry, Signal, activity, workflow
-from batuta.testing import Environment, assert_replays, crash_sweep, double, in_virtual_time, record, run
+from batuta.testing import Environment, assert_replays, crash_sweep, double, in_virtual_time, interleavings, record, run
 
 approve = Signal("approve", bool)
 
@@ -26,8 +26,7 @@ async def remind(whom: str) -> None: ...
 async def order(item: str, euros: int) -> str:
     while True:
         try:
-            approved = await approve.wait(timeout=7 * 86_400)
-            return await pay(item, euros) if approved else "declined"
+            return await pay(item, euros) if await approve.wait(timeout=7 * 86_400) else "declined"
         except TimeoutError:
             await remind("the boss")
 
@@ -48,8 +47,9 @@ async def decide(env: Environment, handle: Handle[str]) -> None:
     await handle.signal(approve, True, message_id="yes")
 
 
-def test_a_crash_changes_nothing() -> None:
+def test_neither_a_crash_nor_another_order_changes_anything() -> None:
     print("whatever crashes:", crash_sweep(order, "lamp", 250, activities=[pay, remind], script=decide).ending)
+    assert interleavings(order, "lamp", 250, activities=[pay, remind], script=decide).ending == "paid 250 for lamp"
 
 
 def test_todays_code_replays_the_journals_of_yesterday() -> None:
@@ -66,5 +66,5 @@ def test_todays_code_replays_the_journals_of_yesterday() -> None:
 
 if __name__ == "__main__":
     test_the_boss_is_reminded_each_week()
-    test_a_crash_changes_nothing()
+    test_neither_a_crash_nor_another_order_changes_anything()
     test_todays_code_replays_the_journals_of_yesterday()

@@ -20,6 +20,9 @@ _last = 0
 _chance: list[int] = []
 """Random numbers, drawn some at a time: asking the system for each costs more than the rest of an id."""
 _DRAWN = 64
+_source: random.Random = random.SystemRandom()
+_time = time.time_ns
+"""Where chance and the times in ids come from. Tests may foresee both."""
 _62_BITS = (1 << 62) - 1
 os.register_at_fork(after_in_child=_chance.clear)  # a child must not go on with its parent's numbers
 
@@ -28,20 +31,22 @@ def new_run_id() -> RunId:
     """A UUIDv7 greater than every one made before in this process."""
     global _last  # noqa: PLW0603 - a process has one sequence of ids
     with _lock:
-        stamp = time.time_ns() // 1000  # microseconds: 48 bits of milliseconds, then 10 bits of the rest
+        stamp = _time() // 1000  # microseconds: 48 bits of milliseconds, then 10 bits of the rest
         _last = stamp = stamp if stamp > _last else _last + 1
         if not _chance:
-            _chance.extend(struct.unpack(f"{_DRAWN}Q", os.urandom(8 * _DRAWN)))
+            _chance.extend(struct.unpack(f"<{_DRAWN}Q", _source.randbytes(8 * _DRAWN)))
         chance = _chance.pop() & _62_BITS
     return _uuid7(stamp, chance)
 
 
-def foresee(seed: int | None) -> None:
+def foresee(seed: int | None, at: int | None = None) -> None:
     """Testing only: let what is random in the next ids grow from `seed`, and with it `random()` and `uuid()` of the
-    runs. None: from the system again."""
+    runs; and the jitter of waits. `at`: the ids count up from that time (microseconds), too. None: as always again."""
+    global _source, _time, _last  # noqa: PLW0603 - a process has one sequence of ids
     with _lock:
-        numbers = random.Random(seed)
-        _chance[:] = [] if seed is None else [numbers.getrandbits(62) for _ in range(_DRAWN)]
+        _chance.clear()
+        _source = random.SystemRandom() if seed is None else random.Random(seed)
+        _time, _last = (time.time_ns, _last) if at is None else (int, at)
 
 
 def derived_run_id(at: int, key_base: str, seq: int) -> RunId:
@@ -106,4 +111,4 @@ def bits(count: int) -> int:
 
 def jitter() -> float:
     """A number in [0, 1): spreads retries and polls so that workers do not march in step."""
-    return secrets.randbits(32) / 2**32
+    return _source.getrandbits(32) / 2**32

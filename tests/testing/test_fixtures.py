@@ -44,6 +44,23 @@ class TestInAClass:
             assert await handle.result() == ("approved" if answer else "declined")
 
 
+@pytest.mark.batuta_seeds(3)
+async def test_some_seeds(batuta_env, batuta_seed):
+    async with batuta_env() as env:
+        assert (await env.run(order, "tea")).startswith("1 x tea")
+        assert len({one.seconds for one in await env.happened()}) > 3
+    assert batuta_seed in range(3)
+
+
+@pytest.mark.batuta_seeds([17])
+async def test_one_seed(batuta_env, batuta_seed):
+    assert batuta_seed == 17
+
+
+async def test_no_seed(batuta_env, batuta_seed):
+    assert batuta_seed is None
+
+
 async def test_virtual_time(virtual_time):
     await asyncio.sleep(1_000_000)
 
@@ -73,7 +90,18 @@ def test_async_tests_that_ask_for_a_fixture_run_in_virtual_time(tmp_path: Path, 
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_shop.py").write_text(TESTS)
     said = outcome(tmp_path, *options)
-    assert "6 passed" in said, said
+    assert "11 passed" in said, said
+    assert "test_some_seeds[seed-2]" in outcome(tmp_path, *options, "--collect-only")
+
+
+@pytest.mark.parametrize(
+    ("marker", "asks_for", "told"),
+    [("batuta_seeds(3)", "", "has no effect"), ("batuta_seeds", "batuta_env", "must say how many seeds")],
+)
+def test_a_marker_for_seeds_that_says_nothing_is_refused(tmp_path: Path, marker: str, asks_for: str, told: str) -> None:
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_shop.py").write_text(f"import pytest\n@pytest.mark.{marker}\ndef test_it({asks_for}): pass\n")
+    assert told in outcome(tmp_path)
 
 
 def test_the_example_is_a_file_for_pytest() -> None:

@@ -1,12 +1,14 @@
-"""What tests of batuta, and of programs built on it, need: virtual time, doubles, crashes, recorded journals."""
+"""What tests of batuta, and of programs built on it, need: virtual time, doubles, crashes, seeds, recorded journals."""
 
 from __future__ import annotations
 
 from batuta.failpoints import SITES
 from batuta.testing.doubles import Double, DoubleCall, UnfitDouble, double
 from batuta.testing.environment import Environment
+from batuta.testing.happened import Happening
 from batuta.testing.lives import Point
 from batuta.testing.recorded import assert_replays, record
+from batuta.testing.seeds import Interleavings, OrderChangesResult, interleavings
 from batuta.testing.sweep import CrashChangesResult, Sweep, crash_sweep
 from batuta.testing.virtualtime import Stuck, VirtualClock, VirtualLoop, in_virtual_time, run
 
@@ -15,6 +17,9 @@ __all__ = [
     "Double",
     "DoubleCall",
     "Environment",
+    "Happening",
+    "Interleavings",
+    "OrderChangesResult",
     "Point",
     "Stuck",
     "Sweep",
@@ -26,6 +31,7 @@ __all__ = [
     "double",
     "failpoints",
     "in_virtual_time",
+    "interleavings",
     "record",
     "run",
 ]

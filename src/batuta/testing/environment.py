@@ -26,7 +26,9 @@ from batuta.engine.worker import Worker
 from batuta.errors import InvalidInput
 from batuta.journal.store import Store
 from batuta.stores.memory import MemoryDatabase, MemoryStore
+from batuta.testing.chance import SLOWEST, Chance, SlowAttempts, foreseen, slow_down
 from batuta.testing.doubles import with_doubles
+from batuta.testing.happened import Happening, what_happened
 from batuta.testing.stores import StoreName, quick_folder, sqlite_store
 from batuta.testing.stuck import what_runs_wait_for
 from batuta.testing.virtualtime import VirtualLoop
@@ -48,6 +50,10 @@ class Environment:
     `activities` and `jobs` may hold doubles beside what they stand in for. `store` is "memory", or "sqlite" for a file
     that is gone at the end. `middleware` is that of a client. Other keywords are settings of the worker.
     On an ordinary event loop everything works too, only that a month takes a month.
+
+    `seed`: attempts of activities, messages and starts of children take their time, `slowest` seconds at most, and the
+    seed says how long: the same seed, the same order. `failing`: the share of attempts that fail and are made again.
+    It needs virtual time.
     """
 
     def __init__(
@@ -60,6 +66,9 @@ class Environment:
         schedules: Sequence[Schedule] = (),
         store: StoreName = "memory",
         middleware: Sequence[Middleware] = (),
+        seed: int | None = None,
+        slowest: float = SLOWEST,
+        failing: float = 0.0,
         **settings: Any,
     ) -> None:
         if store not in ("memory", "sqlite"):
@@ -67,6 +76,10 @@ class Environment:
         self._workflows, self._activities, self._queues = list(workflows), [*activities, *jobs], queues
         self._schedules = list(schedules)
         self._settings, self._middleware = settings, middleware
+        self.chance = None if seed is None else Chance(seed, slowest, failing)
+        """What the seed has drawn."""
+        if seed is None and (slowest, failing) != (SLOWEST, 0.0):
+            raise InvalidInput("slowest= and failing= say what a seed may do: give seed=, too")
         self._kind = store
         self._open = AsyncExitStack()
         self.store: Store
@@ -93,11 +106,16 @@ class Environment:
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
         self._clock: Clock = loop.clock if isinstance(loop, VirtualLoop) else SystemClock()
+        if self.chance is not None:
+            _need_virtual_time("a seed")
         self.store = await self._made_store(virtual=isinstance(loop, VirtualLoop))
-        self._backend = backend_for(self.store, self._clock, self._middleware)
+        middleware = self._middleware if self.chance is None else self._slowed_down(self.chance)
+        self._backend = backend_for(self.store, self._clock, middleware)
         self.client = Batuta(self._backend, self.store.open, self.store.close)
         await self.client.__aenter__()
         try:
+            if self.chance is not None:
+                self._open.enter_context(foreseen())
             await self._begin()
         except BaseException:
             await self.client.__aexit__(None, None, None)
@@ -124,12 +142,20 @@ class Environment:
         await store.migrate()
         return store
 
+    def _slowed_down(self, chance: Chance) -> list[Middleware]:
+        slow_down(self.store, chance)
+        return [*self._middleware, SlowAttempts(chance)]
+
     def make_store(self, database: MemoryDatabase) -> MemoryStore:
         """The store of this environment, when it is in memory. To be overridden by those who want it to fail."""
         return MemoryStore(database)
 
     def _explain(self) -> list[str]:
         return what_runs_wait_for(self.store, by_code(self._workflows))
+
+    async def happened(self) -> list[Happening]:
+        """What happened to the runs so far, in order."""
+        return await what_happened(self.store, {} if self.chance is None else self.chance.written)
 
     @property
     def workflows(self) -> list[Workflow[..., Any]]:
@@ -207,21 +233,18 @@ class Environment:
     async def advance(self, time: float | timedelta) -> None:
         """Let that much time pass (seconds, or a timedelta), with all that is due in it.
 
-        Threads at work do not hold it up.
+        Threads at work do not hold it up, unless there is a seed.
         """
         seconds = time.total_seconds() if isinstance(time, timedelta) else time
         loop = asyncio.get_running_loop()
         if isinstance(loop, VirtualLoop):
-            await loop.let_pass(seconds)
+            await loop.let_pass(seconds, threads_hold_time=self.chance is not None)
         else:
             await asyncio.sleep(seconds)
 
     async def settle(self) -> None:
         """Wait until nothing can happen any more without time passing. Virtual time only."""
-        loop = asyncio.get_running_loop()
-        if not isinstance(loop, VirtualLoop):
-            raise RuntimeError("settle() needs virtual time: run the test with testing.run or @testing.in_virtual_time")
-        await loop.settled()
+        await _need_virtual_time("settle()").settled()
 
     # -- mishaps
 
@@ -269,3 +292,10 @@ class Environment:
             self._workflows, with_doubles(self._activities), self._queues, self._schedules, **self._settings
         )
         await self.worker.start()
+
+
+def _need_virtual_time(what: str) -> VirtualLoop:
+    loop = asyncio.get_running_loop()
+    if not isinstance(loop, VirtualLoop):
+        raise RuntimeError(f"{what} needs virtual time: run the test with testing.run or @testing.in_virtual_time")
+    return loop

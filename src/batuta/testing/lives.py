@@ -10,19 +10,20 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from batuta import failpoints, ids
 from batuta.authoring.attempt import activity_info
-from batuta.authoring.definitions import Activity, Place
+from batuta.authoring.definitions import Activity, Place, Workflow
 from batuta.authoring.handle import Handle
-from batuta.errors import OutcomeUnknown, RunNotCompleted, StoreUnavailable
+from batuta.authoring.jobs import Job
+from batuta.errors import InvalidInput, OutcomeUnknown, RunNotCompleted, StoreUnavailable
 from batuta.ids import RunId
 from batuta.journal.entries import EntryKind, decode_body
 from batuta.journal.records import RunFilter, RunKind
 from batuta.journal.store import Store
 from batuta.stores.memory import MemoryDatabase, MemoryStore
-from batuta.testing.doubles import with_doubles
+from batuta.testing.doubles import doubles_of, with_doubles
 from batuta.testing.environment import Environment
 from batuta.testing.stores import FragileMemoryStore, LonelySqliteStore
 from batuta.verify import verify
@@ -69,6 +70,25 @@ class Life:
             if times > 1:
                 found[name] += times - 1
         return found
+
+
+def comparable(ending: Any) -> Any:
+    """Errors are the same when they say the same."""
+    return (type(ending), str(ending)) if isinstance(ending, RunNotCompleted) else ending
+
+
+async def ending_of(handle: Handle[Any]) -> Any:
+    """The result, or the RunNotCompleted that is raised."""
+    try:
+        return await handle.result()
+    except RunNotCompleted as error:
+        return error
+
+
+async def violations(env: Environment) -> list[str]:
+    """What `verify` finds wrong."""
+    report = await verify(env.store, env.workflows)
+    return [f"{one.invariant}: run {one.id!r}: {one.what}" for one in report.violations]
 
 
 class Killed(BaseException):
@@ -154,6 +174,34 @@ class Plan:
     script: Script | None
     downtime: float
 
+    @classmethod
+    def of(
+        cls,
+        work: Any,
+        input: tuple[Any, ...],  # noqa: A002 - its own word
+        activities: Sequence[object] | Callable[[], Sequence[object]],
+        workflows: Sequence[Workflow[..., Any]],
+        environment: dict[str, Any],
+        script: Script | None,
+        downtime: float = 0.0,
+    ) -> Self:
+        """Activities are made, and doubles reset, for each life. Raises InvalidInput."""
+        jobs = list(environment.pop("jobs", ()))
+        if isinstance(work, Job):
+            jobs.append(work)
+        elif isinstance(work, Workflow):
+            workflows = [work, *workflows]
+        else:
+            raise InvalidInput(f"{work!r} is neither a workflow nor a job")
+
+        def fresh() -> Sequence[object]:
+            given = [*(activities() if callable(activities) else activities), *jobs]
+            for one in doubles_of(given):
+                one.reset()
+            return given
+
+        return cls(work, input, fresh, {"workflows": workflows, **environment}, script, downtime)
+
     async def live(self, life: Life, targets: Sequence[Point], file: Path | None) -> None:
         """From start to end; `file`: an empty SQLite database for it."""
         asyncio.get_running_loop().set_exception_handler(_forgive_the_killed)
@@ -173,15 +221,11 @@ class Plan:
         handle = await self._begin(env, killer)
         if self.script is not None:
             await self.script(env, handle)
-        try:
-            life.ending = await handle.result()
-        except RunNotCompleted as error:
-            life.ending = error
+        life.ending = await ending_of(handle)
         await env.settle()
         await killer.recovered()
         failpoints.arm()
-        report = await verify(env.store, env.workflows)
-        life.wrong += [f"{one.invariant}: run {one.id!r}: {one.what}" for one in report.violations]
+        life.wrong += await violations(env)
         life.wrong += await _unexecuted(env.store, life)
 
     async def _begin(self, env: Environment, killer: Killer) -> Handle[Any]:

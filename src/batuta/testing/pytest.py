@@ -23,6 +23,25 @@ except ImportError as error:
 T = TypeVar("T")
 
 _OURS = {"batuta_env", "virtual_time"}
+_SEEDS = "batuta_seeds"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", f"{_SEEDS}(number): run it once for each seed, which batuta_env takes")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test for each seed of the marker."""
+    marker = metafunc.definition.get_closest_marker(_SEEDS)
+    if marker is None:
+        return
+    where = f"@pytest.mark.{_SEEDS} of {metafunc.definition.nodeid}"
+    if "batuta_seed" not in metafunc.fixturenames:
+        raise InvalidInput(f"{where} has no effect: let the test ask for batuta_env")
+    if len(marker.args) != 1:
+        raise InvalidInput(f"{where} must say how many seeds, or which: {_SEEDS}(20)")
+    seeds = marker.args[0]
+    metafunc.parametrize("batuta_seed", range(seeds) if isinstance(seeds, int) else seeds, ids="seed-{}".format)
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)
@@ -52,7 +71,13 @@ def batuta_app() -> App | None:
 
 
 @pytest.fixture
-def batuta_env(batuta_app: App | None) -> Callable[..., Environment]:
+def batuta_seed() -> int | None:
+    """The seed that `batuta_env` gives its environments: that of the marker `batuta_seeds`, or None."""
+    return None
+
+
+@pytest.fixture
+def batuta_env(batuta_app: App | None, batuta_seed: int | None) -> Callable[..., Environment]:
     """Makes environments: `async with batuta_env(workflows=[order]) as env`, with the keywords of `Environment`.
 
     Without workflows, activities and jobs it takes those of `batuta_app`; doubles are given by position:
@@ -60,6 +85,7 @@ def batuta_env(batuta_app: App | None) -> Callable[..., Environment]:
     """
 
     def make(*doubles: object, **keywords: Any) -> Environment:
+        keywords.setdefault("seed", batuta_seed)
         if {"workflows", "activities", "jobs"} & keywords.keys():
             return Environment(**keywords | {"activities": [*keywords.get("activities", ()), *doubles]})
         if batuta_app is None:

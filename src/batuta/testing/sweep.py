@@ -16,10 +16,9 @@ from typing import Any, TypeVar
 
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.jobs import Job
-from batuta.errors import InvalidInput, RunNotCompleted
+from batuta.errors import InvalidInput
 from batuta.stores.sqlite import SqliteStore
-from batuta.testing.doubles import doubles_of
-from batuta.testing.lives import Life, Plan, Point, Script
+from batuta.testing.lives import Life, Plan, Point, Script, comparable
 from batuta.testing.stores import StoreName, quick_folder
 from batuta.testing.virtualtime import run
 
@@ -92,27 +91,10 @@ def crash_sweep(
     A plain function, for a plain test: it has event loops of its own, in virtual time.
     Raises CrashChangesResult, an AssertionError that names the points.
     """
-    jobs = list(environment.pop("jobs", ()))
-    if isinstance(workflow, Job):
-        jobs.append(workflow)
-    elif isinstance(workflow, Workflow):
-        workflows = [workflow, *workflows]
-    else:
-        raise InvalidInput(f"{workflow!r} is neither a workflow nor a job")
     if store not in ("memory", "sqlite"):
         raise InvalidInput(f"store={store!r} is none that can be swept: 'memory' or 'sqlite'")
-
-    def given() -> Sequence[object]:
-        return _fresh([*(activities() if callable(activities) else activities), *jobs])
-
-    plan = Plan(workflow, input, given, {"workflows": workflows, **environment}, script, downtime)
-    return apart(lambda: _Sweeper(plan, store, key or _comparable).sweep(most))
-
-
-def _fresh(activities: Sequence[object]) -> Sequence[object]:
-    for one in doubles_of(activities):
-        one.reset()
-    return activities
+    plan = Plan.of(workflow, input, activities, workflows, environment, script, downtime)
+    return apart(lambda: _Sweeper(plan, store, key or comparable).sweep(most))
 
 
 class _Sweeper:
@@ -204,11 +186,6 @@ def _evenly(points: list[Point], most: int | None) -> list[Point]:
     if most < 1:
         raise InvalidInput(f"most={most!r} must be a number of points, at least 1")
     return [points[number * len(points) // most] for number in range(most)]
-
-
-def _comparable(ending: Any) -> Any:
-    """Errors are the same when they say the same."""
-    return (type(ending), str(ending)) if isinstance(ending, RunNotCompleted) else ending
 
 
 def _named(points: Sequence[Point]) -> str:

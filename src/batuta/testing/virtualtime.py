@@ -19,7 +19,7 @@ from batuta.testing.stuck import where_tasks_wait
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_EPOCH = 1_700_000_000 * SECOND
+EPOCH = 1_700_000_000 * SECOND
 _PATIENCE = 0.5
 _ITS_OWN = 1  # file descriptors that every loop watches: the pipe that wakes it
 
@@ -31,7 +31,7 @@ class Stuck(RuntimeError):
 class VirtualClock:
     """A clock that an event loop moves. It is a `batuta.clock.Clock`."""
 
-    def __init__(self, now: int = _EPOCH) -> None:
+    def __init__(self, now: int = EPOCH) -> None:
         self._epoch = now
         self._passed = 0
 
@@ -157,11 +157,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._skipping.idle.append(waiter)
         await waiter
 
-    async def let_pass(self, seconds: float) -> None:
-        """Let time pass, with all that is due in it, also while threads work."""
+    async def let_pass(self, seconds: float, *, threads_hold_time: bool = False) -> None:
+        """Let time pass, with all that is due in it, also while threads work unless they are to hold it."""
         end = self.create_future()
         self.call_later(seconds, end.set_result, None)
-        self._skipping.threads_hold_time = False
+        self._skipping.threads_hold_time = threads_hold_time
         try:
             await end
             await self.settled()
