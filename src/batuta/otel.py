@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
 from contextvars import ContextVar, copy_context
 from functools import lru_cache, partial
+from traceback import format_exception
 from typing import Any, ClassVar
 
 from batuta.authoring.attempt import CompleteLater
@@ -19,6 +20,7 @@ from batuta.authoring.middleware import TRACE, ActivityCall, AroundStart, Attemp
 from batuta.clock import wall_ns
 from batuta.errors import InvalidInput, MissingExtra
 from batuta.ids import bits
+from batuta.redaction import Redactor, from_env
 from batuta.telemetry import Event, MessageReceived, RunClosed, WorkerStopped
 
 try:
@@ -39,7 +41,6 @@ from opentelemetry.trace import (
     Status,
     StatusCode,
     TraceFlags,
-    Tracer,
     TracerProvider,
     TraceState,
     set_span_in_context,
@@ -93,13 +94,18 @@ class Tracing(Middleware):
 
     `signal NAME` (producer) and `update NAME` (client) are around the client's call, and `receive NAME` (consumer) is
     their child, made when the run has read the message, with a link to the trace of the run.
+
+    `redactor`: what ids, and errors with their tracebacks, go through on their way into spans. Without it,
+    BATUTA_REDACT says so.
     """
 
     events: ClassVar[Sequence[type[Event]]] = (RunClosed, MessageReceived, WorkerStopped)
     missing: ClassVar[str] = TRACE
     alike: ClassVar[bool] = True
 
-    def __init__(self, provider: TracerProvider | None = None, *, sample: float = 1.0) -> None:
+    def __init__(
+        self, provider: TracerProvider | None = None, *, sample: float = 1.0, redactor: Redactor | None = None
+    ) -> None:
         if not 0 <= sample <= 1:
             raise InvalidInput(f"sample={sample!r} must be a share from 0 to 1")
         self._provider, self._tracer = provider, trace.get_tracer("batuta", tracer_provider=provider)
@@ -107,6 +113,7 @@ class Tracing(Middleware):
         self._late: deque[_Late] = deque()
         """Attempts that have ended, and whose spans are not made yet."""
         self._timer: asyncio.TimerHandle | None = None
+        self._redactor = redactor or from_env()
 
     def _makes_none(self) -> bool:
         """Whether there is only the API of OpenTelemetry, and no SDK that would make spans."""
@@ -147,11 +154,11 @@ class Tracing(Middleware):
         name = starts[0].name if len(starts) == 1 else f"{len(starts)} runs"
         span = self._tracer.start_span(f"start {name}", kind=SpanKind.PRODUCER)
         if span.is_recording():
-            span.set_attributes(_sent(starts))
+            span.set_attributes(self._shown(_sent(starts)))
         headers = _carried(span.get_span_context())
         for one in starts:
             one.headers.update(headers)
-        await _within(span, proceed)
+        await _within(span, proceed, self._redactor)
 
     async def send(self, message: Sent, proceed: Proceed) -> None:
         if self._untraced() is not None:
@@ -160,9 +167,10 @@ class Tracing(Middleware):
         kind = SpanKind.PRODUCER if message.kind == "signal" else SpanKind.CLIENT
         span = self._tracer.start_span(f"{message.kind} {message.name}", kind=kind)
         if span.is_recording():
-            span.set_attributes(_about(message.kind, message.name, "send") | {"batuta.id": message.id})
+            about = _about(message.kind, message.name, "send") | {"batuta.id": message.id}
+            span.set_attributes(self._shown(about))
         message.headers.update(_carried(span.get_span_context()))
-        await _within(span, proceed)
+        await _within(span, proceed, self._redactor)
 
     def begin(self, start: Start) -> None:
         ids = self._left_out()
@@ -171,7 +179,7 @@ class Tracing(Middleware):
         else:
             span = self._tracer.start_span(f"begin {start.name}", context=_NOTHING, kind=SpanKind.CONSUMER)
             if span.is_recording():
-                span.set_attributes(_sent([start]))
+                span.set_attributes(self._shown(_sent([start])))
             start.headers.update(_carried(span.get_span_context()))
             span.end()
 
@@ -197,7 +205,7 @@ class Tracing(Middleware):
             context.detach(token)
 
     async def _traced(self, call: ActivityCall, parent: Context, proceed: Proceed) -> Any:
-        late = _Late(self._tracer, call, parent)
+        late = _Late(self._attempt, call, parent)
         token = context.attach(late)
         try:
             return await proceed()
@@ -205,7 +213,7 @@ class Tracing(Middleware):
             late.span.add_event("to be completed from outside")
             raise
         except BaseException as error:
-            _note(late.span, error)
+            _note(late.span, error, self._redactor)
             raise
         finally:
             context.detach(token)
@@ -233,6 +241,17 @@ class Tracing(Middleware):
                 return
             late.span.end(late.ended_at)
 
+    def _attempt(self, call: ActivityCall, parent: Context, began_at: int) -> Span:
+        facts = call.facts
+        # With its attributes at once: as its parent is sampled, they are wanted.
+        about = self._shown(_called(facts))
+        return self._tracer.start_span(
+            f"{facts.kind} {facts.name}", parent, SpanKind.CONSUMER, about, start_time=began_at
+        )
+
+    def _shown(self, attributes: dict[str, Any]) -> dict[str, Any]:
+        return attributes if self._redactor is None else self._redactor.value(attributes)
+
     def _received(self, event: MessageReceived) -> None:
         """A span in the trace of the sender, with a link to that of the run."""
         sent, run = event.headers.get(TRACE, ""), event.run
@@ -246,7 +265,7 @@ class Tracing(Middleware):
         )
         if span.is_recording():
             of_run = {"batuta.id": run.id, "batuta.run_id": str(run.run_id)}
-            span.set_attributes(_about(event.message, event.about, "process") | of_run)
+            span.set_attributes(self._shown(_about(event.message, event.about, "process") | of_run))
         span.end(at)
 
     def event(self, event: Event) -> None:
@@ -270,9 +289,11 @@ class Tracing(Middleware):
             start_time=end - round(event.seconds * _SECOND),
         )
         if span.is_recording():
-            span.set_attributes(_of_run(event))
+            span.set_attributes(self._shown(_of_run(event)))
             if event.state not in _GOOD:
-                span.set_status(Status(StatusCode.ERROR, event.message or event.state))
+                said = event.message or event.state
+                shown = said if self._redactor is None else self._redactor.text(said)
+                span.set_status(Status(StatusCode.ERROR, shown))
         span.end(end)
 
 
@@ -344,8 +365,8 @@ _making = threading.RLock()
 class _Late(Context):
     """The context of an attempt that is traced, with a span that is made when somebody asks for it."""
 
-    def __init__(self, tracer: Tracer, call: ActivityCall, parent: Context) -> None:
-        self._tracer, self._call, self._parent = tracer, call, parent
+    def __init__(self, make: Callable[[ActivityCall, Context, int], Span], call: ActivityCall, parent: Context) -> None:
+        self._make, self._call, self._parent = make, call, parent
         self._began_at, self.ended_at = wall_ns(), 0
         self._made: Context | None = None
         self._span: Span = INVALID_SPAN
@@ -363,16 +384,8 @@ class _Late(Context):
         with _making:
             if self._made is None:
                 self._made = self._parent  # for a span processor that asks for the current one while this is made
-                facts = self._call.facts
-                # With its attributes at once: as its parent is sampled, they are wanted.
-                span = self._tracer.start_span(
-                    f"{facts.kind} {facts.name}",
-                    self._parent,
-                    SpanKind.CONSUMER,
-                    _called(facts),
-                    start_time=self._began_at,
-                )
-                self._span, self._made = span, set_span_in_context(span, self._parent)
+                self._span = self._make(self._call, self._parent, self._began_at)
+                self._made = set_span_in_context(self._span, self._parent)
             return self._made
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -403,24 +416,29 @@ class _Late(Context):
         return self._with_span().copy()
 
 
-async def _within(span: Span, proceed: Proceed) -> Any:
+async def _within(span: Span, proceed: Proceed, redactor: Redactor | None) -> Any:
     """Go on with the span as the current one, and end it with what comes of that."""
     token = context.attach(set_span_in_context(span))
     try:
         return await proceed()
     except BaseException as error:
-        _note(span, error)
+        _note(span, error, redactor)
         raise
     finally:
         context.detach(token)
         span.end()
 
 
-def _note(span: Span, error: BaseException) -> None:
+def _note(span: Span, error: BaseException, redactor: Redactor | None) -> None:
     failure = getattr(error, "failure", None)  # of one in a process, where the error itself was left
     kind = type(error).__name__ if failure is None else failure.kind
-    span.record_exception(error)
-    span.set_status(Status(StatusCode.ERROR, f"{kind}: {error}"))
+    message = str(error)
+    if redactor is None:
+        span.record_exception(error)
+    else:
+        message, trace = redactor.text(message), redactor.text("".join(format_exception(error)))
+        span.record_exception(error, {"exception.message": message, "exception.stacktrace": trace})
+    span.set_status(Status(StatusCode.ERROR, f"{kind}: {message}"))
 
 
 # -- attributes
