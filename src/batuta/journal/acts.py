@@ -33,7 +33,10 @@ class Verb(StrEnum):
     DELETE_SCHEDULE = "delete schedule"
     SET_RETENTION = "set retention"
     PRUNE = "prune"
+    SET_QUOTA = "set quota"
+    CLEAR_QUOTA = "clear quota"
     ROTATE_KEYS = "rotate keys"
+    REVEAL = "reveal"
 
 
 class Act(Struct, kw_only=True, gc=False):
