@@ -20,6 +20,7 @@ from batuta.authoring.middleware import ActivityCall, Middleware, RunCall, Sent,
 from batuta.authoring.options import ActivityOptions
 from batuta.authoring.patches import deprecate_patch, patched
 from batuta.authoring.queues import Queue, QueueInfo, Rate
+from batuta.authoring.quotas import Quota
 from batuta.authoring.retention import Retention
 from batuta.authoring.retry import Retry
 from batuta.authoring.schedules import Overlap, Schedule, ScheduleView
@@ -49,6 +50,7 @@ from batuta.errors import (
     NotParked,
     NotPublished,
     QueryFailed,
+    QuotaExceeded,
     RunCancelled,
     RunClosed,
     RunFailed,
@@ -116,6 +118,8 @@ __all__ = [
     "QueryFailed",
     "Queue",
     "QueueInfo",
+    "Quota",
+    "QuotaExceeded",
     "Rate",
     "Reprocessed",
     "Retention",

@@ -23,6 +23,7 @@ from batuta.authoring.middleware import Middleware
 from batuta.authoring.names import check_name, check_reason
 from batuta.authoring.operating import AuditPage, AuditReport, OperatingBackend, Selection
 from batuta.authoring.queues import Queue, QueueInfo, limit_changes
+from batuta.authoring.quotas import Quotas
 from batuta.authoring.retention import Retention, Retentions
 from batuta.authoring.schedules import Schedule, Schedules
 from batuta.authoring.starting import check_id, check_run_id, check_tags
@@ -61,16 +62,26 @@ class Batuta:
         """Dead letters: listed, grouped, reprocessed, discarded."""
         self.retention = Retentions(backend.retention)
         """How long closed runs are kept."""
+        self.quotas = Quotas(backend.quotas)
+        """How much may be started in this namespace."""
 
     async def __aenter__(self) -> Self:
         await self._opening()
         self._backend.home = asyncio.get_running_loop()
+        try:
+            await self._backend.open()
+        except BaseException:
+            await self._closing()
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._closing()
+        try:
+            await self._backend.close()
+        finally:
+            await self._closing()
 
     @overload
     async def start(
@@ -83,7 +94,7 @@ class Batuta:
     async def start(
         self, workflow: Any, /, *args: Any, id: str | None = None, transaction: Any = None, **options: Any
     ) -> Handle[Any]:
-        """Start a run; it is durable when this returns. `args` are the workflow's arguments.
+        """Start a run; it is durable when this returns. `args` are the workflow's arguments. Raises QuotaExceeded.
 
         `id` is the caller's own name for it, unique in the namespace; when it is taken, `if_exists` decides: "return"
         (the default) gives that run, "reject" raises AlreadyStarted, "restart" begins anew if it is closed.
@@ -109,7 +120,8 @@ class Batuta:
     @overload
     async def enqueue(self, job: str, /, *args: Any, transaction: Any = None, **options: Any) -> Handle[Any]: ...
     async def enqueue(self, job: Any, /, *args: Any, transaction: Any = None, **options: Any) -> Handle[Any]:
-        """Have a worker execute a job; it is durable when this returns. `args` are the job's arguments.
+        """Have a worker execute a job; it is durable when this returns. `args` are the job's arguments. Raises
+        QuotaExceeded.
 
         Options (times are seconds): `delay`, or `at` (a datetime with a time zone): not before then. `priority`: higher
         goes first. `queue`, `id`, `tags`, `memo`, `headers`. `unique="k"`: while a job of this name and key is waiting

@@ -50,12 +50,7 @@ def connect(
         await store.open()
 
     backend = backend_for(store, None, check_middleware(middleware), actor)
-
-    async def closing() -> None:
-        backend.close()
-        await store.close()
-
-    return Batuta(backend, opening, closing, Settings.from_env().max_payload)
+    return Batuta(backend, opening, store.close, Settings.from_env().max_payload)
 
 
 def store_for(url: str | None = None, *, namespace: str | None = None, codec: Codecs = None) -> Store:

@@ -16,6 +16,7 @@ BatutaError
 │   └── DuplicateTimer          a timer id used twice in one run
 ├── UnknownRun / UnknownSchedule / UnknownWorkflow / UnknownActivity / UnknownJob / UnknownQueue / UnknownLetter
 ├── AlreadyStarted              the id is taken
+├── QuotaExceeded               the namespace has started as much as it may, or the input is larger than it may be
 ├── ScheduleExists              the id of a schedule is taken
 ├── RunClosed                   the run has ended; the message was refused
 ├── NotParked                   the run goes on by itself; there is nothing to try again
@@ -208,6 +209,22 @@ class AlreadyStarted(BatutaError):
     ) -> None:
         super().__init__(f"a run with id {id!r} exists and is {state}: {advice}")
         self.id, self.state = id, state
+
+
+class QuotaExceeded(BatutaError):
+    """The namespace may not start this now. Nothing was written.
+
+    `quota` is its name, `limit` what it allows, `used` what of that is taken (of payload_bytes: the size of the input).
+    `retry_after`: seconds after which it may work; None: never, as it is.
+    """
+
+    def __init__(
+        self, quota: str, namespace: str, limit: float, used: float, retry_after: float | None, message: str
+    ) -> None:
+        when = "" if retry_after is None else f": try again in {retry_after:.3g} s"
+        super().__init__(f"quota {quota} of namespace {namespace!r} is exceeded: {message}{when}")
+        self.quota, self.namespace, self.limit, self.used = quota, namespace, limit, used
+        self.retry_after = retry_after
 
 
 class RunClosed(BatutaError):

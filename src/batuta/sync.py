@@ -30,6 +30,7 @@ from batuta.authoring.messages import Query, Signal, Update
 from batuta.authoring.middleware import Middleware
 from batuta.authoring.operating import Selection as AsyncSelection
 from batuta.authoring.queues import Queue
+from batuta.authoring.quotas import Quotas as AsyncQuotas
 from batuta.authoring.retention import Retention
 from batuta.authoring.retention import Retentions as AsyncRetentions
 from batuta.authoring.schedules import Schedule
@@ -62,13 +63,7 @@ def connect(
     InvalidURL, MissingExtra.
     """
     make = partial(
-        connect_async,
-        url,
-        namespace=namespace,
-        migrate=migrate,
-        codec=codec,
-        middleware=middleware,
-        actor=actor,
+        connect_async, url, namespace=namespace, migrate=migrate, codec=codec, middleware=middleware, actor=actor
     )
     make()  # a URL that cannot be used is found here
     place = url or os.environ.get("BATUTA_DATABASE_URL") or ""
@@ -216,6 +211,11 @@ class Client:
         """How long closed runs are kept."""
         return Retentions(self)
 
+    @property
+    def quotas(self) -> Quotas:
+        """How much may be started in this namespace."""
+        return Quotas(self)
+
     def worker(
         self,
         *,
@@ -281,11 +281,15 @@ class Client:
                 self._why_not = "memory:// belongs to the process that made it: a forked one cannot use it"
 
 
-class Schedules:
-    """The schedules of a namespace, for blocking code: `client.schedules`."""
+class _Part:
+    """A part of a client."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
+
+
+class Schedules(_Part):
+    """The schedules of a namespace, for blocking code: `client.schedules`."""
 
     create = blocking(AsyncSchedules.create)
     update = blocking(AsyncSchedules.update)
@@ -305,11 +309,8 @@ class Schedules:
         return self._client._ask(lambda client: work(client.schedules))
 
 
-class Letters:
+class Letters(_Part):
     """The dead letters of a namespace, for blocking code: `client.letters`."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
 
     list = blocking(AsyncLetters.list)
     groups = blocking(AsyncLetters.groups)
@@ -342,11 +343,8 @@ class Selection:
         return self._client._ask(lambda _: work(self._real))
 
 
-class Retentions:
+class Retentions(_Part):
     """How long closed runs of a namespace are kept, for blocking code: `client.retention`."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
 
     list = blocking(AsyncRetentions.list)
     set = blocking(AsyncRetentions.set)
@@ -355,6 +353,17 @@ class Retentions:
 
     def _ask(self, work: Callable[[AsyncRetentions], Coroutine[Any, Any, T]]) -> T:
         return self._client._ask(lambda client: work(client.retention))
+
+
+class Quotas(_Part):
+    """How much may be started in a namespace, for blocking code: `client.quotas`."""
+
+    list = blocking(AsyncQuotas.list)
+    set = blocking(AsyncQuotas.set)
+    clear = blocking(AsyncQuotas.clear)
+
+    def _ask(self, work: Callable[[AsyncQuotas], Coroutine[Any, Any, T]]) -> T:
+        return self._client._ask(lambda client: work(client.quotas))
 
 
 class Handle(Generic[R]):

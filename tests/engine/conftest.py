@@ -13,6 +13,7 @@ from batuta.stores.coded import coded
 from batuta.stores.memory import MemoryDatabase, MemoryStore
 from batuta.testing import VirtualLoop
 from tests.engine.arena import Arena
+from tests.engine.quotakit import House
 
 REAL_TIME = {"arena", "real_time"}
 """Fixtures whose tests need seconds that are seconds."""
@@ -44,3 +45,11 @@ async def arena(make_store: Callable[[], Store]) -> AsyncIterator[Arena]:
     made = Arena(make_store)
     yield made
     await made.close()
+
+
+@pytest.fixture
+async def house() -> AsyncIterator[House]:
+    """Clients of one database in memory, as of several processes, in virtual time."""
+    made = House()
+    yield made
+    await made.open.aclose()

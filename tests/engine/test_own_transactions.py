@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 
 from batuta import (
     InvalidInput,
+    QuotaExceeded,
     TransactionFailed,
     UnknownRun,
     WrongTransaction,
@@ -29,6 +30,7 @@ from batuta import (
     sync,
     workflow,
 )
+from batuta.engine import pace, quotas
 from tests.stores.postgres.callers import ASYNC, BLOCKING, dialect
 
 PATIENCE = 30.0
@@ -247,6 +249,43 @@ def test_on_sqlite_blocking_code_does_the_same(sqlite_url: str, tmp_path: Path) 
                 connection.execute("CREATE TABLE orders (id INTEGER)")
                 handle = client.enqueue(double, 21, transaction=connection)
             assert handle.result(PATIENCE) == 42
+
+
+# -- quotas hold there, too
+
+
+@pytest.mark.parametrize("driver", ASYNC)
+async def test_what_is_over_a_quota_leaves_the_transaction_as_it_was(postgres_url: str, driver: str) -> None:
+    async with connect(postgres_url) as client, ASYNC[driver](postgres_url) as caller:
+        await client.quotas.set("starts_per_second", 0.001, burst=2)
+        await caller.begin()
+        handle = await client.enqueue(double, 21, transaction=caller.given)
+        with pytest.raises(QuotaExceeded):
+            await client.enqueue_many([double.call(1)] * 2, transaction=caller.given)
+        await client.start(wait_and_double, 4, id="w", transaction=caller.given)
+        with pytest.raises(QuotaExceeded):
+            await client.start(wait_and_double, 4, transaction=caller.given)
+        await caller.commit()
+        assert {run.id for run in (await client.list(kind="any")).runs} == {handle.id, "w"}
+
+
+async def test_quotas_need_no_lock_that_the_transaction_holds(
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "_SOON", 0.0)  # as if much time had passed after each start
+    monkeypatch.setattr(quotas, "_EVERY", 0.0)
+    async with connect(sqlite_url) as client:
+        await client.quotas.set("starts_per_second", 0.001, burst=20)
+        await client.quotas.set("open_runs", 20)
+        with closing(sqlite3.connect(tmp_path / "batuta.db")) as connection:
+            async with asyncio.timeout(PATIENCE), client.transaction(connection):
+                for number in range(20):
+                    await client.enqueue(double, number, transaction=connection)
+                with pytest.raises(QuotaExceeded):
+                    await client.enqueue(double, 20, transaction=connection)
+        assert await client.count(kind="job") == 20
+    async with connect(sqlite_url) as client:
+        assert [round(quota.used or 0) for quota in await client.quotas.list()] == [20, 20]
 
 
 # -- nothing is imported for it

@@ -25,6 +25,7 @@ from batuta import (
     LetterResolved,
     MatchesEverything,
     Query,
+    QuotaExceeded,
     Retry,
     RunCancelled,
     RunClosed,
@@ -458,3 +459,13 @@ def test_retention_is_set_and_gone_by_from_blocking_code(client: batuta.sync.Cli
     assert client.retention.prune() == 0
     assert client.retention.drop(workflow="doubles")
     assert client.retention.list() == []
+
+
+def test_quotas_are_set_and_gone_by_from_blocking_code(client: batuta.sync.Client) -> None:
+    assert client.quotas.set("open_runs", 1)
+    client.start(sleeps)
+    with pytest.raises(QuotaExceeded):
+        client.start(sleeps)
+    assert [(quota.limit, quota.used) for quota in client.quotas.list()] == [(1, 1)]
+    assert client.quotas.clear("open_runs")
+    client.start(sleeps)

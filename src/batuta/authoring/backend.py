@@ -214,8 +214,21 @@ class Backend(Protocol):
         """An `authoring.retention.RetentionBackend`."""
         ...
 
+    @property
+    def quotas(self) -> Any:
+        """An `authoring.quotas.QuotaBackend`."""
+        ...
+
+    async def open(self) -> None:
+        """Its store is open."""
+        ...
+
+    async def close(self) -> None:
+        """Its store will be closed: nobody waits for anything any more."""
+        ...
+
     async def start(self, request: StartRequest) -> RunRef:
-        """Durable when this returns. Raises AlreadyStarted, StoreUnavailable, OutcomeUnknown."""
+        """Durable when this returns. Raises AlreadyStarted, QuotaExceeded, StoreUnavailable, OutcomeUnknown."""
         ...
 
     async def enqueue(self, request: JobRequest) -> RunRef:

@@ -28,6 +28,7 @@ COMMANDS = {
     "migrate": ("batuta.cli.migrate:migrate", "Create the tables, or bring them up to date."),
     "prune": ("batuta.cli.retention:prune", "Delete now what the rules of retention no longer keep."),
     "queues": ("batuta.cli.queues:queues", "List, show, limit, pause and resume queues."),
+    "quotas": ("batuta.cli.quotas:quotas", "How much a namespace may start: list, set and clear its quotas."),
     "replay": ("batuta.cli.replay:replay", "Check that recorded journals still fit the code."),
     "retention": ("batuta.cli.retention:retention", "How long closed runs are kept: list, set and drop the rules."),
     "runs": ("batuta.cli.runs:runs", "Start, list, show, talk to, pause and end runs."),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from msgspec import UNSET, Raw, json
 from msgspec.structs import replace
@@ -48,6 +49,7 @@ from batuta.engine.headers import traced
 from batuta.engine.histories import all_attempts, diff, timeline
 from batuta.engine.operating import Operating
 from batuta.engine.queues import change_limits, queue_info
+from batuta.engine.quotas import Guard, NativeQuotas
 from batuta.engine.relations import CANCEL_AGAIN
 from batuta.engine.reprocessing import NativeLetters
 from batuta.engine.retention import NativeRetention
@@ -91,6 +93,8 @@ from batuta.journal.states import CLAIMABLE, CLOSED, RunState
 from batuta.journal.store import Borrowed, Store
 from batuta.settings import Settings
 
+T = TypeVar("T")
+
 
 class NativeBackend:
     """Implements `authoring.backend.Backend` on a store."""
@@ -118,11 +122,38 @@ class NativeBackend:
         self.operating = Operating(store, self.actor, self._forking, self.retry)
         self.letters = NativeLetters(store, self._act, self._code_here)
         self.retention = NativeRetention(store, self.actor)
+        self._guard = Guard(store, self._clock.monotonic)
+        self.quotas = NativeQuotas(store, self.actor, self._guard)
 
     # -- starting
 
+    # None of these is a coroutine itself: what is awaited is resumed through every one that waits for it.
+
     def start(self, request: StartRequest) -> Coroutine[Any, Any, RunRef]:
-        # Not a coroutine itself: what is awaited is resumed through every one that waits for it.
+        if self._guard.awake:
+            return self._guard.let_in([request], partial(self._start, request))
+        return self._start(request)
+
+    def enqueue(self, request: JobRequest) -> Coroutine[Any, Any, RunRef]:
+        if self._guard.awake:
+            return self._guard.let_in([request], partial(self._enqueue, request))
+        return self._enqueue(request)
+
+    def enqueue_many(
+        self, requests: Sequence[JobRequest], after: JobRequest | None
+    ) -> Coroutine[Any, Any, list[RunRef]]:
+        if self._guard.awake:
+            return self._guard.let_in(_every(requests, after), partial(self._enqueue_many, requests, after))
+        return self._enqueue_many(requests, after)
+
+    def enter(
+        self, transaction: object, requests: Sequence[StartRequest | JobRequest], after: JobRequest | None
+    ) -> Coroutine[Any, Any, Entering]:
+        if self._guard.awake:
+            return self._guard.let_in(_every(requests, after), partial(self._enter, transaction, requests, after))
+        return self._enter(transaction, requests, after)
+
+    def _start(self, request: StartRequest) -> Coroutine[Any, Any, RunRef]:
         new, body = new_run(request)
         if request.signal is not None:
             return self._start_with(request.signal, request.headers, new, body)
@@ -140,7 +171,7 @@ class NativeBackend:
         new.start = json.encode(body).decode()
         return _ref(await self._starter.start(new))
 
-    async def enqueue(self, request: JobRequest) -> RunRef:
+    async def _enqueue(self, request: JobRequest) -> RunRef:
         new = job_run(request, await self._now_for([request]))
         session = self._session_for(new)
         if session is None:
@@ -150,8 +181,8 @@ class NativeBackend:
     async def _write_job(self, new: NewRun, _: Body | None = None) -> RunRef:
         return _ref(await until_known(lambda: self._starter.start(new)))
 
-    async def enqueue_many(self, requests: Sequence[JobRequest], after: JobRequest | None) -> list[RunRef]:
-        now = await self._now_for(requests if after is None else [*requests, after])
+    async def _enqueue_many(self, requests: Sequence[JobRequest], after: JobRequest | None) -> list[RunRef]:
+        now = await self._now_for(_every(requests, after))
         runs, last = JobRuns(requests, now), None if after is None else last_run(after, len(requests), now)
         if not runs:
             return [] if last is None else [_ref(await until_known(lambda: self._starter.start(last)))]
@@ -160,11 +191,10 @@ class NativeBackend:
         failpoint("enqueue.after")
         return [_ref_of(place, outcome) for place, outcome in enumerate(outcomes)]
 
-    async def enter(
+    async def _enter(
         self, transaction: object, requests: Sequence[StartRequest | JobRequest], after: JobRequest | None
     ) -> Entering:
-        jobs = [request for request in (*requests, after) if isinstance(request, JobRequest)]
-        now = await self._now_for(jobs)
+        now = await self._now_for([one for one in _every(requests, after) if isinstance(one, JobRequest)])
         runs = [job_run(one, now) if isinstance(one, JobRequest) else unowned_run(one) for one in requests]
         last = None if after is None else last_run(after, len(runs), now)
         if last is not None and not runs:
@@ -241,9 +271,12 @@ class NativeBackend:
             found[schedule.id] = self.schedules.plan(schedule)
         return found
 
-    def close(self) -> None:
-        """Nobody waits for anything any more."""
+    async def open(self) -> None:
+        await self._guard.learn()
+
+    async def close(self) -> None:
         self._waiters.close()
+        await self._guard.close()
 
     # -- results
 
@@ -445,6 +478,10 @@ class NativeBackend:
 
 _NOT_OWNED = (IfExists.RESTART, IfExists.RENEW)
 _COMPLETED, _COMPLETE = RunState.COMPLETED, CommandKind.COMPLETE
+
+
+def _every(requests: Sequence[T], after: T | None) -> Sequence[T]:
+    return requests if after is None else [*requests, after]
 
 
 def _ref(run: Run) -> RunRef:

@@ -33,6 +33,8 @@ class Verb(StrEnum):
     DELETE_SCHEDULE = "delete schedule"
     SET_RETENTION = "set retention"
     PRUNE = "prune"
+    SET_QUOTA = "set quota"
+    CLEAR_QUOTA = "clear quota"
     ROTATE_KEYS = "rotate keys"
 
 

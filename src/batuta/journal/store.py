@@ -23,6 +23,7 @@ from batuta.journal.entries import Entry
 from batuta.journal.forks import Fork
 from batuta.journal.letters import DeadLetter, GroupPage, LetterFilter, LetterPage
 from batuta.journal.queues import LIMITS, QueueLimits, QueueView
+from batuta.journal.quotas import Quota, QuotaView
 from batuta.journal.records import (
     Attempt,
     Change,
@@ -402,6 +403,26 @@ class Store(Protocol):
         Children are looked at by themselves. They are kept as long as their parent is open, and a parent as long as
         any child is there. A chain with an open dead letter is kept, too. Never waits for a run that another has
         in hand, which is left, nor holds a lock for long. With `dry_run`: as if, and nothing changes."""
+        ...
+
+    # -- quotas
+    # What starts runs for others goes by them: no verb of a store refuses a run because of one.
+
+    async def set_quota(self, quota: Quota, act: Act | None = None) -> bool:
+        """Set it, or replace the one of its name. False when it is there already."""
+        ...
+
+    async def clear_quota(self, name: str, act: Act | None = None) -> bool:
+        """Take one away, so that the one of EVERYBODY holds, if there is any. False when there is none."""
+        ...
+
+    async def quotas(self) -> list[QuotaView]:
+        """Those that hold in this namespace, by name: its own, and those of EVERYBODY where it has none."""
+        ...
+
+    async def spend_starts(self, count: int, quota: Quota, ago: int = 0) -> None:
+        """Note that so many runs were started, the first of them `ago` microseconds ago, for all clients of the
+        namespace to know. `quota` is the one of STARTS: see `journal.quotas.spent`."""
         ...
 
     # -- the audit log

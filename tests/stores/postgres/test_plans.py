@@ -53,6 +53,10 @@ async def test_runs_are_found_by_their_keys(store: PostgresStore, filled: str) -
         assert [scan["Index Name"] for scan in scans] == ["runs_children"], name
     scans = scans_of(await plan_of(session, store._sql["count_open"]), "runs")
     assert [scan["Index Name"] for scan in scans] == ["runs_owned", "runs_due", "runs_idle"]
+    scans = scans_of(await plan_of(session, store._sql["quotas"]), "runs")
+    assert [(scan["Node Type"], scan["Index Name"]) for scan in scans] == [
+        ("Index Only Scan", index) for index in ("runs_owned", "runs_due", "runs_idle")
+    ]
     await check_that_sleepers_cost_a_claim_nothing(store, session)
 
 

@@ -50,10 +50,10 @@ from batuta.stores.coded.guests import CodedGuest, CodedHeart, CodedTransaction
 from batuta.stores.coded.payloads import Payloads
 
 PASSED = frozenset(
-    "acts audit audit_head borrow cancel_runs close closed_among count_letters count_runs delete_runs "
+    "acts audit audit_head borrow cancel_runs clear_quota close closed_among count_letters count_runs delete_runs "
     "delete_schedule discard_letters drop_retention end_unbegun epochs hands_over limit_queue listen migrate note_act "
-    "now open pause_queue pause_runs poll_seconds prune queues resume_runs retention retire schedule_at set_retention "
-    "shift_clock terminate_runs unpark why_not_transactional".split()
+    "now open pause_queue pause_runs poll_seconds prune queues quotas resume_runs retention retire schedule_at "
+    "set_quota set_retention shift_clock spend_starts terminate_runs unpark why_not_transactional".split()
 )
 """What carries no payload: it is the other store's own."""
 _SLICE = 500

@@ -45,6 +45,7 @@ from batuta.stores.memory.intake import find_or_begin, start_many
 from batuta.stores.memory.letters import LetterVerbs
 from batuta.stores.memory.moment import Moment
 from batuta.stores.memory.queues import QueueVerbs, claim, left_behind, time_out
+from batuta.stores.memory.quotas import QuotaVerbs
 from batuta.stores.memory.retention import RetentionVerbs
 from batuta.stores.memory.rewriting import RewritingVerbs
 from batuta.stores.memory.schedules import ScheduleVerbs
@@ -55,7 +56,15 @@ _NO_TRANSACTIONS = "memory:// has no transactions that others can begin: use SQL
 
 
 class MemoryStore(
-    QueueVerbs, ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, HoldingVerbs, AuditVerbs, RewritingVerbs
+    QueueVerbs,
+    ScheduleVerbs,
+    ForkVerbs,
+    LetterVerbs,
+    RetentionVerbs,
+    QuotaVerbs,
+    HoldingVerbs,
+    AuditVerbs,
+    RewritingVerbs,
 ):
     """A `Store` in memory."""
 

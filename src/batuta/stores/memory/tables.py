@@ -15,6 +15,7 @@ from batuta.journal.acts import Recorded
 from batuta.journal.entries import Entry
 from batuta.journal.letters import DeadLetter
 from batuta.journal.queues import QueueLimits
+from batuta.journal.quotas import Quota
 from batuta.journal.records import Attempt, Message, Output, ParentPolicy, Run, WorkerInfo
 from batuta.journal.retention import Retention
 from batuta.journal.schedules import Schedule
@@ -128,6 +129,9 @@ class Room(Struct):
     audit: list[Recorded] = field(default_factory=list)
     retention: dict[tuple[str, str], Retention] = field(default_factory=dict)
     """By name and state."""
+    quotas: dict[str, Quota] = field(default_factory=dict)
+    allowance: tuple[float, int] | None = None
+    """How many starts of its burst were left, and when."""
 
     def inbox(self, chain_id: RunId) -> Inbox:
         return self.inboxes.setdefault(chain_id, Inbox())

@@ -15,6 +15,7 @@ from batuta.stores.postgres.heart import PostgresHeart
 from batuta.stores.postgres.holding import HoldingVerbs
 from batuta.stores.postgres.letters import LetterVerbs
 from batuta.stores.postgres.queues import Queues
+from batuta.stores.postgres.quotas import QuotaVerbs
 from batuta.stores.postgres.reading import Reading
 from batuta.stores.postgres.retention import RetentionVerbs
 from batuta.stores.postgres.rewriting import RewritingVerbs
@@ -34,6 +35,7 @@ class PostgresStore(
     ForkVerbs,
     LetterVerbs,
     RetentionVerbs,
+    QuotaVerbs,
     HoldingVerbs,
     AuditVerbs,
     RewritingVerbs,

@@ -55,6 +55,7 @@ from batuta.stores.sqlite.guests import Guests
 from batuta.stores.sqlite.holding import HoldingVerbs
 from batuta.stores.sqlite.letters import LetterVerbs
 from batuta.stores.sqlite.place import WorkerLocks, prepare
+from batuta.stores.sqlite.quotas import QuotaVerbs
 from batuta.stores.sqlite.readers import Readers
 from batuta.stores.sqlite.retention import RetentionVerbs
 from batuta.stores.sqlite.rewriting import RewritingVerbs
@@ -74,7 +75,9 @@ MANY_DUE = 200
 """Runs that take long enough to claim for that to be worth two changes of the thread."""
 
 
-class SqliteStore(ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, HoldingVerbs, AuditVerbs, RewritingVerbs):
+class SqliteStore(
+    ScheduleVerbs, ForkVerbs, LetterVerbs, RetentionVerbs, QuotaVerbs, HoldingVerbs, AuditVerbs, RewritingVerbs
+):
     """A `Store` in a SQLite file."""
 
     poll_seconds: float | None = 1.0

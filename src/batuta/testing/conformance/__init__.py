@@ -20,8 +20,8 @@ import pytest
 
 _TOPICS = (
     "attempts audit batches chains claim close commit_fence deleting fairness forks hints holding inbox kin kit "
-    "large_batches lease_reap letters outputs parking plain poison queues races rates reading retention rewriting "
-    "schedules sends start transactions unclaimed unread"
+    "large_batches lease_reap letters outputs parking plain poison queues quotas races rates reading retention "
+    "rewriting schedules sends start transactions unclaimed unread"
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{topic}" for topic in _TOPICS.split()))
 
@@ -49,6 +49,7 @@ from batuta.testing.conformance.parking import ParkingConformance  # noqa: E402
 from batuta.testing.conformance.plain import PlainConformance  # noqa: E402
 from batuta.testing.conformance.poison import PoisonConformance  # noqa: E402
 from batuta.testing.conformance.queues import QueuesConformance  # noqa: E402
+from batuta.testing.conformance.quotas import QuotasConformance  # noqa: E402
 from batuta.testing.conformance.races import RacesConformance  # noqa: E402
 from batuta.testing.conformance.rates import RatesConformance  # noqa: E402
 from batuta.testing.conformance.reading import ReadingConformance  # noqa: E402
@@ -101,6 +102,7 @@ __all__ = [
     "PoisonConformance",
     "PruningStepsConformance",
     "QueuesConformance",
+    "QuotasConformance",
     "RacesConformance",
     "RatesConformance",
     "ReadingConformance",

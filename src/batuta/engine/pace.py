@@ -1,0 +1,102 @@
+"""The starts of one client, against a rate that holds for all clients of its namespace."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from math import inf
+
+from batuta.clock import SECOND
+from batuta.errors import StoreError
+from batuta.journal.quotas import Quota, QuotaView
+from batuta.journal.store import Store
+
+log = logging.getLogger("batuta.quotas")
+
+_SOON = 0.5
+"""Seconds after which others are told of a start."""
+
+
+class Pace:
+    """How many may be started now. Each client counts for itself, tells the store of its starts a little later, and
+    learns there of those of others. What clients started too much together is missing to all of them afterwards."""
+
+    def __init__(self, store: Store, monotonic: Callable[[], float]) -> None:
+        self._store, self._monotonic = store, monotonic
+        self._quota: Quota | None = None
+        self._left, self._left_at = inf, 0.0
+        """Of the burst, as far as is known here."""
+        self._untold, self._untold_since = 0, 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._telling: asyncio.Task[None] | None = None
+
+    def learn(self, view: QuotaView | None) -> None:
+        """What the store knows. None: there is no such quota."""
+        self._quota = None if view is None else view.quota
+        if view is None:
+            self._left, self._untold = inf, 0
+            return
+        known = view.quota.at_once - view.used - self._untold
+        if self._untold:  # what has come back since then
+            known += (view.quota.limit or 0) * (self._monotonic() - self._untold_since)
+        self._left = min(self.left(), known)
+
+    def left(self) -> float:
+        """How many may be started; below zero when clients together have started too many."""
+        now = self._monotonic()
+        if self._quota is not None:
+            come_back = (self._quota.limit or 0) * (now - self._left_at)
+            self._left = min(self._quota.at_once, self._left + come_back)
+        self._left_at = now
+        return self._left
+
+    def spend(self, several: int) -> None:
+        """So many are started."""
+        if self._quota is None:
+            return
+        self._left -= several
+        if not self._untold:
+            self._untold_since = self._monotonic()
+        self._untold += several
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_SOON, self._tell_beside)
+
+    async def close(self) -> None:
+        """Nobody starts anything any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._telling is not None:
+            await asyncio.wait([self._telling])
+        with suppress(StoreError):
+            await self._tell()
+
+    def _tell_beside(self) -> None:
+        # Nobody who starts something waits for it: whoever does so in a transaction of their own may hold the very lock
+        # that it needs.
+        self._timer = None
+        self._telling = asyncio.get_running_loop().create_task(
+            self._told(), name="batuta-quotas", context=contextvars.Context()
+        )
+
+    async def _told(self) -> None:
+        try:
+            await self._tell()
+        except StoreError as error:
+            log.debug("others cannot be told of what was started: %s", error)
+        finally:
+            self._telling = None
+
+    async def _tell(self) -> None:
+        several, ago = self._untold, round((self._monotonic() - self._untold_since) * SECOND)
+        if self._quota is None or not several:
+            return
+        self._untold = 0
+        try:
+            await self._store.spend_starts(several, self._quota, ago)
+        except StoreError:
+            self._untold += several  # with the next ones
+            raise

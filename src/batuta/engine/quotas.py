@@ -1,0 +1,249 @@
+"""Starts are let in as far as the quotas of their namespace go."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from math import inf
+from typing import Any, TypeVar
+
+from batuta.authoring.backend import StartRequest
+from batuta.authoring.enqueueing import JobRequest
+from batuta.authoring.quotas import Quota
+from batuta.engine.acting import Actor
+from batuta.engine.pace import Pace
+from batuta.errors import QuotaExceeded, StoreError, UnknownRun
+from batuta.journal.acts import Verb
+from batuta.journal.quotas import OPEN_RUNS, PAYLOAD, STARTS, QuotaView
+from batuta.journal.quotas import Quota as Stored
+from batuta.journal.records import IfExists
+from batuta.journal.store import Store
+
+T = TypeVar("T")
+Request = StartRequest | JobRequest
+
+log = logging.getLogger("batuta.quotas")
+
+_EVERY = 1.0
+"""Seconds for which a client goes by what it has read."""
+_SHARE = 0.05
+"""The share of the time that reading takes at most: counting many open runs takes a while."""
+_AGAIN = 0.05
+"""Seconds after which it is read again before a start is refused for want of room: runs may have ended since."""
+_ROUNDING = 1e-6
+_GIVES = (IfExists.RETURN, IfExists.REJECT)
+
+
+class Guard:
+    """Lets the starts of one client in. It reads the quotas of the namespace about once a second, and only while there
+    are starts; in between it goes by its own copy, so that clients together may start somewhat more than one may."""
+
+    def __init__(self, store: Store, monotonic: Callable[[], float]) -> None:
+        self._store, self._monotonic = store, monotonic
+        self.awake = True
+        """A start has to ask: there are quotas, or nobody has looked for a second. This is all that others pay."""
+        self._found: dict[str, Stored] = {}
+        self._fresh_until = self._again_at = -inf
+        self._look: asyncio.Task[None] | None = None
+        self._waking: asyncio.TimerHandle | None = None
+        self._pace = Pace(store, monotonic)
+        self._admitted = self._counted = 0
+        """All starts that were ever let in, and how many those were when the open runs were counted."""
+        self._on_their_way = 0
+        """Those that were let in and may not be in the store yet."""
+        self._open: float = 0
+
+    async def learn(self) -> None:
+        """Know what the quotas are from now on. Where they cannot be read, the next start sees to it."""
+        if self._look is not None:
+            await asyncio.wait([self._look])  # it may have begun before they were changed
+        with suppress(StoreError):
+            await self._fresh()
+
+    async def close(self) -> None:
+        """Nobody starts anything any more."""
+        if self._look is not None:
+            await asyncio.wait([self._look])
+        if self._waking is not None:
+            self._waking.cancel()
+        await self._pace.close()
+
+    # -- what starts ask
+
+    async def let_in(self, requests: Sequence[Request], begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Begin what is asked for. Raises QuotaExceeded; nothing was written then."""
+        if not await self._admit(requests):
+            return await begin()
+        several = len(requests)
+        self._admitted += several
+        self._on_their_way += several
+        self._pace.spend(several)
+        try:
+            return await begin()
+        finally:
+            self._on_their_way -= several
+
+    async def _admit(self, requests: Sequence[Request]) -> bool:
+        """False: they do not count, for want of quotas or because nothing would begin. Raises QuotaExceeded."""
+        if not self._found:
+            self.awake = False
+            self._begin_look()  # beside the start, which does not wait for it
+            return False
+        if self._monotonic() >= self._fresh_until:
+            await self._fresh()
+        error = self._refusal(requests)
+        if error is not None and error.quota == OPEN_RUNS and self._monotonic() >= self._again_at:
+            await self._fresh()
+            error = self._refusal(requests)
+        if error is not None and not await self._begins_nothing(requests):
+            raise error
+        return error is None
+
+    def _refusal(self, requests: Sequence[Request]) -> QuotaExceeded | None:
+        judged = (_JUDGES[name](self, quota, requests) for name, quota in self._found.items() if requests)
+        return next(filter(None, judged), None)
+
+    def _too_large(self, quota: Stored, requests: Sequence[Request]) -> QuotaExceeded | None:
+        limit, size = quota.limit or 0, max(len(request.input) for request in requests)
+        if size <= limit:
+            return None
+        told = f"an input is {size:,} bytes of JSON, of {limit:,}: pass a reference to where the data lies"
+        return self._exceeded(quota, size, None, told)
+
+    def _too_many(self, quota: Stored, requests: Sequence[Request]) -> QuotaExceeded | None:
+        limit, several = quota.limit or 0, len(requests)
+        used = self._open + self._admitted - self._counted
+        if used + several <= limit:
+            return None
+        wait = None if several > limit else max(_AGAIN, self._again_at - self._monotonic())
+        return self._exceeded(quota, used, wait, f"{used:,.0f} of {limit:,} are open" + _asked(several, wait))
+
+    def _too_fast(self, quota: Stored, requests: Sequence[Request]) -> QuotaExceeded | None:
+        limit, several, at_once = quota.limit or 1, len(requests), quota.at_once
+        left = self._pace.left()
+        missing = several - left
+        if missing < _ROUNDING:
+            return None
+        wait = None if several > at_once else missing / limit
+        told = f"{limit:,} a second are allowed, and {at_once:,} at once" + _asked(several, wait)
+        return self._exceeded(quota, at_once - left, wait, told)
+
+    def _exceeded(self, quota: Stored, used: float, wait: float | None, told: str) -> QuotaExceeded:
+        return QuotaExceeded(quota.name, self._store.namespace, quota.limit or 0, used, wait, told)
+
+    async def _begins_nothing(self, requests: Sequence[Request]) -> bool:
+        """Whether a start would only be given a run that is there, or be refused because of it."""
+        named = _named(requests[0]) if len(requests) == 1 else None
+        if named is None:
+            return False
+        try:
+            run = await self._store.get(named[0])
+        except UnknownRun:
+            return False
+        return run.closed_at is None or named[1] in _GIVES
+
+    # -- looking
+
+    async def _fresh(self) -> None:
+        """Read the quotas, together with all who want that now. Raises StoreErrors."""
+        await asyncio.shield(self._begin_look())
+
+    def _begin_look(self) -> asyncio.Task[None]:
+        if self._look is None:
+            # Not in the starter's context, nor ended with the starter's task: it looks for others, too.
+            self._look = asyncio.get_running_loop().create_task(
+                self._read(), name="batuta-quotas", context=contextvars.Context()
+            )
+            self._look.add_done_callback(self._looked)
+        return self._look
+
+    async def _read(self) -> None:
+        begun, counted, on_their_way = self._monotonic(), self._admitted, self._on_their_way
+        views = [view for view in await self._store.quotas() if view.quota.limit is not None]
+        found = {view.quota.name: view for view in views if view.quota.name in _JUDGES}
+        self._found = {name: view.quota for name, view in found.items()}
+        now = self._monotonic()
+        self._fresh_until = now + max(_EVERY, (now - begun) / _SHARE)
+        self._again_at = now + max(0.0 if self._store.poll_seconds is None else _AGAIN, (now - begun) / _SHARE)
+        if OPEN_RUNS in found:
+            self._open, self._counted = found[OPEN_RUNS].used + on_their_way, counted
+        self._pace.learn(found.get(STARTS))
+
+    def _looked(self, look: asyncio.Task[None]) -> None:
+        self._look = None
+        if not look.cancelled() and (error := look.exception()) is not None:
+            level = logging.DEBUG if isinstance(error, StoreError) else logging.ERROR
+            log.log(level, "the quotas cannot be read: %s", error)
+        self.awake = bool(self._found)
+        if not self.awake:
+            if self._waking is not None:
+                self._waking.cancel()
+            self._waking = asyncio.get_running_loop().call_later(_EVERY, self._wake)
+
+    def _wake(self) -> None:
+        self.awake = True
+
+
+_JUDGES = {OPEN_RUNS: Guard._too_many, PAYLOAD: Guard._too_large, STARTS: Guard._too_fast}
+
+
+def _asked(several: int, wait: float | None) -> str:
+    if several == 1:
+        return ""
+    return f", and these are {several:,}" + (": start fewer at once" if wait is None else "")
+
+
+def _named(request: Request) -> tuple[str, IfExists] | None:
+    """The id that a caller gave, and what is to be done when it is taken."""
+    if isinstance(request, StartRequest):
+        return None if request.id is None else (request.id, request.if_exists)
+    if request.unique is not None and request.debounce is None:
+        return f"{request.job}:{request.unique}", IfExists.RENEW
+    return None if request.id is None else (request.id, IfExists.RETURN)
+
+
+class NativeQuotas:
+    """Implements `authoring.quotas.QuotaBackend` on a store."""
+
+    def __init__(self, store: Store, actor: Actor, guard: Guard) -> None:
+        self._store, self._actor, self._guard = store, actor, guard
+
+    async def set(self, quota: Stored) -> bool:
+        act = self._actor.act(Verb.SET_QUOTA, before=await self._own(quota.name), after=_terms(quota))
+        changed = await self._store.set_quota(quota, act)
+        await self._guard.learn()
+        return changed
+
+    async def clear(self, name: str) -> bool:
+        act = self._actor.act(Verb.CLEAR_QUOTA, before=await self._own(name))
+        changed = await self._store.clear_quota(name, act)
+        await self._guard.learn()
+        return changed
+
+    async def list(self) -> Sequence[Quota]:
+        return [_shown(view) for view in await self._store.quotas()]
+
+    async def _own(self, name: str) -> dict[str, float | None] | None:
+        found = (view.quota for view in await self._store.quotas() if view.own and view.quota.name == name)
+        return next((_terms(quota) for quota in found), None)
+
+
+def _terms(quota: Stored) -> dict[str, float | None]:
+    """What the audit log says of a quota."""
+    terms = {"limit": quota.limit}
+    return terms if quota.burst is None else terms | {"burst": quota.burst}
+
+
+def _shown(view: QuotaView) -> Quota:
+    quota = view.quota
+    is_limited = quota.limit is not None
+    return Quota(
+        name=quota.name,
+        limit=quota.limit,
+        burst=quota.at_once if is_limited and quota.name == STARTS else None,
+        used=max(0, round(view.used, 3)) if is_limited and quota.name != PAYLOAD else None,
+        own=view.own,
+    )
