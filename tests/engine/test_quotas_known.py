@@ -162,6 +162,40 @@ async def test_a_client_that_cannot_be_opened_leaves_its_store_closed(house: Hou
     assert closed == [True]
 
 
+async def test_a_database_that_does_not_answer_holds_up_no_end_of_a_client(house: House) -> None:
+    store = house.counting()
+    client = await house.client_of(store)
+    await asyncio.sleep(1.1)
+    store.opened = asyncio.Event()
+    await client.start(waits)  # it does not wait for the look
+    begun = house.clock.monotonic()
+    await client.__aexit__(None, None, None)
+    assert house.clock.monotonic() - begun < 2
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "batuta-quotas"]
+
+
+async def test_a_client_that_is_given_up_while_it_opens_leaves_nothing_behind(house: House) -> None:
+    store = house.counting()
+    store.opened = asyncio.Event()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1):
+            await house.client_of(store)
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "batuta-quotas"]
+
+
+async def test_a_start_that_waits_for_a_look_is_told_that_its_client_was_closed(house: House) -> None:
+    store = house.counting()
+    client = await house.client_of(store)
+    await client.quotas.set("open_runs", 5)
+    await asyncio.sleep(1.1)
+    store.opened = asyncio.Event()
+    starting = asyncio.ensure_future(client.start(waits))
+    await asyncio.sleep(0)
+    await client.__aexit__(None, None, None)
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await starting
+
+
 # -- what is told of them
 
 
@@ -217,6 +251,7 @@ async def test_changes_are_in_the_audit_log(house: House) -> None:
         ("starts_per_second", -1, None),
         ("starts_per_second", float("nan"), None),
         ("starts_per_second", float("inf"), None),
+        pytest.param("starts_per_second", 10**400, None, id="starts_per_second-huge"),
         ("starts_per_second", True, None),
         ("starts_per_second", "5/s", None),
         ("starts_per_second", 5, 0),

@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 from batuta.authoring.backend import StartRequest
 from batuta.authoring.enqueueing import JobRequest
 from batuta.authoring.quotas import Quota
+from batuta.clock import SECOND
 from batuta.engine.acting import Actor
 from batuta.engine.pace import Pace
-from batuta.errors import QuotaExceeded, StoreError, UnknownRun
+from batuta.errors import QuotaExceeded, StoreError, StoreUnavailable, UnknownRun
 from batuta.journal.acts import Verb
 from batuta.journal.quotas import OPEN_RUNS, PAYLOAD, STARTS, QuotaView
 from batuta.journal.quotas import Quota as Stored
@@ -33,6 +34,8 @@ _SHARE = 0.05
 """The share of the time that reading takes at most: counting many open runs takes a while."""
 _AGAIN = 0.05
 """Seconds after which it is read again before a start is refused for want of room: runs may have ended since."""
+_PATIENCE = 0.5
+"""Seconds that a client which is closed waits for the database, for what nobody needs."""
 _ROUNDING = 1e-6
 _GIVES = (IfExists.RETURN, IfExists.REJECT)
 
@@ -64,12 +67,19 @@ class Guard:
             await self._fresh()
 
     async def close(self) -> None:
-        """Nobody starts anything any more."""
-        if self._look is not None:
-            await asyncio.wait([self._look])
+        """Nobody starts anything any more. A database that does not answer holds nobody up for long."""
+        look = self._look
+        if look is not None:
+            try:
+                await asyncio.wait([look], timeout=_PATIENCE)
+            finally:
+                look.cancel()
+            await asyncio.wait([look])
         if self._waking is not None:
             self._waking.cancel()
-        await self._pace.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE):
+                await self._pace.close()
 
     # -- what starts ask
 
@@ -139,17 +149,24 @@ class Guard:
         named = _named(requests[0]) if len(requests) == 1 else None
         if named is None:
             return False
+        id, if_exists, fresh = named
         try:
-            run = await self._store.get(named[0])
+            run = await self._store.get(id)
         except UnknownRun:
             return False
-        return run.closed_at is None or named[1] in _GIVES
+        if run.closed_at is None or if_exists in _GIVES:
+            return True
+        return fresh > 0 and await self._store.now() < run.created_at + fresh
 
     # -- looking
 
     async def _fresh(self) -> None:
         """Read the quotas, together with all who want that now. Raises StoreErrors."""
-        await asyncio.shield(self._begin_look())
+        look = self._begin_look()
+        await asyncio.wait([look])  # which is not ended with one of those who wait for it
+        if look.cancelled():
+            raise StoreUnavailable("the client was closed while it read the quotas")
+        look.result()
 
     def _begin_look(self) -> asyncio.Task[None]:
         if self._look is None:
@@ -196,13 +213,13 @@ def _asked(several: int, wait: float | None) -> str:
     return f", and these are {several:,}" + (": start fewer at once" if wait is None else "")
 
 
-def _named(request: Request) -> tuple[str, IfExists] | None:
-    """The id that a caller gave, and what is to be done when it is taken."""
+def _named(request: Request) -> tuple[str, IfExists, int] | None:
+    """The id that a caller gave, what is to be done when it is taken, and for how long a closed run keeps it anyway."""
     if isinstance(request, StartRequest):
-        return None if request.id is None else (request.id, request.if_exists)
+        return None if request.id is None else (request.id, request.if_exists, 0)
     if request.unique is not None and request.debounce is None:
-        return f"{request.job}:{request.unique}", IfExists.RENEW
-    return None if request.id is None else (request.id, IfExists.RETURN)
+        return f"{request.job}:{request.unique}", IfExists.RENEW, round((request.unique_for or 0) * SECOND)
+    return None if request.id is None else (request.id, IfExists.RETURN, 0)
 
 
 class NativeQuotas:
