@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
 from functools import lru_cache, partial
+from traceback import format_exception
 from typing import Any, ClassVar
 
 from batuta.authoring.attempt import CompleteLater
 from batuta.authoring.middleware import TRACE, ActivityCall, AroundStart, AttemptFacts, Middleware, Proceed, Sent, Start
 from batuta.errors import InvalidInput, MissingExtra
 from batuta.ids import bits
+from batuta.redaction import Redactor, from_env
 from batuta.telemetry import Event, MessageReceived, RunClosed
 
 try:
@@ -73,17 +75,23 @@ class Tracing(Middleware):
 
     `signal NAME` (producer) and `update NAME` (client) are around the client's call, and `receive NAME` (consumer) is
     their child, made when the run has read the message, with a link to the trace of the run.
+
+    `redactor`: what ids, and errors with their tracebacks, go through on their way into spans. Without it,
+    BATUTA_REDACT says so.
     """
 
     events: ClassVar[Sequence[type[Event]]] = (RunClosed, MessageReceived)
     missing: ClassVar[str] = TRACE
     alike: ClassVar[bool] = True
 
-    def __init__(self, provider: TracerProvider | None = None, *, sample: float = 1.0) -> None:
+    def __init__(
+        self, provider: TracerProvider | None = None, *, sample: float = 1.0, redactor: Redactor | None = None
+    ) -> None:
         if not 0 <= sample <= 1:
             raise InvalidInput(f"sample={sample!r} must be a share from 0 to 1")
         self._provider, self._tracer = provider, trace.get_tracer("batuta", tracer_provider=provider)
         self._sample = round(sample * _ALL)
+        self._redactor = redactor or from_env()
 
     def _makes_none(self) -> bool:
         """Whether there is only the API of OpenTelemetry, and no SDK that would make spans."""
@@ -127,11 +135,11 @@ class Tracing(Middleware):
         name = starts[0].name if len(starts) == 1 else f"{len(starts)} runs"
         span = self._tracer.start_span(f"start {name}", kind=SpanKind.PRODUCER)
         if span.is_recording():
-            span.set_attributes(_sent(starts))
+            span.set_attributes(self._shown(_sent(starts)))
         headers = _carried(span.get_span_context())
         for one in starts:
             one.headers.update(headers)
-        await _within(span, proceed)
+        await _within(span, proceed, redactor=self._redactor)
 
     async def send(self, message: Sent, proceed: Proceed) -> None:
         if self._untraced() is not None:
@@ -140,9 +148,10 @@ class Tracing(Middleware):
         kind = SpanKind.PRODUCER if message.kind == "signal" else SpanKind.CLIENT
         span = self._tracer.start_span(f"{message.kind} {message.name}", kind=kind)
         if span.is_recording():
-            span.set_attributes(_about(message.kind, message.name, "send") | {"batuta.id": message.id})
+            about = _about(message.kind, message.name, "send") | {"batuta.id": message.id}
+            span.set_attributes(self._shown(about))
         message.headers.update(_carried(span.get_span_context()))
-        await _within(span, proceed)
+        await _within(span, proceed, redactor=self._redactor)
 
     def begin(self, start: Start) -> None:
         ids = self._left_out()
@@ -151,7 +160,7 @@ class Tracing(Middleware):
         else:
             span = self._tracer.start_span(f"begin {start.name}", context=_NOTHING, kind=SpanKind.CONSUMER)
             if span.is_recording():
-                span.set_attributes(_sent([start]))
+                span.set_attributes(self._shown(_sent([start])))
             start.headers.update(_carried(span.get_span_context()))
             span.end()
 
@@ -177,8 +186,12 @@ class Tracing(Middleware):
     async def _traced(self, call: ActivityCall, parent: Context, proceed: Proceed) -> Any:
         facts = call.facts
         # With its attributes at once: as its parent is sampled, they are wanted.
-        span = self._tracer.start_span(f"{facts.kind} {facts.name}", parent, SpanKind.CONSUMER, _called(facts))
-        return await _within(span, proceed, parent)
+        about = self._shown(_called(facts))
+        span = self._tracer.start_span(f"{facts.kind} {facts.name}", parent, SpanKind.CONSUMER, about)
+        return await _within(span, proceed, parent, self._redactor)
+
+    def _shown(self, attributes: dict[str, Any]) -> dict[str, Any]:
+        return attributes if self._redactor is None else self._redactor.value(attributes)
 
     def _received(self, event: MessageReceived) -> None:
         """A span in the trace of the sender, with a link to that of the run."""
@@ -193,7 +206,7 @@ class Tracing(Middleware):
         )
         if span.is_recording():
             of_run = {"batuta.id": run.id, "batuta.run_id": str(run.run_id)}
-            span.set_attributes(_about(event.message, event.about, "process") | of_run)
+            span.set_attributes(self._shown(_about(event.message, event.about, "process") | of_run))
         span.end(at)
 
     def event(self, event: Event) -> None:
@@ -214,9 +227,11 @@ class Tracing(Middleware):
             start_time=end - round(event.seconds * _SECOND),
         )
         if span.is_recording():
-            span.set_attributes(_of_run(event))
+            span.set_attributes(self._shown(_of_run(event)))
             if event.state not in _GOOD:
-                span.set_status(Status(StatusCode.ERROR, event.message or event.state))
+                said = event.message or event.state
+                shown = said if self._redactor is None else self._redactor.text(said)
+                span.set_status(Status(StatusCode.ERROR, shown))
         span.end(end)
 
 
@@ -280,7 +295,7 @@ def _parent_of(carried: str, headers: Mapping[str, str]) -> Context:
     return _parent(carried, headers.get(_STATE, ""), headers.get(_BAGGAGE, "")) if headers else _parent(carried)
 
 
-async def _within(span: Span, proceed: Proceed, parent: Context | None = None) -> Any:
+async def _within(span: Span, proceed: Proceed, parent: Context | None = None, redactor: Redactor | None = None) -> Any:
     """Go on with the span as the current one, and end it with what comes of that."""
     token = context.attach(set_span_in_context(span, parent))
     try:
@@ -289,18 +304,23 @@ async def _within(span: Span, proceed: Proceed, parent: Context | None = None) -
         span.add_event("to be completed from outside")
         raise
     except BaseException as error:
-        _note(span, error)
+        _note(span, error, redactor)
         raise
     finally:
         context.detach(token)
         span.end()
 
 
-def _note(span: Span, error: BaseException) -> None:
+def _note(span: Span, error: BaseException, redactor: Redactor | None) -> None:
     failure = getattr(error, "failure", None)  # of one in a process, where the error itself was left
     kind = type(error).__name__ if failure is None else failure.kind
-    span.record_exception(error)
-    span.set_status(Status(StatusCode.ERROR, f"{kind}: {error}"))
+    message = str(error)
+    if redactor is None:
+        span.record_exception(error)
+    else:
+        message, trace = redactor.text(message), redactor.text("".join(format_exception(error)))
+        span.record_exception(error, {"exception.message": message, "exception.stacktrace": trace})
+    span.set_status(Status(StatusCode.ERROR, f"{kind}: {message}"))
 
 
 # -- attributes

@@ -27,6 +27,7 @@ _OWN_WORDS = {
     "KEYS",
     "KEYS_FILE",
     "COMPRESS",
+    "REDACT",
 }
 """Variables with our prefix that are read elsewhere."""
 

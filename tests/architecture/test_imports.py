@@ -6,7 +6,7 @@ import pytest
 
 from tests.architecture.source import Import, imports, modules
 
-FOUNDATION = ("errors", "clock", "ids", "serde", "settings", "telemetry", "failpoints")
+FOUNDATION = ("errors", "clock", "ids", "serde", "settings", "telemetry", "failpoints", "redaction")
 ROOMS = ("engine", "stores", "resilience", "cache", "bus", "backends", "flows")
 FRONT = ("app", "asgi", "check", "connect", "client", "otel", "sync", "verify")
 

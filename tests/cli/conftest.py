@@ -40,8 +40,12 @@ def cli(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Cli:
 def own_logging() -> Iterator[None]:
     """A command sets up logging for its process; here that is the tests'."""
     handlers, level = logging.root.handlers[:], logging.root.level
+    last = [logging.lastResort] if logging.lastResort is not None else []
+    filters = [(handler, handler.filters[:]) for handler in (*handlers, *last)]
     yield
     logging.root.handlers[:] = handlers
+    for handler, before in filters:
+        handler.filters[:] = before
     logging.root.setLevel(level)
 
 

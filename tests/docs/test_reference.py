@@ -22,9 +22,11 @@ from batuta.cli.queues import queues
 from batuta.cli.runs import runs
 from batuta.connect import connect
 from batuta.failpoints import SITES
+from batuta.journal.acts import Verb
 from batuta.journal.entries import EntryKind
 from batuta.journal.records import IfExists
 from batuta.journal.states import RunState
+from batuta.redaction import FIELDS, PATTERNS
 from batuta.settings import _OWN_WORDS, Settings
 from batuta.verify import INVARIANTS
 from tests.docs.pages import FENCE, ROOT, pages
@@ -61,6 +63,16 @@ def test_every_setting_is_documented_with_its_default() -> None:
     text = (DOCS / "reference" / "settings.md").read_text()
     rows = re.findall(r"^\| `([a-z_]+)` \| (\S+) \|", text, re.MULTILINE)
     assert rows == [(name, default_of(name)) for name in Settings.__struct_fields__]
+
+
+def test_all_that_is_hidden_is_documented() -> None:
+    text = (DOCS / "operating" / "redaction.md").read_text()
+    assert set(PATTERNS) <= set(first_cells(text))
+    assert set(FIELDS) <= words("operating/redaction.md")
+
+
+def test_every_verb_of_the_audit_log_is_documented() -> None:
+    assert {str(verb) for verb in Verb} <= words("operating/audit.md")
 
 
 def test_every_other_environment_variable_is_documented() -> None:

@@ -34,6 +34,7 @@ from batuta import (
 )
 from batuta.errors import InvalidInput
 from batuta.otel import Tracing
+from batuta.redaction import Redactor
 from tests.engine.arena import Arena
 from tests.engine.crunch import refuses
 from tests.engine.kit import jobs, world
@@ -510,3 +511,40 @@ async def test_without_an_sdk_nothing_is_put_around_attempts(spans: Spans) -> No
     assert Tracing(spans.provider).before("", {})  # it began where nobody traced: its attempts have spans all the same
     async with world(pays, charge, middleware=[Tracing(trace.NoOpTracerProvider())]) as env:
         await (await env.client.start(pays)).result()
+
+
+@activity(retry=Retry(attempts=1))
+async def quotes(cpf: str) -> None:
+    try:
+        raise KeyError(cpf)
+    except KeyError as error:
+        raise ValueError(f"password=hunter2 of {cpf}") from error
+
+
+@workflow
+async def quoting(cpf: str) -> None:
+    await quotes(cpf)
+
+
+@pytest.mark.parametrize("by", ["argument", "environment"])
+async def test_spans_show_no_personal_data(spans: Spans, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cpf = "529.982.247-25"
+    if by == "environment":
+        monkeypatch.setenv("BATUTA_REDACT", "1")
+    tracing = Tracing(spans.provider, redactor=Redactor() if by == "argument" else None)
+    async with connect("memory://", middleware=[tracing]) as batuta:
+        async with batuta.worker(workflows=[quoting], activities=[quotes]):
+            handle = await batuta.start(quoting, cpf, id=f"pay-{cpf}")
+            with pytest.raises(RunFailed, match=cpf):
+                await handle.result()
+    said = str([one.to_json() for one in spans.all])
+    assert "982.247" not in said
+    assert "hunter2" not in said
+    attempt = spans.named("activity quotes")
+    assert attempt.status.description == "ValueError: password=[password] of [cpf]"
+    (event,) = attempt.events
+    assert event.attributes is not None
+    assert "KeyError: '[cpf]'" in str(event.attributes["exception.stacktrace"])
+    assert (attempt.attributes or {})["batuta.id"] == "pay-[cpf]"
+    assert (attempt.attributes or {})["batuta.run_id"] == str(handle.run_id)
+    assert "[cpf]" in str(spans.named("run quoting").status.description)

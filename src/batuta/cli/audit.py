@@ -10,6 +10,7 @@ import click
 from batuta.cli import inputs
 from batuta.cli.lazy import FAILED, OK, LazyGroup
 from batuta.cli.place import Place, placed
+from batuta.cli.redacting import revealing
 from batuta.journal.acts import Verb
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ audit = LazyGroup(
 @click.option("--until", metavar="TIME", help="ISO 8601.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
 @click.option("--cursor", metavar="TEXT", help="Of the page before: gives the next one.")
+@revealing
 @placed
 def list_acts(place: Place, /, since: str | None, until: str | None, **where: Any) -> None:
     """What operators did, newest first: who, what, when, why, and what was before and after."""

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from msgspec import json
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from batuta.authoring.diffs import Diff, StepDiff
 from batuta.authoring.steps import Segment, SegmentKind, Step, StepKind, StepState
 from batuta.authoring.timeline import Timeline
+from batuta.cli.redacting import shown_json
 from batuta.cli.tables import failure_text, short, state_text, table, when
 
 _LOOKS = {
@@ -122,7 +122,7 @@ def _errors(steps: Sequence[Step], start: datetime) -> Iterator[RenderableType]:
         for step, one in rows:
             after = "kept" if step.kept else _between(start, one.started_at)
             times = (after, _between(one.started_at, one.ended_at), _between(one.ended_at, one.next_at))
-            called = f"{step_text(step)} {_json(step.input)}"
+            called = f"{step_text(step)} {_json(step.input, step)}"
             made.add_row(short(called), str(one.number), *times, failure_text(one.error))
         yield from (Text(), made)
 
@@ -166,11 +166,11 @@ def _both(said: Sequence[str]) -> str:
 
 
 def _outcome(step: Step, *, with_input: bool) -> str:
-    given = _json(step.input) if with_input else ""
+    given = _json(step.input, step) if with_input else ""
     if step.error is not None:
         said = short(f"{step.error.kind}: {step.error.message}")
     elif step.output is not None:
-        said = _json(step.output)
+        said = _json(step.output, step)
     else:
         said = str(step.state) if step.kind in _ANSWERED else ""
     return " -> ".join(filter(None, (given, step.name if step.kind is StepKind.END else "", said)))
@@ -184,8 +184,8 @@ def _between(start: datetime | None, end: datetime | None) -> str:
     return "" if start is None or end is None else _took(start, end)
 
 
-def _json(value: Any) -> str:
-    return "" if value is None else short(json.encode(value).decode())
+def _json(value: Any, step: Step) -> str:
+    return "" if value is None else short(shown_json(value, step.name))
 
 
 def duration(seconds: float) -> str:

@@ -10,6 +10,7 @@ import click
 from batuta.cli import inputs
 from batuta.cli.lazy import OK
 from batuta.cli.place import Place, placed
+from batuta.cli.redacting import revealing
 from batuta.cli.starting import tell_run, wait_for_end
 
 
@@ -34,6 +35,7 @@ from batuta.cli.starting import tell_run, wait_for_end
 @click.option("--memo", metavar="JSON|@FILE", help="A small note kept with it.")
 @click.option("--wait", is_flag=True, help="Wait for its end; exit 1 unless it completes.")
 @click.option("--wait-timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="How long to wait at most.")
+@revealing
 @placed
 def enqueue(place: Place, /, name: str, text: str | None, wait: bool, wait_timeout: float | None, **more: Any) -> None:
     """Have a worker execute the job NAME. It is durable when this returns.

@@ -10,6 +10,7 @@ import click
 from batuta.cli.lazy import LazyGroup
 from batuta.cli.listing import filtered, show_page
 from batuta.cli.place import Place, placed
+from batuta.cli.redacting import revealing
 from batuta.errors import InvalidInput, RunNotCompleted
 from batuta.journal.records import RunKind
 from batuta.journal.states import CLOSED
@@ -37,6 +38,7 @@ jobs = LazyGroup(
 @click.option("--job", metavar="NAME")
 @click.option("--key", metavar="TEXT", help="What its queue's limits per key count by.")
 @filtered
+@revealing
 @placed
 def list_jobs(place: Place, /, tags: tuple[str, ...], **where: Any) -> None:
     """Jobs, newest first."""
@@ -45,6 +47,7 @@ def list_jobs(place: Place, /, tags: tuple[str, ...], **where: Any) -> None:
 
 @click.command()
 @click.argument("id")
+@revealing
 @placed
 def show(place: Place, id: str) -> None:
     """The job ID: the last one enqueued under that id."""
@@ -80,6 +83,7 @@ async def _show(place: Place, id: str) -> tuple[Description, dict[str, Any]]:
 
 @click.command()
 @click.argument("id")
+@revealing
 @placed
 def attempts(place: Place, id: str) -> None:
     """Every attempt of the job ID that has begun and was noted: when, and why it failed."""

@@ -33,7 +33,7 @@ def new(id: str, as_json: bool) -> None:
 
     key = Keys.new(id)
     if as_json:
-        print_json({"id": id, "key": key})
+        print_json({"id": id, "key": key}, whole=True)
     else:
         click.echo(key)
 

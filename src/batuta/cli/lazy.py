@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from batuta.cli.redacting import shown_text
 from batuta.errors import (
     BatutaError,
     InvalidInput,
@@ -42,10 +43,11 @@ def exit_code(error: BatutaError) -> int:
 
 def tell(error: BatutaError, *, as_json: bool) -> None:
     """An expected error: a sentence on stderr (a JSON object with --json), never a traceback."""
+    message = shown_text(str(error))
     if as_json:
-        _tell_json(type(error).__name__, str(error))
+        _tell_json(type(error).__name__, message)
     else:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"error: {message}", err=True)
 
 
 def _tell_json(kind: str, message: str) -> None:

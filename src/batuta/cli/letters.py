@@ -13,6 +13,7 @@ import click
 from batuta.cli import inputs
 from batuta.cli.lazy import LazyGroup
 from batuta.cli.place import Place, placed
+from batuta.cli.redacting import revealing
 from batuta.cli.selecting import confirmed
 from batuta.errors import InvalidInput, MatchesEverything, NotConfirmed, NothingMatches
 from batuta.journal.letters import LetterReason, LetterState
@@ -73,6 +74,7 @@ def _with(*options: Callable[[F], F]) -> Callable[[F], F]:
 
 @click.command("list")
 @_with(*_WHICH, *_PAGE)
+@revealing
 @placed
 def list_letters(place: Place, /, limit: int, cursor: str | None, **where: Any) -> None:
     """Dead letters, newest first."""
@@ -90,6 +92,7 @@ def list_letters(place: Place, /, limit: int, cursor: str | None, **where: Any) 
 
 @click.command()
 @_with(*_WHICH, *_PAGE)
+@revealing
 @placed
 def groups(place: Place, /, limit: int, cursor: str | None, **where: Any) -> None:
     """How many dead letters there are of each error, those with the newest first."""
@@ -107,6 +110,7 @@ def groups(place: Place, /, limit: int, cursor: str | None, **where: Any) -> Non
 
 @click.command()
 @click.argument("id")
+@revealing
 @placed
 def show(place: Place, id: str) -> None:
     """The dead letter ID: a run id, or the id of a run (the newest one of it)."""

@@ -16,6 +16,8 @@ import click
 
 from batuta.app import App
 from batuta.authoring.definitions import Activity, Workflow
+from batuta.cli.logs import redact_logs
+from batuta.cli.redacting import shown_text
 from batuta.errors import BatutaError, InvalidInput
 
 
@@ -27,6 +29,7 @@ async def load_app(target: str, stack: AsyncExitStack) -> App:
     """
     name, colon, path = target.partition(":")
     module = import_user_module(name)
+    redact_logs()  # of the handlers that it has set up, too
     if not colon:
         return App.of_module(module)
     found = _attribute(module, path)
@@ -75,7 +78,7 @@ def _users_code(trouble: str) -> Iterator[None]:
     except BatutaError:
         raise
     except Exception as error:
-        click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+        click.echo(shown_text("".join(traceback.format_exception(error))), err=True, nl=False)
         raise InvalidInput(f"{trouble}: {type(error).__name__}: {error}") from error
 
 

@@ -10,6 +10,7 @@ import click
 
 from batuta.cli.listing import filtered, show_page
 from batuta.cli.place import Place, placed, print_json
+from batuta.cli.redacting import redactor, revealing
 from batuta.errors import InvalidInput, PayloadSealed, RunNotCompleted, UnknownRun
 from batuta.journal.records import RunKind
 from batuta.journal.states import CLOSED, RunState
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     "--kind", type=click.Choice([*map(str, RunKind), "any"]), default=str(RunKind.WORKFLOW), show_default=True
 )
 @filtered
+@revealing
 @placed
 def list_runs(place: Place, /, tags: tuple[str, ...], **where: Any) -> None:
     """Runs, newest first."""
@@ -37,6 +39,7 @@ def list_runs(place: Place, /, tags: tuple[str, ...], **where: Any) -> None:
 
 @click.command()
 @click.argument("id")
+@revealing
 @placed
 def show(place: Place, id: str) -> None:
     """The run ID: the last one begun under that id."""
@@ -70,10 +73,15 @@ async def _show(place: Place, id: str) -> tuple[Description, dict[str, Any]]:
 @click.command()
 @click.argument("id")
 @click.option("--export", is_flag=True, help="The rows themselves, as JSON: for `batuta replay`.")
+@revealing
 @placed
 def journal(place: Place, id: str, export: bool) -> None:
     """Every entry of the run ID: the input of each turn, and the commands it issued."""
     if export:
+        if redactor() is not None:
+            raise InvalidInput(
+                "--export gives the rows as they are, and BATUTA_REDACT would hide a part of them: say --reveal as well"
+            )
         print_json(asyncio.run(_export(place, id)))
         return
     lines = asyncio.run(_journal(place, id))
@@ -97,6 +105,7 @@ _exact = click.option("--exact", is_flag=True, help="Ids are run ids: exactly th
 @click.command()
 @click.argument("id")
 @_exact
+@revealing
 @placed
 def timeline(place: Place, id: str, exact: bool) -> None:
     """Where the time of the run ID went: what it waited for, what it did, every attempt. ID may be a run id."""
@@ -119,6 +128,7 @@ async def _timeline(place: Place, id: str, exact: bool) -> Timeline:
 @click.argument("left", metavar="A")
 @click.argument("right", metavar="B", required=False)
 @_exact
+@revealing
 @placed
 def diff(place: Place, left: str, right: str | None, exact: bool) -> None:
     """Compare the runs A and B of one workflow, step by step: what is the same, where they part, and how each went on.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import click
 
 from batuta.cli.lazy import AS_JSON
+from batuta.cli.redacting import redactor, reveals, shown
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,6 +43,18 @@ class Place:
 
         return store_for(self.url, namespace=self.namespace)
 
+    async def note_reveal(self, target: str, command: str) -> None:
+        """Before anything is shown: who wants to see what would be hidden."""
+        from batuta.engine.acting import Actor
+        from batuta.journal.acts import Verb
+
+        store = self.store()
+        await store.open()
+        try:
+            await store.note_act(target, Actor().act(Verb.REVEAL, detail={"command": command}))
+        finally:
+            await store.close()
+
     def answer(self, document: Any, human: Callable[[Console], None]) -> None:
         """Print the document as JSON, or let `human` print it."""
         if self.as_json:
@@ -49,19 +63,22 @@ class Place:
             human(console())
 
 
-def print_json(document: Any) -> None:
-    """One document on stdout."""
+def print_json(document: Any, *, whole: bool = False) -> None:
+    """One document on stdout: redacted, unless it must be `whole`."""
     import msgspec
 
-    data = msgspec.json.format(msgspec.json.encode(document), indent=2 if sys.stdout.isatty() else 0)
-    click.echo(data.decode())
+    data = msgspec.json.encode(document)
+    if not whole and redactor() is not None:
+        data = msgspec.json.encode(shown(msgspec.json.decode(data)))
+    click.echo(msgspec.json.format(data, indent=2 if sys.stdout.isatty() else 0).decode())
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console for people. Colours go by the terminal and NO_COLOR; what is piped is not squeezed into 80 columns."""
-    from rich.console import Console
+    """A console for people, with its texts redacted. Colours go by the terminal and NO_COLOR; what is piped is not
+    squeezed into 80 columns."""
+    from batuta.cli.tables import Paper
 
-    found = Console(stderr=stderr, highlight=False, soft_wrap=False, emoji=False, markup=False)
+    found = Paper(stderr=stderr, highlight=False, soft_wrap=False, emoji=False, markup=False)
     if not found.is_terminal:
         found.width = max(found.width, _NARROWEST)
     return found
@@ -91,6 +108,10 @@ def placed(command: Callable[Concatenate[Place, P], R]) -> Callable[..., R]:
     @json_option
     @functools.wraps(command)
     def wrapped(*args: Any, url: str | None, namespace: str | None, as_json: bool, **kwargs: Any) -> R:
-        return command(Place(url, namespace, as_json), *args, **kwargs)
+        place = Place(url, namespace, as_json)
+        if reveals():
+            path = click.get_current_context().command_path.partition(" ")[2]
+            asyncio.run(place.note_reveal(kwargs.get("id") or kwargs.get("left") or path, path))
+        return command(place, *args, **kwargs)
 
     return wrapped

@@ -13,6 +13,7 @@ import click
 from batuta.cli.lazy import FAILED, OK
 from batuta.cli.loading import load_app
 from batuta.cli.place import Place, placed
+from batuta.cli.redacting import revealing
 
 if TYPE_CHECKING:
     from batuta.journal.exported import Exported
@@ -26,6 +27,7 @@ _SHOWN = 50
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--workflow", metavar="NAME", help="Only runs of this workflow.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most that many runs, the newest.")
+@revealing
 @placed
 def replay(place: Place, target: str, files: tuple[Path, ...], workflow: str | None, limit: int | None) -> None:
     """Replay journals against the workflows of a module. Exits 1 when one of them does not fit.

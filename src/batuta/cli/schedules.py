@@ -11,6 +11,7 @@ import click
 from batuta.cli import inputs
 from batuta.cli.lazy import LazyGroup
 from batuta.cli.place import Place, placed
+from batuta.cli.redacting import revealing, shown_text
 from batuta.errors import InvalidSchedule
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def _ask(place: Place, work: Callable[[Batuta], Awaitable[T]], *, migrate: bool 
 @click.command("list")
 @click.option("--after", default="", metavar="ID", help="Those whose ids come after this one.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True)
+@revealing
 @placed
 def list_schedules(place: Place, after: str, limit: int) -> None:
     """Schedules, by id."""
@@ -59,13 +61,14 @@ def list_schedules(place: Place, after: str, limit: int) -> None:
 
         console.print(schedules_table(found))
         if len(found) == limit:
-            click.echo(f"there may be more: --after {found[-1].id}", err=True)
+            click.echo(shown_text(f"there may be more: --after {found[-1].id}"), err=True)
 
     place.answer({"schedules": found}, human)
 
 
 @click.command()
 @click.argument("id")
+@revealing
 @placed
 def show(place: Place, id: str) -> None:
     """The schedule ID."""
@@ -186,7 +189,7 @@ def trigger(place: Place, id: str) -> None:
     """Begin a run of the schedule ID now, whatever its calendar says."""
     handle = _ask(place, lambda client: client.schedules.trigger(id))
     document = {"id": id, "run": handle.id, "run_id": str(handle.run_id)}
-    place.answer(document, lambda _: click.echo(f"run {handle.id} was begun"))
+    place.answer(document, lambda _: click.echo(shown_text(f"run {handle.id} was begun")))
 
 
 @click.command()
@@ -204,7 +207,7 @@ def backfill(place: Place, id: str, start: str, end: str) -> None:
 
     def human(_: Any) -> None:
         for run in begun:
-            click.echo(run)
+            click.echo(shown_text(run))
         click.echo(f"{len(begun)} runs were begun", err=True)
 
     place.answer({"id": id, "begun": begun}, human)

@@ -10,6 +10,7 @@ import click
 from batuta.cli import inputs
 from batuta.cli.lazy import FAILED, OK
 from batuta.cli.place import Place, placed
+from batuta.cli.redacting import revealing, shown_json, shown_text
 from batuta.errors import RunNotCompleted
 from batuta.journal.records import IfExists
 from batuta.journal.states import PARKED
@@ -34,6 +35,7 @@ _LOOK = 1.0
 @click.option("--memo", metavar="JSON|@FILE", help="A small note kept with the run.")
 @click.option("--wait", is_flag=True, help="Wait for its end; exit 1 unless it completes.")
 @click.option("--wait-timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="How long to wait at most.")
+@revealing
 @placed
 def start(
     place: Place, /, name: str, text: str | None, id: str | None, wait: bool, wait_timeout: float | None, **more: Any
@@ -51,13 +53,11 @@ def start(
 
 def tell_run(document: dict[str, Any], what: str = "run") -> None:
     """For people: its state, and its result or error."""
-    click.echo(f"{what} {document['id']} is {document['state']}")
+    click.echo(shown_text(f"{what} {document['id']} is {document['state']}"))
     if "result" in document:
-        import msgspec
-
-        click.echo(msgspec.json.encode(document["result"]).decode())
+        click.echo(shown_json(document["result"]))
     if "error" in document:
-        click.echo(document["error"], err=True)
+        click.echo(shown_text(document["error"]), err=True)
 
 
 async def _start(

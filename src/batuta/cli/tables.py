@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from msgspec import UNSET, Raw, json
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
@@ -14,6 +15,7 @@ from batuta.authoring.backend import AttemptView, Description, JournalLine
 from batuta.authoring.deadletters import DeadLetter, DeadLetterGroup
 from batuta.authoring.operating import AuditRow
 from batuta.authoring.queues import QueueInfo
+from batuta.cli.redacting import shown_json, shown_text
 from batuta.clock import SECOND
 from batuta.journal.entries import Command, CommandKind, EntryKind
 from batuta.journal.states import RunState
@@ -32,9 +34,31 @@ _CALLS = (CommandKind.ACTIVITY, CommandKind.CHILD)
 _LONGEST = 60
 
 
+class Paper(Console):
+    """A console whose texts are redacted."""
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        super().print(*map(_shown, objects), **how)
+
+
+class _Shown(Table):
+    """A table whose cells are redacted, before they are folded."""
+
+    def add_row(self, *cells: Any, **how: Any) -> None:
+        super().add_row(*map(_shown, cells), **how)
+
+
+def _shown(part: Any) -> Any:
+    if isinstance(part, Group):
+        return Group(*map(_shown, part.renderables))
+    if isinstance(part, Text) and (text := shown_text(part.plain)) != part.plain:
+        return Text(text, part.style)
+    return shown_text(part) if isinstance(part, str) else part
+
+
 def table(*columns: str, title: str = "") -> Table:
     """An empty table in the style of them all. Long cells are folded, never cut."""
-    made = Table(title=title or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    made = _Shown(title=shown_text(title) or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for column in columns:
         made.add_column(column, overflow="fold")
     return made
@@ -69,8 +93,8 @@ def jobs_table(runs: Iterable[Description]) -> Table:
 def audit_table(rows: Iterable[AuditRow]) -> Table:
     made = table("number", "at (UTC)", "actor", "verb", "target", "before", "after", "detail", "reason")
     for row in rows:
-        said = (short(json.encode(each).decode()) if each is not None else "" for each in (row.before, row.after))
-        detail = "" if row.detail is None else short(json.encode(row.detail).decode())
+        said = (short(shown_json(each)) if each is not None else "" for each in (row.before, row.after))
+        detail = "" if row.detail is None else short(shown_json(row.detail))
         cells = (when(row.at), row.actor, row.verb, row.target, *said, detail, short(row.reason))
         made.add_row(str(row.number), *cells)
     return made
@@ -184,9 +208,9 @@ def run_table(run: Description, ending: dict[str, Any], what: str = "workflow") 
         "made from": _lineage(run),
         "version": run.version,
         "tags": " ".join(f"{key}={value}" for key, value in run.tags.items()),
-        "memo": "" if run.memo is None else json.encode(run.memo).decode(),
-        "progress": json.encode(ending["progress"]).decode() if "progress" in ending else "",
-        "result": json.encode(ending["result"]).decode() if "result" in ending else "",
+        "memo": "" if run.memo is None else shown_json(run.memo),
+        "progress": shown_json(ending["progress"]) if "progress" in ending else "",
+        "result": shown_json(ending["result"]) if "result" in ending else "",
         "error": ending.get("error", ""),
     }
     return _lines(rows)
@@ -235,8 +259,8 @@ def command_text(command: Command) -> str:
     numbered = f"{command.seq} {command.kind}"
     if command.kind == "timer" and isinstance(command.value, Raw):
         return f"{numbered} {json.decode(command.value) / SECOND:g} s"
-    value = command.value if command.kind in _CALLS and isinstance(command.value, Raw) else b""
-    return " ".join(filter(None, (numbered, command.name, short(bytes(value).decode()))))
+    called = command.kind in _CALLS and isinstance(command.value, Raw)
+    return " ".join(filter(None, (numbered, command.name, short(shown_json(command.value)) if called else "")))
 
 
 def _value(line: JournalLine) -> str:
@@ -244,7 +268,7 @@ def _value(line: JournalLine) -> str:
     if body.error is not UNSET:
         return short(f"{body.error.kind}: {body.error.message}")
     if body.value is not UNSET:
-        return short(bytes(body.value).decode())
+        return short(shown_json(body.value, body.name))
     return short(body.reason)
 
 
@@ -259,6 +283,6 @@ def failure_text(text: str | None) -> str:
 
 
 def short(text: str, longest: int = _LONGEST) -> str:
-    """The first line of it, cut."""
-    first = text.splitlines()[0] if text else ""
+    """The first line of it, redacted and cut."""
+    first = shown_text(text).splitlines()[0] if text else ""  # a number that is cut off is not known any more
     return first if len(first) <= longest else first[: longest - 1] + "…"

@@ -12,6 +12,7 @@ import click
 from batuta.cli import inputs
 from batuta.cli.lazy import FAILED
 from batuta.cli.place import Place, placed
+from batuta.cli.redacting import revealing, shown_json
 from batuta.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ async def _signal(place: Place, id: str, name: str, value: Any, message_id: str 
 @click.argument("arguments", metavar=f"[{_JSON}]...", nargs=-1)
 @click.option("--update-id", metavar="TEXT", help="Your name for it: it is done once, and answered whenever asked.")
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="How long to wait.")
+@revealing
 @placed
 def update(
     place: Place, id: str, name: str, arguments: tuple[str, ...], update_id: str | None, timeout: float | None
@@ -57,7 +59,7 @@ def update(
     except TimeoutError:
         click.echo(f"error: no answer within {timeout:g} s; the update is not withdrawn", err=True)
         raise SystemExit(FAILED) from None
-    place.answer({"id": id, "update": name, "answer": answer}, lambda _: _print(answer))
+    place.answer({"id": id, "update": name, "answer": answer}, lambda _: click.echo(shown_json(answer)))
 
 
 async def _update(
@@ -73,11 +75,12 @@ async def _update(
 @click.argument("id")
 @click.argument("name")
 @click.argument("arguments", metavar=f"[{_JSON}]...", nargs=-1)
+@revealing
 @placed
 def query(place: Place, target: str, id: str, name: str, arguments: tuple[str, ...]) -> None:
     """Ask the run ID the query NAME, with the code that a worker of MODULE[:ATTR] would have."""
     answer = asyncio.run(_query(place, target, id, name, _read(arguments)))
-    place.answer({"id": id, "query": name, "answer": answer}, lambda _: _print(answer))
+    place.answer({"id": id, "query": name, "answer": answer}, lambda _: click.echo(shown_json(answer)))
 
 
 async def _query(place: Place, target: str, id: str, name: str, arguments: Sequence[Any]) -> Any:
@@ -101,17 +104,18 @@ def _code(target: str, workflows: Sequence[Workflow[..., Any]], name: str, versi
 @click.command()
 @click.argument("id")
 @click.argument("name", required=False)
+@revealing
 @placed
 def published(place: Place, id: str, name: str | None) -> None:
     """What the run ID has published: all of it, or the value NAME."""
     found = asyncio.run(_published(place, id, name))
     if name is not None:
-        place.answer({"id": id, "name": name, "value": found}, lambda _: _print(found))
+        place.answer({"id": id, "name": name, "value": found}, lambda _: click.echo(shown_json(found, name)))
         return
 
     def human(_: Any) -> None:
         for each, value in found.items():
-            click.echo(f"{each}  {_text(value)}")
+            click.echo(f"{each}  {shown_json(value, each)}")
 
     place.answer({"id": id, "published": found}, human)
 
@@ -124,13 +128,3 @@ async def _published(place: Place, id: str, name: str | None) -> Any:
 
 def _read(arguments: Sequence[str]) -> list[Any]:
     return [inputs.read_json(text, f"argument {number}") for number, text in enumerate(arguments, start=1)]
-
-
-def _text(value: Any) -> str:
-    import msgspec
-
-    return msgspec.json.encode(value).decode()
-
-
-def _print(value: Any) -> None:
-    click.echo(_text(value))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from msgspec import json
 from rich.table import Table
 from rich.text import Text
 
 from batuta.authoring.schedules import ScheduleView
+from batuta.cli.redacting import shown_json
 from batuta.cli.tables import table, when
 
 
@@ -32,7 +32,7 @@ def schedule_table(view: ScheduleView) -> Table:
         "id": view.id,
         "when": view.when,
         "starts": f"{view.kind} {view.workflow}",
-        "arguments": json.encode(view.arguments).decode(),
+        "arguments": shown_json(view.arguments),
         "state": Text("paused", "yellow") if view.paused else "",
         "note": view.note,
         "next": when(view.next_at),
@@ -52,7 +52,7 @@ def schedule_table(view: ScheduleView) -> Table:
         "execution timeout": f"{view.execution_timeout:g} s" if view.execution_timeout else "",
         "expires": f"{view.expires:g} s" if view.expires else "",
         "tags": " ".join(f"{key}={value}" for key, value in view.tags.items()),
-        "memo": "" if view.memo is None else json.encode(view.memo).decode(),
+        "memo": "" if view.memo is None else shown_json(view.memo),
         "created": when(view.created_at),
         "changed": when(view.updated_at),
     }

@@ -11,6 +11,7 @@ import click
 from batuta.cli.lazy import FAILED, OK
 from batuta.cli.loading import load_app
 from batuta.cli.place import Place, placed
+from batuta.cli.redacting import revealing
 
 if TYPE_CHECKING:
     from batuta.verify import Report
@@ -28,6 +29,7 @@ _SHOWN = 50
     metavar="SECONDS",
     help="How long live workers may take to recover the runs of dead ones.",
 )
+@revealing
 @placed
 def verify(place: Place, target: str | None, patience: float) -> None:
     """Read every run and journal, and check what is promised of them. Exits 1 when something does not hold.

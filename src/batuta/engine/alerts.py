@@ -37,13 +37,13 @@ class Alerts:
         """It is durable. Called on the worker's loop, and returns at once."""
         self.count += 1
         log.warning(
-            "%s %s (%s) is a dead letter: %s, %s: %s",
+            "%s %s (%s) is a dead letter: %s, %s: %.200s",
             letter.kind,
             letter.id,
             letter.name,
             letter.reason,
             letter.error,
-            letter.message[:200],
+            letter.message,
             extra={"batuta_run": letter.id, "batuta_fingerprint": letter.fingerprint},
         )
         if self._hook is None:

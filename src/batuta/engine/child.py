@@ -166,8 +166,20 @@ def _answer(request: Request, pipe: Pipe) -> bytes:
         return FAILED + json.encode(failure)
 
 
+def _redact_logs() -> None:
+    """The worker's handlers are not here: those that the activity's module has set up, or Python's own."""
+    redaction = import_module("batuta.redaction")  # here: most processes have no use for it
+    try:
+        found = redaction.from_env()
+    except InvalidInput:
+        found = redaction.Redactor()  # a worker's command refuses it; this is no place to fail
+    redaction.redact_handlers(found)
+
+
 def _find(request: Request) -> tuple[Callable[..., Any], Codec]:
     found = getattr(import_module(request.module), request.function)
+    if os.environ.get("BATUTA_REDACT"):
+        _redact_logs()
     if isinstance(found, Activity):
         return found.fn, found.codec
     return found, Codec(found, f"activity {request.name!r}")

@@ -36,6 +36,7 @@ class Verb(StrEnum):
     SET_QUOTA = "set quota"
     CLEAR_QUOTA = "clear quota"
     ROTATE_KEYS = "rotate keys"
+    REVEAL = "reveal"
 
 
 class Act(Struct, kw_only=True, gc=False):

@@ -1,0 +1,116 @@
+"""What personal data and secrets look like in a text.
+
+None of these expressions looks at a character more often than a fixed number of times: what may repeat without a bound
+is possessive, and begins only where no match of it has begun before. A test reads them for that.
+"""
+
+from __future__ import annotations
+
+import re
+
+from batuta.redaction.digits import is_card, is_cnpj, is_cpf
+from batuta.redaction.patterns import Check, Pattern
+
+# -- where a number or a word begins: also after what a URL, JSON or repr makes of a character
+
+_CODED = r"%(?:25){0,3}"
+"""Before the two digits of a character in a URL, or in a URL in a URL."""
+_ESCAPED = (
+    r"(?<=%[0-9A-Fa-f]{2})|(?<=%25[0-9A-Fa-f]{2})|(?<=%2525[0-9A-Fa-f]{2})|(?<=\\x[0-9a-f]{2})|(?<=\\u[0-9a-f]{4})"
+)
+_NUMBER = rf"(?:(?<![0-9])|{_ESCAPED})"
+_WORD = rf"(?:(?<![0-9A-Za-z])|(?<=\\[nrt])|{_ESCAPED})"
+_END = r"(?![0-9])"
+_ANY = r"[0-9A-Za-z]"
+_RANDOM = r"[A-Za-z0-9._~+/=-]"
+_SPACE, _SLASH, _PLUS = rf"(?:[ +]|{_CODED}20)", rf"(?:/|\\/|{_CODED}2[Ff])", rf"(?:\+|{_CODED}2[Bb])"
+_AT, _OPEN, _CLOSE = rf"(?:@|{_CODED}40)", rf"(?:\(|{_CODED}28)", rf"(?:\)|{_CODED}29)"
+_GAP = rf"(?:[.-]|{_SPACE})?"
+
+_SEPARATORS = re.compile(rf"{_CODED}[0-9A-Fa-f]{{2}}|[^0-9A-Za-z]")
+
+
+def _bare(match: re.Match[str]) -> str:
+    return _SEPARATORS.sub("", match[0])
+
+
+def _cpf(match: re.Match[str]) -> bool:
+    return is_cpf(_bare(match))
+
+
+def _cnpj(match: re.Match[str]) -> bool:
+    found = _bare(match)
+    is_written_so = found.isupper() or found.isdecimal() or "." in match[0]
+    return is_written_so and is_cnpj(found.upper())
+
+
+def _card(match: re.Match[str]) -> bool:
+    return is_card(_bare(match))
+
+
+def _looks_random(match: re.Match[str]) -> bool:
+    """Not a word of a sentence: `basic authentication`, `bearer of news`."""
+    token = match["shown"]
+    return (
+        len(token) >= 20 or any(character.isdigit() for character in token) or not (token.islower() or token.istitle())
+    )
+
+
+def _is_pix(match: re.Match[str]) -> bool:
+    return "br.gov.bcb.pix" in match[0].lower()
+
+
+_CNPJ = (
+    rf"{_NUMBER}[0-9]{{2}}(\.|{_SPACE}|)[0-9]{{3}}\1[0-9]{{3}}(?:{_SLASH}|{_SPACE})?[0-9]{{4}}{_GAP}[0-9]{{2}}{_END}"
+)
+_NEW_CNPJ = rf"{_WORD}{_ANY}{{2}}(\.?){_ANY}{{3}}\1{_ANY}{{3}}{_SLASH}?{_ANY}{{4}}-?[0-9]{{2}}(?!{_ANY})"
+_CPF = rf"{_NUMBER}[0-9]{{3}}([.-]|{_SPACE}|)[0-9]{{3}}\1[0-9]{{3}}{_GAP}[0-9]{{2}}{_END}"
+_LOCAL = r"(?:[\w.+\\-]|%(?!(?:25){0,3}40)[0-9A-Fa-f]{2}|%(?![0-9A-Fa-f]{2}))++"
+_EMAIL = rf"(?<![\w.+\\%-]){_LOCAL}{_AT}[\w-]++(?:\.[\w-]++)++"
+_LINE = rf"(?:9[0-9]{{4}}|[2-9][0-9]{{3}}){_GAP}[0-9]{{4}}{_END}"
+_BRAZIL = rf"{_PLUS}55{_GAP}{_OPEN}?[1-9][0-9]{_CLOSE}?{_GAP}{_LINE}"
+_ABROAD = rf"{_PLUS}[1-9](?:(?:[ .()+-]|{_CODED}2[089]){{0,2}}[0-9]){{7,14}}{_END}"
+_CARD = (
+    rf"{_NUMBER}(?:[2-6][0-9]{{12,18}}|[2-6][0-9]{{3}}(-|{_SPACE})[0-9]{{4}}\1[0-9]{{4}}\1[0-9]{{1,4}}"
+    rf"(?:\1[0-9]{{3}})?|3[0-9]{{3}}(-|{_SPACE})[0-9]{{6}}\2[0-9]{{4,5}}){_END}"
+)
+_EVP = r"[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-4[0-9A-Fa-f]{3}-[89ABab][0-9A-Fa-f]{3}-[0-9A-Fa-f]{12}(?![A-Za-z])"
+_JWT = rf"(?:(?<![\w-])|(?<=\\[nrt])|{_ESCAPED})eyJ[\w-]++(?:\.[\w-]*+){{2,4}}+"
+_BEARER = rf"{_WORD}(?i:bearer|basic)(?:\s|{_SPACE}){{1,4}}(?P<shown>{_RANDOM}{{8,}}+)"
+
+
+def _number(name: str, regex: str, check: Check | None = None) -> Pattern:
+    return Pattern(name, re.compile(regex), check, is_number=True)
+
+
+_ALL = (
+    Pattern("password", re.compile(r"(?<=://)[^\s/:@]*+:(?P<shown>[^\s/@]++)(?=@)")),
+    Pattern("token", re.compile(_BEARER), _looks_random),
+    Pattern("token", re.compile(_JWT)),
+    Pattern("brcode", re.compile(r"000201.{20,512}?6304[0-9A-Fa-f]{4}(?![0-9A-Za-z])"), _is_pix),
+    Pattern("email", re.compile(_EMAIL)),
+    Pattern("evp", re.compile(_EVP)),
+    _number("cnpj", _CNPJ, _cnpj),
+    _number("cnpj", _NEW_CNPJ, _cnpj),
+    _number("cpf", _CPF, _cpf),
+    _number("phone", _BRAZIL),
+    _number("phone", _ABROAD),
+    _number("phone", rf"{_NUMBER}55[1-9][1-9]9[0-9]{{8}}{_END}"),
+    _number("phone", rf"{_OPEN}[1-9][0-9]{_CLOSE}{_GAP}{_LINE}"),
+    _number("phone", rf"{_NUMBER}[1-9][1-9](?:-|{_SPACE})9[0-9]{{4}}-[0-9]{{4}}{_END}"),
+    _number("card", _CARD, _card),
+)
+"""In this order: what holds others, such as a URL or a Pix code, comes before them."""
+
+PATTERNS: dict[str, tuple[Pattern, ...]] = {
+    name: tuple(one for one in _ALL if one.name == name) for name in dict.fromkeys(one.name for one in _ALL)
+}
+"""By the names that a Redactor is given."""
+
+USUAL = tuple(name for name in PATTERNS if name != "evp")
+"""Without `evp`: UUIDs are also the ids of orders. Those of runs are of another version, and never match."""
+
+
+def in_order(chosen: list[Pattern]) -> list[Pattern]:
+    """Ours in their order, then the user's own."""
+    return [one for one in _ALL if one in chosen] + [one for one in chosen if one not in _ALL]

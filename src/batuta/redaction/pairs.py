@@ -1,0 +1,85 @@
+"""`name=value` in a text, in all the ways that people and programs write it: the values of fields are hidden."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+Find = Callable[[str], str | None]
+
+_PAIR = re.compile(
+    r"(?<![\w-])(?P<name>\w[\w-]*+)"
+    r"(?P<quote>\\{0,8}[\"'])?\s{0,4}(?:\)?\s?(?:={1,2}>?|:)|%3[AaDd])\s{0,4}"
+    r"|<(?:[\w.-]{1,64}+:)?(?P<element>[^\W\d][\w.-]{0,64}+)(?:\s[^<>]{0,256}+)?>"
+)
+"""A name, and what says that its value follows: `a=`, `"a": `, `\\"a\\":`, `a%3D`, `(a)=`, `<a>`."""
+
+_CODE = re.compile(r"\A(?:25){0,3}[0-9A-Fa-f]{2}")
+_QUOTE = re.compile(r"[bBrRuU]{0,2}(\\{0,8}[\"'])")
+_OPENING = re.compile(r"[\w.]{0,64}+[\[({]")
+_BRACKETS = re.compile(r"[\[\](){}]")
+_BARE = re.compile(r"(?:(?i:bearer|basic|digest|token)(?:\s|%20|\+){1,4})?(?:[^\s&\"'<\\]|\\(?![\"'\\]))*+")
+_AFTER = ",;.:)]}{[("
+_TELLS_NOTHING = frozenset({"none", "null", "true", "false", "undefined", ""})
+_LINE = re.compile(r"[^\r\n\"']*+")
+_ELEMENT = re.compile(r"[^<]*+")
+_HEADERS = frozenset({"authorization", "cookie"})
+"""Their values have spaces in them."""
+
+
+def hide_pairs(text: str, find: Find) -> str:
+    """The text with marks in place of the values of fields: of names that `find` knows."""
+    pieces: list[str] = []
+    done = at = 0
+    while (pair := _PAIR.search(text, at)) is not None:
+        at = pair.end(pair.lastgroup or 0)
+        field = _field(text, pair, find)
+        if field is None:
+            continue
+        start, end, mark = _value_of(text, pair, field)
+        if end > start:
+            pieces += (text[done:start], mark)
+            at = done = end
+    return "".join([*pieces, text[done:]]) if pieces else text
+
+
+def _field(text: str, pair: re.Match[str], find: Find) -> str | None:
+    if pair["element"]:
+        return find(pair["element"])
+    name, before = pair["name"], text[pair.start("name") - 1 : pair.start("name")]
+    found = find(name)
+    if found is None and before in ("\\", "%"):  # what it begins with may be a character: \npassword, %26password
+        found = find(name[1:] if before == "\\" else _CODE.sub("", name))
+    return found
+
+
+def _value_of(text: str, pair: re.Match[str], field: str) -> tuple[int, int, str]:
+    """Where the value lies, and what is shown in its place."""
+    at, mark = pair.end(), f"[{field}]"
+    if pair["element"]:
+        return at, _end(_ELEMENT, text, at), mark
+    if (quote := _QUOTE.match(text, at)) is not None:
+        closing = re.compile(rf"(?<!\\){re.escape(quote[1])}").search(text, quote.end())
+        return quote.end(), len(text) if closing is None else closing.start(), mark
+    quoted = f"{pair['quote'] or ''}{mark}{pair['quote'] or ''}"  # JSON stays JSON
+    if (opening := _OPENING.match(text, at)) is not None:
+        return at, _closed(text, opening.end()), quoted
+    if field in _HEADERS:
+        return at, _end(_LINE, text, at), mark
+    bare = text[at : _end(_BARE, text, at)].rstrip(_AFTER)
+    return at, at if bare.lower() in _TELLS_NOTHING else at + len(bare), quoted
+
+
+def _end(regex: re.Pattern[str], text: str, at: int) -> int:
+    found = regex.match(text, at)
+    return at if found is None else found.end()
+
+
+def _closed(text: str, at: int) -> int:
+    """After the bracket that closes the one before `at`; the end, when none does."""
+    depth = 1
+    for bracket in _BRACKETS.finditer(text, at):
+        depth += 1 if bracket[0] in "[({" else -1
+        if depth == 0:
+            return bracket.end()
+    return len(text)

@@ -1,0 +1,113 @@
+"""Marks in place of personal data and secrets: in JSON values, which keep their form, and in texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from batuta.errors import InvalidInput
+from batuta.redaction.fields import FIELDS, Fields
+from batuta.redaction.known import PATTERNS, USUAL, in_order
+from batuta.redaction.pairs import hide_pairs
+from batuta.redaction.patterns import Pattern, replace
+
+DEEPEST = 100
+"""Levels of a value that are looked into; what lies deeper is not shown at all."""
+_LOOKS = 5
+"""At a text that changes: beside a mark stands what could not be told from its neighbour before."""
+_TOO_DEEP = "[too deep]"
+_LABELLED = ("value", "input", "output")
+"""What goes by the name that stands beside it."""
+_LONGEST = 256
+"""Bits of a number that may be somebody's."""
+
+
+class Redactor:
+    """Hides what looks like personal data or a secret, and what has the name of one: `[cpf]`, `[password]`.
+
+    `patterns` (names of `PATTERNS`, or your own) and `fields` (found as `cardNumber`, `card_number` and `CARD-NUMBER`
+    alike) are added to the usual ones, `USUAL` and `FIELDS`; with `usual=False` they stand alone.
+    """
+
+    def __init__(
+        self, patterns: Iterable[str | Pattern] = (), fields: Iterable[str] = (), *, usual: bool = True
+    ) -> None:
+        chosen = [one for each in (*(USUAL if usual else ()), *patterns) for one in _named(each)]
+        self._patterns = in_order(chosen)
+        self._fields = Fields((*(FIELDS if usual else ()), *fields))
+        self._marks = frozenset({"", *map(_mark, (*self._fields.names, *(one.name for one in chosen)))})
+
+    def text(self, text: str) -> str:
+        """The same text with marks: a log line, the message of an error, a URL, a traceback, JSON, SQL."""
+        for _ in range(_LOOKS):
+            before = text
+            text = hide_pairs(text, self._fields.find)
+            for pattern in self._patterns:
+                text = replace(pattern, text)
+            if text == before:
+                break
+        return text
+
+    def value(self, value: Any) -> Any:
+        """The same value of JSON with marks, in its form. Keys stay, unless they are such data themselves. What is not
+        of JSON stays as it is."""
+        return self._value(value, "", DEEPEST)
+
+    def named(self, name: str, value: Any) -> Any:
+        """What has this name: hidden if it is that of a field."""
+        return self._value(value, _mark(self._fields.find(name)), DEEPEST)
+
+    def labelled(self, label: str, value: Any) -> Any:
+        """What goes by this name: hidden if it is just that of a field, as that of `{"name": "cpf", "value": 1}`."""
+        return self._value(value, _mark(self._fields.exactly(label)), DEEPEST)
+
+    def _value(self, value: Any, mark: str, levels: int) -> Any:
+        """With a mark: it stands in place of every leaf."""
+        kind = type(value)
+        if isinstance(value, Mapping) or kind in (list, tuple):
+            if levels == 0:
+                return _TOO_DEEP
+            if isinstance(value, Mapping):
+                return self._mapping(value, mark, levels - 1)
+            return [self._value(one, mark, levels - 1) for one in value]
+        if mark:
+            tells_nothing = value is None or kind is bool or (kind is str and value in self._marks)
+            return value if tells_nothing else mark
+        if kind is str:
+            return self.text(value)
+        return self._number(value) if kind is int else value
+
+    def _number(self, value: int) -> int | str:
+        if value.bit_length() > _LONGEST:
+            return value
+        written = str(value)
+        shown = self.text(written)
+        return value if shown == written else shown
+
+    def _mapping(self, value: Mapping[Any, Any], mark: str, levels: int) -> dict[Any, Any]:
+        made: dict[Any, Any] = {}
+        seen: dict[Any, int] = {}
+        label = value.get("name") or value.get("key")
+        known = _mark(self._fields.exactly(label)) if type(label) is str else ""
+        for key, one in value.items():
+            shown = alike = self.text(key) if type(key) is str else key
+            while shown in made:  # several keys may look alike now
+                seen[alike] = seen.get(alike, 1) + 1
+                shown = f"{alike} {seen[alike]}"
+            field = self._fields.find(str(shown)) or self._fields.find(str(key))
+            beside = known if key in _LABELLED else ""
+            made[shown] = self._value(one, _mark(field) or beside or mark, levels)
+        return made
+
+
+def _mark(field: str | None) -> str:
+    """What is shown in place of a field; nothing when it is none."""
+    return f"[{field}]" if field else ""
+
+
+def _named(given: str | Pattern) -> tuple[Pattern, ...]:
+    if isinstance(given, Pattern):
+        return (given,)
+    if given not in PATTERNS:
+        raise InvalidInput(f"there is no pattern {given!r}: there are {', '.join(PATTERNS)}; Pattern.of makes your own")
+    return PATTERNS[given]

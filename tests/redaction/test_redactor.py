@@ -1,0 +1,190 @@
+"""The rules of redaction: names, patterns of one's own, the form of values, and what holds for any text."""
+
+import json
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batuta.errors import InvalidInput
+from batuta.redaction import FIELDS, PATTERNS, USUAL, Pattern, Redactor, from_env
+from batuta.redaction.redactor import DEEPEST
+from tests.redaction.corpus import CARRIERS, NAMES, SECRETS, planted, planted_secrets
+
+usual, everything = Redactor(), Redactor(PATTERNS)
+mine = Redactor(["evp", Pattern.of("badge", r"\bB-[0-9]{4}\b")], ["nickname", "motherName"])
+
+TEXTS = [one.text for one in (*planted(147), *planted_secrets(50)) if one.carrier != "traceback"]
+PIECES = [
+    *"[]{}()<>\"'\\/=:;,.&%@+- \n\t0159aeTnx_",
+    *("52998224725", "529.982.247-25", "4111111111111111", "5511987654321", "ada@x.com", "eyJa.b.c", "Bearer abc12345"),
+    *("password=", '"cpf": ', "\\n", "%20", "[cpf]", "[password]", "://a:", "0.", "token", "Authorization: ", "000201"),
+    *("<cpf>", "</cpf>", "pin", "019a3b4c-1234-7123-8123-123456789012", "deadbeef" * 4),
+]
+texts = (
+    st.text()
+    | st.sampled_from(TEXTS)
+    | st.lists(st.sampled_from(PIECES), max_size=30).map("".join)
+    | st.tuples(st.sampled_from(TEXTS), st.lists(st.sampled_from(PIECES), max_size=4)).map(lambda t: t[0].join(t[1]))
+)
+values: st.SearchStrategy[Any] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(texts | st.sampled_from([*FIELDS, *NAMES, "name", "value"]), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@given(text=texts)
+@settings(derandomize=True, max_examples=600, deadline=None)
+def test_redacting_twice_is_redacting_once(text: str) -> None:
+    for redactor in (usual, everything, mine):
+        shown = redactor.text(text)
+        assert redactor.text(shown) == shown
+
+
+def form(value: Any) -> Any:
+    """What is left of a value without its leaves and keys."""
+    if isinstance(value, dict):
+        return [form(one) for one in value.values()]
+    return [form(one) for one in value] if isinstance(value, list) else None
+
+
+@given(value=values)
+@settings(derandomize=True, max_examples=300, deadline=None)
+def test_json_stays_json_in_its_form(value: Any) -> None:
+    shown = everything.value(value)
+    assert json.loads(json.dumps(shown)) == shown
+    assert form(shown) == form(value)
+    assert everything.value(shown) == shown
+
+
+@pytest.mark.parametrize("carrier", [name for name in SECRETS if name in ("json", "list")])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_text_that_is_json_stays_json_when_a_field_is_hidden(carrier: str, name: str) -> None:
+    for text in (SECRETS[carrier](name, "hunter2"), json.dumps({"a": 1, name: 1234, "b": [name]})):
+        shown = json.loads(usual.text(text))
+        assert shown.keys() == json.loads(text).keys()
+        assert "hunter2" not in str(shown)
+        assert "1234" not in str(shown)
+
+
+# -- by name
+
+
+@pytest.mark.parametrize(
+    "name", ["password", "userPassword", "USER_PASSWORD", "user-password", "Password2", "passwordHash"]
+)
+def test_a_field_is_found_however_its_name_is_written(name: str) -> None:
+    assert usual.value({name: "x", "other": "x"}) == {name: "[password]", "other": "x"}
+
+
+@pytest.mark.parametrize(
+    "name", ["passwordless", "spin", "opinion", "cpfl", "tokenizer", "key", "name", "id", "run_id"]
+)
+def test_a_name_that_only_sounds_alike_is_none(name: str) -> None:
+    assert usual.value({name: "x"}) == {name: "x"}
+
+
+def test_all_leaves_of_a_field_are_hidden_and_the_rest_stays() -> None:
+    value = {"cpf": {"number": "529", "valid": True, "old": [None, "", 7]}, "amount": 1999}
+    hidden = {"number": "[cpf]", "valid": True, "old": [None, "", "[cpf]"]}
+    assert usual.value(value) == {"cpf": hidden, "amount": 1999}
+
+
+def test_keys_below_a_field_are_looked_at_too() -> None:
+    value = {"contact_email": {"ada@example.com": {"seen": True, "note": "hers"}, "pin": 7}}
+    hidden = {"[email]": {"seen": True, "note": "[email]"}, "pin": "[pin]"}
+    assert usual.value(value) == {"contact_email": hidden}
+
+
+def test_a_value_that_goes_by_the_name_of_a_field_is_hidden() -> None:
+    assert usual.value([{"name": "cpf", "value": "1"}]) == [{"name": "cpf", "value": "[cpf]"}]
+    assert usual.value({"key": "card-number", "value": [1]}) == {"key": "card-number", "value": ["[card_number]"]}
+    assert usual.value({"name": "send_password", "value": "1"}) == {"name": "send_password", "value": "1"}
+
+
+def test_keys_that_are_personal_data_are_hidden_and_stay_apart() -> None:
+    value = {"52998224725": 1, "529.982.247-25": 2, "total": 3}
+    assert usual.value(value) == {"[cpf]": 1, "[cpf] 2": 2, "total": 3}
+    assert usual.value(value | {"[cpf]": 4}) == {"[cpf]": 1, "[cpf] 2": 2, "total": 3, "[cpf] 3": 4}
+
+
+def test_numbers_are_known_too() -> None:
+    assert usual.value([52998224725, 5511987654321, 4111111111111111]) == ["[cpf]", "[phone]", "[card]"]
+    assert usual.value([1999, 0.52998224725, 10**5000, True]) == [1999, 0.52998224725, 10**5000, True]
+
+
+def test_what_lies_too_deep_is_not_shown() -> None:
+    value: Any = "secret"
+    for _ in range(10 * DEEPEST):
+        value = [value]
+    assert "secret" not in str(usual.value(value))
+    assert "secret" not in str(usual.value({"password": value}))
+
+
+# -- of one's own
+
+
+def test_patterns_and_fields_of_ones_own_are_added_to_the_usual() -> None:
+    assert mine.text("B-1234 of 52998224725") == "[badge] of [cpf]"
+    assert mine.value({"mother_name": "Ada", "nickName": 1}) == {"mother_name": "[mother_name]", "nickName": 1}
+    alone = Redactor([Pattern.of("badge", r"B-[0-9]{4}")], usual=False)
+    assert alone.text("B-1234 of 52998224725, password=x") == "[badge] of 52998224725, password=x"
+
+
+def test_a_pattern_may_hide_a_part_of_what_it_finds() -> None:
+    badge = Pattern.of("badge", r"badge (?P<shown>[0-9]+)", lambda match: match["shown"] != "1234")
+    assert Redactor([badge]).text("badge 1234, badge 777") == "badge 1234, badge [badge]"
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Redactor(["cpv"]), "no pattern 'cpv': there are password, token"),
+        (lambda: Redactor(fields=["--"]), "field '--' has no word"),
+        (lambda: Pattern.of("My badge", "x"), "short name"),
+        (lambda: Pattern.of("badge", "("), "no regular expression"),
+        (lambda: Pattern.of("badge", cast("str", b"x")), "no regular expression"),
+        (lambda: Pattern.of("badge", "x*"), "must match neither nothing"),
+        (lambda: Pattern.of("badge", "[a-z]+"), "must match neither nothing"),
+    ],
+)
+def test_what_cannot_be_is_refused(make: Any, said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        make()
+
+
+# -- the variable
+
+
+@pytest.mark.parametrize("text", ["", "0", "none", "off", "NO"])
+def test_nothing_is_redacted_unless_asked_for(text: str) -> None:
+    assert from_env({"BATUTA_REDACT": text}) is None
+
+
+def test_the_variable_names_what_is_hidden() -> None:
+    key = "123e4567-e12b-42d1-a456-426655440000"
+    seen = {word: from_env({"BATUTA_REDACT": word}) for word in ("1", "on", "all", f"{__name__}:mine")}
+    shown = {word: found.text(f"{key} B-1234") for word, found in seen.items() if found is not None}
+    assert shown == {
+        "1": f"{key} B-1234",
+        "on": f"{key} B-1234",
+        "all": "[evp] B-1234",
+        f"{__name__}:mine": "[evp] [badge]",
+    }
+
+
+@pytest.mark.parametrize("text", ["cpf", "a:b:c", "no.such.module:x", "json:dumps", "json:nothing", ".x:y", "json:"])
+def test_a_variable_that_names_nothing_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="BATUTA_REDACT="):
+        from_env({"BATUTA_REDACT": text})
+
+
+def test_every_pattern_has_its_mark_and_evp_is_not_usual() -> None:
+    assert set(PATTERNS) - set(USUAL) == {"evp"}
+    assert all(one.name == name for name, all_of_it in PATTERNS.items() for one in all_of_it)
+    assert len(CARRIERS) > 20
