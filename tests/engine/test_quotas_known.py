@@ -1,11 +1,12 @@
 """Whose quotas hold, since when a client knows of them, and what is told of them."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from batuta import InvalidInput, Quota, QuotaExceeded
+from batuta import InvalidInput, Quota, QuotaExceeded, connect
 from batuta.errors import StoreUnavailable
 from batuta.journal.quotas import Quota as Stored
 from batuta.journal.quotas import QuotaView
@@ -299,3 +300,22 @@ async def test_quotas_hold_on_every_store(arena: Arena) -> None:
 
     await until(is_let_in)
     assert (await operator.quotas.list())[0].used == 2
+
+
+async def test_starts_from_other_event_loops_go_by_the_quotas_and_put_them_to_no_sleep(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/quotas.db"
+    async with connect(url) as client, connect(url) as operator:
+
+        async def has_to_look() -> bool:
+            return client._backend._guard.awake  # type: ignore[attr-defined]  # of the native backend
+
+        async def is_refused() -> bool:
+            return await asyncio.to_thread(asyncio.run, started(client, 1)) == 0
+
+        await until(has_to_look)
+        assert not await is_refused()
+        await operator.quotas.set("open_runs", 1)
+        await until(is_refused)
+        assert await started(client, 1) == 0
+        assert await asyncio.to_thread(asyncio.run, client.quotas.clear("open_runs"))
+        assert await started(client, 1) == 1

@@ -7,6 +7,7 @@ import contextvars
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from math import inf
 from typing import Any, TypeVar
 
@@ -46,6 +47,7 @@ class Guard:
 
     def __init__(self, store: Store, monotonic: Callable[[], float]) -> None:
         self._store, self._monotonic = store, monotonic
+        self._home: asyncio.AbstractEventLoop | None = None
         self.awake = True
         """A start has to ask: there are quotas, or nobody has looked for a second. This is all that others pay."""
         self._found: dict[str, Stored] = {}
@@ -59,8 +61,16 @@ class Guard:
         """Those that were let in and may not be in the store yet."""
         self._open: float = 0
 
+    async def open(self) -> None:
+        """Its looks and timers are of this event loop. Starts may come from others, which end before."""
+        self._home = asyncio.get_running_loop()
+        await self._learn()
+
     async def learn(self) -> None:
         """Know what the quotas are from now on. Where they cannot be read, the next start sees to it."""
+        await self._at_home(self._learn)
+
+    async def _learn(self) -> None:
         if self._look is not None:
             await asyncio.wait([self._look])  # it may have begun before they were changed
         with suppress(StoreError):
@@ -68,7 +78,7 @@ class Guard:
 
     async def close(self) -> None:
         """Nobody starts anything any more. A database that does not answer holds nobody up for long."""
-        look = self._look
+        self._home, look = None, self._look
         if look is not None:
             try:
                 await asyncio.wait([look], timeout=_PATIENCE)
@@ -85,23 +95,36 @@ class Guard:
 
     async def let_in(self, requests: Sequence[Request], begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Begin what is asked for. Raises QuotaExceeded; nothing was written then."""
-        if not await self._admit(requests):
+        if not self._found:
+            self.awake = False
+            self._begin_at_home(self._begin_look)  # beside the start, which does not wait for it
+            return await begin()
+        if not await self._at_home(partial(self._admit, requests)):
             return await begin()
         several = len(requests)
         self._admitted += several
         self._on_their_way += several
-        self._pace.spend(several)
+        self._begin_at_home(partial(self._pace.spend, several))
         try:
             return await begin()
         finally:
             self._on_their_way -= several
 
+    def _begin_at_home(self, act: Callable[[], object]) -> None:
+        home = self._home
+        if home is None or home is asyncio.get_running_loop():
+            act()
+        else:
+            home.call_soon_threadsafe(act)
+
+    async def _at_home(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        home = self._home
+        if home is None or home is asyncio.get_running_loop():
+            return await work()
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), home))
+
     async def _admit(self, requests: Sequence[Request]) -> bool:
-        """False: they do not count, for want of quotas or because nothing would begin. Raises QuotaExceeded."""
-        if not self._found:
-            self.awake = False
-            self._begin_look()  # beside the start, which does not wait for it
-            return False
+        """False: they do not count, because nothing would begin. Raises QuotaExceeded."""
         if self._monotonic() >= self._fresh_until:
             await self._fresh()
         error = self._refusal(requests)
