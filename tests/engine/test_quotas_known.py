@@ -175,6 +175,21 @@ async def test_a_database_that_does_not_answer_holds_up_no_end_of_a_client(house
     assert not [task for task in asyncio.all_tasks() if task.get_name() == "batuta-quotas"]
 
 
+@pytest.mark.parametrize("seconds", [0.0, 0.7])
+async def test_nor_does_one_that_cannot_be_told_what_was_started(house: House, seconds: float) -> None:
+    store = house.counting()
+    client = await house.client_of(store)
+    await client.quotas.set("starts_per_second", 5)
+    store.opened = asyncio.Event()
+    await client.start(waits)
+    await asyncio.sleep(seconds)
+    begun = house.clock.monotonic()
+    await client.__aexit__(None, None, None)
+    assert house.clock.monotonic() - begun < 2
+    await asyncio.sleep(0)
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "batuta-quotas"]
+
+
 async def test_a_client_that_is_given_up_while_it_opens_leaves_nothing_behind(house: House) -> None:
     store = house.counting()
     store.opened = asyncio.Event()
