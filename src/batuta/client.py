@@ -71,7 +71,7 @@ class Batuta:
         try:
             await self._backend.open()
         except BaseException:
-            await self._closing()
+            await self.__aexit__(None, None, None)
             raise
         return self
 

@@ -74,6 +74,8 @@ class CountingStore(MemoryStore):
         self.spends += 1
         if self.away:
             raise StoreUnavailable("away")
+        if self.opened is not None:
+            await self.opened.wait()
         await super().spend_starts(count, quota, ago)
 
 

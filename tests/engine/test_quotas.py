@@ -207,16 +207,19 @@ async def test_a_start_that_begins_nothing_is_not_refused(house: House) -> None:
     handle = await client.start(waits, id="w")
     await (await client.start(echo, "x", id="closed")).result()
     await client.enqueue(note, "x", unique="u", delay=60)
+    await (await client.enqueue(note, "x", unique="done", unique_for=60)).result()
     await client.quotas.set("open_runs", 1)
     assert (await client.start(waits, id="w")).id == "w"
     assert (await client.start(echo, "y", id="closed")).id == "closed"
     assert (await client.enqueue(note, "y", unique="u")).id == "note:u"
+    assert await (await client.enqueue(note, "y", unique="done", unique_for=60)).result() == "x"
     with pytest.raises(AlreadyStarted):
         await client.start(waits, id="w", if_exists="reject")
     for refused in (
         client.start(echo, "x", id="closed", if_exists="restart"),
         client.start(waits, id="new"),
         client.enqueue(note, "x", unique="v"),
+        client.enqueue(note, "x", unique="done"),
     ):
         with pytest.raises(QuotaExceeded):
             await refused

@@ -1,11 +1,12 @@
 """Whose quotas hold, since when a client knows of them, and what is told of them."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from batuta import InvalidInput, Quota, QuotaExceeded
+from batuta import InvalidInput, Quota, QuotaExceeded, connect
 from batuta.errors import StoreUnavailable
 from batuta.journal.quotas import Quota as Stored
 from batuta.journal.quotas import QuotaView
@@ -162,6 +163,55 @@ async def test_a_client_that_cannot_be_opened_leaves_its_store_closed(house: Hou
     assert closed == [True]
 
 
+async def test_a_database_that_does_not_answer_holds_up_no_end_of_a_client(house: House) -> None:
+    store = house.counting()
+    client = await house.client_of(store)
+    await asyncio.sleep(1.1)
+    store.opened = asyncio.Event()
+    await client.start(waits)  # it does not wait for the look
+    begun = house.clock.monotonic()
+    await client.__aexit__(None, None, None)
+    assert house.clock.monotonic() - begun < 2
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "batuta-quotas"]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.7])
+async def test_nor_does_one_that_cannot_be_told_what_was_started(house: House, seconds: float) -> None:
+    store = house.counting()
+    client = await house.client_of(store)
+    await client.quotas.set("starts_per_second", 5)
+    store.opened = asyncio.Event()
+    await client.start(waits)
+    await asyncio.sleep(seconds)
+    begun = house.clock.monotonic()
+    await client.__aexit__(None, None, None)
+    assert house.clock.monotonic() - begun < 2
+    await asyncio.sleep(0)
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "batuta-quotas"]
+
+
+async def test_a_client_that_is_given_up_while_it_opens_leaves_nothing_behind(house: House) -> None:
+    store = house.counting()
+    store.opened = asyncio.Event()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1):
+            await house.client_of(store)
+    assert not [task for task in asyncio.all_tasks() if task.get_name() == "batuta-quotas"]
+
+
+async def test_a_start_that_waits_for_a_look_is_told_that_its_client_was_closed(house: House) -> None:
+    store = house.counting()
+    client = await house.client_of(store)
+    await client.quotas.set("open_runs", 5)
+    await asyncio.sleep(1.1)
+    store.opened = asyncio.Event()
+    starting = asyncio.ensure_future(client.start(waits))
+    await asyncio.sleep(0)
+    await client.__aexit__(None, None, None)
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await starting
+
+
 # -- what is told of them
 
 
@@ -217,6 +267,7 @@ async def test_changes_are_in_the_audit_log(house: House) -> None:
         ("starts_per_second", -1, None),
         ("starts_per_second", float("nan"), None),
         ("starts_per_second", float("inf"), None),
+        pytest.param("starts_per_second", 10**400, None, id="starts_per_second-huge"),
         ("starts_per_second", True, None),
         ("starts_per_second", "5/s", None),
         ("starts_per_second", 5, 0),
@@ -264,3 +315,22 @@ async def test_quotas_hold_on_every_store(arena: Arena) -> None:
 
     await until(is_let_in)
     assert (await operator.quotas.list())[0].used == 2
+
+
+async def test_starts_from_other_event_loops_go_by_the_quotas_and_put_them_to_no_sleep(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/quotas.db"
+    async with connect(url) as client, connect(url) as operator:
+
+        async def has_to_look() -> bool:
+            return client._backend._guard.awake  # type: ignore[attr-defined]  # of the native backend
+
+        async def is_refused() -> bool:
+            return await asyncio.to_thread(asyncio.run, started(client, 1)) == 0
+
+        await until(has_to_look)
+        assert not await is_refused()
+        await operator.quotas.set("open_runs", 1)
+        await until(is_refused)
+        assert await started(client, 1) == 0
+        assert await asyncio.to_thread(asyncio.run, client.quotas.clear("open_runs"))
+        assert await started(client, 1) == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -51,10 +50,10 @@ def _count(name: str, value: object) -> int:
 def _rate(value: object) -> float | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InvalidInput(f"{STARTS}={value!r} must be a number, or None, which is no limit")
-    if not _SLOWEST <= value <= _FASTEST:
-        raise InvalidInput(f"{STARTS}={value!r} must be from {_SLOWEST} to {_FASTEST:,}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not _SLOWEST <= value <= _FASTEST:
+        raise InvalidInput(
+            f"{STARTS}={value!r} must be a number from {_SLOWEST} to {_FASTEST:,}, or None, which is no limit"
+        )
     return value
 
 

@@ -272,7 +272,7 @@ class NativeBackend:
         return found
 
     async def open(self) -> None:
-        await self._guard.learn()
+        await self._guard.open()
 
     async def close(self) -> None:
         self._waiters.close()

@@ -69,8 +69,12 @@ class Pace:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._telling is not None:
-            await asyncio.wait([self._telling])
+        telling = self._telling
+        if telling is not None:
+            try:
+                await asyncio.wait([telling])
+            finally:
+                telling.cancel()  # where nobody waits for it any longer
         with suppress(StoreError):
             await self._tell()
 

@@ -7,15 +7,17 @@ import contextvars
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from math import inf
 from typing import Any, TypeVar
 
 from batuta.authoring.backend import StartRequest
 from batuta.authoring.enqueueing import JobRequest
 from batuta.authoring.quotas import Quota
+from batuta.clock import SECOND
 from batuta.engine.acting import Actor
 from batuta.engine.pace import Pace
-from batuta.errors import QuotaExceeded, StoreError, UnknownRun
+from batuta.errors import QuotaExceeded, StoreError, StoreUnavailable, UnknownRun
 from batuta.journal.acts import Verb
 from batuta.journal.quotas import OPEN_RUNS, PAYLOAD, STARTS, QuotaView
 from batuta.journal.quotas import Quota as Stored
@@ -33,6 +35,8 @@ _SHARE = 0.05
 """The share of the time that reading takes at most: counting many open runs takes a while."""
 _AGAIN = 0.05
 """Seconds after which it is read again before a start is refused for want of room: runs may have ended since."""
+_PATIENCE = 0.5
+"""Seconds that a client which is closed waits for the database, for what nobody needs."""
 _ROUNDING = 1e-6
 _GIVES = (IfExists.RETURN, IfExists.REJECT)
 
@@ -43,6 +47,7 @@ class Guard:
 
     def __init__(self, store: Store, monotonic: Callable[[], float]) -> None:
         self._store, self._monotonic = store, monotonic
+        self._home: asyncio.AbstractEventLoop | None = None
         self.awake = True
         """A start has to ask: there are quotas, or nobody has looked for a second. This is all that others pay."""
         self._found: dict[str, Stored] = {}
@@ -56,42 +61,70 @@ class Guard:
         """Those that were let in and may not be in the store yet."""
         self._open: float = 0
 
+    async def open(self) -> None:
+        """Its looks and timers are of this event loop. Starts may come from others, which end before."""
+        self._home = asyncio.get_running_loop()
+        await self._learn()
+
     async def learn(self) -> None:
         """Know what the quotas are from now on. Where they cannot be read, the next start sees to it."""
+        await self._at_home(self._learn)
+
+    async def _learn(self) -> None:
         if self._look is not None:
             await asyncio.wait([self._look])  # it may have begun before they were changed
         with suppress(StoreError):
             await self._fresh()
 
     async def close(self) -> None:
-        """Nobody starts anything any more."""
-        if self._look is not None:
-            await asyncio.wait([self._look])
+        """Nobody starts anything any more. A database that does not answer holds nobody up for long."""
+        self._home, look = None, self._look
+        if look is not None:
+            try:
+                await asyncio.wait([look], timeout=_PATIENCE)
+            finally:
+                look.cancel()
+            await asyncio.wait([look])
         if self._waking is not None:
             self._waking.cancel()
-        await self._pace.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE):
+                await self._pace.close()
 
     # -- what starts ask
 
     async def let_in(self, requests: Sequence[Request], begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Begin what is asked for. Raises QuotaExceeded; nothing was written then."""
-        if not await self._admit(requests):
+        if not self._found:
+            self.awake = False
+            self._begin_at_home(self._begin_look)  # beside the start, which does not wait for it
+            return await begin()
+        if not await self._at_home(partial(self._admit, requests)):
             return await begin()
         several = len(requests)
         self._admitted += several
         self._on_their_way += several
-        self._pace.spend(several)
+        self._begin_at_home(partial(self._pace.spend, several))
         try:
             return await begin()
         finally:
             self._on_their_way -= several
 
+    def _begin_at_home(self, act: Callable[[], object]) -> None:
+        home = self._home
+        if home is None or home is asyncio.get_running_loop():
+            act()
+        else:
+            home.call_soon_threadsafe(act)
+
+    async def _at_home(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        home = self._home
+        if home is None or home is asyncio.get_running_loop():
+            return await work()
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), home))
+
     async def _admit(self, requests: Sequence[Request]) -> bool:
-        """False: they do not count, for want of quotas or because nothing would begin. Raises QuotaExceeded."""
-        if not self._found:
-            self.awake = False
-            self._begin_look()  # beside the start, which does not wait for it
-            return False
+        """False: they do not count, because nothing would begin. Raises QuotaExceeded."""
         if self._monotonic() >= self._fresh_until:
             await self._fresh()
         error = self._refusal(requests)
@@ -139,17 +172,24 @@ class Guard:
         named = _named(requests[0]) if len(requests) == 1 else None
         if named is None:
             return False
+        id, if_exists, fresh = named
         try:
-            run = await self._store.get(named[0])
+            run = await self._store.get(id)
         except UnknownRun:
             return False
-        return run.closed_at is None or named[1] in _GIVES
+        if run.closed_at is None or if_exists in _GIVES:
+            return True
+        return fresh > 0 and await self._store.now() < run.created_at + fresh
 
     # -- looking
 
     async def _fresh(self) -> None:
         """Read the quotas, together with all who want that now. Raises StoreErrors."""
-        await asyncio.shield(self._begin_look())
+        look = self._begin_look()
+        await asyncio.wait([look])  # which is not ended with one of those who wait for it
+        if look.cancelled():
+            raise StoreUnavailable("the client was closed while it read the quotas")
+        look.result()
 
     def _begin_look(self) -> asyncio.Task[None]:
         if self._look is None:
@@ -196,13 +236,13 @@ def _asked(several: int, wait: float | None) -> str:
     return f", and these are {several:,}" + (": start fewer at once" if wait is None else "")
 
 
-def _named(request: Request) -> tuple[str, IfExists] | None:
-    """The id that a caller gave, and what is to be done when it is taken."""
+def _named(request: Request) -> tuple[str, IfExists, int] | None:
+    """The id that a caller gave, what is to be done when it is taken, and for how long a closed run keeps it anyway."""
     if isinstance(request, StartRequest):
-        return None if request.id is None else (request.id, request.if_exists)
+        return None if request.id is None else (request.id, request.if_exists, 0)
     if request.unique is not None and request.debounce is None:
-        return f"{request.job}:{request.unique}", IfExists.RENEW
-    return None if request.id is None else (request.id, IfExists.RETURN)
+        return f"{request.job}:{request.unique}", IfExists.RENEW, round((request.unique_for or 0) * SECOND)
+    return None if request.id is None else (request.id, IfExists.RETURN, 0)
 
 
 class NativeQuotas:

@@ -15,7 +15,7 @@ from batuta.journal.states import RunState
 from batuta.stores.postgres import PostgresStore
 from batuta.testing.conformance.close import last_word
 from batuta.testing.conformance.kin import child_of
-from batuta.testing.conformance.kit import live_worker, new_run, signal, start_owned
+from batuta.testing.conformance.kit import beat, live_worker, new_run, signal, start_owned
 from batuta.testing.conformance.plain import ended, job
 from tests.stores.postgres.raw import connection, flush_statistics, nodes, plan_of, scans_of
 
@@ -213,6 +213,33 @@ async def test_a_claim_reads_little_however_much_is_due(
         await store.claim(worker, 10)
         await store.due_at(worker)
     assert await _blocks_read_by_all(store) - read < 10_000
+
+
+LASTING = """
+    INSERT INTO batuta.runs (run_id, chain_id, epoch, head, claimed_head, priority, created_at, closed_at, namespace,
+                             id, kind, name, code, queue, state, deadline, expires_at)
+    SELECT gen_random_uuid(), gen_random_uuid(), 1, 0, -1, 0, n, CASE WHEN n % 2 = 0 THEN n END, 'default', n::text,
+           'workflow', 'flow', CASE WHEN n % 4 = 1 THEN 'other' ELSE 'flow' END, 'default',
+           CASE WHEN n % 2 = 0 THEN 'completed' WHEN n % 4 = 1 THEN 'needs_code' ELSE 'waiting' END,
+           CASE WHEN n % 2 = 0 THEN n WHEN n % 3 > 0 THEN 9000000000000000 END,
+           CASE WHEN n % 3 <> 1 THEN 9000000000000000 END
+    FROM generate_series(1, 50000) n
+"""
+
+
+async def test_a_heartbeat_reads_little_however_many_wait_for_their_end_or_other_code(
+    store: PostgresStore, postgres_url: str
+) -> None:
+    """Nor what has ended over its time. Each heart has a session of its own, with plans that are made anew."""
+    worker = await live_worker(store)
+    async with connection(postgres_url) as raw:
+        await raw.execute(LASTING)
+        for statement in ("SELECT", "ANALYZE batuta.runs"):
+            await raw.execute(statement)
+            read = await _blocks_read_by_all(store)
+            for _ in range(5):
+                await beat(store, worker, reap=True)
+            assert await _blocks_read_by_all(store) - read < 1_500, statement
 
 
 async def _blocks_read_by_all(store: PostgresStore) -> int:
