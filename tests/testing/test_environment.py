@@ -100,3 +100,11 @@ async def test_an_environment_that_cannot_begin_leaves_nothing_behind() -> None:
     with pytest.raises(InvalidInput, match="two activities are named"):
         async with Environment.of(App(activities=[reserve, app.activities[2]]), letter, letter.with_options()):
             raise AssertionError
+
+
+@STORES
+@in_virtual_time
+async def test_an_activity_that_was_not_given_is_named(store: Any) -> None:
+    async with Environment(workflows=[order], store=store) as env:
+        with pytest.raises(Stuck, match="activity 'reserve' is not known here"):
+            await env.run(order, "tea")

@@ -29,6 +29,7 @@ from batuta.stores.memory import MemoryDatabase, MemoryStore
 from batuta.testing.chance import SLOWEST, Chance, SlowAttempts, foreseen, slow_down
 from batuta.testing.doubles import with_doubles
 from batuta.testing.happened import Happening, what_happened
+from batuta.testing.lacking import Lacking
 from batuta.testing.stores import StoreName, quick_folder, sqlite_store
 from batuta.testing.stuck import what_runs_wait_for
 from batuta.testing.virtualtime import VirtualLoop
@@ -36,6 +37,8 @@ from batuta.testing.virtualtime import VirtualLoop
 R = TypeVar("R")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_PATIENCE = 20
+"""How often runs are handed back for want of an activity before nobody is thought to have it."""
 
 
 class Environment:
@@ -109,6 +112,7 @@ class Environment:
         if self.chance is not None:
             _need_virtual_time("a seed")
         self.store = await self._made_store(virtual=isinstance(loop, VirtualLoop))
+        self._lacking = Lacking(self.store)
         middleware = self._middleware if self.chance is None else self._slowed_down(self.chance)
         self._backend = backend_for(self.store, self._clock, middleware)
         self.client = Batuta(self._backend, self.store.open, self.store.close)
@@ -191,9 +195,14 @@ class Environment:
     @overload
     async def run(self, work: Job[..., R], /, *args: Any, **options: Any) -> R: ...
     async def run(self, work: Any, /, *args: Any, **options: Any) -> Any:
-        """Start a workflow, or enqueue a job, and wait for the result."""
-        handle = await self.begin(work, *args, **options)
-        return await handle.result()
+        """Start a workflow, or enqueue a job, and wait for the result. Raises Stuck when a run lacks an activity that
+        was not given."""
+        return await self.result_of(await self.begin(work, *args, **options))
+
+    async def result_of(self, handle: Handle[R], *, patience: int = _PATIENCE) -> R:
+        """The result of a run. Raises Stuck when runs were handed back so many times for want of an activity: without
+        another worker that has it, they would be handed back and taken again for ever."""
+        return await self._lacking.watch(handle.result(), patience)
 
     @overload
     async def begin(self, work: Workflow[..., R], /, *args: Any, **options: Any) -> Handle[R]: ...

@@ -20,14 +20,12 @@ from batuta.authoring.jobs import Job
 from batuta.errors import InvalidInput, OutcomeUnknown, RunNotCompleted, StoreUnavailable
 from batuta.ids import RunId
 from batuta.journal.entries import EntryKind, decode_body
-from batuta.journal.records import Change, Refusal, RunFilter, RunKind, Verdict
-from batuta.journal.states import RunState
+from batuta.journal.records import RunFilter, RunKind
 from batuta.journal.store import Store
 from batuta.stores.memory import MemoryDatabase, MemoryStore
 from batuta.testing.doubles import doubles_of, with_doubles
 from batuta.testing.environment import Environment
 from batuta.testing.stores import FragileMemoryStore, LonelySqliteStore
-from batuta.testing.virtualtime import Stuck
 from batuta.verify import verify
 
 Script = Callable[[Environment, Handle[Any]], Awaitable[object]]
@@ -80,31 +78,11 @@ def comparable(ending: Any) -> Any:
 
 
 async def ending_of(env: Environment, handle: Handle[Any]) -> Any:
-    """The result, or the RunNotCompleted that is raised. Raises Stuck when a run lacks an activity: there is no other
-    worker that may have it, and the run would be handed back and taken again for ever."""
-    ending, commit = asyncio.ensure_future(handle.result()), env.store.commit
-    lacks: list[str] = []
-
-    async def watched_commit(worker_id: str, changes: Sequence[Change]) -> dict[int, Verdict | list[Refusal]]:
-        answers = await commit(worker_id, changes)
-        moves = [one.move for one in changes if one.move is not None]
-        lacks.extend(move.reason for move in moves if move.state is RunState.WAITING and move.reason)
-        if lacks:
-            ending.cancel()
-        return answers
-
-    vars(env.store).update(commit=watched_commit)
+    """The result, or the RunNotCompleted that is raised. Raises Stuck when a run lacks an activity."""
     try:
-        return await ending
+        return await env.result_of(handle, patience=1)
     except RunNotCompleted as error:
         return error
-    except asyncio.CancelledError:
-        if lacks:
-            raise Stuck(lacks[0]) from None
-        raise
-    finally:
-        ending.cancel()
-        vars(env.store).update(commit=commit)
 
 
 async def violations(env: Environment) -> list[str]:
