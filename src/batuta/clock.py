@@ -10,6 +10,9 @@ from typing import Protocol
 SECOND = 1_000_000
 """One second in the unit of every stored time: integer microseconds since 1970, UTC."""
 
+wall_ns = time.time_ns
+"""The machine's wall time in nanoseconds, as tracers want it."""
+
 
 class Clock(Protocol):
     """Wall time for people and stores, monotonic time for measuring how long something took."""

@@ -104,9 +104,8 @@ def seed_of(run_id: RunId) -> int:
     return run_id.int & 0xFFFF_FFFF_FFFF
 
 
-def bits(count: int) -> int:
-    """So many random bits, for what need not be a secret."""
-    return random.getrandbits(count)
+bits = random.getrandbits
+"""So many random bits, for what need not be a secret."""
 
 
 def jitter() -> float:

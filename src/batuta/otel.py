@@ -6,18 +6,22 @@ whatever process, belongs to the same trace.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextvars import copy_context
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
+from contextvars import ContextVar, copy_context
 from functools import lru_cache, partial
 from traceback import format_exception
 from typing import Any, ClassVar
 
 from batuta.authoring.attempt import CompleteLater
 from batuta.authoring.middleware import TRACE, ActivityCall, AroundStart, AttemptFacts, Middleware, Proceed, Sent, Start
+from batuta.clock import wall_ns
 from batuta.errors import InvalidInput, MissingExtra
 from batuta.ids import bits
 from batuta.redaction import Redactor, from_env
-from batuta.telemetry import Event, MessageReceived, RunClosed
+from batuta.telemetry import Event, MessageReceived, RunClosed, WorkerStopped
 
 try:
     from opentelemetry import baggage, context, trace
@@ -48,20 +52,33 @@ _GOOD = ("completed", "continued")
 _NOTHING = Context()
 (_SPAN,) = set_span_in_context(INVALID_SPAN, _NOTHING)
 """The key that a context has its span by."""
-_ALL = 2**32
-_ANY = _ALL - 1
+_ALL = 2**224
+"""The numbers that are drawn for a run: 32 bits decide whether it is traced, the others are its ids if it is not."""
 _EVEN = frozenset("02468ace")
 """The last digit of a `traceparent` whose span was not sampled."""
+_LATEST = 1.0
+"""Seconds that the span of an attempt waits for the end of its run."""
+_MANY = 64
+"""Spans that are not left waiting: making them holds up the event loop for two milliseconds."""
 
 
-def _attaching() -> Callable[[Context], object]:
-    """`context.attach`, which is there for every attempt: without its two calls, where it sets a context variable."""
+def _variable() -> ContextVar[Context] | None:
+    """Where OpenTelemetry keeps the current context, if that is a context variable."""
     mark, within = Context(), copy_context()
     within.run(context.attach, mark)
-    return next((variable.set for variable, value in within.items() if value is mark), context.attach)
+    return next((variable for variable, value in within.items() if value is mark), None)
 
 
-_attach = _attaching()
+def _attaching() -> tuple[Callable[[], Context], Callable[[Context], object]]:
+    """`context.get_current` and `context.attach`, without their two calls: one is there for every start, the other for
+    every attempt."""
+    kept = _variable()
+    if kept is None:
+        return context.get_current, context.attach
+    return partial(kept.get, _NOTHING), kept.set
+
+
+_current, _attach = _attaching()
 
 
 class Tracing(Middleware):
@@ -72,6 +89,8 @@ class Tracing(Middleware):
     children of the span that started the run; a run that nobody traced begins a trace of its own. What was not sampled
     at its start makes no spans later, and costs next to nothing. `sample`: the share of runs that are traced, of those
     whose start is in no span; decided here, before a sampler of the provider is asked, which costs as much as a span.
+    The span of an attempt is made when its code, or whatever that calls, asks for it; else with the run's, or a second
+    after the attempt at the latest, with the times that it had.
 
     `signal NAME` (producer) and `update NAME` (client) are around the client's call, and `receive NAME` (consumer) is
     their child, made when the run has read the message, with a link to the trace of the run.
@@ -80,7 +99,7 @@ class Tracing(Middleware):
     BATUTA_REDACT says so.
     """
 
-    events: ClassVar[Sequence[type[Event]]] = (RunClosed, MessageReceived)
+    events: ClassVar[Sequence[type[Event]]] = (RunClosed, MessageReceived, WorkerStopped)
     missing: ClassVar[str] = TRACE
     alike: ClassVar[bool] = True
 
@@ -92,24 +111,26 @@ class Tracing(Middleware):
         self._provider, self._tracer = provider, trace.get_tracer("batuta", tracer_provider=provider)
         self._sample = round(sample * _ALL)
         self._redactor = redactor or from_env()
+        self._late: deque[_Late] = deque()
+        """Attempts that have ended, and whose spans are not made yet."""
+        self._timer: asyncio.TimerHandle | None = None
 
     def _makes_none(self) -> bool:
         """Whether there is only the API of OpenTelemetry, and no SDK that would make spans."""
         provider = trace.get_tracer_provider() if self._provider is None else self._provider
         return isinstance(provider, trace.NoOpTracerProvider | trace.ProxyTracerProvider)
 
-    def _left_out(self) -> dict[str, str] | None:
+    def _left_out(self) -> str | None:
         """Ids without spans, for a run that is not of the share that is traced."""
-        if self._sample == _ALL:
+        chance = bits(224)
+        if chance < self._sample:
             return None
-        chance = bits(224)  # all that is needed at once
-        if chance & _ANY < self._sample:
-            return None
-        ids = (chance >> 32).to_bytes(24, "big").hex()  # as a format of so many digits, in half the time
-        return {TRACE: f"00-{ids[:32]}-{ids[32:]}-00"}
+        ids = chance.to_bytes(28, "big").hex()  # as a format of so many digits, in half the time
+        return f"00-{ids[8:40]}-{ids[40:]}-00"
 
-    def before_start(self) -> dict[str, str] | AroundStart:
-        headers = self._untraced()
+    def before_start(self) -> Mapping[str, str] | str | AroundStart:
+        # Mostly there is neither span nor baggage.
+        headers = self._untraced() if _current() else self._left_out()
         return self._started if headers is None else headers
 
     async def start(self, starts: Sequence[Start], proceed: Proceed) -> None:
@@ -123,13 +144,11 @@ class Tracing(Middleware):
 
     def _untraced(self) -> dict[str, str] | None:
         """What a start gets that is not to be traced: ids, for logs and for whoever is called, but no spans."""
-        if not context.get_current():  # neither span nor baggage: the usual case, quickly
-            return self._left_out()
         current = trace.get_current_span().get_span_context()
         if current.is_valid:
             return None if current.trace_flags.sampled else _carried(current)
         ids = self._left_out()
-        return None if ids is None else _carried(current) | ids
+        return None if ids is None else _carried(current) | {TRACE: ids}
 
     async def _started(self, starts: Sequence[Start], proceed: Proceed) -> None:
         name = starts[0].name if len(starts) == 1 else f"{len(starts)} runs"
@@ -139,7 +158,7 @@ class Tracing(Middleware):
         headers = _carried(span.get_span_context())
         for one in starts:
             one.headers.update(headers)
-        await _within(span, proceed, redactor=self._redactor)
+        await _within(span, proceed, self._redactor)
 
     async def send(self, message: Sent, proceed: Proceed) -> None:
         if self._untraced() is not None:
@@ -151,12 +170,12 @@ class Tracing(Middleware):
             about = _about(message.kind, message.name, "send") | {"batuta.id": message.id}
             span.set_attributes(self._shown(about))
         message.headers.update(_carried(span.get_span_context()))
-        await _within(span, proceed, redactor=self._redactor)
+        await _within(span, proceed, self._redactor)
 
     def begin(self, start: Start) -> None:
         ids = self._left_out()
         if ids is not None:
-            start.headers.update(ids)
+            start.headers[TRACE] = ids
         else:
             span = self._tracer.start_span(f"begin {start.name}", context=_NOTHING, kind=SpanKind.CONSUMER)
             if span.is_recording():
@@ -167,6 +186,8 @@ class Tracing(Middleware):
     def before(self, trace: str, headers: Mapping[str, str]) -> bool | Callable[[], object]:
         # Never detached: the next attempt in the same context attaches its own.
         if trace[-1:] in _EVEN:
+            if not headers:
+                return partial(_attach, Context({_SPAN: _Distant(trace, "")}))  # as `_distant` does
             return partial(_attach, _distant(trace, headers.get(_STATE, ""), headers.get(_BAGGAGE, "")))
         if trace or not self._makes_none():
             return True
@@ -184,11 +205,49 @@ class Tracing(Middleware):
             context.detach(token)
 
     async def _traced(self, call: ActivityCall, parent: Context, proceed: Proceed) -> Any:
+        late = _Late(self._attempt, call, parent)
+        token = context.attach(late)
+        try:
+            return await proceed()
+        except CompleteLater:
+            late.span.add_event("to be completed from outside")
+            raise
+        except BaseException as error:
+            _note(late.span, error, self._redactor)
+            raise
+        finally:
+            context.detach(token)
+            late.ended_at = wall_ns()
+            self._ended(late)
+
+    def _ended(self, late: _Late) -> None:
+        self._late.append(late)
+        if late.is_made or len(self._late) >= _MANY:
+            self._make_all()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_LATEST, self._wait_no_longer)
+
+    def _wait_no_longer(self) -> None:
+        self._timer = None
+        self._make_all()
+
+    def _make_all(self) -> None:
+        """All spans that wait, one after the other: the first has the SDK's code come into the processor's caches, and
+        the others find it there."""
+        while True:
+            try:
+                late = self._late.popleft()
+            except IndexError:  # not asked for before: workers in other threads may have the same Tracing
+                return
+            late.span.end(late.ended_at)
+
+    def _attempt(self, call: ActivityCall, parent: Context, began_at: int) -> Span:
         facts = call.facts
         # With its attributes at once: as its parent is sampled, they are wanted.
         about = self._shown(_called(facts))
-        span = self._tracer.start_span(f"{facts.kind} {facts.name}", parent, SpanKind.CONSUMER, about)
-        return await _within(span, proceed, parent, self._redactor)
+        return self._tracer.start_span(
+            f"{facts.kind} {facts.name}", parent, SpanKind.CONSUMER, about, start_time=began_at
+        )
 
     def _shown(self, attributes: dict[str, Any]) -> dict[str, Any]:
         return attributes if self._redactor is None else self._redactor.value(attributes)
@@ -213,9 +272,12 @@ class Tracing(Middleware):
         if type(event) is RunClosed:
             trace = event.run.trace
             if trace and trace[-1] not in _EVEN:
+                self._make_all()
                 self._ran(event)
         elif type(event) is MessageReceived:
             self._received(event)
+        elif type(event) is WorkerStopped:
+            self._wait_no_longer()
 
     def _ran(self, event: RunClosed) -> None:
         parent = _parent(event.run.trace)
@@ -253,9 +315,10 @@ def _carried(of: SpanContext) -> dict[str, str]:
 class _Distant(NonRecordingSpan):
     """The span that a run was started in. Most of them are never looked at, so they are only read then."""
 
+    _read: SpanContext | None = None
+
     def __init__(self, carried: str, state: str) -> None:
         self._carried, self._state = carried, state
-        self._read: SpanContext | None = None
 
     def get_span_context(self) -> SpanContext:
         if self._read is None:  # samplers ask for it several times a span
@@ -295,14 +358,69 @@ def _parent_of(carried: str, headers: Mapping[str, str]) -> Context:
     return _parent(carried, headers.get(_STATE, ""), headers.get(_BAGGAGE, "")) if headers else _parent(carried)
 
 
-async def _within(span: Span, proceed: Proceed, parent: Context | None = None, redactor: Redactor | None = None) -> Any:
+_making = threading.RLock()
+"""A span may be asked for in the thread of its attempt, and must be made once."""
+
+
+class _Late(Context):
+    """The context of an attempt that is traced, with a span that is made when somebody asks for it."""
+
+    def __init__(self, make: Callable[[ActivityCall, Context, int], Span], call: ActivityCall, parent: Context) -> None:
+        self._make, self._call, self._parent = make, call, parent
+        self._began_at, self.ended_at = wall_ns(), 0
+        self._made: Context | None = None
+        self._span: Span = INVALID_SPAN
+
+    @property
+    def is_made(self) -> bool:
+        return self._made is not None
+
+    @property
+    def span(self) -> Span:
+        self._with_span()
+        return self._span
+
+    def _with_span(self) -> Context:
+        with _making:
+            if self._made is None:
+                self._made = self._parent  # for a span processor that asks for the current one while this is made
+                span = self._make(self._call, self._parent, self._began_at)
+                self._span, self._made = span, set_span_in_context(span, self._parent)
+            return self._made
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return (self._with_span() if key == _SPAN else self._parent).get(key, default)
+
+    def __getitem__(self, key: str) -> object:
+        return self._with_span()[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._with_span()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._with_span())
+
+    def __len__(self) -> int:
+        return len(self._with_span())
+
+    def keys(self) -> KeysView[str]:  # type: ignore[override]
+        return self._with_span().keys()
+
+    def values(self) -> ValuesView[object]:  # type: ignore[override]
+        return self._with_span().values()
+
+    def items(self) -> ItemsView[str, object]:  # type: ignore[override]
+        return self._with_span().items()
+
+    def copy(self) -> dict[str, object]:
+        return self._with_span().copy()
+
+
+async def _within(span: Span, proceed: Proceed, redactor: Redactor | None) -> Any:
     """Go on with the span as the current one, and end it with what comes of that."""
-    token = context.attach(set_span_in_context(span, parent))
+    token = context.attach(set_span_in_context(span))
     try:
         return await proceed()
-    except CompleteLater:
-        span.add_event("to be completed from outside")
-        raise
     except BaseException as error:
         _note(span, error, redactor)
         raise

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from batuta import ActivityFailed, ActivityTimeout, NonRetryable, Retry, RunFailed, activity, workflow
+from batuta import ActivityFailed, ActivityTimeout, NonRetryable, Retry, RunFailed, activity, job, workflow
 from batuta.errors import ActivityError
-from tests.engine.kit import replay, tape, world
+from tests.engine.kit import jobs, replay, tape, world
 
 ONE = Retry(attempts=1)
 
@@ -217,6 +217,20 @@ async def test_the_traceback_is_kept_in_the_journal() -> None:
         failure: Any = (await handle.journal())[1].body.error
         assert "test_errors.py" in failure.traceback
         assert "in raises" in failure.traceback
+
+
+async def test_a_job_that_fails_is_told_with_the_traceback_of_its_function() -> None:
+    @job(retry=Retry(attempts=1))
+    async def stumbles() -> None:
+        raise OutOfStock("pencils", 3)
+
+    async with jobs(stumbles) as env:
+        handle = await env.enqueue(stumbles)
+        with pytest.raises(RunFailed):
+            await handle.result()
+        last: Any = (await handle.journal())[-1].body
+    assert "in stumbles" in last.error.traceback
+    assert last.commands[-1].error.traceback == last.error.traceback
 
 
 async def test_a_recorded_error_is_raised_again_and_not_executed_again() -> None:  # covers B-03

@@ -37,6 +37,10 @@ class HandingStore(MemoryStore):
         """Claims wait here."""
         self.gate.set()
         self.at_gate = 0
+        self.lock = asyncio.Event()
+        """Of the queue: hand-overs wait for it."""
+        self.lock.set()
+        self.at_lock = 0
 
     async def claim(self, worker: WorkerInfo, limit: int, room: Mapping[str, int] | None = None) -> Claim:
         self.at_gate += 1
@@ -45,6 +49,9 @@ class HandingStore(MemoryStore):
         return await super().claim(worker, limit, room)
 
     async def hand_over(self, worker: WorkerInfo, changes: Sequence[Change], limit: int) -> tuple[Answers, Claim]:
+        self.at_lock += 1
+        await self.lock.wait()
+        self.at_lock -= 1
         if self.fails:
             raise self.fails.pop()
         if self.loses:
@@ -165,6 +172,32 @@ async def test_a_worker_that_stops_hands_over_no_more(handing: tuple[Arena, list
     await work(arena, second)
     await all_done(arena, second, batch)
     assert len(stores[0].asked) == handed
+
+
+@pytest.mark.parametrize("in_time", [True, False])
+async def test_a_stop_waits_for_a_hand_over_that_waits_for_its_queue_within_its_grace(
+    handing: tuple[Arena, list[HandingStore]], in_time: bool
+) -> None:
+    arena, stores = handing
+    first, second = await arena.client(), await arena.client()
+    batch = await first.enqueue_many(calls())
+    stores[0].lock.clear()
+    worker = await work(arena, first)
+    await so(lambda: stores[0].at_lock)
+    stopping = asyncio.create_task(worker.stop(30 if in_time else 0.01))
+    if in_time:
+        await so(lambda: worker.session is None or worker.session.draining)
+        stores[0].lock.set()
+    async with asyncio.timeout(20):
+        await stopping
+    assert await first.count(kind="job", states=["running"]) == 0
+    handed = len(stores[0].asked)
+    assert handed == in_time
+    await work(arena, second)
+    await asyncio.gather(*(handle.result(30) for handle in batch))
+    assert set(Visitors.seen) == set(range(len(batch)))
+    again = sum(Visitors.seen.values()) - len(batch)
+    assert again == 0 if in_time else again > 0  # what was not written is done again
 
 
 async def test_others_have_their_turn(

@@ -179,7 +179,7 @@ class Marks(Middleware):
     def __init__(self) -> None:
         self.around: list[str] = []
 
-    def before_start(self) -> Mapping[str, str] | AroundStart:
+    def before_start(self) -> Mapping[str, str] | str | AroundStart:
         name = tenant.get()
         return self.start if name == "nobody" else {"tenant": name}
 
@@ -227,7 +227,7 @@ async def test_a_start_that_headers_are_added_to_is_as_any_other() -> None:
 
 async def test_headers_that_are_given_in_place_of_a_start_are_checked_and_errors_reach_the_caller() -> None:
     class Fails(Marks):
-        def before_start(self) -> Mapping[str, str] | AroundStart:
+        def before_start(self) -> Mapping[str, str] | str | AroundStart:
             if tenant.get() == "nobody":
                 raise PermissionError("say who you are")
             return {"tenant": tenant.get() * 5000}
@@ -242,6 +242,27 @@ async def test_headers_that_are_given_in_place_of_a_start_are_checked_and_errors
         with pytest.raises(InvalidInput, match="too much"):
             await env.enqueue(told)
         assert await env.client.count(kind="any") == 0
+
+
+@pytest.mark.parametrize(("trace", "said"), [("a\x00b", "NUL"), ("t" * 5000, "too much")])
+async def test_a_string_that_is_given_in_place_of_a_start_is_its_trace_and_checked_too(trace: str, said: str) -> None:
+    class Traces(Marks):
+        given = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
+
+        def before_start(self) -> str:
+            return self.given
+
+    traces = Traces()
+    async with jobs(told, middleware=[traces]) as env:
+        handle = await env.enqueue(told, headers={"who": "me"})
+        assert await handle.result() == {"who": "me"}
+        start = (await handle.journal())[0].body.start
+        assert start
+        assert start.trace == traces.given
+        traces.given = trace
+        with pytest.raises(InvalidInput, match=said):
+            await env.enqueue(told)
+        assert await env.client.count(kind="any") == 1
 
 
 async def test_whoever_overrides_start_alone_and_of_several_each_is_around_every_start() -> None:

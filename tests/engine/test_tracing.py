@@ -8,9 +8,6 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 from opentelemetry import baggage, context, trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from opentelemetry.trace import SpanKind, StatusCode
 
@@ -38,27 +35,7 @@ from batuta.redaction import Redactor
 from tests.engine.arena import Arena
 from tests.engine.crunch import refuses
 from tests.engine.kit import jobs, world
-
-
-class Spans:
-    """A provider of its own, and what it exported."""
-
-    def __init__(self, **options: Any) -> None:
-        self.provider = TracerProvider(**options)
-        self._exporter = InMemorySpanExporter()
-        self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
-        self.tracer = self.provider.get_tracer("test")
-
-    @property
-    def all(self) -> list[ReadableSpan]:
-        return list(self._exporter.get_finished_spans())
-
-    def named(self, name: str) -> ReadableSpan:
-        (found,) = [one for one in self.all if one.name == name]
-        return found
-
-    def names(self) -> list[str]:
-        return sorted(one.name for one in self.all)
+from tests.engine.spans import Spans
 
 
 @pytest.fixture

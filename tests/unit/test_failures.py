@@ -1,6 +1,8 @@
 """Exceptions to values and back."""
 
 import asyncio
+import traceback
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -9,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batuta import ActivityFailed, NonRetryable
+from batuta.authoring import failures
 from batuta.authoring.failures import to_exception, to_failure
 from batuta.errors import ActivityTimeout, NotSerialisable, TooLarge
 from batuta.journal.failures import Failure
@@ -87,6 +90,67 @@ def test_an_error_keeps_its_class_and_fields(error: Exception) -> None:
     assert type(again) is type(error)
     assert vars(again) == vars(error)
     assert again.args == error.args
+
+
+def deep(depth: int) -> None:
+    if depth:
+        deep(depth - 1)
+    raise Rejected(depth)
+
+
+def noted() -> None:
+    error = ValueError("x")
+    error.add_note("look there")
+    raise error
+
+
+def grouped() -> None:
+    try:
+        deep(1)
+    except Rejected as error:
+        raise ExceptionGroup("several", [error]) from error
+
+
+RAISING: list[Callable[[], Any]] = [
+    lambda: deep(2),
+    lambda: deep(3),
+    lambda: deep(4),
+    lambda: deep(20),
+    lambda: deep(400),
+    noted,
+    grouped,
+    lambda: int("12", base=(1 + 1) * 20),
+    lambda: eval("1 +"),
+    lambda: eval(compile("nowhere", "no such file", "eval")),  # without a source
+    lambda: [].appendix,  # type: ignore[attr-defined]  # as a user may misspell it
+]
+
+
+@pytest.mark.parametrize("raising", RAISING)
+def test_the_traceback_is_what_python_says_also_of_what_failed_in_the_same_place_before(
+    raising: Callable[[], Any],
+) -> None:
+    for _ in range(2):
+        with pytest.raises(Exception) as caught:
+            raising()
+        python = "".join(traceback.format_exception(caught.value, chain=False))
+        assert to_failure(caught.value).traceback == python[-4_000:]
+
+
+def test_functions_that_are_alike_are_told_apart_in_tracebacks() -> None:
+    for file in ("one.py", "two.py"):
+        with pytest.raises(ZeroDivisionError) as caught:
+            eval(compile("1 / 0", file, "eval"))
+        assert f'File "{file}", line 1' in to_failure(caught.value).traceback
+
+
+def test_the_text_of_frames_is_not_kept_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failures, "_MOST_FRAMES", 10)
+    for number in range(50):
+        with pytest.raises(ZeroDivisionError) as caught:
+            eval(compile("1 / 0", f"{number}.py", "eval"))
+        to_failure(caught.value)
+    assert len(failures._frames) <= 10
 
 
 def test_causes_are_kept_to_a_depth() -> None:

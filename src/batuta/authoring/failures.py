@@ -6,6 +6,7 @@ import builtins
 import logging
 import sys
 import traceback
+from types import CodeType, TracebackType
 from typing import Any
 
 import msgspec
@@ -21,6 +22,12 @@ _DEEPEST_CAUSE = 5
 _MOST_MEMBERS = 100
 """Errors that are kept of a group, those in groups inside it included."""
 _LONGEST_TRACEBACK = 4_000
+_DEEPEST_TRACEBACK = 30
+_REPEATED = 3
+"""Frames that are the same: Python may count them instead of repeating them."""
+_MOST_FRAMES = 1_000
+_frames: dict[tuple[str, CodeType, int], str] = {}
+"""Frames of tracebacks as text: the same place fails again and again, and its source need not be read each time."""
 _LARGEST_DETAILS = 64 * 1024
 
 
@@ -29,10 +36,10 @@ class _Details(Struct):
     fields: dict[str, Any] = {}
 
 
-def to_failure(error: BaseException) -> Failure:
+def to_failure(error: BaseException, told: str | None = None) -> Failure:
     """What of an exception is kept: class, message, arguments and attributes that have a JSON form, its cause, and the
-    members of a group."""
-    return _to_failure(error, 0, _Room(_MOST_MEMBERS))
+    members of a group. `told`: its traceback, where that is known."""
+    return _to_failure(error, 0, _Room(_MOST_MEMBERS), told)
 
 
 class _Room:
@@ -42,7 +49,7 @@ class _Room:
         self.left = left
 
 
-def _to_failure(error: BaseException, depth: int, room: _Room) -> Failure:
+def _to_failure(error: BaseException, depth: int, room: _Room, told: str | None = None) -> Failure:
     cause = error.__cause__
     members = _members(error, depth, room) if isinstance(error, BaseExceptionGroup) else []
     return Failure(
@@ -50,7 +57,7 @@ def _to_failure(error: BaseException, depth: int, room: _Room) -> Failure:
         message=_text(error),
         details=_details(error),
         retryable=not isinstance(error, NonRetryable) and all(member.retryable for member in members),
-        traceback=_traceback(error),
+        traceback=_traceback(error) if told is None else told,
         cause=_to_failure(cause, depth + 1, room) if cause is not None and depth < _DEEPEST_CAUSE else None,
         members=members,
     )
@@ -136,9 +143,34 @@ def _clean(text: str) -> str:
 
 def _traceback(error: BaseException) -> str:
     try:
-        return _clean("".join(traceback.format_exception(error, chain=False))[-_LONGEST_TRACEBACK:])
+        return _clean("".join(_traceback_lines(error))[-_LONGEST_TRACEBACK:])
     except Exception:  # noqa: BLE001 - as in _text
         return ""
+
+
+def _traceback_lines(error: BaseException) -> list[str]:
+    """As `traceback.format_exception` gives them."""
+    frames: list[str] = []
+    place = error.__traceback__
+    while place is not None and len(frames) < _DEEPEST_TRACEBACK:
+        frames.append(_frame(place))
+        place = place.tb_next
+    recurs = place is not None or len(frames) - len(set(frames)) >= _REPEATED
+    if recurs or not frames or isinstance(error, BaseExceptionGroup):
+        return traceback.format_exception(error, chain=False)
+    said = traceback.TracebackException(type(error), error, error.__traceback__, limit=0, compact=True)
+    return ["Traceback (most recent call last):\n", *frames, *said.format_exception_only()]
+
+
+def _frame(place: TracebackType) -> str:
+    code = place.tb_frame.f_code
+    key = (code.co_filename, code, place.tb_lasti)
+    text = _frames.get(key)
+    if text is None:
+        if len(_frames) >= _MOST_FRAMES:
+            _frames.clear()
+        text = _frames[key] = "".join(traceback.extract_tb(place, limit=1).format())
+    return text
 
 
 def _args(error: BaseException) -> list[Any]:

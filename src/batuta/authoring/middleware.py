@@ -122,10 +122,11 @@ class Middleware:
     """Say True where `before` sets the same variables whenever it does not return True: the next attempt may then have
     the same context. Otherwise one that it has set anything for has a context of its own, which costs a little."""
 
-    def before_start(self) -> Mapping[str, str] | AroundStart:
+    def before_start(self) -> Mapping[str, str] | str | AroundStart:
         """What is to be around a call of the client that starts runs: `start`. Where that would only add headers, the
-        same for all of them, return these instead, which saves most of its cost. In the context of the caller, who is
-        raised whatever it raises. Asked where this is all the middleware around starts; `start` must do without."""
+        same for all of them, return these instead, which saves most of its cost; a string is the `traceparent`. In the
+        context of the caller, who is raised whatever it raises. Asked where this is all the middleware around starts;
+        `start` must do without."""
         return self.start
 
     async def start(self, starts: Sequence[Start], proceed: Proceed) -> None:

@@ -74,10 +74,15 @@ class Around:
 
     def put_around(self, executor: Executor, activities: Mapping[str, Activity[..., Any]]) -> None:
         """All activities are then called on the loop, at first."""
-        if self.activity:
-            twins = {name: _around_activity(one, self.activity, executor) for name, one in activities.items()}
-            choose = None if self._before is None else _choosing(self._before, activities)
-            executor.surround(twins, functools.partial(_within, self.activity), choose, self._alike)
+        if not self.activity:
+            return
+        twins = {name: _around_activity(one, self.activity, executor) for name, one in activities.items()}
+        choose = None
+        if self._before is not None:
+            plain = {name: one for name, one in activities.items() if one.place is Place.LOOP}
+            choose = _choosing(self._before, {name: twins[name].fn for name in plain})
+            twins |= plain
+        executor.surround(twins, functools.partial(_within, self.activity), choose, self._alike)
 
 
 def around_of(middleware: Sequence[Middleware]) -> Around | None:
@@ -174,14 +179,14 @@ def _around_activity(
     return twin
 
 
-def _choosing(before: Before, activities: Mapping[str, Activity[..., Any]]) -> Callable[[Call], Callable[..., Any]]:
-    """What the runner calls: the code itself, where the middleware need not be around it."""
-    plain = {name: one.fn for name, one in activities.items() if one.place is Place.LOOP}
+def _choosing(before: Before, around: Mapping[str, Callable[..., Any]]) -> Callable[[Call], Callable[..., Any]]:
+    """What the runner calls: the code itself, where the middleware need not be around it. `around`: the way through the
+    middleware, of those that have a choice."""
 
     def choose(call: Call) -> Callable[..., Any]:
         run, activity = call.run, call.activity
-        fn = plain.get(activity.name)
-        if fn is None:
+        wrapped = around.get(activity.name)
+        if wrapped is None:
             return activity.fn
         try:
             prepare = run.prepare
@@ -189,13 +194,13 @@ def _choosing(before: Before, activities: Mapping[str, Activity[..., Any]]) -> C
                 start = run.started_with
                 found = before(start.trace, start.headers)
                 if not callable(found):
-                    return activity.fn if found else fn
+                    return wrapped if found else activity.fn
                 prepare = run.prepare = found
             prepare()
-            return fn
+            return activity.fn
         except Exception:
             log.exception("middleware failed before an attempt of %s, and is put around it", activity.name)
-            return activity.fn
+            return wrapped
 
     return choose
 

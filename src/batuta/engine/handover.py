@@ -91,11 +91,10 @@ class Handover:
         if self._writing is None:
             self._go_on()
 
-    async def stop(self) -> None:
-        """From here on ends are written as all other changes are. Nothing is under way afterwards."""
+    def stop(self) -> None:
+        """From here on ends are written as all other changes are. What is under way may wait long for the lock of its
+        queue: its runs are here until then, and a stop waits for them within its grace."""
         self._let_go()
-        if self._writing is not None:
-            await asyncio.wait([self._writing])
 
     def cancel(self) -> None:
         """Drop all."""

@@ -31,7 +31,7 @@ class Host(Protocol):
     executor: Executor
     draining: bool
     listens: bool
-    """Somebody is told of activities: what an entry says is kept until it is durable, and need not be read again."""
+    """Somebody is told of activities: what is told of an entry is made with it, and waits until it is durable."""
     turn: LiveRun | None
     """Whose code is running now, for the watchdog."""
 

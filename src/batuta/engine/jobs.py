@@ -322,8 +322,7 @@ class EarlyRun(CallRun):
         entry = self._first = self._opening()
         change = self.open_change()
         change.entries.append(entry)
-        if self._host.listens:
-            change.bodies = [cast(Body, self._start)]
+        change.told = False
         change.consumed.append(self._message.message_id)
         self.head, self._crc, self.last = 0, entry.crc, _STARTED
         machine = self.machine

@@ -37,9 +37,9 @@ from batuta.errors import InvalidInput, OutcomeUnknown, WorkflowBroken
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, encode_entry
-from batuta.journal.records import PAUSES, Attempt, Change, Message, MessageKind, Move, NewRun, Refusal
+from batuta.journal.records import PAUSES, Attempt, Change, Message, MessageKind, Move, NewRun, Refusal, and_then
 from batuta.journal.states import RunState
-from batuta.telemetry import RunFacts
+from batuta.telemetry import ActivityCompleted, RunFacts
 
 if TYPE_CHECKING:
     from batuta.engine.executor import Executor
@@ -305,7 +305,12 @@ class LiveRun:
         else:
             change.entries.append(entry)
         if self._host.listens:
-            change.bodies = [body] if change.bodies is None else [*change.bodies, body]
+            if kind is not _DONE or self.told is None or change.told is False:
+                change.told = False
+            else:  # here, without a call: once for every step
+                took = (at - body.started_at) / SECOND
+                event = ActivityCompleted(at / SECOND, self.told, body.name, body.seq, body.attempts, took)
+                change.told = event if change.told is None else and_then(change.told, event)
         if body.message_id:
             change.consumed.append(body.message_id)
         if self.machine.beyond:

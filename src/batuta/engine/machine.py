@@ -18,7 +18,7 @@ from threading import get_ident
 from typing import Any, NoReturn, TypeVar, cast
 from uuid import UUID
 
-from msgspec import UNSET, Raw, json, structs
+from msgspec import UNSET, Raw, UnsetType, json, structs
 
 from batuta.authoring.chains import ContinueAsNew
 from batuta.authoring.context import RunInfo, current_runtime
@@ -37,9 +37,10 @@ from batuta.engine.named import NamedTimers
 from batuta.engine.past import Past
 from batuta.engine.patches import Patches
 from batuta.engine.pending import PendingActivity
-from batuta.engine.routes import call_routed, routed_to
+from batuta.engine.routes import RoutedCall, call_routed, routed_to
 from batuta.errors import BatutaError, Forbidden, InvalidInput, Nondeterministic, WaitsForNothing, WorkflowBroken
 from batuta.journal.entries import Body, Command, CommandKind, EntryKind, StartInfo
+from batuta.journal.failures import Failure
 from batuta.serde import MAX_PAYLOAD, Codec, Decoder, decode, encode
 
 _set_running_loop = asyncio._set_running_loop
@@ -232,8 +233,10 @@ class Machine:
             self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        self.failed = failed_call(error)
-        self.outcome = self._issue(CommandKind.FAIL, error=error)
+        call = self.failed = failed_call(error)
+        # A run that is one call has no code of its own: where it went wrong is where the call did.
+        told = call.failure.traceback if call is not None and isinstance(self.workflow, RoutedCall) else None
+        self.outcome = self._issue(CommandKind.FAIL, error=to_failure(error, told))
         self.beyond = self.beyond or self.start.retry is not UNSET
 
     def _complete(self, value: Any) -> None:
@@ -260,7 +263,7 @@ class Machine:
         kind: CommandKind,
         name: str = "",
         data: bytes | None = None,
-        error: BaseException | None = None,
+        error: Failure | UnsetType = UNSET,
         target: int = 0,
     ) -> Command:
         self._seq = seq = self._seq + 1
@@ -269,7 +272,7 @@ class Machine:
             kind,
             name,
             UNSET if data is None else Raw(data),
-            UNSET if error is None else to_failure(error),
+            error,
             target,
         )
         self.commands.append(command)
@@ -284,7 +287,7 @@ class Machine:
         to: str = "",
     ) -> None:
         """A command that the store has a part in (see `engine.effects`)."""
-        self._issue(kind, name, data, error).to = to
+        self._issue(kind, name, data, UNSET if error is None else to_failure(error)).to = to
         self.beyond = True
 
     def next_seq(self) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from batuta.authoring.backend import Answer, Letter, RunRef, StartRequest
 from batuta.authoring.enqueueing import JobRequest
-from batuta.authoring.middleware import AroundStart, Middleware, Sent
+from batuta.authoring.middleware import TRACE, AroundStart, Middleware, Sent
 from batuta.authoring.starting import check_headers, check_tags
 from batuta.clock import Clock
 from batuta.engine.around import Around, as_start, chained
@@ -19,6 +19,9 @@ from batuta.journal.store import Store
 
 T = TypeVar("T")
 
+_LONG = 100
+"""A trace of fewer characters, beside headers that were checked, is not checked like other headers."""
+
 
 class AroundBackend(NativeBackend):
     """Every call that starts runs goes through the middleware first."""
@@ -28,9 +31,14 @@ class AroundBackend(NativeBackend):
     ) -> None:
         super().__init__(store, clock, actor, middleware)
         self._around = Around(middleware)
+        self._before = self._around.before_start
 
     def start(self, request: StartRequest) -> Coroutine[Any, Any, RunRef]:
-        return self._through([request], NativeBackend.start, request)
+        found = None if self._before is None else self._before()
+        if type(found) is str and len(found) < _LONG and "\x00" not in found:
+            request.headers = {**request.headers, TRACE: found}
+            return NativeBackend.start(self, request)
+        return self._past(found, [request], NativeBackend.start, request)
 
     def enqueue(self, request: JobRequest) -> Coroutine[Any, Any, RunRef]:
         return self._through([request], NativeBackend.enqueue, request)
@@ -72,18 +80,25 @@ class AroundBackend(NativeBackend):
     def _through(
         self, requests: Sequence[StartRequest | JobRequest], act: Callable[..., Coroutine[Any, Any, T]], *given: Any
     ) -> Coroutine[Any, Any, T]:
-        if not self._around.start:
-            return act(self, *given)
-        handlers, before = self._around.start, self._around.before_start
-        if before is not None:
-            found = before()
-            if not callable(found):
-                for one in requests:
-                    one.headers = {**one.headers, **found}
-                    check_headers(one.headers)
-                return act(self, *given)
-            handlers = [found]
-        return self._around_starts(handlers, requests, partial(act, self, *given))
+        return self._past(None if self._before is None else self._before(), requests, act, *given)
+
+    def _past(
+        self,
+        found: Mapping[str, str] | str | AroundStart | None,
+        requests: Sequence[StartRequest | JobRequest],
+        act: Callable[..., Coroutine[Any, Any, T]],
+        *given: Any,
+    ) -> Coroutine[Any, Any, T]:
+        """Act, with what the middleware has said of it beforehand. None: it was not asked."""
+        handlers = self._around.start if found is None else [found] if callable(found) else []
+        if handlers:
+            return self._around_starts(handlers, requests, partial(act, self, *given))
+        if found is not None:
+            headers = {TRACE: found} if isinstance(found, str) else cast(Mapping[str, str], found)
+            for one in requests:
+                one.headers = {**one.headers, **headers}
+                check_headers(one.headers)
+        return act(self, *given)
 
     async def _around_starts(
         self,

@@ -102,11 +102,11 @@ class Poller:
             self._task.cancel()
 
     async def stop(self) -> None:
-        """No claim is under way afterwards."""
+        """No claim is under way afterwards, but for that of a hand-over."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await self._handover.stop()
+        self._handover.stop()
 
     def wake(self) -> None:
         """Something may be due now."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import UNSET, Struct, json
 
@@ -67,7 +67,7 @@ class Told(Struct, gc=False):
     headers: dict[str, str] | None = None
 
 
-_DONE = EntryKind.ACTIVITY_DONE
+_COMPLETED, _FAILED = RunState.COMPLETED, RunState.FAILED
 _entries = attrgetter("entries")
 _decode = json.Decoder(Told).decode
 _failure = json.Decoder(Failure).decode
@@ -83,6 +83,8 @@ class Reporter:
         for one in ears:
             for event in one.events:
                 self._ears.setdefault(event, []).append(one.event)
+        done = self._ears.get(ActivityCompleted, ())
+        self._done = done[0] if len(done) == 1 else self.tell
         wanted = {kind: event for kind, event in _ENTRIES.items() if event in self._ears}
         self._makers = {kind: _MAKERS[event] for kind, event in wanted.items()}
         """What to make of an entry, by its kind."""
@@ -108,42 +110,51 @@ class Reporter:
         """These changes are durable, but for those with another verdict. Nothing has acted on them yet."""
         if verdicts:
             batch = [one for index, one in enumerate(batch) if not isinstance(verdicts.get(index), Verdict)]
-        makers, done = self._makers, self._ears.get(ActivityCompleted, ())
+        makers, moves, done = self._makers, self._moves, self._done
         for run, change, _ in batch:
             try:
-                facts, bodies = run.told or self._facts(run, change), change.bodies
-                for entry in change.entries:
-                    if entry.kind is _DONE and bodies is not None:  # here, without calls: once for every step
-                        body, at = bodies[entry.ord - change.head - 1], entry.at
-                        took = (at - body.started_at) / SECOND
-                        event = ActivityCompleted(at / SECOND, facts, body.name, body.seq, body.attempts, took)
-                        for ear in done:
-                            try:
-                                ear(event)
-                            except _FAILURES:
-                                log.exception(_FAILED_ON, event.event)
-                    elif (make := makers.get(entry.kind)) is not None:
-                        self.tell(make(run, facts, entry))
-                if change.move is not None or change.attempts or change.effects is not None:
-                    self._report_rest(run, facts, change)
+                told = change.told
+                if type(told) is ActivityCompleted:  # without a call of our own: once for every step
+                    try:
+                        done(told)
+                    except _FAILURES:
+                        log.exception(_FAILED_ON, told.event)
+                elif told:
+                    for event in cast(list[Event], told):
+                        self.tell(event)
+                else:
+                    for entry in change.entries:
+                        if (make := makers.get(entry.kind)) is not None:
+                            self.tell(make(run, self._facts(run, change), entry))
+                if change.attempts or change.effects is not None:
+                    self._report_more(run, change)
+                if change.move is not None and moves:
+                    facts = run.told or self._facts(run, change)
+                    self.tell(_move_event(run, facts, change, self._session.clock))
             except Exception:
                 log.exception("events of run %s are lost", run.run_id)
 
-    def _report_rest(self, run: LiveRun, facts: RunFacts, change: Change) -> None:
+    def _report_more(self, run: LiveRun, change: Change) -> None:
+        facts = self._facts(run, change)
         if change.attempts and ActivityRetried in self._ears:
             self._report_attempts(facts, change.attempts)
         if change.effects is not None and change.effects.letter is not None:
             self._report_letter(facts, change)
-        if change.move is not None and self._moves:
-            self.tell(_move_event(run, facts, change, self._session.clock))
 
     def _facts(self, run: LiveRun, change: Change) -> RunFacts:
-        """Made once for a run that has many turns: look at what it was told first."""
-        (id, queue), workflow = run.named, run.workflow
-        begun = change.head + len(change.entries) >= 0 and (type(run) is EarlyRun or hasattr(run.machine, "start"))
-        trace = run.started_with.trace if begun else ""  # of one that is parked before its replay it is not known
-        facts = RunFacts(self._namespace, run.run_id, id, workflow.name, kind_of(workflow), queue, trace)
-        if begun and type(run) is LiveRun:
+        """Made once for a run that has many turns."""
+        if run.told is not None:
+            return run.told
+        workflow, begun = run.workflow, change.head + len(change.entries) >= 0
+        if type(run) is not LiveRun:
+            id, queue = run.named
+            # Of one that is parked before its replay it is not known.
+            trace = run.started_with.trace if begun and (type(run) is EarlyRun or hasattr(run.machine, "start")) else ""
+            return RunFacts(self._namespace, run.run_id, id, workflow.name, kind_of(workflow), queue, trace)
+        identity, start = run.identity, getattr(run.machine, "start", None) if begun else None
+        trace = "" if start is None else start.trace
+        facts = RunFacts(self._namespace, run.run_id, identity.id, workflow.name, "workflow", identity.queue, trace)
+        if start is not None:
             run.told = facts
         return facts
 
@@ -250,18 +261,22 @@ def _move_event(run: LiveRun, facts: RunFacts, change: Change, clock: DatabaseCl
     """The run is not here any more: what became of it."""
     move = change.move
     assert move is not None  # noqa: S101 - asked for where it is called
-    if move.state in _BACK:
-        due = None if move.wake_at is None else move.wake_at / SECOND
-        return RunReleased(clock.now() / SECOND, facts, due, move.reason)
-    if move.state not in CLOSED:
-        return RunParked(clock.now() / SECOND, facts, str(move.state), move.reason)
-    entries = change.entries
-    at = entries[-1].at if entries else clock.now()
+    state, entries = move.state, change.entries
+    if state is _COMPLETED and entries:  # as nearly all do
+        at, count = entries[-1].at, change.head + len(entries) + 1
+        took = at - (run.machine.started_at if change.head >= 0 else entries[0].at)
+        return RunClosed(at / SECOND, facts, "completed", took / SECOND, count, "", move.reason)
+    if state not in CLOSED:
+        now = clock.now() / SECOND
+        if state not in _BACK:
+            return RunParked(now, facts, str(state), move.reason)
+        return RunReleased(now, facts, None if move.wake_at is None else move.wake_at / SECOND, move.reason)
+    ended = entries[-1].at if entries else clock.now()
     begun = entries[0].at if entries and entries[0].ord == 0 else run.machine.started_at
     error, message = "", move.reason
-    if move.state is RunState.FAILED and run.machine.outcome is not None:
+    if state is _FAILED and run.machine.outcome is not None:
         failure = run.machine.outcome.error
         if failure is not UNSET:
             error, message = failure.kind, failure.message
     count = change.head + len(entries) + 1
-    return RunClosed(at / SECOND, facts, str(move.state), (at - begun) / SECOND, count, error, message)
+    return RunClosed(ended / SECOND, facts, str(state), (ended - begun) / SECOND, count, error, message)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from batuta.authoring.attempt import current_activity
+from batuta.authoring.definitions import Place
 from batuta.engine.generators import hooked
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 
 _set_current = current_activity.set  # found once: it is called for every attempt
+_LOOP = Place.LOOP
 
 
 class Runner:
@@ -40,7 +42,7 @@ class Runner:
         self._passes = 0
         """Rises when anything but the task that runs now has looked for calls, or brought one."""
         self.choose: Callable[[Call], Callable[..., Any]] | None = None
-        """Middleware may choose what to call, and prepare its context."""
+        """Middleware may choose what to call, and prepare its context. Once the run knows how to, nobody is asked."""
         self.alike = False
         """It prepares the same variables for every call: what it has set for one need not be kept from the next."""
 
@@ -59,7 +61,7 @@ class Runner:
         self._standing_by = False
         self._passes = passes = self._passes + 1
         begun, task = self._begun, asyncio.current_task()
-        may_act, done, choose = self._may_act, self._done, self.choose
+        may_act, done, choose, alike = self._may_act, self._done, self.choose, self.alike
         while begun:
             call, args, kwargs = begun.popleft()
             if begun and not self._standing_by:
@@ -69,10 +71,17 @@ class Runner:
             _set_current(call)
             if choose is None:
                 fn, before = call.activity.fn, contextvars.copy_context()
-            elif self.alike:
+            elif not alike:
+                before, fn = contextvars.copy_context(), choose(call)
+            elif (prepare := call.run.prepare) is None or call.activity.place is not _LOOP:
                 fn, before = choose(call), contextvars.copy_context()
             else:
-                before, fn = contextvars.copy_context(), choose(call)
+                try:
+                    prepare()
+                    fn = call.activity.fn
+                except Exception:  # noqa: BLE001 - it is called again there, and told if it fails again
+                    fn = choose(call)
+                before = contextvars.copy_context()
             try:
                 if call.over:
                     raise asyncio.CancelledError

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Literal
 
 from msgspec import Struct, field
 
 from batuta.errors import AlreadyStarted, StoreError
 from batuta.ids import RunId
-from batuta.journal.entries import Body, Entry
+from batuta.journal.entries import Entry
 from batuta.journal.letters import NewLetter
 from batuta.journal.states import RunState
+from batuta.telemetry import Event
 
 
 class RunKind(StrEnum):
@@ -307,12 +309,21 @@ class Change(Struct, gc=False):
     """Upserted by (run, seq, number)."""
     move: Move | None = None
     effects: Effects | None = None
-    bodies: list[Body] | None = None
-    """What its entries say, one by one, where somebody listens: no store looks at it."""
+    told: Event | list[Event] | Literal[False] | None = None
+    """What is told of its entries when they are durable, if all are answers of activities and somebody listens. False:
+    they are of several kinds, and it is made of them then. No store looks at it."""
 
     @property
     def new_head(self) -> int:
         return self.head + len(self.entries)
+
+
+def and_then(told: Event | list[Event], event: Event) -> list[Event]:
+    """The next event of a change."""
+    if not isinstance(told, list):
+        return [told, event]
+    told.append(event)
+    return told
 
 
 class Verdict(StrEnum):
