@@ -102,7 +102,7 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
-            error.message = _told(error.message)
+            error.message = _told(error.message)  # type: ignore[misc]  # whoever shows it asks for it only now
             if not ctx.meta.get(AS_JSON):
                 raise
             _tell_json("UsageError", error.format_message())
