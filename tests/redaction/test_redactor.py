@@ -249,3 +249,10 @@ def test_a_module_that_cannot_be_imported_is_named(tmp_path: Path, monkeypatch: 
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(InvalidInput, match="broken_privacy:r' cannot be imported: ZeroDivisionError"):
         from_env({"BATUTA_REDACT": "broken_privacy:r"})
+
+
+def test_the_message_of_an_error_is_shown_though_its_class_has_the_name_of_a_field() -> None:
+    for text in ("AuthorizationError: the bank says 503", "shop.TokenException: expired"):
+        assert usual.text(text) == text
+    assert usual.text("PasswordError: password=hunter2 of 52998224725") == "PasswordError: password=[password] of [cpf]"
+    assert usual.text("token_error: abc, tokenError=abc") == "token_error: [token], tokenError=[token]"
