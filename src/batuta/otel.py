@@ -21,7 +21,7 @@ from batuta.clock import wall_ns
 from batuta.errors import InvalidInput, MissingExtra
 from batuta.ids import bits
 from batuta.redaction import Redactor, from_env
-from batuta.telemetry import Event, MessageReceived, RunClosed, WorkerStopped
+from batuta.telemetry import Event, MessageReceived, RunClosed, WorkerLost, WorkerStopped
 
 try:
     from opentelemetry import baggage, context, trace
@@ -99,7 +99,7 @@ class Tracing(Middleware):
     BATUTA_REDACT says so.
     """
 
-    events: ClassVar[Sequence[type[Event]]] = (RunClosed, MessageReceived, WorkerStopped)
+    events: ClassVar[Sequence[type[Event]]] = (RunClosed, MessageReceived, WorkerStopped, WorkerLost)
     missing: ClassVar[str] = TRACE
     alike: ClassVar[bool] = True
 
@@ -110,10 +110,11 @@ class Tracing(Middleware):
             raise InvalidInput(f"sample={sample!r} must be a share from 0 to 1")
         self._provider, self._tracer = provider, trace.get_tracer("batuta", tracer_provider=provider)
         self._sample = round(sample * _ALL)
+        self._redactor = redactor or from_env()
         self._late: deque[_Late] = deque()
         """Attempts that have ended, and whose spans are not made yet."""
-        self._timer: asyncio.TimerHandle | None = None
-        self._redactor = redactor or from_env()
+        self._timed_by: asyncio.AbstractEventLoop | None = None
+        """The loop that has a timer to make them."""
 
     def _makes_none(self) -> bool:
         """Whether there is only the API of OpenTelemetry, and no SDK that would make spans."""
@@ -224,11 +225,12 @@ class Tracing(Middleware):
         self._late.append(late)
         if late.is_made or len(self._late) >= _MANY:
             self._make_all()
-        elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_LATEST, self._wait_no_longer)
+        elif self._timed_by is not (loop := asyncio.get_running_loop()):  # that of another may never run again
+            self._timed_by = loop
+            loop.call_later(_LATEST, self._wait_no_longer)
 
     def _wait_no_longer(self) -> None:
-        self._timer = None
+        self._timed_by = None
         self._make_all()
 
     def _make_all(self) -> None:
@@ -276,7 +278,7 @@ class Tracing(Middleware):
                 self._ran(event)
         elif type(event) is MessageReceived:
             self._received(event)
-        elif type(event) is WorkerStopped:
+        else:
             self._wait_no_longer()
 
     def _ran(self, event: RunClosed) -> None:
@@ -384,8 +386,8 @@ class _Late(Context):
         with _making:
             if self._made is None:
                 self._made = self._parent  # for a span processor that asks for the current one while this is made
-                self._span = self._make(self._call, self._parent, self._began_at)
-                self._made = set_span_in_context(self._span, self._parent)
+                span = self._make(self._call, self._parent, self._began_at)
+                self._span, self._made = span, set_span_in_context(span, self._parent)
             return self._made
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -414,6 +416,20 @@ class _Late(Context):
 
     def copy(self) -> dict[str, object]:
         return self._with_span().copy()
+
+    def __or__(self, other: dict[str, object]) -> dict[str, object]:  # type: ignore[override]
+        return self._with_span() | other
+
+    def __ror__(self, other: dict[str, object]) -> dict[str, object]:  # type: ignore[override]
+        return other | self._with_span()
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or self._with_span() == other
+
+    __hash__ = None  # type: ignore[assignment]  # as that of any dict
+
+    def __repr__(self) -> str:
+        return repr(self._with_span())
 
 
 async def _within(span: Span, proceed: Proceed, redactor: Redactor | None) -> Any:

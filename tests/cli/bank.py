@@ -3,9 +3,11 @@
 import asyncio
 import logging
 import os
+import sys
 from typing import Any
 
 from batuta import (
+    App,
     NonRetryable,
     Query,
     Retry,
@@ -60,6 +62,7 @@ async def payment(person: dict[str, Any], works: bool) -> dict[str, Any]:
     logger.warning("payment of %s", person)
     publish("person", person)
     publish("senha", "hunter2!")
+    publish(person["document"], 1)
     await screen(person)
     return await pay(person, works)
 
@@ -102,3 +105,9 @@ async def slow(person: dict[str, Any]) -> None:
 
 if os.environ.get("BANK_LOGS"):  # as a module that sets up its own logging does
     logging.getLogger("bank").addHandler(logging.FileHandler(os.environ["BANK_LOGS"]))
+
+
+def made() -> App:
+    """One whose function sets up logging, too."""
+    log.addHandler(logging.FileHandler(os.environ["BANK_LOGS"] + ".made"))
+    return App.of_module(sys.modules[__name__])

@@ -55,7 +55,7 @@ SHOWING = [
 @pytest.fixture
 def bank(cli: Cli, spawn: Spawn, tmp_path: Path) -> Iterator[Cli]:
     """A payment that went well, one that failed, an account that waits, jobs that fail, a schedule, an audit log."""
-    worker = spawn("worker", BANK, BATUTA_REDACT="1", BANK_LOGS=str(tmp_path / "bank.log"))
+    worker = spawn("worker", f"{BANK}:made", BATUTA_REDACT="1", BANK_LOGS=str(tmp_path / "bank.log"))
     data, memo = json.dumps(PERSON), ("--memo", json.dumps({"payer": PERSON}))
     cli("runs", "start", "payment", "--input", f"[{data}, true]", "--id", "p-1", *memo, "--tag", "doc=52998224725")
     cli("runs", "start", "payment", "--input", f"[{data}, false]", "--id", "p-2")
@@ -93,8 +93,8 @@ def test_no_command_shows_personal_data_and_no_log(bank: Cli, tmp_path: Path, mo
             assert result.exit_code == OK, result.stderr
             assert leaks(result) == [], (words, form, result.output)
             assert not form or json.loads(result.stdout)
-    said, own = ((tmp_path / name).read_text() for name in ("stderr.log", "bank.log"))
-    for log in (said, own):
+    said, *own = ((tmp_path / name).read_text() for name in ("stderr.log", "bank.log", "bank.log.made"))
+    for log in (said, *own):
         assert "about to pay" in log
         assert leaks(log) == []
     assert "payment of" in said
@@ -127,7 +127,7 @@ def test_values_keep_their_form_and_errors_what_they_say(bank: Cli, monkeypatch:
     assert shown["memo"] == {"payer": shown["result"]}
     assert "ValueError: cannot pay {'name': 'Ada', 'document': '[cpf]'" in seen(bank, "n-1")["error"]
     published = json.loads(bank("runs", "published", "p-1", "--json").stdout)["published"]
-    assert published == {"person": shown["result"], "senha": "[senha]"}
+    assert published == {"person": shown["result"], "senha": "[senha]", "[cpf]": 1}
     alone = json.loads(bank("runs", "published", "p-1", "senha", "--json").stdout)
     assert (alone["value"], bank("runs", "published", "p-1", "senha").stdout) == ("[senha]", '"[senha]"\n')
 
@@ -167,8 +167,8 @@ def test_who_reveals_sees_everything_and_is_in_the_audit_log(bank: Cli, monkeypa
     ]
     assert bank("audit", "verify").exit_code == OK
     assert "Ada" in bank("runs", "diff", "p-1", "p-2", "--reveal").stdout
-    rows = json.loads(bank("audit", "list", "--limit", "1", "--json").stdout)["rows"]
-    assert [row["target"] for row in rows] == ["p-1"]
+    rows = json.loads(bank("audit", "list", "--limit", "2", "--json").stdout)["rows"]
+    assert [row["target"] for row in rows] == ["p-2", "p-1"]
 
 
 def test_an_export_is_whole_or_refused(bank: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,3 +233,27 @@ def test_commands_that_show_payloads_are_known() -> None:
     }
     assert revealing - tested == {"runs publish", "runs start", "runs update", "jobs enqueue"}
     assert tested <= revealing
+
+
+def test_ids_are_hidden_in_what_commands_say_they_did_and_in_what_was_typed_wrong(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BATUTA_REDACT", "1")
+    id = "529.982.247-25"
+    said = [
+        cli("runs", "start", "x", "--id", id),
+        cli("runs", "signal", id, "go"),
+        cli("runs", "cancel", id),
+        cli("jobs", "enqueue", "x", "--id", f"j {id}"),
+        cli("jobs", "cancel", f"j {id}"),
+        cli("schedules", "create", id, "x", "--cron", "@daily"),
+        cli("schedules", "pause", id),
+        cli("schedules", "resume", id),
+        cli("schedules", "delete", id),
+        cli("runs", "list", "--limit", id),
+        cli("runs", "list", "--limit", id, "--json"),
+        cli("runs", id),
+    ]
+    for one in said:
+        assert leaks(one) == [], one.output
+        assert "[cpf]" in one.output, one.output

@@ -42,6 +42,10 @@ class HandingStore(MemoryStore):
         self.lock.set()
         self.at_lock = 0
 
+    async def retire(self, worker_id: str) -> None:
+        assert not self.at_lock
+        await super().retire(worker_id)
+
     async def claim(self, worker: WorkerInfo, limit: int, room: Mapping[str, int] | None = None) -> Claim:
         self.at_gate += 1
         await self.gate.wait()
@@ -50,8 +54,14 @@ class HandingStore(MemoryStore):
 
     async def hand_over(self, worker: WorkerInfo, changes: Sequence[Change], limit: int) -> tuple[Answers, Claim]:
         self.at_lock += 1
-        await self.lock.wait()
-        self.at_lock -= 1
+        try:
+            await self.lock.wait()
+        except asyncio.CancelledError:
+            for _ in range(20):  # as a driver waits until the database has cancelled its statement
+                await asyncio.sleep(0)
+            raise
+        finally:
+            self.at_lock -= 1
         if self.fails:
             raise self.fails.pop()
         if self.loses:

@@ -10,6 +10,7 @@ from opentelemetry.sdk.trace import SpanProcessor
 
 from batuta import activity, workflow
 from batuta.otel import Tracing
+from batuta.testing import run
 from tests.engine.kit import world
 from tests.engine.spans import Spans
 
@@ -78,6 +79,8 @@ async def test_the_context_of_an_attempt_goes_wherever_its_code_takes_it(spans: 
         assert trace.get_current_span(mine) is trace.get_current_span()
         assert len(mine) == len(list(mine)) == len(mine.values()) == 1
         assert {**mine} == dict(mine.items()) == mine.copy() == {key: mine[key] for key in mine}
+        assert mine == mine.copy() == mine | {} == {} | mine
+        assert repr(mine) == repr(mine.copy())
         assert "absent" not in mine
         assert mine.get("absent", 1) == 1
         await asyncio.get_running_loop().run_in_executor(None, below, mine)
@@ -115,3 +118,22 @@ async def test_whoever_asks_for_the_current_span_while_one_is_made_gets_the_one_
         found = await env.run(asks)
     assert found == f"{spans.named('activity looks').context.span_id:016x}"
     assert Asks.asked == [False] * 3
+
+
+async def test_a_loop_that_never_runs_again_does_not_keep_the_spans_of_the_next(spans: Spans) -> None:
+    """As that of a worker that was cut off, where another has the same Tracing."""
+    tracing = Tracing(spans.provider)
+
+    async def cut_off() -> None:
+        async with world(pays_and_waits, charge, middleware=[tracing]) as env:
+            await env.start(pays_and_waits)
+            await env.settle()
+            assert env.worker.session
+            env.worker.session.abandon()
+
+    await asyncio.to_thread(lambda: run(cut_off()))
+    assert "activity charge" not in spans.names()
+    async with world(pays_and_waits, charge, middleware=[tracing]) as env:
+        await env.start(pays_and_waits)
+        await env.advance(2)
+        assert spans.names().count("activity charge") == 2

@@ -1,7 +1,8 @@
 """The rules of redaction: names, patterns of one's own, the form of values, and what holds for any text."""
 
 import json
-from typing import Any, cast
+from pathlib import Path
+from typing import Any, NamedTuple, cast
 
 import pytest
 from hypothesis import given, settings
@@ -188,3 +189,70 @@ def test_every_pattern_has_its_mark_and_evp_is_not_usual() -> None:
     assert set(PATTERNS) - set(USUAL) == {"evp"}
     assert all(one.name == name for name, all_of_it in PATTERNS.items() for one in all_of_it)
     assert len(CARRIERS) > 20
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "529.982.247\u201125",
+        "529.982.247\u201325",
+        "529\u00a0982\u00a0247\u00a025",
+        "529.982.247\u200b-25",
+        "529.982.247\u00ad-25",
+        "\uff15\uff12\uff19.982.247-25",
+        "\u0665\u0662\u0669\u0669\u0668\u0662\u0662\u0664\u0667\u0662\u0665",
+        "529.982.\u202a247-25",
+    ],
+)
+def test_digits_hyphens_and_spaces_of_documents_and_other_scripts_are_known(text: str) -> None:
+    assert usual.text(f"no account of {text}, n\u00e3o") == "no account of [cpf], n\u00e3o"
+
+
+def test_a_text_with_nothing_to_hide_keeps_its_dashes() -> None:
+    for text in ("2025\u20132026 \u2014 R$\u00a010", "\u0665\u0662"):
+        assert usual.text(text) == text
+    assert usual.text("a\u2013b 52998224725") == "a\u2013b [cpf]"
+
+
+def test_the_password_of_a_url_may_have_an_at_in_it() -> None:
+    assert usual.text("postgresql://ada:p@ss@w0rd@db/x") == "postgresql://ada:[password]@db/x"
+    assert usual.text("http://ada:pw@db?to=a@b") == "http://ada:[password]@db?to=a@b"
+
+
+def test_numbers_are_hidden_as_keys_and_as_floats_too() -> None:
+    assert usual.value({52998224725: 1, 7: 2}) == {"[cpf]": 1, 7: 2}
+    assert usual.value([52998224725.0, 1.5, 3.0, float("inf")]) == ["[cpf].0", 1.5, 3.0, float("inf")]
+
+
+class Payer(NamedTuple):
+    cpf: str
+
+
+class Broken:
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+def test_what_is_not_of_json_is_a_text_when_it_has_something_to_hide() -> None:
+    plain = Payer("")
+    assert usual.value([Payer("52998224725"), {"52998224725"}, b"52998224725"]) == [
+        "Payer(cpf='[cpf]')",
+        "{'[cpf]'}",
+        "b'[cpf]'",
+    ]
+    assert usual.value({"a": plain})["a"] is plain
+    assert usual.value([Broken()]) == ["[Broken]"]
+
+
+def test_a_module_that_cannot_be_imported_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_privacy.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InvalidInput, match="broken_privacy:r' cannot be imported: ZeroDivisionError"):
+        from_env({"BATUTA_REDACT": "broken_privacy:r"})
+
+
+def test_the_message_of_an_error_is_shown_though_its_class_has_the_name_of_a_field() -> None:
+    for text in ("AuthorizationError: the bank says 503", "shop.TokenException: expired"):
+        assert usual.text(text) == text
+    assert usual.text("PasswordError: password=hunter2 of 52998224725") == "PasswordError: password=[password] of [cpf]"
+    assert usual.text("token_error: abc, tokenError=abc") == "token_error: [token], tokenError=[token]"

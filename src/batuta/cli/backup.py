@@ -12,6 +12,7 @@ import click
 
 from batuta.cli.lazy import FAILED, OK
 from batuta.cli.place import console, json_option, print_json
+from batuta.cli.redacting import say
 from batuta.cli.verify import show_report
 from batuta.clock import SECOND, Clock, SystemClock
 from batuta.errors import InvalidInput
@@ -106,7 +107,7 @@ async def _opened(draft: Path, namespace: str, stack: AsyncExitStack, clock: Clo
 
 
 def _show(document: dict[str, Any], reports: dict[str, Report]) -> None:
-    click.echo(f"copied {document['runs']} runs ({document['bytes']:,} bytes) to {document['file']}")
+    say(f"copied {document['runs']} runs ({document['bytes']:,} bytes) to {document['file']}")
     for name, report in reports.items():
         if not report.holds:
             click.echo(f"namespace {name}:")

@@ -11,6 +11,7 @@ import click
 
 from batuta.cli import inputs
 from batuta.cli.place import Place, placed
+from batuta.cli.redacting import say
 from batuta.cli.selecting import apply, is_one, selecting
 from batuta.errors import InvalidInput
 
@@ -82,7 +83,7 @@ def fork(
         return
     made = asyncio.run(_with_code(place, id, app, lambda one: one.fork(new_id, **given)))
     document = {"id": new_id, "run_id": str(made.run_id), "forked_from": id}
-    place.answer(document, lambda _: click.echo(f"forked run {id} as {new_id}"))
+    place.answer(document, lambda _: say(f"forked run {id} as {new_id}"))
 
 
 @click.command()
@@ -117,7 +118,7 @@ def reset(
 
     made = asyncio.run(_with_code(place, id, app, work))
     document = {"id": id, "run_id": str(made.run_id), "reset_to": to}
-    place.answer(document, lambda _: click.echo(f"run {id} goes on from after entry {to}"))
+    place.answer(document, lambda _: say(f"run {id} goes on from after entry {to}"))
 
 
 def _many(

@@ -10,7 +10,7 @@ import click
 from batuta.cli.lazy import LazyGroup
 from batuta.cli.listing import filtered, show_page
 from batuta.cli.place import Place, placed
-from batuta.cli.redacting import revealing
+from batuta.cli.redacting import revealing, say
 from batuta.errors import InvalidInput, RunNotCompleted
 from batuta.journal.records import RunKind
 from batuta.journal.states import CLOSED
@@ -111,7 +111,7 @@ def cancel(place: Place, id: str, reason: str) -> None:
     """Ask the job ID to end. One that nobody has begun does not begin."""
     run_id = asyncio.run(_cancel(place, id, reason))
     document = {"id": id, "run_id": run_id, "requested": "cancel"}
-    place.answer(document, lambda _: click.echo(f"asked job {id} to end"))
+    place.answer(document, lambda _: say(f"asked job {id} to end"))
 
 
 async def _cancel(place: Place, id: str, reason: str) -> str:
@@ -128,7 +128,7 @@ def retry(place: Place, id: str) -> None:
     """Let the job ID be tried again: one that is parked (needs_code, poisoned), or that has failed."""
     run_id = asyncio.run(_retry(place, id))
     document = {"id": id, "run_id": run_id, "requested": "retry"}
-    place.answer(document, lambda _: click.echo(f"job {id} will be tried again"))
+    place.answer(document, lambda _: say(f"job {id} will be tried again"))
 
 
 async def _retry(place: Place, id: str) -> str:

@@ -54,6 +54,14 @@ def _tell_json(kind: str, message: str) -> None:
     click.echo(json.dumps({"error": {"type": kind, "message": message}}, ensure_ascii=False), err=True)
 
 
+def _told(message: str) -> str:
+    """What was written wrong, redacted; a BATUTA_REDACT that is wrong itself hides nothing of it."""
+    try:
+        return shown_text(message)
+    except InvalidInput:
+        return message
+
+
 class LazyGroup(click.Group):
     """A group whose commands are `name: (module:attribute, one line of help)`."""
 
@@ -94,6 +102,7 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
+            error.message = _told(error.message)  # type: ignore[misc]  # whoever shows it asks for it only now
             if not ctx.meta.get(AS_JSON):
                 raise
             _tell_json("UsageError", error.format_message())

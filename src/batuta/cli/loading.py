@@ -36,6 +36,7 @@ async def load_app(target: str, stack: AsyncExitStack) -> App:
     if callable(found) and not isinstance(found, Workflow | Activity):
         with _users_code(f"{target!r} does not give an App"):
             found = await _called(found, stack)
+        redact_logs()  # nor are those missed that it has set up
     if not isinstance(found, App):
         raise InvalidInput(f"{target!r} is {found!r}, not a batuta.App (or a function that returns one)")
     return found

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from batuta.cli.place import Place, placed
+from batuta.cli.redacting import say
 from batuta.cli.selecting import apply, is_one, selecting
 from batuta.errors import InvalidInput
 
@@ -90,7 +91,7 @@ def _operate(
         return
     run_id, answer = asyncio.run(_do(place, id, do))
     document, sentence = said(id, answer)
-    place.answer({"id": id, "run_id": run_id} | document, lambda _: click.echo(sentence))
+    place.answer({"id": id, "run_id": run_id} | document, lambda _: say(sentence))
 
 
 async def _do(place: Place, id: str, do: Callable[[Handle[Any]], Awaitable[Any]]) -> tuple[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import click
@@ -24,6 +24,8 @@ R = TypeVar("R")
 
 _NARROWEST = 200
 """Columns of a table that does not go to a terminal."""
+_RUNS = ("id", "left", "right")
+"""Arguments of commands that name a run."""
 
 
 class Place:
@@ -43,7 +45,7 @@ class Place:
 
         return store_for(self.url, namespace=self.namespace)
 
-    async def note_reveal(self, target: str, command: str) -> None:
+    async def note_reveal(self, targets: Iterable[str], command: str) -> None:
         """Before anything is shown: who wants to see what would be hidden."""
         from batuta.engine.acting import Actor
         from batuta.journal.acts import Verb
@@ -51,7 +53,8 @@ class Place:
         store = self.store()
         await store.open()
         try:
-            await store.note_act(target, Actor().act(Verb.REVEAL, detail={"command": command}))
+            for target in targets:
+                await store.note_act(target, Actor().act(Verb.REVEAL, detail={"command": command}))
         finally:
             await store.close()
 
@@ -111,7 +114,8 @@ def placed(command: Callable[Concatenate[Place, P], R]) -> Callable[..., R]:
         place = Place(url, namespace, as_json)
         if reveals():
             path = click.get_current_context().command_path.partition(" ")[2]
-            asyncio.run(place.note_reveal(kwargs.get("id") or kwargs.get("left") or path, path))
+            runs = dict.fromkeys(one for name in _RUNS if (one := kwargs.get(name)))
+            asyncio.run(place.note_reveal(runs or [path], path))
         return command(place, *args, **kwargs)
 
     return wrapped

@@ -29,6 +29,11 @@ def shown_text(text: str) -> str:
     return text if found is None else found.text(text)
 
 
+def say(text: str, *, err: bool = False) -> None:
+    """A line for people that has somebody's words in it, as this command may show them."""
+    click.echo(shown_text(text), err=err)
+
+
 def shown_json(value: Any, label: str = "") -> str:
     """The JSON of a payload, which may go by a name, as this command may show it."""
     from msgspec import json

@@ -11,7 +11,7 @@ import click
 from batuta.cli import inputs
 from batuta.cli.lazy import LazyGroup
 from batuta.cli.place import Place, placed
-from batuta.cli.redacting import revealing, shown_text
+from batuta.cli.redacting import revealing, say
 from batuta.errors import InvalidSchedule
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def list_schedules(place: Place, after: str, limit: int) -> None:
 
         console.print(schedules_table(found))
         if len(found) == limit:
-            click.echo(shown_text(f"there may be more: --after {found[-1].id}"), err=True)
+            say(f"there may be more: --after {found[-1].id}", err=True)
 
     place.answer({"schedules": found}, human)
 
@@ -131,7 +131,7 @@ def create(place: Place, /, id: str, name: str, text: str | None, replace: bool,
         return await (client.schedules.update if replace else client.schedules.create)(schedule)
 
     view = _ask(place, write, migrate=True)
-    place.answer(view, lambda _: click.echo(f"schedule {id}: {view.when}, next at {_text(view.next_at)}"))
+    place.answer(view, lambda _: say(f"schedule {id}: {view.when}, next at {_text(view.next_at)}"))
 
 
 def _when(more: dict[str, Any]) -> When:
@@ -160,7 +160,7 @@ def _when(more: dict[str, Any]) -> When:
 def delete(place: Place, id: str) -> None:
     """Delete the schedule ID. Runs that it began go on."""
     _ask(place, lambda client: client.schedules.delete(id))
-    place.answer({"id": id, "deleted": True}, lambda _: click.echo(f"schedule {id} is deleted"))
+    place.answer({"id": id, "deleted": True}, lambda _: say(f"schedule {id} is deleted"))
 
 
 @click.command()
@@ -170,7 +170,7 @@ def delete(place: Place, id: str) -> None:
 def pause(place: Place, id: str, note: str) -> None:
     """Let the schedule ID rest until it is resumed."""
     _ask(place, lambda client: client.schedules.pause(id, note))
-    place.answer({"id": id, "paused": True, "note": note}, lambda _: click.echo(f"schedule {id} is paused"))
+    place.answer({"id": id, "paused": True, "note": note}, lambda _: say(f"schedule {id} is paused"))
 
 
 @click.command()
@@ -179,7 +179,7 @@ def pause(place: Place, id: str, note: str) -> None:
 def resume(place: Place, id: str) -> None:
     """Let the schedule ID go on with its next slot: those of the pause are not caught up on."""
     _ask(place, lambda client: client.schedules.resume(id))
-    place.answer({"id": id, "paused": False}, lambda _: click.echo(f"schedule {id} goes on"))
+    place.answer({"id": id, "paused": False}, lambda _: say(f"schedule {id} goes on"))
 
 
 @click.command()
@@ -189,7 +189,7 @@ def trigger(place: Place, id: str) -> None:
     """Begin a run of the schedule ID now, whatever its calendar says."""
     handle = _ask(place, lambda client: client.schedules.trigger(id))
     document = {"id": id, "run": handle.id, "run_id": str(handle.run_id)}
-    place.answer(document, lambda _: click.echo(shown_text(f"run {handle.id} was begun")))
+    place.answer(document, lambda _: say(f"run {handle.id} was begun"))
 
 
 @click.command()
@@ -207,7 +207,7 @@ def backfill(place: Place, id: str, start: str, end: str) -> None:
 
     def human(_: Any) -> None:
         for run in begun:
-            click.echo(shown_text(run))
+            say(run)
         click.echo(f"{len(begun)} runs were begun", err=True)
 
     place.answer({"id": id, "begun": begun}, human)

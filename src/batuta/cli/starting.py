@@ -10,7 +10,7 @@ import click
 from batuta.cli import inputs
 from batuta.cli.lazy import FAILED, OK
 from batuta.cli.place import Place, placed
-from batuta.cli.redacting import revealing, shown_json, shown_text
+from batuta.cli.redacting import revealing, say, shown_json
 from batuta.errors import RunNotCompleted
 from batuta.journal.records import IfExists
 from batuta.journal.states import PARKED
@@ -53,11 +53,11 @@ def start(
 
 def tell_run(document: dict[str, Any], what: str = "run") -> None:
     """For people: its state, and its result or error."""
-    click.echo(shown_text(f"{what} {document['id']} is {document['state']}"))
+    say(f"{what} {document['id']} is {document['state']}")
     if "result" in document:
         click.echo(shown_json(document["result"]))
     if "error" in document:
-        click.echo(shown_text(document["error"]), err=True)
+        say(document["error"], err=True)
 
 
 async def _start(

@@ -12,7 +12,7 @@ import click
 from batuta.cli import inputs
 from batuta.cli.lazy import FAILED
 from batuta.cli.place import Place, placed
-from batuta.cli.redacting import revealing, shown_json
+from batuta.cli.redacting import revealing, say, shown_json, shown_text
 from batuta.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def signal(place: Place, id: str, name: str, value: str, message_id: str | None)
     """Send the signal NAME to the run ID. It is durable when this returns; the run receives it once."""
     run_id = asyncio.run(_signal(place, id, name, inputs.read_json(value, "the value"), message_id))
     document = {"id": id, "run_id": run_id, "signal": name}
-    place.answer(document, lambda _: click.echo(f"sent signal {name} to run {id}"))
+    place.answer(document, lambda _: say(f"sent signal {name} to run {id}"))
 
 
 async def _signal(place: Place, id: str, name: str, value: Any, message_id: str | None) -> str:
@@ -115,7 +115,7 @@ def published(place: Place, id: str, name: str | None) -> None:
 
     def human(_: Any) -> None:
         for each, value in found.items():
-            click.echo(f"{each}  {shown_json(value, each)}")
+            click.echo(f"{shown_text(each)}  {shown_json(value, each)}")
 
     place.answer({"id": id, "published": found}, human)
 

@@ -103,6 +103,11 @@ class Handover:
         if self._writing is not None:
             self._writing.cancel()
 
+    async def gone(self, longest: float) -> None:
+        """Wait so long for what was cancelled: a statement under way ends when the database has said so."""
+        if self._writing is not None:
+            await asyncio.wait([self._writing], timeout=longest)
+
     # -- when
 
     def _keep(self, queues: Sequence[str]) -> None:

@@ -108,6 +108,10 @@ class Poller:
             await asyncio.gather(self._task, return_exceptions=True)
         self._handover.stop()
 
+    async def ended(self, longest: float) -> None:
+        """Wait so long for a hand-over that was cancelled: what it still writes must not be there after a sign-off."""
+        await self._handover.gone(longest)
+
     def wake(self) -> None:
         """Something may be due now."""
         self._wake.set()

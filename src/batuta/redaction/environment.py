@@ -31,8 +31,8 @@ def from_env(env: Mapping[str, str] | None = None) -> Redactor | None:
         raise InvalidInput(f"{VARIABLE}={text!r} must be 1, all, 0, or the MODULE:ATTR of a batuta.redaction.Redactor")
     try:
         found = getattr(importlib.import_module(module), attribute, None)
-    except ImportError as error:
-        raise InvalidInput(f"{VARIABLE}={text!r} cannot be imported: {error}") from error
+    except Exception as error:
+        raise InvalidInput(f"{VARIABLE}={text!r} cannot be imported: {type(error).__name__}: {error}") from error
     if not isinstance(found, Redactor):
         raise InvalidInput(f"{VARIABLE}={text!r} is {found!r}, not a batuta.redaction.Redactor: give it its own module")
     return found

@@ -67,6 +67,7 @@ _NEW_CNPJ = rf"{_WORD}{_ANY}{{2}}(\.?){_ANY}{{3}}\1{_ANY}{{3}}{_SLASH}?{_ANY}{{4
 _CPF = rf"{_NUMBER}[0-9]{{3}}([.-]|{_SPACE}|)[0-9]{{3}}\1[0-9]{{3}}{_GAP}[0-9]{{2}}{_END}"
 _LOCAL = r"(?:[\w.+\\-]|%(?!(?:25){0,3}40)[0-9A-Fa-f]{2}|%(?![0-9A-Fa-f]{2}))++"
 _EMAIL = rf"(?<![\w.+\\%-]){_LOCAL}{_AT}[\w-]++(?:\.[\w-]++)++"
+_URL = r"""(?<=://)[^\s/:@]*+:(?P<shown>[^\s/@]++(?:@[^\s/@?#&"'<>]++(?=@))*+)(?=@)"""
 _LINE = rf"(?:9[0-9]{{4}}|[2-9][0-9]{{3}}){_GAP}[0-9]{{4}}{_END}"
 _BRAZIL = rf"{_PLUS}55{_GAP}{_OPEN}?[1-9][0-9]{_CLOSE}?{_GAP}{_LINE}"
 _ABROAD = rf"{_PLUS}[1-9](?:(?:[ .()+-]|{_CODED}2[089]){{0,2}}[0-9]){{7,14}}{_END}"
@@ -84,7 +85,7 @@ def _number(name: str, regex: str, check: Check | None = None) -> Pattern:
 
 
 _ALL = (
-    Pattern("password", re.compile(r"(?<=://)[^\s/:@]*+:(?P<shown>[^\s/@]++)(?=@)")),
+    Pattern("password", re.compile(_URL)),
     Pattern("token", re.compile(_BEARER), _looks_random),
     Pattern("token", re.compile(_JWT)),
     Pattern("brcode", re.compile(r"000201.{20,512}?6304[0-9A-Fa-f]{4}(?![0-9A-Za-z])"), _is_pix),

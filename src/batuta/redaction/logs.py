@@ -54,14 +54,9 @@ class RedactingFilter(logging.Filter):
 
     def _extra(self, name: str, value: Any) -> Any:
         try:
-            shown = self.redactor.named(name, value)
-            if shown is not value or isinstance(value, str | int | float | None):
-                return shown
-            written = str(value)  # as a formatter will
-            hidden = self.redactor.text(written)
+            return self.redactor.named(name, value)
         except Exception:  # noqa: BLE001 - somebody's object must not harm who logs it
             return f"[{type(value).__name__}]"
-        return value if hidden == written else hidden
 
 
 def redact_handlers(redactor: Redactor | None) -> None:

@@ -23,6 +23,7 @@ _AFTER = ",;.:)]}{[("
 _TELLS_NOTHING = frozenset({"none", "null", "true", "false", "undefined", ""})
 _LINE = re.compile(r"[^\r\n\"']*+")
 _ELEMENT = re.compile(r"[^<]*+")
+_ERRORS = ("Error", "Exception", "Warning")
 _HEADERS = frozenset({"authorization", "cookie"})
 """Their values have spaces in them."""
 
@@ -47,6 +48,8 @@ def _field(text: str, pair: re.Match[str], find: Find) -> str | None:
     if pair["element"]:
         return find(pair["element"])
     name, before = pair["name"], text[pair.start("name") - 1 : pair.start("name")]
+    if name.endswith(_ERRORS) and text.startswith(": ", pair.end("name")):
+        return None  # AuthorizationError: what follows is what it says
     found = find(name)
     if found is None and before in ("\\", "%"):  # what it begins with may be a character: \npassword, %26password
         found = find(name[1:] if before == "\\" else _CODE.sub("", name))

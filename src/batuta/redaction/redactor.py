@@ -7,6 +7,7 @@ from typing import Any
 
 from batuta.errors import InvalidInput
 from batuta.redaction.fields import FIELDS, Fields
+from batuta.redaction.folding import folded
 from batuta.redaction.known import PATTERNS, USUAL, in_order
 from batuta.redaction.pairs import hide_pairs
 from batuta.redaction.patterns import Pattern, replace
@@ -39,6 +40,14 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """The same text with marks: a log line, the message of an error, a URL, a traceback, JSON, SQL."""
+        shown = self._text(text)
+        plain = folded(shown)
+        if plain == shown:
+            return shown
+        found = self._text(plain)
+        return shown if found == plain else found
+
+    def _text(self, text: str) -> str:
         for _ in range(_LOOKS):
             before = text
             text = hide_pairs(text, self._fields.find)
@@ -50,7 +59,7 @@ class Redactor:
 
     def value(self, value: Any) -> Any:
         """The same value of JSON with marks, in its form. Keys stay, unless they are such data themselves. What is not
-        of JSON stays as it is."""
+        of JSON stays as it is, or is a text with marks where its own has something to hide."""
         return self._value(value, "", DEEPEST)
 
     def named(self, name: str, value: Any) -> Any:
@@ -73,14 +82,21 @@ class Redactor:
         if mark:
             tells_nothing = value is None or kind is bool or (kind is str and value in self._marks)
             return value if tells_nothing else mark
+        return self._leaf(value)
+
+    def _leaf(self, value: Any) -> Any:
+        """Anything but a text is itself, unless it would be written with something to hide."""
+        kind = type(value)
         if kind is str:
             return self.text(value)
-        return self._number(value) if kind is int else value
-
-    def _number(self, value: int) -> int | str:
-        if value.bit_length() > _LONGEST:
+        if value is None or kind is bool or (kind is int and value.bit_length() > _LONGEST):
             return value
-        written = str(value)
+        if kind is float and not value.is_integer():
+            return value
+        try:
+            written = str(value)
+        except Exception:  # noqa: BLE001 - somebody's object must not harm who shows it
+            return f"[{kind.__name__}]"
         shown = self.text(written)
         return value if shown == written else shown
 
@@ -90,7 +106,7 @@ class Redactor:
         label = value.get("name") or value.get("key")
         known = _mark(self._fields.exactly(label)) if type(label) is str else ""
         for key, one in value.items():
-            shown = alike = self.text(key) if type(key) is str else key
+            shown = alike = self._leaf(key)
             while shown in made:  # several keys may look alike now
                 seen[alike] = seen.get(alike, 1) + 1
                 shown = f"{alike} {seen[alike]}"
