@@ -256,3 +256,8 @@ def test_the_message_of_an_error_is_shown_though_its_class_has_the_name_of_a_fie
         assert usual.text(text) == text
     assert usual.text("PasswordError: password=hunter2 of 52998224725") == "PasswordError: password=[password] of [cpf]"
     assert usual.text("token_error: abc, tokenError=abc") == "token_error: [token], tokenError=[token]"
+
+
+def test_a_quote_inside_a_value_of_sql_does_not_end_it() -> None:
+    text = "SET password='it''s a ''secret'' one', note='' WHERE pin='' AND senha='x'"
+    assert usual.text(text) == "SET password='[password]', note='' WHERE pin='' AND senha='[senha]'"

@@ -62,8 +62,7 @@ def _value_of(text: str, pair: re.Match[str], field: str) -> tuple[int, int, str
     if pair["element"]:
         return at, _end(_ELEMENT, text, at), mark
     if (quote := _QUOTE.match(text, at)) is not None:
-        closing = re.compile(rf"(?<!\\){re.escape(quote[1])}").search(text, quote.end())
-        return quote.end(), len(text) if closing is None else closing.start(), mark
+        return quote.end(), _quoted(text, quote.end(), quote[1]), mark
     quoted = f"{pair['quote'] or ''}{mark}{pair['quote'] or ''}"  # JSON stays JSON
     if (opening := _OPENING.match(text, at)) is not None:
         return at, _closed(text, opening.end()), quoted
@@ -71,6 +70,15 @@ def _value_of(text: str, pair: re.Match[str], field: str) -> tuple[int, int, str
         return at, _end(_LINE, text, at), mark
     bare = text[at : _end(_BARE, text, at)].rstrip(_AFTER)
     return at, at if bare.lower() in _TELLS_NOTHING else at + len(bare), quoted
+
+
+def _quoted(text: str, start: int, quote: str) -> int:
+    """Where the quote is that closes. SQL writes two for one inside."""
+    closing = re.compile(rf"(?<!\\){re.escape(quote)}")
+    found = closing.search(text, start)
+    while found is not None and found.start() > start and quote == "'" and text.startswith("'", found.end()):
+        found = closing.search(text, found.end() + 1)
+    return len(text) if found is None else found.start()
 
 
 def _end(regex: re.Pattern[str], text: str, at: int) -> int:
