@@ -7,6 +7,7 @@ whatever process, belongs to the same trace.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
@@ -45,6 +46,8 @@ from opentelemetry.trace import (
     TraceState,
     set_span_in_context,
 )
+
+log = logging.getLogger("batuta.otel")
 
 _STATE, _BAGGAGE = "tracestate", "baggage"
 _SECOND = 1_000_000_000
@@ -241,7 +244,10 @@ class Tracing(Middleware):
                 late = self._late.popleft()
             except IndexError:  # not asked for before: workers in other threads may have the same Tracing
                 return
-            late.span.end(late.ended_at)
+            try:
+                late.span.end(late.ended_at)
+            except Exception:  # whose attempt this is called in has nothing to do with it
+                log.exception("the span of an attempt could not be ended")
 
     def _attempt(self, call: ActivityCall, parent: Context, began_at: int) -> Span:
         facts = call.facts

@@ -137,3 +137,27 @@ async def test_a_loop_that_never_runs_again_does_not_keep_the_spans_of_the_next(
         await env.start(pays_and_waits)
         await env.advance(2)
         assert spans.names().count("activity charge") == 2
+
+
+async def test_a_processor_that_fails_harms_no_attempt(spans: Spans, caplog: pytest.LogCaptureFixture) -> None:
+    class Failing(SpanProcessor):
+        def on_end(self, span: Any) -> None:
+            if span.name.startswith("activity"):
+                raise OSError("the collector is away")
+
+    spans.provider.add_span_processor(Failing())
+
+    @activity
+    async def asks(cents: int) -> int:
+        trace.get_current_span().set_attribute("cents", cents)  # its span is made now, and ended with it
+        return cents
+
+    @workflow
+    async def pays() -> int:
+        return await charge(5) + await asks(3)
+
+    async with world(pays, charge, asks, middleware=[Tracing(spans.provider)]) as env:
+        handle = await env.start(pays)
+        assert await handle.result() == 8
+        assert [one.error for one in await handle.attempts()] == [None, None]
+    assert "could not be ended" in caplog.text
