@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import click
@@ -39,6 +39,15 @@ class Place:
         from batuta.connect import connect
 
         return connect(self.url, namespace=self.namespace, migrate=migrate)
+
+    def ask(self, work: Callable[[Batuta], Awaitable[R]], *, migrate: bool = False) -> R:
+        """What comes of work with a client."""
+
+        async def ask() -> R:
+            async with self.client(migrate=migrate) as client:
+                return await work(client)
+
+        return asyncio.run(ask())
 
     def store(self) -> Store:
         from batuta.connect import store_for

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,8 +14,6 @@ from batuta.errors import InvalidInput
 if TYPE_CHECKING:
     from batuta.authoring.quotas import Quota
     from batuta.client import Batuta
-
-T = TypeVar("T")
 
 quotas = LazyGroup(
     "quotas",
@@ -31,19 +28,11 @@ quotas = LazyGroup(
 _NONE = "none"
 
 
-def _ask(place: Place, work: Callable[[Batuta], Awaitable[T]]) -> T:
-    async def ask() -> T:
-        async with place.client() as client:
-            return await work(client)
-
-    return asyncio.run(ask())
-
-
 @click.command("list")
 @placed
 def list_quotas(place: Place) -> None:
     """The quotas that hold in the namespace: its own, and those of namespace `*` where it has none."""
-    _answer(place, _ask(place, lambda client: client.quotas.list()))
+    _answer(place, place.ask(lambda client: client.quotas.list()))
 
 
 @click.command("set")
@@ -62,7 +51,7 @@ def set_quota(place: Place, name: str, limit: str, burst: int | None) -> None:
         await client.quotas.set(name, _limit(limit), burst=burst)
         return await client.quotas.list()
 
-    _answer(place, _ask(place, work))
+    _answer(place, place.ask(work))
 
 
 @click.command()
@@ -74,7 +63,7 @@ def clear(place: Place, name: str) -> None:
     async def work(client: Batuta) -> tuple[bool, Sequence[Quota]]:
         return await client.quotas.clear(name), await client.quotas.list()
 
-    found, rest = _ask(place, work)
+    found, rest = place.ask(work)
     if not found:
         click.echo(f"there was no quota {name}", err=True)
     _answer(place, rest)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,8 +13,6 @@ from batuta.cli.place import Place, placed
 if TYPE_CHECKING:
     from batuta.authoring.retention import Retention
     from batuta.client import Batuta
-
-T = TypeVar("T")
 
 retention = LazyGroup(
     "retention",
@@ -31,19 +28,11 @@ _workflow = click.option("--workflow", default="", metavar="NAME", help="Of this
 _state = click.option("--state", default="", metavar="STATE", help="That ended so, such as failed.  [default: any]")
 
 
-def _ask(place: Place, work: Callable[[Batuta], Awaitable[T]]) -> T:
-    async def ask() -> T:
-        async with place.client() as client:
-            return await work(client)
-
-    return asyncio.run(ask())
-
-
 @click.command("list")
 @placed
 def list_rules(place: Place) -> None:
     """All rules. The most specific one holds: of the workflow and state, of the workflow, of the state, of all."""
-    _answer(place, _ask(place, lambda client: client.retention.list()))
+    _answer(place, place.ask(lambda client: client.retention.list()))
 
 
 @click.command("set")
@@ -62,7 +51,7 @@ def set_rule(place: Place, keep: str, workflow: str, state: str) -> None:
         await client.retention.set(keep, workflow=workflow, state=state)
         return await client.retention.list()
 
-    _answer(place, _ask(place, work))
+    _answer(place, place.ask(work))
 
 
 @click.command("drop")
@@ -75,7 +64,7 @@ def drop_rule(place: Place, workflow: str, state: str) -> None:
     async def work(client: Batuta) -> tuple[bool, Sequence[Retention]]:
         return await client.retention.drop(workflow=workflow, state=state), await client.retention.list()
 
-    found, rules = _ask(place, work)
+    found, rules = place.ask(work)
     if not found:
         click.echo("there was no such rule", err=True)
     _answer(place, rules)
@@ -89,7 +78,7 @@ def prune(place: Place, dry_run: bool) -> None:
 
     It works in short steps, beside live workers, and may be stopped at any time.
     """
-    deleted = _ask(place, lambda client: client.retention.prune(dry_run=dry_run))
+    deleted = place.ask(lambda client: client.retention.prune(dry_run=dry_run))
     word = "would be deleted" if dry_run else "were deleted"
     place.answer({"runs": deleted, "dry_run": dry_run}, lambda console: console.print(f"{deleted} runs {word}"))
 

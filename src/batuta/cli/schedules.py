@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,8 +15,6 @@ from batuta.errors import InvalidSchedule
 if TYPE_CHECKING:
     from batuta.authoring.calendar import When
     from batuta.client import Batuta
-
-T = TypeVar("T")
 
 POLICIES = ("skip", "buffer", "allow", "cancel")
 
@@ -39,14 +35,6 @@ schedules = LazyGroup(
 )
 
 
-def _ask(place: Place, work: Callable[[Batuta], Awaitable[T]], *, migrate: bool = False) -> T:
-    async def ask() -> T:
-        async with place.client(migrate=migrate) as client:
-            return await work(client)
-
-    return asyncio.run(ask())
-
-
 @click.command("list")
 @click.option("--after", default="", metavar="ID", help="Those whose ids come after this one.")
 @click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True)
@@ -54,7 +42,7 @@ def _ask(place: Place, work: Callable[[Batuta], Awaitable[T]], *, migrate: bool 
 @placed
 def list_schedules(place: Place, after: str, limit: int) -> None:
     """Schedules, by id."""
-    found = _ask(place, lambda client: client.schedules.list(after=after, limit=limit))
+    found = place.ask(lambda client: client.schedules.list(after=after, limit=limit))
 
     def human(console: Any) -> None:
         from batuta.cli.timetables import schedules_table
@@ -72,7 +60,7 @@ def list_schedules(place: Place, after: str, limit: int) -> None:
 @placed
 def show(place: Place, id: str) -> None:
     """The schedule ID."""
-    view = _ask(place, lambda client: client.schedules.get(id))
+    view = place.ask(lambda client: client.schedules.get(id))
 
     def human(console: Any) -> None:
         from batuta.cli.timetables import schedule_table
@@ -130,7 +118,7 @@ def create(place: Place, /, id: str, name: str, text: str | None, replace: bool,
     async def write(client: Batuta) -> Any:
         return await (client.schedules.update if replace else client.schedules.create)(schedule)
 
-    view = _ask(place, write, migrate=True)
+    view = place.ask(write, migrate=True)
     place.answer(view, lambda _: say(f"schedule {id}: {view.when}, next at {_text(view.next_at)}"))
 
 
@@ -159,7 +147,7 @@ def _when(more: dict[str, Any]) -> When:
 @placed
 def delete(place: Place, id: str) -> None:
     """Delete the schedule ID. Runs that it began go on."""
-    _ask(place, lambda client: client.schedules.delete(id))
+    place.ask(lambda client: client.schedules.delete(id))
     place.answer({"id": id, "deleted": True}, lambda _: say(f"schedule {id} is deleted"))
 
 
@@ -169,7 +157,7 @@ def delete(place: Place, id: str) -> None:
 @placed
 def pause(place: Place, id: str, note: str) -> None:
     """Let the schedule ID rest until it is resumed."""
-    _ask(place, lambda client: client.schedules.pause(id, note))
+    place.ask(lambda client: client.schedules.pause(id, note))
     place.answer({"id": id, "paused": True, "note": note}, lambda _: say(f"schedule {id} is paused"))
 
 
@@ -178,7 +166,7 @@ def pause(place: Place, id: str, note: str) -> None:
 @placed
 def resume(place: Place, id: str) -> None:
     """Let the schedule ID go on with its next slot: those of the pause are not caught up on."""
-    _ask(place, lambda client: client.schedules.resume(id))
+    place.ask(lambda client: client.schedules.resume(id))
     place.answer({"id": id, "paused": False}, lambda _: say(f"schedule {id} goes on"))
 
 
@@ -187,7 +175,7 @@ def resume(place: Place, id: str) -> None:
 @placed
 def trigger(place: Place, id: str) -> None:
     """Begin a run of the schedule ID now, whatever its calendar says."""
-    handle = _ask(place, lambda client: client.schedules.trigger(id))
+    handle = place.ask(lambda client: client.schedules.trigger(id))
     document = {"id": id, "run": handle.id, "run_id": str(handle.run_id)}
     place.answer(document, lambda _: say(f"run {handle.id} was begun"))
 
@@ -203,7 +191,7 @@ def backfill(place: Place, id: str, start: str, end: str) -> None:
     A slot that has had its run is left alone.
     """
     times = [inputs.moment(start, "FROM"), inputs.moment(end, "UNTIL")]
-    begun = _ask(place, lambda client: client.schedules.backfill(id, *times))  # type: ignore[arg-type]  # not None
+    begun = place.ask(lambda client: client.schedules.backfill(id, *times))  # type: ignore[arg-type]  # not None
 
     def human(_: Any) -> None:
         for run in begun:
@@ -219,7 +207,7 @@ def backfill(place: Place, id: str, start: str, end: str) -> None:
 @placed
 def next_times(place: Place, id: str, count: int) -> None:
     """The slots of the schedule ID that come next, in UTC, as if it were not paused."""
-    times = _ask(place, lambda client: client.schedules.next_times(id, count))
+    times = place.ask(lambda client: client.schedules.next_times(id, count))
 
     def human(_: Any) -> None:
         for moment in times:
