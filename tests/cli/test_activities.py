@@ -36,7 +36,8 @@ def test_an_activity_is_completed_by_token(cli: Cli, spawn: Spawn, tmp_path: Pat
 def test_an_activity_fails_by_token_and_is_tried_again(cli: Cli, spawn: Spawn, tmp_path: Path) -> None:
     cli("runs", "start", "survey", "--input", '"how many?"', "--id", "s-1")
     spawn("worker", SHOP)
-    assert cli("activities", "fail", token_of(tmp_path), "nobody there").stdout == "failed\n"
+    told = cli("activities", "fail", token_of(tmp_path), "nobody there")
+    assert told.stdout == "failed\n", told.stderr
     second = token_of(tmp_path, 2)
     assert cli("activities", "fail", second, "gone for good", "--no-retry", "--json").exit_code == OK
     wait_for(lambda: state_of(cli, "s-1") == "failed", "the end of the run")

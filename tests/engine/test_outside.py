@@ -7,6 +7,7 @@ from base64 import urlsafe_b64encode
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 from msgspec import msgpack
@@ -579,3 +580,9 @@ async def test_the_journal_says_that_the_answer_came_by_message() -> None:
         assert [str(line.kind) for line in lines] == ["started", "activity_done"]
         assert lines[1].body.message_id.startswith("answer:")
         assert await commands(handle) == ["activity ask", "complete"]
+
+
+def test_no_token_looks_like_an_option() -> None:
+    refs = [AttemptRef("default", UUID(int=number), 1, 1, 0) for number in range(200)]
+    assert any(ref.token().startswith("t.-") for ref in refs)
+    assert all(parse_token(ref.token()) == parse_token(ref.token().removeprefix("t.")) == ref for ref in refs)

@@ -12,6 +12,9 @@ from msgspec import Struct
 from batuta.errors import InvalidToken
 from batuta.ids import RunId
 
+_FIRST = "t."
+"""Before a token, which could begin with a hyphen else, and be taken for an option of a command."""
+
 
 class AttemptRef(Struct, array_like=True, frozen=True):
     """Which attempt of which call of which run."""
@@ -26,7 +29,7 @@ class AttemptRef(Struct, array_like=True, frozen=True):
     def token(self) -> str:
         """Opaque to its holders. As hard to guess as a run's id; whoever has it can complete the attempt."""
         data = msgspec.msgpack.encode(_Packed(self.namespace, self.run_id.bytes, self.seq, self.attempt, self.entry))
-        return urlsafe_b64encode(zlib.crc32(data).to_bytes(4, "big") + data).decode().rstrip("=")
+        return _FIRST + urlsafe_b64encode(zlib.crc32(data).to_bytes(4, "big") + data).decode().rstrip("=")
 
 
 class _Packed(Struct, array_like=True):
@@ -45,7 +48,8 @@ def parse_token(token: object) -> AttemptRef:
     try:
         if not isinstance(token, str):
             raise TypeError(f"it is {type(token).__name__}, not text")
-        raw = urlsafe_b64decode(token.encode("ascii") + b"=" * (-len(token) % 4))
+        text = token.removeprefix(_FIRST)  # not in the tokens of older versions
+        raw = urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
         if zlib.crc32(raw[4:]).to_bytes(4, "big") != raw[:4]:
             raise ValueError("its check sum is wrong")
         found = _decoder.decode(raw[4:])
