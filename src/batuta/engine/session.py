@@ -95,7 +95,11 @@ class Session:
         self._on_lost, self.waiters, self.letters = on_lost, waiters, letters
         self._starts: deque[tuple[NewRun, Workflow[..., Any], Body, asyncio.Future[Completion]]] = deque()
         self._timers = Timers(self.clock)
-        self.executor = Executor(activities, self.clock, settings, self.may_act, self.permission)
+        self._lease = Lease(store, self.info, settings, clock, self._on_pulse, self._lost)
+        self.may_act = self._lease.may_act
+        if not self._beats:
+            self._lease.last_for_ever()
+        self.executor = Executor(activities, self.clock, settings, self._lease, self.permission)
         self._committer = Committer(store, self.info.worker_id, settings, self.clock, self.may_act, self._lost)
         self.begins = None if around is None or not around.begin else around.begins
         self.reporter = Reporter(() if around is None else around.ears, self)
@@ -108,7 +112,6 @@ class Session:
         self.is_writing, self.started = self._committer.is_writing, self._committer.started
         self.submit_end: Callable[[EarlyRun], None] = self._committer.submit
         self.executor.transactions = self._transactions = Transactions(self, self._lost)
-        self._lease = Lease(store, self.info, settings, clock, self._on_pulse, self._lost)
         self._poller = Poller(self, self._committer)
         self._scheduler = Scheduler(store, self.clock)
         self._pruner = Pruner(store, self.info.worker_id, settings, clock.monotonic)
@@ -215,6 +218,7 @@ class Session:
         if self._over:
             return
         self._over = True
+        self._lease.end()
         self._committer.stop()
         self._timers.stop()
         self._watchdog.stop()
@@ -249,14 +253,6 @@ class Session:
     def over(self) -> bool:
         """Whether everything was dropped."""
         return self._over
-
-    def may_act(self) -> bool:
-        """Whether effects may go out: nobody can have taken our runs, by the monotonic clock. Safe in any thread.
-
-        While the lease is over they wait: the next beat says whether the runs are still ours.
-        """
-        monotonic = self.monotonic  # apart from its call: as a method it would be looked for in the class first
-        return not self._over and (not self._beats or monotonic() < self._lease.valid_until)
 
     def store_was_there(self, since: float) -> bool:
         """Whether a heartbeat has reached the store since that moment of the monotonic clock."""
