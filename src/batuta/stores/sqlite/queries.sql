@@ -110,13 +110,6 @@ WHERE namespace = ? AND epoch = ? AND head = ? AND closed_at IS NULL AND run_id 
 -- insert_entry --
 INSERT INTO journal (ord, namespace, kind, epoch, run_id, at, crc, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 
--- insert_entries --
--- One of each of many runs, whose ids are one value.
-INSERT INTO journal (run_id, ord, namespace, kind, at, crc, epoch, body)
-SELECT substr(:run_ids, 16 * key + 1, 16), json_extract(value, '$[0]'), :namespace, json_extract(value, '$[1]'),
-    json_extract(value, '$[2]'), json_extract(value, '$[3]'), json_extract(value, '$[4]'), json_extract(value, '$[5]')
-FROM json_each(:entries);
-
 -- upsert_attempt --
 INSERT INTO attempts (run_id, seq, number, namespace, started_at, ended_at, next_at, error, details, outside)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
