@@ -245,7 +245,7 @@ class LiveRun:
                 self.backlog.append((kind, body))  # should it not close after all
         elif (kind is not _DONE or body.seq not in self.machine.activities) and not is_awaited(self, kind, body):
             self._after_turn()  # it was cancelled by a turn that was not durable yet when it answered
-        elif self.backlog or self.head - self.durable >= self._host.settings.undurable_entries:
+        elif self.backlog or (self.head != self.durable and self._too_far_ahead()):
             self.backlog.append((kind, body))
         elif kind is not _UPDATE or accepts(self, self.machine, body):
             self.run_turn(kind, body)

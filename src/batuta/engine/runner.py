@@ -7,7 +7,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from batuta.authoring.attempt import current_activity
 from batuta.authoring.definitions import Place
@@ -74,7 +74,7 @@ class Runner:
         self._passes = passes = self._passes + 1
         seat = _Seat()
         self._seats[seat] = None
-        begun, task = self.begun, asyncio.current_task()
+        begun, task = self.begun, cast("asyncio.Task[None]", asyncio.current_task())
         done, choose, alike = self._done, self.choose, self.alike
         lease, monotonic = self._lease, self._lease.monotonic
         while begun:
@@ -112,7 +112,7 @@ class Runner:
                 self._failed(call, error)
             else:
                 done(call, value)
-            if self._passes != passes or copy_context() != before or (task is not None and task.cancelling()):
+            if self._passes != passes or copy_context() != before or task.cancelling():
                 break  # it has waited, has changed its context, or was asked to end
         del self._seats[seat]
 
