@@ -254,8 +254,9 @@ class Codec:
         for arity in range(self._required, len(self._types) + 1):
             self._arity(arity)  # now, so that a bad annotation is found when the function is defined
         fixed = self._required == len(self._types) and self._rest is None
-        self._plain = self._arity(self._required) if fixed and not self._keywords and not self._any_keyword else None
-        self._count = self._required if self._plain is not None else -1
+        # Reads the arguments, where there are always so many and no others.
+        self.plain = self._arity(self._required) if fixed and not self._keywords and not self._any_keyword else None
+        self._count = self._required if self.plain is not None else -1
         """How many arguments there always are; -1: it depends."""
 
     def encode_args(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int = MAX_PAYLOAD) -> bytes:
@@ -290,9 +291,9 @@ class Codec:
 
     def decode_args(self, data: bytes | msgspec.Raw) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """JSON to arguments of the annotated types. Raises InvalidInput."""
-        if self._plain is not None:
+        if self.plain is not None:
             try:
-                return self._plain.decode(data), _NO_KEYWORDS
+                return self.plain.decode(data), _NO_KEYWORDS
             except (msgspec.DecodeError, ValueError, TypeError, NotImplementedError) as error:
                 raise _unfit(self._input, error) from error
         if bytes(data)[:1] == b"{":

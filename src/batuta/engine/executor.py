@@ -102,26 +102,42 @@ class Executor:
 
     # -- starting
 
-    def start(self, run: LiveRun, seq: int, pending: PendingActivity) -> None:
-        """Begin a call, or have it wait for a free place."""
-        activity = self._activities.get(pending.name)
-        if activity is None:
-            self._lack(run, seq, pending.name)
+    def start(self, run: LiveRun, seq: int, pending: PendingActivity, call: Call | None = None) -> None:
+        """Begin a call, or have it wait for a free place. A `call` that is given has its place."""
+        options, gate = pending.options, self._on_loop
+        if call is None:
+            activity = self._activities.get(pending.name)
+            if activity is None:
+                self._lack(run, seq, pending.name)
+                return
+            clock = self.clock
+            call = run.calls[seq] = Call(run, seq, pending, activity, 1, clock.standing or clock.now(), SOON)
+            if options.once:
+                call.task = None
+                self._begin(call)
+                return
+            if activity.place is _LOOP and activity.limit is None and gate.free > 0:
+                gate.free -= 1  # as `Places.enter` does it: once for every step
+            elif not self._places.enter(call):
+                call.started_at, call.task = 0, None
+                self._limit_waiting(call)
+                return
+        if options.start_timeout is not None and self._started_too_late(call, options.start_timeout):
             return
-        clock, gate = self.clock, self._on_loop
-        call = run.calls[seq] = Call(run, seq, pending, activity, 1, clock.standing or clock.now(), SOON)
-        if pending.options.once:
-            call.task = None
-            self._begin(call)
-        elif activity.place is _LOOP and activity.limit is None and gate.free > 0:
-            gate.free -= 1  # as `Places.enter` does it: once for every step
-            self._execute(call)
-        elif self._places.enter(call):
-            self._execute(call)
+        if options.timeout is not None or options.total_timeout is not None or options.heartbeat is not None:
+            self._deadlines.watch(call, call.started_at)
+        if failpoints.armed is not None:
+            failpoint("activity.before")
+        place = call.activity.place
+        if place is _LOOP or (self.within is not None and place is not Place.STORE):
+            runner = self._runner
+            runner.begun.append(call)
+            if not runner.standing_by:
+                runner.stand_by()
         else:
-            call.started_at = 0
-            call.task = None
-            self._limit_waiting(call)
+            self._execute_elsewhere(call, place)
+        if self._deadlines.ticking is None:
+            self._deadlines.begin()
 
     def _begin(self, call: Call) -> None:
         if call.pending.options.once:
@@ -266,27 +282,7 @@ class Executor:
         call.queued = False
         call.started_at = self.clock.now()
         call.task = SOON
-        self._execute(call)
-
-    def _execute(self, call: Call) -> None:
-        """It has its place, and its run wants it."""
-        options = call.pending.options
-        if options.start_timeout is not None and self._started_too_late(call, options.start_timeout):
-            return
-        if options.timeout is not None or options.total_timeout is not None or options.heartbeat is not None:
-            self._deadlines.watch(call, call.started_at)
-        if failpoints.armed is not None:
-            failpoint("activity.before")
-        place = call.activity.place
-        if place is _LOOP or (self.within is not None and place is not Place.STORE):
-            runner = self._runner
-            runner.begun.append(call)
-            if not runner.standing_by:
-                runner.stand_by()
-        else:
-            self._execute_elsewhere(call, place)
-        if self._deadlines.ticking is None:
-            self._deadlines.begin()
+        self.start(call.run, call.seq, call.pending, call)
 
     def _execute_elsewhere(self, call: Call, place: Place) -> None:
         self._elsewhere[call] = None

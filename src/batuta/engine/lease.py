@@ -39,8 +39,9 @@ class Lease:
         self._on_pulse, self._on_lost = on_pulse, on_lost
         self._host: asyncio.AbstractEventLoop
         self.monotonic = clock.monotonic
-        self.valid_until = 0.0
-        """By the monotonic clock: until then nobody else may believe that this worker is dead."""
+        self.valid_until = math.inf if store.poll_seconds is None else 0.0
+        """By the monotonic clock: until then nobody else may believe that this worker is dead. For ever, where nobody
+        else is: there nothing beats."""
         self._is_over = False
         self._renewing = threading.Lock()
         self._gapless_since: float | None = None
@@ -84,10 +85,6 @@ class Lease:
         """Nothing may act any more, whatever a beat that is under way brings."""
         with self._renewing:
             self._is_over, self.valid_until = True, -math.inf
-
-    def last_for_ever(self) -> None:
-        """Where nobody else can take runs, nothing beats."""
-        self._renew(math.inf)
 
     def beaten_at(self) -> float:
         """When the last heartbeat that the store has answered was sent."""

@@ -101,7 +101,14 @@ class Runner:
             try:
                 if call.over:
                     raise asyncio.CancelledError
-                args, kwargs = activity.codec.decode_args(call.pending.data)
+                codec, data, args, kwargs = activity.codec, call.pending.data, None, None
+                if codec.plain is not None:
+                    try:
+                        args = codec.plain.decode(data)
+                    except Exception:  # noqa: BLE001 - whatever it is, it comes again below
+                        args = None
+                if args is None:  # it takes others, or they do not fit: then that is told
+                    args, kwargs = codec.decode_args(data)
                 # `may_act`, asked where the effect begins: this process may have stood still until now.
                 if monotonic() >= lease.valid_until:
                     await self._permission()

@@ -97,8 +97,6 @@ class Session:
         self._timers = Timers(self.clock)
         self._lease = Lease(store, self.info, settings, clock, self._on_pulse, self._lost)
         self.may_act = self._lease.may_act
-        if not self._beats:
-            self._lease.last_for_ever()
         self.executor = Executor(activities, self.clock, settings, self._lease, self.permission)
         self._committer = Committer(store, self.info.worker_id, settings, self.clock, self.may_act, self._lost)
         self.begins = None if around is None or not around.begin else around.begins
@@ -121,8 +119,7 @@ class Session:
         self._lingering: set[RunId] = set()
         self._news, self._strays = News(self), Strays(self, self._poller)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._emptied, self._renewed = asyncio.Event(), asyncio.Event()
-        self._room = Room()
+        self._emptied, self._renewed, self._room = asyncio.Event(), asyncio.Event(), Room()
         self._over = self._hurried = False
         self._ticked = clock.monotonic()
         self._ticking: asyncio.TimerHandle | None = None
