@@ -101,7 +101,8 @@ class Runner:
             try:
                 if call.over:
                     raise asyncio.CancelledError
-                codec, data, args, kwargs = activity.codec, call.pending.data, None, None
+                codec, data = activity.codec, call.pending.data
+                args = kwargs = None
                 if codec.plain is not None:
                     try:
                         args = codec.plain.decode(data)
