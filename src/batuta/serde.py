@@ -72,9 +72,9 @@ def _fields(value: Any) -> dict[str, Any]:
 _encoder = msgspec.json.Encoder(enc_hook=_to_builtins)
 _sorting_encoder = msgspec.json.Encoder(enc_hook=_to_builtins, order="deterministic")
 _PLAIN = frozenset((int, str, float, bool, bytes, type(None)))
-_encode = _encoder.encode  # found once: it is called several times a step
-_SIMPLE = _PLAIN - {float}
-"""Holds no set to be sorted and no NaN: what most calls pass and return."""
+encode_simple = _encoder.encode  # found once: it is called several times a step
+SIMPLE = _PLAIN - {float}
+"""Types of what holds no set to be sorted and no NaN, as most calls pass and return it: `encode_simple` does for it."""
 
 
 def _needs_sorting(value: Any) -> bool:
@@ -104,9 +104,9 @@ def _holds_set(value: Any) -> bool:
 def encode(value: Any, what: str = "a value", limit: int = MAX_PAYLOAD) -> bytes:
     """The JSON of a value. Raises NotSerialisable or TooLarge, naming `what`."""
     kind = type(value)
-    if kind in _SIMPLE or (kind is tuple and _SIMPLE.issuperset(map(type, value))):
+    if kind in SIMPLE or (kind is tuple and SIMPLE.issuperset(map(type, value))):
         try:
-            data = _encode(value)
+            data = encode_simple(value)
             if len(data) <= limit:
                 return data
         except (OverflowError, UnicodeError):  # told below, in the same words as for other values
@@ -263,11 +263,11 @@ class Codec:
         """Arguments to JSON. Raises TypeError as a call would when they do not match the parameters."""
         if not kwargs and len(args) == self._count:
             for one in args:
-                if type(one) not in _SIMPLE:
+                if type(one) not in SIMPLE:
                     break
             else:
                 try:  # what `encode` begins with, here: that is a call less in every step
-                    data = _encode(args)
+                    data = encode_simple(args)
                     if len(data) <= limit:
                         return data
                 except (OverflowError, UnicodeError):  # told below

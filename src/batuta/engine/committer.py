@@ -199,9 +199,10 @@ class Committer:
         if _TOGETHER:
             self._clock.stand()  # what begins now begins together: each would ask for the time
         try:
-            for index, (run, change, effects) in enumerate(batch):
+            found = map(verdicts.get, range(len(batch))) if verdicts else None  # None nearly always: all is written
+            for run, change, effects in batch:
                 try:
-                    if not verdicts or (verdict := verdicts.get(index)) is None:
+                    if found is None or (verdict := next(found)) is None:
                         run.settled(change, effects)
                     else:
                         _judged(run, change, effects, verdict)

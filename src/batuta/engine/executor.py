@@ -34,7 +34,7 @@ from batuta.failpoints import failpoint
 from batuta.journal.entries import Body, EntryKind
 from batuta.journal.failures import Failure
 from batuta.journal.records import Attempt
-from batuta.serde import encode
+from batuta.serde import SIMPLE, encode, encode_simple
 from batuta.settings import Settings
 
 if TYPE_CHECKING:
@@ -104,13 +104,12 @@ class Executor:
 
     def start(self, run: LiveRun, seq: int, pending: PendingActivity, call: Call | None = None) -> None:
         """Begin a call, or have it wait for a free place. A `call` that is given has its place."""
-        options, gate = pending.options, self._on_loop
+        options, clock, gate = pending.options, self.clock, self._on_loop
         if call is None:
             activity = self._activities.get(pending.name)
             if activity is None:
                 self._lack(run, seq, pending.name)
                 return
-            clock = self.clock
             call = run.calls[seq] = Call(run, seq, pending, activity, 1, clock.standing or clock.now(), SOON)
             if options.once:
                 call.task = None
@@ -357,13 +356,18 @@ class Executor:
     def _end_well(self, call: Call, value: Any) -> None:
         if failpoints.armed is not None:
             failpoint("activity.after")
-        activity = call.activity
-        try:
-            data = encode(value, activity.codec.output, self._max_payload)
-        except InvalidInput as error:
-            self._end(call, error)
-            return
-        gate = self._on_loop
+        activity, gate, data = call.activity, self._on_loop, b""
+        if type(value) in SIMPLE:  # what `encode` begins with, here: that is a call less in every step
+            try:
+                data = encode_simple(value)
+            except (OverflowError, UnicodeError):  # told below
+                data = b""
+        if not data or len(data) > self._max_payload:
+            try:
+                data = encode(value, activity.codec.output, self._max_payload)
+            except InvalidInput as error:
+                self._end(call, error)
+                return
         if activity.place is _LOOP and activity.limit is None and call.beats is None and not gate.row:
             gate.free += 1  # as `_leave` does it: once for every step
             call.task = None
