@@ -20,7 +20,7 @@ from batuta.clock import SECOND
 from batuta.engine.calls import CANCELLED, OVERDUE, SHORT_WAIT, STOPPED, Call, fatal, last_beats, timeout
 from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.deadlines import Deadlines
-from batuta.engine.generators import turns
+from batuta.engine.generators import Turns
 from batuta.engine.heartbeats import Heartbeats
 from batuta.engine.outside import Outside
 from batuta.engine.pausing import counted_from
@@ -79,6 +79,7 @@ class Executor:
         self.within: Within | None = None
         """Middleware, for what does not go through the runner."""
         self._runner = Runner(may_act, permission, self._end_well, self._end)
+        self.turns = Turns()
         self.transactions: Transactions
 
     def open(self, loop: asyncio.AbstractEventLoop, context: contextvars.Context) -> None:
@@ -493,7 +494,7 @@ class Executor:
         if len(answers) == 1:
             self._hand_over(*answers.popleft(), tells)
             return
-        with turns():
+        with self.turns:
             for _ in range(min(_SLICE, len(answers))):
                 call, answer = answers.popleft()
                 self._hand_over(call, answer, tells)
