@@ -29,7 +29,8 @@ class DatabaseClock:
         self._low_base, self._high_base = _LONG_AGO, 0.0
         self._last = 0
         self._last_high = 0.0
-        self._stands = False
+        self.standing = 0
+        """The moment that `now` is until `go_on`; else 0."""
 
     def learn(self, now: int, sent: float, received: float) -> None:
         """The database said `now` between these two monotonic times. Keeps the tightest bounds that agree with it."""
@@ -44,8 +45,8 @@ class DatabaseClock:
 
     def now(self) -> int:
         """Not ahead of the database. Never less than before."""
-        if self._stands:
-            return self._last
+        if self.standing:
+            return self.standing
         monotonic = self.monotonic  # apart from its call: as a method it would be looked for in the class first
         estimate = floor(monotonic() * _MICROS + self._low_base)  # of a float, half of what int() costs
         if estimate > self._last:
@@ -55,11 +56,10 @@ class DatabaseClock:
 
     def stand(self) -> None:
         """Let `now` be this moment until `go_on`: for what is done together, and does not wait in between."""
-        self.now()
-        self._stands = True
+        self.standing = self.now()
 
     def go_on(self) -> None:
-        self._stands = False
+        self.standing = 0
 
     def latest(self) -> int:
         """Not behind the database, and not before `now`. Never less than before."""
