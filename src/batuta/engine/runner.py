@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from batuta.authoring.attempt import current_activity
 from batuta.authoring.definitions import Place
-from batuta.engine.generators import hooked
+from batuta.engine.generators import are_hooked
 
 if TYPE_CHECKING:
     from batuta.engine.calls import Call
@@ -124,7 +124,7 @@ if sys.version_info >= (3, 12):
     def _task(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None], context: Context) -> asyncio.Task[None]:
         """Begun at once: an activity that never waits costs no round of the loop. But not between turns, where its
         async generators would be taken for those of a run."""
-        return asyncio.Task(work, loop=loop, name=_NAME, context=context, eager_start=hooked.by is None)
+        return asyncio.Task(work, loop=loop, name=_NAME, context=context, eager_start=not are_hooked())
 else:
 
     def _task(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None], context: Context) -> asyncio.Task[None]:

@@ -22,7 +22,6 @@ from batuta.engine.committer import Committer
 from batuta.engine.completion import Completion
 from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.executor import Executor
-from batuta.engine.generators import turns
 from batuta.engine.identity import RunIdentity
 from batuta.engine.intake import Intake
 from batuta.engine.jobs import CallRun, EarlyRun, JobWorkflow, may_begin_early
@@ -122,7 +121,7 @@ class Session:
         self._news, self._strays = News(self), Strays(self, self._poller)
         self._tasks: set[asyncio.Task[None]] = set()
         self._emptied, self._renewed = asyncio.Event(), asyncio.Event()
-        self._room = Room()
+        self._room, self.turns = Room(), self.executor.turns
         self._over = self._hurried = False
         self._ticked = clock.monotonic()
         self._ticking: asyncio.TimerHandle | None = None
@@ -347,7 +346,7 @@ class Session:
 
     def _begin_starts(self) -> None:
         self._make_room(len(self._starts))
-        with turns():
+        with self.turns:
             for _ in range(min(_SLICE, len(self._starts))):
                 new, workflow, body, future = self._starts.popleft()
                 identity = RunIdentity(new.run_id, new.id, new.queue, self.store.namespace, new.chain_id)
@@ -380,7 +379,7 @@ class Session:
         early: list[EarlyRun] = []
         replayed: list[tuple[LiveRun, Tape, Replay]] = []
         self._make_room(len(tapes))
-        with turns():
+        with self.turns:
             for tape in tapes:
                 try:
                     if tape.run.kind is not RunKind.JOB or not self._adopt_early(tape, early):
@@ -389,7 +388,7 @@ class Session:
                     log.exception("run %s could not be brought into memory", tape.run.id)
             for run, tape, replay in replayed:
                 self._resume(run, tape, replay)
-        for run in early:  # not within `turns`: their code may begin at once
+        for run in early:  # not within turns: their code may begin at once
             self._begin_early(run)
 
     def _live(self, workflow: Workflow[..., Any], identity: RunIdentity, epoch: int) -> LiveRun:
