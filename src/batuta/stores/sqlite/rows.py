@@ -95,6 +95,14 @@ def new_run_row(
 ) -> Row:
     """What `insert_run` takes."""
     run_id = blob(new.run_id)
+    chain_id = run_id if new.chain_id is None else blob(new.chain_id)
+    return *run_in_common(namespace, new, now, deadline, epoch, head, owner), run_id, new.id, chain_id
+
+
+def run_in_common(
+    namespace: str, new: NewRun, now: int, deadline: int | None, epoch: int, head: int, owner: str | None
+) -> Row:
+    """The same without what no two runs have in common."""
     return (
         namespace,
         new.kind._value_,
@@ -119,9 +127,6 @@ def new_run_row(
         new.code or new.name,
         None if owner else rules.expiry_of(new, now),
         None if owner else new.debounce or None,
-        run_id,
-        new.id,
-        run_id if new.chain_id is None else blob(new.chain_id),
     )
 
 
