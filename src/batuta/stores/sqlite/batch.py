@@ -17,7 +17,7 @@ from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.effects import Beyond, deadline_of
 from batuta.stores.sqlite.many import execute_alike, execute_many
 from batuta.stores.sqlite.queues import must_wait
-from batuta.stores.sqlite.rows import OWN_OF_ENTRY, OWN_OF_RUN, Row, attempt_row, blob, one, run_in_common
+from batuta.stores.sqlite.rows import EMPTY, OWN_OF_ENTRY, OWN_OF_RUN, Row, attempt_row, blob, one, run_in_common
 
 _INSERT_RUN, _INSERT_ENTRY, _ADVANCE = Q["insert_run"], Q["insert_entry"], Q["advance"]
 _FINISH, _CLOSE = Q["finish"], Q["close"]
@@ -174,7 +174,7 @@ class Batch:
         namespace, all_entries = self._namespace, self._entries
         steps: defaultdict[Row, list[Any]] = defaultdict(list)  # what most of them are
         for change in changes:
-            run_id = bytearray(change.run_id.int.to_bytes(16, "big"))  # as `blob` does
+            run_id = EMPTY + change.run_id.int.to_bytes(16)  # as `blob` does
             epoch, head = change.epoch, change.head
             entries, move, start = change.entries, change.move, change.start
             if move is None and start is None and len(entries) == 1:

@@ -34,9 +34,12 @@ _strings = json.Decoder(list[str])
 _code = json.Decoder(dict[str, str])
 
 
+EMPTY = bytearray()
+
+
 def blob(run_id: RunId) -> bytearray:
     """A run id for a statement. Not bytes: for those the driver looks for an adapter and two methods, each time."""
-    return bytearray(run_id.int.to_bytes(16, "big"))
+    return EMPTY + run_id.int.to_bytes(16)  # a sum is made faster than a `bytearray(...)`
 
 
 def to_json(value: object) -> str:
