@@ -214,11 +214,15 @@ def decode(data: bytes | str | msgspec.Raw, decoder: Decoder, what: str) -> Any:
     """The value, or InvalidInput that says what did not fit."""
     try:
         return decoder.decode(data)
-    except (msgspec.DecodeError, ValueError, TypeError, NotImplementedError) as error:
-        raise _unfit(what, error) from error
+    except UNFIT as error:
+        raise unfit(what, error) from error
 
 
-def _unfit(what: str, error: Exception) -> InvalidInput:
+UNFIT = (msgspec.DecodeError, ValueError, TypeError, NotImplementedError)
+"""What decoders raise."""
+
+
+def unfit(what: str, error: Exception) -> InvalidInput:
     return InvalidInput(f"{what} does not fit its annotation: {error}")
 
 
@@ -289,8 +293,8 @@ class Codec:
         if self._plain is not None:
             try:
                 return self._plain.decode(data), _NO_KEYWORDS
-            except (msgspec.DecodeError, ValueError, TypeError, NotImplementedError) as error:
-                raise _unfit(self._input, error) from error
+            except UNFIT as error:
+                raise unfit(self._input, error) from error
         if bytes(data)[:1] == b"{":
             args, kwargs = self._decode_object(data, self._input)
         else:
@@ -318,8 +322,8 @@ class Codec:
         """JSON to the annotated result. Raises InvalidInput."""
         try:
             return self.result_decoder.decode(data)
-        except (msgspec.DecodeError, ValueError, TypeError, NotImplementedError) as error:
-            raise _unfit(self.output, error) from error
+        except UNFIT as error:
+            raise unfit(self.output, error) from error
 
     def _arity(self, count: int) -> Decoder:
         found = self._by_arity.get(count)
