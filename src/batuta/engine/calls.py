@@ -66,11 +66,13 @@ class Call(Struct, eq=False):
     pending: PendingActivity
     activity: Activity[..., Any]
     attempt: int
+    started_at: int = 0
     begun: bool = False
     """An attempt has been begun before, here or elsewhere: it did start in time."""
+    in_flight: bool = False
+    """Its code is at work, or about to be."""
     task: asyncio.Future[Any] | None = None
     waking: asyncio.TimerHandle | None = None
-    started_at: int = 0
     deadline: int | None = None
     next_at: int | None = None
     """When the next attempt is due, while the call waits for it. Outside: when this one is over its time."""
@@ -90,7 +92,7 @@ class Call(Struct, eq=False):
 
     def successor(self, attempt: int) -> Call:
         """The same call, to be tried again."""
-        fresh = Call(self.run, self.seq, self.pending, self.activity, attempt, True)
+        fresh = Call(self.run, self.seq, self.pending, self.activity, attempt, 0, True)
         fresh.beats = self.beats
         return fresh
 

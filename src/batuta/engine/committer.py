@@ -291,7 +291,7 @@ def take_batch(waiting: deque[LiveRun], settings: Settings) -> list[Item]:
         if (
             change.attempts and len(change.attempts) > 1
         ):  # the last word on each counts, and a statement may touch a row once
-            change.attempts = list({(one.seq, one.number): one for one in change.attempts}.values())
+            change.attempts = tuple({(one.seq, one.number): one for one in change.attempts}.values())
         batch.append((run, change, run.effects))
         run.change = None
         run.effects = []

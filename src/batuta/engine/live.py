@@ -230,7 +230,7 @@ class LiveRun:
             return
         found = as_input(self, message)
         if found is None:
-            self.open_change().consumed.append(message.message_id)
+            self.open_change().consumed += (message.message_id,)
             return
         if found[0] is EntryKind.STARTED:
             self._sign(found[1])
@@ -312,7 +312,7 @@ class LiveRun:
                 event = ActivityCompleted(at / SECOND, self.told, body.name, body.seq, body.attempts, took)
                 change.told = event if change.told is None else and_then(change.told, event)
         if body.message_id:
-            change.consumed.append(body.message_id)
+            change.consumed += (body.message_id,)
         if self.machine.beyond:
             add_effects(self, change, entry, body.commands)
         self.effects += body.commands
@@ -408,7 +408,7 @@ class LiveRun:
         """Written with the next batch. `then` is called when it is durable; without it nobody waits."""
         if self.leaving:
             return
-        self.open_change().attempts.append(attempt)
+        self.open_change().attempts += (attempt,)
         if then is not None:
             self.effects.append(then)
 
@@ -423,7 +423,7 @@ class LiveRun:
     def consume(self, message_id: str) -> None:
         """A message was read that causes no turn of its own."""
         if not self.leaving:
-            self.open_change().consumed.append(message_id)
+            self.open_change().consumed += (message_id,)
 
     def call_over(self) -> None:
         """An activity whose answer nobody waits for has come to an end."""

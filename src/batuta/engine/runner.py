@@ -21,6 +21,13 @@ _set_current = current_activity.set  # found once: it is called for every attemp
 _LOOP = Place.LOOP
 
 
+class _Seat:
+    """The call that a task is at."""
+
+    __slots__ = ("call",)
+    call: Call
+
+
 class Runner:
     """Calls async activities, one after the other in one task for as long as none of them waits.
 
@@ -36,8 +43,10 @@ class Runner:
         failed: Callable[[Call, BaseException], None],
     ) -> None:
         self._may_act, self._permission, self._done, self._failed = may_act, permission, done, failed
-        self._begun: deque[tuple[Call, tuple[Any, ...], dict[str, Any]]] = deque()
-        self._standing_by = False
+        self.begun: deque[Call] = deque()
+        """Those that a task will come to."""
+        self._seats: dict[_Seat, None] = {}
+        self.standing_by = False
         """A task will look for calls in the next round of the loop."""
         self._passes = 0
         """Rises when anything but the task that runs now has looked for calls, or brought one."""
@@ -49,42 +58,48 @@ class Runner:
     def open(self, loop: asyncio.AbstractEventLoop, context: contextvars.Context) -> None:
         self._loop, self._context = loop, context
 
-    def begin(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Call the activity soon; its end goes to `done` or `failed`."""
-        self._begun.append((call, args, kwargs))
-        if not self._standing_by:
-            self._passes += 1
-            self._standing_by = True
-            _task(self._loop, self._run(), self._context.copy())
+    def calls(self) -> list[Call]:
+        """Whatever is in flight here."""
+        return [*(seat.call for seat in self._seats), *self.begun]
+
+    def stand_by(self) -> None:
+        """Have a task come to what has begun, if none is about to; its end goes to `done` or `failed`."""
+        self._passes += 1
+        self.standing_by = True
+        _task(self._loop, self._run(), self._context.copy())
 
     async def _run(self) -> None:
-        self._standing_by = False
+        self.standing_by = False
         self._passes = passes = self._passes + 1
-        begun, task = self._begun, asyncio.current_task()
+        seat = _Seat()
+        self._seats[seat] = None
+        begun, task = self.begun, asyncio.current_task()
         may_act, done, choose, alike = self._may_act, self._done, self.choose, self.alike
         while begun:
-            call, args, kwargs = begun.popleft()
-            if begun and not self._standing_by:
-                self._standing_by = True
+            call = seat.call = begun.popleft()
+            if begun and not self.standing_by:
+                self.standing_by = True
                 asyncio.Task(self._run(), loop=self._loop, name=_NAME, context=self._context.copy())
             call.task = task
+            activity = call.activity
             _set_current(call)
             if choose is None:
-                fn, before = call.activity.fn, contextvars.copy_context()
+                fn, before = activity.fn, contextvars.copy_context()
             elif not alike:
                 before, fn = contextvars.copy_context(), choose(call)
-            elif (prepare := call.run.prepare) is None or call.activity.place is not _LOOP:
+            elif (prepare := call.run.prepare) is None or activity.place is not _LOOP:
                 fn, before = choose(call), contextvars.copy_context()
             else:
                 try:
                     prepare()
-                    fn = call.activity.fn
+                    fn = activity.fn
                 except Exception:  # noqa: BLE001 - it is called again there, and told if it fails again
                     fn = choose(call)
                 before = contextvars.copy_context()
             try:
                 if call.over:
                     raise asyncio.CancelledError
+                args, kwargs = activity.codec.decode_args(call.pending.data)
                 if not may_act():  # asked where the effect begins: this process may have stood still until now
                     await self._permission()
                 value = await (fn(*args, **kwargs) if kwargs else fn(*args))
@@ -96,7 +111,8 @@ class Runner:
                 done(call, value)
             waited = self._passes != passes
             if waited or contextvars.copy_context() != before or (task is not None and task.cancelling()):
-                return
+                break
+        del self._seats[seat]
 
 
 _NAME = "batuta-activity"

@@ -86,16 +86,17 @@ def run_of(row: Row) -> Run:
     )
 
 
+OWN_OF_RUN, OWN_OF_ENTRY, OWN_OF_MESSAGE = 3, 4, 3
+"""How many of the last values of a row differ where many are written together that are alike."""
+
+
 def new_run_row(
     namespace: str, new: NewRun, now: int, deadline: int | None, *, epoch: int, head: int, owner: str | None
 ) -> Row:
     """What `insert_run` takes."""
     run_id = blob(new.run_id)
     return (
-        run_id,
         namespace,
-        new.id,
-        run_id if new.chain_id is None else blob(new.chain_id),
         new.kind._value_,
         new.name,
         new.queue,
@@ -118,6 +119,9 @@ def new_run_row(
         new.code or new.name,
         None if owner else rules.expiry_of(new, now),
         None if owner else new.debounce or None,
+        run_id,
+        new.id,
+        run_id if new.chain_id is None else blob(new.chain_id),
     )
 
 
@@ -128,19 +132,19 @@ def entries_of(rows: Iterable[Row]) -> list[Entry]:
 
 def entry_row(namespace: str, run_id: bytes, epoch: int, entry: Entry) -> Row:
     """What `insert_entry` takes."""
-    return run_id, entry.ord, namespace, entry.kind.value, entry.at, entry.crc, epoch, entry.body
+    return entry.ord, namespace, entry.kind.value, epoch, run_id, entry.at, entry.crc, entry.body
 
 
 def message_row(namespace: str, chain_id: RunId, message: Message, now: int) -> Row:
     """What `insert_message` takes."""
     return (
         namespace,
-        chain_id.bytes,
-        message.message_id,
         message.kind.value,
         message.name,
-        message.body,
         now,
+        blob(chain_id),
+        message.message_id,
+        message.body,
     )
 
 
