@@ -501,7 +501,7 @@ class LiveRun:
         if self.starting is not None:
             if failpoints.armed is not None:
                 failpoint("start.after_commit")
-            self.completion = Completion(self.starting.get_loop())
+            self.completion = Completion()
             self._host.started(self.starting, self.completion)
             self.starting = None
         if change.move is not None:
