@@ -20,7 +20,7 @@ from batuta.clock import SECOND
 from batuta.engine.calls import CANCELLED, OVERDUE, SHORT_WAIT, SOON, STOPPED, Call, fatal, last_beats, timeout
 from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.deadlines import Deadlines, again_in
-from batuta.engine.generators import turns
+from batuta.engine.generators import Turns
 from batuta.engine.heartbeats import Heartbeats
 from batuta.engine.outside import Outside
 from batuta.engine.pausing import counted_from
@@ -81,6 +81,7 @@ class Executor:
         self.within: Within | None = None
         """Middleware, for what does not go through the runner."""
         self._runner = Runner(lease, permission, self._end_well, self._end)
+        self.turns = Turns()
         self.transactions: Transactions
 
     def open(self, loop: asyncio.AbstractEventLoop, context: contextvars.Context) -> None:
@@ -491,7 +492,7 @@ class Executor:
         if len(answers) == 1:
             self._hand_over(answers, 1, tells)
             return
-        with turns():
+        with self.turns:
             self._hand_over(answers, _SLICE, tells)
         if answers:
             self._loop.call_soon(self._deliver_answers)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from batuta.authoring.attempt import current_activity
 from batuta.authoring.definitions import Place
-from batuta.engine.generators import hooked
+from batuta.engine.generators import are_hooked
+from batuta.serde import UNFIT
 
 if TYPE_CHECKING:
     from batuta.engine.calls import Call
@@ -106,7 +107,7 @@ class Runner:
                 if codec.plain is not None:
                     try:
                         args = codec.plain.decode(data)
-                    except Exception:  # noqa: BLE001 - whatever it is, it comes again below
+                    except UNFIT:
                         args = None
                 if args is None:  # it takes others, or they do not fit: then that is told
                     args, kwargs = codec.decode_args(data)
@@ -132,7 +133,7 @@ if sys.version_info >= (3, 12):
     def _task(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None], context: Context) -> asyncio.Task[None]:
         """Begun at once: an activity that never waits costs no round of the loop. But not between turns, where its
         async generators would be taken for those of a run."""
-        return asyncio.Task(work, loop=loop, name=_NAME, context=context, eager_start=hooked.by is None)
+        return asyncio.Task(work, loop=loop, name=_NAME, context=context, eager_start=not are_hooked())
 else:
 
     def _task(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None], context: Context) -> asyncio.Task[None]:

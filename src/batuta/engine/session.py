@@ -22,7 +22,6 @@ from batuta.engine.committer import Committer
 from batuta.engine.completion import Completion
 from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.executor import Executor
-from batuta.engine.generators import turns
 from batuta.engine.identity import RunIdentity
 from batuta.engine.intake import Intake
 from batuta.engine.jobs import CallRun, EarlyRun, JobWorkflow, may_begin_early
@@ -119,7 +118,8 @@ class Session:
         self._lingering: set[RunId] = set()
         self._news, self._strays = News(self), Strays(self, self._poller)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._emptied, self._renewed, self._room = asyncio.Event(), asyncio.Event(), Room()
+        self._emptied, self._renewed = asyncio.Event(), asyncio.Event()
+        self._room, self.turns = Room(), self.executor.turns
         self._over = self._hurried = False
         self._ticked = clock.monotonic()
         self._ticking: asyncio.TimerHandle | None = None
@@ -279,7 +279,7 @@ class Session:
         return True
 
     def finished(self, run: LiveRun, outcome: Command) -> None:
-        if self.waiters.any:
+        if self.waiters.waiting:
             self.waiters.settle(run.run_id, (RunState.COMPLETED, outcome))
         self.forget(run, None)
 
@@ -289,7 +289,7 @@ class Session:
         if there is not run and there is not None:
             self.runs[run_id] = there
         elif there is not None:
-            if self.intake.counts:
+            if type(run) is not LiveRun or self.intake.limited:
                 self.intake.leave(run)
             if self._hinted or self._lingering or self._news.unhurried:  # empty as a rule
                 for named in (self._hinted, self._lingering, self._news.unhurried):
@@ -317,15 +317,14 @@ class Session:
 
     def takes(self, queue: str, code: str) -> bool:
         """Whether a new run may begin here at once, instead of waiting in the queue."""
-        return (
-            not self._over
-            and not self.draining
-            and queue in self.info.queues
-            and code in self.workflows
-            and self.free > 0
-            and not self._poller.backlog
-            and self.intake.may_start(queue, self.workflows[code], self.monotonic, claiming=self._poller.claiming)
-        )
+        workflow = self.workflows.get(code)
+        if workflow is None or self._over or self.draining or self._poller.backlog or queue not in self.info.queues:
+            return False
+        if len(self.runs) + len(self._starts) >= self.settings.max_runs:
+            return False
+        if type(workflow) is Workflow and not self.intake.picky:
+            return True
+        return self.intake.may_start(queue, workflow, self.monotonic, claiming=self._poller.claiming)
 
     def avoid(self, queue: str) -> None:
         """No start into that queue may be owned, for a while."""
@@ -338,13 +337,13 @@ class Session:
             self._loop.call_soon(self._begin_starts, context=self._context)  # not in the starter's context
         workflow = self.workflows[new.code]
         self._starts.append((new, workflow, body, future))
-        if self.intake.counts:
+        if self.intake.limited or type(workflow) is not Workflow:
             self.intake.enter(new.queue, workflow)
         return future
 
     def _begin_starts(self) -> None:
         self._make_room(len(self._starts))
-        with turns():
+        with self.turns:
             for _ in range(min(_SLICE, len(self._starts))):
                 new, workflow, body, future = self._starts.popleft()
                 identity = RunIdentity(new.run_id, new.id, new.queue, self.store.namespace, new.chain_id)
@@ -377,7 +376,7 @@ class Session:
         early: list[EarlyRun] = []
         replayed: list[tuple[LiveRun, Tape, Replay]] = []
         self._make_room(len(tapes))
-        with turns():
+        with self.turns:
             for tape in tapes:
                 try:
                     if tape.run.kind is not RunKind.JOB or not self._adopt_early(tape, early):
@@ -386,11 +385,11 @@ class Session:
                     log.exception("run %s could not be brought into memory", tape.run.id)
             for run, tape, replay in replayed:
                 self._resume(run, tape, replay)
-        for run in early:  # not within `turns`: their code may begin at once
+        for run in early:  # not within turns: their code may begin at once
             self._begin_early(run)
 
     def _live(self, workflow: Workflow[..., Any], identity: RunIdentity, epoch: int) -> LiveRun:
-        if isinstance(workflow, RoutedCall):
+        if type(workflow) is not Workflow and isinstance(workflow, RoutedCall):
             return CallRun(self, workflow, identity, epoch)
         return LiveRun(self, workflow, identity, epoch)
 
@@ -434,7 +433,7 @@ class Session:
                 here.drop()
             is_new = row.run_id not in self.runs  # dropping it takes it out
             self.runs[row.run_id] = run
-        if is_new and self.intake.counts:
+        if is_new and (self.intake.limited or type(run) is not LiveRun):
             self.intake.enter(row.queue, run.workflow)
         if run.is_call and isinstance(run, CallRun):
             run.batched = row.kind is RunKind.JOB and row.parent_run_id is not None
