@@ -56,7 +56,7 @@ T = TypeVar("T")
 
 # Named here because a member of an enum is looked up slowly, and these are asked for in every turn.
 _ACTIVITY, _TIMER, _COMPLETE = CommandKind.ACTIVITY, CommandKind.TIMER, CommandKind.COMPLETE
-_STARTED = EntryKind.STARTED
+_STARTED, _DONE = EntryKind.STARTED, EntryKind.ACTIVITY_DONE
 _NULL = Raw(b"null")
 
 
@@ -132,7 +132,10 @@ class Machine:
         _set_running_loop(loop)
         loop.in_turn = True
         try:
-            _DELIVER[kind](self, body)
+            if kind is _DONE:
+                self._deliver_result(body)
+            else:
+                _DELIVER[kind](self, body)
             if not body.quiet:
                 loop.run_until_idle()
                 main = self._main
