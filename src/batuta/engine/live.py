@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import UNSET
 
@@ -245,7 +245,7 @@ class LiveRun:
                 self.backlog.append((kind, body))  # should it not close after all
         elif (kind is not _DONE or body.seq not in self.machine.activities) and not is_awaited(self, kind, body):
             self._after_turn()  # it was cancelled by a turn that was not durable yet when it answered
-        elif self.backlog or self.head - self.durable >= self._host.settings.undurable_entries:
+        elif self.backlog or (self.head != self.durable and self._too_far_ahead()):
             self.backlog.append((kind, body))
         elif kind is not _UPDATE or accepts(self, self.machine, body):
             self.run_turn(kind, body)
@@ -502,15 +502,28 @@ class LiveRun:
         if self.starting is not None:
             if failpoints.armed is not None:
                 failpoint("start.after_commit")
-            self.completion = Completion(self.starting.get_loop())
+            self.completion = Completion()
             self._host.started(self.starting, self.completion)
             self.starting = None
         if change.move is not None:
             depart(self, self._host, change.move)
-        else:
-            self._act(effects)
-            if beyond is not None:
-                self._hear(effects, refusals)
+            return
+        host = self._host
+        draining = host.draining or self.pausing is not None
+        stays = not self.leaving and not draining
+        for effect in effects:
+            if type(effect) is not Command:
+                cast("Callable[[], None]", effect)()
+            elif effect.kind is _ACTIVITY:
+                seq = effect.seq
+                if stays and (pending := machine.activities.get(seq)) is not None:
+                    host.executor.start(self, seq, pending)
+            elif effect.kind is _CANCEL:
+                host.executor.cancel(self, effect.target)
+        if self.backlog or self._held_up or self.lacking or draining:
+            host.call_soon(self._go_on)  # not here: a turn must not run inside the committer's task
+        if beyond is not None:
+            self._hear(effects, refusals)
 
     def _hear(self, effects: list[Effect], refusals: Sequence[Refusal]) -> None:
         """The store's word on what the run sent goes to whoever waits for it."""
@@ -518,22 +531,6 @@ class LiveRun:
         if inputs and not self.leaving:
             self.backlog[:0] = inputs
             self._host.call_soon(self._go_on)
-
-    def _act(self, effects: list[Effect]) -> None:
-        host, activities = self._host, self.machine.activities
-        draining = host.draining or self.pausing is not None
-        stays = not self.leaving and not draining
-        for effect in effects:
-            if not isinstance(effect, Command):
-                effect()
-            elif effect.kind is _ACTIVITY:
-                seq = effect.seq
-                if stays and (pending := activities.get(seq)) is not None:
-                    host.executor.start(self, seq, pending)
-            elif effect.kind is _CANCEL:
-                host.executor.cancel(self, effect.target)
-        if self.backlog or self._held_up or self.lacking or draining:
-            host.call_soon(self._go_on)  # not here: a turn must not run inside the committer's task
 
     def _too_far_ahead(self) -> bool:
         return self.head - self.durable >= self._host.settings.undurable_entries

@@ -46,7 +46,8 @@ _set_running_loop = asyncio._set_running_loop
 _get_running_loop = asyncio._get_running_loop
 _Future = asyncio.Future
 _set_result = _Future.set_result  # a method of one of C's classes is looked for anew at each call
-_task_done = asyncio.Task.done
+_task_done, _cancelled = asyncio.Task.done, asyncio.Task.cancelled
+_exception, _result = asyncio.Task.exception, asyncio.Task.result
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY = 24 * 3600 * SECOND
 _LAST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
@@ -226,12 +227,12 @@ class Machine:
         So does an error of a signal's handler."""
         if self.mailbox is not None:
             self.mailbox.close(continues=self._failure is None and _continues(main))
-        if main.done() and main.cancelled() and self._failure is None:
+        if self._failure is None and _cancelled(main):
             self.outcome = self._issue(CommandKind.CANCELLED)
             return
-        error = self._failure if self._failure is not None else main.exception()
+        error = self._failure if self._failure is not None else _exception(main)
         if error is None:
-            self._complete(main.result())
+            self._complete(_result(main))
         elif isinstance(error, WorkflowBroken):
             self.loop.broken = error
         elif isinstance(error, ContinueAsNew):
@@ -566,11 +567,13 @@ class Machine:
             del self._context, self.loop
             self._main = None
         self.mailbox = None
-        self.activities.clear()
+        if self.activities:
+            self.activities.clear()
         if self.kin is not None:
             self.kin.clear()
-        self._timers.clear()
-        self.deadlines.clear()
+        if self.deadlines:
+            self._timers.clear()
+            self.deadlines.clear()
 
     def _unwind(self) -> None:
         host, hooks = _get_running_loop(), hook_generators()
