@@ -42,8 +42,7 @@ from batuta.journal.entries import Body, Command, CommandKind, EntryKind, StartI
 from batuta.journal.failures import Failure
 from batuta.serde import MAX_PAYLOAD, UNFIT, Codec, Decoder, decode, encode, unfit
 
-_set_running_loop = asyncio._set_running_loop
-_get_running_loop = asyncio._get_running_loop
+_set_running_loop, _get_running_loop = asyncio._set_running_loop, asyncio._get_running_loop
 _Future = asyncio.Future
 _set_result = _Future.set_result  # a method of one of C's classes is looked for anew at each call
 _task_done, _cancelled = asyncio.Task.done, asyncio.Task.cancelled
@@ -281,12 +280,7 @@ class Machine:
         return command
 
     def issue_beyond(
-        self,
-        kind: CommandKind,
-        name: str,
-        data: bytes | None = None,
-        error: BaseException | None = None,
-        to: str = "",
+        self, kind: CommandKind, name: str, data: bytes | None = None, error: BaseException | None = None, to: str = ""
     ) -> None:
         """A command that the store has a part in (see `engine.effects`)."""
         self._issue(kind, name, data, UNSET if error is None else to_failure(error)).to = to
