@@ -281,7 +281,8 @@ class LiveRun:
         finally:
             host.turn = None
         if not submitted:
-            host.submit(self)
+            submit = host.submit  # apart from its call: as a method it would be looked for in the class first
+            submit(self)
         if failpoints.armed is not None:
             failpoint("commit.queued")
         self._after_turn()
@@ -297,12 +298,12 @@ class LiveRun:
         self.run_turn(_FAILS[kind], body)
 
     def _record(self, kind: EntryKind, at: int, body: Body) -> None:
-        head = self.head
-        entry = encode_entry(head + 1, kind, at, body, self._crc)
+        number = self.head + 1
+        entry = encode_entry(number, kind, at, body, self._crc)
         self._crc = entry.crc
         change = self.change
         if change is None:
-            change = self.change = Change(self.run_id, self.epoch, head, [entry])
+            change = self.change = Change(self.run_id, self.epoch, self.head, [entry])
             self.effects = body.commands  # type: ignore[assignment]  # nobody adds to them as such any more
         else:
             change.entries.append(entry)
@@ -318,7 +319,7 @@ class LiveRun:
             change.consumed += (body.message_id,)
         if self.machine.beyond:
             add_effects(self, change, entry, body.commands)
-        self.head, self.last = head + 1, kind
+        self.head, self.last = number, kind
         if self._kept is not None:
             self._kept.append(entry)
 

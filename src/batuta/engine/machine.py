@@ -42,8 +42,7 @@ from batuta.journal.entries import Body, Command, CommandKind, EntryKind, StartI
 from batuta.journal.failures import Failure
 from batuta.serde import MAX_PAYLOAD, UNFIT, Codec, Decoder, decode, encode, unfit
 
-_set_running_loop = asyncio._set_running_loop
-_get_running_loop = asyncio._get_running_loop
+_set_running_loop, _get_running_loop = asyncio._set_running_loop, asyncio._get_running_loop
 _Future = asyncio.Future
 _set_result = _Future.set_result  # a method of one of C's classes is looked for anew at each call
 _task_done, _cancelled = asyncio.Task.done, asyncio.Task.cancelled
@@ -57,7 +56,7 @@ T = TypeVar("T")
 
 # Named here because a member of an enum is looked up slowly, and these are asked for in every turn.
 _ACTIVITY, _TIMER, _COMPLETE = CommandKind.ACTIVITY, CommandKind.TIMER, CommandKind.COMPLETE
-_STARTED = EntryKind.STARTED
+_STARTED, _DONE = EntryKind.STARTED, EntryKind.ACTIVITY_DONE
 _NULL = Raw(b"null")
 
 
@@ -133,7 +132,10 @@ class Machine:
         _set_running_loop(loop)
         loop.in_turn = True
         try:
-            _DELIVER[kind](self, body)
+            if kind is _DONE:
+                self._deliver_result(body)
+            else:
+                _DELIVER[kind](self, body)
             if not body.quiet:
                 loop.run_until_idle()
                 main = self._main
@@ -278,12 +280,7 @@ class Machine:
         return command
 
     def issue_beyond(
-        self,
-        kind: CommandKind,
-        name: str,
-        data: bytes | None = None,
-        error: BaseException | None = None,
-        to: str = "",
+        self, kind: CommandKind, name: str, data: bytes | None = None, error: BaseException | None = None, to: str = ""
     ) -> None:
         """A command that the store has a part in (see `engine.effects`)."""
         self._issue(kind, name, data, UNSET if error is None else to_failure(error)).to = to

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import zlib
 from enum import StrEnum
+from zlib import crc32
 
 from msgspec import UNSET, DecodeError, Raw, Struct, UnsetType, json
 
@@ -172,14 +172,14 @@ class Entry(Struct, gc=False):
     body: str
 
 
-_encoder = json.Encoder()
+_encode = json.Encoder().encode  # found once: it is called for every entry
 _decoder = json.Decoder(Body)
 
 
 def encode_entry(number: int, kind: EntryKind, at: int, body: Body, previous_crc: int) -> Entry:
     """The row for a turn, with `number` as its ord. `previous_crc` is that of the entry before, 0 for the first."""
-    data = _encoder.encode(body)
-    return Entry(number, kind, at, zlib.crc32(data, previous_crc ^ at ^ number), data.decode())
+    data = _encode(body)
+    return Entry(number, kind, at, crc32(data, previous_crc ^ at ^ number), data.decode())
 
 
 def decode_body(entry: Entry) -> Body:
@@ -193,7 +193,7 @@ def decode_body(entry: Entry) -> Body:
 
 def chained(entry: Entry, previous_crc: int) -> int:
     """The checksum of this entry after one with `previous_crc`."""
-    return zlib.crc32(entry.body.encode(), (previous_crc ^ entry.at ^ entry.ord) & 0xFFFF_FFFF)
+    return crc32(entry.body.encode(), (previous_crc ^ entry.at ^ entry.ord) & 0xFFFF_FFFF)
 
 
 def crc_holds(entry: Entry, previous_crc: int) -> bool:
