@@ -210,15 +210,19 @@ def _refuse_strange_types(info: Any, seen: frozenset[int] = frozenset()) -> None
             _refuse_strange_types(getattr(info, name), seen | {id(info)})
 
 
+UNFIT = (msgspec.DecodeError, ValueError, TypeError, NotImplementedError)
+"""What a decoder may raise for JSON that does not fit."""
+
+
 def decode(data: bytes | str | msgspec.Raw, decoder: Decoder, what: str) -> Any:
     """The value, or InvalidInput that says what did not fit."""
     try:
         return decoder.decode(data)
-    except (msgspec.DecodeError, ValueError, TypeError, NotImplementedError) as error:
-        raise _unfit(what, error) from error
+    except UNFIT as error:
+        raise unfit(what, error) from error
 
 
-def _unfit(what: str, error: Exception) -> InvalidInput:
+def unfit(what: str, error: Exception) -> InvalidInput:
     return InvalidInput(f"{what} does not fit its annotation: {error}")
 
 
@@ -293,8 +297,8 @@ class Codec:
         if self._plain is not None:
             try:
                 return self._plain.decode(data), _NO_KEYWORDS
-            except (msgspec.DecodeError, ValueError, TypeError, NotImplementedError) as error:
-                raise _unfit(self._input, error) from error
+            except UNFIT as error:
+                raise unfit(self._input, error) from error
         if bytes(data)[:1] == b"{":
             args, kwargs = self._decode_object(data, self._input)
         else:
@@ -322,8 +326,8 @@ class Codec:
         """JSON to the annotated result. Raises InvalidInput."""
         try:
             return self.result_decoder.decode(data)
-        except (msgspec.DecodeError, ValueError, TypeError, NotImplementedError) as error:
-            raise _unfit(self.output, error) from error
+        except UNFIT as error:
+            raise unfit(self.output, error) from error
 
     def _arity(self, count: int) -> Decoder:
         found = self._by_arity.get(count)
