@@ -12,7 +12,7 @@ from batuta.journal.records import Change, Hint
 from batuta.journal.states import CLOSED
 from batuta.stores import rules
 from batuta.stores.sqlite.connection import Q
-from batuta.stores.sqlite.rows import blob, new_run_row
+from batuta.stores.sqlite.rows import blob, run_in_common
 
 _START, _INSERT_ENTRY, _ADVANCE = Q["insert_owned_run"], Q["insert_entry"], Q["advance"]
 _FINISH, _CLOSE = Q["finish"], Q["close"]
@@ -29,7 +29,7 @@ def write_alone(cursor: sqlite3.Cursor, namespace: str, worker_id: str, change: 
         if move is not None or not rules.is_plain_start(start):
             return None
         deadline = rules.deadline_of(start, now, now) if start.timeout or start.execution_timeout else None
-        row = new_run_row(namespace, start, now, deadline, epoch=epoch, head=entry.ord, owner=worker_id)
+        row = *run_in_common(namespace, start, now, deadline, epoch, entry.ord, worker_id), run_id, start.id, run_id
         # A start has no row to fence: the worker's row stands in for it.
         cursor.execute(_START, (*row, namespace, worker_id, now, namespace, start.queue))
     elif move is None:

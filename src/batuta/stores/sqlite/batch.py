@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from batuta.errors import BadData
@@ -15,7 +15,7 @@ from batuta.stores import rules
 from batuta.stores.sqlite.alone import write_alone
 from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.effects import Beyond, deadline_of
-from batuta.stores.sqlite.many import execute_alike, execute_many
+from batuta.stores.sqlite.many import Group, execute_alike, execute_many
 from batuta.stores.sqlite.queues import must_wait
 from batuta.stores.sqlite.rows import EMPTY, OWN_OF_ENTRY, OWN_OF_RUN, Row, attempt_row, blob, one, run_in_common
 
@@ -120,6 +120,8 @@ class Batch:
         self._starts: defaultdict[Row, list[Any]] = defaultdict(list)
         self._queues: dict[str, bool] = {}
         """Of the starts, and whether one of them has a flow key."""
+        self._steps: defaultdict[Row, list[Any]] = defaultdict(list)
+        """What most changes are: one entry, and no move."""
         self._entries: defaultdict[Row, list[Any]] = defaultdict(list)
         self._advances: defaultdict[Row, list[Any]] = defaultdict(list)
         self._finishes: defaultdict[Row, list[Any]] = defaultdict(list)
@@ -152,9 +154,9 @@ class Batch:
             self._insert_starts()
         # Before the moves: whether a run is due at once depends on what it has not read.
         self._run(Q["consume"], self._consumed)
-        for statement, groups in ((_ADVANCE, self._advances), (_FINISH, self._finishes), (_CLOSE, self._closes)):
-            if groups and execute_alike(self._cursor, statement, groups):
-                raise Mismatch
+        self._fenced(_ADVANCE, self._all_advances())
+        self._fenced(_FINISH, self._finishes.items())
+        self._fenced(_CLOSE, self._closes.items())
         if self._holds:
             self._hold()
         self._hand_back()
@@ -165,14 +167,13 @@ class Batch:
             self._beyond.write(self._reaching, known)
             hint = self._beyond.hint
         self._evict()
-        execute_alike(self._cursor, _INSERT_ENTRY, self._entries, OWN_OF_ENTRY)
+        execute_alike(self._cursor, _INSERT_ENTRY, self._all_entries(), OWN_OF_ENTRY)
         self._run(Q["upsert_attempt"], self._attempts)
         hint.due, hint.closed = self._due or hint.due, self._closed
         return hint
 
     def _sort(self, changes: Sequence[Change]) -> None:
-        namespace, all_entries = self._namespace, self._entries
-        steps: defaultdict[Row, list[Any]] = defaultdict(list)  # what most of them are
+        namespace, steps = self._namespace, self._steps
         for change in changes:
             run_id = EMPTY + change.run_id.int.to_bytes(16)  # as `blob` does
             epoch, head = change.epoch, change.head
@@ -190,16 +191,13 @@ class Batch:
                     self._advances[new_head, namespace, epoch, head].append(run_id)
                 for entry in entries:
                     common = entry.ord, namespace, entry.kind._value_, epoch
-                    all_entries[common].extend((run_id, entry.at, entry.crc, entry.body))
+                    self._entries[common].extend((run_id, entry.at, entry.crc, entry.body))
             if change.effects is not None or (move is not None and (move.outcome or move.children)):
                 self._reaching.append(change)
             if change.consumed:
                 self._consumed += [(self._now, namespace, run_id, message_id) for message_id in change.consumed]
             if change.attempts:
                 self._attempts += [attempt_row(namespace, run_id, attempt) for attempt in change.attempts]
-        for (epoch, head, number, kind), values in steps.items():
-            self._advances[head + 1, namespace, epoch, head] += values[::OWN_OF_ENTRY]
-            all_entries[number, namespace, kind, epoch] += values
 
     def _add_start(self, new: NewRun, run_id: bytearray, epoch: int, head: int) -> None:
         if new.queue not in self._queues or new.flow_key:
@@ -236,7 +234,20 @@ class Batch:
                 raise Mismatch
             if keyed:
                 self._cursor.execute(Q["note_keyed"], (self._namespace, name))
-        if execute_alike(self._cursor, _INSERT_RUN, self._starts, OWN_OF_RUN):
+        self._fenced(_INSERT_RUN, self._starts.items(), OWN_OF_RUN)
+
+    def _all_advances(self) -> Iterator[Group]:
+        yield from self._advances.items()
+        for (epoch, head, _, _), values in self._steps.items():
+            yield (head + 1, self._namespace, epoch, head), values[::OWN_OF_ENTRY]
+
+    def _all_entries(self) -> Iterator[Group]:
+        yield from self._entries.items()
+        for (epoch, _, number, kind), values in self._steps.items():
+            yield (number, self._namespace, kind, epoch), values
+
+    def _fenced(self, statement: str, groups: Iterable[Group], own: int = 1) -> None:
+        if execute_alike(self._cursor, statement, groups, own):
             raise Mismatch
 
     def _hand_back(self) -> None:

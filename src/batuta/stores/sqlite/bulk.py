@@ -118,4 +118,5 @@ def _execute(cursor: sqlite3.Cursor, statement: str, rows: list[Row], own: int) 
     common = rows[0][:-own]
     if any(row[:-own] != common for row in rows):
         return execute_many(cursor, statement, rows)
-    return len(rows) - execute_alike(cursor, statement, {common: [value for row in rows for value in row[-own:]]}, own)
+    values = [value for row in rows for value in row[-own:]]
+    return len(rows) - execute_alike(cursor, statement, [(common, values)], own)

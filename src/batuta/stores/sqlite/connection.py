@@ -58,7 +58,7 @@ def _connect(path: Path, prepare: Callable[[sqlite3.Connection], None]) -> sqlit
         timeout=PATIENCE_SECONDS,
         isolation_level=None,
         check_same_thread=False,
-        cached_statements=256,
+        cached_statements=512,
     )
     try:
         prepare(connection)

@@ -60,5 +60,5 @@ class Ends:
         """Whether all fences let them through: else the transaction must be undone."""
         if cursor.execute(Q["finish_all"], self._values).rowcount != len(self.closed):
             return False
-        execute_alike(cursor, Q["insert_entry"], self._entries, OWN_OF_ENTRY)
+        execute_alike(cursor, Q["insert_entry"], self._entries.items(), OWN_OF_ENTRY)
         return True

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import chain
 from typing import Any
 
 from batuta.stores.sqlite.rows import Row
 
+Group = tuple[Row, Sequence[Any]]
+"""What some rows have in common, and the values that each has of its own, one row after the other."""
+
 _SIZES = (256, 128, 64, 32, 16, 8, 4)
 """How many rows a widened statement may take. Few sizes: each is a statement that the driver keeps prepared."""
+_SIZES_ALIKE = _SIZES[:-1]
+"""The same for rows that are alike. Fewer are written with all others: to begin a statement costs more than to bind."""
 _VALUES = re.compile(r"VALUES \(([^()]*)\)")
 
 
@@ -29,22 +34,24 @@ def execute_many(cursor: sqlite3.Cursor, statement: str, rows: Sequence[Row]) ->
     return written
 
 
-def execute_alike(cursor: sqlite3.Cursor, statement: str, groups: Mapping[Row, Sequence[Any]], own: int = 1) -> int:
+def execute_alike(cursor: sqlite3.Cursor, statement: str, groups: Iterable[Group], own: int = 1) -> int:
     """The same for rows that differ in their last `own` values only. How many rows were not written.
 
-    Those values lie one after the other, by what their rows have in common, which the driver binds once for all of
-    them: to bind a value costs as much as to write it.
+    What they have in common the driver binds once for all of them: to bind a value costs as much as to write it.
     """
     missing = 0
     odd: list[Row] = []
-    for common, values in groups.items():
+    for common, values in groups:
         begin, end = 0, len(values)
-        for size in _SIZES:
-            while end - begin >= size * own:
-                piece = values[begin : begin + size * own]
-                missing += size - cursor.execute(_shared(statement, size, own), [*common, *piece]).rowcount
-                begin += size * own
-        odd += [(*common, *values[place : place + own]) for place in range(begin, end, own)]
+        if end >= _SIZES_ALIKE[-1] * own:
+            for size in _SIZES_ALIKE:
+                while end - begin >= size * own:
+                    piece = values[begin : begin + size * own]
+                    missing += size - cursor.execute(_shared(statement, size, own), [*common, *piece]).rowcount
+                    begin += size * own
+        while begin < end:
+            odd.append(common + tuple(values[begin : begin + own]))
+            begin += own
     return missing + len(odd) - execute_many(cursor, statement, odd)
 
 
