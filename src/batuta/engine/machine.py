@@ -166,7 +166,8 @@ class Machine:
     def _deliver_start(self, body: Body) -> None:
         workflow = self.workflow
         args, kwargs = workflow.codec.decode_args(body.value if body.value is not UNSET else Raw(b"[]"))
-        self._main = self.loop.begin(workflow.fn(*args, **kwargs), workflow.name, self._context)
+        main = workflow.fn(*args, **kwargs) if kwargs else workflow.fn(*args)
+        self._main = self.loop.begin(main, workflow.name, self._context)
         for letter in self.start.carried:
             self.messages().put(letter.name, letter.value if letter.value is not UNSET else Raw(b"null"))
 
