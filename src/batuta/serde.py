@@ -210,16 +210,16 @@ def _refuse_strange_types(info: Any, seen: frozenset[int] = frozenset()) -> None
             _refuse_strange_types(getattr(info, name), seen | {id(info)})
 
 
+UNFIT = (msgspec.DecodeError, ValueError, TypeError, NotImplementedError)
+"""What a decoder may raise for JSON that does not fit."""
+
+
 def decode(data: bytes | str | msgspec.Raw, decoder: Decoder, what: str) -> Any:
     """The value, or InvalidInput that says what did not fit."""
     try:
         return decoder.decode(data)
     except UNFIT as error:
         raise unfit(what, error) from error
-
-
-UNFIT = (msgspec.DecodeError, ValueError, TypeError, NotImplementedError)
-"""What decoders raise."""
 
 
 def unfit(what: str, error: Exception) -> InvalidInput:

@@ -17,10 +17,10 @@ from batuta.authoring.attempt import CompleteLater
 from batuta.authoring.definitions import Activity, Place
 from batuta.authoring.failures import to_failure
 from batuta.clock import SECOND
-from batuta.engine.calls import CANCELLED, OVERDUE, SHORT_WAIT, STOPPED, Call, fatal, last_beats, timeout
+from batuta.engine.calls import CANCELLED, OVERDUE, SHORT_WAIT, SOON, STOPPED, Call, fatal, last_beats, timeout
 from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.deadlines import Deadlines, again_in
-from batuta.engine.generators import turns
+from batuta.engine.generators import Turns
 from batuta.engine.heartbeats import Heartbeats
 from batuta.engine.outside import Outside
 from batuta.engine.pausing import counted_from
@@ -40,6 +40,7 @@ from batuta.settings import Settings
 if TYPE_CHECKING:
     from batuta.engine.around import Within
     from batuta.engine.jobs import CallRun
+    from batuta.engine.lease import Lease
     from batuta.engine.live import LiveRun
     from batuta.engine.transactions import Transactions
 
@@ -58,7 +59,7 @@ class Executor:
         activities: Mapping[str, Activity[..., Any]],
         clock: DatabaseClock,
         settings: Settings,
-        may_act: Callable[[], bool],
+        lease: Lease,
         permission: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
         self._activities = activities
@@ -73,13 +74,14 @@ class Executor:
         """What is in flight, but for what the runner has."""
         self._answers: deque[tuple[Call, bytes | Failure]] = deque()
         self._loop: asyncio.AbstractEventLoop
-        self.beats = Heartbeats(clock, may_act, settings.max_payload)
+        self.beats = Heartbeats(clock, lease.may_act, settings.max_payload)
         self.outside = Outside(self)
         self._deadlines = Deadlines(clock, self._in_flight, self.beats, self._overdue)
-        self.may_act, self.permission = may_act, permission
+        self.may_act, self.permission = lease.may_act, permission
         self.within: Within | None = None
         """Middleware, for what does not go through the runner."""
-        self._runner = Runner(may_act, permission, self._end_well, self._end)
+        self._runner = Runner(lease, permission, self._end_well, self._end)
+        self.turns = Turns()
         self.transactions: Transactions
 
     def open(self, loop: asyncio.AbstractEventLoop, context: contextvars.Context) -> None:
@@ -108,8 +110,9 @@ class Executor:
             self._lack(run, seq, pending.name)
             return
         clock, gate = self.clock, self._on_loop
-        call = run.calls[seq] = Call(run, seq, pending, activity, 1, clock.standing or clock.now())
+        call = run.calls[seq] = Call(run, seq, pending, activity, 1, clock.standing or clock.now(), SOON)
         if pending.options.once:
+            call.task = None
             self._begin(call)
         elif activity.place is _LOOP and activity.limit is None and gate.free > 0:
             gate.free -= 1  # as `Places.enter` does it: once for every step
@@ -118,6 +121,7 @@ class Executor:
             self._execute(call)
         else:
             call.started_at = 0
+            call.task = None
             self._limit_waiting(call)
 
     def _begin(self, call: Call) -> None:
@@ -158,7 +162,7 @@ class Executor:
         if activity is None:
             self._lack(run, seq, pending.name)
             return
-        call = run.calls[seq] = Call(run, seq, pending, activity, len(failures) + 1, 0, bool(attempts))
+        call = run.calls[seq] = Call(run, seq, pending, activity, len(failures) + 1, 0, None, bool(attempts))
         call.beats = last_beats(attempts)
         if wait <= 0:
             self._begin(call)
@@ -170,7 +174,8 @@ class Executor:
     def _resume_outside(self, run: LiveRun, seq: int, attempts: Sequence[Attempt], number: int) -> None:
         """Its answer comes, or came, from outside: it is not executed again, and needs no code."""
         pending = run.machine.activities[seq]
-        call = run.calls[seq] = Call(run, seq, pending, cast(Any, self.activity(pending.name)), number, 0, number > 1)
+        activity = cast(Any, self.activity(pending.name))
+        call = run.calls[seq] = Call(run, seq, pending, activity, number, 0, None, number > 1)
         call.beats = last_beats(attempts)
         last = attempts[-1] if attempts else None
         open_row = last if last is not None and last.ended_at is None else None
@@ -261,6 +266,7 @@ class Executor:
             return
         call.queued = False
         call.started_at = self.clock.now()
+        call.task = SOON
         self._execute(call)
 
     def _execute(self, call: Call) -> None:
@@ -268,7 +274,6 @@ class Executor:
         options = call.pending.options
         if options.start_timeout is not None and self._started_too_late(call, options.start_timeout):
             return
-        call.in_flight = True
         if options.timeout is not None or options.total_timeout is not None or options.heartbeat is not None:
             self._deadlines.watch(call, call.started_at)
         if failpoints.armed is not None:
@@ -303,7 +308,7 @@ class Executor:
     def _started_too_late(self, call: Call, limit: float) -> bool:
         if call.begun or call.started_at - counted_from(call.run, call.pending.issued_at) <= limit * SECOND:
             return False
-        self._places.leave(call)
+        self.vacate(call)
         self._answer(call, fatal(timeout(call, "start", "did not start within", limit)))
         return True
 
@@ -366,7 +371,6 @@ class Executor:
         gate = self._on_loop
         if activity.place is _LOOP and activity.limit is None and call.beats is None and not gate.row:
             gate.free += 1  # as `_leave` does it: once for every step
-            call.in_flight = False
             call.task = None
         else:
             self._leave(call)
@@ -395,7 +399,7 @@ class Executor:
 
     def finish(self, call: Call) -> None:
         """The code of a transactional attempt has ended: no time limit holds for what comes now."""
-        call.in_flight = False
+        call.finished = True
         self._elsewhere.pop(call, None)
         if call.beats is not None:
             self.beats.finish(call)
@@ -411,7 +415,6 @@ class Executor:
 
     def vacate(self, call: Call) -> None:
         """An attempt has really come to an end."""
-        call.in_flight = False
         self._elsewhere.pop(call, None)
         call.task = None  # task, context and call refer to each other: leave nothing for the collector
         self._places.leave(call)
@@ -489,7 +492,7 @@ class Executor:
         if len(answers) == 1:
             self._hand_over(answers, 1, tells)
             return
-        with turns():
+        with self.turns:
             self._hand_over(answers, _SLICE, tells)
         if answers:
             self._loop.call_soon(self._deliver_answers)

@@ -305,7 +305,9 @@ class EarlyRun(CallRun):
         body.message_id = message.message_id
         at = self._began_at = host.clock.latest()
         data = bytes(cast(Raw, body.value))
-        pending = self._pending = PendingActivity(workflow.name, None, None, data, workflow.options(start)[0], at, 0)
+        pending = self._pending = PendingActivity(
+            workflow.name, None, workflow.codec.result_decoder, data, workflow.options(start)[0], at, 0
+        )
         host.executor.start(self, _SEQ, pending)
 
     def _opening(self) -> Entry:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import sys
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from contextvars import Context, copy_context
+from typing import TYPE_CHECKING, Any, cast
 
 from batuta.authoring.attempt import current_activity
 from batuta.authoring.definitions import Place
-from batuta.engine.generators import hooked
+from batuta.engine.generators import are_hooked
 
 if TYPE_CHECKING:
     from batuta.engine.calls import Call
+    from batuta.engine.lease import Lease
 
 
 _set_current = current_activity.set  # found once: it is called for every attempt
@@ -37,12 +38,12 @@ class Runner:
 
     def __init__(
         self,
-        may_act: Callable[[], bool],
+        lease: Lease,
         permission: Callable[[], Coroutine[Any, Any, None]],
         done: Callable[[Call, Any], None],
         failed: Callable[[Call, BaseException], None],
     ) -> None:
-        self._may_act, self._permission, self._done, self._failed = may_act, permission, done, failed
+        self._lease, self._permission, self._done, self._failed = lease, permission, done, failed
         self.begun: deque[Call] = deque()
         """Those that a task will come to."""
         self._seats: dict[_Seat, None] = {}
@@ -55,7 +56,7 @@ class Runner:
         self.alike = False
         """It prepares the same variables for every call: what it has set for one need not be kept from the next."""
 
-    def open(self, loop: asyncio.AbstractEventLoop, context: contextvars.Context) -> None:
+    def open(self, loop: asyncio.AbstractEventLoop, context: Context) -> None:
         self._loop, self._context = loop, context
 
     def calls(self) -> list[Call]:
@@ -73,8 +74,9 @@ class Runner:
         self._passes = passes = self._passes + 1
         seat = _Seat()
         self._seats[seat] = None
-        begun, task = self.begun, asyncio.current_task()
-        may_act, done, choose, alike = self._may_act, self._done, self.choose, self.alike
+        begun, task = self.begun, cast("asyncio.Task[None]", asyncio.current_task())
+        done, choose, alike = self._done, self.choose, self.alike
+        lease, monotonic = self._lease, self._lease.monotonic
         while begun:
             call = seat.call = begun.popleft()
             if begun and not self.standing_by:
@@ -84,23 +86,24 @@ class Runner:
             activity = call.activity
             _set_current(call)
             if choose is None:
-                fn, before = activity.fn, contextvars.copy_context()
+                fn, before = activity.fn, copy_context()
             elif not alike:
-                before, fn = contextvars.copy_context(), choose(call)
+                before, fn = copy_context(), choose(call)
             elif (prepare := call.run.prepare) is None or activity.place is not _LOOP:
-                fn, before = choose(call), contextvars.copy_context()
+                fn, before = choose(call), copy_context()
             else:
                 try:
                     prepare()
                     fn = activity.fn
                 except Exception:  # noqa: BLE001 - it is called again there, and told if it fails again
                     fn = choose(call)
-                before = contextvars.copy_context()
+                before = copy_context()
             try:
                 if call.over:
                     raise asyncio.CancelledError
                 args, kwargs = activity.codec.decode_args(call.pending.data)
-                if not may_act():  # asked where the effect begins: this process may have stood still until now
+                # `may_act`, asked where the effect begins: this process may have stood still until now.
+                if monotonic() >= lease.valid_until:
                     await self._permission()
                 value = await (fn(*args, **kwargs) if kwargs else fn(*args))
             except KeyboardInterrupt:
@@ -109,9 +112,8 @@ class Runner:
                 self._failed(call, error)
             else:
                 done(call, value)
-            waited = self._passes != passes
-            if waited or contextvars.copy_context() != before or (task is not None and task.cancelling()):
-                break
+            if self._passes != passes or copy_context() != before or task.cancelling():
+                break  # it has waited, has changed its context, or was asked to end
         del self._seats[seat]
 
 
@@ -119,15 +121,11 @@ _NAME = "batuta-activity"
 
 if sys.version_info >= (3, 12):
 
-    def _task(
-        loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None], context: contextvars.Context
-    ) -> asyncio.Task[None]:
+    def _task(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None], context: Context) -> asyncio.Task[None]:
         """Begun at once: an activity that never waits costs no round of the loop. But not between turns, where its
         async generators would be taken for those of a run."""
-        return asyncio.Task(work, loop=loop, name=_NAME, context=context, eager_start=hooked.by is None)
+        return asyncio.Task(work, loop=loop, name=_NAME, context=context, eager_start=not are_hooked())
 else:
 
-    def _task(
-        loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None], context: contextvars.Context
-    ) -> asyncio.Task[None]:
+    def _task(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None], context: Context) -> asyncio.Task[None]:
         return asyncio.Task(work, loop=loop, name=_NAME, context=context)

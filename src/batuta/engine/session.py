@@ -22,7 +22,6 @@ from batuta.engine.committer import Committer
 from batuta.engine.completion import Completion
 from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.executor import Executor
-from batuta.engine.generators import turns
 from batuta.engine.identity import RunIdentity
 from batuta.engine.intake import Intake
 from batuta.engine.jobs import CallRun, EarlyRun, JobWorkflow, may_begin_early
@@ -96,7 +95,11 @@ class Session:
         self._on_lost, self.waiters, self.letters = on_lost, waiters, letters
         self._starts: deque[tuple[NewRun, Workflow[..., Any], Body, asyncio.Future[Completion]]] = deque()
         self._timers = Timers(self.clock)
-        self.executor = Executor(activities, self.clock, settings, self.may_act, self.permission)
+        self._lease = Lease(store, self.info, settings, clock, self._on_pulse, self._lost)
+        self.may_act = self._lease.may_act
+        if not self._beats:
+            self._lease.last_for_ever()
+        self.executor = Executor(activities, self.clock, settings, self._lease, self.permission)
         self._committer = Committer(store, self.info.worker_id, settings, self.clock, self.may_act, self._lost)
         self.begins = None if around is None or not around.begin else around.begins
         self.reporter = Reporter(() if around is None else around.ears, self)
@@ -109,7 +112,6 @@ class Session:
         self.is_writing, self.started = self._committer.is_writing, self._committer.started
         self.submit_end: Callable[[EarlyRun], None] = self._committer.submit
         self.executor.transactions = self._transactions = Transactions(self, self._lost)
-        self._lease = Lease(store, self.info, settings, clock, self._on_pulse, self._lost)
         self._poller = Poller(self, self._committer)
         self._scheduler = Scheduler(store, self.clock)
         self._pruner = Pruner(store, self.info.worker_id, settings, clock.monotonic)
@@ -120,7 +122,7 @@ class Session:
         self._news, self._strays = News(self), Strays(self, self._poller)
         self._tasks: set[asyncio.Task[None]] = set()
         self._emptied, self._renewed = asyncio.Event(), asyncio.Event()
-        self._room = Room()
+        self._room, self.turns = Room(), self.executor.turns
         self._over = self._hurried = False
         self._ticked = clock.monotonic()
         self._ticking: asyncio.TimerHandle | None = None
@@ -216,6 +218,7 @@ class Session:
         if self._over:
             return
         self._over = True
+        self._lease.end()
         self._committer.stop()
         self._timers.stop()
         self._watchdog.stop()
@@ -250,14 +253,6 @@ class Session:
     def over(self) -> bool:
         """Whether everything was dropped."""
         return self._over
-
-    def may_act(self) -> bool:
-        """Whether effects may go out: nobody can have taken our runs, by the monotonic clock. Safe in any thread.
-
-        While the lease is over they wait: the next beat says whether the runs are still ours.
-        """
-        monotonic = self.monotonic  # apart from its call: as a method it would be looked for in the class first
-        return not self._over and (not self._beats or monotonic() < self._lease.valid_until)
 
     def store_was_there(self, since: float) -> bool:
         """Whether a heartbeat has reached the store since that moment of the monotonic clock."""
@@ -351,7 +346,7 @@ class Session:
 
     def _begin_starts(self) -> None:
         self._make_room(len(self._starts))
-        with turns():
+        with self.turns:
             for _ in range(min(_SLICE, len(self._starts))):
                 new, workflow, body, future = self._starts.popleft()
                 identity = RunIdentity(new.run_id, new.id, new.queue, self.store.namespace, new.chain_id)
@@ -384,7 +379,7 @@ class Session:
         early: list[EarlyRun] = []
         replayed: list[tuple[LiveRun, Tape, Replay]] = []
         self._make_room(len(tapes))
-        with turns():
+        with self.turns:
             for tape in tapes:
                 try:
                     if tape.run.kind is not RunKind.JOB or not self._adopt_early(tape, early):
@@ -393,7 +388,7 @@ class Session:
                     log.exception("run %s could not be brought into memory", tape.run.id)
             for run, tape, replay in replayed:
                 self._resume(run, tape, replay)
-        for run in early:  # not within `turns`: their code may begin at once
+        for run in early:  # not within turns: their code may begin at once
             self._begin_early(run)
 
     def _live(self, workflow: Workflow[..., Any], identity: RunIdentity, epoch: int) -> LiveRun:

@@ -17,7 +17,7 @@ from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.effects import Beyond, deadline_of
 from batuta.stores.sqlite.many import execute_alike, execute_many
 from batuta.stores.sqlite.queues import must_wait
-from batuta.stores.sqlite.rows import OWN_OF_ENTRY, OWN_OF_RUN, Row, attempt_row, blob, new_run_row, one
+from batuta.stores.sqlite.rows import EMPTY, OWN_OF_ENTRY, OWN_OF_RUN, Row, attempt_row, blob, one, run_in_common
 
 _INSERT_RUN, _INSERT_ENTRY, _ADVANCE = Q["insert_run"], Q["insert_entry"], Q["advance"]
 _FINISH, _CLOSE = Q["finish"], Q["close"]
@@ -147,8 +147,7 @@ class Batch:
 
         Raises Mismatch when a fence held; the transaction must be undone then.
         """
-        for change in changes:
-            self._add(change)
+        self._sort(changes)
         if self._starts:
             self._insert_starts()
         # Before the moves: whether a run is due at once depends on what it has not read.
@@ -171,31 +170,44 @@ class Batch:
         hint.due, hint.closed = self._due or hint.due, self._closed
         return hint
 
-    def _add(self, change: Change) -> None:
-        namespace, run_id, epoch, head = self._namespace, blob(change.run_id), change.epoch, change.head
-        entries, move, start = change.entries, change.move, change.start
-        for entry in entries:
-            common = entry.ord, namespace, entry.kind._value_, epoch
-            self._entries[common].extend((run_id, entry.at, entry.crc, entry.body))
-        new_head = head + len(entries)
-        if start is not None:
-            self._add_start(start, epoch, new_head if move is None else head)
-        if move is not None:
-            self._add_move(change.run_id, move, (namespace, epoch, head, run_id), new_head)
-        elif start is None:
-            self._advances[new_head, namespace, epoch, head].append(run_id)
-        if change.effects is not None or (move is not None and (move.outcome or move.children)):
-            self._reaching.append(change)
-        for message_id in change.consumed:
-            self._consumed.append((self._now, namespace, run_id, message_id))
-        for attempt in change.attempts:
-            self._attempts.append(attempt_row(namespace, run_id, attempt))
+    def _sort(self, changes: Sequence[Change]) -> None:
+        namespace, all_entries = self._namespace, self._entries
+        steps: defaultdict[Row, list[Any]] = defaultdict(list)  # what most of them are
+        for change in changes:
+            run_id = EMPTY + change.run_id.int.to_bytes(16)  # as `blob` does
+            epoch, head = change.epoch, change.head
+            entries, move, start = change.entries, change.move, change.start
+            if move is None and start is None and len(entries) == 1:
+                entry = entries[0]
+                steps[epoch, head, entry.ord, entry.kind._value_].extend((run_id, entry.at, entry.crc, entry.body))
+            else:
+                new_head = head + len(entries)
+                if start is not None:
+                    self._add_start(start, run_id, epoch, new_head if move is None else head)
+                if move is not None:
+                    self._add_move(change.run_id, move, (namespace, epoch, head, run_id), new_head)
+                elif start is None:
+                    self._advances[new_head, namespace, epoch, head].append(run_id)
+                for entry in entries:
+                    common = entry.ord, namespace, entry.kind._value_, epoch
+                    all_entries[common].extend((run_id, entry.at, entry.crc, entry.body))
+            if change.effects is not None or (move is not None and (move.outcome or move.children)):
+                self._reaching.append(change)
+            if change.consumed:
+                self._consumed += [(self._now, namespace, run_id, message_id) for message_id in change.consumed]
+            if change.attempts:
+                self._attempts += [attempt_row(namespace, run_id, attempt) for attempt in change.attempts]
+        for (epoch, head, number, kind), values in steps.items():
+            self._advances[head + 1, namespace, epoch, head] += values[::OWN_OF_ENTRY]
+            all_entries[number, namespace, kind, epoch] += values
 
-    def _add_start(self, new: NewRun, epoch: int, head: int) -> None:
-        self._queues[new.queue] = self._queues.get(new.queue, False) or bool(new.flow_key)
-        deadline = deadline_of(self._cursor, self._namespace, new, self._now)
-        row = new_run_row(self._namespace, new, self._now, deadline, epoch=epoch, head=head, owner=self._worker_id)
-        self._starts[row[:-OWN_OF_RUN]].extend(row[-OWN_OF_RUN:])
+    def _add_start(self, new: NewRun, run_id: bytearray, epoch: int, head: int) -> None:
+        if new.queue not in self._queues or new.flow_key:
+            self._queues[new.queue] = bool(new.flow_key)
+        has_deadline = new.timeout or new.execution_timeout
+        deadline = deadline_of(self._cursor, self._namespace, new, self._now) if has_deadline else None
+        common = run_in_common(self._namespace, new, self._now, deadline, epoch, head, self._worker_id)
+        self._starts[common].extend((run_id, new.id, run_id if new.chain_id is None else blob(new.chain_id)))
 
     def _add_move(self, run_id: RunId, move: Move, fence: Row, new_head: int) -> None:
         state, wake_at = move.state, move.wake_at

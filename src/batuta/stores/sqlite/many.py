@@ -11,7 +11,7 @@ from typing import Any
 
 from batuta.stores.sqlite.rows import Row
 
-_SIZES = (256, 64, 16, 4)
+_SIZES = (256, 128, 64, 32, 16, 8, 4)
 """How many rows a widened statement may take. Few sizes: each is a statement that the driver keeps prepared."""
 _VALUES = re.compile(r"VALUES \(([^()]*)\)")
 

@@ -1,4 +1,5 @@
--- Statements of the SQLite store. `SELECT *` of runs is decoded by position in rows.py.
+-- Statements of the SQLite store. `SELECT *` of runs is decoded by position in rows.py. OR FAIL where many rows are
+-- written at once: SQLite need not be able to undo a statement whose transaction is undone when it fails.
 
 -- applied_migrations --
 SELECT name, checksum FROM migrations;
@@ -16,7 +17,7 @@ SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'migrations';
 
 -- insert_run --
 -- Does nothing when the run or its id is there already.
-INSERT INTO runs (
+INSERT OR FAIL INTO runs (
     current, namespace, kind, name, queue, priority, state, epoch, head, owner, wake_at, created_at, deadline, version,
     tags, memo, parent_run_id, parent_seq, parent_policy, flow_key, claimed_head, code, expires_at, debounce,
     run_id, id, chain_id
@@ -58,11 +59,11 @@ SELECT created_at FROM runs WHERE namespace = ? AND run_id = ?;
 
 -- advance --
 -- The fence: ownership, contiguity and openness in one, by the row itself.
-UPDATE runs SET head = ? WHERE namespace = ? AND epoch = ? AND head = ? AND closed_at IS NULL AND run_id = ?;
+UPDATE OR FAIL runs SET head = ? WHERE namespace = ? AND epoch = ? AND head = ? AND closed_at IS NULL AND run_id = ?;
 
 -- finish --
 -- Comes to its end by itself, if it has read what was accepted for it.
-UPDATE runs SET head = ?, state = ?, closed_at = ?, reason = ?, owner = NULL, wake_at = NULL
+UPDATE OR FAIL runs SET head = ?, state = ?, closed_at = ?, reason = ?, owner = NULL, wake_at = NULL
 WHERE namespace = ? AND epoch = ? AND head = ? AND closed_at IS NULL AND run_id = ?
     AND NOT EXISTS (SELECT 1 FROM inbox
         WHERE inbox.chain_id = runs.chain_id AND consumed_at IS NULL AND inbox.kind IN ('signal', 'update'));
@@ -70,7 +71,8 @@ WHERE namespace = ? AND epoch = ? AND head = ? AND closed_at IS NULL AND run_id 
 -- finish_all --
 -- The same for many that have completed: their run ids as one value, and of each its epoch and head as one number. The
 -- limit has them listed first: else SQLite goes through all runs.
-UPDATE runs SET head = given.head + 1, state = 'completed', closed_at = :now, reason = '', owner = NULL, wake_at = NULL
+UPDATE OR FAIL runs
+SET head = given.head + 1, state = 'completed', closed_at = :now, reason = '', owner = NULL, wake_at = NULL
 FROM (
     SELECT substr(:run_ids, 16 * key + 1, 16) AS run_id, value >> 32 AS epoch, value & 0xffffffff AS head
     FROM json_each(:fences) LIMIT -1
@@ -108,7 +110,7 @@ UPDATE runs SET head = ?, state = ?, reason = ?, owner = NULL, wake_at = NULL, f
 WHERE namespace = ? AND epoch = ? AND head = ? AND closed_at IS NULL AND run_id = ?;
 
 -- insert_entry --
-INSERT INTO journal (ord, namespace, kind, epoch, run_id, at, crc, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+INSERT OR FAIL INTO journal (ord, namespace, kind, epoch, run_id, at, crc, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 
 -- upsert_attempt --
 INSERT INTO attempts (run_id, seq, number, namespace, started_at, ended_at, next_at, error, details, outside)
