@@ -254,7 +254,7 @@ async def test_a_heartbeat_after_the_run_was_taken_away_is_refused() -> None:
         await env.advance(1)
         session = env.worker.session
         assert session is not None
-        session.runs[handle.run_id].drop()
+        session.runs[handle.run_id.int].drop()
         await env.advance(1)
         assert [type(error) for error in seen] == [LostAttempt]
         assert "not this worker's any more" in str(seen[0])

@@ -373,7 +373,7 @@ async def test_a_cancel_and_a_terminate_are_noticed_long_before_the_next_heartbe
 
     async def gone() -> bool:
         assert worker.session is not None
-        return terminated.run_id not in worker.session.runs
+        return terminated.run_id.int not in worker.session.runs
 
     await until(gone)
 

@@ -46,7 +46,7 @@ async def test_a_tape_that_comes_late_does_not_bring_back_what_has_ended_meanwhi
         await env.settle()
         session = env.worker.session
         assert session is not None
-        run = session.runs[handle.run_id]
+        run = session.runs[handle.run_id.int]
         asyncio.get_running_loop().call_soon(run.drop)  # as after a claim whose reply was lost
         await env.settle()
         reads = SlowReads(env)
@@ -75,7 +75,7 @@ async def test_pulses_that_are_older_than_a_start_do_not_take_the_run_away() -> 
         await env.settle()
         for late in (0.0, 0.01, 0.02):
             session._strays.reconcile(pulse, before + late)
-        assert handle.run_id in session.runs
+        assert handle.run_id.int in session.runs
         await env.advance(10)
         assert await handle.result() == "done"
         assert begun == ["act"]
@@ -89,6 +89,6 @@ async def test_a_run_that_is_missing_in_a_pulse_asked_for_after_another_is_dropp
         await env.settle()
         pulse = Pulse(now=session.clock.now(), alive=True)
         session._strays.reconcile(pulse, session.clock.monotonic())
-        assert handle.run_id in session.runs
+        assert handle.run_id.int in session.runs
         session._strays.reconcile(pulse, session.clock.monotonic() + 0.01)
-        assert handle.run_id not in session.runs
+        assert handle.run_id.int not in session.runs

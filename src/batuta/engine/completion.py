@@ -20,8 +20,9 @@ class Completion(Struct, eq=False):
     _waiters: list[asyncio.Future[None]] = []
 
     def settle(self, end: tuple[RunState, Command | None]) -> None:
-        self.end = end
-        self.lose()
+        self.end, self.unknown = end, False
+        if self._waiters:
+            self.lose()
 
     def lose(self) -> None:
         """No more will be known here."""

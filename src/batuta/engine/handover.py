@@ -203,6 +203,6 @@ class Handover:
         """It did not work, or nobody knows: they are written as all other changes are, which can be done twice."""
         self._let_go()
         for run, change, effects in batch:
-            if self._session.runs.get(run.run_id) is run:
+            if self._session.runs.get(run.run_id.int) is run:
                 run.change, run.effects = change, effects
                 self._committer.submit(run)

@@ -94,7 +94,7 @@ class Machine:
         """The command that closes the run, once its code has come to an end."""
         self.recorded: list[Command] | None = None
         """In replay: the commands that this turn issued when it was live."""
-        self.cancel_requested = False
+        self.cancel_requested = self._gone = False
         self.kin: Kin | None = None
         """Other runs that this one deals with, if any."""
         self.past: Past | None = None
@@ -107,7 +107,6 @@ class Machine:
         self._patches: Patches | None = None
         self._named: NamedTimers | None = None
         self.mailbox: Mailbox | None = None
-        self._gone = False
         self._shut = ""
         """Why no command may be issued now; empty: they may."""
         self._failure: BaseException | None = None
@@ -166,7 +165,8 @@ class Machine:
     def _deliver_start(self, body: Body) -> None:
         workflow = self.workflow
         args, kwargs = workflow.codec.decode_args(body.value if body.value is not UNSET else Raw(b"[]"))
-        self._main = self.loop.begin(workflow.fn(*args, **kwargs), workflow.name, self._context)
+        main = workflow.fn(*args, **kwargs) if kwargs else workflow.fn(*args)
+        self._main = self.loop.begin(main, workflow.name, self._context)
         for letter in self.start.carried:
             self.messages().put(letter.name, letter.value if letter.value is not UNSET else Raw(b"null"))
 
@@ -561,13 +561,11 @@ class Machine:
             del self._context, self.loop
             self._main = None
         self.mailbox = None
-        if self.activities:
-            self.activities.clear()
+        self.activities.clear()
         if self.kin is not None:
             self.kin.clear()
-        if self.deadlines:
-            self._timers.clear()
-            self.deadlines.clear()
+        self._timers.clear()
+        self.deadlines.clear()
 
     def _unwind(self) -> None:
         host, hooks = _get_running_loop(), hook_generators()

@@ -227,11 +227,12 @@ class NativeBackend:
 
     def _session_for(self, new: NewRun) -> Session | None:
         """A worker of this process that may begin the run at once."""
-        if new.delay or new.debounce or new.if_exists in _NOT_OWNED:
+        if new.delay or new.debounce or (new.if_exists is not _RETURN and new.if_exists in _NOT_OWNED):
             return None
         for worker in self._workers:
-            if worker.session is not None and worker.session.takes(new.queue, new.code):
-                return worker.session
+            session = worker.session
+            if session is not None and session.takes(new.queue, new.code):
+                return session
         return None
 
     def worker(
@@ -321,7 +322,7 @@ class NativeBackend:
         return _ending(run.id, run.state, _closing_command(last), run.reason)
 
     def _runs_here(self, run_id: RunId) -> bool:
-        return any(worker.session is not None and run_id in worker.session.runs for worker in self._workers)
+        return any(worker.session is not None and run_id.int in worker.session.runs for worker in self._workers)
 
     def _code_here(self, code: str) -> Workflow[..., Any] | None:
         return next((worker.code[code] for worker in self._workers if code in worker.code), None)
@@ -477,7 +478,7 @@ class NativeBackend:
         return await self._store.count_runs(where)
 
 
-_NOT_OWNED = (IfExists.RESTART, IfExists.RENEW)
+_RETURN, _NOT_OWNED = IfExists.RETURN, (IfExists.RESTART, IfExists.RENEW)
 _COMPLETED, _COMPLETE = RunState.COMPLETED, CommandKind.COMPLETE
 
 

@@ -39,7 +39,7 @@ class News:
     def _tell_all(self) -> None:
         told, self._told = self._told, {}
         for run_id, messages in told.items():
-            run = self._session.runs.get(run_id)
+            run = self._session.runs.get(run_id.int)
             if run is not None and run.ready and run.durable >= 0:
                 self._receive(run, messages)
 
@@ -49,7 +49,7 @@ class News:
         """Read what is unread of these runs, soon."""
         if run_ids and not self._session.over:
             for run_id in run_ids:
-                run = self._session.runs.get(run_id)
+                run = self._session.runs.get(run_id.int)
                 if run is not None:  # one that cannot keep up with what it was given need not be given it again
                     (self.unhurried if not run.early and run.backlog else self._to_read).add(run_id)
             if self._to_read and not self._reading:
@@ -74,7 +74,7 @@ class News:
         session = self._session
         found = await session.store.unread(run_ids)
         for run_id in run_ids:
-            run = session.runs.get(run_id)
+            run = session.runs.get(run_id.int)
             if run is None or run.leaving or not run.ready or (run.durable < 0 and not run.early):
                 continue
             epoch, messages = found.get(run_id, (-1, []))

@@ -49,7 +49,7 @@ async def park_unless_early(session: Session, run: LiveRun) -> None:
     tape = await session.store.load(run.run_id)
 
     def park() -> None:
-        if session.runs.get(run.run_id) is run and not run.leaving:
+        if session.runs.get(run.run_id.int) is run and not run.leaving:
             run.park(tape.sealed)
 
     if tape.sealed:

@@ -89,7 +89,8 @@ class Session:
             lease=round((settings.lease if self._beats else _FOR_EVER) * SECOND),
         )
         self.intake = Intake(self.info, workflows, rooms, settings)
-        self.runs: dict[RunId, LiveRun] = {}
+        self.runs: dict[int, LiveRun] = {}
+        """By the numbers of their run ids: UUIDs hash slowly."""
         self.draining = False
         self._on_lost, self.waiters, self.letters = on_lost, waiters, letters
         self._starts: deque[tuple[NewRun, Workflow[..., Any], Body, asyncio.Future[Completion]]] = deque()
@@ -285,9 +286,9 @@ class Session:
 
     def forget(self, run: LiveRun, wake_at: int | None) -> None:
         run_id = run.run_id
-        there = self.runs.pop(run_id, None)  # one look: UUIDs hash slowly
+        there = self.runs.pop(run_id.int, None)
         if there is not run and there is not None:
-            self.runs[run_id] = there
+            self.runs[run_id.int] = there
         elif there is not None:
             if type(run) is not LiveRun or self.intake.limited:
                 self.intake.leave(run)
@@ -347,9 +348,9 @@ class Session:
             for _ in range(min(_SLICE, len(self._starts))):
                 new, workflow, body, future = self._starts.popleft()
                 identity = RunIdentity(new.run_id, new.id, new.queue, self.store.namespace, new.chain_id)
-                run = self._live(workflow, identity, epoch=1)
+                run = self._live(workflow, identity, 1)
                 run.starting = future
-                self.runs[new.run_id] = run
+                self.runs[new.run_id.int] = run
                 try:
                     run.begin(new, body)
                 except Exception as error:  # noqa: BLE001 - one bad start must not hold up the others
@@ -402,7 +403,7 @@ class Session:
         if self._over or self.draining or self.settings.always_replay:
             return False
         run = EarlyRun(self, workflow, tape)
-        if self.runs.setdefault(row.run_id, run) is not run:  # one look: UUIDs hash slowly
+        if self.runs.setdefault(row.run_id.int, run) is not run:
             return False
         self.intake.enter(row.queue, workflow)
         early.append(run)
@@ -424,15 +425,15 @@ class Session:
         run.deadline, run.created_at = row.deadline, row.created_at
         if row.parent_run_id is not None and row.kind is not RunKind.JOB:
             run.parent = (row.parent_run_id, row.parent_seq)
-        here = self.runs.setdefault(row.run_id, run)  # one look: UUIDs hash slowly
+        here = self.runs.setdefault(row.run_id.int, run)
         is_new = here is run
         if not is_new:
             if here.epoch >= row.epoch:
                 return
             if not here.leaving:
                 here.drop()
-            is_new = row.run_id not in self.runs  # dropping it takes it out
-            self.runs[row.run_id] = run
+            is_new = row.run_id.int not in self.runs  # dropping it takes it out
+            self.runs[row.run_id.int] = run
         if is_new and (self.intake.limited or type(run) is not LiveRun):
             self.intake.enter(row.queue, run.workflow)
         if run.is_call and isinstance(run, CallRun):
@@ -507,7 +508,7 @@ class Session:
         self._loop.call_soon(self._replay_again, run, tape)
 
     def _replay_again(self, run: LiveRun, tape: Tape) -> None:
-        if self._over or self.runs.get(run.run_id) is not run:
+        if self._over or self.runs.get(run.run_id.int) is not run:
             return
         if (tape.run.epoch, tape.run.head) != (run.epoch, run.durable):
             run.drop()
@@ -535,7 +536,7 @@ class Session:
     # -- news
 
     def tell(self, run_id: RunId, message: Message) -> None:
-        if run_id in self.runs:
+        if run_id.int in self.runs:
             self._news.tell(run_id, message)
         else:
             self._poller.missed((run_id,))
@@ -551,9 +552,9 @@ class Session:
         named = hint.messages
         if hint.closed is None and len(self._lingering) <= _SLICE:  # it cannot say what happened: ask for the talkative
             named = [*named, *self._lingering]
-        here = [run_id for run_id in named if run_id in self.runs]
+        here = [run_id for run_id in named if run_id.int in self.runs]
         if len(here) < len(named):
-            self._poller.missed(run_id for run_id in named if run_id not in self.runs)
+            self._poller.missed(run_id for run_id in named if run_id.int not in self.runs)
         self._news.look_for(here)
 
     def read_again(self, run_ids: Sequence[RunId]) -> None:
@@ -575,7 +576,7 @@ class Session:
             self._poller.due(pulse.due_at)
         # Of a job that nothing is written of, the start is unread; hints tell of the rest.
         runs = self.runs
-        self._news.look_for([one for one in pulse.unread if (run := runs.get(one)) is not None and not run.early])
+        self._news.look_for([one for one in pulse.unread if (run := runs.get(one.int)) is not None and not run.early])
 
     def spawn(self, work: Any) -> None:
         task = asyncio.Task(_logged(work), loop=self._loop, context=self._context)

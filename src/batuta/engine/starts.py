@@ -23,7 +23,7 @@ def new_run(request: StartRequest) -> tuple[NewRun, Body]:
         run_id=run_id,
         id=key_base if request.id is None else request.id,
         name=request.workflow,
-        code=code_of(request.workflow, request.version),
+        code=request.workflow,
         own_id=request.id is None,
     )
     # What few starts give is set apart: a keyword costs more than the question.
@@ -43,6 +43,7 @@ def new_run(request: StartRequest) -> tuple[NewRun, Body]:
         new.execution_timeout = start.execution_timeout = round(request.execution_timeout * SECOND)
     if request.version:
         new.version = start.version = request.version
+        new.code = code_of(request.workflow, request.version)
     if request.tags:
         new.tags = small(request.tags, "option 'tags'")
     if request.memo is not None:

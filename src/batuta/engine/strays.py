@@ -37,7 +37,7 @@ class Strays:
         runs, poller = self._session.runs, self._poller
         strange: dict[RunId, tuple[int, int]] = {}
         for run_id, epoch in pulse.owned.items():
-            if run_id in runs:
+            if run_id.int in runs:
                 continue
             first_seen = self._strange.get(run_id)
             if first_seen is None or first_seen[0] != epoch:
@@ -50,9 +50,10 @@ class Strays:
         self._drop_lost(pulse, sent)
 
     def _drop_lost(self, pulse: Pulse, sent: float) -> None:
-        runs, now = self._session.runs, self._session.clock.monotonic()
+        now = self._session.clock.monotonic()
         missing: dict[RunId, tuple[int, float]] = {}
-        for run_id, run in list(runs.items()):
+        for run in list(self._session.runs.values()):
+            run_id = run.run_id
             if run_id in pulse.owned or not (run.durable >= 0 or run.early) or run.leaving:
                 continue
             noticed = self._missing.get(run_id)
@@ -74,6 +75,6 @@ class Strays:
             self._reading.discard(run_id)
         ours = tape.run.owner == session.info.worker_id and tape.run.epoch == epoch
         known = (tape.run.code or tape.run.name) in session.workflows
-        if ours and tape.run.state is RunState.RUNNING and run_id not in session.runs and known:
+        if ours and tape.run.state is RunState.RUNNING and run_id.int not in session.runs and known:
             log.info("run %s was claimed by a call whose answer was lost", run_id)
             session.call_soon(lambda: session.adopt_all([tape]))
