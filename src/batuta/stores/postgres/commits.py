@@ -32,6 +32,7 @@ class Commits(Base):
         if not changes:
             return {}
         answers: dict[int, Verdict | list[Refusal]] = {}
+        moved = True
         await self._committing.acquire()
         try:
             query, values = self._alone(worker_id, changes[0]) if len(changes) == 1 else (None, ())
@@ -50,7 +51,7 @@ class Commits(Base):
                 answers, lost, hint = await self._write_beyond(worker_id, changes)
             else:
                 lost, due = await self._write(worker_id, changes, found)
-                hint = Hint(due=due)
+                hint, moved = Hint(due=due), bool(found.moved)
             try:
                 if lost:
                     answers.update(await self._judge(worker_id, changes, lost))
@@ -58,7 +59,7 @@ class Commits(Base):
                 raise OutcomeUnknown(str(error)) from error
         finally:
             self._committing.release()
-        self._announce_changes(changes, answers, hint)
+        self._announce_changes(changes if moved else (), answers, hint)
         return answers
 
     def _announce_changes(
