@@ -13,6 +13,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 from uuid import UUID, SafeUUID
 
+from msgspec import to_builtins
+
 RunId = UUID
 """A run's identity: a UUIDv7, so that new runs sort after old ones and index pages stay warm."""
 
@@ -24,19 +26,23 @@ _DRAWN = 64
 _source: random.Random = random.SystemRandom()
 _time = time.time_ns
 """Where chance and the times in ids come from. Tests may foresee both."""
-_62_BITS = (1 << 62) - 1
+_62_BITS, _48_BITS = (1 << 62) - 1, (1 << 48) - 1
+_acquire, _release = _lock.acquire, _lock.release  # `with` looks for methods of its own each time
 os.register_at_fork(after_in_child=_chance.clear)  # a child must not go on with its parent's numbers
 
 
 def new_run_id() -> RunId:
     """A UUIDv7 greater than every one made before in this process."""
     global _last  # noqa: PLW0603 - a process has one sequence of ids
-    with _lock:
-        stamp = _time() // 1000  # microseconds: 48 bits of milliseconds, then 10 bits of the rest
+    _acquire()
+    try:
+        stamp = _time() // 1000
         _last = stamp = stamp if stamp > _last else _last + 1
         if not _chance:
             _chance.extend(struct.unpack(f"<{_DRAWN}Q", _source.randbytes(8 * _DRAWN)))
         chance = _chance.pop() & _62_BITS
+    finally:
+        _release()
     return _uuid7(stamp, chance)
 
 
@@ -86,9 +92,15 @@ def named_run_id(at: int, name: str) -> RunId:
     return _uuid7(at, int.from_bytes(digest, "big") >> 2)
 
 
+_REST = 1 << 66
+_MILLIS = (1 << 80) - 1000 * _REST
+_MARKS = 0x7 << 76 | 0x2 << 62
+
+
 def _uuid7(micros: int, chance: int) -> UUID:
-    millis, rest = divmod(micros, 1000)
-    return uuid_of((millis & 0xFFFF_FFFF_FFFF) << 80 | 0x7 << 76 | rest << 66 | 0x2 << 62 | chance)
+    """48 bits of milliseconds, the version, 10 bits of the rest, the variant and 62 bits of chance. Added up: Python
+    takes longer over bits."""
+    return uuid_of(micros // 1000 * _MILLIS + micros * _REST + (_MARKS + chance))
 
 
 _slots: Any = vars(UUID)
@@ -104,10 +116,8 @@ def uuid_of(number: int) -> UUID:
     return made
 
 
-def text_of(run_id: RunId) -> str:
-    """`str(run_id)`, in half the time."""
-    fours = run_id.int.to_bytes(16, "big").hex("-", 2)
-    return f"{fours[:4]}{fours[5:29]}{fours[30:34]}{fours[35:]}"
+text_of: Callable[[RunId], str] = to_builtins
+"""`str(run_id)`, in a quarter of the time."""
 
 
 def new_worker_id() -> str:
@@ -122,7 +132,7 @@ def new_message_id() -> str:
 
 def seed_of(run_id: RunId) -> int:
     """What a new run's `random()` and `uuid()` and the order of its sets grow from: the random part of its id."""
-    return run_id.int & 0xFFFF_FFFF_FFFF
+    return run_id.int & _48_BITS
 
 
 bits = random.getrandbits

@@ -210,15 +210,19 @@ def _refuse_strange_types(info: Any, seen: frozenset[int] = frozenset()) -> None
             _refuse_strange_types(getattr(info, name), seen | {id(info)})
 
 
+UNFIT = (msgspec.DecodeError, ValueError, TypeError, NotImplementedError)
+"""What a decoder may raise for JSON that does not fit."""
+
+
 def decode(data: bytes | str | msgspec.Raw, decoder: Decoder, what: str) -> Any:
     """The value, or InvalidInput that says what did not fit."""
     try:
         return decoder.decode(data)
-    except (msgspec.DecodeError, ValueError, TypeError, NotImplementedError) as error:
-        raise _unfit(what, error) from error
+    except UNFIT as error:
+        raise unfit(what, error) from error
 
 
-def _unfit(what: str, error: Exception) -> InvalidInput:
+def unfit(what: str, error: Exception) -> InvalidInput:
     return InvalidInput(f"{what} does not fit its annotation: {error}")
 
 
@@ -260,13 +264,17 @@ class Codec:
 
     def encode_args(self, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int = MAX_PAYLOAD) -> bytes:
         """Arguments to JSON. Raises TypeError as a call would when they do not match the parameters."""
-        if not kwargs and len(args) == self._count and _SIMPLE.issuperset(map(type, args)):
-            try:  # what `encode` begins with, here: that is a call less in every step
-                data = _encode(args)
-                if len(data) <= limit:
-                    return data
-            except (OverflowError, UnicodeError):  # told below
-                pass
+        if not kwargs and len(args) == self._count:
+            for one in args:
+                if type(one) not in _SIMPLE:
+                    break
+            else:
+                try:  # what `encode` begins with, here: that is a call less in every step
+                    data = _encode(args)
+                    if len(data) <= limit:
+                        return data
+                except (OverflowError, UnicodeError):  # told below
+                    pass
         if not kwargs and (
             len(args) == self._count or (not self._keywords and self._required <= len(args) <= len(self._types))
         ):
@@ -289,8 +297,8 @@ class Codec:
         if self._plain is not None:
             try:
                 return self._plain.decode(data), _NO_KEYWORDS
-            except (msgspec.DecodeError, ValueError, TypeError, NotImplementedError) as error:
-                raise _unfit(self._input, error) from error
+            except UNFIT as error:
+                raise unfit(self._input, error) from error
         if bytes(data)[:1] == b"{":
             args, kwargs = self._decode_object(data, self._input)
         else:
@@ -318,8 +326,8 @@ class Codec:
         """JSON to the annotated result. Raises InvalidInput."""
         try:
             return self.result_decoder.decode(data)
-        except (msgspec.DecodeError, ValueError, TypeError, NotImplementedError) as error:
-            raise _unfit(self.output, error) from error
+        except UNFIT as error:
+            raise unfit(self.output, error) from error
 
     def _arity(self, count: int) -> Decoder:
         found = self._by_arity.get(count)

@@ -13,6 +13,7 @@ from batuta.engine.live import LiveRun
 from batuta.ids import new_run_id
 from batuta.journal.records import Message, MessageKind, Run, RunKind, Tape
 from batuta.journal.states import RunState
+from batuta.settings import Settings
 
 LATER = sorted(set(LiveRun.__slots__).difference(_LEAN, _GIVEN))
 
@@ -27,7 +28,7 @@ def early_run() -> EarlyRun:
     values: list[Any] = [*names, 0, RunState.RUNNING, 3, -1, "me", None, 77, None, None, 0, "", [], "", "{}", "null"]
     row = Run(*values)
     start = Message(message_id=f"start:{run_id}", kind=MessageKind.START)
-    host = SimpleNamespace(store=SimpleNamespace(namespace="here"))
+    host = SimpleNamespace(store=SimpleNamespace(namespace="here"), settings=Settings())
     return EarlyRun(cast(Any, host), JobWorkflow(nothing), Tape(row, [], [start], []))
 
 

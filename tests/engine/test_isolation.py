@@ -3,8 +3,10 @@
 import asyncio
 import contextvars
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -336,7 +338,8 @@ async def test_an_activity_that_is_cancelled_while_it_waits_for_permission_gives
         session = env.worker.session
         assert session is not None
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(session.executor._runner, "_may_act", lambda: False)  # the lease is in doubt
+            in_doubt = SimpleNamespace(monotonic=time.monotonic, valid_until=0.0)
+            patch.setattr(session.executor._runner, "_lease", in_doubt)
             patch.setattr(session.executor._runner, "_permission", asyncio.Event().wait)
             handles = [await env.start(gives_up, str(n)) for n in range(5)]
             assert [await handle.result() for handle in handles] == ["gave up"] * 5

@@ -110,7 +110,7 @@ def large(session: Session) -> dict[str, int]:
         "backend": session.waiters._runs_here.__self__,  # type: ignore[attr-defined]  # a bound method
     }
     found = dict(length for name, part in parts.items() for length in containers(part, name))
-    assert {"session.runs", "timers._heap", "poller._due", "waiters._waiting", "backend._workers"} <= found.keys()
+    assert {"session.runs", "timers._heap", "poller._due", "waiters.waiting", "backend._workers"} <= found.keys()
     del found["session.workflows"]  # what it was given, and its activities for other queues
     return {name: length for name, length in found.items() if length > FEW}
 

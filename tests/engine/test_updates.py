@@ -395,7 +395,7 @@ async def test_waiting_for_answers_in_vain_leaves_nothing_behind() -> None:
             with pytest.raises(TimeoutError):
                 await handle.update(add_item, Item("x"), update_id=str(number), timeout=1)
         backend: Any = env.client._backend
-        assert backend._waiters.answers._waiting == {}
+        assert backend._waiters.answers.waiting == {}
         await env.deploy()
 
 

@@ -77,7 +77,13 @@ class Runtime(Protocol):
     """A run, as its workflow code sees it through the functions below. Given by the backend."""
 
     def call_activity(
-        self, name: str, codec: Codec | None, result: Decoder | None, arguments: Any, options: ActivityOptions
+        self,
+        name: str,
+        codec: Codec | None,
+        decoder: Decoder,
+        args: Any,
+        kwargs: dict[str, Any],
+        options: ActivityOptions,
     ) -> Coroutine[Any, Any, Any]: ...
     def now(self) -> int: ...
     def random(self) -> Random: ...
@@ -153,7 +159,7 @@ async def call(name: str, *arguments: Any, result: Any = None, options: Activity
     """An activity by its name. `result` is the type to decode to; plain JSON values without it."""
     decoder = decoder_for(Any if result is None else result, f"the result of activity {name!r}")
     runtime = runtime_for("call()")
-    return await runtime.call_activity(name, None, decoder, arguments, options or ActivityOptions())
+    return await runtime.call_activity(name, None, decoder, arguments, {}, options or ActivityOptions())
 
 
 def trace_ids(trace: str) -> dict[str, str]:

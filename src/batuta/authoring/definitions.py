@@ -210,7 +210,8 @@ class Activity(Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
         runtime = _get_runtime()
         if runtime is not None:
-            return runtime.call_activity(self.name, self.codec, None, (args, kwargs), self.options)
+            codec = self.codec
+            return runtime.call_activity(self.name, codec, codec.result_decoder, args, kwargs, self.options)
         return self._plain(*args, **kwargs)
 
     async def _plain(self, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -33,7 +33,7 @@ from batuta.errors import (
 )
 from batuta.ids import RunId
 from batuta.journal.states import RunState
-from batuta.serde import MAX_PAYLOAD, Decoder, decode, decoder_for
+from batuta.serde import MAX_PAYLOAD, UNFIT, Decoder, decode, decoder_for, unfit
 
 if TYPE_CHECKING:  # they are read by few programs, and `import batuta` is everybody's
     from batuta.authoring.diffs import Diff
@@ -93,11 +93,10 @@ class Handle(Generic[R]):
                 ending = await self._backend.ending(self._ref)
         if ending.state is not _COMPLETED:
             raise _error(ending)
-        value: R = decode(
-            ending.value if ending.value is not None else _NULL,
-            self._decoder or _ANYTHING,
-            f"the result of run {self._ref.id!r}",
-        )
+        try:
+            value: R = (self._decoder or _ANYTHING).decode(ending.value if ending.value is not None else _NULL)
+        except UNFIT as error:
+            raise unfit(f"the result of run {self._ref.id!r}", error) from error
         return value
 
     async def _is_there(self, timeout: float) -> bool:

@@ -42,6 +42,16 @@ LEASE_OVER = "the worker's lease is over, and another one may have its run"
 """Why an attempt is lost."""
 
 
+class _Soon:
+    """In place of a task, of a call that will have one. Nothing of it is to be interrupted."""
+
+    def done(self) -> bool:
+        return True
+
+
+SOON = cast("asyncio.Future[Any]", _Soon())
+
+
 class Beats:
     """What the heartbeats of a call have brought, over its attempts."""
 
@@ -66,11 +76,14 @@ class Call(Struct, eq=False):
     pending: PendingActivity
     activity: Activity[..., Any]
     attempt: int
+    started_at: int = 0
+    task: asyncio.Future[Any] | None = None
+    """What executes it, or `SOON`. Set as rarely as can be: attributes of a struct are set slowly."""
     begun: bool = False
     """An attempt has been begun before, here or elsewhere: it did start in time."""
-    task: asyncio.Future[Any] | None = None
+    finished: bool = False
+    """Its code has ended, and its transaction has not."""
     waking: asyncio.TimerHandle | None = None
-    started_at: int = 0
     deadline: int | None = None
     next_at: int | None = None
     """When the next attempt is due, while the call waits for it. Outside: when this one is over its time."""
@@ -90,9 +103,14 @@ class Call(Struct, eq=False):
 
     def successor(self, attempt: int) -> Call:
         """The same call, to be tried again."""
-        fresh = Call(self.run, self.seq, self.pending, self.activity, attempt, True)
+        fresh = Call(self.run, self.seq, self.pending, self.activity, attempt, 0, None, True)
         fresh.beats = self.beats
         return fresh
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether its code is at work, or about to be."""
+        return self.task is not None and not self.finished
 
     @property
     def idle(self) -> bool:

@@ -106,13 +106,16 @@ class Committer:
     def started(self, starter: asyncio.Future[Completion], completion: Completion) -> None:
         """A start is durable: tell who waits for it. When it was committed alone, that is done once the run's next
         change is on its way, or does not come at once: what the starter does then need not hold up that commit."""
-        self._starters.append((starter, completion))
-        if not self._is_lone:
-            self._tell_starters()
+        if self._is_lone or self._starters:
+            self._starters.append((starter, completion))
+            if not self._is_lone:
+                self._tell_starters()
+        elif not starter.done():  # it may have been cancelled; the run goes on
+            starter.set_result(completion)
 
     def _tell_starters(self) -> None:
         for starter, completion in self._starters:
-            if not starter.done():  # it may have been cancelled; the run goes on
+            if not starter.done():
                 starter.set_result(completion)
         self._starters.clear()
 
@@ -303,7 +306,7 @@ def take_batch(waiting: deque[LiveRun], settings: Settings) -> list[Item]:
 
 def _keep_last_words(change: Change) -> None:
     """The last word on each attempt counts, and a statement may touch a row once."""
-    change.attempts = list({(one.seq, one.number): one for one in change.attempts}.values())
+    change.attempts = tuple({(one.seq, one.number): one for one in change.attempts}.values())
 
 
 def _size_of(entries: list[Entry]) -> int:

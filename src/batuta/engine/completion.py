@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import asyncio
 
+from msgspec import Struct
+
 from batuta.journal.entries import Command
 from batuta.journal.states import RunState
 
 
-class Completion:
+class Completion(Struct, eq=False):
     """A run's end, once known. Kept by handles, so that a result that came first is still there."""
 
-    __slots__ = ("_loop", "_waiters", "outcome", "state", "unknown")
+    unknown: bool = True
+    """Whether it is to be waited for here. Else `end` says how it ended; None: ask the store, for the run left this
+    process before its end."""
+    end: tuple[RunState, Command | None] | None = None
+    _waiters: list[asyncio.Future[None]] = []
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self.unknown = True
-        """Whether it is to be waited for here. Else `state` says how it ended; None: ask the store, for the run left
-        this process before its end."""
-        self.state: RunState | None = None
-        self.outcome: Command | None = None
-        self._waiters: list[asyncio.Future[None]] = []
-
-    def settle(self, state: RunState, outcome: Command | None) -> None:
-        self.state, self.outcome = state, outcome
+    def settle(self, end: tuple[RunState, Command | None]) -> None:
+        self.end = end
         self.lose()
 
     def lose(self) -> None:
@@ -34,9 +31,9 @@ class Completion:
                 waiter.set_result(None)
         self._waiters.clear()
 
-    def known(self) -> asyncio.Future[None]:
+    def known(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
         """Done when it is not unknown any more. Whoever does not wait so long must `give_up`."""
-        waiter = self._loop.create_future()
+        waiter = loop.create_future()
         self._waiters.append(waiter)
         return waiter
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 
 from batuta.clock import SECOND
 from batuta.engine.calls import Call, fatal, timeout
 from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.heartbeats import Heartbeats
 from batuta.engine.pausing import counted_from
+from batuta.ids import jitter
 from batuta.journal.failures import Failure
 
 _TICK = 1.0
@@ -21,7 +22,7 @@ class Deadlines:
     def __init__(
         self,
         clock: DatabaseClock,
-        in_flight: Mapping[Call, None],
+        in_flight: Callable[[], Sequence[Call]],
         beats: Heartbeats,
         overdue: Callable[[Call, Failure], None],
     ) -> None:
@@ -54,9 +55,10 @@ class Deadlines:
 
     def _tick(self) -> None:
         """Once a second while anything is in flight: timeouts, and a note of what takes long or has news."""
-        self.ticking = self._loop.call_later(_TICK, self._tick) if self._in_flight else None
+        in_flight = self._in_flight()
+        self.ticking = self._loop.call_later(_TICK, self._tick) if in_flight else None
         now = self._clock.now()
-        for call in list(self._in_flight):
+        for call in in_flight:
             if call.deadline is not None and now >= call.deadline:
                 self._check(call)
             elif call.deadline is not None and call.deadline - now < _TICK * SECOND:
@@ -71,7 +73,7 @@ class Deadlines:
                 call.run.record_attempt(call.row())
 
     def _check(self, call: Call) -> None:
-        if call.over or call not in self._in_flight or call.deadline is None:
+        if call.over or not call.in_flight or call.deadline is None:
             return
         now = self._clock.now()
         if now < call.deadline:
@@ -81,7 +83,7 @@ class Deadlines:
 
     def _check_beat(self, call: Call) -> None:
         silence = call.pending.options.heartbeat
-        if call.over or call not in self._in_flight or silence is None:
+        if call.over or not call.in_flight or silence is None:
             return
         wait = self._silent_in(call, silence)
         if wait <= 0:
@@ -113,3 +115,16 @@ def too_long(call: Call, now: int) -> Failure:
     if total is not None and now >= since + total * SECOND:
         return fatal(timeout(call, "total", "took longer than its", total))
     return timeout(call, "attempt", "took longer than its", options.timeout or 0)
+
+
+def again_in(call: Call, failure: Failure, now: int) -> float | None:
+    """Seconds until the next attempt after this failure; None when there is none."""
+    options = call.pending.options
+    if options.once or not failure.retryable or not failure.kinds.isdisjoint(options.retry.never):
+        return None
+    delay = options.retry.delay(call.attempt, jitter())
+    if delay is not None and options.total_timeout is not None:
+        end = counted_from(call.run, call.pending.issued_at) + options.total_timeout * SECOND
+        if now + delay * SECOND >= end:
+            return None
+    return delay

@@ -22,9 +22,11 @@ def depart(run: LiveRun, host: Host, move: Move) -> None:
     if closed:
         if failpoints.armed is not None:
             failpoint("close.durable")
+        end = (move.state, machine.outcome)
         if run.completion is not None:
-            run.completion.settle(move.state, machine.outcome)
-        host.waiters.settle(run.run_id, (move.state, machine.outcome))
+            run.completion.settle(end)
+        if host.waiters.waiting:
+            host.waiters.settle(run.run_id, end)
         if run.parent is not None and (told := parent_message(run, move)) is not None:
             host.tell(run.parent[0], told)
     elif run.completion is not None:

@@ -17,10 +17,10 @@ from batuta.authoring.attempt import CompleteLater
 from batuta.authoring.definitions import Activity, Place
 from batuta.authoring.failures import to_failure
 from batuta.clock import SECOND
-from batuta.engine.calls import CANCELLED, OVERDUE, SHORT_WAIT, STOPPED, Call, fatal, last_beats, timeout
+from batuta.engine.calls import CANCELLED, OVERDUE, SHORT_WAIT, SOON, STOPPED, Call, fatal, last_beats, timeout
 from batuta.engine.dbclock import DatabaseClock
-from batuta.engine.deadlines import Deadlines
-from batuta.engine.generators import turns
+from batuta.engine.deadlines import Deadlines, again_in
+from batuta.engine.generators import Turns
 from batuta.engine.heartbeats import Heartbeats
 from batuta.engine.outside import Outside
 from batuta.engine.pausing import counted_from
@@ -31,7 +31,6 @@ from batuta.engine.runner import Runner
 from batuta.engine.threads import in_thread
 from batuta.errors import Interrupted, InvalidInput, LostAttempt, UnknownActivity
 from batuta.failpoints import failpoint
-from batuta.ids import jitter
 from batuta.journal.entries import Body, EntryKind
 from batuta.journal.failures import Failure
 from batuta.journal.records import Attempt
@@ -41,6 +40,7 @@ from batuta.settings import Settings
 if TYPE_CHECKING:
     from batuta.engine.around import Within
     from batuta.engine.jobs import CallRun
+    from batuta.engine.lease import Lease
     from batuta.engine.live import LiveRun
     from batuta.engine.transactions import Transactions
 
@@ -59,7 +59,7 @@ class Executor:
         activities: Mapping[str, Activity[..., Any]],
         clock: DatabaseClock,
         settings: Settings,
-        may_act: Callable[[], bool],
+        lease: Lease,
         permission: Callable[[], Coroutine[Any, Any, None]],
     ) -> None:
         self._activities = activities
@@ -69,16 +69,19 @@ class Executor:
         self._threads: ThreadPoolExecutor | None = None
         self._processes: Processes | None = None
         self._places = Places(settings, self._admitted)
-        self._in_flight: dict[Call, None] = {}
+        self._on_loop = self._places.on_loop
+        self._elsewhere: dict[Call, None] = {}
+        """What is in flight, but for what the runner has."""
         self._answers: deque[tuple[Call, bytes | Failure]] = deque()
         self._loop: asyncio.AbstractEventLoop
-        self.beats = Heartbeats(clock, may_act, settings.max_payload)
+        self.beats = Heartbeats(clock, lease.may_act, settings.max_payload)
         self.outside = Outside(self)
         self._deadlines = Deadlines(clock, self._in_flight, self.beats, self._overdue)
-        self.may_act, self.permission = may_act, permission
+        self.may_act, self.permission = lease.may_act, permission
         self.within: Within | None = None
         """Middleware, for what does not go through the runner."""
-        self._runner = Runner(may_act, permission, self._end_well, self._end)
+        self._runner = Runner(lease, permission, self._end_well, self._end)
+        self.turns = Turns()
         self.transactions: Transactions
 
     def open(self, loop: asyncio.AbstractEventLoop, context: contextvars.Context) -> None:
@@ -90,7 +93,7 @@ class Executor:
 
     def close(self) -> None:
         """Forget all. Threads cannot be stopped; they end when their activity does."""
-        for call in list(self._in_flight):
+        for call in self._in_flight():
             self._lose(call, STOPPED)
         self._deadlines.close()
         if self._threads is not None:
@@ -106,13 +109,19 @@ class Executor:
         if activity is None:
             self._lack(run, seq, pending.name)
             return
-        call = run.calls[seq] = Call(run, seq, pending, activity, 1, False, None, None, self.clock.now())
+        clock, gate = self.clock, self._on_loop
+        call = run.calls[seq] = Call(run, seq, pending, activity, 1, clock.standing or clock.now(), SOON)
         if pending.options.once:
+            call.task = None
             self._begin(call)
+        elif activity.place is _LOOP and activity.limit is None and gate.free > 0:
+            gate.free -= 1  # as `Places.enter` does it: once for every step
+            self._execute(call)
         elif self._places.enter(call):
             self._execute(call)
         else:
             call.started_at = 0
+            call.task = None
             self._limit_waiting(call)
 
     def _begin(self, call: Call) -> None:
@@ -149,10 +158,11 @@ class Executor:
             return
         due = max((a.next_at or 0 for a in failures), default=0)
         wait = (due - self.clock.now()) / SECOND
-        call = self._call(run, seq, pending, len(failures) + 1)
-        if call is None:
+        activity = self._activities.get(pending.name)
+        if activity is None:
+            self._lack(run, seq, pending.name)
             return
-        call.begun = bool(attempts)
+        call = run.calls[seq] = Call(run, seq, pending, activity, len(failures) + 1, 0, None, bool(attempts))
         call.beats = last_beats(attempts)
         if wait <= 0:
             self._begin(call)
@@ -164,7 +174,8 @@ class Executor:
     def _resume_outside(self, run: LiveRun, seq: int, attempts: Sequence[Attempt], number: int) -> None:
         """Its answer comes, or came, from outside: it is not executed again, and needs no code."""
         pending = run.machine.activities[seq]
-        call = run.calls[seq] = Call(run, seq, pending, cast(Any, self.activity(pending.name)), number, number > 1)
+        activity = cast(Any, self.activity(pending.name))
+        call = run.calls[seq] = Call(run, seq, pending, activity, number, 0, None, number > 1)
         call.beats = last_beats(attempts)
         last = attempts[-1] if attempts else None
         open_row = last if last is not None and last.ended_at is None else None
@@ -173,15 +184,6 @@ class Executor:
 
     def activity(self, name: str) -> Activity[..., Any] | None:
         return self._activities.get(name)
-
-    def _call(self, run: LiveRun, seq: int, pending: PendingActivity, attempt: int) -> Call | None:
-        """A call of the run; None when this worker does not have the activity."""
-        activity = self._activities.get(pending.name)
-        if activity is None:
-            self._lack(run, seq, pending.name)
-            return None
-        call = run.calls[seq] = Call(run, seq, pending, activity, attempt, attempt > 1)
-        return call
 
     def _lack(self, run: LiveRun, seq: int, name: str) -> None:
         error = UnknownActivity(name, self._activities)
@@ -242,7 +244,7 @@ class Executor:
             )
 
     def _waited_too_long(self, call: Call, ends: int, limit: float) -> None:
-        if call.over or call in self._in_flight or call.run.leaving:
+        if call.over or call.in_flight or call.run.leaving:
             return
         now = self.clock.now()
         if now < ends:
@@ -250,7 +252,7 @@ class Executor:
             call.waking = self._loop.call_later(wait, self._waited_too_long, call, ends, limit, context=self._context)
             return
         # Here and now: until it has its answer, a place that becomes free would begin it all the same.
-        self._hand_over(call, fatal(timeout(call, "start", "did not start within", limit)))
+        self._hand_over(deque([(call, fatal(timeout(call, "start", "did not start within", limit)))]), 1)
 
     def _launch(self, call: Call) -> None:
         """One attempt begins. It holds its place until it has really come to an end."""
@@ -264,41 +266,49 @@ class Executor:
             return
         call.queued = False
         call.started_at = self.clock.now()
+        call.task = SOON
         self._execute(call)
 
     def _execute(self, call: Call) -> None:
         """It has its place, and its run wants it."""
-        activity, pending, options = call.activity, call.pending, call.pending.options
+        options = call.pending.options
         if options.start_timeout is not None and self._started_too_late(call, options.start_timeout):
             return
-        self._in_flight[call] = None
         if options.timeout is not None or options.total_timeout is not None or options.heartbeat is not None:
             self._deadlines.watch(call, call.started_at)
         if failpoints.armed is not None:
             failpoint("activity.before")
+        place = call.activity.place
+        if place is _LOOP or (self.within is not None and place is not Place.STORE):
+            runner = self._runner
+            runner.begun.append(call)
+            if not runner.standing_by:
+                runner.stand_by()
+        else:
+            self._execute_elsewhere(call, place)
+        if self._deadlines.ticking is None:
+            self._deadlines.begin()
+
+    def _execute_elsewhere(self, call: Call, place: Place) -> None:
+        self._elsewhere[call] = None
         try:
-            args, kwargs = activity.codec.decode_args(pending.data)
+            args, kwargs = call.activity.codec.decode_args(call.pending.data)
         except InvalidInput as error:
             self._end(call, error)
             return
-        place = activity.place
-        if place is _LOOP or (self.within is not None and place is not Place.STORE):
-            self._runner.begin(call, args, kwargs)
-        elif place is Place.THREAD:
-            call.task = self._loop.run_in_executor(self.thread_pool(), in_thread, call, self.may_act, args, kwargs)
-            call.task.add_done_callback(lambda done: self._thread_ended(call, done))
-        elif place is Place.STORE:
+        if place is Place.STORE:
             self.transactions.begin(call, args, kwargs)
+            return
+        if place is Place.THREAD:
+            call.task = self._loop.run_in_executor(self.thread_pool(), in_thread, call, self.may_act, args, kwargs)
         else:
             call.task = self.in_process(call)
-            call.task.add_done_callback(lambda done: self._thread_ended(call, done))
-        if self._deadlines.ticking is None:
-            self._deadlines.begin()
+        call.task.add_done_callback(lambda done: self._thread_ended(call, done))
 
     def _started_too_late(self, call: Call, limit: float) -> bool:
         if call.begun or call.started_at - counted_from(call.run, call.pending.issued_at) <= limit * SECOND:
             return False
-        self._places.leave(call)
+        self.vacate(call)
         self._answer(call, fatal(timeout(call, "start", "did not start within", limit)))
         return True
 
@@ -344,38 +354,33 @@ class Executor:
         elif (error := done.exception()) is not None:
             self._end(call, error)
         elif call.activity.place is Place.PROCESS:
-            self._end_with(call, done.result())
+            self._leave(call)
+            self._answer(call, done.result())
         else:
             self._end_well(call, done.result())
 
     def _end_well(self, call: Call, value: Any) -> None:
         if failpoints.armed is not None:
             failpoint("activity.after")
+        activity = call.activity
         try:
-            data = encode(value, call.activity.codec.output, self._max_payload)
+            data = encode(value, activity.codec.output, self._max_payload)
         except InvalidInput as error:
             self._end(call, error)
+            return
+        gate = self._on_loop
+        if activity.place is _LOOP and activity.limit is None and call.beats is None and not gate.row:
+            gate.free += 1  # as `_leave` does it: once for every step
+            call.task = None
         else:
-            self._end_with(call, data)
-
-    def _end_with(self, call: Call, data: bytes) -> None:
-        """An attempt ended with a result."""
-        del self._in_flight[call]
-        if call.beats is not None:
-            self.beats.finish(call)
-        call.task = None  # task, context and call refer to each other: leave nothing for the collector
-        self._places.leave(call)
+            self._leave(call)
         if not self._answers:
             self._loop.call_soon(self._deliver_answers, context=self._context)
         self._answers.append((call, data))
 
     def _end(self, call: Call, error: BaseException) -> None:
         """An attempt ended with an error. Decide: again, or give up."""
-        self._in_flight.pop(call, None)
-        if call.beats is not None:
-            self.beats.finish(call)
-        call.task = None
-        self._places.leave(call)
+        self._leave(call)
         if call.over:
             self._forgotten(call)
             return
@@ -388,9 +393,14 @@ class Executor:
             return
         self.conclude(call, _failure(error))
 
+    def _leave(self, call: Call) -> None:
+        self.finish(call)
+        self.vacate(call)
+
     def finish(self, call: Call) -> None:
         """The code of a transactional attempt has ended: no time limit holds for what comes now."""
-        self._in_flight.pop(call, None)
+        call.finished = True
+        self._elsewhere.pop(call, None)
         if call.beats is not None:
             self.beats.finish(call)
 
@@ -404,9 +414,9 @@ class Executor:
         self.conclude(call, _failure(error))
 
     def vacate(self, call: Call) -> None:
-        """A transactional attempt has really come to an end."""
-        self._in_flight.pop(call, None)
-        call.task = None
+        """An attempt has really come to an end."""
+        self._elsewhere.pop(call, None)
+        call.task = None  # task, context and call refer to each other: leave nothing for the collector
         self._places.leave(call)
 
     def begin_anew(self, call: Call) -> None:
@@ -422,8 +432,8 @@ class Executor:
 
     def conclude(self, call: Call, failure: Failure, message_id: str = "", *, outside: bool = False) -> None:
         """An attempt, which may have waited `outside`, failed for good or for now; the message that said so is read."""
-        delay = self._delay(call, failure)
         now = self.clock.now()
+        delay = again_in(call, failure, now)
         if delay is None:
             if call.run.is_call:
                 cast("CallRun", call.run).gave_up(call, failure, now)
@@ -449,17 +459,6 @@ class Executor:
         if delay > (SHORT_WAIT if call.run.is_call else self._settings.keep_in_memory):
             call.run.call_waits()
         call.run.hand_back_when_draining()
-
-    def _delay(self, call: Call, failure: Failure) -> float | None:
-        options = call.pending.options
-        if options.once or not failure.retryable or not failure.kinds.isdisjoint(options.retry.never):
-            return None
-        delay = options.retry.delay(call.attempt, jitter())
-        if delay is not None and options.total_timeout is not None:
-            end = counted_from(call.run, call.pending.issued_at) + options.total_timeout * SECOND
-            if self.clock.now() + delay * SECOND >= end:
-                return None
-        return delay
 
     def _again(self, call: Call) -> None:
         """A retry is due."""
@@ -491,35 +490,35 @@ class Executor:
         answers = self._answers
         tells = log.isEnabledFor(logging.DEBUG)
         if len(answers) == 1:
-            self._hand_over(*answers.popleft(), tells)
+            self._hand_over(answers, 1, tells)
             return
-        with turns():
-            for _ in range(min(_SLICE, len(answers))):
-                call, answer = answers.popleft()
-                self._hand_over(call, answer, tells)
+        with self.turns:
+            self._hand_over(answers, _SLICE, tells)
         if answers:
             self._loop.call_soon(self._deliver_answers)
 
-    def _hand_over(self, call: Call, answer: bytes | Failure, tells: bool = False) -> None:
-        """Run the turn that the answer causes."""
-        run = call.run
-        try:
-            if call.over:
-                self._forgotten(call)
-                return
-            call.over = True
-            seq, name = call.seq, call.pending.name
-            run.calls.pop(seq, None)
-            if type(answer) is bytes:
-                run.deliver(_DONE, Body(seq, name, Raw(answer), UNSET, call.attempt, call.started_at))
-            else:
-                failure = cast(Failure, answer)
-                run.deliver(_FAILED, Body(seq, name, UNSET, failure, call.attempt, call.started_at))
-            if tells:
-                log.debug("executed activity %s seq %d of run %s", name, seq, run.identity.id)
-        except Exception:
-            log.exception("run %s is dropped and will be read again", run.identity.id)
-            run.drop()
+    def _hand_over(self, answers: deque[tuple[Call, bytes | Failure]], most: int, tells: bool = False) -> None:
+        """Run the turns that so many answers cause."""
+        for _ in range(min(most, len(answers))):
+            call, answer = answers.popleft()
+            run = call.run
+            try:
+                if call.over:
+                    self._forgotten(call)
+                    continue
+                call.over = True
+                seq, name = call.seq, call.pending.name
+                run.calls.pop(seq, None)
+                if type(answer) is bytes:
+                    run.deliver(_DONE, Body(seq, name, Raw(answer), UNSET, call.attempt, call.started_at))
+                else:
+                    failure = cast(Failure, answer)
+                    run.deliver(_FAILED, Body(seq, name, UNSET, failure, call.attempt, call.started_at))
+                if tells:
+                    log.debug("executed activity %s seq %d of run %s", name, seq, run.identity.id)
+            except Exception:
+                log.exception("run %s is dropped and will be read again", run.identity.id)
+                run.drop()
 
     def deliver(self, call: Call, answer: Raw | UnsetType | Failure, message_id: str) -> None:
         """The answer came by a message, which its entry consumes."""
@@ -548,7 +547,7 @@ class Executor:
         if call is None:
             return
         self._lose(call, CANCELLED)
-        if call not in self._in_flight:
+        if not call.in_flight:
             self._forgotten(call)
 
     def cancel_all(self, run: LiveRun, why: str) -> None:
@@ -568,9 +567,12 @@ class Executor:
         self._lose(call, why)
         return twin
 
+    def _in_flight(self) -> list[Call]:
+        return [*self._elsewhere, *self._runner.calls()]
+
     def flush(self) -> None:
         """Have the last details of every heartbeat written."""
-        for call in list(self._in_flight):
+        for call in self._in_flight():
             self.beats.write(call)
 
     def _lose(self, call: Call, why: str) -> None:

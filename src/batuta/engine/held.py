@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from msgspec import Raw
 
 from batuta.engine.calls import Call
-from batuta.engine.generators import turns
 from batuta.journal.entries import Body, EntryKind
 from batuta.journal.records import Change, Refusal
 
@@ -116,7 +115,7 @@ def _take_turn(run: LiveRun, held: Held, data: bytes) -> None:
     run.calls.pop(call.seq, None)
     _lift(run)
     change = run.open_change()
-    with turns():
+    with run.executor.turns:
         run.answer(body)
     run.backlog.insert(0, _STOP)
     if run.change is change and change.entries and change.entries[-1].kind is _DONE:

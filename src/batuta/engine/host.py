@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from batuta.engine.alerts import Alerts
 from batuta.engine.completion import Completion
 from batuta.engine.dbclock import DatabaseClock
+from batuta.engine.generators import Turns
 from batuta.engine.waiters import Waiters
 from batuta.ids import RunId
 from batuta.journal.entries import Command, StartInfo
@@ -32,6 +33,7 @@ class Host(Protocol):
     draining: bool
     listens: bool
     """Somebody is told of activities: what is told of an entry is made with it, and waits until it is durable."""
+    turns: Turns
     turn: LiveRun | None
     """Whose code is running now, for the watchdog."""
 

@@ -55,14 +55,14 @@ class Intake:
         """The last look brought runs with flow keys."""
         self._info = info
         self._has_calls = bool(calls)
-        self.counts = bool(calls) or bool(limits)
-        """Whether it matters to it which runs `enter` and `leave`."""
+        self.limited = self.picky = bool(limits)
+        """Whether it matters to it which runs `enter` and `leave` that are no calls, and whether they `may_start`."""
 
     # -- so many of a queue
 
     def expect(self, tapes: Sequence[Tape], *, sign: int = 1) -> None:
         """Claimed runs that are on their way into memory, where they `enter`; with the sign -1: they are there."""
-        if self.counts:
+        if self._has_calls or self.limited:
             if sign > 0:
                 self.keyed = any(tape.run.flow_key for tape in tapes)
                 self._brought.clear()
@@ -117,6 +117,7 @@ class Intake:
     def avoid(self, queue: str, now: float) -> None:
         """The store has refused an owned start into it: it is paused, or has limits."""
         self._avoided[queue] = now + _AVOID_SECONDS
+        self.picky = True
 
     # -- no more calls than can begin soon: jobs, and activities from elsewhere
 

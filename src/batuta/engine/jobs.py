@@ -144,7 +144,7 @@ class CallRun(LiveRun):
             if self._said is not None:
                 self._publish(self.open_change(), self._said)
             if self._failed is not None and kind is _FAILED:
-                self.open_change().attempts.append(self._failed)
+                self.open_change().attempts += (self._failed,)
         super().deliver(kind, body)
 
     def answer(self, body: Body) -> None:
@@ -305,7 +305,9 @@ class EarlyRun(CallRun):
         body.message_id = message.message_id
         at = self._began_at = host.clock.latest()
         data = bytes(cast(Raw, body.value))
-        pending = self._pending = PendingActivity(workflow.name, None, None, data, workflow.options(start)[0], at, 0)
+        pending = self._pending = PendingActivity(
+            workflow.name, None, workflow.codec.result_decoder, data, workflow.options(start)[0], at, 0
+        )
         host.executor.start(self, _SEQ, pending)
 
     def _opening(self) -> Entry:
@@ -323,7 +325,7 @@ class EarlyRun(CallRun):
         change = self.open_change()
         change.entries.append(entry)
         change.told = False
-        change.consumed.append(self._message.message_id)
+        change.consumed += (self._message.message_id,)
         self.head, self._crc, self.last = 0, entry.crc, _STARTED
         machine = self.machine
         machine.activities[_SEQ] = self._pending
@@ -393,7 +395,7 @@ class EarlyRun(CallRun):
         at = self._host.clock.latest()
         closing = encode_entry(1, _DONE, at if at > opening.at else opening.at, body, opening.crc)
         move = Move(_COMPLETED, None, "", "", _COUNTS if self.batched else "")
-        change = Change(self.run_id, self.epoch, -1, [opening, closing], None, [self._message.message_id], [], move)
+        change = Change(self.run_id, self.epoch, -1, [opening, closing], None, (self._message.message_id,), (), move)
         self.change = change
         if self._said is not None:
             self._publish(change, self._said)

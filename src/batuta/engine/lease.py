@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -37,8 +38,11 @@ class Lease:
         self._store, self._worker, self._settings, self._clock = store, worker, settings, clock
         self._on_pulse, self._on_lost = on_pulse, on_lost
         self._host: asyncio.AbstractEventLoop
+        self.monotonic = clock.monotonic
         self.valid_until = 0.0
         """By the monotonic clock: until then nobody else may believe that this worker is dead."""
+        self._is_over = False
+        self._renewing = threading.Lock()
         self._gapless_since: float | None = None
         self._tick = 0.0
         self._opened: asyncio.Future[None]
@@ -57,11 +61,33 @@ class Lease:
 
     def start(self, registered_at: float) -> None:
         """Begin to beat. The lease holds from `registered_at` (monotonic)."""
-        self.valid_until = registered_at + self._settings.lease
+        self._renew(registered_at + self._settings.lease)
         self._gapless_since = registered_at
         self.tick()
         self._registered.set()
         self._wake()
+
+    def may_act(self) -> bool:
+        """Whether effects may go out: nobody can have taken our runs, by the monotonic clock. Safe in any thread.
+
+        While the lease is over they wait: the next beat says whether the runs are still ours.
+        """
+        monotonic = self.monotonic  # apart from its call: as a method it would be looked for in the class first
+        return monotonic() < self.valid_until
+
+    def _renew(self, until: float) -> None:
+        with self._renewing:
+            if not self._is_over:
+                self.valid_until = until
+
+    def end(self) -> None:
+        """Nothing may act any more, whatever a beat that is under way brings."""
+        with self._renewing:
+            self._is_over, self.valid_until = True, -math.inf
+
+    def last_for_ever(self) -> None:
+        """Where nobody else can take runs, nothing beats."""
+        self._renew(math.inf)
 
     def beaten_at(self) -> float:
         """When the last heartbeat that the store has answered was sent."""
@@ -147,7 +173,7 @@ class Lease:
             self._tell(self._on_lost, "the database is on another timeline than before")
             return False
         self._timeline = pulse.timeline
-        self.valid_until = sent + self._settings.lease
+        self._renew(sent + self._settings.lease)
         self._tell(self._on_pulse, pulse, sent, received)
         return True
 

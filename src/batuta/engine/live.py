@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import UNSET
 
@@ -110,7 +110,7 @@ class LiveRun:
         self._crc = 0
         self._held_up = False
         self.backlog: list[tuple[EntryKind, Body]] = []  # no deque: an empty one has 600 bytes, a tenth of a run
-        self._kept: list[Entry] = []
+        self._kept: list[Entry] | None = [] if host.settings.always_replay else None
         self.last: EntryKind | None = None
         self.holding: Holding | None = None
         """Answers that are written in transactions of their own, if there are any."""
@@ -142,7 +142,7 @@ class LiveRun:
         self.ready = True
         host.turn = self
         try:
-            body.commands = self.machine.turn(at := host.clock.latest(), _STARTED, body)
+            self.machine.turn(at := host.clock.latest(), _STARTED, body, body.commands, host.turns.loop)
         finally:
             host.turn = None
         self.change = Change(self.run_id, self.epoch, -1, start=new)
@@ -168,9 +168,9 @@ class LiveRun:
         if entries:
             self.head = self.durable = entries[-1].ord
             self._crc = entries[-1].crc
-        if self._host.settings.always_replay:
+        if self._kept is not None:
             self._kept = list(entries)
-        return Replay(self.machine, entries)
+        return Replay(self.machine, entries, self._host.turns)
 
     def resume(self, attempts: Sequence[Attempt], messages: Sequence[Message]) -> None:
         """Replayed to the end of its tape: start what is pending there, then read the inbox."""
@@ -230,7 +230,7 @@ class LiveRun:
             return
         found = as_input(self, message)
         if found is None:
-            self.open_change().consumed.append(message.message_id)
+            self.open_change().consumed += (message.message_id,)
             return
         if found[0] is EntryKind.STARTED:
             self._sign(found[1])
@@ -245,7 +245,7 @@ class LiveRun:
                 self.backlog.append((kind, body))  # should it not close after all
         elif (kind is not _DONE or body.seq not in self.machine.activities) and not is_awaited(self, kind, body):
             self._after_turn()  # it was cancelled by a turn that was not durable yet when it answered
-        elif self.backlog or self.head - self.durable >= self._host.settings.undurable_entries:
+        elif self.backlog or (self.head != self.durable and self._too_far_ahead()):
             self.backlog.append((kind, body))
         elif kind is not _UPDATE or accepts(self, self.machine, body):
             self.run_turn(kind, body)
@@ -255,24 +255,25 @@ class LiveRun:
         if failpoints.armed is not None:
             failpoint("turn.before")
         host = self._host
-        machine = self._rebuilt() if self._kept else self.machine
+        machine = self._rebuilt(self._kept) if self._kept else self.machine
         now = at or host.clock.latest()
         at = now if now > machine.at else machine.at
+        commands = body.commands
+        if commands:
+            commands = body.commands = []  # it is delivered again
         host.turn = self
-        lines = len(machine.logs)
         submitted = self.change is not None
         try:
-            body.commands = machine.turn(at, kind, body)
+            machine.turn(at, kind, body, commands, host.turns.loop)
             if failpoints.armed is not None:
                 failpoint("turn.after")
             self._record(kind, at, body)
-        except InvalidInput as error:
-            del machine.logs[lines:]  # they belong to a turn that never was
-            self._does_not_fit(kind, body, error)
-            return
         except Exception as error:  # noqa: BLE001 - whatever it is, the run is parked and the others go on
-            del machine.logs[lines:]
-            self.park(str(error) if isinstance(error, WorkflowBroken) else f"its turn failed: {error!r}")
+            machine.unlog()
+            if isinstance(error, InvalidInput):
+                self._does_not_fit(kind, body, error)
+            else:
+                self.park(str(error) if isinstance(error, WorkflowBroken) else f"its turn failed: {error!r}")
             return
         except BaseException:  # KeyboardInterrupt in the middle of a turn: the machine cannot be trusted
             self.drop()
@@ -302,8 +303,10 @@ class LiveRun:
         change = self.change
         if change is None:
             change = self.change = Change(self.run_id, self.epoch, head, [entry])
+            self.effects = body.commands  # type: ignore[assignment]  # nobody adds to them as such any more
         else:
             change.entries.append(entry)
+            self.effects += body.commands
         if self._host.listens:
             if kind is not _DONE or self.told is None or change.told is False:
                 change.told = False
@@ -312,20 +315,19 @@ class LiveRun:
                 event = ActivityCompleted(at / SECOND, self.told, body.name, body.seq, body.attempts, took)
                 change.told = event if change.told is None else and_then(change.told, event)
         if body.message_id:
-            change.consumed.append(body.message_id)
+            change.consumed += (body.message_id,)
         if self.machine.beyond:
             add_effects(self, change, entry, body.commands)
-        self.effects += body.commands
         self.head, self.last = head + 1, kind
-        if self._host.settings.always_replay:
+        if self._kept is not None:
             self._kept.append(entry)
 
-    def _rebuilt(self) -> Machine:
+    def _rebuilt(self, kept: list[Entry]) -> Machine:
         """Always-replay mode: another machine, fed with the whole journal."""
         before = self.machine
         before.tear_down()
         self.machine = Machine(self.workflow, self.identity)
-        Replay(self.machine, self._kept).run()
+        Replay(self.machine, kept).run()
         self.machine.logs = before.logs
         if before.kin is not None:
             self.machine.kinship().unsettled = before.kin.unsettled
@@ -408,7 +410,7 @@ class LiveRun:
         """Written with the next batch. `then` is called when it is durable; without it nobody waits."""
         if self.leaving:
             return
-        self.open_change().attempts.append(attempt)
+        self.open_change().attempts += (attempt,)
         if then is not None:
             self.effects.append(then)
 
@@ -423,7 +425,7 @@ class LiveRun:
     def consume(self, message_id: str) -> None:
         """A message was read that causes no turn of its own."""
         if not self.leaving:
-            self.open_change().consumed.append(message_id)
+            self.open_change().consumed += (message_id,)
 
     def call_over(self) -> None:
         """An activity whose answer nobody waits for has come to an end."""
@@ -499,15 +501,28 @@ class LiveRun:
         if self.starting is not None:
             if failpoints.armed is not None:
                 failpoint("start.after_commit")
-            self.completion = Completion(self.starting.get_loop())
+            self.completion = Completion()
             self._host.started(self.starting, self.completion)
             self.starting = None
         if change.move is not None:
             depart(self, self._host, change.move)
-        else:
-            self._act(effects)
-            if beyond is not None:
-                self._hear(effects, refusals)
+            return
+        host = self._host
+        draining = host.draining or self.pausing is not None
+        stays = not self.leaving and not draining
+        for effect in effects:
+            if type(effect) is not Command:
+                cast("Callable[[], None]", effect)()
+            elif effect.kind is _ACTIVITY:
+                seq = effect.seq
+                if stays and (pending := machine.activities.get(seq)) is not None:
+                    host.executor.start(self, seq, pending)
+            elif effect.kind is _CANCEL:
+                host.executor.cancel(self, effect.target)
+        if self.backlog or self._held_up or self.lacking or draining:
+            host.call_soon(self._go_on)  # not here: a turn must not run inside the committer's task
+        if beyond is not None:
+            self._hear(effects, refusals)
 
     def _hear(self, effects: list[Effect], refusals: Sequence[Refusal]) -> None:
         """The store's word on what the run sent goes to whoever waits for it."""
@@ -515,22 +530,6 @@ class LiveRun:
         if inputs and not self.leaving:
             self.backlog[:0] = inputs
             self._host.call_soon(self._go_on)
-
-    def _act(self, effects: list[Effect]) -> None:
-        host, activities = self._host, self.machine.activities
-        draining = host.draining or self.pausing is not None
-        stays = not self.leaving and not draining
-        for effect in effects:
-            if not isinstance(effect, Command):
-                effect()
-            elif effect.kind is _ACTIVITY:
-                seq = effect.seq
-                if stays and (pending := activities.get(seq)) is not None:
-                    host.executor.start(self, seq, pending)
-            elif effect.kind is _CANCEL:
-                host.executor.cancel(self, effect.target)
-        if self.backlog or self._held_up or self.lacking or draining:
-            host.call_soon(self._go_on)  # not here: a turn must not run inside the committer's task
 
     def _too_far_ahead(self) -> bool:
         return self.head - self.durable >= self._host.settings.undurable_entries

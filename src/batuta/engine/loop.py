@@ -31,6 +31,7 @@ _HASH_MASK = 0x7FFF_FFFF_FFFF_FFFF
 
 
 _new_task, _begin_task = asyncio.Task.__new__, asyncio.Task.__init__  # looked up here, not anew for each task
+_done = asyncio.Task.done
 
 
 class TimerHost(Protocol):
@@ -126,10 +127,10 @@ class RunLoop(asyncio.AbstractEventLoop):
     def __init__(self, host: TimerHost, seed: int) -> None:
         self._host = host
         self._ready: list[RunHandle] = []
-        self._hash = (seed * _HASH_STEP) & _HASH_MASK
+        self._hashes = seed
         self.counter = 0
-        self._tasks: dict[int, RunTask] = {}
-        self._generators: dict[int, AsyncGenerator[Any, Any]] = {}
+        self._tasks: list[RunTask] = []
+        self._generators: list[AsyncGenerator[Any, Any]] = []
         self._prune_at = 64
         self.in_turn = self._torn_down = False
         self._step: type | None = None
@@ -140,8 +141,8 @@ class RunLoop(asyncio.AbstractEventLoop):
         """Counts tasks and futures. From the run's seed: equal in each replay, and unlike those of other runs, which
         share asyncio's set of all tasks."""
         self.counter += 1
-        self._hash = value = (self._hash + _HASH_STEP) & _HASH_MASK
-        return value
+        self._hashes = count = self._hashes + 1
+        return (count * _HASH_STEP) & _HASH_MASK
 
     # -- running
 
@@ -228,35 +229,33 @@ class RunLoop(asyncio.AbstractEventLoop):
         number = self.counter
         _begin_task(task, coro, loop=self, name=name or f"task-{number}", context=context)
         self._step = type(self._ready[-1]._call[0])
-        self._tasks[number] = task
-        if len(self._tasks) + len(self._generators) > self._prune_at:
+        self._tasks.append(task)
+        if number >= self._prune_at:
             self._prune()
         return task
 
     def hold_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
         """sys.set_asyncgen_hooks' firstiter."""
         self.counter += 1
-        self._generators[self.counter] = generator
-        if len(self._tasks) + len(self._generators) > self._prune_at:
+        self._generators.append(generator)
+        if self.counter >= self._prune_at:
             self._prune()
 
     def _prune(self) -> None:
-        self._tasks = {number: task for number, task in self._tasks.items() if not task.done()}
-        self._generators = {
-            number: agen for number, agen in self._generators.items() if getattr(agen, "ag_frame", None) is not None
-        }
-        self._prune_at = max(64, 2 * (len(self._tasks) + len(self._generators)))
+        self._tasks = [task for task in self._tasks if not task.done()]
+        self._generators = [agen for agen in self._generators if getattr(agen, "ag_frame", None) is not None]
+        self._prune_at = self.counter + max(64, len(self._tasks) + len(self._generators))
 
     def waiting(self) -> list[str]:
         """Where each unfinished task waits, innermost frame first in line."""
-        return [_place(task.get_coro()) for task in self._tasks.values() if not task.done()]
+        return [_place(task.get_coro()) for task in self._tasks if not task.done()]
 
     def let_go(self) -> bool:
         """Tear down what has ended. False when something in it is suspended: that would run code of the workflow."""
         if self._generators:
             return False
-        for task in self._tasks.values():
-            if not task.done():
+        for task in self._tasks:
+            if not _done(task):
                 return False
         self._torn_down = True
         self._tasks.clear()
@@ -267,11 +266,11 @@ class RunLoop(asyncio.AbstractEventLoop):
         """Close everything that is suspended, in order. Their `finally` blocks run; what they call must refuse."""
         self._torn_down = True
         while self._tasks or self._generators:  # a `finally` block may start more: it is closed unbegun
-            generators, self._generators = self._generators, {}
-            tasks, self._tasks = self._tasks, {}
-            for agen in generators.values():
+            generators, self._generators = self._generators, []
+            tasks, self._tasks = self._tasks, []
+            for agen in generators:
                 _drive(agen.aclose())
-            for task in tasks.values():
+            for task in tasks:
                 if not task.done():
                     task._log_destroy_pending = False  # type: ignore[attr-defined]  # we know
                     _unwind_generator(task.get_coro())

@@ -14,7 +14,6 @@ from datetime import UTC, datetime, timedelta
 from heapq import heappop, heappush
 from inspect import isawaitable
 from random import Random
-from threading import get_ident
 from typing import Any, NoReturn, TypeVar, cast
 from uuid import UUID
 
@@ -26,7 +25,7 @@ from batuta.authoring.definitions import Workflow, code_of
 from batuta.authoring.failures import to_exception, to_failure
 from batuta.authoring.options import ActivityOptions
 from batuta.clock import SECOND
-from batuta.engine.generators import hook_generators, hooked
+from batuta.engine.generators import HostLoop, hook_generators
 from batuta.engine.identity import RunIdentity
 from batuta.engine.kin import Kin
 from batuta.engine.letters import FailedCall, error_of, failed_call
@@ -41,13 +40,14 @@ from batuta.engine.routes import RoutedCall, call_routed, routed_to
 from batuta.errors import BatutaError, Forbidden, InvalidInput, Nondeterministic, WaitsForNothing, WorkflowBroken
 from batuta.journal.entries import Body, Command, CommandKind, EntryKind, StartInfo
 from batuta.journal.failures import Failure
-from batuta.serde import MAX_PAYLOAD, Codec, Decoder, decode, encode
+from batuta.serde import MAX_PAYLOAD, UNFIT, Codec, Decoder, decode, encode, unfit
 
 _set_running_loop = asyncio._set_running_loop
 _get_running_loop = asyncio._get_running_loop
 _Future = asyncio.Future
-_done, _set_result = _Future.done, _Future.set_result  # methods of C's classes are looked for anew at each call
-_task_done = asyncio.Task.done
+_set_result = _Future.set_result  # a method of one of C's classes is looked for anew at each call
+_task_done, _cancelled = asyncio.Task.done, asyncio.Task.cancelled
+_exception, _result = asyncio.Task.exception, asyncio.Task.result
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY = 24 * 3600 * SECOND
 _LAST = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
@@ -58,6 +58,7 @@ T = TypeVar("T")
 # Named here because a member of an enum is looked up slowly, and these are asked for in every turn.
 _ACTIVITY, _TIMER, _COMPLETE = CommandKind.ACTIVITY, CommandKind.TIMER, CommandKind.COMPLETE
 _STARTED = EntryKind.STARTED
+_NULL = Raw(b"null")
 
 
 class Gone(BaseException):
@@ -116,19 +117,18 @@ class Machine:
 
     # -- turns
 
-    def turn(self, at: int, kind: EntryKind, body: Body) -> list[Command]:
-        """Deliver one input at tape time `at` and run until idle. Raises WorkflowBroken when the run must be parked."""
+    def turn(self, at: int, kind: EntryKind, body: Body, commands: list[Command], host: HostLoop = None) -> None:
+        """Deliver one input at tape time `at` and run until idle: what that issues is added to `commands`. Raises
+        WorkflowBroken when the run must be parked. `host`: the loop that runs, within `Turns`."""
         self.at = at
         self.entries += 1
-        self.commands = []
+        self.commands = commands
         self.beyond = False
         if kind is _STARTED:
             self._prepare(at, body)
         loop = self.loop
-        by = hooked.by
-        if by is not None and by[0] == get_ident():
-            host, hooks = by[1], None
-        else:
+        hooks = None
+        if host is None:
             host, hooks = _get_running_loop(), hook_generators()
         _set_running_loop(loop)
         loop.in_turn = True
@@ -148,7 +148,6 @@ class Machine:
             raise loop.broken
         if not self.activities and self.outcome is None and not self._timers and not self._listens(body):
             raise self._waits_for_nothing()
-        return self.commands
 
     def _prepare(self, at: int, body: Body) -> None:
         if body.start is UNSET:
@@ -170,14 +169,21 @@ class Machine:
             self.messages().put(letter.name, letter.value if letter.value is not UNSET else Raw(b"null"))
 
     def _deliver_result(self, body: Body) -> None:
-        pending = self.activities.get(body.seq) or self._answered(body)
-        given = body.value if body.value is not UNSET else Raw(b"null")
-        value = pending.codec.decode_result(given) if pending.codec is not None else pending.decode_result(given)
-        if self.activities.pop(body.seq, None) is None:
-            self._forget(body.seq)
-        future = pending.future
-        if not _done(future):
-            _set_result(future, value)
+        seq, given = body.seq, body.value
+        here = self.activities.pop(seq, None)
+        pending = here or self._answered(body)
+        try:
+            value = pending.decoder.decode(given if given is not UNSET else _NULL)
+        except UNFIT as error:
+            if here is not None:
+                self.activities[seq] = here  # that is its failure, which is yet to come
+            raise unfit(f"the result of activity {pending.name!r}", error) from error
+        if here is None:
+            self._forget(seq)
+        try:
+            _set_result(pending.future, value)
+        except asyncio.InvalidStateError:
+            pass  # cancelled, and its code has not yet run
 
     def _deliver_error(self, body: Body) -> None:
         pending = self._answered(body)
@@ -218,12 +224,12 @@ class Machine:
         So does an error of a signal's handler."""
         if self.mailbox is not None:
             self.mailbox.close(continues=self._failure is None and _continues(main))
-        if main.done() and main.cancelled() and self._failure is None:
+        if self._failure is None and _cancelled(main):
             self.outcome = self._issue(CommandKind.CANCELLED)
             return
-        error = self._failure if self._failure is not None else main.exception()
+        error = self._failure if self._failure is not None else _exception(main)
         if error is None:
-            self._complete(main.result())
+            self._complete(_result(main))
         elif isinstance(error, WorkflowBroken):
             self.loop.broken = error
         elif isinstance(error, ContinueAsNew):
@@ -267,14 +273,7 @@ class Machine:
         target: int = 0,
     ) -> Command:
         self._seq = seq = self._seq + 1
-        command = Command(
-            seq,
-            kind,
-            name,
-            UNSET if data is None else Raw(data),
-            error,
-            target,
-        )
+        command = Command(seq, kind, name, UNSET if data is None else Raw(data), error, target)
         self.commands.append(command)
         return command
 
@@ -308,24 +307,24 @@ class Machine:
         self,
         name: str,
         codec: Codec | None,
-        result: Decoder | None,
-        arguments: Any,
+        decoder: Decoder,
+        args: Any,
+        kwargs: dict[str, Any],
         options: ActivityOptions,
         issued_at: int = 0,
     ) -> Any:
         """Issue the activity and wait for its answer. Cancelled while it waits: asks for the activity's end, too.
 
-        `issued_at`: when it was issued in the run that sent it here.
+        Without a codec `args` is sent as it is. `issued_at`: when it was issued in the run that sent it here.
         """
         if self._shut:
             self._refuse()
         if codec is not None:
-            args, kwargs = arguments
             data = codec.encode_args(args, kwargs, self.limit)
         else:
-            data = encode(arguments, f"the input of activity {name!r}", self.limit)
+            data = encode(args, f"the input of activity {name!r}", self.limit)
         future: Waiter = _Future(loop=self.loop)
-        pending = PendingActivity(name, codec, result, data, options, issued_at or self.at, self.entries - 1, future)
+        pending = PendingActivity(name, codec, decoder, data, options, issued_at or self.at, self.entries - 1, future)
         if (options.queue is not None or self.recorded is not None) and (to := routed_to(self, options)) is not None:
             return await call_routed(self, pending, to)
         self._seq = seq = self._seq + 1
@@ -516,6 +515,10 @@ class Machine:
         if self.recorded is None and not self._gone:
             self.logs.append((self.entries, emit))
 
+    def unlog(self) -> None:
+        """What this turn has logged belongs to a turn that never was."""
+        self.logs = [line for line in self.logs if line[0] < self.entries]
+
     def key(self, seq: int, name: str) -> str:
         """An activity call's stable key."""
         base = (self.past is not None and self.past.key_base(seq)) or self.start.key_base
@@ -561,11 +564,13 @@ class Machine:
             del self._context, self.loop
             self._main = None
         self.mailbox = None
-        self.activities.clear()
+        if self.activities:
+            self.activities.clear()
         if self.kin is not None:
             self.kin.clear()
-        self._timers.clear()
-        self.deadlines.clear()
+        if self.deadlines:
+            self._timers.clear()
+            self.deadlines.clear()
 
     def _unwind(self) -> None:
         host, hooks = _get_running_loop(), hook_generators()

@@ -291,14 +291,15 @@ class NativeBackend:
         local: Completion | None = ref.local
         if local is not None:
             if local.unknown:
-                waiter = local.known()
+                waiter = local.known(self.home or asyncio.get_running_loop())
                 try:
                     await waiter
                 except BaseException:
                     local.give_up(waiter)
                     raise
-            if local.state is _COMPLETED and local.outcome is not None:
-                return _ending(ref.id, _COMPLETED, local.outcome, "")
+            end = local.end
+            if end is not None and end[0] is _COMPLETED and (outcome := end[1]) is not None:
+                return Ending(ref.id, _COMPLETED, outcome.value if outcome.value is not UNSET else None)
         while True:
             ending = await self._ending_of(ref)
             if ending.state is RunState.COMPLETED:
@@ -311,9 +312,9 @@ class NativeBackend:
     async def _ending_of(self, ref: RunRef) -> Ending:
         """Of this one run, which may continue as another."""
         local: Completion | None = ref.local
-        if local is not None and local.state is not None and local.outcome is not None:
-            return _ending(ref.id, local.state, local.outcome, "")
-        known = await self._waiters.closed(ref.run_id)
+        known = local.end if local is not None else None
+        if known is None or known[1] is None:
+            known = await self._waiters.closed(ref.run_id)
         if known is not None and known[1] is not None:
             return _ending(ref.id, known[0], known[1], "")
         run, last = await self._store.outcome(ref.run_id)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from batuta.authoring.options import ActivityOptions
 from batuta.engine.loop import Waiter
-from batuta.serde import Codec, Decoder, decode
+from batuta.serde import Codec, Decoder
 
 
 class PendingActivity(Struct, eq=False):
@@ -16,7 +16,8 @@ class PendingActivity(Struct, eq=False):
 
     name: str
     codec: Codec | None
-    decoder: Decoder | None
+    decoder: Decoder
+    """Of its result."""
     data: bytes
     options: ActivityOptions
     issued_at: int
@@ -24,7 +25,3 @@ class PendingActivity(Struct, eq=False):
     """That of the turn which called it."""
     future: Waiter = cast(Waiter, None)
     """None of a call that no code waits for."""
-
-    def decode_result(self, value: Raw) -> Any:
-        """Where there is no codec."""
-        return decode(value, cast(Decoder, self.decoder), f"the result of activity {self.name!r}")

@@ -9,8 +9,6 @@ from batuta.authoring.definitions import Place
 from batuta.engine.calls import Call
 from batuta.settings import Settings
 
-_LOOP = Place.LOOP  # of most calls, and an index that is not quite a number is looked up slowly
-
 
 class Gate:
     """So many at once, the others wait in a row."""
@@ -32,7 +30,7 @@ class Places:
         # By `Place`.
         places = (settings.max_activities, settings.threads, settings.processes, settings.transactions)
         self._kinds = [Gate(free) for free in places]
-        self._on_loop = self._kinds[_LOOP]
+        self.on_loop = self._kinds[Place.LOOP]
         self._named: dict[str, Gate] = {}
         self._admitted = admitted
 
@@ -41,7 +39,7 @@ class Places:
         activity = call.activity
         if activity.limit is not None and not self._pass(self._own_gate(call, activity.limit), call):
             return False
-        gate = self._on_loop if activity.place is _LOOP else self._kinds[activity.place]
+        gate = self._kinds[activity.place]
         if gate.free > 0:
             gate.free -= 1
             return True
@@ -50,12 +48,8 @@ class Places:
 
     def leave(self, call: Call) -> None:
         activity = call.activity
-        gate = self._on_loop if activity.place is _LOOP else self._kinds[activity.place]
-        if not gate.row and activity.limit is None:
-            gate.free += 1
-            return
-        following = self._leave(gate)
-        if call.activity.limit is not None:
+        following = self._leave(self._kinds[activity.place])
+        if activity.limit is not None:
             self._leave_own(call)
         if following is not None:
             self._admitted(following)

@@ -69,7 +69,7 @@ def is_awaited(run: LiveRun, kind: EntryKind, body: Body) -> bool:
     else:
         return True
     if not awaited and body.message_id:
-        run.open_change().consumed.append(body.message_id)
+        run.open_change().consumed += (body.message_id,)
     return awaited
 
 
@@ -103,7 +103,7 @@ def _reject(run: LiveRun, body: Body, error: Exception) -> None:
     failure = to_failure(rejected)
     failure.traceback = ""
     change = run.open_change()
-    change.consumed.append(body.message_id)
+    change.consumed += (body.message_id,)
     if change.effects is None:
         change.effects = Effects()
     at, text = run.machine.at, json.encode(failure).decode()

@@ -54,7 +54,7 @@ class Redo:
             return
         change = run.open_change()
         change.attempts += self._change.attempts
-        change.consumed += self._rejected
+        change.consumed += tuple(self._rejected)
         run.effects += self._effects
         if self._rejected and self._change.effects is not None:
             change.effects = change.effects or Effects()

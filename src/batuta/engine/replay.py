@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from batuta.clock import SECOND
+from batuta.engine.generators import Turns
 from batuta.engine.kin import PendingChild
 from batuta.engine.machine import Machine
 from batuta.engine.past import Past
@@ -29,6 +30,8 @@ class Replay(Struct, eq=False):
 
     _machine: Machine
     _entries: Sequence[Entry]
+    _turns: Turns | None = None
+    """Of the worker that replays it: it may be within them."""
     _next: int = 0
     warnings: list[str] = []
 
@@ -69,8 +72,9 @@ class Replay(Struct, eq=False):
             self._take_over(entry, body)
             return
         expected = machine.recorded = body.commands
+        commands: list[Command] = []
         try:
-            commands = machine.turn(entry.at, entry.kind, body)
+            machine.turn(entry.at, entry.kind, body, commands, None if self._turns is None else self._turns.loop)
         except InvalidInput as error:
             raise Nondeterministic(f"entry {entry.ord}", entry.body[:200], str(error)) from error
         if commands != expected:

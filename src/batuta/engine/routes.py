@@ -259,7 +259,7 @@ class RoutedCall(Workflow[..., Any]):
             machine = cast("Machine", current_runtime.get())
             options, issued_at = self.options(machine.start)
             return await machine.call_activity(
-                activity.name, None, _Through.result_decoder, arguments, options, issued_at
+                activity.name, None, _Through.result_decoder, arguments, {}, options, issued_at
             )
 
         super().__init__(perform, name="routed")

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import sys
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from contextvars import Context, copy_context
+from typing import TYPE_CHECKING, Any, cast
 
 from batuta.authoring.attempt import current_activity
 from batuta.authoring.definitions import Place
-from batuta.engine.generators import hooked
+from batuta.engine.generators import are_hooked
 
 if TYPE_CHECKING:
     from batuta.engine.calls import Call
+    from batuta.engine.lease import Lease
 
 
 _set_current = current_activity.set  # found once: it is called for every attempt
 _LOOP = Place.LOOP
+
+
+class _Seat:
+    """The call that a task is at."""
+
+    __slots__ = ("call",)
+    call: Call
 
 
 class Runner:
@@ -30,14 +38,16 @@ class Runner:
 
     def __init__(
         self,
-        may_act: Callable[[], bool],
+        lease: Lease,
         permission: Callable[[], Coroutine[Any, Any, None]],
         done: Callable[[Call, Any], None],
         failed: Callable[[Call, BaseException], None],
     ) -> None:
-        self._may_act, self._permission, self._done, self._failed = may_act, permission, done, failed
-        self._begun: deque[tuple[Call, tuple[Any, ...], dict[str, Any]]] = deque()
-        self._standing_by = False
+        self._lease, self._permission, self._done, self._failed = lease, permission, done, failed
+        self.begun: deque[Call] = deque()
+        """Those that a task will come to."""
+        self._seats: dict[_Seat, None] = {}
+        self.standing_by = False
         """A task will look for calls in the next round of the loop."""
         self._passes = 0
         """Rises when anything but the task that runs now has looked for calls, or brought one."""
@@ -46,46 +56,54 @@ class Runner:
         self.alike = False
         """It prepares the same variables for every call: what it has set for one need not be kept from the next."""
 
-    def open(self, loop: asyncio.AbstractEventLoop, context: contextvars.Context) -> None:
+    def open(self, loop: asyncio.AbstractEventLoop, context: Context) -> None:
         self._loop, self._context = loop, context
 
-    def begin(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Call the activity soon; its end goes to `done` or `failed`."""
-        self._begun.append((call, args, kwargs))
-        if not self._standing_by:
-            self._passes += 1
-            self._standing_by = True
-            _task(self._loop, self._run(), self._context.copy())
+    def calls(self) -> list[Call]:
+        """Whatever is in flight here."""
+        return [*(seat.call for seat in self._seats), *self.begun]
+
+    def stand_by(self) -> None:
+        """Have a task come to what has begun, if none is about to; its end goes to `done` or `failed`."""
+        self._passes += 1
+        self.standing_by = True
+        _task(self._loop, self._run(), self._context.copy())
 
     async def _run(self) -> None:
-        self._standing_by = False
+        self.standing_by = False
         self._passes = passes = self._passes + 1
-        begun, task = self._begun, asyncio.current_task()
-        may_act, done, choose, alike = self._may_act, self._done, self.choose, self.alike
+        seat = _Seat()
+        self._seats[seat] = None
+        begun, task = self.begun, cast("asyncio.Task[None]", asyncio.current_task())
+        done, choose, alike = self._done, self.choose, self.alike
+        lease, monotonic = self._lease, self._lease.monotonic
         while begun:
-            call, args, kwargs = begun.popleft()
-            if begun and not self._standing_by:
-                self._standing_by = True
+            call = seat.call = begun.popleft()
+            if begun and not self.standing_by:
+                self.standing_by = True
                 asyncio.Task(self._run(), loop=self._loop, name=_NAME, context=self._context.copy())
             call.task = task
+            activity = call.activity
             _set_current(call)
             if choose is None:
-                fn, before = call.activity.fn, contextvars.copy_context()
+                fn, before = activity.fn, copy_context()
             elif not alike:
-                before, fn = contextvars.copy_context(), choose(call)
-            elif (prepare := call.run.prepare) is None or call.activity.place is not _LOOP:
-                fn, before = choose(call), contextvars.copy_context()
+                before, fn = copy_context(), choose(call)
+            elif (prepare := call.run.prepare) is None or activity.place is not _LOOP:
+                fn, before = choose(call), copy_context()
             else:
                 try:
                     prepare()
-                    fn = call.activity.fn
+                    fn = activity.fn
                 except Exception:  # noqa: BLE001 - it is called again there, and told if it fails again
                     fn = choose(call)
-                before = contextvars.copy_context()
+                before = copy_context()
             try:
                 if call.over:
                     raise asyncio.CancelledError
-                if not may_act():  # asked where the effect begins: this process may have stood still until now
+                args, kwargs = activity.codec.decode_args(call.pending.data)
+                # `may_act`, asked where the effect begins: this process may have stood still until now.
+                if monotonic() >= lease.valid_until:
                     await self._permission()
                 value = await (fn(*args, **kwargs) if kwargs else fn(*args))
             except KeyboardInterrupt:
@@ -94,24 +112,20 @@ class Runner:
                 self._failed(call, error)
             else:
                 done(call, value)
-            waited = self._passes != passes
-            if waited or contextvars.copy_context() != before or (task is not None and task.cancelling()):
-                return
+            if self._passes != passes or copy_context() != before or task.cancelling():
+                break  # it has waited, has changed its context, or was asked to end
+        del self._seats[seat]
 
 
 _NAME = "batuta-activity"
 
 if sys.version_info >= (3, 12):
 
-    def _task(
-        loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None], context: contextvars.Context
-    ) -> asyncio.Task[None]:
+    def _task(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None], context: Context) -> asyncio.Task[None]:
         """Begun at once: an activity that never waits costs no round of the loop. But not between turns, where its
         async generators would be taken for those of a run."""
-        return asyncio.Task(work, loop=loop, name=_NAME, context=context, eager_start=hooked.by is None)
+        return asyncio.Task(work, loop=loop, name=_NAME, context=context, eager_start=not are_hooked())
 else:
 
-    def _task(
-        loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None], context: contextvars.Context
-    ) -> asyncio.Task[None]:
+    def _task(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, None], context: Context) -> asyncio.Task[None]:
         return asyncio.Task(work, loop=loop, name=_NAME, context=context)

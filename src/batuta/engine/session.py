@@ -22,7 +22,6 @@ from batuta.engine.committer import Committer
 from batuta.engine.completion import Completion
 from batuta.engine.dbclock import DatabaseClock
 from batuta.engine.executor import Executor
-from batuta.engine.generators import turns
 from batuta.engine.identity import RunIdentity
 from batuta.engine.intake import Intake
 from batuta.engine.jobs import CallRun, EarlyRun, JobWorkflow, may_begin_early
@@ -95,7 +94,11 @@ class Session:
         self._on_lost, self.waiters, self.letters = on_lost, waiters, letters
         self._starts: deque[tuple[NewRun, Workflow[..., Any], Body, asyncio.Future[Completion]]] = deque()
         self._timers = Timers(self.clock)
-        self.executor = Executor(activities, self.clock, settings, self.may_act, self.permission)
+        self._lease = Lease(store, self.info, settings, clock, self._on_pulse, self._lost)
+        self.may_act = self._lease.may_act
+        if not self._beats:
+            self._lease.last_for_ever()
+        self.executor = Executor(activities, self.clock, settings, self._lease, self.permission)
         self._committer = Committer(store, self.info.worker_id, settings, self.clock, self.may_act, self._lost)
         self.begins = None if around is None or not around.begin else around.begins
         self.reporter = Reporter(() if around is None else around.ears, self)
@@ -108,7 +111,6 @@ class Session:
         self.is_writing, self.started = self._committer.is_writing, self._committer.started
         self.submit_end: Callable[[EarlyRun], None] = self._committer.submit
         self.executor.transactions = self._transactions = Transactions(self, self._lost)
-        self._lease = Lease(store, self.info, settings, clock, self._on_pulse, self._lost)
         self._poller = Poller(self, self._committer)
         self._scheduler = Scheduler(store, self.clock)
         self._pruner = Pruner(store, self.info.worker_id, settings, clock.monotonic)
@@ -119,7 +121,7 @@ class Session:
         self._news, self._strays = News(self), Strays(self, self._poller)
         self._tasks: set[asyncio.Task[None]] = set()
         self._emptied, self._renewed = asyncio.Event(), asyncio.Event()
-        self._room = Room()
+        self._room, self.turns = Room(), self.executor.turns
         self._over = self._hurried = False
         self._ticked = clock.monotonic()
         self._ticking: asyncio.TimerHandle | None = None
@@ -215,6 +217,7 @@ class Session:
         if self._over:
             return
         self._over = True
+        self._lease.end()
         self._committer.stop()
         self._timers.stop()
         self._watchdog.stop()
@@ -250,14 +253,6 @@ class Session:
         """Whether everything was dropped."""
         return self._over
 
-    def may_act(self) -> bool:
-        """Whether effects may go out: nobody can have taken our runs, by the monotonic clock. Safe in any thread.
-
-        While the lease is over they wait: the next beat says whether the runs are still ours.
-        """
-        monotonic = self.monotonic  # apart from its call: as a method it would be looked for in the class first
-        return not self._over and (not self._beats or monotonic() < self._lease.valid_until)
-
     def store_was_there(self, since: float) -> bool:
         """Whether a heartbeat has reached the store since that moment of the monotonic clock."""
         return self._beats and since < self._lease.beaten_at()
@@ -286,7 +281,7 @@ class Session:
         return True
 
     def finished(self, run: LiveRun, outcome: Command) -> None:
-        if self.waiters.any:
+        if self.waiters.waiting:
             self.waiters.settle(run.run_id, (RunState.COMPLETED, outcome))
         self.forget(run, None)
 
@@ -296,7 +291,7 @@ class Session:
         if there is not run and there is not None:
             self.runs[run_id] = there
         elif there is not None:
-            if self.intake.counts:
+            if type(run) is not LiveRun or self.intake.limited:
                 self.intake.leave(run)
             if self._hinted or self._lingering or self._news.unhurried:  # empty as a rule
                 for named in (self._hinted, self._lingering, self._news.unhurried):
@@ -324,15 +319,14 @@ class Session:
 
     def takes(self, queue: str, code: str) -> bool:
         """Whether a new run may begin here at once, instead of waiting in the queue."""
-        return (
-            not self._over
-            and not self.draining
-            and queue in self.info.queues
-            and code in self.workflows
-            and self.free > 0
-            and not self._poller.backlog
-            and self.intake.may_start(queue, self.workflows[code], self.monotonic, claiming=self._poller.claiming)
-        )
+        workflow = self.workflows.get(code)
+        if workflow is None or self._over or self.draining or self._poller.backlog or queue not in self.info.queues:
+            return False
+        if len(self.runs) + len(self._starts) >= self.settings.max_runs:
+            return False
+        if type(workflow) is Workflow and not self.intake.picky:
+            return True
+        return self.intake.may_start(queue, workflow, self.monotonic, claiming=self._poller.claiming)
 
     def avoid(self, queue: str) -> None:
         """No start into that queue may be owned, for a while."""
@@ -345,13 +339,13 @@ class Session:
             self._loop.call_soon(self._begin_starts, context=self._context)  # not in the starter's context
         workflow = self.workflows[new.code]
         self._starts.append((new, workflow, body, future))
-        if self.intake.counts:
+        if self.intake.limited or type(workflow) is not Workflow:
             self.intake.enter(new.queue, workflow)
         return future
 
     def _begin_starts(self) -> None:
         self._make_room(len(self._starts))
-        with turns():
+        with self.turns:
             for _ in range(min(_SLICE, len(self._starts))):
                 new, workflow, body, future = self._starts.popleft()
                 identity = RunIdentity(new.run_id, new.id, new.queue, self.store.namespace, new.chain_id)
@@ -384,7 +378,7 @@ class Session:
         early: list[EarlyRun] = []
         replayed: list[tuple[LiveRun, Tape, Replay]] = []
         self._make_room(len(tapes))
-        with turns():
+        with self.turns:
             for tape in tapes:
                 try:
                     if tape.run.kind is not RunKind.JOB or not self._adopt_early(tape, early):
@@ -393,11 +387,11 @@ class Session:
                     log.exception("run %s could not be brought into memory", tape.run.id)
             for run, tape, replay in replayed:
                 self._resume(run, tape, replay)
-        for run in early:  # not within `turns`: their code may begin at once
+        for run in early:  # not within turns: their code may begin at once
             self._begin_early(run)
 
     def _live(self, workflow: Workflow[..., Any], identity: RunIdentity, epoch: int) -> LiveRun:
-        if isinstance(workflow, RoutedCall):
+        if type(workflow) is not Workflow and isinstance(workflow, RoutedCall):
             return CallRun(self, workflow, identity, epoch)
         return LiveRun(self, workflow, identity, epoch)
 
@@ -441,7 +435,7 @@ class Session:
                 here.drop()
             is_new = row.run_id not in self.runs  # dropping it takes it out
             self.runs[row.run_id] = run
-        if is_new and self.intake.counts:
+        if is_new and (self.intake.limited or type(run) is not LiveRun):
             self.intake.enter(row.queue, run.workflow)
         if run.is_call and isinstance(run, CallRun):
             run.batched = row.kind is RunKind.JOB and row.parent_run_id is not None

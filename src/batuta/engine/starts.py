@@ -23,14 +23,18 @@ def new_run(request: StartRequest) -> tuple[NewRun, Body]:
         run_id=run_id,
         id=key_base if request.id is None else request.id,
         name=request.workflow,
-        queue=request.queue,
-        priority=request.priority,
         code=code_of(request.workflow, request.version),
-        flow_key=request.key,
-        if_exists=request.if_exists,
         own_id=request.id is None,
     )
     # What few starts give is set apart: a keyword costs more than the question.
+    if request.queue != new.queue:
+        new.queue = request.queue
+    if request.priority:
+        new.priority = request.priority
+    if request.key:
+        new.flow_key = request.key
+    if request.if_exists is not new.if_exists:
+        new.if_exists = request.if_exists
     if request.delay:
         new.delay = start.delay = round(request.delay * SECOND)
     if request.timeout is not None:

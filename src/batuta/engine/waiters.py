@@ -35,15 +35,11 @@ class Lookout(ABC, Generic[K, V]):
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._waiting: dict[K, list[asyncio.Future[V]]] = {}
+        self.waiting: dict[K, list[asyncio.Future[V]]] = {}
+        """Those who wait, by what for."""
         self._dirty: set[K] = set()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-
-    @property
-    def any(self) -> bool:
-        """Whether anybody waits."""
-        return bool(self._waiting)
 
     async def wait(self, key: K) -> V:
         """Returns when it is there."""
@@ -59,24 +55,24 @@ class Lookout(ABC, Generic[K, V]):
         """The same for what is not there yet for sure. To be given up in any case."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[V] = loop.create_future()
-        self._waiting.setdefault(key, []).append(future)
+        self.waiting.setdefault(key, []).append(future)
         if self._task is None:
             self._task = loop.create_task(self._look_forever(self._store.listen(self._on_hint)), name="batuta-waiters")
         return future
 
     def give_up(self, key: K, future: asyncio.Future[V]) -> None:
-        others = self._waiting.get(key)
+        others = self.waiting.get(key)
         if others is not None and future in others:
             others.remove(future)
             if not others:
-                del self._waiting[key]
+                del self.waiting[key]
                 self._wake.set()
 
     def settle(self, key: K, value: V) -> None:
         """It is there."""
-        if not self._waiting:
+        if not self.waiting:
             return
-        for future in self._waiting.pop(key, ()):
+        for future in self.waiting.pop(key, ()):
             if not future.done():
                 future.set_result(value)
 
@@ -84,15 +80,15 @@ class Lookout(ABC, Generic[K, V]):
         """The client is closed: whoever still waits is told."""
         if self._task is not None:
             self._task.cancel()
-        for futures in self._waiting.values():
+        for futures in self.waiting.values():
             for future in futures:
                 if not future.done():
                     future.set_exception(WorkerError(f"the client was closed while {self.what} was waited for"))
-        self._waiting.clear()
+        self.waiting.clear()
 
     def look_for(self, key: K) -> None:
         """It may be there."""
-        if self._waiting and key in self._waiting:
+        if self.waiting and key in self.waiting:
             self._dirty.add(key)
             self._wake.set()
 
@@ -107,17 +103,17 @@ class Lookout(ABC, Generic[K, V]):
     async def _look_forever(self, unlisten: Callable[[], None]) -> None:
         """Until nobody waits any more."""
         try:
-            while self._waiting:
+            while self.waiting:
                 self._wake.clear()
                 await self._look()
-                if self._waiting and not self._dirty:
+                if self.waiting and not self._dirty:
                     await self._pause()
         finally:
             unlisten()
             self._task = None
 
     async def _look(self) -> None:
-        looking = [key for key in self._dirty if key in self._waiting]
+        looking = [key for key in self._dirty if key in self.waiting]
         self._dirty.clear()
         try:
             for key, value in (await self._find(looking)).items() if looking else ():
@@ -132,7 +128,7 @@ class Lookout(ABC, Generic[K, V]):
             async with asyncio.timeout(None if self._store.poll_seconds is None else _LOOK_AGAIN):
                 await self._wake.wait()
         except TimeoutError:
-            self._dirty.update(self._waiting)
+            self._dirty.update(self.waiting)
 
     def _on_hint(self, hint: Hint) -> None:
         self._dirty.update(self._hinted(hint))
@@ -151,8 +147,8 @@ class Answers(Lookout[Asked, Output]):
 
     def _hinted(self, hint: Hint) -> Iterable[Asked]:
         if hint.answered is None:
-            return list(self._waiting)
-        return [key for key in self._waiting if key[0] in hint.answered] if hint.answered else ()
+            return list(self.waiting)
+        return [key for key in self.waiting if key[0] in hint.answered] if hint.answered else ()
 
 
 class Waiters(Lookout[RunId, Known | None]):
@@ -177,6 +173,6 @@ class Waiters(Lookout[RunId, Known | None]):
         return dict.fromkeys(await self._store.closed_among(keys))
 
     def _hinted(self, hint: Hint) -> Iterable[RunId]:
-        named = self._waiting if hint.closed is None else [one for one in hint.closed if one in self._waiting]
+        named = self.waiting if hint.closed is None else [one for one in hint.closed if one in self.waiting]
         # What runs here tells us itself, with its result.
         return [run_id for run_id in named if not self._runs_here(run_id)]

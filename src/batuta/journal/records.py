@@ -303,9 +303,9 @@ class Change(Struct, gc=False):
     """Contiguous: ord = head + 1, head + 2, ..."""
     start: NewRun | None = None
     """Insert the run, owned by the committing worker, with this change's epoch. Its entries are its first."""
-    consumed: list[str] = field(default_factory=list)
+    consumed: tuple[str, ...] = ()
     """Message ids of the chain's inbox, marked read."""
-    attempts: list[Attempt] = field(default_factory=list)
+    attempts: tuple[Attempt, ...] = ()
     """Upserted by (run, seq, number)."""
     move: Move | None = None
     effects: Effects | None = None

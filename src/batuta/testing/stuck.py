@@ -79,7 +79,7 @@ def _waits(store: Store, run: Run, workflow: Workflow[..., Any]) -> str:
         awaited = [f"activity {one.name!r}" for one in machine.activities.values()]
         boxes = machine.mailbox._boxes if machine.mailbox is not None else {}
         awaited += [f"signal {name!r}" for name, box in boxes.items() if box.getters]
-        frames = [_own_frame(task.get_coro()) for task in machine.loop._tasks.values() if not task.done()]
+        frames = [_own_frame(task.get_coro()) for task in machine.loop._tasks if not task.done()]
         places = [_place(frame) for frame in frames if frame is not None]
         what = f", waits for {', '.join(awaited[:_SHOWN])}" if awaited else ""
         return f"{what} at {', '.join(places[:_SHOWN])}" if places else what

@@ -36,7 +36,7 @@ class Changes:
             [coding.entry(run_id, entry) for entry in change.entries],
             start,
             change.consumed,
-            [coding.attempt(run_id, attempt) for attempt in change.attempts] if change.attempts else [],
+            tuple(coding.attempt(run_id, attempt) for attempt in change.attempts) if change.attempts else (),
             None if change.move is None else await self._move(run_id, change.move),
             None if change.effects is None else await self._effects(run_id, change.effects),
         )

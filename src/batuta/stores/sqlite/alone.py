@@ -24,7 +24,7 @@ def write_alone(cursor: sqlite3.Cursor, namespace: str, worker_id: str, change: 
         return None
     entry, move, start = change.entries[0], change.move, change.start
     run_id, epoch, hint = blob(change.run_id), change.epoch, Hint()
-    fence = namespace, run_id, epoch, change.head
+    fence = namespace, epoch, change.head, run_id
     if start is not None:
         if move is not None or not rules.is_plain_start(start):
             return None
@@ -42,6 +42,6 @@ def write_alone(cursor: sqlite3.Cursor, namespace: str, worker_id: str, change: 
         return None
     if cursor.rowcount != 1:
         return None
-    values = run_id, entry.ord, namespace, entry.kind._value_, entry.at, entry.crc, epoch, entry.body
+    values = entry.ord, namespace, entry.kind._value_, epoch, run_id, entry.at, entry.crc, entry.body
     cursor.execute(_INSERT_ENTRY, values)
     return hint

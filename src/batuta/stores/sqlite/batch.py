@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import defaultdict
 from collections.abc import Sequence
+from typing import Any
 
 from batuta.errors import BadData
 from batuta.ids import RunId
@@ -13,9 +15,9 @@ from batuta.stores import rules
 from batuta.stores.sqlite.alone import write_alone
 from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.effects import Beyond, deadline_of
-from batuta.stores.sqlite.many import execute_many
+from batuta.stores.sqlite.many import execute_alike, execute_many
 from batuta.stores.sqlite.queues import must_wait
-from batuta.stores.sqlite.rows import Row, attempt_row, blob, new_run_row, one
+from batuta.stores.sqlite.rows import EMPTY, OWN_OF_ENTRY, OWN_OF_RUN, Row, attempt_row, blob, one, run_in_common
 
 _INSERT_RUN, _INSERT_ENTRY, _ADVANCE = Q["insert_run"], Q["insert_entry"], Q["advance"]
 _FINISH, _CLOSE = Q["finish"], Q["close"]
@@ -105,20 +107,23 @@ class Judge:
 
 
 class Batch:
-    """Changes sorted by the statement that they need, so that each statement runs once over many rows."""
+    """Changes sorted by the statement that they need, so that each statement runs once over many rows.
+
+    Most of them are of the same kind, at the same place: values are kept apart that each row has of its own.
+    """
 
     def __init__(self, cursor: sqlite3.Cursor, namespace: str, worker_id: str, now: int) -> None:
         self._cursor = cursor
         self._namespace = namespace
         self._worker_id = worker_id
         self._now = now
-        self._starts: list[Row] = []
+        self._starts: defaultdict[Row, list[Any]] = defaultdict(list)
         self._queues: dict[str, bool] = {}
         """Of the starts, and whether one of them has a flow key."""
-        self._entries: list[Row] = []
-        self._advances: list[Row] = []
-        self._finishes: list[Row] = []
-        self._closes: list[Row] = []
+        self._entries: defaultdict[Row, list[Any]] = defaultdict(list)
+        self._advances: defaultdict[Row, list[Any]] = defaultdict(list)
+        self._finishes: defaultdict[Row, list[Any]] = defaultdict(list)
+        self._closes: defaultdict[Row, list[Any]] = defaultdict(list)
         self._evictions: list[Row] = []
         self._hand_backs: list[Row] = []
         self._parkings: list[Row] = []
@@ -142,18 +147,17 @@ class Batch:
 
         Raises Mismatch when a fence held; the transaction must be undone then.
         """
-        for change in changes:
-            self._add(change)
+        self._sort(changes)
         if self._starts:
             self._insert_starts()
         # Before the moves: whether a run is due at once depends on what it has not read.
         self._run(Q["consume"], self._consumed)
-        self._fenced(_ADVANCE, self._advances)
-        self._fenced(_FINISH, self._finishes)
-        self._fenced(_CLOSE, self._closes)
+        for statement, groups in ((_ADVANCE, self._advances), (_FINISH, self._finishes), (_CLOSE, self._closes)):
+            if groups and execute_alike(self._cursor, statement, groups):
+                raise Mismatch
         if self._holds:
             self._hold()
-        self._fenced(_HAND_BACK, self._hand_backs)
+        self._hand_back()
         self._park()
         hint = Hint()
         if self._reaching or known:
@@ -161,44 +165,55 @@ class Batch:
             self._beyond.write(self._reaching, known)
             hint = self._beyond.hint
         self._evict()
-        execute_many(self._cursor, _INSERT_ENTRY, self._entries)
+        execute_alike(self._cursor, _INSERT_ENTRY, self._entries, OWN_OF_ENTRY)
         self._run(Q["upsert_attempt"], self._attempts)
         hint.due, hint.closed = self._due or hint.due, self._closed
         return hint
 
-    def _add(self, change: Change) -> None:
-        namespace, run_id, epoch, head = self._namespace, blob(change.run_id), change.epoch, change.head
-        entries, move, start = change.entries, change.move, change.start
-        for entry in entries:
-            self._entries.append(
-                (run_id, entry.ord, namespace, entry.kind._value_, entry.at, entry.crc, epoch, entry.body)
-            )
-        new_head = head + len(entries)
-        if start is not None:
-            self._add_start(start, epoch, new_head if move is None else head)
-        if move is not None:
-            self._add_move(change.run_id, move, (namespace, run_id, epoch, head), new_head)
-        elif start is None:
-            self._advances.append((new_head, namespace, run_id, epoch, head))
-        if change.effects is not None or (move is not None and (move.outcome or move.children)):
-            self._reaching.append(change)
-        for message_id in change.consumed:
-            self._consumed.append((self._now, namespace, run_id, message_id))
-        for attempt in change.attempts:
-            self._attempts.append(attempt_row(namespace, run_id, attempt))
+    def _sort(self, changes: Sequence[Change]) -> None:
+        namespace, all_entries = self._namespace, self._entries
+        steps: defaultdict[Row, list[Any]] = defaultdict(list)  # what most of them are
+        for change in changes:
+            run_id = EMPTY + change.run_id.int.to_bytes(16)  # as `blob` does
+            epoch, head = change.epoch, change.head
+            entries, move, start = change.entries, change.move, change.start
+            if move is None and start is None and len(entries) == 1:
+                entry = entries[0]
+                steps[epoch, head, entry.ord, entry.kind._value_].extend((run_id, entry.at, entry.crc, entry.body))
+            else:
+                new_head = head + len(entries)
+                if start is not None:
+                    self._add_start(start, run_id, epoch, new_head if move is None else head)
+                if move is not None:
+                    self._add_move(change.run_id, move, (namespace, epoch, head, run_id), new_head)
+                elif start is None:
+                    self._advances[new_head, namespace, epoch, head].append(run_id)
+                for entry in entries:
+                    common = entry.ord, namespace, entry.kind._value_, epoch
+                    all_entries[common].extend((run_id, entry.at, entry.crc, entry.body))
+            if change.effects is not None or (move is not None and (move.outcome or move.children)):
+                self._reaching.append(change)
+            if change.consumed:
+                self._consumed += [(self._now, namespace, run_id, message_id) for message_id in change.consumed]
+            if change.attempts:
+                self._attempts += [attempt_row(namespace, run_id, attempt) for attempt in change.attempts]
+        for (epoch, head, number, kind), values in steps.items():
+            self._advances[head + 1, namespace, epoch, head] += values[::OWN_OF_ENTRY]
+            all_entries[number, namespace, kind, epoch] += values
 
-    def _add_start(self, new: NewRun, epoch: int, head: int) -> None:
-        self._queues[new.queue] = self._queues.get(new.queue, False) or bool(new.flow_key)
-        deadline = deadline_of(self._cursor, self._namespace, new, self._now)
-        self._starts.append(
-            new_run_row(self._namespace, new, self._now, deadline, epoch=epoch, head=head, owner=self._worker_id)
-        )
+    def _add_start(self, new: NewRun, run_id: bytearray, epoch: int, head: int) -> None:
+        if new.queue not in self._queues or new.flow_key:
+            self._queues[new.queue] = bool(new.flow_key)
+        has_deadline = new.timeout or new.execution_timeout
+        deadline = deadline_of(self._cursor, self._namespace, new, self._now) if has_deadline else None
+        common = run_in_common(self._namespace, new, self._now, deadline, epoch, head, self._worker_id)
+        self._starts[common].extend((run_id, new.id, run_id if new.chain_id is None else blob(new.chain_id)))
 
     def _add_move(self, run_id: RunId, move: Move, fence: Row, new_head: int) -> None:
         state, wake_at = move.state, move.wake_at
         if state in CLOSED:
             closes = self._finishes if state in rules.MUST_READ else self._closes
-            closes.append((new_head, state._value_, self._now, move.reason, *fence))
+            closes[new_head, state._value_, self._now, move.reason, *fence[:-1]].append(fence[-1])
             self._closed.append(run_id)
         elif state is RunState.WAITING:
             self._evictions.append((new_head, wake_at, move.reason, *fence))
@@ -221,10 +236,12 @@ class Batch:
                 raise Mismatch
             if keyed:
                 self._cursor.execute(Q["note_keyed"], (self._namespace, name))
-        self._fenced(_INSERT_RUN, self._starts)
+        if execute_alike(self._cursor, _INSERT_RUN, self._starts, OWN_OF_RUN):
+            raise Mismatch
 
-    def _fenced(self, statement: str, rows: list[Row]) -> None:
-        if rows and execute_many(self._cursor, statement, rows) != len(rows):
+    def _hand_back(self) -> None:
+        rows = self._hand_backs
+        if rows and execute_many(self._cursor, _HAND_BACK, rows) != len(rows):
             raise Mismatch
 
     def _park(self) -> None:

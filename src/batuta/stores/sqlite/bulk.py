@@ -12,9 +12,9 @@ from batuta.stores.sqlite.connection import Q
 from batuta.stores.sqlite.effects import deadline_of
 from batuta.stores.sqlite.errors import translate
 from batuta.stores.sqlite.intake import find, start
-from batuta.stores.sqlite.many import execute_many
+from batuta.stores.sqlite.many import execute_alike, execute_many
 from batuta.stores.sqlite.queues import note_keyed
-from batuta.stores.sqlite.rows import message_row, new_run_row, one, run_of
+from batuta.stores.sqlite.rows import OWN_OF_MESSAGE, OWN_OF_RUN, Row, message_row, new_run_row, one, run_of
 
 PIECE = 500
 """Runs that are written together; when one of them stands in the way, they are written one by one."""
@@ -105,9 +105,17 @@ def _insert(
         new_run_row(namespace, new, now, deadline, epoch=0, head=-1, owner=None)
         for new, deadline in zip(runs, deadlines, strict=True)
     ]
-    if execute_many(cursor, Q["insert_run"], rows) != len(rows):
+    if _execute(cursor, Q["insert_run"], rows, OWN_OF_RUN) != len(rows):
         return False
     messages = [message_row(namespace, rules.chain_of(new), rules.start_message(new), now) for new in runs]
-    execute_many(cursor, Q["insert_message"], messages)
+    _execute(cursor, Q["insert_message"], messages, OWN_OF_MESSAGE)
     note_keyed(cursor, namespace, runs)
     return True
+
+
+def _execute(cursor: sqlite3.Cursor, statement: str, rows: list[Row], own: int) -> int:
+    """In the order in which they are given: of runs that are due at one time the first is claimed first."""
+    common = rows[0][:-own]
+    if any(row[:-own] != common for row in rows):
+        return execute_many(cursor, statement, rows)
+    return len(rows) - execute_alike(cursor, statement, {common: [value for row in rows for value in row[-own:]]}, own)

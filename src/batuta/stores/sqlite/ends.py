@@ -1,19 +1,21 @@
 """Many runs that have completed at once, as when the timers of all are due.
 
-They are written by two statements, however many they are: so in the thread that syncs, beside the event loop. Their
-values are JSON that SQLite takes apart. On the event loop's own thread that would be slower than a row at a time.
+They are written by few statements, however many they are: so in the thread that syncs, beside the event loop. Their
+fences are JSON that SQLite takes apart, so that one statement does for runs at all places.
 """
 
 from __future__ import annotations
 
 import sqlite3
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 from batuta.journal.records import Change
 from batuta.journal.states import RunState
 from batuta.stores.sqlite.connection import Q
-from batuta.stores.sqlite.rows import to_json
+from batuta.stores.sqlite.many import execute_alike
+from batuta.stores.sqlite.rows import OWN_OF_ENTRY, Row, blob, to_json
 
 _MANY = 100
 _COMPLETED = RunState.COMPLETED
@@ -39,16 +41,18 @@ class Ends:
 
     def __init__(self, namespace: str, changes: Sequence[Change], now: int) -> None:
         self.closed = [change.run_id for change in changes]
-        fences, entries = [], []
+        self._entries: defaultdict[Row, list[Any]] = defaultdict(list)
+        fences, run_ids = [], []
         for change in changes:
-            (entry,), epoch = change.entries, change.epoch
+            (entry,), epoch, run_id = change.entries, change.epoch, blob(change.run_id)
             fences.append(epoch << 32 | change.head)
-            entries.append((entry.ord, entry.kind._value_, entry.at, entry.crc, epoch, entry.body))
+            run_ids.append(run_id)
+            common = entry.ord, namespace, entry.kind._value_, epoch
+            self._entries[common].extend((run_id, entry.at, entry.crc, entry.body))
         self._values: dict[str, Any] = {
             "namespace": namespace,
-            "run_ids": b"".join([run_id.int.to_bytes(16, "big") for run_id in self.closed]),
+            "run_ids": b"".join(run_ids),
             "fences": to_json(fences),
-            "entries": to_json(entries),
             "now": now,
         }
 
@@ -56,5 +60,5 @@ class Ends:
         """Whether all fences let them through: else the transaction must be undone."""
         if cursor.execute(Q["finish_all"], self._values).rowcount != len(self.closed):
             return False
-        cursor.execute(Q["insert_entries"], self._values)
+        execute_alike(cursor, Q["insert_entry"], self._entries, OWN_OF_ENTRY)
         return True

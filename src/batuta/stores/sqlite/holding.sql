@@ -49,7 +49,7 @@ WHERE run_id = :run_id AND outside = 1 AND ended_at IS NULL AND next_at IS NOT N
 -- hold --
 -- The owner lets go of a run that is to be paused, unless it was resumed meanwhile.
 UPDATE runs SET head = ?, state = 'paused', owner = NULL, wake_at = NULL, resume_at = ?, reason = ?, paused_at = ?
-WHERE namespace = ? AND run_id = ? AND epoch = ? AND head = ? AND closed_at IS NULL AND EXISTS (
+WHERE namespace = ? AND epoch = ? AND head = ? AND closed_at IS NULL AND run_id = ? AND EXISTS (
     SELECT 1 FROM inbox WHERE inbox.chain_id = runs.chain_id AND consumed_at IS NULL AND kind = 'pause')
 RETURNING chain_id;
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import chain
+from typing import Any
 
 from batuta.stores.sqlite.rows import Row
 
-_SIZES = (128, 32, 8)
+_SIZES = (256, 128, 64, 32, 16, 8, 4)
 """How many rows a widened statement may take. Few sizes: each is a statement that the driver keeps prepared."""
-_VALUES = re.compile(r"VALUES (\([^()]*\))")
+_VALUES = re.compile(r"VALUES \(([^()]*)\)")
 
 
 def execute_many(cursor: sqlite3.Cursor, statement: str, rows: Sequence[Row]) -> int:
@@ -28,12 +29,46 @@ def execute_many(cursor: sqlite3.Cursor, statement: str, rows: Sequence[Row]) ->
     return written
 
 
+def execute_alike(cursor: sqlite3.Cursor, statement: str, groups: Mapping[Row, Sequence[Any]], own: int = 1) -> int:
+    """The same for rows that differ in their last `own` values only. How many rows were not written.
+
+    Those values lie one after the other, by what their rows have in common, which the driver binds once for all of
+    them: to bind a value costs as much as to write it.
+    """
+    missing = 0
+    odd: list[Row] = []
+    for common, values in groups.items():
+        begin, end = 0, len(values)
+        for size in _SIZES:
+            while end - begin >= size * own:
+                piece = values[begin : begin + size * own]
+                missing += size - cursor.execute(_shared(statement, size, own), [*common, *piece]).rowcount
+                begin += size * own
+        odd += [(*common, *values[place : place + own]) for place in range(begin, end, own)]
+    return missing + len(odd) - execute_many(cursor, statement, odd)
+
+
 @cache
 def _widened(statement: str, size: int) -> str:
     """The statement for `size` rows. An UPDATE finds its parameters in the columns of a table of values."""
     if statement.startswith("INSERT"):
-        return _VALUES.sub(lambda found: "VALUES " + ", ".join([found[1]] * size), statement, count=1)
+        return _VALUES.sub(lambda found: "VALUES " + ", ".join([f"({found[1]})"] * size), statement, count=1)
     numbers = iter(range(1, statement.count("?") + 1))
     head, _, tail = re.sub(r"\?", lambda _: f"given.column{next(numbers)}", statement).partition("WHERE")
-    row = f"({', '.join('?' * statement.count('?'))})"
-    return f"{head}FROM (VALUES {', '.join([row] * size)}) AS given WHERE{tail}"
+    return f"{head}FROM ({_table(statement.count('?'), size)}) AS given WHERE{tail}"
+
+
+@cache
+def _shared(statement: str, size: int, own: int) -> str:
+    """The statement for `size` rows that have all but their last `own` parameters in common."""
+    if not statement.startswith("INSERT"):
+        head, _, tail = statement.rpartition("= ?")
+        return f"{head}IN ({', '.join('?' * size)}){tail}"
+    head, values, tail = _VALUES.split(statement, maxsplit=1)
+    columns = [*values.split(", ")[:-own], *(f"column{number}" for number in range(1, own + 1))]
+    # The condition keeps ON CONFLICT from being read as that of a join.
+    return f"{head}SELECT {', '.join(columns)} FROM ({_table(own, size)}) WHERE true{tail}"  # noqa: S608 - ours
+
+
+def _table(columns: int, size: int) -> str:
+    return "VALUES " + ", ".join([f"({', '.join('?' * columns)})"] * size)

@@ -73,7 +73,7 @@ class Post:
     def put(self, chain_id: bytes, message: Message) -> bool:
         """Put a message into an inbox and wake nobody. False when it was there before."""
         kind, at = message.kind.value, self._now
-        row = (self._namespace, chain_id, message.message_id, kind, message.name, message.body, at)
+        row = (self._namespace, kind, message.name, at, chain_id, message.message_id, message.body)
         return self._cursor.execute(Q["insert_message"], row).rowcount > 0
 
     def tell_parent(self, run_id: bytes, outcome: str) -> None:

@@ -1,4 +1,5 @@
--- Statements of the SQLite store. `SELECT *` of runs is decoded by position in rows.py.
+-- Statements of the SQLite store. `SELECT *` of runs is decoded by position in rows.py. OR FAIL where many rows are
+-- written at once: SQLite need not be able to undo a statement whose transaction is undone when it fails.
 
 -- applied_migrations --
 SELECT name, checksum FROM migrations;
@@ -16,19 +17,19 @@ SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'migrations';
 
 -- insert_run --
 -- Does nothing when the run or its id is there already.
-INSERT INTO runs (
-    run_id, namespace, id, chain_id, kind, name, queue, priority, state, epoch, head, owner, wake_at, created_at,
-    deadline, version, tags, memo, parent_run_id, parent_seq, parent_policy, flow_key, claimed_head, code,
-    expires_at, debounce, current
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1) ON CONFLICT DO NOTHING;
+INSERT OR FAIL INTO runs (
+    current, namespace, kind, name, queue, priority, state, epoch, head, owner, wake_at, created_at, deadline, version,
+    tags, memo, parent_run_id, parent_seq, parent_policy, flow_key, claimed_head, code, expires_at, debounce,
+    run_id, id, chain_id
+) VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING;
 
 -- insert_owned_run --
 -- The same for one that a worker begins at once, if it is live and the queue lets it: see must_wait.
 INSERT INTO runs (
-    run_id, namespace, id, chain_id, kind, name, queue, priority, state, epoch, head, owner, wake_at, created_at,
-    deadline, version, tags, memo, parent_run_id, parent_seq, parent_policy, flow_key, claimed_head, code,
-    expires_at, debounce, current
-) SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1
+    current, namespace, kind, name, queue, priority, state, epoch, head, owner, wake_at, created_at, deadline, version,
+    tags, memo, parent_run_id, parent_seq, parent_policy, flow_key, claimed_head, code, expires_at, debounce,
+    run_id, id, chain_id
+) SELECT 1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
 WHERE EXISTS (SELECT 1 FROM workers WHERE namespace = ? AND worker_id = ? AND lease_until > ?)
     AND NOT EXISTS (SELECT 1 FROM queues WHERE namespace = ? AND name = ? AND (paused OR concurrency IS NOT NULL
         OR key_concurrency IS NOT NULL OR rate_count IS NOT NULL OR key_rate_count IS NOT NULL))
@@ -58,19 +59,20 @@ SELECT created_at FROM runs WHERE namespace = ? AND run_id = ?;
 
 -- advance --
 -- The fence: ownership, contiguity and openness in one, by the row itself.
-UPDATE runs SET head = ? WHERE namespace = ? AND run_id = ? AND epoch = ? AND head = ? AND closed_at IS NULL;
+UPDATE OR FAIL runs SET head = ? WHERE namespace = ? AND epoch = ? AND head = ? AND closed_at IS NULL AND run_id = ?;
 
 -- finish --
 -- Comes to its end by itself, if it has read what was accepted for it.
-UPDATE runs SET head = ?, state = ?, closed_at = ?, reason = ?, owner = NULL, wake_at = NULL
-WHERE namespace = ? AND run_id = ? AND epoch = ? AND head = ? AND closed_at IS NULL
+UPDATE OR FAIL runs SET head = ?, state = ?, closed_at = ?, reason = ?, owner = NULL, wake_at = NULL
+WHERE namespace = ? AND epoch = ? AND head = ? AND closed_at IS NULL AND run_id = ?
     AND NOT EXISTS (SELECT 1 FROM inbox
         WHERE inbox.chain_id = runs.chain_id AND consumed_at IS NULL AND inbox.kind IN ('signal', 'update'));
 
 -- finish_all --
 -- The same for many that have completed: their run ids as one value, and of each its epoch and head as one number. The
 -- limit has them listed first: else SQLite goes through all runs.
-UPDATE runs SET head = given.head + 1, state = 'completed', closed_at = :now, reason = '', owner = NULL, wake_at = NULL
+UPDATE OR FAIL runs
+SET head = given.head + 1, state = 'completed', closed_at = :now, reason = '', owner = NULL, wake_at = NULL
 FROM (
     SELECT substr(:run_ids, 16 * key + 1, 16) AS run_id, value >> 32 AS epoch, value & 0xffffffff AS head
     FROM json_each(:fences) LIMIT -1
@@ -83,39 +85,32 @@ WHERE namespace = :namespace AND runs.run_id = given.run_id AND runs.epoch = giv
 -- close --
 -- Ends in another way: nothing waits to be read.
 UPDATE runs SET head = ?, state = ?, closed_at = ?, reason = ?, owner = NULL, wake_at = NULL
-WHERE namespace = ? AND run_id = ? AND epoch = ? AND head = ? AND closed_at IS NULL;
+WHERE namespace = ? AND epoch = ? AND head = ? AND closed_at IS NULL AND run_id = ?;
 
 -- hand_back --
 UPDATE runs SET head = ?, state = ?, wake_at = ?, reason = ?, owner = NULL
-WHERE namespace = ? AND run_id = ? AND epoch = ? AND head = ? AND closed_at IS NULL;
+WHERE namespace = ? AND epoch = ? AND head = ? AND closed_at IS NULL AND run_id = ?;
 
 -- evict --
 -- Handed back until a time, if it has read all.
 UPDATE runs SET head = ?, state = 'waiting', wake_at = ?, reason = ?, owner = NULL
-WHERE namespace = ? AND run_id = ? AND epoch = ? AND head = ? AND closed_at IS NULL
+WHERE namespace = ? AND epoch = ? AND head = ? AND closed_at IS NULL AND run_id = ?
     AND NOT EXISTS (SELECT 1 FROM inbox WHERE inbox.chain_id = runs.chain_id AND consumed_at IS NULL);
 
 -- evict_unread --
 -- The same for what has not: due at once.
 UPDATE runs SET head = ?, state = 'waiting', wake_at = ?, reason = ?, owner = NULL
-WHERE namespace = ? AND run_id = ? AND epoch = ? AND head = ? AND closed_at IS NULL
+WHERE namespace = ? AND epoch = ? AND head = ? AND closed_at IS NULL AND run_id = ?
     AND EXISTS (SELECT 1 FROM inbox WHERE inbox.chain_id = runs.chain_id AND consumed_at IS NULL);
 
 -- park --
 UPDATE runs SET head = ?, state = ?, reason = ?, owner = NULL, wake_at = NULL, failed_code = CASE
     WHEN ? = '' OR EXISTS (SELECT 1 FROM json_each(failed_code) WHERE value = ?) THEN failed_code
     ELSE json_insert(failed_code, '$[#]', ?) END
-WHERE namespace = ? AND run_id = ? AND epoch = ? AND head = ? AND closed_at IS NULL;
+WHERE namespace = ? AND epoch = ? AND head = ? AND closed_at IS NULL AND run_id = ?;
 
 -- insert_entry --
-INSERT INTO journal (run_id, ord, namespace, kind, at, crc, epoch, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
-
--- insert_entries --
--- One of each of many runs, whose ids are one value.
-INSERT INTO journal (run_id, ord, namespace, kind, at, crc, epoch, body)
-SELECT substr(:run_ids, 16 * key + 1, 16), json_extract(value, '$[0]'), :namespace, json_extract(value, '$[1]'),
-    json_extract(value, '$[2]'), json_extract(value, '$[3]'), json_extract(value, '$[4]'), json_extract(value, '$[5]')
-FROM json_each(:entries);
+INSERT OR FAIL INTO journal (ord, namespace, kind, epoch, run_id, at, crc, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 
 -- upsert_attempt --
 INSERT INTO attempts (run_id, seq, number, namespace, started_at, ended_at, next_at, error, details, outside)
@@ -130,7 +125,7 @@ WHERE chain_id = (SELECT chain_id FROM runs WHERE namespace = ? AND run_id = ?) 
 
 -- insert_message --
 -- Does nothing when the chain has ever had the message.
-INSERT INTO inbox (namespace, chain_id, message_id, kind, name, body, at) VALUES (?, ?, ?, ?, ?, ?, ?)
+INSERT INTO inbox (namespace, kind, name, at, chain_id, message_id, body) VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO NOTHING;
 
 -- message_known --

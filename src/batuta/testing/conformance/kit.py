@@ -133,8 +133,8 @@ class Pen:
             head=self.head,
             entries=self.entries(count, EntryKind.STARTED if start else EntryKind.ACTIVITY_DONE, text),
             start=start,
-            consumed=list(consumed),
-            attempts=list(attempts),
+            consumed=tuple(consumed),
+            attempts=tuple(attempts),
             move=move,
             effects=effects,
         )

@@ -57,7 +57,7 @@ def ended(tape: Tape) -> Change:
     opening = encode_entry(0, EntryKind.STARTED, 1_000, Body(message_id=start.message_id), 0)
     closing = encode_entry(1, EntryKind.ACTIVITY_DONE, 1_001, Body(seq=1), opening.crc)
     run, move = tape.run, Move(RunState.COMPLETED)
-    return Change(run.run_id, run.epoch, -1, [opening, closing], consumed=[start.message_id], move=move)
+    return Change(run.run_id, run.epoch, -1, [opening, closing], consumed=(start.message_id,), move=move)
 
 
 def _starts(tapes: Sequence[Tape]) -> list[tuple[str, str]]:
