@@ -19,6 +19,7 @@ from batuta.engine.dbclock import DatabaseClock
 from batuta.errors import AlreadyStarted, BadData, OutcomeUnknown, StoreFailed, StoreUnavailable
 from batuta.failpoints import failpoint
 from batuta.ids import jitter
+from batuta.journal.entries import Entry
 from batuta.journal.records import Change, Move, Refusal, Verdict
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
@@ -289,17 +290,28 @@ def take_batch(waiting: deque[LiveRun], settings: Settings) -> list[Item]:
         change = run.change
         if change is None:  # dropped meanwhile
             continue
-        if (
-            change.attempts and len(change.attempts) > 1
-        ):  # the last word on each counts, and a statement may touch a row once
-            change.attempts = tuple({(one.seq, one.number): one for one in change.attempts}.values())
+        if change.attempts:
+            _keep_last_words(change)
         batch.append((run, change, run.effects))
         run.change = None
         run.effects = []
-        rows += len(change.entries) or 1
-        for entry in change.entries:
-            size += len(entry.body)
+        entries = change.entries
+        if len(entries) == 1:
+            rows += 1
+            size += len(entries[0].body)
+        else:
+            rows += len(entries) or 1
+            size += _size_of(entries)
     return batch
+
+
+def _keep_last_words(change: Change) -> None:
+    """The last word on each attempt counts, and a statement may touch a row once."""
+    change.attempts = tuple({(one.seq, one.number): one for one in change.attempts}.values())
+
+
+def _size_of(entries: list[Entry]) -> int:
+    return sum([len(entry.body) for entry in entries])
 
 
 def _judged(run: LiveRun, change: Change, effects: list[Effect], verdict: Verdict | list[Refusal]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from batuta.journal.records import Change, IfExists, Move, NewRun
 from batuta.journal.states import CLOSED, PARKED, RunState
@@ -22,16 +22,61 @@ def is_step(change: Change) -> bool:
     return nothing_else and len(change.entries) == 1 and not change.consumed and not change.attempts
 
 
-def is_entries_only(changes: Sequence[Change]) -> bool:
-    """Whether every change touches nothing but its own run and journal, and needs no look into its inbox. It may have
-    read its start message."""
+def reaches_out(change: Change) -> bool:
+    """Whether it concerns more than its own run: others, or a run that has its id or its chain already."""
+    if change.effects is not None:
+        return True
+    move, start = change.move, change.start
+    if move is not None and (move.outcome or move.children):
+        return True
+    return start is not None and (renewal_of(start) is not None or start.chain_id is not None)
+
+
+class Survey(NamedTuple):
+    """What a batch holds, found in one pass: most changes are steps, of which nothing more is asked."""
+
+    beyond: bool
+    """One of them reaches out. The others were not looked at."""
+    starts: list[Change]
+    moved: list[Change]
+    """Those whose runs do not go on running here."""
+    readers: list[Change]
+    """Those that have read messages."""
+    others: bool
+    """There is more than entries, starts and ends."""
+    one_each: bool
+    """Each change has one entry."""
+
+    def is_entries_only(self) -> bool:
+        """Whether every change touches nothing but its own run and journal, and needs no look into its inbox. It may
+        have read its start message."""
+        return not self.others and all(map(_reads_start, self.readers))
+
+
+def survey(changes: Iterable[Change]) -> Survey:
+    starts: list[Change] = []
+    moved: list[Change] = []
+    readers: list[Change] = []
+    others, one_each = False, True
     for change in changes:
-        move = change.move
-        if change.attempts or not change.entries or (change.consumed and not _reads_start(change)):
-            return False
-        if move is not None and move.state not in CLOSED and change.start is None:
-            return False
-    return True
+        move, start = change.move, change.start
+        if move is not None or start is not None or change.effects is not None:
+            if reaches_out(change):
+                return Survey(True, [], [], [], True, False)
+            if start is not None:
+                starts.append(change)
+            elif move is not None and move.state not in CLOSED:
+                others = True
+            if move is not None:
+                moved.append(change)
+        if change.consumed:
+            readers.append(change)
+        if change.attempts:
+            others = True
+        if len(change.entries) != 1:
+            one_each = False
+            others = others or not change.entries
+    return Survey(False, starts, moved, readers, others, one_each)
 
 
 def _reads_start(change: Change) -> bool:
@@ -41,27 +86,6 @@ def _reads_start(change: Change) -> bool:
 def in_order(changes: Iterable[Change]) -> list[Change]:
     """In order of run_id, the order in which every statement locks runs."""
     return sorted(changes, key=_BY_RUN_ID)
-
-
-def entry_columns(changes: Sequence[Change]) -> Columns:
-    """For commit_entries: one row an entry; the last one of a run that exists carries head, state and reason.
-
-    Run ids are numbers, kinds and states are members: `texts` makes texts of them.
-    """
-    rows: list[Row] = []
-    for change in changes:
-        run_id, epoch, entries, move = change.run_id.int, change.epoch, change.entries, change.move
-        if len(entries) > 1:
-            rows += [(run_id, epoch, None, e.ord, e.kind, e.at, e.crc, e.body, None, None) for e in entries[:-1]]
-        last = entries[-1]
-        expected = change.head if change.start is None else None
-        state, reason = (None, None) if move is None or expected is None else (move.state, move.reason)
-        rows.append((run_id, epoch, expected, last.ord, last.kind, last.at, last.crc, last.body, state, reason))
-    columns = as_columns(rows, 10)
-    for position in (2, 8, 9):  # nothing but new runs, or nothing that closes: unnest fills what is empty with nulls
-        if columns[position].count(None) == len(rows):
-            columns[position] = []
-    return columns
 
 
 def change_columns(changes: Sequence[Change]) -> Columns:
@@ -190,6 +214,8 @@ def _begun_row(change: Change) -> Row:
             return epoch, head, state._value_, None, None, reason, fingerprint or None
 
 
+START_WIDTH = 26
+"""Columns of insert_runs."""
 _DEFAULTS: dict[int, Any] = {
     2: None,
     3: None,
@@ -216,7 +242,7 @@ _DEFAULTS: dict[int, Any] = {
 
 def new_run_columns(rows: Sequence[Row]) -> Columns:
     """Rows for insert_runs as columns."""
-    columns = as_columns(rows, 26)
+    columns = as_columns(rows, START_WIDTH)
     for position, default in _DEFAULTS.items():
         if columns[position].count(default) == len(rows):
             columns[position] = []

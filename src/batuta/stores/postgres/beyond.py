@@ -16,16 +16,6 @@ from batuta.stores.postgres.batch import Columns, Row, as_columns
 from batuta.stores.postgres.rows import run_ids
 
 
-def reaches_out(change: Change) -> bool:
-    """Whether it concerns more than its own run: others, or a run that has its id or its chain already."""
-    if change.effects is not None:
-        return True
-    move, start = change.move, change.start
-    if move is not None and (move.outcome or move.children):
-        return True
-    return start is not None and (batch.renewal_of(start) is not None or start.chain_id is not None)
-
-
 def statement_of(changes: Sequence[Change]) -> tuple[str, Columns]:
     """The statement that writes them, and what it takes after namespace, worker and why. In order of run_id."""
     letters = _letters(changes)

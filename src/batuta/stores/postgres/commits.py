@@ -32,6 +32,7 @@ class Commits(Base):
         if not changes:
             return {}
         answers: dict[int, Verdict | list[Refusal]] = {}
+        moved = True
         await self._committing.acquire()
         try:
             query, values = self._alone(worker_id, changes[0]) if len(changes) == 1 else (None, ())
@@ -46,11 +47,11 @@ class Commits(Base):
                         self._announcer.tell_after(Hint(due=due or False, closed=[changes[0].run_id]))
                     return answers
                 lost, hint = [0], Hint()
-            elif any(map(beyond.reaches_out, changes)):
+            elif (found := batch.survey(changes)).beyond:
                 answers, lost, hint = await self._write_beyond(worker_id, changes)
             else:
-                lost, due = await self._write(worker_id, changes)
-                hint = Hint(due=due)
+                lost, due = await self._write(worker_id, changes, found)
+                hint, moved = Hint(due=due), bool(found.moved)
             try:
                 if lost:
                     answers.update(await self._judge(worker_id, changes, lost))
@@ -58,7 +59,7 @@ class Commits(Base):
                 raise OutcomeUnknown(str(error)) from error
         finally:
             self._committing.release()
-        self._announce_changes(changes, answers, hint)
+        self._announce_changes(changes if moved else (), answers, hint)
         return answers
 
     def _announce_changes(
@@ -76,22 +77,21 @@ class Commits(Base):
         hint.closed = [one.run_id for one in changes if one.move is not None and one.move.state in CLOSED]
         self._announcer.tell(hint)
 
-    async def _write(self, worker_id: str, changes: Sequence[Change]) -> tuple[list[int], bool]:
+    async def _write(self, worker_id: str, changes: Sequence[Change], found: batch.Survey) -> tuple[list[int], bool]:
         """Indexes of the changes whose fence did not hold, and whether a run became due."""
         ordered = batch.in_order(changes)
-        if (texts := job_texts(ordered)) is not None:
+        if found.readers and (texts := job_texts(ordered)) is not None:
             rows = await self._send(self._sql["commit_jobs"], self.namespace, *texts)
             winners, won, due = rows[0]
             return lost_of(changes, winners, won), due or False
-        starts = batch.start_columns(changes)
-        if batch.is_entries_only(changes):
-            read = ids_text(change.run_id for change in changes if change.consumed)
-            columns = entry_texts(batch.entry_columns(ordered)) + start_texts(starts) + [len(changes), read]
+        if found.is_entries_only():
+            read = ids_text([change.run_id for change in found.readers])
+            columns = entry_texts(ordered, found) + start_texts(found.starts) + [len(changes), read]
             rows = await self._send(self._sql["commit_entries"], self.namespace, worker_id, *columns)
             winners, won, due, also_due = rows[0]
             due = due or also_due or False
         else:
-            columns = batch.change_columns(ordered) + starts
+            columns = batch.change_columns(ordered) + batch.start_columns(found.starts)
             rows = await self._send(self._sql["commit_changes"], self.namespace, worker_id, *columns)
             won, due = rows[0]
             winners = len(won or ())

@@ -13,7 +13,7 @@ from batuta.ids import RunId
 from batuta.journal.records import Change, Claim, Hint, Refusal, Verdict, WorkerInfo
 from batuta.journal.store import Store
 from batuta.stores.handing import commit_then_claim
-from batuta.stores.postgres import batch, beyond
+from batuta.stores.postgres import batch
 from batuta.stores.postgres.commits import Commits, lost_of
 from batuta.stores.postgres.texts import job_texts
 from batuta.stores.postgres.work import Work
@@ -27,7 +27,7 @@ class Handing(Commits, Work):
     async def hand_over(
         self, worker: WorkerInfo, changes: Sequence[Change], limit: int
     ) -> tuple[dict[int, Verdict | list[Refusal]], Claim]:
-        texts = None if any(map(beyond.reaches_out, changes)) else job_texts(batch.in_order(changes))
+        texts = None if any(map(batch.reaches_out, changes)) else job_texts(batch.in_order(changes))
         if texts is None:
             return await commit_then_claim(cast(Store, self), worker, changes, limit)
         async with self._pool.session() as session:  # not that of commits, which need not wait for the lock of a queue

@@ -80,11 +80,13 @@ RETURNING ord;
 -- each run that exists carries the expected head and, perhaps, the state to close in. Returns how many runs there are
 -- whose fence held, and which when they are not as many as $39: naming them costs the driver most. Of the runs in $40 the
 -- start message has been read. Epoch and head only rise and a closed run stays closed, so that a fence which is false on an old version of the
--- row is false for good, and need not wait for the lock. Most columns come as texts: see texts.py.
+-- row is false for good, and need not wait for the lock. Most columns come as texts: see texts.py. Where each run has one
+-- entry, that is the next one.
 WITH entry AS MATERIALIZED (
-    SELECT *
+    SELECT e.run_id, e.epoch, e.expected, coalesce(e.ord, e.expected + 1, 0) AS ord, e.kind, e.at, e.crc, e.body, e.state,
+           e.reason
     FROM unnest(string_to_array($3, ',')::uuid[], string_to_array($4, ',')::integer[],
-                string_to_array($5, ',', '')::integer[], string_to_array($6, ',')::integer[],
+                string_to_array($5, ',', 'null')::integer[], string_to_array($6, ',')::integer[],
                 string_to_array($7, ','), string_to_array($8, ',')::bigint[], string_to_array($9, ',')::bigint[],
                 string_to_array($10, E'\x1f'), string_to_array($11, ',', ''), $12::text[])
          AS e(run_id, epoch, expected, ord, kind, at, crc, body, state, reason)

@@ -8,37 +8,61 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
+
+from msgspec.json import Encoder
 
 from batuta.errors import BadData
 from batuta.ids import RunId, text_of
 from batuta.journal.entries import Entry, EntryKind
 from batuta.journal.records import Change, IfExists, NewRun, ParentPolicy
 from batuta.journal.states import RunState
-from batuta.stores.postgres.batch import Columns, new_run_columns, unowned_row
+from batuta.stores import rules
+from batuta.stores.postgres.batch import START_WIDTH, Survey, new_run_columns, start_columns, unowned_row
+
+T = TypeVar("T")
 
 _STARTED, _DONE, _COMPLETED = EntryKind.STARTED, EntryKind.ACTIVITY_DONE, RunState.COMPLETED
+_encode = Encoder().encode
 _BAD_ENTRY = "a journal entry is not JSON: it holds a control character"
 _BETWEEN = "\x1f"
 """Stands between bodies. JSON writes control characters with an escape, so that none can hold it."""
 
 
-def entry_texts(columns: Columns) -> list[Any]:
-    """For commit_entries: the columns of `entry_columns`. Numbers with commas between them, nothing for null."""
-    run_ids, epochs, expected, ords, kinds, ats, crcs, bodies, states, reasons = columns
-    body = _joined(bodies, _BAD_ENTRY)
+def entry_texts(changes: Sequence[Change], found: Survey) -> list[Any]:
+    """For commit_entries: one row an entry; the last one of a run that exists carries head, state and reason."""
+    heads = [change.head if change.start is None else None for change in changes]
+    states, reasons = _ends_of(changes) if found.moved else ([], [])
+    if found.one_each:
+        whose, entries, ords = changes, [change.entries[0] for change in changes], ""
+    else:
+        whose = [change for change in changes for _ in change.entries]
+        entries = [entry for change in changes for entry in change.entries]
+        ords = _numbers([entry.ord for entry in entries])
+        heads, states, reasons = _at_last(changes, heads), _at_last(changes, states), _at_last(changes, reasons)
     return [
-        ",".join([f"{run_id:032x}" for run_id in run_ids]),
-        ",".join(map(str, epochs)),
-        ",".join(["" if head is None else str(head) for head in expected]),
-        ",".join(map(str, ords)),
-        ",".join(kinds),
-        ",".join(map(str, ats)),
-        ",".join(map(str, crcs)),
-        body,
+        ids_text([change.run_id for change in whose]),
+        _numbers([change.epoch for change in whose]),
+        _numbers(heads),
+        ords,
+        ",".join([entry.kind for entry in entries]),
+        *_entry_texts(entries),
         ",".join([state or "" for state in states]),
         reasons if any(reasons) else [],
     ]
+
+
+def _ends_of(changes: Sequence[Change]) -> tuple[list[str | None], list[str | None]]:
+    """State and reason that runs which exist end with."""
+    moves = [change.move if change.start is None else None for change in changes]
+    states: list[str | None] = [None if move is None else move.state for move in moves]
+    return states, [None if move is None else move.reason for move in moves]
+
+
+def _at_last(changes: Sequence[Change], values: Sequence[T | None]) -> list[T | None]:
+    """A column with one row a change as one with a row an entry: null before the last one."""
+    pairs = zip(changes, values, strict=True) if values else ()
+    return [each for change, value in pairs for each in (*[None] * (len(change.entries) - 1), value)]
 
 
 def job_texts(changes: Sequence[Change]) -> list[Any] | None:
@@ -54,7 +78,7 @@ def job_texts(changes: Sequence[Change]) -> list[Any] | None:
     opening, closing = [change.entries[0] for change in changes], [change.entries[1] for change in changes]
     return [
         ids_text([change.run_id for change in changes]),
-        ",".join([str(change.epoch) for change in changes]),
+        _numbers([change.epoch for change in changes]),
         *_entry_texts(opening),
         *_entry_texts(closing),
         len(changes),
@@ -63,7 +87,7 @@ def job_texts(changes: Sequence[Change]) -> list[Any] | None:
 
 def _entry_texts(entries: Sequence[Entry]) -> tuple[str, str, str]:
     body = _joined([entry.body for entry in entries], _BAD_ENTRY)
-    return ",".join([str(entry.at) for entry in entries]), ",".join([str(entry.crc) for entry in entries]), body
+    return _numbers([entry.at for entry in entries]), _numbers([entry.crc for entry in entries]), body
 
 
 _NUMBERS, _WORDS = (19, 20), (1, 4, 5, 6, 7)
@@ -72,17 +96,40 @@ _OWN = _NUMBERS[0]
 """So many columns of a new run are its own. The others say how far it is."""
 _BAD_START = "what a run starts with is not JSON: it holds a control character"
 _BAD_WORD = "the id, name or queue of a run holds a control character"
-_id = attrgetter("id")
+_id, _start_id = attrgetter("id"), attrgetter("start.id")
 
 
-def start_texts(columns: Columns) -> list[Any]:
-    """For commit_entries: the columns of `start_columns`, of which the others stay arrays: they are empty as a rule."""
+def start_texts(changes: Sequence[Change]) -> list[Any]:
+    """For commit_entries: the new runs of a batch. Columns that are no texts stay arrays: they are empty as a rule."""
+    if changes and all(map(_gives_names_only, changes)):
+        return _named_texts(changes)
+    columns = start_columns(changes)
     texts: list[Any] = list(columns)
-    texts[0] = ",".join([run_id.hex for run_id in columns[0]])
+    texts[0] = ids_text(columns[0])
     for position in _NUMBERS:
-        texts[position] = ",".join(map(str, columns[position]))
+        texts[position] = _numbers(columns[position])
     for position in _WORDS:
         texts[position] = _joined(columns[position], _BAD_WORD)
+    return texts
+
+
+def _gives_names_only(change: Change) -> bool:
+    start = change.start
+    return start is not None and change.move is None and rules.is_plain_start(start) and rules.says_nothing_more(start)
+
+
+def _named_texts(changes: Sequence[Change]) -> list[Any]:
+    """The same where all other columns hold nothing but defaults, as of most starts: those are not made first."""
+    changes = sorted(changes, key=_start_id)
+    runs = [change.start for change in changes if change.start is not None]
+    texts: list[Any] = [[]] * START_WIDTH
+    texts[0] = ids_text([run.run_id for run in runs])
+    texts[_NUMBERS[0]] = _numbers([change.epoch for change in changes])
+    texts[_NUMBERS[1]] = _numbers([change.head + len(change.entries) for change in changes])
+    names, codes = [run.name for run in runs], [run.code or run.name for run in runs]
+    words = [run.id for run in runs], ["workflow"] * len(runs), names, codes, [run.queue for run in runs]
+    for position, column in zip(_WORDS, words, strict=True):
+        texts[position] = _joined(column, _BAD_WORD)
     return texts
 
 
@@ -94,7 +141,7 @@ def unowned_texts(runs: Sequence[NewRun]) -> list[Any]:
     texts[0] = ids_text(columns[0])
     for position in _WORDS:
         texts[position] = _joined(columns[position], _BAD_WORD)
-    delays = ",".join([str(run.delay) for run in runs]) if any(run.delay for run in runs) else ""
+    delays = _numbers([run.delay for run in runs]) if any(run.delay for run in runs) else ""
     bodies = _joined([run.start for run in runs], _BAD_START)
     return [*texts, delays, bodies, len(runs)]
 
@@ -130,17 +177,21 @@ def plain_texts(runs: Sequence[NewRun]) -> list[Any] | None:
         [] if set(column) == {usual} else list(column)
         for column, usual in zip(columns, (0, "{}", "null", "", 0), strict=True)
     ]
-    delays = ",".join([str(run.delay) for run in runs]) if any(run.delay for run in runs) else ""
+    delays = _numbers([run.delay for run in runs]) if any(run.delay for run in runs) else ""
     return [",".join(ids), alike, *words, *rest, delays, _joined(starts, _BAD_START)]
 
 
 def _joined(words: Sequence[str], bad: str) -> str:
-    text = _BETWEEN.join(words)
-    if words and text.count(_BETWEEN) != len(words) - 1:
+    if _BETWEEN in "".join(words):
         raise BadData(bad)
-    return text
+    return _BETWEEN.join(words)
 
 
 def ids_text(ids: Iterable[RunId]) -> str:
     """Run ids with commas between them."""
-    return ",".join([f"{each.int:032x}" for each in ids])
+    return b"".join([each.int.to_bytes(16) for each in ids]).hex(",", 16)
+
+
+def _numbers(numbers: Sequence[int | None]) -> str:
+    """With commas between them, and `null` for none: the quickest way is that of a JSON list."""
+    return _encode(numbers)[1:-1].decode()

@@ -85,7 +85,7 @@ class Transactions(Commits):
 
     def statement_for(self, worker_id: str, change: Change) -> tuple[str, tuple[Any, ...], bool]:
         """What writes the change; and whether it reaches beyond its run."""
-        if beyond.reaches_out(change):
+        if batch.reaches_out(change):
             statement, columns = beyond.statement_of([change])
             return self._sql[statement], (self.namespace, worker_id, rules.PARENT_CLOSED, *columns), True
         query, values = self._alone(worker_id, change)
