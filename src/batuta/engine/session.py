@@ -94,9 +94,8 @@ class Session:
         self.draining = False
         self._on_lost, self.waiters, self.letters = on_lost, waiters, letters
         self._starts: deque[tuple[NewRun, Workflow[..., Any], Body, asyncio.Future[Completion]]] = deque()
-        self._timers = Timers(self.clock)
         self._lease = Lease(store, self.info, settings, clock, self._on_pulse, self._lost)
-        self.may_act = self._lease.may_act
+        self.may_act, self._timers = self._lease.may_act, Timers(self.clock)
         self.executor = Executor(activities, self.clock, settings, self._lease, self.permission)
         self._committer = Committer(store, self.info.worker_id, settings, self.clock, self.may_act, self._lost)
         self.begins = None if around is None or not around.begin else around.begins
@@ -121,8 +120,7 @@ class Session:
         self._tasks: set[asyncio.Task[None]] = set()
         self._emptied, self._renewed = asyncio.Event(), asyncio.Event()
         self._room, self.turns = Room(), self.executor.turns
-        self._over = self._hurried = False
-        self._ticked = clock.monotonic()
+        self._over, self._hurried, self._ticked = False, False, clock.monotonic()
         self._ticking: asyncio.TimerHandle | None = None
         self._unlisten: Callable[[], None] = lambda: None
 
