@@ -89,9 +89,7 @@ class Session:
             lease=round((settings.lease if self._beats else _FOR_EVER) * SECOND),
         )
         self.intake = Intake(self.info, workflows, rooms, settings)
-        self.runs: dict[int, LiveRun] = {}
-        """By the numbers of their run ids: UUIDs hash slowly."""
-        self.draining = False
+        self.runs: dict[int, LiveRun] = {}  # by the numbers of their run ids: UUIDs hash slowly
         self._on_lost, self.waiters, self.letters = on_lost, waiters, letters
         self._starts: deque[tuple[NewRun, Workflow[..., Any], Body, asyncio.Future[Completion]]] = deque()
         self._lease = Lease(store, self.info, settings, clock, self._on_pulse, self._lost)
@@ -120,7 +118,8 @@ class Session:
         self._tasks: set[asyncio.Task[None]] = set()
         self._emptied, self._renewed = asyncio.Event(), asyncio.Event()
         self._room, self.turns = Room(), self.executor.turns
-        self._over, self._hurried, self._ticked = False, False, clock.monotonic()
+        self._over = self._hurried = self.draining = False
+        self._ticked = clock.monotonic()
         self._ticking: asyncio.TimerHandle | None = None
         self._unlisten: Callable[[], None] = lambda: None
 
