@@ -129,7 +129,7 @@ async def test_activities_are_shown_with_their_input_outcome_attempts_and_times(
         Attempt(seq=4, number=1, started_at=AT, error='{"type":"Busy"}'),
         Attempt(seq=4, number=2, started_at=AT + 3 * SECOND, error='{"type":"Timeout"}'),
     ]
-    change = Change(run_id=pen.run_id, epoch=1, head=0, entries=entries, attempts=attempts)
+    change = Change(run_id=pen.run_id, epoch=1, head=0, entries=entries, attempts=tuple(attempts))
     assert await store.commit(worker.worker_id, [change]) == {}
     _, rows = await read(url, "SELECT * FROM batuta_activities ORDER BY seq")
     assert {row[:3] for row in rows} == {("default", "order-1", str(pen.run_id))}
