@@ -18,15 +18,13 @@ _SIZES = (256, 128, 64, 32, 16, 8, 4)
 """How many rows a widened statement may take. Few sizes: each is a statement that the driver keeps prepared."""
 _SIZES_ALIKE = _SIZES[:-1]
 """The same for rows that are alike. Fewer are written with all others: to begin a statement costs more than to bind."""
-_UPDATE_SIZES, _UPDATE_SIZES_ALIKE = _SIZES[2:], _SIZES_ALIKE[1:]
-"""An UPDATE takes no more: in a database that somebody has analysed, SQLite would read all runs for a larger one."""
 _VALUES = re.compile(r"VALUES \(([^()]*)\)")
 
 
 def execute_many(cursor: sqlite3.Cursor, statement: str, rows: Sequence[Row]) -> int:
     """`executemany` of an INSERT of values or of a plain UPDATE, in larger pieces. How many rows were written."""
     written, begin = 0, 0
-    for size in _SIZES if statement.startswith("INSERT") else _UPDATE_SIZES:
+    for size in _SIZES:
         while len(rows) - begin >= size:
             values = list(chain.from_iterable(rows[begin : begin + size]))
             written += cursor.execute(_widened(statement, size), values).rowcount
@@ -43,11 +41,10 @@ def execute_alike(cursor: sqlite3.Cursor, statement: str, groups: Iterable[Group
     """
     missing = 0
     odd: list[Row] = []
-    sizes = _SIZES_ALIKE if statement.startswith("INSERT") else _UPDATE_SIZES_ALIKE
     for common, values in groups:
         begin, end = 0, len(values)
-        if end >= sizes[-1] * own:
-            for size in sizes:
+        if end >= _SIZES_ALIKE[-1] * own:
+            for size in _SIZES_ALIKE:
                 while end - begin >= size * own:
                     piece = values[begin : begin + size * own]
                     missing += size - cursor.execute(_shared(statement, size, own), [*common, *piece]).rowcount
@@ -60,12 +57,16 @@ def execute_alike(cursor: sqlite3.Cursor, statement: str, groups: Iterable[Group
 
 @cache
 def _widened(statement: str, size: int) -> str:
-    """The statement for `size` rows. An UPDATE finds its parameters in the columns of a table of values."""
+    """The statement for `size` rows. An UPDATE finds its parameters in the columns of a table of values.
+
+    The limit tells SQLite how few they are: in a database that somebody has analysed, it would read all runs else.
+    """
     if statement.startswith("INSERT"):
         return _VALUES.sub(lambda found: "VALUES " + ", ".join([f"({found[1]})"] * size), statement, count=1)
     numbers = iter(range(1, statement.count("?") + 1))
     head, _, tail = re.sub(r"\?", lambda _: f"given.column{next(numbers)}", statement).partition("WHERE")
-    return f"{head}FROM ({_table(statement.count('?'), size)}) AS given WHERE{tail}"
+    table = _table(statement.count("?"), size)
+    return f"{head}FROM (SELECT * FROM ({table}) LIMIT {size}) AS given WHERE{tail}"  # noqa: S608 - ours
 
 
 @cache

@@ -58,12 +58,15 @@ SELECT closed_at IS NOT NULL, created_at FROM runs WHERE namespace = ? AND id = 
 SELECT created_at FROM runs WHERE namespace = ? AND run_id = ?;
 
 -- advance --
--- The fence: ownership, contiguity and openness in one, by the row itself.
-UPDATE OR FAIL runs SET head = ? WHERE namespace = ? AND epoch = ? AND head = ? AND closed_at IS NULL AND run_id = ?;
+-- The fence: ownership, contiguity and openness in one, by the row itself. Runs are found by their key also where many are
+-- asked for, and SQLite holds the table for small because somebody analysed it when it was.
+UPDATE OR FAIL runs INDEXED BY sqlite_autoindex_runs_1 SET head = ?
+WHERE namespace = ? AND epoch = ? AND head = ? AND closed_at IS NULL AND run_id = ?;
 
 -- finish --
 -- Comes to its end by itself, if it has read what was accepted for it.
-UPDATE OR FAIL runs SET head = ?, state = ?, closed_at = ?, reason = ?, owner = NULL, wake_at = NULL
+UPDATE OR FAIL runs INDEXED BY sqlite_autoindex_runs_1
+SET head = ?, state = ?, closed_at = ?, reason = ?, owner = NULL, wake_at = NULL
 WHERE namespace = ? AND epoch = ? AND head = ? AND closed_at IS NULL AND run_id = ?
     AND NOT EXISTS (SELECT 1 FROM inbox
         WHERE inbox.chain_id = runs.chain_id AND consumed_at IS NULL AND inbox.kind IN ('signal', 'update'));
@@ -84,7 +87,8 @@ WHERE namespace = :namespace AND runs.run_id = given.run_id AND runs.epoch = giv
 
 -- close --
 -- Ends in another way: nothing waits to be read.
-UPDATE runs SET head = ?, state = ?, closed_at = ?, reason = ?, owner = NULL, wake_at = NULL
+UPDATE runs INDEXED BY sqlite_autoindex_runs_1
+SET head = ?, state = ?, closed_at = ?, reason = ?, owner = NULL, wake_at = NULL
 WHERE namespace = ? AND epoch = ? AND head = ? AND closed_at IS NULL AND run_id = ?;
 
 -- hand_back --
