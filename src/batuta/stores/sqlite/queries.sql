@@ -73,15 +73,16 @@ WHERE namespace = ? AND epoch = ? AND head = ? AND closed_at IS NULL AND run_id 
 
 -- finish_all --
 -- The same for many that have completed: their run ids as one value, and of each its epoch and head as one number. The
--- limit has them listed first: else SQLite goes through all runs.
+-- limit has them listed first, and the namespace comes with each: else SQLite (some versions) goes through all runs.
 UPDATE OR FAIL runs
 SET head = given.head + 1, state = 'completed', closed_at = :now, reason = '', owner = NULL, wake_at = NULL
 FROM (
-    SELECT substr(:run_ids, 16 * key + 1, 16) AS run_id, value >> 32 AS epoch, value & 0xffffffff AS head
+    SELECT :namespace AS namespace, substr(:run_ids, 16 * key + 1, 16) AS run_id, value >> 32 AS epoch,
+        value & 0xffffffff AS head
     FROM json_each(:fences) LIMIT -1
 ) AS given
-WHERE namespace = :namespace AND runs.run_id = given.run_id AND runs.epoch = given.epoch AND runs.head = given.head
-    AND closed_at IS NULL
+WHERE runs.namespace = given.namespace AND runs.run_id = given.run_id AND runs.epoch = given.epoch
+    AND runs.head = given.head AND closed_at IS NULL
     AND NOT EXISTS (SELECT 1 FROM inbox
         WHERE inbox.chain_id = runs.chain_id AND consumed_at IS NULL AND inbox.kind IN ('signal', 'update'));
 
