@@ -246,7 +246,7 @@ async def test_what_a_busy_worker_without_the_activity_writes_of_the_answer_can_
 
     @workflow
     async def asks() -> list[str]:
-        return await asyncio.gather(slow(), works())
+        return list(await asyncio.gather(slow(), works()))
 
     async with world(asks, slow, works) as env:
         handle = await env.start(asks)

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from batuta import Batuta, RunState, activity, workflow
+from batuta.authoring.definitions import Workflow
 from batuta.clock import ManualClock, SystemClock
 from batuta.engine.native import NativeBackend
 from batuta.engine.worker import Worker
@@ -42,7 +43,7 @@ async def sleeps() -> str:
 
 @workflow
 async def greets_after_sleep(text: str) -> list[str]:
-    return await asyncio.gather(sleeps(), waits(text))
+    return list(await asyncio.gather(sleeps(), waits(text)))
 
 
 @workflow
@@ -59,7 +60,7 @@ async def working(
     gates[:] = [asyncio.Event()]
     store = BeatingStore(MemoryDatabase(clock))
     async with Batuta(NativeBackend(store, clock or SystemClock()), store.open, store.close) as client:
-        code = [greets, greets_after_sleep, naps]
+        code: list[Workflow[..., Any]] = [greets, greets_after_sleep, naps]
         settings: dict[str, Any] = {"heartbeat": 0.02, "stuck_loop": stuck_loop}
         async with client.worker(workflows=code, activities=[waits, sleeps], **settings) as worker:
             yield store, client, worker
@@ -164,6 +165,7 @@ def test_the_monotonic_clock_counts_the_time_in_which_the_machine_sleeps() -> No
 
 STUCK = """
 import asyncio, logging, threading
+from batuta.authoring.definitions import Workflow
 from batuta.clock import ManualClock
 from tests.engine.test_standstill import working
 logging.basicConfig()
