@@ -1,10 +1,12 @@
 """Entries, states and ids: the values everything else is made of."""
 
+import signal
 import uuid
 
 import pytest
 from msgspec import Raw
 
+from batuta import ids
 from batuta.clock import SECOND, ManualClock, SystemClock
 from batuta.ids import new_run_id, new_worker_id, text_of, uuid_of
 from batuta.journal.entries import (
@@ -66,6 +68,24 @@ def test_run_ids_are_version_7_and_rise() -> None:
     assert len(set(ids)) == len(ids)
     assert {one.version for one in ids} == {7}
     assert {one.variant for one in ids} == {uuid.RFC_4122}
+
+
+def test_an_interrupt_leaves_the_next_run_id_to_be_had() -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for number in range(2_000):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 1e-5 + number % 97 * 1e-6)
+                while True:
+                    new_run_id()
+            except KeyboardInterrupt:
+                assert not ids._lock.locked()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_the_text_of_a_run_id_is_that_of_a_uuid() -> None:
