@@ -79,15 +79,17 @@ def derived_run_id(at: int, key_base: str, seq: int) -> RunId:
     """
     digest = hashlib.blake2b(f"{key_base}:{seq}".encode(), digest_size=6).digest()
     chance = (seq & 0xFFFF) << 46 | int.from_bytes(digest, "big") >> 2
-    return _uuid7(at, chance)
+    return _uuid7(at % _AGES, chance)
 
 
 def named_run_id(at: int, name: str) -> RunId:
     """The id of the run that has this name, a UUIDv7 of `at` (microseconds): the same whoever begins it."""
     digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
-    return _uuid7(at, int.from_bytes(digest, "big") >> 2)
+    return _uuid7(at % _AGES, int.from_bytes(digest, "big") >> 2)
 
 
+_AGES = (1 << 48) * 1000
+"""All the times that an id can tell: one that was not (a journal may have been changed) still makes an id."""
 _REST = 1 << 66
 _MILLIS = (1 << 80) - 1000 * _REST
 _MARKS = 0x7 << 76 | 0x2 << 62
