@@ -12,7 +12,7 @@ from batuta.journal.entries import Entry, EntryKind
 from batuta.journal.records import NewRun, Verdict, WorkerInfo
 from batuta.stores.sqlite import schema
 from batuta.stores.sqlite.connection import Q
-from batuta.stores.sqlite.many import _shared
+from batuta.stores.sqlite.many import _UPDATE_SIZES, _UPDATE_SIZES_ALIKE, _shared, _widened
 from batuta.stores.sqlite.store import SqliteStore
 from batuta.testing.conformance.deleting import DONE
 from batuta.testing.conformance.kit import Pen, live_worker, new_run
@@ -20,13 +20,22 @@ from batuta.testing.conformance.kit import Pen, live_worker, new_run
 KEY = "SEARCH runs USING INDEX sqlite_autoindex_runs_1 (namespace=? AND run_id=?)"
 
 
-@pytest.mark.parametrize("name", ["advance", "finish", "close"])
-def test_each_of_many_is_found_by_its_key(name: str) -> None:
+WIDENED = [_widened(Q[name], _UPDATE_SIZES[0]) for name in ("advance", "finish", "close", "evict", "hand_back")]
+ALIKE = [_shared(Q[name], _UPDATE_SIZES_ALIKE[0], 1) for name in ("advance", "finish", "close")]
+
+
+@pytest.mark.parametrize("counted", [None, 1, 100, 700, 1_000, 5_000, 1_000_000])
+def test_each_of_many_is_found_by_its_key_also_where_somebody_has_analysed(counted: int | None) -> None:
     file = sqlite3.connect(":memory:")
     schema.migrate(file.cursor(), 0)
-    statement = _shared(Q[name], 64, 1)
-    steps = [row[3] for row in file.execute(f"EXPLAIN QUERY PLAN {statement}", [None] * statement.count("?"))]
-    assert [step for step in steps if " runs " in step] == [KEY]
+    if counted is not None:
+        file.execute("ANALYZE")
+        row = ("runs", "sqlite_autoindex_runs_1", f"{counted} {counted} 1")
+        file.execute("INSERT INTO sqlite_stat1 VALUES (?, ?, ?)", row)
+        file.execute("ANALYZE sqlite_schema")
+    for statement in WIDENED + ALIKE:
+        steps = [row[3] for row in file.execute(f"EXPLAIN QUERY PLAN {statement}", [None] * statement.count("?"))]
+        assert [step for step in steps if " runs" in step] == [KEY]
 
 
 async def begun(store: SqliteStore, worker: WorkerInfo, runs: list[NewRun]) -> list[Pen]:

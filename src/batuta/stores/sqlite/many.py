@@ -18,13 +18,15 @@ _SIZES = (256, 128, 64, 32, 16, 8, 4)
 """How many rows a widened statement may take. Few sizes: each is a statement that the driver keeps prepared."""
 _SIZES_ALIKE = _SIZES[:-1]
 """The same for rows that are alike. Fewer are written with all others: to begin a statement costs more than to bind."""
+_UPDATE_SIZES, _UPDATE_SIZES_ALIKE = _SIZES[2:], _SIZES_ALIKE[1:]
+"""An UPDATE takes no more: in a database that somebody has analysed, SQLite would read all runs for a larger one."""
 _VALUES = re.compile(r"VALUES \(([^()]*)\)")
 
 
 def execute_many(cursor: sqlite3.Cursor, statement: str, rows: Sequence[Row]) -> int:
     """`executemany` of an INSERT of values or of a plain UPDATE, in larger pieces. How many rows were written."""
     written, begin = 0, 0
-    for size in _SIZES:
+    for size in _SIZES if statement.startswith("INSERT") else _UPDATE_SIZES:
         while len(rows) - begin >= size:
             values = list(chain.from_iterable(rows[begin : begin + size]))
             written += cursor.execute(_widened(statement, size), values).rowcount
@@ -41,10 +43,11 @@ def execute_alike(cursor: sqlite3.Cursor, statement: str, groups: Iterable[Group
     """
     missing = 0
     odd: list[Row] = []
+    sizes = _SIZES_ALIKE if statement.startswith("INSERT") else _UPDATE_SIZES_ALIKE
     for common, values in groups:
         begin, end = 0, len(values)
-        if end >= _SIZES_ALIKE[-1] * own:
-            for size in _SIZES_ALIKE:
+        if end >= sizes[-1] * own:
+            for size in sizes:
                 while end - begin >= size * own:
                     piece = values[begin : begin + size * own]
                     missing += size - cursor.execute(_shared(statement, size, own), [*common, *piece]).rowcount
