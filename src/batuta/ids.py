@@ -27,22 +27,18 @@ _source: random.Random = random.SystemRandom()
 _time = time.time_ns
 """Where chance and the times in ids come from. Tests may foresee both."""
 _62_BITS, _48_BITS = (1 << 62) - 1, (1 << 48) - 1
-_acquire, _release = _lock.acquire, _lock.release  # `with` looks for methods of its own each time
 os.register_at_fork(after_in_child=_chance.clear)  # a child must not go on with its parent's numbers
 
 
 def new_run_id() -> RunId:
     """A UUIDv7 greater than every one made before in this process."""
     global _last  # noqa: PLW0603 - a process has one sequence of ids
-    _acquire()
-    try:
+    with _lock:  # not `acquire` and `try`: an interrupt between the two would leave it locked for ever
         stamp = _time() // 1000
         _last = stamp = stamp if stamp > _last else _last + 1
         if not _chance:
             _chance.extend(struct.unpack(f"<{_DRAWN}Q", _source.randbytes(8 * _DRAWN)))
         chance = _chance.pop() & _62_BITS
-    finally:
-        _release()
     return _uuid7(stamp, chance)
 
 
@@ -83,15 +79,17 @@ def derived_run_id(at: int, key_base: str, seq: int) -> RunId:
     """
     digest = hashlib.blake2b(f"{key_base}:{seq}".encode(), digest_size=6).digest()
     chance = (seq & 0xFFFF) << 46 | int.from_bytes(digest, "big") >> 2
-    return _uuid7(at, chance)
+    return _uuid7(at % _AGES, chance)
 
 
 def named_run_id(at: int, name: str) -> RunId:
     """The id of the run that has this name, a UUIDv7 of `at` (microseconds): the same whoever begins it."""
     digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
-    return _uuid7(at, int.from_bytes(digest, "big") >> 2)
+    return _uuid7(at % _AGES, int.from_bytes(digest, "big") >> 2)
 
 
+_AGES = (1 << 48) * 1000
+"""All the times that an id can tell: one that was not (a journal may have been changed) still makes an id."""
 _REST = 1 << 66
 _MILLIS = (1 << 80) - 1000 * _REST
 _MARKS = 0x7 << 76 | 0x2 << 62

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -123,6 +124,36 @@ async def test_failed_attempts_give_their_place_back() -> None:
         assert await env.run(asks) == [3, 3]
         assert env.worker.session is not None
         assert env.worker.session.executor._places._named["flaky"].free == 1
+
+
+@dataclass
+class Article:
+    name: str
+
+    def __post_init__(self) -> None:
+        _ = {"pen": 1}[self.name]
+
+
+@pytest.mark.parametrize("is_async", [True, False], ids=["loop", "thread"])
+async def test_attempts_whose_arguments_cannot_be_made_fail_and_give_their_place_back(is_async: bool) -> None:
+    async def weigh(article: Article) -> str:
+        return article.name
+
+    def weigh_in_thread(article: Article) -> str:
+        return article.name
+
+    retried = activity(name="weighs", retry=Retry(attempts=2, first=1))
+    weighs: Any = retried(weigh) if is_async else retried(weigh_in_thread)
+
+    @workflow
+    async def asks(name: str) -> str:
+        try:
+            return str(await weighs({"name": name}))
+        except KeyError:
+            return "no such article"
+
+    async with world(asks, weighs, max_activities=1, threads=1) as env:
+        assert [await env.run(asks, name) for name in ("ink", "pen")] == ["no such article", "pen"]
 
 
 async def test_threads_have_limits_of_their_own_too() -> None:

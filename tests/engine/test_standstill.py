@@ -5,11 +5,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from batuta import Batuta, RunState, activity, workflow
+from batuta.authoring.definitions import Workflow
 from batuta.clock import ManualClock, SystemClock
 from batuta.engine.native import NativeBackend
 from batuta.engine.worker import Worker
@@ -19,6 +20,7 @@ from tests.engine.beating import BeatingStore
 
 begun: list[str] = []
 gates: list[asyncio.Event] = []
+falls_asleep: list[Callable[[], None]] = []
 
 
 @activity
@@ -31,6 +33,17 @@ async def waits(text: str) -> str:
 @workflow
 async def greets(text: str) -> str:
     return await waits(text)
+
+
+@activity
+async def sleeps() -> str:
+    falls_asleep[0]()
+    return "slept"
+
+
+@workflow
+async def greets_after_sleep(text: str) -> list[str]:
+    return list(await asyncio.gather(sleeps(), waits(text)))
 
 
 @workflow
@@ -47,8 +60,9 @@ async def working(
     gates[:] = [asyncio.Event()]
     store = BeatingStore(MemoryDatabase(clock))
     async with Batuta(NativeBackend(store, clock or SystemClock()), store.open, store.close) as client:
+        code: list[Workflow[..., Any]] = [greets, greets_after_sleep, naps]
         settings: dict[str, Any] = {"heartbeat": 0.02, "stuck_loop": stuck_loop}
-        async with client.worker(workflows=[greets, naps], activities=[waits], **settings) as worker:
+        async with client.worker(workflows=code, activities=[waits, sleeps], **settings) as worker:
             yield store, client, worker
 
 
@@ -97,6 +111,42 @@ async def test_a_machine_that_was_suspended_ends_nothing_but_the_lease(real_time
         assert begun == ["hello"]
 
 
+async def test_an_activity_whose_turn_comes_when_the_machine_has_slept_waits_for_the_next_heartbeat(
+    real_time: None,
+) -> None:
+    clock = ManualClock()
+    async with working(clock) as (store, client, _):
+
+        def fall_asleep() -> None:
+            store.away = True
+            clock.advance(3_600)
+
+        falls_asleep[:] = [fall_asleep]
+        handle = await client.start(greets_after_sleep, "hello")
+
+        async def has_slept() -> bool:
+            return store.away
+
+        await until(has_slept)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert begun == []
+        store.away = False
+        gates[0].set()
+        assert await handle.result(20) == ["slept", "hello"]
+        assert begun == ["hello"]
+
+
+async def test_a_heartbeat_that_was_under_way_at_the_end_of_a_session_lets_nothing_act(real_time: None) -> None:
+    async with working() as (store, _, worker):
+        session = worker.session
+        assert session is not None
+        await store.after_beats(1)
+        session.abandon()
+        await store.after_beats(2)
+        assert not session.may_act()
+
+
 async def test_a_timer_that_was_due_while_the_machine_slept_fires_at_the_next_heartbeat(real_time: None) -> None:
     clock = ManualClock()
     async with working(clock) as (store, client, _):
@@ -115,6 +165,7 @@ def test_the_monotonic_clock_counts_the_time_in_which_the_machine_sleeps() -> No
 
 STUCK = """
 import asyncio, logging, threading
+from batuta.authoring.definitions import Workflow
 from batuta.clock import ManualClock
 from tests.engine.test_standstill import working
 logging.basicConfig()

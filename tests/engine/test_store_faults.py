@@ -162,7 +162,7 @@ async def test_a_value_that_the_database_refuses_parks_its_run_and_no_other(env:
 
 
 async def test_a_start_whose_value_the_database_refuses_is_refused(env: World) -> None:
-    env.faults.refuse_values_with = "bad"
+    env.faults.refuse_values_with = '"bad"'  # with its quotes: a run id in hex may have those letters
     starts = [env.start(steps, name, id=name) for name in ("good", "bad", "fine")]
     good, bad, fine = await asyncio.gather(*starts, return_exceptions=True)
     assert isinstance(bad, BadData)

@@ -1,12 +1,14 @@
 """Entries, states and ids: the values everything else is made of."""
 
+import signal
 import uuid
 
 import pytest
 from msgspec import Raw
 
+from batuta import ids
 from batuta.clock import SECOND, ManualClock, SystemClock
-from batuta.ids import new_run_id, new_worker_id, text_of, uuid_of
+from batuta.ids import derived_run_id, named_run_id, new_run_id, new_worker_id, text_of, uuid_of
 from batuta.journal.entries import (
     Body,
     Command,
@@ -66,6 +68,32 @@ def test_run_ids_are_version_7_and_rise() -> None:
     assert len(set(ids)) == len(ids)
     assert {one.version for one in ids} == {7}
     assert {one.variant for one in ids} == {uuid.RFC_4122}
+
+
+def test_an_interrupt_leaves_the_next_run_id_to_be_had() -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for number in range(2_000):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 1e-5 + number % 97 * 1e-6)
+                while True:
+                    new_run_id()
+            except KeyboardInterrupt:
+                assert not ids._lock.locked()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("at", [0, 999, 1_763_301_627_123_456, -1, -(10**18), (1 << 48) * 1000 + 7, 1 << 62])
+def test_derived_run_ids_are_version_7_whatever_time_they_are_of(at: int) -> None:
+    for run_id in (derived_run_id(at, "key", 3), named_run_id(at, "name")):
+        assert run_id == uuid.UUID(str(run_id))
+        assert (run_id.version, run_id.variant) == (7, uuid.RFC_4122)
+        assert run_id.int >> 80 == at // 1000 % (1 << 48)
 
 
 def test_the_text_of_a_run_id_is_that_of_a_uuid() -> None:

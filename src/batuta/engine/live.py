@@ -304,7 +304,7 @@ class LiveRun:
         change = self.change
         if change is None:
             change = self.change = Change(self.run_id, self.epoch, self.head, [entry])
-            self.effects = body.commands  # type: ignore[assignment]  # nobody adds to them as such any more
+            self.effects = body.commands  # type: ignore[assignment]  # only commands are added to this list
         else:
             change.entries.append(entry)
             self.effects += body.commands
@@ -413,7 +413,7 @@ class LiveRun:
             return
         self.open_change().attempts += (attempt,)
         if then is not None:
-            self.effects.append(then)
+            self.effects = [*self.effects, then]  # the list may be that of a turn's commands
 
     def call_waits(self) -> None:
         """A call waits long for its next try, or for an answer from outside: leave memory if nothing else goes on."""

@@ -109,7 +109,7 @@ class Outside:
             return None
         call = run.calls.get(body.seq)
         if call is None:  # this worker does not have the activity; an answer needs no code
-            return Call(run, body.seq, pending, cast(Any, None), body.attempts, body.attempts > 1)
+            return Call(run, body.seq, pending, cast(Any, None), body.attempts, begun=body.attempts > 1)
         waits_for_next = call.next_at is not None and not call.outside and call.started_at
         return None if body.attempts < call.attempt + bool(waits_for_next) else call
 
