@@ -214,7 +214,7 @@ async def play(seed: int, stores: list[Store], worker: WorkerInfo) -> None:
             for store in stores:
                 await store.start_many(deepcopy(jobs))
                 missing = {run.run_id for run in jobs}
-                while missing and (tapes := (await store.claim(clerk, 1_000, None)).tapes):
+                while tapes := (await store.claim(clerk, 1_000, None)).tapes:
                     missing -= {tape.run.run_id for tape in tapes}
                 assert not missing
             changes += player.claimed(jobs)
@@ -223,6 +223,7 @@ async def play(seed: int, stores: list[Store], worker: WorkerInfo) -> None:
                 if pen.head >= 0 and pen.run_id not in player.over:
                     for store in stores:
                         await store.send(pen.run_id, signal(f"s{pen.head}"))
+        said: list[Any] = []
         for _ in range(chance.choice((1, 1, 2))):  # the reply was lost: it is sent again
             said = [await store.commit(worker.worker_id, deepcopy(changes)) for store in stores]
             assert said[1:] == said[:-1]
