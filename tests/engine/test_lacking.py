@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batuta import RunState, activity, workflow
+from batuta import CompleteLater, Retry, RunState, activity, activity_info, workflow
 from batuta.journal.records import Claim
 from tests.engine.kit import world
 
@@ -117,3 +117,36 @@ async def test_waiting_for_a_lacking_activity_costs_a_claim_every_few_seconds(
         await env.advance(30)
         assert 2 <= claims["waits"] <= 15
         assert 2 <= claims["cancelled"] <= 15
+
+
+@pytest.mark.parametrize("attempt", [1, 2])
+async def test_what_it_writes_of_an_answer_from_outside_while_it_is_busy_can_be_read_again(attempt: int) -> None:
+    tokens: list[str] = []
+
+    @activity(retry=Retry(attempts=2, first=1, jitter=0))
+    async def slow() -> str:
+        if activity_info().attempt < attempt:
+            raise OSError
+        tokens.append(activity_info().token)
+        await asyncio.sleep(60)
+        raise CompleteLater
+
+    @activity
+    async def works() -> str:
+        await asyncio.sleep(100)
+        return "worked"
+
+    @workflow
+    async def asks() -> list[str]:
+        return list(await asyncio.gather(slow(), works()))
+
+    async with world(asks, slow, works) as env:
+        handle = await env.start(asks)
+        while not tokens:
+            await env.advance(0.5)
+        await env.deploy(activities=[works])
+        await env.advance(1)
+        await env.client.complete(tokens[0], "answered")
+        await env.advance(1)
+        await env.crash()
+        assert await handle.result() == ["answered", "worked"]

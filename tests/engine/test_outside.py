@@ -229,37 +229,6 @@ async def test_a_worker_without_the_activity_can_take_the_answer() -> None:
         assert await handle.result() == "o-1 approved by Ada"
 
 
-@pytest.mark.parametrize("attempt", [1, 2])
-async def test_what_a_busy_worker_without_the_activity_writes_of_the_answer_can_be_read_again(attempt: int) -> None:
-    @activity(retry=Retry(attempts=2, first=1, jitter=0))
-    async def slow() -> str:
-        if activity_info().attempt < attempt:
-            raise OSError
-        tokens.append(activity_info().token)
-        await asyncio.sleep(60)
-        raise CompleteLater
-
-    @activity
-    async def works() -> str:
-        await asyncio.sleep(100)
-        return "worked"
-
-    @workflow
-    async def asks() -> list[str]:
-        return list(await asyncio.gather(slow(), works()))
-
-    async with world(asks, slow, works) as env:
-        handle = await env.start(asks)
-        while not tokens:
-            await env.advance(0.5)
-        await env.deploy(activities=[works])
-        await env.advance(1)
-        await env.client.complete(tokens[0], "answered")
-        await env.advance(1)
-        await env.crash()
-        assert await handle.result() == ["answered", "worked"]
-
-
 # -- failing
 
 
