@@ -15,7 +15,7 @@ from bench.child import Figures, Measure, Task, answer, repeat
 WARM_UP_STEPS: Final = 200
 WARM_UP_RUNS: Final = 200
 R = TypeVar("R")
-# New ones in each process: a database may serve several, and a taken id gives the run that has it.
+# For those that give ids. New ones in each process: one database may serve several, and a taken id gives its run.
 ids = (f"bench-{time.time_ns()}-{number}" for number in itertools.count())
 
 
@@ -55,8 +55,8 @@ async def engine(url: str) -> AsyncIterator[Batuta]:
 
 
 async def outcome(batuta: Batuta, what: Workflow[..., R], *arguments: object) -> R:
-    """Start a run and wait for its result."""
-    handle = await batuta.start(what, *arguments, id=next(ids))
+    """Start a run and wait for its result. Its id is made for it, as it is with the peers."""
+    handle = await batuta.start(what, *arguments)
     return await handle.result()
 
 
