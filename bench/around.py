@@ -2,7 +2,8 @@
 
 `idle` has middleware that does nothing, so that everything that asks for it is there and finds nothing to do: what is
 switched off must not be measurable. It has more turns than the others, for that is a small difference to look for. Each
-is compared with a burst of `off` beside it, which comes before it in one round and after it in the next."""
+is compared with a burst of `off` beside it, which comes before it in one round and after it in the next. `metrics` has
+`batuta.metrics.Metrics`."""
 
 import asyncio
 import statistics
@@ -17,6 +18,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 
 from batuta import Batuta, Middleware, RunCall, connect
 from batuta.authoring.middleware import Proceed
+from batuta.metrics import Metrics
 from batuta.otel import Tracing
 from batuta.telemetry import Event
 from bench.batuta_run import WARM_UP_RUNS, outcome, step, steps
@@ -25,13 +27,13 @@ from bench.child import Figures, Task
 SHARE: Final = 0.01
 """Of the runs that are traced where the bar is: what a system of this rate can afford to keep."""
 BURST: Final = 200
-TURNS: Final = ("idle", "idle", "idle", "on")
+TURNS: Final = ("idle", "idle", "idle", "metrics", "on")
 """Of one round."""
 ALL_TRACED_EVERY: Final = 3
 """Rounds: it takes long, and shows itself soon."""
 
 
-class Metrics(Middleware):
+class Listener(Middleware):
     """What a user's own would do: count every event, and be around every run."""
 
     def __init__(self) -> None:
@@ -63,21 +65,22 @@ async def around(task: Task) -> Figures:
     made: dict[str, list[Middleware]] = {
         "off": [],
         "idle": [Middleware()],
-        "on": [Tracing(_provider(), sample=SHARE), Metrics()],
-        "all_traced": [Tracing(_provider()), Metrics()],
+        "metrics": [Metrics()],
+        "on": [Tracing(_provider(), sample=SHARE), Listener()],
+        "all_traced": [Tracing(_provider()), Listener()],
     }
     spent: dict[str, list[float]] = {name: [] for name in made}
     ratios: dict[str, list[float]] = {name: [] for name in made if name != "off"}
     async with AsyncExitStack() as stack:
         clients = {name: await _client(stack, task.url, name, middleware) for name, middleware in made.items()}
         for client in clients.values():
-            await _burst(client, WARM_UP_RUNS, task.steps)
+            await burst(client, WARM_UP_RUNS, task.steps)
         end = time.perf_counter() + task.seconds
         while time.perf_counter() < end or len(ratios["on"]) < 4:
             number = len(ratios["on"])
             for name in TURNS if number % ALL_TRACED_EVERY else (*TURNS, "all_traced"):
                 for each in (("off", name), (name, "off"))[number % 2]:
-                    spent[each].append(await _burst(clients[each], BURST, task.steps))
+                    spent[each].append(await burst(clients[each], BURST, task.steps))
                 ratios[name].append(spent["off"][-1] / spent[name][-1])
     rates = {f"{name}_steps_per_s": BURST * task.steps / statistics.median(times) for name, times in spent.items()}
     return rates | {f"{name}_over_off": statistics.median(found) for name, found in ratios.items()}
@@ -90,7 +93,7 @@ async def _client(stack: AsyncExitStack, url: str, name: str, middleware: Sequen
     return client
 
 
-async def _burst(client: Batuta, runs: int, count: int) -> float:
+async def burst(client: Batuta, runs: int, count: int) -> float:
     begun = time.perf_counter()
     await asyncio.gather(*(outcome(client, steps, count) for _ in range(runs)))
     return time.perf_counter() - begun

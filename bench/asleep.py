@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from batuta import Batuta, now, workflow
 from batuta.connect import store_for
-from batuta.engine.native import NativeBackend
+from batuta.engine.backend.native import NativeBackend
 from batuta.journal.records import Hint, RunFilter
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
@@ -42,7 +42,7 @@ class Counter:
         self.calls = 0
         for name in ("claim", "due_at", "unread", "load", "commit", "closed_among", "register", "now", "send", "start"):
             setattr(store, name, self._counted(getattr(store, name)))
-        setattr(store, "heart", self._counted_heart(store.heart))  # noqa: B010 - a protocol's method is no attribute
+        setattr(store, "heartbeat", self._counted_heart(store.heartbeat))  # noqa: B010 - a protocol's method is no attribute
 
     def _counted(self, verb: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -54,9 +54,9 @@ class Counter:
     def _counted_heart(self, make: Callable[[str], AbstractAsyncContextManager[Any]]) -> Callable[[str], Any]:
         @asynccontextmanager
         async def opened(worker_id: str) -> Any:
-            async with make(worker_id) as heart:
-                heart.beat = self._counted(heart.beat)
-                yield heart
+            async with make(worker_id) as heartbeat:
+                heartbeat.beat = self._counted(heartbeat.beat)
+                yield heartbeat
 
         return opened
 

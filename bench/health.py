@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from batuta import Batuta, connect, job
 from batuta.connect import store_for
-from batuta.engine.native import NativeBackend
+from batuta.engine.backend.native import NativeBackend
 from batuta.journal.store import Store
 from bench.child import Countdown, Figures, Task, percentile
 

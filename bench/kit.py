@@ -12,7 +12,7 @@ from batuta import Retry, Signal, activity, workflow
 from batuta.cli.demo.ledger import Ledger
 from batuta.cli.demo.orders import Order, Shop, order
 from batuta.testing import Environment, crash_sweep, double, run
-from batuta.testing.sweep import apart
+from batuta.testing.crashes import apart
 from bench.child import Figures, Task
 
 WEEK: Final = 7 * 86_400.0

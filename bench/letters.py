@@ -11,9 +11,19 @@ from typing import Any, Final
 from batuta import Batuta, Retry, connect, job
 from batuta.connect import store_for
 from batuta.ids import new_run_id, new_worker_id
+from batuta.journal.dead_letters import LetterFilter
 from batuta.journal.entries import Body, EntryKind, encode_entry
-from batuta.journal.letters import LetterFilter, LetterReason, NewLetter
-from batuta.journal.records import Change, Effects, Move, NewRun, RunFilter, RunKind, WorkerInfo
+from batuta.journal.records import (
+    Change,
+    Effects,
+    LetterReason,
+    Move,
+    NewLetter,
+    NewRun,
+    RunFilter,
+    RunKind,
+    WorkerInfo,
+)
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
 from bench.child import Figures, Task, percentile
@@ -120,14 +130,14 @@ async def reprocessed(task: Task) -> Figures:
         await store.open()
         await give_one_up(batuta)
         await fill(store, await copies(store), task.runs - 1)
-        before = (await batuta.letters.list(limit=1)).letters[0].at + timedelta(milliseconds=1)
+        before = (await batuta.dead_letters.list(limit=1)).letters[0].at + timedelta(milliseconds=1)
         first = await asyncio.create_subprocess_exec(*command(task.url, before))
         await asyncio.sleep(KILLED_AFTER * task.runs / RATE)
         first.kill()
         await first.wait()
-        left = await batuta.letters.count(before=before)
+        left = await batuta.dead_letters.count(before=before)
         begun = time.perf_counter()
-        done = await batuta.letters.reprocess(before=before, rate=RATE)
+        done = await batuta.dead_letters.reprocess(before=before, rate=RATE)
         took = time.perf_counter() - begun
         wrong = await not_once(store, task.runs)
         await store.close()
@@ -135,7 +145,7 @@ async def reprocessed(task: Task) -> Figures:
 
 
 def command(url: str, before: datetime) -> list[str]:
-    words = ["letters", "reprocess", "--url", url, "--before", before.isoformat(), "--rate", str(RATE), "--yes"]
+    words = ["dead-letters", "reprocess", "--url", url, "--until", before.isoformat(), "--rate", str(RATE), "--yes"]
     return [sys.executable, "-m", "batuta", *words]
 
 
@@ -147,7 +157,7 @@ async def send(number: int) -> None:
 async def give_one_up(batuta: Batuta) -> None:
     async with batuta.worker(jobs=[send]):
         await batuta.enqueue(send, 1)
-        while not await batuta.letters.count():
+        while not await batuta.dead_letters.count():
             await asyncio.sleep(0.01)
 
 

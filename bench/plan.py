@@ -108,7 +108,11 @@ def _recovery(full: bool) -> Group:
 
 def _around(full: bool) -> Group:
     around = Part("W2-around", "batuta", steps=5, seconds=10.0, rounds=3 if full else 2)
-    return (around, Part("W2-codec", "batuta", steps=5, seconds=4.0, rounds=1)) if full else (around,)
+    served = Part("W2-served", "batuta", steps=5, seconds=10.0, rounds=2)
+    once = Part("idempotent", "batuta", seconds=4.0, rounds=1)
+    gates = Part("W2-gates", "batuta", steps=5, seconds=4.0, rounds=1)
+    parts = (around, served, once, gates)
+    return (*parts, Part("W2-codec", "batuta", steps=5, seconds=4.0, rounds=1)) if full else parts
 
 
 def _big() -> list[Group]:

@@ -5,9 +5,8 @@ import time
 from typing import Final
 
 from batuta import connect
-from batuta.clock import SECOND
 from batuta.connect import store_for
-from batuta.engine.retention import steps as prunings
+from batuta.engine.worker.pruner import steps as prunings
 from batuta.journal.records import RunFilter
 from batuta.journal.retention import Retention
 from batuta.journal.store import Store
@@ -49,7 +48,7 @@ async def pruning(task: Task) -> Figures:
     """
     store = store_for(task.url)
     await store.open()
-    await store.set_retention(Retention(keep=KEEP_S * SECOND))
+    await store.set_retention(Retention(KEEP_S))
     async with connect(task.url) as batuta:
         async with batuta.worker(workflows=[steps], activities=[step], prune_every=86_400.0):
 

@@ -8,10 +8,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from batuta.authoring.handle import Handle
+from batuta.authoring.client.handle import Handle
 from batuta.client import Batuta
 from batuta.errors import (
     BatutaError,
+    InvalidToken,
     LostAttempt,
     OutcomeUnknown,
     RunClosed,
@@ -64,7 +65,12 @@ class Caller:
 
     async def ended(self, id: str) -> None:
         """Wait for the end of a run that is there."""
-        await ended(await self._client.get(id))
+        while True:
+            try:
+                await ended(await self._client.get(id))
+                return
+            except StoreError:
+                await asyncio.sleep(PAUSE_S)
 
     async def _notes(self, id: str) -> None:
         for number in NOTES:
@@ -100,7 +106,7 @@ class Caller:
 
         try:
             await self.recorded("complete", asked.run, attempt, asked.key, tries=1)
-        except (LostAttempt, RunClosed):
+        except (LostAttempt, RunClosed, InvalidToken):  # the last: its worker died before the token was kept
             return True
         except (BatutaError, TimeoutError):
             return False

@@ -8,7 +8,25 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
-from chaos import clocks, deploys, disk, letters, once, outages, pauses, replies, storm, sweep, work, zombies
+from chaos import (
+    blips,
+    bugs,
+    clocks,
+    deploys,
+    disk,
+    failover,
+    letters,
+    locked,
+    once,
+    outages,
+    partners,
+    pauses,
+    replies,
+    storm,
+    sweep,
+    work,
+    zombies,
+)
 from chaos.places import StoreKind
 from chaos.report import Tally
 from chaos.stage import Stage, each
@@ -32,23 +50,29 @@ def scenarios(kinds: Sequence[StoreKind]) -> dict[str, Scenario]:
         found[f"exactly once, kill and stop at every failpoint, {kind}"] = partial(_once, kind)
         found[f"exactly once, storm, {kind}"] = partial(_once_storm, kind)
         found[f"limits while workers are killed, {kind}"] = partial(_limits, kind)
+        found[f"a flaky partner while workers are killed, {kind}"] = partial(_partners, kind)
         found[f"paused and resumed under load, {kind}"] = partial(_pauses, kind)
         found[f"woken after others acted, {kind}"] = partial(_woken, kind)
         found[f"reply lost, {kind}"] = partial(_replies, kind)
+        found[f"unexpected errors at every verb, {kind}"] = partial(_bugs, kind)
         found[f"drained and killed, {kind}"] = partial(
             _together, kind, (deploys.drained, deploys.killed_while_draining)
         )
         found[f"changed code, {kind}"] = partial(_together, kind, (deploys.changed_code,))
         found[f"poison run, {kind}"] = partial(_together, kind, (deploys.poison,))
-        found[f"clocks skewed and jumping, {kind}"] = partial(_clocks, kind)
+        found[f"clocks skewed and set by an hour, {kind}"] = partial(_clocks, kind)
         found[f"storm, {kind}"] = partial(_storms, kind)
     if "postgres" in kinds:
         found["requests, every reply lost, postgres"] = _requests
         found["backends terminated, postgres"] = outages.backends_terminated
+        found["blips shorter than the lease, postgres"] = partial(blips.blips, silent=False)
+        found["connections that die in silence, postgres"] = partial(blips.blips, silent=True)
         found["restarts and kills, postgres"] = outages.restarted
         found["outage beyond the lease, postgres"] = outages.longer_than_a_lease
         found["frozen beyond the lease, postgres"] = outages.frozen
         found["recovery races restart, postgres"] = outages.recovery_races_restart
+        found["lossy failover, postgres"] = failover.lossy
+        found["locked rows, postgres"] = locked.rows
     if "sqlite" in kinds:
         found["EIO, ENOSPC, BUSY, sqlite"] = _disk
     return found
@@ -70,13 +94,22 @@ async def _letters(kind: StoreKind, stage: Stage, tally: Tally) -> None:
     counts = await letters.count_points(stage, kind, tally)
     moments = Counter({site: times for site, times in counts.items() if site in letters.MOMENTS})
     many = 4 if stage.long else 1
-    sends: list[tuple[letters.Then, list[sweep.Point]]] = [
-        ("kill", sweep.points(moments, SENDS_A_MOMENT * many)),
-        ("kill", sweep.points(counts - moments, SENDS_ELSEWHERE * many)),
-        ("go on", sweep.points(moments, SENDS_ELSEWHERE * many)),
+    sends: list[tuple[letters.What, letters.Then, list[sweep.Point]]] = [
+        ("notes", "kill", sweep.points(moments, SENDS_A_MOMENT * many)),
+        ("notes", "kill", sweep.points(counts - moments, SENDS_ELSEWHERE * many)),
+        ("notes", "go on", sweep.points(moments, SENDS_ELSEWHERE * many)),
+        ("cancel", "kill", sweep.points(counts, SENDS_ELSEWHERE * many)),
+        ("cancel", "go on", sweep.points(moments, SENDS_ELSEWHERE * many)),
     ]
-    cases = [partial(letters.send_at, stage, kind, point, then, tally) for then, points in sends for point in points]
-    await each(stage, tally, cases)
+    await each(
+        stage,
+        tally,
+        [
+            partial(letters.send_at, stage, kind, point, what, then, tally)
+            for what, then, points in sends
+            for point in points
+        ],
+    )
 
 
 async def _jobs(kind: StoreKind, stage: Stage, tally: Tally) -> None:
@@ -104,6 +137,11 @@ async def _limits(kind: StoreKind, stage: Stage, tally: Tally) -> None:
     await each(stage, tally, [partial(work.limits_under_kills, stage, kind, seconds, tally) for _ in range(count)])
 
 
+async def _partners(kind: StoreKind, stage: Stage, tally: Tally) -> None:
+    count, seconds = (10, 20.0) if stage.long else (1, 8.0)
+    await each(stage, tally, [partial(partners.flaky, stage, kind, seconds, tally) for _ in range(count)])
+
+
 async def _pauses(kind: StoreKind, stage: Stage, tally: Tally) -> None:
     await each(stage, tally, [partial(pauses.under_load, stage, kind, PAUSED_RUNS, tally)])
 
@@ -121,6 +159,15 @@ async def _replies(kind: StoreKind, stage: Stage, tally: Tally) -> None:
     await each(stage, tally, [partial(replies.lose, stage, kind, plan, tally) for plan in plans])
 
 
+async def _bugs(kind: StoreKind, stage: Stage, tally: Tally) -> None:
+    before, after = await bugs.count_verbs(stage, kind, tally)
+    plans = bugs.passing(before, after, stage.chance, long=stage.long)
+    cases: list[Callable[[], Awaitable[Any]]] = [partial(bugs.passes, stage, kind, plan, tally) for plan in plans]
+    cases += [partial(bugs.begins, stage, kind, plan, tally) for plan in bugs.early(before)]
+    cases += [partial(bugs.lasts, stage, kind, plan, tally) for plan in bugs.lasting(long=stage.long)]
+    await each(stage, tally, cases)
+
+
 async def _requests(stage: Stage, tally: Tally) -> None:
     count = await replies.count_requests(stage, tally)
     chosen = range(1, count + 1, 1 if stage.long else 8)
@@ -134,7 +181,7 @@ async def _together(kind: StoreKind, parts: Sequence[Any], stage: Stage, tally: 
 
 async def _clocks(kind: StoreKind, stage: Stage, tally: Tally) -> None:
     cases: list[Callable[[], Awaitable[Any]]] = [partial(clocks.skewed, stage, kind, tally)]
-    cases += [partial(clocks.jumped, stage, kind, seconds, tally) for seconds in (clocks.FORWARD_S, clocks.BACK_S)]
+    cases += [partial(clocks.stepped, stage, kind, steps, tally) for steps in clocks.STEPS_S]
     await each(stage, tally, cases)
 
 

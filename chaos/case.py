@@ -8,16 +8,17 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from batuta.authoring.handle import Handle
+from batuta.authoring.client.handle import Handle
 from batuta.client import Batuta
 from batuta.clock import SECOND
 from batuta.connect import store_for
-from batuta.engine.native import NativeBackend
+from batuta.engine.backend.native import NativeBackend
 from batuta.errors import RunClosed, StoreError
 from batuta.ids import new_worker_id
 from batuta.journal.entries import EntryKind
 from batuta.journal.records import MessageKind, Run, RunFilter, WorkerInfo
 from batuta.journal.states import OPEN, PARKED, RunState
+from batuta.testing.conformance.kit import ended_process
 from chaos import flows
 from chaos.calls import Begin, Caller
 from chaos.ledger import Account
@@ -86,9 +87,15 @@ class Case:
         """A run whose owner is gone: registered, claimed, never heard of again."""
         await self.start(workflow, id, id)
         ghost = WorkerInfo(
-            worker_id=new_worker_id(), queues=["default"], code={workflow: "unknown"}, lease=round(LEASE_S * SECOND)
+            worker_id=new_worker_id(),
+            queues=["default"],
+            code={workflow: "unknown"},
+            process=ended_process(),
+            lease=round(LEASE_S * SECOND),
         )
         await self.store.register(ghost)
+        async with self.store.heartbeat(ghost.worker_id):
+            pass  # its lock is free again, as the system frees that of a process which died
         await self.store.claim(ghost, 1)
 
     # -- meanwhile
@@ -190,12 +197,12 @@ class Case:
             return True
         try:
             run = await self.store.get(id)
-            tape = await self.store.load(run.run_id)
-            if run.closed_at is not None or any(e.kind is EntryKind.CANCEL_REQUESTED for e in tape.entries):
+            stored = await self.store.load(run.run_id)
+            if run.closed_at is not None or any(e.kind is EntryKind.CANCEL_REQUESTED for e in stored.entries):
                 return True
-            if any(message.kind is MessageKind.CANCEL for message in tape.messages):
+            if any(message.kind is MessageKind.CANCEL for message in stored.messages):
                 return False
-            if len(tape.entries) < 2:
+            if len(stored.entries) < 2:
                 return False
             handle: Handle[Any] = await self.client.get(id)
             self.ledger.write("invoke", op="cancel", key=id)

@@ -41,9 +41,9 @@ async def read_journals(case: Case) -> dict[RunId, Journal]:
 
 
 async def _read(case: Case, run_id: RunId) -> Journal:
-    tape, epochs = await case.store.load(run_id), await case.store.epochs(run_id)
-    bodies = [decode_body(entry) for entry in tape.entries]
-    return Journal(tape.run, tape.entries, bodies, epochs, tape.messages)
+    stored, epochs = await case.store.load(run_id), await case.store.epochs(run_id)
+    bodies = [decode_body(entry) for entry in stored.entries]
+    return Journal(stored.run, stored.entries, bodies, epochs, stored.messages)
 
 
 class Checker:
@@ -167,7 +167,8 @@ class Checker:
                 self.complain(f"{run.id} ended {run.state}: it always fails")
             return
         if not last.commands or last.commands[-1].value is UNSET:
-            if run.state not in ENDED_BY_OTHERS and not self._left_alone(journal):
+            cancelled = run.state is RunState.CANCELLED and journal.has_cancel()
+            if run.state not in ENDED_BY_OTHERS and not cancelled and not self._left_alone(journal):
                 self.complain(f"{run.id} ended {run.state}: {last.commands[-1:]}")
             return
         told, given = json.decode(last.commands[-1].value), json.decode(journal.bodies[0].value or b"[]")

@@ -20,7 +20,7 @@ STEPS = {
     "committed": ("EIO", "UNKNOWN"),
 }
 """Where a write can fail, and how. After `committed` it is durable, and nobody is told."""
-VERBS = ("register", "start", "send", "claim", "commit", "beat", "bury", "retire")
+VERBS = ("register", "start", "send", "claim", "commit", "beat", "reap", "retire")
 READS = ("unread", "load")
 
 
@@ -53,7 +53,8 @@ async def fail_at(stage: Stage, plan: str, tally: Tally) -> None:
         after = successor(case)
         await case.settled(ids(), CANCEL)
         await after.stop()
-        await finish(case, tally)
+        times = plan.split(":")[4:]
+        await finish(case, tally, deaths=int(times[0]) if times else 1)  # a failed sync drops all runs
 
 
 async def fail_syscall(stage: Stage, inject: str, tally: Tally) -> None:
@@ -61,7 +62,9 @@ async def fail_syscall(stage: Stage, inject: str, tally: Tally) -> None:
     case = Case(f"disk-{inject.replace(':', '-').replace('+', '-on')}", await stage.places.fresh("sqlite"), stage.crew)
     async with case:
         await prepare(case)
-        under = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"inject={inject}"]
+        trace = stage.crew.directory / f"{case.name}.strace"
+        calls = inject.partition(":")[0]
+        under = ["strace", "-f", "-qq", "-o", str(trace), "-e", f"trace={calls}", "-e", f"inject={inject}"]
         worker = victim(case, under)
         code = await case.ended(worker, CANCEL)
         if code not in (0, -9):
@@ -70,7 +73,9 @@ async def fail_syscall(stage: Stage, inject: str, tally: Tally) -> None:
         after = successor(case)
         await case.settled(ids(), CANCEL)
         await after.stop()
-        await finish(case, tally)
+        # Each failed sync drops all runs. Several threads may have one.
+        failed = sum("sync" in line and "INJECTED" in line for line in trace.read_text().splitlines())
+        await finish(case, tally, deaths=max(1, failed))
 
 
 def syscalls(*, long: bool) -> list[str]:
@@ -78,7 +83,9 @@ def syscalls(*, long: bool) -> list[str]:
     nths = range(1, 60) if long else range(3, 48, 9)
     syncs = "fsync,fdatasync"
     made = [f"{syncs}:signal=SIGKILL:when={nth}" for nth in nths]
-    made += [f"{syncs}:error=EIO:when={nth + 1}" for nth in nths]  # the first one belongs to the registration
+    # strace counts the calls of each thread, and a worker that registers anew has new threads. With a small number the
+    # disk would fail again and again, and no worker would ever get beyond that.
+    made += [f"{syncs}:error=EIO:when={nth + 1}" for nth in nths if nth > 10]
     made += [f"pwrite64:error=ENOSPC:when={nth}..{nth + 8}" for nth in range(20, 400, 20 if long else 120)]
     return made
 
@@ -101,7 +108,7 @@ async def no_room(stage: Stage, tally: Tally) -> None:
         after = successor(case)
         await case.settled(ids(), CANCEL)
         await after.stop()
-        await finish(case, tally)
+        await finish(case, tally, deaths=1)  # the lease ends meanwhile
 
 
 async def held_by_another(stage: Stage, tally: Tally, seconds: float) -> None:

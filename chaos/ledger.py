@@ -157,6 +157,14 @@ class Account:
         begun = Counter((record.key, record.attempt) for record in self.effects("begin"))
         return Counter({which: times - 1 for which, times in begun.items() if times > 1})
 
+    def storms(self, deaths: int) -> dict[str, int]:
+        """Activities, by key, that were begun more often than their attempts and so many deaths allow."""
+        begun = Counter(record.key for record in self.effects("begin"))
+        tried: dict[str, int] = {}
+        for record in self.effects("begin"):
+            tried[record.key] = max(record.attempt, tried.get(record.key, 0))
+        return {key: times for key, times in begun.items() if times > tried[key] + deaths}
+
 
 if __name__ == "__main__":
     asyncio.run(_serve(Path(sys.argv[1])))

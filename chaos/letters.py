@@ -1,12 +1,14 @@
-"""Signals and updates at every moment of a worker's life: it is stopped there, its runs are sent a note each, and then
-it is killed, or goes on."""
+"""Signals, updates and cancels at every moment of a worker's life: it is stopped there, its runs are sent notes or a
+cancel each, and then it is killed, or goes on."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import Literal
+from contextlib import suppress
+from typing import Any, Literal
 
+from batuta.authoring.client.handle import Handle
 from batuta.errors import RunClosed, UnknownRun
 from chaos.calls import Begin
 from chaos.case import PATIENCE_S, Case
@@ -35,6 +37,7 @@ MOMENTS = frozenset(
 )
 """Where a message could fall between two owners, two runs of a chain, or a run and its end."""
 Then = Literal["kill", "go on"]
+What = Literal["notes", "cancel"]
 
 _BEGIN = [Begin("listen", "listens", ["listens"]), Begin("onward", "goes-on", ["goes-on"])]
 _TAIL = [Begin("listen", "tail", ["tail"])]
@@ -49,7 +52,7 @@ async def _prepare(case: Case) -> None:
 
 
 def _victim(case: Case, **env: str) -> WorkerProcess:
-    return case.worker(env, begin=_BEGIN, tail=_TAIL, leave=True)
+    return case.worker(env, begin=_BEGIN, found=[_ORPHAN, _QUEUED.id], tail=_TAIL, leave=True)
 
 
 async def count_points(stage: Stage, kind: StoreKind, tally: Tally) -> Counter[str]:
@@ -65,10 +68,10 @@ async def count_points(stage: Stage, kind: StoreKind, tally: Tally) -> Counter[s
     return Counter(counts.read_text().split())
 
 
-async def send_at(stage: Stage, kind: StoreKind, point: Point, then: Then, tally: Tally) -> None:
+async def send_at(stage: Stage, kind: StoreKind, point: Point, what: What, then: Then, tally: Tally) -> None:
     """Stop a worker at this point, send to all its runs, and kill it or let it go on."""
     site, nth = point
-    name = f"{kind}-letters-{site}-{nth}-{then.replace(' ', '-')}"
+    name = f"{kind}-letters-{site}-{nth}-{what}-{then.replace(' ', '-')}"
     case = Case(name, await stage.places.fresh(kind), stage.crew)
     async with case:
         await _prepare(case)
@@ -76,7 +79,8 @@ async def send_at(stage: Stage, kind: StoreKind, point: Point, then: Then, tally
         stopped = await worker.stopped_or_ended(PATIENCE_S)
         if not stopped:
             tally.unreached[site] += 1
-        sending = [asyncio.create_task(_send(case, id, number)) for number, id in enumerate(IDS, start=1)]
+        send = _send if what == "notes" else _cancel
+        sending = [asyncio.create_task(send(case, id, number)) for number, id in enumerate(IDS, start=1)]
         await asyncio.wait(sending, timeout=HELD_S)
         if stopped:
             await _let(case, worker, then, tally)
@@ -104,6 +108,15 @@ async def _send(case: Case, id: str, number: int) -> None:
     for error in await asyncio.gather(notes(), updating, return_exceptions=True):
         if error is not None and not isinstance(error, RunClosed | UnknownRun):
             raise error
+
+
+async def _cancel(case: Case, id: str, number: int) -> None:
+    async def attempt() -> None:
+        handle: Handle[Any] = await case.client.get(id)
+        await handle.cancel(f"cancel {number}")
+
+    with suppress(RunClosed, UnknownRun):
+        await case.caller.recorded("cancel", id, attempt)
 
 
 async def _finish(case: Case, tally: Tally, sending: list[asyncio.Task[None]] | None = None) -> None:

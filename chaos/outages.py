@@ -65,7 +65,7 @@ async def backends_terminated(stage: Stage, tally: Tally) -> None:
         workers, ids = await crew_at_work(case, runs)
         ended = await _terminate(case.place.url, stage, seconds)
         await case.settled(ids, seconds=PATIENCE_S)
-        await _all_alive(case, workers, tally)
+        await all_alive(case, workers, tally)
         tally.note(f"{ended} sessions were ended in {seconds:g} s")
         await finish(case, tally)
 
@@ -88,7 +88,8 @@ async def _terminate(url: str, stage: Stage, seconds: float) -> int:
     return ended
 
 
-async def _all_alive(case: Case, workers: list[WorkerProcess], tally: Tally) -> None:
+async def all_alive(case: Case, workers: list[WorkerProcess], tally: Tally) -> None:
+    """Stop all of them: none may have ended by itself."""
     for worker in workers:
         code = await worker.stop()
         if code != 0:
@@ -113,7 +114,7 @@ async def restarted(stage: Stage, tally: Tally) -> None:
                 await asyncio.to_thread(server.start)
                 workers.append(case.worker(begin=[Begin(b.workflow, b.id, b.args) for b in victim.job.begin]))
             await case.settled(ids, seconds=PATIENCE_S)
-            await _all_alive(case, workers, tally)
+            await all_alive(case, workers, tally)
             await finish(case, tally)
 
 
@@ -166,7 +167,7 @@ async def _outage(stage: Stage, tally: Tally, name: str, happen: Callable[[Postg
             await asyncio.sleep(LEASE_S + HEARTBEAT_S)  # from now on each of them may reap
             await happen(server)
             await case.settled(ids, seconds=PATIENCE_S)
-            await _all_alive(case, workers, tally)
+            await all_alive(case, workers, tally)
             await finish(case, tally)
             _nobody_died(case, tally)
 
@@ -196,5 +197,5 @@ async def recovery_races_restart(stage: Stage, tally: Tally, rounds: int = 2, ru
                 await asyncio.to_thread(server.stop, "immediate")
                 await asyncio.to_thread(server.start)
                 await case.settled([b.id for b in begin], seconds=PATIENCE_S)
-                await _all_alive(case, [second], tally)
+                await all_alive(case, [second], tally)
                 await finish(case, tally)

@@ -40,6 +40,8 @@ class WorkerProcess:
 
     def __init__(self, job: Job, env: Mapping[str, str], log: Path, under: Sequence[str] = ()) -> None:
         self.job = job
+        self._is_trapped = any(word in env.get("BATUTA_FAILPOINT", "") for word in (":stop", ":sleep"))
+        self._pauses = 0
         self._log = log
         self._out = log.with_suffix(".out")
         with log.open("ab") as errors, self._out.open("ab") as output:
@@ -61,6 +63,11 @@ class WorkerProcess:
         """How it ended; -9 when it was killed; None while it lives."""
         return self._process.poll()
 
+    @property
+    def deaths(self) -> int:
+        """How often others may have taken it for dead: it was killed, or stood still."""
+        return (self.code == -signal.SIGKILL) + self._is_trapped + self._pauses
+
     def log(self, lines: int = 12) -> str:
         """The last lines it logged."""
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-lines:])
@@ -73,8 +80,11 @@ class WorkerProcess:
         await until(lambda: self.code is not None, seconds, f"the end of worker {self.pid} ({self._log.name})")
         return int(self._process.returncode)
 
-    async def ready(self, seconds: float = 60.0) -> None:
+    async def ready_or_ended(self, seconds: float = 60.0) -> None:
         await until(lambda: self.says("ready") or self.code is not None, seconds, f"worker {self.pid} ready")
+
+    async def ready(self, seconds: float = 60.0) -> None:
+        await self.ready_or_ended(seconds)
         if not self.says("ready"):
             raise TooSlow(f"worker {self.pid} ended with {self.code} before it was ready:\n{self.log()}")
 
@@ -89,14 +99,20 @@ class WorkerProcess:
         return found is not None and found.si_pid == self.pid
 
     def pause(self) -> None:
+        self._pauses += 1
         self._process.send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
         self._process.send_signal(signal.SIGCONT)
 
-    def jump(self) -> None:
-        """Let its clock jump as its job says."""
-        self._process.send_signal(signal.SIGUSR1)
+    def set_clock(self, seconds: float) -> None:
+        """Set the store's clock, as it sees it, by an hour forward or back."""
+        self._process.send_signal(signal.SIGUSR1 if seconds > 0 else signal.SIGUSR2)
+
+    def cpu_seconds(self) -> float:
+        """What it has used."""
+        used = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(used[11]) + int(used[12])) / os.sysconf("SC_CLK_TCK")
 
     def terminate(self) -> None:
         self._process.terminate()

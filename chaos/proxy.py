@@ -47,8 +47,8 @@ class Proxy:
         """The same database, through the proxy."""
         assert self._server is not None
         port = self._server.sockets[0].getsockname()[1]
-        user = f"{self._parts.username}@" if self._parts.username else ""
-        return urlunsplit(self._parts._replace(netloc=f"{user}127.0.0.1:{port}"))
+        user, at, _ = self._parts.netloc.rpartition("@")
+        return urlunsplit(self._parts._replace(netloc=f"{user}{at}127.0.0.1:{port}"))
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

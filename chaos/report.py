@@ -17,6 +17,7 @@ COLUMNS = {
     "lost": "lost",
     "committed twice": "twice",
     "executed again": "again",
+    "storms": "storms",
 }
 """Titles, and the figures under them. Two more follow: what `verify` said, and the time."""
 TITLES = (*COLUMNS, "verify", "seconds")
@@ -39,6 +40,8 @@ class Tally(Struct):
     twice: int = 0
     again: int = 0
     """Executed again: begun more than once under one key and attempt."""
+    storms: int = 0
+    """Activities that were executed more often than their attempts and the deaths of workers allow."""
     verified: int = 0
     unverified: int = 0
     violations: list[str] = field(default_factory=list)
@@ -64,7 +67,7 @@ class Tally(Struct):
 
     @property
     def holds(self) -> bool:
-        return not (self.violations or self.lost or self.twice)
+        return not (self.violations or self.lost or self.twice or self.storms)
 
     def row(self) -> list[str]:
         verify = f"{self.verified} ok" if not self.unverified else f"{self.unverified} BAD"

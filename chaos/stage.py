@@ -42,10 +42,21 @@ class Stage(Struct):
 
 
 async def finish(
-    case: Case, tally: Tally, *, parked: frozenset[str] = frozenset(), one_clock: bool = True, exact: bool = True
+    case: Case,
+    tally: Tally,
+    *,
+    parked: frozenset[str] = frozenset(),
+    one_clock: bool = True,
+    exact: bool = True,
+    deaths: int = 0,
 ) -> None:
-    """Check the case against its ledger, then let `verify` look at the store."""
+    """Check the case against its ledger, then let `verify` look at the store. `deaths`: times that something else took
+    runs from their workers, beside kills and stops."""
     tally.cases += 1
+    deaths += sum(process.deaths for process in case.processes)
+    if storms := case.account.storms(deaths):
+        tally.storms += len(storms)
+        tally.violate(case.name, f"executed more often than attempts and {deaths} deaths allow: {storms}")
     await _refuse_the_late(case, tally)
     Checker(case, tally, await read_journals(case)).check(parked=parked, one_clock=one_clock, exact=exact)
     complaints = await verify(case)

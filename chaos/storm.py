@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
-from batuta.authoring.handle import Handle
+from batuta.authoring.client.handle import Handle
 from batuta.errors import BatutaError
 from batuta.failpoints import SITES
 from chaos.case import LEASE_S, Case

@@ -16,13 +16,14 @@ from chaos.report import Tally
 from chaos.stage import Stage, finish
 
 QUEUED, ORPHAN = "queued", "orphan"
+FOUND = [QUEUED, ORPHAN]
 CANCEL = ["held"]
 
 Point = tuple[str, int]
 
 
 def ids() -> list[str]:
-    return [QUEUED, ORPHAN, *(begin.id for begin in reference_begin())]
+    return [*FOUND, *(begin.id for begin in reference_begin())]
 
 
 async def prepare(case: Case) -> None:
@@ -32,8 +33,9 @@ async def prepare(case: Case) -> None:
 
 
 def victim(case: Case, under: Sequence[str] = (), **env: str) -> WorkerProcess:
-    """A worker that meets everything, and leaves by itself."""
-    return case.worker(env, under=under, begin=reference_begin(), cancel=CANCEL, tail=reference_tail(), leave=True)
+    """A worker that meets everything, and leaves by itself. It does not leave before it took over the orphan."""
+    job = {"begin": reference_begin(), "cancel": CANCEL, "found": FOUND, "tail": reference_tail(), "leave": True}
+    return case.worker(env, under=under, **job)
 
 
 def successor(case: Case) -> WorkerProcess:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from msgspec import Struct
 
 from batuta import Schedule, every
-from batuta.authoring.calendar import slot_text, slots
+from batuta.authoring.client.calendar import slot_text, slots
 from batuta.clock import SECOND
 from batuta.journal.records import RunFilter
 from chaos.case import PATIENCE_S, Case

@@ -14,23 +14,27 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct, field
 
 from batuta import Workflow
-from batuta.authoring.handle import Handle
+from batuta.authoring.client.handle import Handle
 from batuta.client import Batuta
 from batuta.clock import SECOND, SystemClock
 from batuta.connect import store_for
-from batuta.engine.native import NativeBackend
+from batuta.engine.backend.native import NativeBackend
 from batuta.errors import BatutaError, OutcomeUnknown, StoreError, StoreUnavailable
 from chaos import errands, faults, flows, flows_changed, talks
 from chaos.calls import PAUSE_S, TRIES, Begin, Caller, ended
 from chaos.ledger import LedgerClient
 
 log = logging.getLogger("chaos")
+
+HOUR_S = 3_600.0
+"""What the store's clock is set by, as this process sees it: forward at SIGUSR1, back at SIGUSR2."""
 
 CODE: dict[str, Sequence[Workflow[..., Any]]] = {"first": talks.ALL, "changed": flows_changed.ALL}
 
@@ -46,6 +50,8 @@ class Job(Struct, kw_only=True):
     begin: list[Begin] = []
     cancel: list[str] = []
     """Runs among `begin` to be cancelled once they work."""
+    found: list[str] = []
+    """Runs that others started: it waits for their ends, too."""
     tail: list[Begin] = []
     """Started when the others have ended, and left to the graceful stop."""
     errands: str = ""
@@ -56,10 +62,10 @@ class Job(Struct, kw_only=True):
     code: str = "first"
     skew: float = 0.0
     """Seconds that this process's wall clock is wrong."""
-    jump: float = 0.0
-    """Seconds that the store's clock jumps, as this process sees it, at SIGUSR1."""
     faults: str = ""
     """See `chaos.faults`."""
+    verbs: str = ""
+    """A file for the names of the verbs that it asks the store for; `ready` stands where it was."""
 
 
 class SkewedClock(SystemClock):
@@ -83,7 +89,8 @@ class Chores:
         await self._errands()
         talks = [self._caller.talk(begin.id) for begin in self._job.begin if begin.workflow == "trade"]
         await asyncio.gather(*talks, *(self._cancel(handle) for handle in handles if handle.id in self._job.cancel))
-        await asyncio.gather(*(ended(handle) for handle in handles))
+        found = (self._caller.ended(id) for id in self._job.found)
+        await asyncio.gather(*(ended(handle) for handle in handles), *found)
         await asyncio.gather(*(self._caller.start(begin) for begin in self._job.tail))
 
     async def _errands(self) -> None:
@@ -124,7 +131,10 @@ async def main(job: Job) -> None:
     store = store_for(job.url, namespace=job.namespace)
     if job.faults:
         faults.arm(store, job.faults)
-    loop.add_signal_handler(signal.SIGUSR1, store.shift_clock, job.jump)
+    if job.verbs:
+        faults.count(store, Path(job.verbs))
+    loop.add_signal_handler(signal.SIGUSR1, store.shift_clock, HOUR_S)
+    loop.add_signal_handler(signal.SIGUSR2, store.shift_clock, -HOUR_S)
     client = Batuta(NativeBackend(store, SkewedClock(job.skew)), store.open, store.close)
     async with AsyncExitStack() as stack:
         await _enter(stack, lambda: client)
@@ -135,6 +145,9 @@ async def main(job: Job) -> None:
             lambda: client.worker(workflows=CODE[job.code], activities=[effects], jobs=[jobs], queues=queues),
         )
         _say("ready")
+        if job.verbs:
+            with Path(job.verbs).open("a") as file:
+                file.write("ready\n")
         await _work(job, Chores(job, Caller(client, ledger)), stop)
 
 

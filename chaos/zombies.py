@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Any
 
-from batuta.authoring.handle import Handle
+from batuta.authoring.client.handle import Handle
 from batuta.journal.states import CLOSED
 from chaos.calls import Begin
 from chaos.case import LEASE_S, PATIENCE_S, Case

@@ -1,6 +1,6 @@
 """Activities with something in their hands: methods of an instance that is given to the worker. Nothing is global.
 
-The same worker as a process: `batuta worker methods:app` in this folder.
+The same worker as a process: `batuta worker --app methods:app` in this folder.
 
 Prints:
     paid 25.00 from account A-1, balance 75.00

@@ -43,7 +43,7 @@ async def main(folder: Path) -> None:
             handle = await batuta.enqueue(call, "acme", key="acme")
             for queue in await batuta.queues():
                 if queue.paused:
-                    print(f"paused ({queue.note}), {queue.ready} waits")
+                    print(f"paused ({queue.reason}), {queue.ready} waits")
             await batuta.resume_queue("partners")
             print(await handle.result())
 

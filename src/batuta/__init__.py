@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from batuta.app import App
-from batuta.authoring.attempt import CompleteLater, activity_info, heartbeat
-from batuta.authoring.calendar import cron, every, once
-from batuta.authoring.chains import continue_as_new, safe_point
-from batuta.authoring.checkpoints import BatchInfo, batch_info, checkpoint, last_checkpoint, progress
-from batuta.authoring.children import Child, run_child, send, start_child
-from batuta.authoring.completed import as_completed
-from batuta.authoring.context import call, info, logger, now, random, side_effect, uuid
-from batuta.authoring.deadletters import DeadLetter, DeadLetterGroup, Reprocessed
+from batuta.authoring.activity.attempt import BatchInfo, CompleteLater, activity_info, heartbeat
+from batuta.authoring.activity.checkpoints import batch_info, checkpoint, last_checkpoint, progress
+from batuta.authoring.activity.transactional import Transaction, transaction
+from batuta.authoring.call_options import ActivityOptions
+from batuta.authoring.client.calendar import cron, every, once
+from batuta.authoring.client.dead_letters import Reprocessed
+from batuta.authoring.client.handle import Batch, Handle
+from batuta.authoring.client.queues import Queue
+from batuta.authoring.client.schedules import Overlap, Schedule, ScheduleView
 from batuta.authoring.definitions import Activity, Workflow, activity, workflow
-from batuta.authoring.handle import Batch, Handle
+from batuta.authoring.gates import Gate, GateCall, Outcome, Refusal
 from batuta.authoring.jobs import Job, JobCall, job
-from batuta.authoring.logcontext import LogContext
-from batuta.authoring.messages import Query, Signal, Update, handlers_done, publish
+from batuta.authoring.log_context import LogContext
 from batuta.authoring.middleware import ActivityCall, Middleware, RunCall, Sent, Start
-from batuta.authoring.options import ActivityOptions
-from batuta.authoring.patches import deprecate_patch, patched
-from batuta.authoring.queues import Queue, QueueInfo, Rate
-from batuta.authoring.quotas import Quota
-from batuta.authoring.retention import Retention
 from batuta.authoring.retry import Retry
-from batuta.authoring.schedules import Overlap, Schedule, ScheduleView
-from batuta.authoring.timers import cancel_timer, wait_for_timer
-from batuta.authoring.transactions import Transaction, transaction
+from batuta.authoring.workflow.as_completed import as_completed
+from batuta.authoring.workflow.children import Child, run_child, send, start_child
+from batuta.authoring.workflow.context import call, info, logger, now, random, side_effect, uuid, wait_until
+from batuta.authoring.workflow.continue_as_new import continue_as_new, safe_point
+from batuta.authoring.workflow.messages import Query, Signal, Update, handlers_done, publish
+from batuta.authoring.workflow.patches import deprecate_patch, patched
+from batuta.authoring.workflow.sagas import saga
+from batuta.authoring.workflow.timers import cancel_timer, wait_for_timer
 from batuta.client import Batuta
 from batuta.connect import connect
 from batuta.errors import (
@@ -35,14 +35,20 @@ from batuta.errors import (
     ActivityTimeout,
     AlreadyStarted,
     BatutaError,
+    BreakerOpen,
     ClientError,
+    CompensationFailed,
     DuplicateTimer,
+    Failed,
+    GateFailed,
+    GateRefused,
     Interrupted,
     InvalidFork,
     InvalidInput,
     InvalidSchedule,
     InvalidToken,
     LetterResolved,
+    LimitReached,
     LostAttempt,
     MatchesEverything,
     NonRetryable,
@@ -51,6 +57,7 @@ from batuta.errors import (
     NotPublished,
     QueryFailed,
     QuotaExceeded,
+    RetryLater,
     RunCancelled,
     RunClosed,
     RunFailed,
@@ -64,6 +71,7 @@ from batuta.errors import (
     TransactionEnded,
     TransactionFailed,
     UnknownLetter,
+    UnknownPartner,
     UnknownQuery,
     UnknownRun,
     UnknownSchedule,
@@ -71,10 +79,18 @@ from batuta.errors import (
     UpdateInterrupted,
     UpdateRejected,
     WrongTransaction,
+    WrongWorkflow,
 )
+from batuta.journal.dead_letters import DeadLetter, DeadLetterGroup
+from batuta.journal.queues import QueueInfo, Rate
+from batuta.journal.quotas import Quota
+from batuta.journal.retention import Retention
 from batuta.journal.states import RunState
 
 __version__ = "0.1.0"
+from batuta.printable import guard_loggers
+
+guard_loggers()
 
 __all__ = [
     "Activity",
@@ -90,12 +106,19 @@ __all__ = [
     "BatchInfo",
     "Batuta",
     "BatutaError",
+    "BreakerOpen",
     "Child",
     "ClientError",
+    "CompensationFailed",
     "CompleteLater",
     "DeadLetter",
     "DeadLetterGroup",
     "DuplicateTimer",
+    "Failed",
+    "Gate",
+    "GateCall",
+    "GateFailed",
+    "GateRefused",
     "Handle",
     "Interrupted",
     "InvalidFork",
@@ -105,6 +128,7 @@ __all__ = [
     "Job",
     "JobCall",
     "LetterResolved",
+    "LimitReached",
     "LogContext",
     "LostAttempt",
     "MatchesEverything",
@@ -113,6 +137,7 @@ __all__ = [
     "NotParked",
     "NotPublished",
     "NothingMatches",
+    "Outcome",
     "Overlap",
     "Query",
     "QueryFailed",
@@ -121,9 +146,11 @@ __all__ = [
     "Quota",
     "QuotaExceeded",
     "Rate",
+    "Refusal",
     "Reprocessed",
     "Retention",
     "Retry",
+    "RetryLater",
     "RunCall",
     "RunCancelled",
     "RunClosed",
@@ -145,6 +172,7 @@ __all__ = [
     "TransactionEnded",
     "TransactionFailed",
     "UnknownLetter",
+    "UnknownPartner",
     "UnknownQuery",
     "UnknownRun",
     "UnknownSchedule",
@@ -154,6 +182,7 @@ __all__ = [
     "UpdateRejected",
     "Workflow",
     "WrongTransaction",
+    "WrongWorkflow",
     "activity",
     "activity_info",
     "as_completed",
@@ -180,11 +209,13 @@ __all__ = [
     "random",
     "run_child",
     "safe_point",
+    "saga",
     "send",
     "side_effect",
     "start_child",
     "transaction",
     "uuid",
     "wait_for_timer",
+    "wait_until",
     "workflow",
 ]

@@ -1,4 +1,4 @@
-"""What a worker is given, as one value: so that a command can start a worker from a module."""
+"""The parts of a worker as one value, so that a command can start a worker from a module."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from batuta.authoring.deadletters import DeadLetter
+from batuta.authoring.client.queues import Queue
+from batuta.authoring.client.schedules import Schedule
 from batuta.authoring.definitions import Activity, Workflow
 from batuta.authoring.jobs import Job
 from batuta.authoring.middleware import Middleware
-from batuta.authoring.queues import Queue
-from batuta.authoring.retention import Retention
-from batuta.authoring.schedules import Schedule
 from batuta.errors import InvalidInput
+from batuta.journal.dead_letters import DeadLetter
+from batuta.journal.retention import Retention
 
 A = TypeVar("A", bound=Activity[..., Any])
 
 
 class App(Struct, frozen=True, kw_only=True):
-    """Workflows, activities, jobs and schedules that belong together, for `batuta worker MODULE:ATTR`.
+    """Workflows, activities, jobs and schedules that belong together, for `batuta worker --app MODULE:ATTR`.
 
     `activities` and `jobs` are decorated functions, or instances with decorated methods. `queues` are names, or
     `Queue(...)` with limits. `retention` says how long closed runs are kept. It registers nothing; it is a list.
@@ -39,7 +39,7 @@ class App(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_module(cls, module: ModuleType) -> App:
-        """All workflows, activities, jobs and schedules that a module has at its top, its own and imported ones.
+        """All workflows, activities, jobs and schedules at the top level of a module, its own and imported ones.
 
         Raises InvalidInput when there are none. Activities that are methods need an instance: make an App of it.
         """

@@ -19,6 +19,9 @@ from batuta.app import App
 from batuta.authoring.middleware import Middleware
 from batuta.client import Batuta
 from batuta.connect import Codecs, connect
+from batuta.errors import BatutaError
+from batuta.ids import new_trace_id
+from batuta.problems import problem_of, send_problem, trace_id_of
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -43,11 +46,11 @@ def lifespan(
     codec: Codecs = None,
     **settings: Any,
 ) -> Callable[[Any], AbstractAsyncContextManager[dict[str, Any]]]:
-    """What Starlette and FastAPI take as `lifespan=`: the client is open from startup to shutdown.
+    """A `lifespan=` for Starlette and FastAPI: the client is open from startup to shutdown.
 
     With `worker`, its workflows and activities run in the application's process, too, with these `settings`; shutdown
-    waits for what is in flight, within the setting `grace`. A database that is away fails the startup. `middleware` is
-    around what the client starts and the worker executes. `codec`: as for `connect`.
+    waits for activities in flight, within the setting `grace`. An unreachable database fails the startup. `middleware`
+    goes around what the client starts and the worker executes. `codec`: as for `connect`.
     """
     opening = _opening(url, namespace, migrate, worker, middleware, codec, settings)
 
@@ -107,6 +110,42 @@ def _opening(
     return opening
 
 
+class Problems:
+    """Middleware that answers errors of Batuta as problem details: `app.add_middleware(batuta.asgi.Problems)`.
+
+    Errors that are not Batuta's, and those that come after the answer has begun, are left alone."""
+
+    def __init__(self, app: Application) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun = False
+
+        async def sending(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        except BatutaError as error:
+            if begun:
+                raise
+            await _send_problem(error, scope, send)
+
+
+async def _send_problem(error: BatutaError, scope: Scope, send: Send) -> None:
+    came = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"traceparent"), None)
+    trace_id = trace_id_of(came) or new_trace_id()
+    problem = problem_of(error)
+    if problem.status >= 500:
+        log.error("a request failed, trace id %s", trace_id, exc_info=error, extra={"trace_id": trace_id})
+    await send_problem(problem, trace_id, send)
+
+
 class _Wrapped:
     def __init__(self, app: Application, opening: Opening) -> None:
         self._app, self._opening = app, opening
@@ -126,13 +165,15 @@ class _Wrapped:
         try:
             async with self._opening() as self._client:
                 inner = _Inner(self._app, scope)
-                failure = await inner.tell("startup")
-                if failure is None:
-                    await send({"type": "lifespan.startup.complete"})
-                    told = "shutdown"
-                    await receive()  # the shutdown
-                    failure = await inner.tell("shutdown")
-                await inner.end()
+                try:
+                    failure = await inner.tell("startup")
+                    if failure is None:
+                        await send({"type": "lifespan.startup.complete"})
+                        told = "shutdown"
+                        await receive()  # the shutdown
+                        failure = await inner.tell("shutdown")
+                finally:  # also when the server cancels the lifespan: the application ends before its client is closed
+                    await inner.end()
         except Exception as error:
             log.exception("the application's %s failed", told)
             failure = f"{type(error).__name__}: {error}"
@@ -153,22 +194,25 @@ class _Inner:
         self._task = asyncio.ensure_future(app(scope, self._messages.get, self._answers.put))
 
     async def tell(self, event: str) -> str | None:
-        """Tell the application and wait for its answer: why it failed, or None.
+        """Send the application a lifespan event and wait for its answer: why it failed, or None.
 
-        One that ends or raises instead of answering knows nothing of the protocol; the specification lets it be.
+        An application that ends or raises instead does not know the protocol; the specification allows that.
         """
         if self._task.done():
             return None
         self._messages.put_nowait({"type": f"lifespan.{event}"})
         answer = asyncio.ensure_future(self._answers.get())
-        await asyncio.wait([answer, self._task], return_when=asyncio.FIRST_COMPLETED)
-        if not answer.done():
-            answer.cancel()
-            if self._answers.empty():
-                return None
-            said = self._answers.get_nowait()
-        else:
+        try:
+            await asyncio.wait([answer, self._task], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not answer.done():
+                answer.cancel()
+        if answer.done():
             said = answer.result()
+        elif self._answers.empty():
+            return None
+        else:
+            said = self._answers.get_nowait()
         return str(said.get("message", "")) if said["type"] == f"lifespan.{event}.failed" else None
 
     async def end(self) -> None:

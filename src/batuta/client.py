@@ -7,40 +7,52 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, contextmanager
 from datetime import datetime
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar, cast, overload
+from typing import Any, Self, TypeVar, TypeVarTuple, Unpack, overload
 
 from msgspec import Raw
 
-from batuta.authoring.backend import Backend, Entering, RunPage, RunRef, StartRequest
-from batuta.authoring.deadletters import DeadLetter, Letters
+from batuta.authoring.activity.tokens import parse_token
+from batuta.authoring.backend import RunPage, RunRef, StartRequest
+from batuta.authoring.client.api_keys import ApiKeys
+from batuta.authoring.client.bulk_operations import AuditPage, AuditReport, Selection
+from batuta.authoring.client.caller_transaction import within
+from batuta.authoring.client.dead_letters import DeadLetters
+from batuta.authoring.client.enqueue import EnqueueOptions, JobRequest, callback_request, job_request, job_requests
+from batuta.authoring.client.handle import Batch, Handle
+from batuta.authoring.client.idempotency import IdempotencyKeys
+from batuta.authoring.client.namespace import Namespace
+from batuta.authoring.client.queues import Queue
+from batuta.authoring.client.quotas import Quotas
+from batuta.authoring.client.requests import start_request
+from batuta.authoring.client.retention import Retentions
+from batuta.authoring.client.schedules import Schedule, Schedules
+from batuta.authoring.client.start import StartOptions, check_id, check_run_id, check_tags
+from batuta.authoring.client.workers import Workers
 from batuta.authoring.definitions import Workflow
-from batuta.authoring.enqueueing import JobRequest, callback_request, job_request, job_requests
-from batuta.authoring.failures import to_failure
-from batuta.authoring.handle import Batch, Handle
+from batuta.authoring.failures.conversion import to_failure
+from batuta.authoring.gates import Gate
 from batuta.authoring.jobs import Job, JobCall
-from batuta.authoring.letters import start_request
 from batuta.authoring.middleware import Middleware
-from batuta.authoring.names import check_name, check_reason
-from batuta.authoring.operating import AuditPage, AuditReport, OperatingBackend, Selection
-from batuta.authoring.queues import Queue, QueueInfo, limit_changes
-from batuta.authoring.quotas import Quotas
-from batuta.authoring.retention import Retention, Retentions
-from batuta.authoring.schedules import Schedule, Schedules
-from batuta.authoring.starting import check_id, check_run_id, check_tags
-from batuta.authoring.tokens import parse_token
+from batuta.authoring.services import Backend
 from batuta.clock import SECOND
-from batuta.errors import ActivityFailed, InvalidInput, MatchesEverything, WrongTransaction
+from batuta.errors import LONGEST_WORDS, ActivityFailed, InvalidInput, MatchesEverything
 from batuta.ids import RunId
-from batuta.journal.acts import ActFilter
+from batuta.journal.audit import ActFilter
+from batuta.journal.dead_letters import DeadLetter
+from batuta.journal.queues import QueueInfo, limit_changes
 from batuta.journal.records import RunFilter, RunKind
+from batuta.journal.retention import Retention
 from batuta.journal.states import RunState
 from batuta.journal.store import Borrowed
+from batuta.names import check_filter, check_length, check_name, check_reason
+from batuta.resilience.operators import Breakers, Limits
+from batuta.resilience.outside import ClientGates
 from batuta.serde import MAX_PAYLOAD, decoder_for, encode
 
-P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-_Queues = list[QueueInfo]
+Ts = TypeVarTuple("Ts")
+_Queues = Sequence[QueueInfo]
 """Named here: in the class `list` is a verb."""
 
 
@@ -58,12 +70,24 @@ class Batuta:
         self._max_payload = max_payload
         self.schedules = Schedules(backend.schedules, lambda ref: self._handle(ref, None))
         """Schedules: made, changed, paused, triggered."""
-        self.letters = Letters(backend.letters)
+        self.dead_letters = DeadLetters(backend.dead_letters)
         """Dead letters: listed, grouped, reprocessed, discarded."""
         self.retention = Retentions(backend.retention)
         """How long closed runs are kept."""
+        self.workers = Workers(backend.workers)
+        """Workers: host, queues, code, last heartbeat."""
         self.quotas = Quotas(backend.quotas)
         """How much may be started in this namespace."""
+        self.api_keys = ApiKeys(backend.api_keys)
+        self.idempotency = IdempotencyKeys(backend.idempotency)
+        """Keys of the server: made, listed, rotated, revoked."""
+        self.breakers = Breakers(backend.partners)
+        """Circuit breakers: listed, and forced open, closed or off."""
+        self.limits = Limits(backend.partners)
+        """Limits towards partners: listed and changed."""
+        self._gates = ClientGates(backend.partners)
+        self.namespace = Namespace(backend.namespace)
+        """The namespace itself: its name, whether it can be used, who acts there."""
 
     async def __aenter__(self) -> Self:
         await self._opening()
@@ -79,59 +103,93 @@ class Batuta:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
+            await self._gates.close()
             await self._backend.close()
         finally:
             await self._closing()
 
+    def gates(self, *gates: Gate, args: Sequence[Any] = ()) -> AbstractAsyncContextManager[None]:
+        """Run a block behind gates, in code that is no activity: `async with client.gates(breaker("bank")): ...`.
+
+        It waits until all let it in, and tells them how it ended. `args`: for keys and weights that are functions.
+        Raises GateRefused (BreakerOpen, LimitReached) for a gate that does not wait, GateFailed and UnknownPartner.
+        """
+        return self._gates.through(gates, tuple(args), {})
+
     @overload
     async def start(
-        self, workflow: Workflow[..., R], /, *args: Any, id: str | None = None, transaction: Any = None, **options: Any
+        self,
+        workflow: Callable[[*Ts], Coroutine[Any, Any, R]],
+        /,
+        *args: *Ts,
+        id: str | None = None,
+        transaction: Any = None,
+        **options: Unpack[StartOptions],
     ) -> Handle[R]: ...
     @overload
     async def start(
-        self, workflow: str, /, *args: Any, id: str | None = None, transaction: Any = None, **options: Any
+        self,
+        workflow: str,
+        /,
+        *args: Any,
+        id: str | None = None,
+        transaction: Any = None,
+        **options: Unpack[StartOptions],
     ) -> Handle[Any]: ...
-    async def start(
+    async def start(  # type: ignore[misc]  # mypy does not see that *Any takes *Ts
         self, workflow: Any, /, *args: Any, id: str | None = None, transaction: Any = None, **options: Any
     ) -> Handle[Any]:
         """Start a run; it is durable when this returns. `args` are the workflow's arguments. Raises QuotaExceeded.
 
-        `id` is the caller's own name for it, unique in the namespace; when it is taken, `if_exists` decides: "return"
-        (the default) gives that run, "reject" raises AlreadyStarted, "restart" begins anew if it is closed.
+        `id` is the caller's own name for it, unique in the namespace. If it is taken, `if_exists` decides: "return"
+        (the default) returns that run, "same" returns it if it was started with the same arguments and raises
+        AlreadyStarted otherwise, "reject" raises AlreadyStarted, "restart" begins a new run if it is closed. The
+        handle's `is_new` says whether this call began the run. A run of another workflow raises WrongWorkflow.
+
         Other options: queue, priority, delay, timeout (of the run), execution_timeout (of its chain), retry (of the
-        whole run, when it fails), version (the definition's), tags, memo, headers, key (what the limits per key of its
-        queue count by), expires (it times out when nobody has begun it by then). Times are seconds.
-        `signal=(definition or name, value)`, or with a message id as the third, sends a signal to the run of that id,
-        whether it is new or not, together with the start; raises RunClosed when that run is closed.
-        `transaction`: as for `enqueue`.
+        whole run, when it fails), version (the definition's), tags, memo, headers, key (for the limits per key of its
+        queue), expires (it times out if no worker has taken it by then). Times are seconds or a timedelta.
+
+        `signal=(definition or name, value)`, optionally with a message id as the third item, sends a signal to the run
+        of that id, new or not, together with the start; raises RunClosed when that run is closed. `transaction`: as for
+        `enqueue`.
         """
         request = start_request(workflow, args, id, options, self._max_payload)
         if transaction is not None:
-            if request.signal is not None:
-                raise InvalidInput("signal= and transaction= cannot be given together: send it when the run is there")
             return await self._within(transaction, [request], None, lambda refs: self._handle(refs[0], workflow))
         ref = await self._backend.start(request)
         return self._handle(ref, workflow)
 
     @overload
     async def enqueue(
-        self, job: Job[..., R] | JobCall[R], /, *args: Any, transaction: Any = None, **options: Any
+        self,
+        job: Callable[[*Ts], Coroutine[Any, Any, R]],
+        /,
+        *args: *Ts,
+        transaction: Any = None,
+        **options: Unpack[EnqueueOptions],
     ) -> Handle[R]: ...
     @overload
-    async def enqueue(self, job: str, /, *args: Any, transaction: Any = None, **options: Any) -> Handle[Any]: ...
-    async def enqueue(self, job: Any, /, *args: Any, transaction: Any = None, **options: Any) -> Handle[Any]:
-        """Have a worker execute a job; it is durable when this returns. `args` are the job's arguments. Raises
-        QuotaExceeded.
+    async def enqueue(
+        self, job: JobCall[R], /, *, transaction: Any = None, **options: Unpack[EnqueueOptions]
+    ) -> Handle[R]: ...
+    @overload
+    async def enqueue(
+        self, job: str, /, *args: Any, transaction: Any = None, **options: Unpack[EnqueueOptions]
+    ) -> Handle[Any]: ...
+    async def enqueue(self, job: Any, /, *args: Any, transaction: Any = None, **options: Any) -> Handle[Any]:  # type: ignore[misc]  # mypy does not see that *Any takes *Ts
+        """Enqueue a job; it is durable when this returns. `args` are the job's arguments. Raises QuotaExceeded.
 
-        Options (times are seconds): `delay`, or `at` (a datetime with a time zone): not before then. `priority`: higher
-        goes first. `queue`, `id`, `tags`, `memo`, `headers`. `unique="k"`: while a job of this name and key is waiting
-        or running, or was enqueued less than `unique_for` seconds ago, that one is given back instead. `debounce=5`,
-        with `unique`: wait until there was no other call with that key for 5 seconds, and do what the last one said;
-        `debounce_limit`: for so long at most. `key`: what the limits per key of the queue count by, and what it is fair
-        between. `expires`: it times out when nobody has begun it for so long, from when it may begin on. `retry`,
-        `timeout`, `total_timeout`, `heartbeat`: in place of the job's own.
-        `transaction`: a connection or session of your own, on the same database, in whose transaction it is enqueued:
-        it exists if, and only if, that commits. Raises WrongTransaction, TransactionFailed, and your driver's errors.
+        Options (times are seconds or a timedelta): `delay`, or `at` (a datetime with a time zone): do not begin before.
+        `priority`: higher goes first. `queue`, `id`, `if_exists` (as for `start`), `tags`, `memo`, `headers`.
+        `unique="k"`: return the job of this name and key that is waiting or running, or was enqueued less than
+        `unique_for` seconds ago, instead of adding one. `debounce=5`, with `unique`: begin after 5 seconds without
+        another call with that key, and use the last call; `debounce_limit`: the longest delay. `key`: for the limits
+        per key and the fairness of the queue. `expires`: time out if no worker has taken it within that time from when
+        it may begin. `retry`, `timeout`, `total_timeout`, `heartbeat`: instead of the job's own.
+
+        `transaction`: your own connection or session on the same database. The job exists if, and only if, its
+        transaction commits. Raises WrongTransaction, TransactionFailed, and your driver's errors.
         """
         request = job_request(job, args, options, self._max_payload)
         if transaction is not None:
@@ -185,17 +243,7 @@ class Batuta:
         after: JobRequest | None,
         made: Callable[[Sequence[RunRef]], T],
     ) -> T:
-        if isinstance(transaction, Deferred):
-            transaction.entering = await self._backend.enter(transaction.given, requests, after)
-            transaction.made = made
-            return cast(T, None)
-        entering = await self._backend.enter(transaction, requests, after)
-        if not entering.suits_a_loop:
-            raise WrongTransaction(
-                f"{type(transaction).__qualname__} blocks, and would hold up this event loop: use an async connection "
-                f"or session here, or batuta.sync where there is no event loop"
-            )
-        return made(await entering.write())
+        return await within(transaction, lambda given: self._backend.enter(given, requests, after), made)
 
     @overload
     async def get(self, id: str, workflow: Workflow[..., R] | Job[..., R]) -> Handle[R]: ...
@@ -203,13 +251,17 @@ class Batuta:
     async def get(self, id: str, workflow: None = None) -> Handle[Any]: ...
     async def get(self, id: str, workflow: Workflow[..., Any] | Job[..., Any] | None = None) -> Handle[Any]:
         """The run of that id: the last one begun under it. With `workflow` (or a job), its result is of that type, and
-        queries are answered with that code."""
-        ref = await self._backend.find(check_id(id))
+        queries are answered with that code. Raises UnknownRun; WrongWorkflow when the run is of another one."""
+        _check_definition(workflow)
+        ref = await self._backend.runs.find(check_id(id), workflow)
         return self._handle(ref, workflow)
 
-    async def get_run(self, run_id: RunId | str) -> Handle[Any]:
-        """Exactly that run, by its run id: also one that another run goes on from, under the same id."""
-        return self._handle(await self._backend.find_run(check_run_id(run_id)), None)
+    async def get_run(
+        self, run_id: RunId | str, workflow: Workflow[..., Any] | Job[..., Any] | None = None
+    ) -> Handle[Any]:
+        """Exactly that run, by its run id, also when a newer run has its id. `workflow`: as for `get`."""
+        _check_definition(workflow)
+        return self._handle(await self._backend.runs.find_run(check_run_id(run_id), workflow), workflow)
 
     def _handle(self, ref: RunRef, workflow: Any) -> Handle[Any]:
         if isinstance(workflow, Workflow):
@@ -219,12 +271,22 @@ class Batuta:
 
     async def list(self, /, *, cursor: str | None = None, limit: int = 50, **where: Any) -> RunPage:
         """Runs, newest first. Filters: state or states, workflow (or job: the name), queue, id_prefix, kind ("workflow"
-        unless told; "job", "activity", "any"), key, tags, created_after, created_before (datetimes)."""
-        return await self._backend.list_runs(run_filter(**where), cursor, _limit(limit))
+        unless told; "job", "activity", "any"), key, tags, created_after, created_before (datetimes), retrying (True, or
+        how many tries have failed at least: runs that try an activity again), parent (a run id) and waiting_for.
+
+        `waiting_for`: open runs that wait for an activity or child of that name. The journals of some hundred runs are
+        read for each page: it may hold fewer than `limit`, and there is more while it has a cursor.
+        """
+        name = check_filter("waiting_for", where.pop("waiting_for", None))
+        return await self._backend.runs.list(run_filter(**where), cursor, _limit(limit), name)
 
     async def count(self, /, **where: Any) -> int:
-        """How many runs match. Filters as in `list`."""
-        return await self._backend.count_runs(run_filter(**where))
+        """How many runs match. Filters as in `list`, but for waiting_for."""
+        return await self._backend.runs.count(run_filter(**where))
+
+    async def count_states(self, /, **where: Any) -> dict[RunState, int]:
+        """The same by state; states without any run are left out."""
+        return await self._backend.runs.count_states(run_filter(**where))
 
     def select(self, /, *, everything: bool = False, **where: Any) -> Selection:
         """Runs to do something to, all of them together: `await client.select(queue="mail").pause("down")`.
@@ -233,8 +295,8 @@ class Batuta:
         nothing restricts them, unless `everything` is true.
         """
         if not everything and not any(value not in (None, "", (), [], {}) for value in where.values()):
-            raise MatchesEverything("no filter is given: say everything=True if you mean every run of the namespace")
-        return Selection(self._backend.operating, run_filter(**where))
+            raise MatchesEverything("no filter is given: use everything=True to select every run of the namespace")
+        return Selection(self._backend.bulk, run_filter(**where))
 
     async def audit(
         self,
@@ -249,39 +311,37 @@ class Batuta:
     ) -> AuditPage:
         """What operators did, newest first. `target`: the id of a run, or the name of a queue or schedule."""
         where = ActFilter(
-            target=_text("target", target),
-            actor=_text("actor", actor),
-            verb=_text("verb", verb),
+            target=check_filter("target", target),
+            actor=check_filter("actor", actor),
+            verb=check_filter("verb", verb),
             since=_micros("since", since),
             until=_micros("until", until),
         )
-        operating: OperatingBackend = self._backend.operating
-        return await operating.audit(where, cursor, _limit(limit))
+        return await self._backend.bulk.audit(where, cursor, _limit(limit))
 
     async def verify_audit(self, expected: str | None = None) -> AuditReport:
-        """Whether the audit log is as it was written. `expected`: the `head` of an earlier report, kept elsewhere."""
-        operating: OperatingBackend = self._backend.operating
-        return await operating.verify_audit(expected)
+        """Whether the audit log is unchanged. `expected`: the `head` of an earlier report, kept elsewhere."""
+        return await self._backend.bulk.verify_audit(expected)
 
     async def queues(self) -> _Queues:
         """Every queue that was set up or paused, or that has open runs or workers."""
-        return await self._backend.queues()
+        return await self._backend.queues.list()
 
-    async def pause_queue(self, name: str, note: str = "") -> None:
-        """Let no worker begin anything more from this queue. What is running goes on."""
-        await self._backend.pause_queue(check_name(name, "queue"), True, check_reason(note))
+    async def pause_queue(self, name: str, reason: str = "") -> None:
+        """Pause the queue: workers begin nothing more from it. Running work goes on."""
+        await self._backend.queues.pause(check_name(name, "queue"), True, check_reason(reason))
 
     async def resume_queue(self, name: str) -> None:
-        """Let a paused queue go on."""
-        await self._backend.pause_queue(check_name(name, "queue"), False, "")
+        """Resume a paused queue."""
+        await self._backend.queues.pause(check_name(name, "queue"), False, "")
 
     async def limit_queue(self, name: str, /, **limits: Any) -> None:
-        """Set limits that hold for all workers of a queue together; those that are left out stay, None takes one away.
+        """Set limits for all workers of a queue together. Limits that are left out stay, None removes one.
 
-        `concurrency`: runs at once; `key_concurrency`: the same for each key. `rate`: how many begin in any period,
+        `concurrency`: runs at once; `key_concurrency`: the same for each key. `rate`: how many may begin per period,
         such as "100/min" or Rate(100, 60); `key_rate`: the same for each key. Runs without a key count for no key.
         """
-        await self._backend.limit_queue(check_name(name, "queue"), limit_changes(limits))
+        await self._backend.queues.limit(check_name(name, "queue"), limit_changes(limits))
 
     async def complete(self, token: str, value: Any = None) -> None:
         """Give an activity its result from outside. `token` is its `activity_info().token`; it serves once.
@@ -290,17 +350,20 @@ class Batuta:
         not fit the activity's annotation is found by the worker, and is the activity's failure.
         """
         data = encode(value, "the result of an activity", self._max_payload)
-        await self._backend.answer_activity(parse_token(token), Raw(data))
+        await self._backend.completions.answer(parse_token(token), Raw(data))
 
     async def fail(self, token: str, error: BaseException | str) -> None:
-        """Have an activity's attempt fail from outside; it is tried again as its policy says. Raises as `complete`."""
+        """Have an activity's attempt fail from outside; it is tried again as its policy says. Raises as `complete`,
+        and TooLarge for words that are too long; an exception that says too much is cut."""
+        if isinstance(error, str):
+            check_length(error, "the error of an activity", LONGEST_WORDS)
         failure = to_failure(ActivityFailed(error) if isinstance(error, str) else error)
-        await self._backend.answer_activity(parse_token(token), failure)
+        await self._backend.completions.answer(parse_token(token), failure)
 
     async def heartbeat(self, token: str, details: Any = None) -> None:
         """A heartbeat of an activity that is to be completed from outside. Raises as `complete`."""
         data = encode(details, "the details of a heartbeat", self._max_payload)
-        await self._backend.beat_activity(parse_token(token), Raw(data))
+        await self._backend.completions.beat(parse_token(token), Raw(data))
 
     def worker(
         self,
@@ -317,11 +380,11 @@ class Batuta:
     ) -> AbstractAsyncContextManager[Any]:
         """A worker for these workflows, activities and jobs (functions, or instances with decorated methods).
 
-        `queues` are names, or `Queue(...)` with limits that are set when it starts. `schedules` are made when it starts
-        if they are not there, and replaced if they are others; so are the rules of `retention`. `on_dead_letter` is
-        called with each dead letter that this worker makes, after that is durable; a sync function in a thread.
-        `middleware` is around what it executes, inside of that of `connect`. It runs while its context is open.
-        `settings` are those of `batuta.settings.Settings`.
+        `queues` are names, or `Queue(...)` with limits that the worker sets when it starts. It then also creates
+        missing `schedules` and replaces changed ones, and sets the rules of `retention`. It calls `on_dead_letter` with
+        each dead letter that it makes, after that is durable; a sync function in a thread. `middleware` goes around
+        what it executes, inside the middleware of `connect`. The worker runs while its context is open. `settings` are
+        those of `batuta.settings.Settings`.
         """
         return self._backend.worker(
             workflows,
@@ -335,30 +398,6 @@ class Batuta:
         )
 
 
-class Deferred:
-    """A caller's transaction for the blocking client: all is made ready in its event loop, and the write is left to
-    `finish`, in the thread that has the connection."""
-
-    def __init__(self, given: object) -> None:
-        self.given = given
-        self.entering: Entering
-        self.made: Callable[[Sequence[RunRef]], Any]
-
-    def finish(self) -> Any:
-        if not self.entering.suits_a_thread:
-            raise WrongTransaction(
-                f"{type(self.given).__qualname__} belongs to an event loop: use a blocking connection or session with "
-                f"batuta.sync, or batuta.connect in the event loop"
-            )
-        writing = self.entering.write()
-        try:
-            writing.send(None)
-        except StopIteration as end:
-            return self.made(end.value)
-        writing.close()
-        raise AssertionError("a connection that blocks never suspends")
-
-
 @contextmanager
 def ended(borrowed: Borrowed) -> Iterator[None]:
     """Commit at the end of the block, or roll back when it raises."""
@@ -368,6 +407,11 @@ def ended(borrowed: Borrowed) -> Iterator[None]:
         borrowed.end(commit=False)
         raise
     borrowed.end(commit=True)
+
+
+def _check_definition(workflow: object) -> None:
+    if workflow is not None and not isinstance(workflow, Workflow | Job):
+        raise InvalidInput(f"{workflow!r} is not a workflow or job: give its definition, or leave it out")
 
 
 _ANYTHING = decoder_for(Any, "a result")
@@ -385,28 +429,45 @@ _FILTERS = (
     "tags",
     "created_after",
     "created_before",
+    "retrying",
+    "parent",
 )
 
 
+_MOST_TRIES = 2**31 - 1
+
+
 def run_filter(**where: Any) -> RunFilter:
-    """Which runs, in the words of `list`. Raises InvalidInput for what is no filter, or cannot be one's value."""
+    """A run filter from the arguments of `list`. Raises InvalidInput for an unknown filter or an invalid value."""
+    if "waiting_for" in where:
+        raise InvalidInput("waiting_for= is a filter of list only: use the ids of its pages")
     if unknown := where.keys() - set(_FILTERS):
-        raise InvalidInput(f"{', '.join(sorted(unknown))} is no filter of runs: there are {', '.join(_FILTERS)}")
+        raise InvalidInput(f"{', '.join(sorted(unknown))} is not a filter of runs: there are {', '.join(_FILTERS)}")
     what = "job" if where.get("job") is not None else "workflow"
     named = where.get(what)
     if what == "job" and where.get("workflow") is not None:
-        raise InvalidInput("workflow= and job= cannot be given together: a run is of one of them")
+        raise InvalidInput("workflow= and job= cannot be combined: a run belongs to one of them")
     return RunFilter(
         states=_states(where.get("states", ()), where.get("state")),
-        name=named.name if isinstance(named, Workflow | Job) else _text(what, named),
-        queue=_text("queue", where.get("queue")),
+        name=named.name if isinstance(named, Workflow | Job) else check_filter(what, named),
+        queue=check_filter("queue", where.get("queue")),
         kind=_kind(where.get("kind", RunKind.JOB if what == "job" else RunKind.WORKFLOW)),
-        flow_key=_text("key", where.get("key")),
-        id_prefix=_text("id_prefix", where.get("id_prefix")),
+        flow_key=check_filter("key", where.get("key")),
+        id_prefix=check_filter("id_prefix", where.get("id_prefix")),
         tags=tuple(sorted(check_tags(where.get("tags") or {}).items())),
         created_after=_micros("created_after", where.get("created_after")),
         created_before=_micros("created_before", where.get("created_before")),
+        retrying=_retrying(where.get("retrying")),
+        parent=None if (parent := where.get("parent")) is None else check_run_id(parent),
     )
+
+
+def _retrying(tries: object) -> int:
+    if tries is None or isinstance(tries, bool):
+        return int(bool(tries))
+    if not isinstance(tries, int) or not 0 <= tries <= _MOST_TRIES:
+        raise InvalidInput(f"retrying={tries!r} must be True, or the least number of failed attempts")
+    return tries
 
 
 def _states(several: Iterable[str], one: str | None) -> tuple[RunState, ...]:
@@ -423,18 +484,15 @@ def _limit(limit: int) -> int:
     return limit
 
 
-def _text(name: str, value: object) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    raise InvalidInput(f"{name}={value!r} must be a string")
-
-
 def _micros(name: str, moment: object) -> int | None:
     if moment is None:
         return None
     if not isinstance(moment, datetime):
         raise InvalidInput(f"{name}={moment!r} must be a datetime, such as datetime(2020, 1, 1, tzinfo=UTC)")
-    return round(moment.timestamp() * SECOND)
+    try:
+        return round(moment.timestamp() * SECOND)
+    except (OverflowError, ValueError, OSError):
+        raise InvalidInput(f"{name}={moment!r} is too far away for this machine's zone: give one with a zone") from None
 
 
 def _kind(kind: Any) -> RunKind | None:

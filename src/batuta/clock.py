@@ -5,13 +5,32 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from typing import Protocol
+from datetime import UTC, datetime, timedelta
+from typing import Protocol, overload
 
 SECOND = 1_000_000
 """One second in the unit of every stored time: integer microseconds since 1970, UTC."""
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
 wall_ns = time.time_ns
 """The machine's wall time in nanoseconds, as tracers want it."""
+
+
+@overload
+def as_datetime(micros: int) -> datetime: ...
+@overload
+def as_datetime(micros: None) -> None: ...
+@overload
+def as_datetime(micros: int | None) -> datetime | None: ...
+def as_datetime(micros: int | None) -> datetime | None:
+    """A stored time for people."""
+    return None if micros is None else _EPOCH + timedelta(0, 0, micros)
+
+
+def as_micros(moment: datetime) -> int:
+    """The other way round, without rounding. `moment` has a zone."""
+    return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
 class Clock(Protocol):
@@ -27,7 +46,7 @@ class Clock(Protocol):
 
 
 def _monotonic() -> Callable[[], float]:
-    # A lease runs out while the machine sleeps, too: a clock that stands still meanwhile would find it still good.
+    # A lease must expire while the machine sleeps, too: a clock that stops meanwhile would show it as valid.
     boot: int | None = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic if boot is None else functools.partial(time.clock_gettime, boot)
 
@@ -42,7 +61,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until a test moves it."""
+    """A clock that only moves when a test moves it."""
 
     def __init__(self, now: int = 1_700_000_000 * SECOND) -> None:
         self._now = now

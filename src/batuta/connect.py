@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from urllib.parse import unquote, urlsplit
 
 from batuta.authoring.middleware import Middleware, check_middleware
-from batuta.authoring.names import check_name
 from batuta.client import Batuta
 from batuta.codecs import Compression, Encryption, Keys, PayloadCodec
 from batuta.errors import InvalidInput, InvalidURL
 from batuta.journal.store import Store
+from batuta.names import check_name
 from batuta.settings import Settings
 
 Codecs = PayloadCodec | Sequence[PayloadCodec] | None
@@ -28,28 +28,39 @@ def connect(
     codec: Codecs = None,
     middleware: Sequence[Middleware] = (),
     actor: str | None = None,
+    reason: str = "",
 ) -> Batuta:
     """A client for the database at `url`: `sqlite:///file.db`, `postgresql://...` or `memory://`.
 
-    Without a URL, BATUTA_DATABASE_URL is used, else `sqlite:///batuta.db`. The schema is created or brought up to
-    date when the context is entered, unless `migrate` is False.
-    `codec`: what payloads go through on their way into the database, one or several in their order, such as
-    `[Compression(), Encryption(keys)]` of `batuta.codecs`. Without it, BATUTA_COMPRESS and BATUTA_KEYS (or
-    BATUTA_KEYS_FILE) say so; `[]` is none whatever they say.
-    `middleware` is around what this client starts, and what its workers execute.
-    `actor` is who acts with this client, for the audit log; without it BATUTA_ACTOR, else the user and host of this
-    process.
-    """
-    from batuta.engine.outgoing import backend_for  # here: `batuta --help` has no use for an engine
+    Without a URL, BATUTA_DATABASE_URL is used, else `sqlite:///batuta.db`. Entering the context creates the schema or
+    brings it up to date, unless `migrate` is False.
 
-    store = store_for(url, namespace=namespace, codec=codec)
+    `codec`: one or several codecs for payloads, in order, such as `[Compression(), Encryption(keys)]` of
+    `batuta.codecs`. Without it, BATUTA_COMPRESS and BATUTA_KEYS (or BATUTA_KEYS_FILE) decide; `[]` means none.
+
+    `middleware` goes around what this client starts, and what its workers execute.
+
+    `actor` names the operator in the audit log; without it BATUTA_ACTOR, else the user and host of this process.
+    `reason` is the default reason of actions. The log's hashes have a key when BATUTA_AUDIT_KEY is set or payloads are
+    encrypted.
+    """
+    from batuta.engine.backend.actor import Actor  # here: `batuta --help` has no use for an engine
+    from batuta.engine.backend.audit_keys import AuditKeys
+    from batuta.engine.backend.middleware import backend_for
+    from batuta.stores.coded import guarded
+
+    codecs = _codecs(codec)
+    store = guarded(store_for(url, namespace=namespace, codec=codecs))
+    payload_keys = next((one.keys for one in codecs if isinstance(one, Encryption)), None)
 
     async def opening() -> None:
         if migrate:
             await store.migrate()
         await store.open()
 
-    backend = backend_for(store, None, check_middleware(middleware), actor)
+    backend = backend_for(
+        store, None, check_middleware(middleware), Actor(actor, AuditKeys.from_env(payload_keys), reason)
+    )
     return Batuta(backend, opening, store.close, Settings.from_env().max_payload)
 
 
@@ -94,7 +105,7 @@ def _says_yes(variable: str) -> bool:
 def _plain_store(url: str | None, namespace: str | None) -> Store:
     url = url or os.environ.get("BATUTA_DATABASE_URL") or "sqlite:///batuta.db"
     if not isinstance(url, str):
-        raise InvalidURL(f"{url!r} is no URL: give a string, such as 'sqlite:///batuta.db'")
+        raise InvalidURL(f"{url!r} is not a URL: give a string, such as 'sqlite:///batuta.db'")
     namespace = check_name(namespace or os.environ.get("BATUTA_NAMESPACE") or "default", "namespace")
     match urlsplit(url).scheme:
         case "sqlite":
@@ -113,13 +124,14 @@ def _plain_store(url: str | None, namespace: str | None) -> Store:
             return MemoryStore(namespace=namespace)
         case scheme:
             raise InvalidURL(
-                f"{scheme + '://' if scheme else url!r} names no store: use sqlite:///path/to/file.db, "
+                f"{scheme + '://' if scheme else 'a URL without a scheme'} names no store: "
+                f"use sqlite:///path/to/file.db, "
                 f"postgresql://user@host/database or memory://"
             )
 
 
 def _database_options() -> dict[str, str]:
-    """What the environment says for options that a PostgreSQL URL does not have."""
+    """Options from the environment that a PostgreSQL URL does not have."""
     found = {name: os.environ.get(f"BATUTA_DATABASE_{name.upper()}", "") for name in _FROM_ENVIRONMENT}
     return {name: value for name, value in found.items() if value}
 

@@ -21,7 +21,7 @@ SITES: dict[str, str] = {
     "enqueue.after": "a batch of jobs is durable, its caller does not know yet",
     "claim.before": "about to claim",
     "claim.after": "runs are owned, the worker does not know yet",
-    "claim.loaded": "tapes are in memory, nothing is replayed",
+    "claim.loaded": "journals are in memory, nothing is replayed",
     "replay.before": "about to rebuild a run",
     "replay.after": "a run is rebuilt, nothing pending has been started",
     "turn.before": "an input has arrived, its turn has not run",
@@ -29,7 +29,7 @@ SITES: dict[str, str] = {
     "commit.queued": "an entry waits for the committer",
     "commit.before": "a batch is built, nothing is sent",
     "commit.inside": "within the transaction, before it commits (SQLite)",
-    "commit.after": "a batch is durable, nobody knows yet",
+    "commit.after": "a batch is durable, its runs do not know yet",
     "commit.effects": "a batch is durable and its effects are going out",
     "activity.before": "an activity is about to be called",
     "activity.after": "an activity has returned, nothing is recorded",
@@ -50,18 +50,21 @@ SITES: dict[str, str] = {
     "message.read": "unread messages are in memory, none is consumed",
     "close.durable": "a run is closed, its waiters do not know yet",
     "lease.before_beat": "about to renew the lease",
-    "lease.after_beat": "the lease is renewed, the news is not looked at",
-    "recover.before": "about to set a dead worker's runs free",
-    "recover.after": "a dead worker's runs are free",
+    "lease.after_beat": "the lease is renewed, its reply is not processed",
+    "recover.before": "about to release a dead worker's runs",
+    "recover.after": "a dead worker's runs are released",
     "schedule.before_fire": "schedules are due and decided on, nothing is written",
     "schedule.after_fire": "slots have their runs, the worker does not know yet",
     "reprocess.before": "the forks of a page of dead letters are planned, nothing is written",
-    "reprocess.after": "they are durable, whoever asked for it does not know yet",
+    "reprocess.after": "they are durable, its caller does not know yet",
     "fork.before": "a run is read and its fork planned, nothing is written",
     "fork.inside": "within the transaction of a fork, before it commits (SQLite)",
-    "fork.after": "a fork is durable, whoever asked for it does not know yet",
+    "fork.after": "a fork is durable, its caller does not know yet",
+    "idempotency.begun": "the key of a request is locked, its work has not begun",
+    "idempotency.done": "the work of a request is done, its answer is not kept",
+    "idempotency.kept": "the answer of a request is kept, its caller does not know yet",
     "stop.begin": "a graceful stop has begun",
-    "stop.released": "idle runs are handed back, the worker is still registered",
+    "stop.released": "idle runs are released, the worker is still registered",
 }
 """Every site, with the state of the world when it is passed."""
 
@@ -101,7 +104,7 @@ def _read(part: str) -> tuple[str, int, str]:
 
 
 def act(action: str, name: str) -> None:
-    """Do what a failpoint does: kill, stop, raise or sleep (`sleep` or `sleep=SECONDS`)."""
+    """Perform the action of a failpoint: kill, stop, raise or sleep (`sleep` or `sleep=SECONDS`)."""
     match action.partition("="):
         case ("kill", _, _):
             os.kill(os.getpid(), signal.SIGKILL)
@@ -116,7 +119,7 @@ def act(action: str, name: str) -> None:
 
 
 armed: _Armed | None = None
-"""Asked before `failpoint` is called where it is passed for every step: a comparison there saves the call."""
+"""Asked before `failpoint` is called where it is passed for every step: that buys 1.4 % of a step of W2."""
 
 
 def arm(text: str = "", counts: str | None = None) -> None:

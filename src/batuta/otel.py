@@ -1,13 +1,14 @@
-"""Spans of OpenTelemetry, as middleware: `connect(url, middleware=[Tracing()])`. Needs the extra `otel`.
+"""OpenTelemetry spans as middleware: `connect(url, middleware=[Tracing()])`. Needs the extra `otel`.
 
-The trace context of whoever starts a run is kept in the run's journal, so that all that is done for it later, by
-whatever process, belongs to the same trace.
+The run's journal keeps the trace context of its start, so that all later work for it, in any process, belongs to the
+same trace.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, Sequence, ValuesView
@@ -16,7 +17,7 @@ from functools import lru_cache, partial
 from traceback import format_exception
 from typing import Any, ClassVar
 
-from batuta.authoring.attempt import CompleteLater
+from batuta.authoring.activity.attempt import CompleteLater
 from batuta.authoring.middleware import TRACE, ActivityCall, AroundStart, AttemptFacts, Middleware, Proceed, Sent, Start
 from batuta.clock import wall_ns
 from batuta.errors import InvalidInput, MissingExtra
@@ -54,7 +55,7 @@ _SECOND = 1_000_000_000
 _GOOD = ("completed", "continued")
 _NOTHING = Context()
 (_SPAN,) = set_span_in_context(INVALID_SPAN, _NOTHING)
-"""The key that a context has its span by."""
+"""The key of the span in a context."""
 _ALL = 2**224
 """The numbers that are drawn for a run: 32 bits decide whether it is traced, the others are its ids if it is not."""
 _EVEN = frozenset("02468ace")
@@ -89,17 +90,17 @@ class Tracing(Middleware):
 
     `start NAME` (producer) is around the client's call. `activity NAME` or `job NAME` (consumer) is around an attempt
     and is current in its code. `run NAME` is made when a run has closed, with the times of its journal. All of them are
-    children of the span that started the run; a run that nobody traced begins a trace of its own. What was not sampled
-    at its start makes no spans later, and costs next to nothing. `sample`: the share of runs that are traced, of those
-    whose start is in no span; decided here, before a sampler of the provider is asked, which costs as much as a span.
-    The span of an attempt is made when its code, or whatever that calls, asks for it; else with the run's, or a second
-    after the attempt at the latest, with the times that it had.
+    children of the span that started the run; a run without a trace begins a new one. A run that was not sampled at its
+    start makes no spans later, and costs almost nothing.
+
+    `sample`: the share of traced runs, among those whose start is in no span. This is decided before the provider's
+    sampler is asked, which costs as much as a span. The span of an attempt is made when its code asks for it; else with
+    the run's span, at the latest a second after the attempt, with its original times.
 
     `signal NAME` (producer) and `update NAME` (client) are around the client's call, and `receive NAME` (consumer) is
     their child, made when the run has read the message, with a link to the trace of the run.
 
-    `redactor`: what ids, and errors with their tracebacks, go through on their way into spans. Without it,
-    BATUTA_REDACT says so.
+    `redactor`: hides data in ids and errors with their tracebacks. Without it, BATUTA_REDACT decides.
     """
 
     events: ClassVar[Sequence[type[Event]]] = (RunClosed, MessageReceived, WorkerStopped, WorkerLost)
@@ -115,7 +116,7 @@ class Tracing(Middleware):
         self._sample = round(sample * _ALL)
         self._redactor = redactor or from_env()
         self._late: deque[_Late] = deque()
-        """Attempts that have ended, and whose spans are not made yet."""
+        """Ended attempts whose spans are not made yet."""
         self._timed_by: asyncio.AbstractEventLoop | None = None
         """The loop that has a timer to make them."""
 
@@ -129,7 +130,7 @@ class Tracing(Middleware):
         chance = bits(224)
         if chance < self._sample:
             return None
-        ids = chance.to_bytes(28, "big").hex()  # as a format of so many digits, in half the time
+        ids = chance.to_bytes(28, "big").hex()  # as a format with a fixed number of digits, in half the time
         return f"00-{ids[8:40]}-{ids[40:]}-00"
 
     def before_start(self) -> Mapping[str, str] | str | AroundStart:
@@ -147,7 +148,7 @@ class Tracing(Middleware):
         await proceed()
 
     def _untraced(self) -> dict[str, str] | None:
-        """What a start gets that is not to be traced: ids, for logs and for whoever is called, but no spans."""
+        """Headers for a start that is not traced: ids for logs and called services, but no spans."""
         current = trace.get_current_span().get_span_context()
         if current.is_valid:
             return None if current.trace_flags.sampled else _carried(current)
@@ -246,7 +247,7 @@ class Tracing(Middleware):
                 return
             try:
                 late.span.end(late.ended_at)
-            except Exception:  # whose attempt this is called in has nothing to do with it
+            except Exception:  # it must not belong to the attempt that calls this
                 log.exception("the span of an attempt could not be ended")
 
     def _attempt(self, call: ActivityCall, parent: Context, began_at: int) -> Span:
@@ -309,7 +310,7 @@ class Tracing(Middleware):
 
 
 def _carried(of: SpanContext) -> dict[str, str]:
-    """What a run is given, for whatever is done for it later. Nothing without a tracer that makes ids."""
+    """Headers for all later work of a run. None without a tracer that makes ids."""
     headers: dict[str, str] = {}
     if of.is_valid:
         headers[TRACE] = f"00-{of.trace_id:032x}-{of.span_id:016x}-{of.trace_flags:02x}"
@@ -351,7 +352,7 @@ class _Distant(NonRecordingSpan):
 
 
 def _distant(carried: str, state: str = "", bag: str = "") -> Context:
-    """The context of the span that a run was started in. What was not traced begins anew."""
+    """The context of the span that started a run. An untraced run gets an empty one."""
     if carried and not bag:
         return Context({_SPAN: _Distant(carried, state)})  # as below, without a copy of nothing: once for every run
     found = W3CBaggagePropagator().extract({_BAGGAGE: bag}, _NOTHING) if bag else _NOTHING
@@ -368,6 +369,7 @@ def _parent_of(carried: str, headers: Mapping[str, str]) -> Context:
 
 _making = threading.RLock()
 """A span may be asked for in the thread of its attempt, and must be made once."""
+os.register_at_fork(after_in_child=_making._at_fork_reinit)  # type: ignore[attr-defined]
 
 
 class _Late(Context):

@@ -16,14 +16,14 @@ from typing import Any, Protocol
 
 import msgspec
 
-from batuta.errors import InvalidInput, NotSerialisable, TooLarge
+from batuta.errors import InvalidInput, NotSerialisable, PayloadDamaged, TooLarge, told, words_of
 
 MAX_PAYLOAD = 2 * 1024 * 1024
 """Bytes of JSON that one argument list, result or message may take, unless a setting says otherwise."""
 
 
 def _to_builtins(value: Any) -> Any:
-    """msgspec's hook for what it does not know: pydantic models (and whoever else dumps itself like them)."""
+    """msgspec's hook for unknown types: pydantic models, and others with the same dump method."""
     kind: type = type(value)
     dump = getattr(value, "model_dump", None)
     if dump is None:
@@ -50,7 +50,7 @@ def _reads_names(kind: type) -> bool:
 
 
 def _with_sorted_sets(value: Any, dumped: Any) -> Any:
-    """What a model has dumped, with the lists that were sets in an order that is the same in every process."""
+    """The dump of a model, with former sets sorted so that their order is the same in every process."""
     if isinstance(value, set | frozenset) and isinstance(dumped, list):
         return sorted(dumped, key=_encoder.encode)
     if isinstance(value, list | tuple) and isinstance(dumped, list) and len(value) == len(dumped):
@@ -78,7 +78,7 @@ SIMPLE = _PLAIN - {float}
 
 
 def _needs_sorting(value: Any) -> bool:
-    """Whether a set is in it: its order is another in every process, so it must be sorted to be compared."""
+    """Whether the value contains a set: its order differs between processes, so it must be sorted to be compared."""
     kind = type(value)
     if kind in _PLAIN or (kind is tuple and _PLAIN.issuperset(map(type, value))):  # what most calls pass
         return False
@@ -103,27 +103,48 @@ def _holds_set(value: Any) -> bool:
 
 def encode(value: Any, what: str = "a value", limit: int = MAX_PAYLOAD) -> bytes:
     """The JSON of a value. Raises NotSerialisable or TooLarge, naming `what`."""
-    kind = type(value)
-    if kind in SIMPLE or (kind is tuple and SIMPLE.issuperset(map(type, value))):
-        try:
+    try:
+        kind = type(value)
+        if kind in SIMPLE or (kind is tuple and SIMPLE.issuperset(map(type, value))):
             data = encode_simple(value)
             if len(data) <= limit:
                 return data
-        except (OverflowError, UnicodeError):  # told below, in the same words as for other values
-            pass
+    except (OverflowError, UnicodeError, TypeError):  # told below (TypeError: a class that cannot be hashed)
+        pass
     try:
         data = (_sorting_encoder if _needs_sorting(value) else _encoder).encode(value)
-    except (TypeError, NotImplementedError, OverflowError, UnicodeError, ValueError, RecursionError) as error:
-        raise NotSerialisable(
-            f"{what} has no JSON form: {error}. Use plain values, dataclasses, msgspec or "
-            f"pydantic models, Decimal, datetime, UUID, Enum or bytes"
-        ) from error
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise _no_json(what, error) from error
     if len(data) > limit:
         raise TooLarge(what, len(data), limit)
     # msgspec writes NaN and infinity as null: the value would be lost. (`in` makes and drops an exception first.)
-    if data.find(b"null") >= 0 and _has_nan(value):
+    if data.find(b"null") >= 0 and _holds_nan(value, what):
         raise NotSerialisable(f"{what} holds NaN or infinity, which JSON does not have: send None or a string")
     return data
+
+
+_UNKNOWN_TYPES = (TypeError, NotImplementedError, OverflowError, UnicodeError, ValueError, RecursionError)
+"""Errors of the encoder itself. Others come from the user's code: a property, a model's serialiser."""
+
+
+def _no_json(what: str, error: BaseException) -> NotSerialisable:
+    if isinstance(error, _UNKNOWN_TYPES):
+        return NotSerialisable(
+            f"{what} has no JSON form: {words_of(error)}. Use plain values, dataclasses, msgspec or "
+            f"pydantic models, Decimal, datetime, UUID, Enum or bytes"
+        )
+    return NotSerialisable(f"{what} has no JSON form: its own code raised {told(error)}")
+
+
+def _holds_nan(value: Any, what: str) -> bool:
+    try:
+        return _has_nan(value)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise _no_json(what, error) from error
 
 
 def _has_nan(value: Any) -> bool:
@@ -157,8 +178,10 @@ class _UnionDecoder:
         for member in self._members:
             try:
                 value = member.decode(data)
-            except (msgspec.ValidationError, ValueError) as error:
-                errors.append(str(error))
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001 - a validator of the user's own: it does not fit
+                errors.append(words_of(error))
                 continue
             if _encoder.encode(value) == (data.encode() if isinstance(data, str) else bytes(data)):
                 return value
@@ -210,8 +233,11 @@ def _refuse_strange_types(info: Any, seen: frozenset[int] = frozenset()) -> None
             _refuse_strange_types(getattr(info, name), seen | {id(info)})
 
 
-UNFIT = (msgspec.DecodeError, ValueError, TypeError, NotImplementedError)
-"""What a decoder may raise for JSON that does not fit."""
+UNFIT = BaseException
+"""Errors that a decoder may raise for JSON that does not fit: it calls validators and `__post_init__` of the user.
+
+`unfit` handles them, and lets a KeyboardInterrupt pass.
+"""
 
 
 def decode(data: bytes | str | msgspec.Raw, decoder: Decoder, what: str) -> Any:
@@ -222,8 +248,23 @@ def decode(data: bytes | str | msgspec.Raw, decoder: Decoder, what: str) -> Any:
         raise unfit(what, error) from error
 
 
-def unfit(what: str, error: Exception) -> InvalidInput:
-    return InvalidInput(f"{what} does not fit its annotation: {error}")
+def decode_stored(text: str | bytes | msgspec.Raw, what: str, type: Any = Any) -> Any:  # noqa: A002 - as msgspec has it
+    """A value that lies in the database. Raises PayloadDamaged when it cannot be read."""
+    try:
+        return msgspec.json.decode(text, type=type)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
+        raise PayloadDamaged(f"{what} cannot be read: {told(error)}") from None
+
+
+def unfit(what: str, error: BaseException) -> InvalidInput:
+    if isinstance(error, KeyboardInterrupt):
+        raise error
+    said = words_of(error) if isinstance(error, _MISFITS) else f"its own code raised {told(error)}"
+    return InvalidInput(f"{what} does not fit its annotation: {said}")
+
+
+_MISFITS = (msgspec.DecodeError, ValueError, TypeError, NotImplementedError)
+"""What decoders themselves raise."""
 
 
 _NO_KEYWORDS: dict[str, Any] = {}  # never changed: it is only ever unpacked
@@ -241,7 +282,7 @@ class Codec:
         self.what = what
         self._input, self.output = f"the input of {what}", f"the result of {what}"
         self.signature = inspect.signature(fn)
-        hints = _type_hints(fn, what)
+        hints = type_hints(fn, what)
         parameters = list(self.signature.parameters.values())[1 if bound else 0 :]
         if bound:
             self.signature = self.signature.replace(parameters=parameters)
@@ -258,7 +299,7 @@ class Codec:
         for arity in range(self._required, len(self._types) + 1):
             self._arity(arity)  # now, so that a bad annotation is found when the function is defined
         fixed = self._required == len(self._types) and self._rest is None
-        # Reads the arguments, where there are always so many and no others.
+        # Decodes arguments with a fixed number of parameters.
         self.plain = self._arity(self._required) if fixed and not self._keywords and not self._any_keyword else None
         self._count = self._required if self.plain is not None else -1
         """How many arguments there always are; -1: it depends."""
@@ -270,7 +311,7 @@ class Codec:
                 if type(one) not in SIMPLE:
                     break
             else:
-                try:  # what `encode` begins with, here: that is a call less in every step
+                try:  # as `encode` begins, without the call: 2 % of a step of W2
                     data = encode_simple(args)
                     if len(data) <= limit:
                         return data
@@ -370,7 +411,8 @@ def _arguments_decoder(kinds: list[Any], what: str) -> Decoder:
         return _EachDecoder([decoder_for(kind, f"an argument of {what}") for kind in kinds])
 
 
-def _type_hints(fn: Callable[..., Any], what: str) -> dict[str, Any]:
+def type_hints(fn: Callable[..., Any], what: str) -> dict[str, Any]:
+    """The annotations of a function. Raises NotSerialisable for one that cannot be looked up."""
     try:
         hints = typing.get_type_hints(fn, include_extras=True)
     except NameError as error:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from difflib import get_close_matches
+from math import inf
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from batuta.durations import fields_in_seconds
 from batuta.errors import InvalidInput
 
 _OWN_WORDS = {
@@ -23,21 +25,33 @@ _OWN_WORDS = {
     "ACTOR",
     "FAILPOINT",
     "FAILPOINT_COUNTS",
+    "LOG_FORMAT",
     "LOG_LEVEL",
+    "METRICS_HOST",
+    "METRICS_PORT",
+    "HOST",
+    "PORT",
+    "SERVER_SECRET",
+    "AUDIT_KEY",
+    "AUDIT_KEY_FILE",
     "KEYS",
     "KEYS_FILE",
     "COMPRESS",
     "REDACT",
+    "REDIS_URL",
+    "WEBHOOK_ALLOW",
+    "REDIS_PASSWORD",
+    "REDIS_PASSWORD_FILE",
 }
 """Variables with our prefix that are read elsewhere."""
 
 
 MOST_UNDURABLE = 1_000
-"""Of `undurable_entries`: the engine looks so far back for what a dead worker may not have sent."""
+"""Maximum of `undurable_entries`: how far back the engine looks for effects that a dead worker may not have sent."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """How a worker behaves. Times are seconds."""
+    """How a worker behaves. Times are seconds or timedeltas, and are kept as seconds."""
 
     max_payload: int = 2 * 1024 * 1024
     """Bytes of JSON that one argument list, result or message may take."""
@@ -52,19 +66,19 @@ class Settings(Struct, frozen=True, kw_only=True):
     transactions: int = 8
     """Transactional activities that a worker executes at once; on PostgreSQL each needs a connection."""
     transaction_time: float = 10.0
-    """How long a transactional activity may take; on SQLite, where nobody else can write meanwhile, 2 at most."""
+    """How long a transactional activity may take; on SQLite, where it blocks all other writers, 2 at most."""
     lease: float = 10.0
     """How long a worker counts as alive after a heartbeat."""
     heartbeat: float = 3.0
     fast_detection: bool = True
-    """Notice that a worker's process is gone before its lease is over."""
+    """Notice that a worker's process has died before its lease expires."""
     detection_grace: float = 0.3
     keep_in_memory: float = 30.0
     """A run that waits longer than this leaves memory."""
     batch_rows: int = 1_000
     batch_bytes: int = 4 * 1024 * 1024
     undurable_entries: int = 64
-    """How far a run may go ahead of what is durable."""
+    """How many entries a run may be ahead of the durable ones."""
     grace: float = 30.0
     """How long a graceful stop waits for activities in flight."""
     stuck_turn: float = 2.0
@@ -77,18 +91,17 @@ class Settings(Struct, frozen=True, kw_only=True):
     prune_share: float = 0.1
     """The share of the time that deleting them takes at most."""
     tune_collector: bool = True
-    """Set Python's garbage collector, if it has its defaults, for a process with many objects."""
+    """Make Python's garbage collector, if it has its defaults, run less often while many runs are in memory."""
     always_replay: bool = False
     """For tests: rebuild every run from its journal before every turn."""
 
     def __post_init__(self) -> None:
+        fields_in_seconds(self, *_TIMES)
         for name in self.__struct_fields__:
-            value = getattr(self, name)
-            kind = {"int": int, "float": int | float, "bool": bool}[self.__annotations__[name]]
-            if not isinstance(value, kind) or (not isinstance(value, bool) and value <= 0):
-                raise InvalidInput(
-                    f"setting {name}={value!r} must be more than 0, of type {self.__annotations__[name]}"
-                )
+            value, kind = getattr(self, name), self.__annotations__[name]
+            if not _fits(value, kind):
+                words = "True or False" if kind == "bool" else f"more than 0, of type {kind}"
+                raise InvalidInput(f"setting {name}={value!r} must be {words}{' or timedelta' * (name in _TIMES)}")
         if self.undurable_entries > MOST_UNDURABLE:
             raise InvalidInput(f"undurable_entries={self.undurable_entries} must be at most {MOST_UNDURABLE}")
         if self.prune_share > 1:
@@ -98,7 +111,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None, **given: Any) -> Settings:
-        """Defaults, then the environment, then what is given. Raises InvalidInput that names the variable."""
+        """Defaults, then the environment, then the arguments. Raises InvalidInput that names the variable."""
         env = os.environ if env is None else env
         values: dict[str, Any] = {}
         for variable, text in env.items():
@@ -121,6 +134,15 @@ class Settings(Struct, frozen=True, kw_only=True):
             for name in found
             if name not in known and not name.startswith("TEST_")
         ]
+
+
+_TIMES = tuple(name for name, kind in Settings.__annotations__.items() if kind == "float" and name != "prune_share")
+
+
+def _fits(value: object, kind: str) -> bool:
+    if kind == "bool" or isinstance(value, bool):
+        return kind == "bool" and isinstance(value, bool)
+    return isinstance(value, int if kind == "int" else int | float) and 0 < value < inf
 
 
 def _parse(kind: str, variable: str, text: str) -> Any:

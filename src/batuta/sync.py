@@ -1,7 +1,7 @@
-"""The client for code that is not async, such as Django and Flask: the same verbs, which block.
+"""The blocking client for code that is not async, such as Django and Flask.
 
-An event loop in a thread of its own does the work, one for each client. A client may be used from any thread, and a
-process that was forked from one that used it gets an event loop and connections of its own.
+Each client has an event loop in its own thread. Any thread may use it. A forked process gets its own event loop and
+connections.
 """
 
 from __future__ import annotations
@@ -14,37 +14,45 @@ import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from concurrent.futures.thread import ThreadPoolExecutor  # which registers before us: last in, first out
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, closing, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, closing, contextmanager, suppress
 from functools import partial, wraps
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, cast, overload
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, TypeVarTuple, Unpack, cast, overload
 
 from batuta import client as aio
-from batuta.authoring.deadletters import DeadLetter
-from batuta.authoring.deadletters import Letters as AsyncLetters
+from batuta.authoring.client.bulk_operations import Selection as AsyncSelection
+from batuta.authoring.client.caller_transaction import Deferred
+from batuta.authoring.client.dead_letters import DeadLetters as AsyncDeadLetters
+from batuta.authoring.client.enqueue import EnqueueOptions
+from batuta.authoring.client.handle import Handle as AsyncHandle
+from batuta.authoring.client.queues import Queue
+from batuta.authoring.client.quotas import Quotas as AsyncQuotas
+from batuta.authoring.client.retention import Retentions as AsyncRetentions
+from batuta.authoring.client.schedules import Schedule
+from batuta.authoring.client.schedules import Schedules as AsyncSchedules
+from batuta.authoring.client.start import StartOptions
+from batuta.authoring.client.workers import Workers as AsyncWorkers
 from batuta.authoring.definitions import Workflow
-from batuta.authoring.diffs import Diff
-from batuta.authoring.handle import Handle as AsyncHandle
+from batuta.authoring.history.diff import Diff
 from batuta.authoring.jobs import Job, JobCall
-from batuta.authoring.messages import Query, Signal, Update
 from batuta.authoring.middleware import Middleware
-from batuta.authoring.operating import Selection as AsyncSelection
-from batuta.authoring.queues import Queue
-from batuta.authoring.quotas import Quotas as AsyncQuotas
-from batuta.authoring.retention import Retention
-from batuta.authoring.retention import Retentions as AsyncRetentions
-from batuta.authoring.schedules import Schedule
-from batuta.authoring.schedules import Schedules as AsyncSchedules
+from batuta.authoring.workflow.messages import Signal
 from batuta.connect import Codecs
 from batuta.connect import connect as connect_async
+from batuta.durations import Duration
 from batuta.errors import ClientError
 from batuta.ids import RunId
+from batuta.journal.dead_letters import DeadLetter
+from batuta.journal.retention import Retention
+from batuta.resilience.operators import Breakers as AsyncBreakers
+from batuta.resilience.operators import Limits as AsyncLimits
 
 A = TypeVar("A")
 A_co = TypeVar("A_co", covariant=True)
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 def connect(
@@ -95,7 +103,7 @@ class Client:
         self._lock = threading.Lock()
         self._home: _Home | None = None
         self._why_not = ""
-        """Set when it cannot be used any more."""
+        """Set when it can no longer be used."""
         _clients.add(self)
 
     def __enter__(self) -> Self:
@@ -117,13 +125,25 @@ class Client:
 
     @overload
     def start(
-        self, workflow: Workflow[..., R], /, *args: Any, id: str | None = None, transaction: Any = None, **options: Any
+        self,
+        workflow: Callable[[*Ts], Coroutine[Any, Any, R]],
+        /,
+        *args: *Ts,
+        id: str | None = None,
+        transaction: Any = None,
+        **options: Unpack[StartOptions],
     ) -> Handle[R]: ...
     @overload
     def start(
-        self, workflow: str, /, *args: Any, id: str | None = None, transaction: Any = None, **options: Any
+        self,
+        workflow: str,
+        /,
+        *args: Any,
+        id: str | None = None,
+        transaction: Any = None,
+        **options: Unpack[StartOptions],
     ) -> Handle[Any]: ...
-    def start(
+    def start(  # type: ignore[misc]  # mypy does not see that *Any takes *Ts
         self, workflow: Any, /, *args: Any, id: str | None = None, transaction: Any = None, **options: Any
     ) -> Handle[Any]:
         """Start a run; it is durable when this returns. Arguments and options as of `Batuta.start`; `transaction` is a
@@ -135,11 +155,22 @@ class Client:
 
     @overload
     def enqueue(
-        self, job: Job[..., R] | JobCall[R], /, *args: Any, transaction: Any = None, **options: Any
+        self,
+        job: Callable[[*Ts], Coroutine[Any, Any, R]],
+        /,
+        *args: *Ts,
+        transaction: Any = None,
+        **options: Unpack[EnqueueOptions],
     ) -> Handle[R]: ...
     @overload
-    def enqueue(self, job: str, /, *args: Any, transaction: Any = None, **options: Any) -> Handle[Any]: ...
-    def enqueue(self, job: Any, /, *args: Any, transaction: Any = None, **options: Any) -> Handle[Any]:
+    def enqueue(
+        self, job: JobCall[R], /, *, transaction: Any = None, **options: Unpack[EnqueueOptions]
+    ) -> Handle[R]: ...
+    @overload
+    def enqueue(
+        self, job: str, /, *args: Any, transaction: Any = None, **options: Unpack[EnqueueOptions]
+    ) -> Handle[Any]: ...
+    def enqueue(self, job: Any, /, *args: Any, transaction: Any = None, **options: Any) -> Handle[Any]:  # type: ignore[misc]  # mypy does not see that *Any takes *Ts
         """Have a worker execute a job; it is durable when this returns. Options as of `Batuta.enqueue`; `transaction`
         is a connection or session that blocks."""
         home, made = self._begin(
@@ -176,12 +207,13 @@ class Client:
         """The run of that id: the last one begun under it. With `workflow`, its result is of that type."""
         return self._handle(lambda client: client.get(id, cast(Any, workflow)))
 
-    def get_run(self, run_id: RunId | str) -> Handle[Any]:
-        """Exactly that run, by its run id."""
-        return self._handle(lambda client: client.get_run(run_id))
+    def get_run(self, run_id: RunId | str, workflow: Workflow[..., Any] | Job[..., Any] | None = None) -> Handle[Any]:
+        """Exactly that run, by its run id. `workflow`: as for `get`."""
+        return self._handle(lambda client: client.get_run(run_id, workflow))
 
     list = blocking(aio.Batuta.list)
     count = blocking(aio.Batuta.count)
+    count_states = blocking(aio.Batuta.count_states)
     audit = blocking(aio.Batuta.audit)
     verify_audit = blocking(aio.Batuta.verify_audit)
     queues = blocking(aio.Batuta.queues)
@@ -202,14 +234,29 @@ class Client:
         return Schedules(self)
 
     @property
-    def letters(self) -> Letters:
+    def dead_letters(self) -> DeadLetters:
         """Dead letters: listed, grouped, reprocessed, discarded."""
-        return Letters(self)
+        return DeadLetters(self)
 
     @property
     def retention(self) -> Retentions:
         """How long closed runs are kept."""
         return Retentions(self)
+
+    @property
+    def workers(self) -> Workers:
+        """Workers: host, queues, code, last heartbeat."""
+        return Workers(self)
+
+    @property
+    def breakers(self) -> Breakers:
+        """Circuit breakers: listed, and forced open, closed or off."""
+        return Breakers(self)
+
+    @property
+    def limits(self) -> Limits:
+        """Limits towards partners: listed and changed."""
+        return Limits(self)
 
     @property
     def quotas(self) -> Quotas:
@@ -245,7 +292,7 @@ class Client:
     def _begin(self, transaction: object, work: Callable[[aio.Batuta, Any], Coroutine[Any, Any, T]]) -> tuple[_Home, T]:
         """Have something begun; inside a transaction of the caller's own, in the caller's own thread."""
         home = self._opened()
-        given = None if transaction is None else aio.Deferred(transaction)
+        given = None if transaction is None else Deferred(transaction)
         made = home.call(lambda: work(home.client, given))
         return home, made if given is None else given.finish()
 
@@ -302,25 +349,25 @@ class Schedules(_Part):
     next_times = blocking(AsyncSchedules.next_times)
 
     def trigger(self, id: str) -> Handle[Any]:
-        """Begin a run now, whatever the calendar and the overlap policy say."""
+        """Begin a run now, whatever the calendar and the overlap policy."""
         return self._client._handle(lambda client: client.schedules.trigger(id))
 
     def _ask(self, work: Callable[[AsyncSchedules], Coroutine[Any, Any, T]]) -> T:
         return self._client._ask(lambda client: work(client.schedules))
 
 
-class Letters(_Part):
-    """The dead letters of a namespace, for blocking code: `client.letters`."""
+class DeadLetters(_Part):
+    """The dead letters of a namespace, for blocking code: `client.dead_letters`."""
 
-    list = blocking(AsyncLetters.list)
-    groups = blocking(AsyncLetters.groups)
-    count = blocking(AsyncLetters.count)
-    get = blocking(AsyncLetters.get)
-    reprocess = blocking(AsyncLetters.reprocess)
-    discard = blocking(AsyncLetters.discard)
+    list = blocking(AsyncDeadLetters.list)
+    groups = blocking(AsyncDeadLetters.groups)
+    count = blocking(AsyncDeadLetters.count)
+    get = blocking(AsyncDeadLetters.get)
+    reprocess = blocking(AsyncDeadLetters.reprocess)
+    discard = blocking(AsyncDeadLetters.discard)
 
-    def _ask(self, work: Callable[[AsyncLetters], Coroutine[Any, Any, T]]) -> T:
-        return self._client._ask(lambda client: work(client.letters))
+    def _ask(self, work: Callable[[AsyncDeadLetters], Coroutine[Any, Any, T]]) -> T:
+        return self._client._ask(lambda client: work(client.dead_letters))
 
 
 class Selection:
@@ -348,11 +395,52 @@ class Retentions(_Part):
 
     list = blocking(AsyncRetentions.list)
     set = blocking(AsyncRetentions.set)
-    drop = blocking(AsyncRetentions.drop)
+    delete = blocking(AsyncRetentions.delete)
     prune = blocking(AsyncRetentions.prune)
 
     def _ask(self, work: Callable[[AsyncRetentions], Coroutine[Any, Any, T]]) -> T:
         return self._client._ask(lambda client: work(client.retention))
+
+
+class Workers(_Part):
+    """The workers of a namespace, for blocking code: `client.workers`."""
+
+    list = blocking(AsyncWorkers.list)
+    schemas = blocking(AsyncWorkers.schemas)
+    schema = blocking(AsyncWorkers.schema)
+
+    def _ask(self, work: Callable[[AsyncWorkers], Coroutine[Any, Any, T]]) -> T:
+        return self._client._ask(lambda client: work(client.workers))
+
+
+class Breakers(_Part):
+    """Circuit breakers, for blocking code: `client.breakers`."""
+
+    list = blocking(AsyncBreakers.list)
+    get = blocking(AsyncBreakers.get)
+    open = blocking(AsyncBreakers.open)
+    close = blocking(AsyncBreakers.close)
+    off = blocking(AsyncBreakers.off)
+    forget = blocking(AsyncBreakers.forget)
+
+    def _ask(self, work: Callable[[AsyncBreakers], Coroutine[Any, Any, T]]) -> T:
+        return self._client._ask(lambda client: work(client.breakers))
+
+
+class Limits(_Part):
+    """Limits towards partners, for blocking code: `client.limits`."""
+
+    list = blocking(AsyncLimits.list)
+    get = blocking(AsyncLimits.get)
+    change = blocking(AsyncLimits.change)
+    reset = blocking(AsyncLimits.reset)
+    hold = blocking(AsyncLimits.hold)
+    release = blocking(AsyncLimits.release)
+    sync = blocking(AsyncLimits.sync)
+    forget = blocking(AsyncLimits.forget)
+
+    def _ask(self, work: Callable[[AsyncLimits], Coroutine[Any, Any, T]]) -> T:
+        return self._client._ask(lambda client: work(client.limits))
 
 
 class Quotas(_Part):
@@ -360,7 +448,7 @@ class Quotas(_Part):
 
     list = blocking(AsyncQuotas.list)
     set = blocking(AsyncQuotas.set)
-    clear = blocking(AsyncQuotas.clear)
+    delete = blocking(AsyncQuotas.delete)
 
     def _ask(self, work: Callable[[AsyncQuotas], Coroutine[Any, Any, T]]) -> T:
         return self._client._ask(lambda client: work(client.quotas))
@@ -380,35 +468,56 @@ class Handle(Generic[R]):
     def run_id(self) -> RunId:
         return self._real.run_id
 
-    def result(self, timeout: float | None = None) -> R:
+    @property
+    def is_new(self) -> bool | None:
+        """Whether the call that gave this handle began the run; None: it was asked for with `get`."""
+        return self._real.is_new
+
+    def result(self, timeout: Duration | None = None) -> R:
         """The workflow's result, when it is there. Raises RunFailed (with the workflow's error as its cause),
-        RunCancelled, RunTerminated or RunTimedOut; TimeoutError after `timeout` seconds (the run goes on)."""
+        RunCancelled, RunTerminated or RunTimedOut; TimeoutError after `timeout` seconds (the run goes on); UnknownRun
+        when it was deleted."""
         return self._ask(lambda handle: handle.result(timeout))
 
-    def signal(self, signal: Signal[Any] | str, value: Any = None, *, message_id: str | None = None) -> None:
-        """Send a signal; it is durable when this returns."""
-        return self._ask(lambda handle: handle.signal(cast(str, signal), value, message_id=message_id))
+    @overload
+    def signal(
+        self, signal: Signal[T], value: T, *, message_id: str | None = None, transaction: Any = None
+    ) -> None: ...
+    @overload
+    def signal(self, signal: Signal[None], *, message_id: str | None = None, transaction: Any = None) -> None: ...
+    @overload
+    def signal(
+        self, signal: str, value: Any = None, *, message_id: str | None = None, transaction: Any = None
+    ) -> None: ...
+    def signal(self, signal: Any, value: Any = None, *, message_id: str | None = None, transaction: Any = None) -> None:
+        """Send a signal; it is durable when this returns. `transaction` is a connection or session that blocks."""
+        given = None if transaction is None else Deferred(transaction)
+        self._ask(lambda handle: handle.signal(signal, value, message_id=message_id, transaction=given))
+        if given is not None:
+            given.finish()
 
     @overload
     def update(
-        self, update: Update[T], *args: Any, update_id: str | None = None, timeout: float | None = None
+        self, update: Callable[[*Ts], T], *args: *Ts, update_id: str | None = None, timeout: Duration | None = None
     ) -> T: ...
     @overload
-    def update(self, update: str, *args: Any, update_id: str | None = None, timeout: float | None = None) -> Any: ...
-    def update(self, update: Any, *args: Any, update_id: str | None = None, timeout: float | None = None) -> Any:
+    def update(self, update: str, *args: Any, update_id: str | None = None, timeout: Duration | None = None) -> Any: ...
+    def update(  # type: ignore[misc]  # mypy does not see that *Any takes *Ts
+        self, update: Any, *args: Any, update_id: str | None = None, timeout: Duration | None = None
+    ) -> Any:
         """Ask the run to do something, and wait for its answer."""
         return self._ask(lambda handle: handle.update(update, *args, update_id=update_id, timeout=timeout))
 
     @overload
-    def query(self, query: Query[T], *args: Any) -> T: ...
+    def query(self, query: Callable[[*Ts], T], *args: *Ts) -> T: ...
     @overload
     def query(self, query: str, *args: Any) -> Any: ...
-    def query(self, query: Any, *args: Any) -> Any:
+    def query(self, query: Any, *args: Any) -> Any:  # type: ignore[misc]  # as above
         """Ask about the run's state; its code must be in this process."""
         return self._ask(lambda handle: handle.query(query, *args))
 
     def published(self, name: str | None = None, type: Any = Any, default: Any = ...) -> Any:  # noqa: A002 - as there
-        """What the run has published: the value of that name, or all of them by name."""
+        """The published value of that name, or all values by name."""
         if name is None:
             return self._ask(lambda handle: handle.published())
         return self._ask(lambda handle: handle.published(name, type, default))
@@ -432,7 +541,7 @@ class Handle(Generic[R]):
     timeline = blocking(AsyncHandle.timeline)
 
     def diff(self, other: Handle[Any] | None = None) -> Diff:
-        """This run against another one of the same workflow, or against the one that it was made from."""
+        """Compare this run with another one of the same workflow, or with the run that it was made from."""
         return self._ask(lambda handle: handle.diff(None if other is None else other._real))
 
     def _ask(self, work: Callable[[AsyncHandle[R]], Coroutine[Any, Any, T]]) -> T:
@@ -457,24 +566,59 @@ class _Working(AbstractContextManager[None]):
         self._home, self._worker = home, worker
 
     def __enter__(self) -> None:
-        self._home.call(lambda: self._home.enter(self._worker))
+        self._home.enter(self, self._worker)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._home.closing:
-            self._home.call(lambda: self._home.leave(self._worker))
+        self._home.leave(self, self._worker)
 
 
 class _Home:
-    """An event loop in a thread, and the async client that lives there."""
+    """The event loop and thread of a client and its handles. It closes when none of them is left."""
+
+    def __init__(self, make: Callable[[], aio.Batuta]) -> None:
+        self._thread = _Thread(make)
+        weakref.finalize(self, self._thread.stop).atexit = False  # `_close_all` does that
+
+    @property
+    def client(self) -> aio.Batuta:
+        return self._thread.client
+
+    def open(self) -> None:
+        """Connect. Raises the errors of the async client."""
+        self._thread.open()
+
+    def call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run `work` in the loop and wait for its end. Cancels it if the caller stops waiting (KeyboardInterrupt)."""
+        return self._thread.call(work)
+
+    def close(self) -> None:
+        self._thread.close()
+
+    def enter(self, context: _Working, worker: AbstractAsyncContextManager[Any]) -> None:
+        """Start a worker, which is then in use, and this with it."""
+        thread = self._thread
+        thread.call(lambda: thread.enter(worker))
+        thread.working.add(context)
+
+    def leave(self, context: _Working, worker: AbstractAsyncContextManager[Any]) -> None:
+        thread = self._thread
+        thread.working.discard(context)
+        if not thread.closing and not thread.is_parents:
+            thread.call(lambda: thread.leave(worker))
+
+
+class _Thread:
+    """An event loop in a thread, and the async client that lives there. Knows nothing of who uses it."""
 
     def __init__(self, make: Callable[[], aio.Batuta]) -> None:
         self._make = make
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self.closing = False
-        self._calls: set[Future[Any]] = set()
+        self.calls: set[Future[Any]] = set()
+        self.working: set[_Working] = set()
         self._workers: list[AbstractAsyncContextManager[Any]] = []
         self._up: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="batuta-sync", daemon=True)
@@ -482,14 +626,18 @@ class _Home:
         self._stop: asyncio.Event
         self.client: aio.Batuta
 
+    @property
+    def is_parents(self) -> bool:
+        """Whether this process was forked since."""
+        return self._pid != os.getpid()
+
     def open(self) -> None:
-        """Connect. Raises what the async client raises."""
+        _threads.add(self)
         self._thread.start()
         self._up.result()
 
     def call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run `work` in the loop and wait for its end. Whoever gives up waiting (KeyboardInterrupt) cancels it."""
-        if self._pid != os.getpid():
+        if self.is_parents:
             raise ClientError("this handle is of another process: in a forked one, ask the client for it with get(id)")
         future = self._begin(work)
         try:
@@ -500,23 +648,33 @@ class _Home:
             future.cancel()
             raise
         finally:
-            self._calls.discard(future)
+            self.calls.discard(future)
 
     def _begin(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
         with self._lock:  # nothing gets in behind the word to stop, where it would never be run
             if self.closing:
                 raise ClientError("the client was closed: make another with batuta.sync.connect")
             future = asyncio.run_coroutine_threadsafe(_made_there(work), self._loop)
-            self._calls.add(future)
+            self.calls.add(future)
             return future
 
     def close(self) -> None:
+        """Have it closed, and wait for that."""
+        if self.is_parents:
+            return
         with self._lock:
-            if self.closing or self._pid != os.getpid():
-                return
-            self.closing = True
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
+            self.stop()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def stop(self) -> None:
+        """Have it closed. For the garbage collector, too, which may come at any time and in any thread."""
+        if self.closing or self.is_parents:
+            return
+        self.closing = True
+        if self._up.done() and self._up.exception() is None:
+            with suppress(RuntimeError):  # it has ended by itself
+                self._loop.call_soon_threadsafe(self._stop.set)
 
     # -- in the thread
 
@@ -535,14 +693,17 @@ class _Home:
             loop.run_until_complete(_end_tasks())
             threads.shutdown()
             loop.close()
+            self.working.clear()
+            _threads.discard(self)
 
     async def _main(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self.client = self._make()
         async with self.client:
             self._up.set_result(None)
-            await self._stop.wait()
-            for call in list(self._calls):
+            if not self.closing:  # an earlier caller could not reach the event
+                await self._stop.wait()
+            for call in list(self.calls):
                 call.cancel()
             for worker in list(self._workers):
                 await self.leave(worker)
@@ -566,7 +727,7 @@ async def _end_tasks() -> None:
 
 
 async def _made_there(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Make the coroutine in the loop: one that is never begun would warn."""
+    """Make the coroutine in the loop: a coroutine that is never begun would warn."""
     return await work()
 
 
@@ -582,15 +743,19 @@ def _refuse_in_event_loop() -> None:
 
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
-_of_parents: list[_Home] = []
+_threads: set[_Thread] = set()
+"""Calls that have not ended."""
+_of_parents: list[object] = []
 
 
 def _close_all() -> None:
-    for client in list(_clients):
-        client.close()
+    for thread in list(_threads):
+        thread.close()
 
 
 def _fork_all() -> None:
+    _of_parents.extend(_threads)
+    _threads.clear()
     for client in list(_clients):
         client._forked()
 

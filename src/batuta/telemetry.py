@@ -1,7 +1,7 @@
-"""What happened, told to whoever listens: one class for each event, made only of what is durable.
+"""Telemetry events: one class for each event, sent only after the change is durable.
 
-An event is told once, by the worker that did it, and after the transaction that made it true. A worker that dies
-between the two tells nothing: who must not miss anything reads the journal.
+The worker, client or server that did it sends an event once, after its transaction. A process that dies in between
+sends nothing: read the journal if you must not miss anything.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class RunFacts(Struct, frozen=True, gc=False):
     run_id: RunId
     id: str
     name: str
-    """Of its workflow, job or activity."""
+    """The name of its workflow, job or activity."""
     kind: str
-    """workflow, job, or activity: one that was sent here from another queue."""
+    """workflow, job, or activity (sent here from another queue)."""
     queue: str
     trace: str
-    """The W3C `traceparent` of whoever started it; empty: nobody traced that."""
+    """The W3C `traceparent` of its start; made from the run's id if it came without one."""
 
 
 class WorkerFacts(Struct, frozen=True, gc=False):
@@ -43,10 +43,10 @@ class Event(Struct, frozen=True, gc=False):
     """Its name in the table."""
 
     at: float
-    """Seconds since 1970, of the store's clock."""
+    """Seconds since 1970, by the store's clock."""
 
     def fields(self) -> dict[str, Any]:
-        """All of it as plain values in one dict, for a log line or a metric."""
+        """The event as one dict of plain values, for a log line or a metric."""
         found: dict[str, Any] = {"event": self.event}
         for name, value in structs.asdict(self).items():
             if isinstance(value, RunFacts | WorkerFacts):
@@ -71,13 +71,15 @@ class RunStarted(RunEvent, frozen=True, gc=False):
     event = "run.started"
 
     attempt: int
-    """Counts the tries of a run that is retried."""
+    """The number of the attempt, of a run with a retry policy."""
     wait: float | None
     """Seconds from its creation, delays included, to its first turn. None: it began where it was started, at once."""
+    delay: float
+    """Seconds of `wait` that its start asked for. The rest it waited for a worker."""
 
 
 class RunClosed(RunEvent, frozen=True, gc=False):
-    """It has come to its end."""
+    """It has ended."""
 
     event = "run.closed"
 
@@ -86,9 +88,9 @@ class RunClosed(RunEvent, frozen=True, gc=False):
     """From its first turn to its end."""
     entries: int
     error: str
-    """The class of the error that it failed with; else empty."""
+    """The class of the error that it failed with, or empty."""
     message: str
-    """That error's message, or the reason it was ended for."""
+    """That error's message, or why it was ended."""
 
 
 class RunParked(RunEvent, frozen=True, gc=False):
@@ -106,11 +108,33 @@ class RunReleased(RunEvent, frozen=True, gc=False):
     event = "run.released"
 
     wake_at: float | None
-    """When it is due; None: when a message comes."""
+    """When it is due; None if it waits for a message."""
     reason: str
 
 
 # -- what happens in a run
+
+
+class ActivityStarted(RunEvent, frozen=True, gc=False):
+    """An attempt of an activity, or of a job's function, begins."""
+
+    event = "activity.started"
+
+    activity: str
+    seq: int
+    attempt: int
+
+
+class ActivityHeartbeat(RunEvent, frozen=True, gc=False):
+    """An attempt has sent heartbeats: sent once a second at most, and at its end."""
+
+    event = "activity.heartbeat"
+
+    activity: str
+    seq: int
+    attempt: int
+    beats: int
+    """How many since the last event."""
 
 
 class ActivityCompleted(RunEvent, frozen=True, gc=False):
@@ -139,14 +163,14 @@ class ActivityFailed(RunEvent, frozen=True, gc=False):
 
 
 class ActivityRetried(RunEvent, frozen=True, gc=False):
-    """An attempt has failed, and another one will be made."""
+    """An attempt has failed, and another one will follow."""
 
     event = "activity.retried"
 
     activity: str
     seq: int
     attempt: int
-    """The one that failed."""
+    """The number of the failed attempt."""
     seconds: float
     error: str
     message: str
@@ -171,21 +195,21 @@ class MessageReceived(RunEvent, frozen=True, gc=False):
     about: str
     """The signal's or update's name, or the reason of the cancel."""
     headers: dict[str, str] = {}
-    """Those of a signal or update that came with some: the sender's trace, say."""
+    """Headers of the signal or update, such as the sender's trace."""
 
 
 class ChildClosed(RunEvent, frozen=True, gc=False):
-    """The run has heard of the end of a child."""
+    """The run has received the end of a child."""
 
     event = "child.closed"
 
     seq: int
     error: str
-    """The class of what its result() raises; empty: it is completed."""
+    """The class of the error that its result() raises; empty if it completed."""
 
 
 class LetterArrived(RunEvent, frozen=True, gc=False):
-    """The run was given up, and is a dead letter."""
+    """The run failed for good, and is a dead letter."""
 
     event = "letter.arrived"
 
@@ -214,7 +238,31 @@ class BatchWritten(WorkerEvent, frozen=True, gc=False):
     runs: int
     entries: int
     seconds: float
-    """What it took, with all waiting for the store."""
+    """How long it took, including waits for the store."""
+    fenced: int
+    """Changes that were refused: their runs were closed, or another worker has them."""
+
+
+class LeaseRenewed(WorkerEvent, frozen=True, gc=False):
+    """A heartbeat of the worker has renewed its lease."""
+
+    event = "lease.renewed"
+
+    runs: int
+    """Runs that it owns."""
+    seconds: float
+    """How long the heartbeat took."""
+
+
+class ScheduleFired(WorkerEvent, frozen=True, gc=False):
+    """A schedule was due, and its runs are started."""
+
+    event = "schedule.fired"
+
+    schedule: str
+    runs: int
+    late: float
+    """Seconds after the time that it was due at."""
 
 
 class WorkerStarted(WorkerEvent, frozen=True, gc=False):
@@ -226,17 +274,67 @@ class WorkerStarted(WorkerEvent, frozen=True, gc=False):
 
 
 class WorkerStopped(WorkerEvent, frozen=True, gc=False):
-    """It has left, as it was told to."""
+    """It has stopped gracefully."""
 
     event = "worker.stopped"
 
 
 class WorkerLost(WorkerEvent, frozen=True, gc=False):
-    """It dropped everything, and registers anew as another worker."""
+    """It dropped everything, and registers again as a new worker."""
 
     event = "worker.lost"
 
     reason: str
+
+
+# -- the server
+
+
+class RequestServed(Event, frozen=True, gc=False):
+    """The server has answered a request."""
+
+    event = "request.served"
+
+    method: str
+    route: str
+    """Its path in /openapi.json, such as `/api/v1/runs/{id}`; empty for a path that does not exist."""
+    status: int
+    seconds: float
+
+
+class RequestReplayed(Event, frozen=True, gc=False):
+    """The server has given the answer of an earlier request with the same idempotency key."""
+
+    event = "request.replayed"
+
+    route: str
+
+
+# -- partners
+
+
+class BreakerChanged(Event, frozen=True, gc=False):
+    """A circuit breaker has opened, closed or lets in probes. Sent by the worker that made it change."""
+
+    event = "breaker.changed"
+
+    namespace: str
+    breaker: str
+    state: str
+    """closed, open or half-open."""
+    before: str
+    reason: str
+
+
+class PartnerHeld(Event, frozen=True, gc=False):
+    """A partner asked for a pause, which all workers obey."""
+
+    event = "partner.held"
+
+    namespace: str
+    limit: str
+    key: str
+    seconds: float
 
 
 EVENTS: tuple[type[Event], ...] = (
@@ -244,6 +342,8 @@ EVENTS: tuple[type[Event], ...] = (
     RunClosed,
     RunParked,
     RunReleased,
+    ActivityStarted,
+    ActivityHeartbeat,
     ActivityCompleted,
     ActivityFailed,
     ActivityRetried,
@@ -252,8 +352,14 @@ EVENTS: tuple[type[Event], ...] = (
     ChildClosed,
     LetterArrived,
     BatchWritten,
+    LeaseRenewed,
+    ScheduleFired,
     WorkerStarted,
     WorkerStopped,
     WorkerLost,
+    RequestServed,
+    RequestReplayed,
+    BreakerChanged,
+    PartnerHeld,
 )
-"""All that a listener may be told."""
+"""All events."""

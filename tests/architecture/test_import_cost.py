@@ -3,7 +3,18 @@
 import subprocess
 import sys
 
-NOT_NEEDED = {"asyncpg", "click", "cryptography", "hypothesis", "opentelemetry", "pydantic", "pytest", "rich", "uvloop"}
+NOT_NEEDED = {
+    "asyncpg",
+    "click",
+    "cryptography",
+    "hypothesis",
+    "opentelemetry",
+    "pydantic",
+    "pytest",
+    "rich",
+    "starlette",
+    "uvloop",
+}
 
 
 def test_importing_batuta_imports_no_optional_or_command_line_package() -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from chaos.calls import Begin
 from chaos.case import Case
-from chaos.stage import verify
+from chaos.report import Tally
+from chaos.stage import finish, verify
 from tests.chaos.conftest import copied_case, finished_case, judged, tamper
 
 pytestmark = pytest.mark.chaos
@@ -62,6 +63,28 @@ async def test_an_entry_after_the_end_is_committed_twice(case: Case) -> None:
 async def test_a_run_that_is_still_open_is_lost(case: Case) -> None:
     tamper(case, "UPDATE runs SET state = 'waiting'")
     assert (await judged(case)).lost == 1
+
+
+async def test_an_activity_begun_more_often_than_its_attempts_and_deaths_allow_is_a_storm(case: Case) -> None:
+    assert case.account.storms(0) == {}
+    begun = next(record for record in case.account.effects("begin") if not record.once)
+    for _ in range(2):
+        case.ledger.write("begin", key=begun.key, name=begun.name, run=begun.run, attempt=1)
+    assert case.account.storms(2) == {}
+    assert case.account.storms(1) == {begun.key: 3}
+    tally = Tally("judged")
+    await finish(case, tally, deaths=1)
+    assert not tally.holds
+    assert tally.storms == 1
+
+
+async def test_a_storm_is_found_without_being_told_how_many_died(case: Case) -> None:
+    """Of those that were killed or stopped, the case knows: nobody was."""
+    begun = next(record for record in case.account.effects("begin") if not record.once)
+    case.ledger.write("begin", key=begun.key, name=begun.name, run=begun.run, attempt=1)
+    tally = Tally("judged")
+    await finish(case, tally)
+    assert tally.storms == 1
 
 
 async def test_a_once_activity_begun_again_is_committed_twice(case: Case) -> None:

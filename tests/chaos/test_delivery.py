@@ -41,7 +41,7 @@ async def test_nothing_is_wrong_when_nothing_went_wrong(case: Case) -> None:
     assert await verify(case) == []
 
 
-async def test_an_acknowledged_signal_that_nobody_read_is_lost(case: Case) -> None:
+async def test_an_acknowledged_signal_without_a_reader_is_lost(case: Case) -> None:
     case.ledger.write("ok", op="signal", key="one", message="one-note-4")
     assert (await judged(case)).lost == 1
 

@@ -43,6 +43,25 @@ def stays_within(number: int) -> str:
     return os.environ["HOME"]
 
 
+@activity(raises=[ValueError])
+async def declares(number: int) -> None:
+    import stripe
+
+    raise stripe.CardError(number)
+
+
+@activity
+async def raises_what_is_known(number: int) -> None:
+    import stripe
+    from batuta import NonRetryable
+
+    try:
+        stripe.charge(number)
+    except Exception as error:
+        raise NonRetryable("no") from error
+    raise ValueError(number)
+
+
 class Cart:
     def __init__(self) -> None:
         self.items: list[str] = []

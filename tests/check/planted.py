@@ -60,6 +60,16 @@ def books(cents: int) -> None:
     open("books.txt", "w").close()  # expect: W502
 
 
+@activity
+async def charges(cents: int) -> None:
+    import stripe
+    from bank.errors import Declined
+
+    if cents > 100:
+        raise Declined(cents)  # expect: W504
+    raise stripe.error.CardError  # expect: W504
+
+
 @workflow
 async def asks_the_machine(order: str) -> str:
     began = time.time()  # expect: W101
@@ -102,6 +112,8 @@ async def runs_elsewhere(shops: list[str]) -> None:
     for done in asyncio.as_completed([quote(shop) for shop in shops]):  # expect: W303
         await done
     asyncio.create_task(quote("near"))  # expect: W304
+    ready: asyncio.Future[None] = asyncio.Future()  # expect: W305
+    ready.set_result(None)
 
 
 @workflow

@@ -7,7 +7,7 @@ import pytest
 
 from batuta import InvalidInput, connect
 from batuta.check import Check, Finding, compare, read_shapes, shapes_of, write_shapes
-from batuta.check.gates import lines
+from batuta.check.shape_diff import lines
 from batuta.testing import assert_replays, record
 
 HEAD = """
@@ -204,7 +204,7 @@ UNGATED = [
 
 
 @pytest.mark.parametrize("statements", UNGATED)
-def test_a_patch_does_not_excuse_what_is_not_behind_it(file: Path, statements: tuple[str, ...]) -> None:
+def test_a_patch_does_not_excuse_changes_outside_of_it(file: Path, statements: tuple[str, ...]) -> None:
     assert codes(changed(file, BEFORE, body(*statements))) == ["W601"]
 
 
@@ -226,12 +226,12 @@ async def journal(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("statements", GATED)
-def test_what_is_called_gated_replays(statements: tuple[str, ...], journal: Path) -> None:
+def test_a_gated_call_replays(statements: tuple[str, ...], journal: Path) -> None:
     assert assert_replays(built(body(*statements))["order"], journal) == 1
 
 
 @pytest.mark.parametrize("statements", UNGATED)
-def test_what_is_called_ungated_does_not_replay(statements: tuple[str, ...], journal: Path) -> None:
+def test_an_ungated_call_does_not_replay(statements: tuple[str, ...], journal: Path) -> None:
     with pytest.raises(AssertionError, match="not replayed by this code"):
         assert_replays(built(body(*statements))["order"], journal)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import SHOP, Cli, Spawn, lines, wait_for
+from tests.cli.conftest import Cli, Work, lines, wait_for
 
 OK, FAILED, USAGE = 0, 1, 2
 
@@ -20,9 +20,9 @@ def state_of(cli: Cli, id: str) -> str:
     return str(json.loads(cli("runs", "show", id, "--json").stdout)["state"])
 
 
-def test_an_activity_is_completed_by_token(cli: Cli, spawn: Spawn, tmp_path: Path) -> None:
+def test_an_activity_is_completed_by_token(cli: Cli, work: Work, tmp_path: Path) -> None:
     cli("runs", "start", "survey", "--input", '"how many?"', "--id", "s-1")
-    spawn("worker", SHOP)
+    work()
     token = token_of(tmp_path)
     assert cli("activities", "heartbeat", token, '{"asked": 3}').stdout == "noted\n"
     assert cli("activities", "complete", token, "42").stdout == "completed\n"
@@ -33,9 +33,9 @@ def test_an_activity_is_completed_by_token(cli: Cli, spawn: Spawn, tmp_path: Pat
     assert "takes no more messages" in again.stderr
 
 
-def test_an_activity_fails_by_token_and_is_tried_again(cli: Cli, spawn: Spawn, tmp_path: Path) -> None:
+def test_an_activity_fails_by_token_and_is_tried_again(cli: Cli, work: Work, tmp_path: Path) -> None:
     cli("runs", "start", "survey", "--input", '"how many?"', "--id", "s-1")
-    spawn("worker", SHOP)
+    work()
     told = cli("activities", "fail", token_of(tmp_path), "nobody there")
     assert told.stdout == "failed\n", told.stderr
     second = token_of(tmp_path, 2)

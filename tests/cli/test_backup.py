@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from batuta.stores.sqlite import backup
+from batuta.stores.sqlite.database import backup
 from tests.cli.conftest import SHOP, Cli, Spawn, lines, wait_for
 
 OK, FAILED, USAGE, NO_DATABASE = 0, 1, 2, 4
@@ -21,7 +21,7 @@ def test_a_copy_made_while_a_worker_writes_opens_verifies_and_goes_on(
 ) -> None:
     (tmp_path / "copies").mkdir()
     target, url = tmp_path / "copies" / "shop.db", f"sqlite:///{tmp_path / 'copies' / 'shop.db'}"
-    first = spawn("worker", SHOP)
+    first = spawn("worker", "--app", SHOP)
     for number in range(5):
         cli("runs", "start", "walk", "--input", "[200, 0.01]", "--id", f"w-{number}")
     wait_for(lambda: len(lines(tmp_path / "ledger")) > 50, "the worker to be in the middle of it")
@@ -35,17 +35,17 @@ def test_a_copy_made_while_a_worker_writes_opens_verifies_and_goes_on(
     assert 0 < entries < 201
     first.kill()
     first.wait()
-    spawn("worker", SHOP, "--url", url)
+    spawn("worker", "--app", SHOP, "--url", url)
 
     def over() -> bool:
         return len(json.loads(cli("runs", "list", "--url", url, "--state", "completed", "--json").stdout)["runs"]) == 5
 
     wait_for(over, "the runs of the copy to go on to their end")
-    assert cli("verify", "--url", url, "--module", SHOP).exit_code == OK
+    assert cli("verify", "--url", url, "--app", SHOP).exit_code == OK
 
 
 def test_many_copies_under_load_are_each_of_one_moment(cli: Cli, spawn: Spawn, sqlite_url: str, tmp_path: Path) -> None:
-    spawn("worker", SHOP)
+    spawn("worker", "--app", SHOP)
     for number in range(20):
         cli("runs", "start", "walk", "--input", "[300, 0.0]", "--id", f"w-{number}")
     for number in range(5):
@@ -61,7 +61,7 @@ def test_a_backup_writes_over_nothing(cli: Cli, sqlite_url: str, tmp_path: Path)
         there.write_text("mine")
         result = cli("backup", sqlite_url, str(target))
         assert result.exit_code == USAGE
-        assert f"{there} is there already" in result.stderr
+        assert f"{there} exists already" in result.stderr
         assert there.read_text() == "mine"
         there.unlink()
     assert cli("backup", sqlite_url, str(tmp_path / "batuta.db")).exit_code == USAGE
@@ -88,7 +88,7 @@ def test_a_file_that_appears_meanwhile_stays_as_it_is(
         ("mysql://shop", "names no store"),
     ],
 )
-def test_what_is_no_sqlite_file_is_refused_with_advice(cli: Cli, tmp_path: Path, url: str, says: str) -> None:
+def test_a_file_that_is_not_sqlite_is_refused_with_advice(cli: Cli, tmp_path: Path, url: str, says: str) -> None:
     result = cli("backup", url, str(tmp_path / "copy.db"))
     assert result.exit_code == USAGE
     assert says in result.stderr
@@ -106,7 +106,7 @@ def test_a_database_that_is_not_there_is_not_made(cli: Cli, tmp_path: Path) -> N
 def test_what_does_not_hold_in_the_source_is_found_in_the_copy(
     cli: Cli, spawn: Spawn, sqlite_url: str, tmp_path: Path
 ) -> None:
-    spawn("worker", SHOP)
+    spawn("worker", "--app", SHOP)
     cli("runs", "start", "total", "--input", "[[1, 2]]", "--wait", "--namespace", "default")
     with sqlite3.connect(tmp_path / "batuta.db") as raw:
         raw.execute("UPDATE journal SET body = replace(body, '3', '4') WHERE ord = 2")
@@ -126,7 +126,7 @@ def test_every_namespace_is_verified(cli: Cli, sqlite_url: str, tmp_path: Path) 
 def test_runs_of_a_worker_that_has_just_died_do_not_count_against_the_copy(
     cli: Cli, spawn: Spawn, sqlite_url: str, tmp_path: Path
 ) -> None:
-    first = spawn("worker", SHOP)
+    first = spawn("worker", "--app", SHOP)
     cli("runs", "start", "walk", "--input", "[2, 60]", "--id", "w")
     wait_for(lambda: lines(tmp_path / "ledger"), "the activity to begin")
     first.kill()

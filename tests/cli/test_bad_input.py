@@ -19,27 +19,27 @@ USAGE, NOT_FOUND, NO_DATABASE = 2, 3, 4
         (["runs", "start", ""], "workflow name ''"),
         (["runs", "start", "nul\0nul"], "printable"),
         (["runs", "start", "x", "--id", "a\nb"], "run id 'a\\nb'"),
-        (["runs", "start", "x", "--timeout", "-1"], "timeout=-1.0"),
-        (["runs", "start", "x", "--delay", "-1"], "delay=-1.0"),
+        (["runs", "start", "x", "--timeout", "-1"], "'--timeout': '-1' is too short"),
+        (["runs", "start", "x", "--delay", "soon"], "90s, 5min, 1h or 30d"),
         (["runs", "start", "x", "--queue", ""], "queue ''"),
         (["runs", "start", "x", "--tag", "colour"], "KEY=VALUE"),
         (["runs", "start", "x", "--if-exists", "maybe"], "restart"),
         (["runs", "list", "--state", "sleeping"], "needs_code"),
-        (["runs", "list", "--created-after", "yesterday"], "is not a time"),
+        (["runs", "list", "--since", "yesterday"], "is not a time"),
         (["runs", "list", "--cursor", "zzz"], "cursor"),
         (["runs", "list", "--limit", "0"], "1<=x<=1000"),
         (["runs", "list", "--namespace", "\n"], "namespace"),
         (["runs", "list", "--url", "mysql://here"], "sqlite:///"),
         (["runs", "list", "--url", "sqlite:///"], "names no file"),
-        (["worker", "no.such.module"], "no module 'no.such.module'"),
-        (["worker", "not a module"], "package.module"),
-        (["worker", f"{SHOP}:nothing"], "it has app"),
-        (["worker", f"{SHOP}:total"], "not a batuta.App"),
-        (["worker", f"{SHOP}:not_an_app"], "not a batuta.App"),
-        (["worker", f"{SHOP}:broken"], "RuntimeError: no such luck"),
-        (["worker", "tests.cli.test_bad_input"], "no @workflow"),
-        (["worker", SHOP, "--queue", ""], "queue ''"),
-        (["verify", "--module", "no.such.module"], "no module"),
+        (["worker", "--app", "no.such.module"], "no module 'no.such.module'"),
+        (["worker", "--app", "not a module"], "package.module"),
+        (["worker", "--app", f"{SHOP}:nothing"], "it has app"),
+        (["worker", "--app", f"{SHOP}:total"], "not a batuta.App"),
+        (["worker", "--app", f"{SHOP}:not_an_app"], "not a batuta.App"),
+        (["worker", "--app", f"{SHOP}:broken"], "RuntimeError: no such luck"),
+        (["worker", "--app", "tests.cli.test_bad_input"], "no @workflow"),
+        (["worker", "--app", SHOP, "--queue", ""], "queue ''"),
+        (["verify", "--app", "no.such.module"], "no module"),
     ],
     ids=lambda value: " ".join(value)[:40].encode("unicode_escape").decode() if isinstance(value, list) else "",
 )
@@ -78,7 +78,7 @@ def test_a_file_that_is_no_database_is_named_as_such(cli: Cli, tmp_path: Path) -
     (tmp_path / "letter.db").write_text("dear reader " * 100)
     result = cli("runs", "list", "--url", f"sqlite:///{tmp_path / 'letter.db'}")
     assert result.exit_code == NO_DATABASE
-    assert "no SQLite database" in result.stderr
+    assert "not a SQLite database" in result.stderr
 
 
 def test_a_module_that_raises_is_shown_with_its_traceback(
@@ -86,7 +86,7 @@ def test_a_module_that_raises_is_shown_with_its_traceback(
 ) -> None:
     (tmp_path / "raises.py").write_text("1 / 0\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    result = cli("worker", "raises")
+    result = cli("worker", "--app", "raises")
     assert result.exit_code == USAGE
     assert "raises.py" in result.stderr
     assert result.stderr.endswith("error: module 'raises' cannot be imported: ZeroDivisionError: division by zero\n")
@@ -94,6 +94,6 @@ def test_a_module_that_raises_is_shown_with_its_traceback(
 
 def test_a_setting_that_is_no_number_names_its_variable(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BATUTA_LEASE", "long")
-    result = cli("worker", SHOP)
+    result = cli("worker", "--app", SHOP)
     assert result.exit_code == USAGE
     assert "BATUTA_LEASE='long'" in result.stderr

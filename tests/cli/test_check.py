@@ -120,9 +120,9 @@ def test_the_newest_journals_of_each_workflow_are_replayed(cli: Cli, sqlite_url:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["no.such.module"], "there is no module"),
+        (["no.such.module"], "no module"),
         (["flow_to_check", "--update"], "--shapes"),
-        (["flow_to_check.py", "--from", "sqlite:///x.db"], "name the module"),
+        (["flow_to_check.py", "--from", "sqlite:///x.db"], "give the module"),
         (["empty.py"], "nothing was checked"),
         ([], "Missing argument"),
     ],

@@ -82,4 +82,4 @@ def test_the_judge_allows_only_what_was_in_flight_to_begin_twice(
 
 def test_the_judge_does_not_accept_work_that_the_journal_does_not_know() -> None:
     steps = steps_of(events("began", "finished"), [], set(), journal(done=False))
-    assert disagreements(steps) == ["o pack: the ledger knows it, the journal has no answer"]
+    assert disagreements(steps) == ["o pack: the ledger has it, the journal has no answer"]

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def env(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 def done(env: pytest.MonkeyPatch, cli: Cli, spawn: Spawn) -> None:
     """A run that a worker with the key has completed. The worker goes on."""
     assert isinstance(env, pytest.MonkeyPatch)
-    spawn("worker", SHOP, BATUTA_KEYS=K1)
+    spawn("worker", "--app", SHOP, BATUTA_KEYS=K1)
     assert cli("runs", "start", "total", "--input", "[[1, 2]]", "--id", "a", "--wait").stdout.strip().endswith("3")
 
 
@@ -86,11 +87,11 @@ def test_an_id_that_cannot_be_a_keys_is_refused(cli: Cli) -> None:
 @pytest.mark.usefixtures("done")
 def test_commands_with_the_keys_see_everything(cli: Cli, sqlite_url: str, tmp_path: Path) -> None:
     assert "total" in cli("runs", "show", "a").stdout
-    assert told(cli, "replay", SHOP) == {"replayed": 1, "ok": 1, "runs": []}
-    assert told(cli, "verify", "--module", SHOP)["sealed"] == 0
+    assert told(cli, "replay", "--app", SHOP) == {"replayed": 1, "ok": 1, "runs": []}
+    assert told(cli, "verify", "--app", SHOP)["sealed"] == 0
     file = tmp_path / "a.json"
     file.write_text(cli("runs", "journal", "a", "--export").stdout)
-    assert told(cli, "replay", SHOP, str(file))["ok"] == 1
+    assert told(cli, "replay", "--app", SHOP, str(file))["ok"] == 1
     assert told(cli, "backup", sqlite_url, str(tmp_path / "copy.db"))["holds"]
 
 
@@ -126,7 +127,7 @@ def test_a_rotation_is_counted_first_and_then_done(cli: Cli, env: pytest.MonkeyP
     assert [row["after"] for row in rows] == [None, {"runs": 1, "schedules": 0}, None]
     env.setenv("BATUTA_KEYS", K2)
     assert told(cli, "runs", "show", "a")["result"] == 3
-    assert told(cli, "replay", SHOP)["ok"] == 1
+    assert told(cli, "replay", "--app", SHOP)["ok"] == 1
 
 
 def test_a_rotation_without_keys_is_refused(cli: Cli, env: pytest.MonkeyPatch) -> None:
@@ -135,3 +136,35 @@ def test_a_rotation_without_keys_is_refused(cli: Cli, env: pytest.MonkeyPatch) -
     result = cli("keys", "rotate")
     assert result.exit_code == USAGE
     assert "BATUTA_KEYS" in result.stderr
+
+
+def test_a_key_in_a_file_is_for_the_eyes_of_its_owner_alone(
+    cli: Cli, env: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "keys"
+    before = os.umask(0)
+    try:
+        assert cli("keys", "new", "march", "--file", str(file)).output == ""
+    finally:
+        os.umask(before)
+    assert file.stat().st_mode & 0o777 == 0o600
+    file.write_text(file.read_text().rstrip())
+    assert told(cli, "keys", "new", "april", "--file", str(file)) == {"id": "april", "file": str(file)}
+    env.delenv("BATUTA_KEYS")
+    env.setenv("BATUTA_KEYS_FILE", str(file))
+    assert [key["id"] for key in told(cli, "keys", "list")["keys"]] == ["march", "april"]
+    assert not caplog.records
+    file.chmod(0o644)
+    cli("keys", "list")
+    assert "chmod 600" in caplog.text
+
+
+def test_a_key_goes_into_no_file_that_is_not_one_of_keys(cli: Cli, tmp_path: Path) -> None:
+    file, link, taken = tmp_path / "other", tmp_path / "link", tmp_path / "keys"
+    file.write_text("somebody's words\n")
+    link.symlink_to(file)
+    taken.write_text(K1)
+    for path, word in ((link, "cannot be written"), (file, "id:base64"), (taken, "already"), (tmp_path, "directory")):
+        found = cli("keys", "new", "k1", "--file", str(path))
+        assert (found.exit_code, word in found.stderr) == (USAGE, True), found.stderr
+    assert (file.read_text(), taken.read_text()) == ("somebody's words\n", K1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import SHOP, Cli, Spawn, wait_for
+from tests.cli.conftest import Cli, Work, wait_for
 
 OK, FAILED, USAGE, NOT_FOUND = 0, 1, 2, 3
 
@@ -44,16 +44,16 @@ def test_one_run_is_paused_and_resumed(cli: Cli) -> None:
     assert document(cli, "runs", "pause", "t-1", "--reason", "look")["news"] is True
     shown = document(cli, "runs", "show", "t-1")
     assert (shown["state"], shown["reason"]) == ("paused", "look")
-    assert cli("runs", "pause", "t-1").stdout == "run t-1 is held already\n"
+    assert cli("runs", "pause", "t-1").stdout == "run t-1 is already paused\n"
     assert cli("runs", "resume", "t-1").stdout == "run t-1 goes on\n"
-    assert cli("runs", "resume", "t-1").stdout == "run t-1 is not held\n"
+    assert cli("runs", "resume", "t-1").stdout == "run t-1 is not paused\n"
     assert state(cli, "t-1") == "pending"
 
 
-def test_a_paused_run_does_nothing_until_it_is_resumed(cli: Cli, spawn: Spawn) -> None:
+def test_a_paused_run_does_nothing_until_it_is_resumed(cli: Cli, work: Work) -> None:
     start(cli, "t-1", "t-2")
     cli("runs", "pause", "t-1")
-    spawn("worker", SHOP)
+    work()
     wait_for(lambda: state(cli, "t-2") == "completed", "the other run to end")
     assert state(cli, "t-1") == "paused"
     cli("runs", "resume", "t-1")
@@ -64,7 +64,7 @@ def test_many_are_counted_first_and_need_a_yes(cli: Cli) -> None:
     start(cli, "a-1", "a-2", "b-1")
     result = cli("runs", "pause", "--id-prefix", "a-")
     assert result.exit_code == USAGE
-    assert "2 runs match: say --yes to pause them" in result.stderr
+    assert "2 runs match: add --yes to pause them" in result.stderr
     refused(cli, USAGE, "NotConfirmed", "runs", "pause", "--id-prefix", "a-")
     assert state(cli, "a-1") == "pending"
     assert document(cli, "runs", "pause", "--id-prefix", "a-", "--yes") == {
@@ -88,7 +88,7 @@ def test_a_filter_that_matches_nothing_or_everything_is_an_error(cli: Cli, verb:
     assert document(cli, "audit", "list")["rows"] == []
 
 
-@pytest.mark.parametrize("option", ["--workflow", "--queue", "--id-prefix", "--key", "--created-after"])
+@pytest.mark.parametrize("option", ["--name", "--queue", "--id-prefix", "--key", "--since"])
 def test_an_empty_filter_is_refused_as_it_would_match_more(cli: Cli, option: str) -> None:
     start(cli, "t-1")
     refused(cli, USAGE, "InvalidInput", "runs", "terminate", option, "", "--state", "pending", "--yes")
@@ -110,17 +110,17 @@ def test_a_state_that_the_verb_is_not_for_is_refused(cli: Cli) -> None:
 
 def test_many_are_cancelled_and_deleted(cli: Cli) -> None:
     start(cli, "t-1", "t-2")
-    assert document(cli, "runs", "cancel", "--workflow", "total", "--yes")["done"] == 2
-    assert document(cli, "runs", "cancel", "--workflow", "total", "--yes") == {
+    assert document(cli, "runs", "cancel", "--name", "total", "--yes") == {
         "verb": "cancel",
         "matched": 2,
-        "done": 0,
+        "done": 2,
         "refused": {},
     }
-    document(cli, "runs", "terminate", "t-1")
-    assert document(cli, "runs", "delete", "--workflow", "total", "--yes")["done"] == 1
+    refused(cli, NOT_FOUND, "NothingMatches", "runs", "cancel", "--name", "total", "--yes")
+    start(cli, "t-3")
+    assert document(cli, "runs", "delete", "--name", "total", "--yes")["done"] == 2
     assert cli("runs", "show", "t-1").exit_code == NOT_FOUND
-    assert state(cli, "t-2") == "pending"
+    assert state(cli, "t-3") == "pending"
 
 
 def test_one_run_is_deleted_when_it_is_closed_and_that_is_confirmed(cli: Cli) -> None:
@@ -136,7 +136,7 @@ def test_what_was_done_is_in_the_audit_log(cli: Cli) -> None:
     start(cli, "t-1", "t-2")
     cli("runs", "pause", "t-1", "--reason", "why not")
     cli("runs", "terminate", "--id-prefix", "t-", "--yes")
-    cli("queues", "pause", "mail", "--note", "down")
+    cli("queues", "pause", "mail", "--reason", "down")
     rows = document(cli, "audit", "list")["rows"]
     assert [(row["number"], row["actor"], row["verb"], row["target"]) for row in rows] == [
         (4, "ada", "pause queue", "mail"),
@@ -144,7 +144,10 @@ def test_what_was_done_is_in_the_audit_log(cli: Cli) -> None:
         (2, "ada", "terminate", "t-2"),
         (1, "ada", "pause", "t-1"),
     ]
-    assert (rows[0]["before"], rows[0]["after"]) == ({"paused": False, "note": ""}, {"paused": True, "note": "down"})
+    assert (rows[0]["before"], rows[0]["after"]) == (
+        {"paused": False, "reason": ""},
+        {"paused": True, "reason": "down"},
+    )
     assert (rows[1]["before"], rows[1]["after"]) == ({"state": "paused"}, {"state": "terminated"})
     assert rows[1]["detail"]["filter"]["id_prefix"] == "t-"
     assert (rows[3]["reason"], rows[3]["before"]) == ("why not", {"state": "pending"})
@@ -169,10 +172,10 @@ def test_a_log_that_was_changed_by_hand_is_found(cli: Cli, sqlite_url: str) -> N
     file.close()
     result = cli("audit", "verify")
     assert result.exit_code == FAILED
-    assert "row 1 is not as it was written" in result.stdout
+    assert "row 1 differs from what was written" in result.stdout
 
 
-def test_what_is_no_end_of_a_log_is_refused(cli: Cli) -> None:
+def test_an_invalid_end_of_the_log_is_refused(cli: Cli) -> None:
     start(cli, "t-1")
     refused(cli, USAGE, "InvalidInput", "audit", "verify", "--expect", "yesterday")
     refused(cli, USAGE, "InvalidInput", "audit", "list", "--cursor", "x")

@@ -41,9 +41,9 @@ def test_limits_are_set_one_by_one_and_taken_away(cli: Cli) -> None:
 
 def test_a_paused_queue_waits_until_it_is_resumed(cli: Cli, spawn: Spawn) -> None:
     cli("migrate")
-    paused = document(cli, "queues", "pause", "default", "--note", "stock-taking")
-    assert (paused["paused"], paused["note"]) == (True, "stock-taking")
-    spawn("worker", SHOP)
+    paused = document(cli, "queues", "pause", "default", "--reason", "stock-taking")
+    assert (paused["paused"], paused["reason"]) == (True, "stock-taking")
+    spawn("worker", "--app", SHOP)
     wait_for(lambda: document(cli, "queues", "show", "default")["workers"] == 1, "the worker")
     cli("jobs", "enqueue", "weigh", "--input", "1", "--id", "w-1")
     assert "stock-taking" in document(cli, "jobs", "show", "w-1")["reason"]
@@ -81,16 +81,19 @@ def test_a_database_that_is_not_there_is_not_made(cli: Cli, words: list[str], tm
     [
         (["limit", "mail"], "nothing to set"),
         (["limit", "mail", "--concurrency", "many"], "--concurrency 'many'"),
-        (["limit", "mail", "--concurrency", "-1"], "concurrency=-1"),
-        (["limit", "mail", "--key-concurrency", "0"], "key_concurrency=0"),
+        (
+            ["limit", "mail", "--concurrency", "-1"],
+            "--concurrency -1 must be a whole number of at least 1; none means no limit",
+        ),
+        (["limit", "mail", "--key-concurrency", "0"], "--key-concurrency 0"),
         (["limit", "mail", "--rate", "-5/min"], "rate '-5/min'"),
         (["limit", "mail", "--rate", "fast"], "100/min"),
-        (["limit", "mail", "--rate", "0/s"], "from 1 on"),
+        (["limit", "mail", "--rate", "0/s"], "of at least 1"),
         (["limit", "mail", "--rate", "1/0s"], "from 0.001 s"),
         (["limit", "mail", "--key-rate", "1/fortnight"], "units"),
         (["limit", "", "--rate", "1/s"], "queue ''"),
         (["pause", "a\nb"], "queue 'a\\nb'"),
-        (["pause", "mail", "--note", "\0"], "reason"),
+        (["pause", "mail", "--reason", "\0"], "--reason"),
     ],
     ids=lambda value: " ".join(value)[:40].encode("unicode_escape").decode() if isinstance(value, list) else "",
 )

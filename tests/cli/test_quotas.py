@@ -30,8 +30,8 @@ def test_quotas_are_set_listed_and_cleared(cli: Cli) -> None:
     shown = cli("quotas", "list").stdout
     assert "1,000" in shown
     assert "2.5, 40 at once" in shown
-    assert len(document(cli, "quotas", "clear", "open_runs")) == 2
-    assert "there was no quota open_runs" in cli("quotas", "clear", "open_runs").stderr
+    assert len(document(cli, "quotas", "delete", "open_runs")) == 2
+    assert "there was no quota open_runs" in cli("quotas", "delete", "open_runs").stderr
 
 
 def test_a_start_over_a_quota_is_refused_by_name(cli: Cli) -> None:
@@ -58,7 +58,7 @@ def test_a_rate_holds_for_commands_that_start_one_thing_each(cli: Cli) -> None:
 def test_changes_are_in_the_audit_log(cli: Cli) -> None:
     cli("migrate")
     cli("quotas", "set", "open_runs", "5")
-    cli("quotas", "clear", "open_runs")
+    cli("quotas", "delete", "open_runs")
     rows = json.loads(cli("audit", "list", "--json").stdout)["rows"]
     assert [(row["verb"], row["before"], row["after"]) for row in rows] == [
         ("clear quota", {"limit": 5}, None),
@@ -77,7 +77,7 @@ def test_changes_are_in_the_audit_log(cli: Cli) -> None:
         ("set", "runs", "5"),
         ("set", "starts_per_second", "inf"),
         ("set", "starts_per_second", "5", "--burst", "0"),
-        ("clear", "runs"),
+        ("delete", "runs"),
     ],
 )
 def test_what_makes_no_sense_changes_nothing(cli: Cli, words: tuple[str, ...]) -> None:

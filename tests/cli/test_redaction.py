@@ -27,6 +27,8 @@ SHOWING = [
     "runs journal p-1",
     "runs journal p-2",
     "runs journal a-1",
+    "runs journal p-1 --full",
+    "runs journal p-2 --full",
     "runs timeline p-1",
     "runs timeline p-2",
     "runs timeline a-1",
@@ -34,20 +36,20 @@ SHOWING = [
     "runs published p-1",
     "runs published p-1 person",
     "runs published p-1 senha",
-    f"runs query {BANK} a-1 look",
+    f"runs query --app {BANK} a-1 look",
     "jobs list",
     "jobs show n-1",
     "jobs show s-1",
     "jobs attempts n-1",
     "jobs attempts s-1",
-    "letters list",
-    "letters groups",
-    "letters show n-1",
+    "dead-letters list",
+    "dead-letters groups",
+    "dead-letters show n-1",
     "schedules list",
     "schedules show daily",
     "audit list",
-    f"replay {BANK}",
-    f"verify --module {BANK}",
+    f"replay --app {BANK}",
+    f"verify --app {BANK}",
 ]
 """Commands that show payloads and errors, all of which take --reveal."""
 
@@ -55,7 +57,7 @@ SHOWING = [
 @pytest.fixture
 def bank(cli: Cli, spawn: Spawn, tmp_path: Path) -> Iterator[Cli]:
     """A payment that went well, one that failed, an account that waits, jobs that fail, a schedule, an audit log."""
-    worker = spawn("worker", f"{BANK}:made", BATUTA_REDACT="1", BANK_LOGS=str(tmp_path / "bank.log"))
+    worker = spawn("worker", "--app", f"{BANK}:made", BATUTA_REDACT="1", BANK_LOGS=str(tmp_path / "bank.log"))
     data, memo = json.dumps(PERSON), ("--memo", json.dumps({"payer": PERSON}))
     cli("runs", "start", "payment", "--input", f"[{data}, true]", "--id", "p-1", *memo, "--tag", "doc=52998224725")
     cli("runs", "start", "payment", "--input", f"[{data}, false]", "--id", "p-2")
@@ -64,7 +66,7 @@ def bank(cli: Cli, spawn: Spawn, tmp_path: Path) -> Iterator[Cli]:
     cli("jobs", "enqueue", "refuse", "--input", data, "--id", "r-1")
     cli("jobs", "enqueue", "slow", "--input", data, "--id", "s-1")
     cli("schedules", "create", "daily", "payment", "--cron", "@daily", "--input", f"[{data}, true]", *memo)
-    cli("schedules", "pause", "daily", "--note", f"asked for by {PERSON}")
+    cli("schedules", "pause", "daily", "--reason", f"asked for by {PERSON}")
     ends = {"p-1": "completed", "p-2": "failed", "n-1": "failed", "r-1": "failed"}
     wait_for(lambda: {id: seen(cli, id)["state"] for id in ends} == ends, f"these ends: {ends}")
     wait_for(lambda: any(one["error"] for one in seen(cli, "s-1")["attempts"]), "an attempt to fail")
@@ -105,7 +107,7 @@ def test_no_command_shows_personal_data_and_no_log(bank: Cli, tmp_path: Path, mo
 
 def test_what_code_logs_while_a_command_runs_it_is_redacted(bank: Cli, spawn: Spawn, tmp_path: Path) -> None:
     before = (tmp_path / "stderr.log").read_text().count("account of")
-    stdout, _ = spawn("runs", "query", BANK, "a-1", "look", BATUTA_REDACT="1").communicate(timeout=DEADLINE)
+    stdout, _ = spawn("runs", "query", "--app", BANK, "a-1", "look", BATUTA_REDACT="1").communicate(timeout=DEADLINE)
     said = (tmp_path / "stderr.log").read_text()
     assert said.count("account of") > before
     assert leaks(said + stdout) == []
@@ -158,10 +160,10 @@ def test_who_reveals_sees_everything_and_is_in_the_audit_log(bank: Cli, monkeypa
     assert "529.982.247-25" in bank("runs", "show", "p-1", "--reveal").stdout
     exported = bank("runs", "journal", "p-1", "--export", "--reveal")
     assert "529.982.247-25" in exported.stdout
-    assert "4111 1111" in bank("letters", "list", "--reveal", "--json").stdout
+    assert "4111 1111" in bank("dead-letters", "list", "--reveal", "--json").stdout
     rows = json.loads(bank("audit", "list", "--verb", "reveal", "--json").stdout)["rows"]
     assert [(row["actor"], row["target"], row["detail"]["command"]) for row in rows] == [
-        ("grace", "letters list", "letters list"),
+        ("grace", "dead-letters list", "dead-letters list"),
         ("grace", "p-1", "runs journal"),
         ("grace", "p-1", "runs show"),
     ]
@@ -169,6 +171,29 @@ def test_who_reveals_sees_everything_and_is_in_the_audit_log(bank: Cli, monkeypa
     assert "Ada" in bank("runs", "diff", "p-1", "p-2", "--reveal").stdout
     rows = json.loads(bank("audit", "list", "--limit", "2", "--json").stdout)["rows"]
     assert [row["target"] for row in rows] == ["p-2", "p-1"]
+
+
+def test_a_namespace_asks_for_redaction_where_the_variable_is_not_set(
+    bank: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BATUTA_ACTOR", "grace")
+    assert json.loads(bank("redaction", "show", "--json").stdout) == {"required": False}
+    assert json.loads(bank("redaction", "on", "--json").stdout) == {"required": True}
+    for variable in (None, "0", "none"):
+        if variable is not None:
+            monkeypatch.setenv("BATUTA_REDACT", variable)
+        for words in SHOWING:
+            assert leaks(bank(*words.split())) == [], (variable, words)
+        assert bank("runs", "journal", "p-1", "--export").exit_code == USAGE
+    assert "529.982.247-25" in bank("runs", "show", "p-1", "--reveal").stdout
+    assert bank("redaction", "off", "--reason", "an audit").exit_code == OK
+    assert "529.982.247-25" in bank("runs", "show", "p-1").stdout
+    rows = json.loads(bank("audit", "list", "--json").stdout)["rows"]
+    assert [(row["actor"], row["verb"], row["target"], row["reason"]) for row in rows[:3]] == [
+        ("grace", "clear mark", "redact", "an audit"),
+        ("grace", "reveal", "p-1", ""),
+        ("grace", "set mark", "redact", ""),
+    ]
 
 
 def test_an_export_is_whole_or_refused(bank: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +222,7 @@ def test_a_variable_that_means_nothing_stops_a_command_before_it_does_anything(
     cli("migrate")
     with monkeypatch.context() as wrong:
         wrong.setenv("BATUTA_REDACT", "perhaps")
-        for words in (["runs", "start", "x", "--id", "x-1"], ["runs", "list"], ["worker", BANK]):
+        for words in (["runs", "start", "x", "--id", "x-1"], ["runs", "list"], ["worker", "--app", BANK]):
             refused = cli(*words)
             assert (refused.exit_code, refused.stdout) == (USAGE, "")
             assert "BATUTA_REDACT='perhaps' must be" in refused.stderr
@@ -231,7 +256,7 @@ def test_commands_that_show_payloads_are_known() -> None:
         " ".join(words.split()[:2]) if words.split()[0] not in ("replay", "verify") else words.split()[0]
         for words in SHOWING
     }
-    assert revealing - tested == {"runs publish", "runs start", "runs update", "jobs enqueue"}
+    assert revealing - tested == {"runs start", "runs update", "jobs enqueue"}
     assert tested <= revealing
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from batuta.connect import store_for
-from batuta.testing.conformance.deleting import closed_run
 from batuta.testing.conformance.kit import live_worker
+from batuta.testing.conformance.operators.deleting import closed_run
 from tests.cli.conftest import Cli
 
 OK, USAGE = 0, 2
@@ -35,19 +35,19 @@ def make_old_runs(url: str, count: int) -> None:
     asyncio.run(make())
 
 
-def test_rules_are_set_listed_and_dropped(cli: Cli) -> None:
+def test_rules_are_set_listed_and_deleted(cli: Cli) -> None:
     cli("migrate")
     assert document(cli, "retention", "list") == {"retention": []}
     assert "for ever" in cli("retention", "list").stderr
     document(cli, "retention", "set", "30d")
-    found = document(cli, "retention", "set", "forever", "--workflow", "order", "--state", "failed")
+    found = document(cli, "retention", "set", "forever", "--name", "order", "--state", "failed")
     assert found["retention"] == [
         {"workflow": None, "state": None, "keep": "30d"},
         {"workflow": "order", "state": "failed", "keep": "forever"},
     ]
-    assert "30d" in cli("retention", "list").stdout
-    assert len(document(cli, "retention", "drop")["retention"]) == 1
-    assert "no such rule" in cli("retention", "drop").stderr
+    assert "30 days" in cli("retention", "list").stdout
+    assert len(document(cli, "retention", "delete")["retention"]) == 1
+    assert "no such rule" in cli("retention", "delete").stderr
 
 
 @pytest.mark.parametrize("words", [("soon",), ("1s",), ("1d", "--state", "running"), ("-1d",), ("",)])
@@ -64,5 +64,9 @@ def test_pruning_counts_first_and_deletes_then(cli: Cli, sqlite_url: str) -> Non
     cli("retention", "set", "10min", "--state", "completed")
     assert document(cli, "prune", "--dry-run") == {"runs": 7, "dry_run": True}
     assert "7 runs would be deleted" in cli("prune", "--dry-run").stdout
-    assert "7 runs were deleted" in cli("prune").stdout
+    asked = cli("prune")
+    assert (asked.exit_code, asked.stdout) == (USAGE, "")
+    assert "7 runs would be deleted: add --yes" in asked.stderr
+    assert "7 runs were deleted" in cli("prune", "--yes", "--reason", "the disk is full").stdout
+    assert document(cli, "audit", "list", "--verb", "prune", "--limit", "1")["rows"][0]["reason"] == "the disk is full"
     assert document(cli, "runs", "list")["runs"] == []

@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from tests.cli.conftest import SHOP, Cli, Spawn, wait_for
+from tests.cli.conftest import SHOP, Cli, Work, wait_for
 
 OK, FAILED, USAGE, NOT_FOUND = 0, 1, 2, 3
 
 
 @pytest.fixture
-def basket(cli: Cli, spawn: Spawn) -> str:
+def basket(cli: Cli, work: Work) -> str:
     """A run that waits to be talked to."""
     assert cli("runs", "start", "basket", "--id", "b").exit_code == OK
-    spawn("worker", SHOP)
+    work()
     return "b"
 
 
@@ -29,26 +29,25 @@ def test_a_run_is_updated_read_asked_and_signalled(cli: Cli, basket: str) -> Non
     result = cli("runs", "update", basket, "put", '"cup"', "--update-id", "u1", "--timeout", "30")
     assert (result.exit_code, result.stdout) == (OK, "2\n")
     assert cli("runs", "update", basket, "put", '"cup"', "--update-id", "u1").stdout == "2\n"
-    for verb in ("published", "publish"):
-        assert document(cli, "runs", verb, basket) == {"id": "b", "published": {"last": "cup"}}
+    assert document(cli, "runs", "published", basket) == {"id": "b", "published": {"last": "cup"}}
     assert cli("runs", "published", basket).stdout == 'last  "cup"\n'
     assert cli("runs", "published", basket, "last").stdout == '"cup"\n'
     assert document(cli, "runs", "published", basket, "last")["value"] == "cup"
-    assert document(cli, "runs", "query", SHOP, basket, "size") == {"id": "b", "query": "size", "answer": 2}
-    assert cli("runs", "query", SHOP, basket, "size", "5").stdout == "7\n"
+    assert document(cli, "runs", "query", "--app", SHOP, basket, "size") == {"id": "b", "query": "size", "answer": 2}
+    assert cli("runs", "query", "--app", SHOP, basket, "size", "5").stdout == "7\n"
     sent = document(cli, "runs", "signal", basket, "limit", "1", "--message-id", "only")
     assert (sent["id"], sent["signal"]) == ("b", "limit")
     wait_for(lambda: document(cli, "runs", "show", basket)["state"] == "completed", "its end")
     assert document(cli, "runs", "show", basket)["result"] == ["tea"]
-    assert document(cli, "runs", "query", SHOP, basket, "size")["answer"] == 2
+    assert document(cli, "runs", "query", "--app", SHOP, basket, "size")["answer"] == 2
 
 
 def test_what_the_run_refuses_exits_1_with_its_words(cli: Cli, basket: str) -> None:
     for words, said in (
         (("update", basket, "put", '"far too long a name"'), "too long a name"),
         (("update", basket, "nothing"), "it takes: put"),
-        (("query", SHOP, basket, "nothing"), "it answers: size"),
-        (("query", SHOP, basket, "size", '"x"'), "does not fit"),
+        (("query", "--app", SHOP, basket, "nothing"), "it answers: size"),
+        (("query", "--app", SHOP, basket, "size", '"x"'), "does not fit"),
         (("published", basket, "nothing"), "it has published: nothing"),
     ):
         result = cli("runs", *words)
@@ -65,11 +64,11 @@ def test_a_closed_run_refuses(cli: Cli, basket: str) -> None:
         assert json.loads(result.stderr)["error"]["type"] == "RunClosed"
 
 
-def test_nobody_answers_in_time(cli: Cli) -> None:
+def test_no_answer_in_time(cli: Cli) -> None:
     cli("runs", "start", "basket", "--id", "b")
     result = cli("runs", "update", "b", "put", '"x"', "--timeout", "0.05")
     assert result.exit_code == FAILED
-    assert "no answer within 0.05 s" in result.stderr
+    assert "has not answered update 'put' within 0.05 s: it is pending: no live worker" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -78,11 +77,11 @@ def test_nobody_answers_in_time(cli: Cli) -> None:
         (("signal", "nobody", "limit", "1"), NOT_FOUND),
         (("update", "nobody", "put"), NOT_FOUND),
         (("published", "nobody"), NOT_FOUND),
-        (("query", SHOP, "nobody", "size"), NOT_FOUND),
+        (("query", "--app", SHOP, "nobody", "size"), NOT_FOUND),
         (("signal", "b", "limit", "{"), USAGE),
         (("update", "b", "put", "tea"), USAGE),
-        (("query", "no.such.module", "b", "size"), USAGE),
-        (("query", "tests.cli.shop:app", "b", "size"), USAGE),
+        (("query", "--app", "no.such.module", "b", "size"), USAGE),
+        (("query", "--app", "tests.cli.shop:app", "b", "size"), USAGE),
         (("signal", "b"), USAGE),
     ],
 )

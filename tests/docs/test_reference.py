@@ -9,23 +9,23 @@ import pytest
 
 import batuta
 from batuta import errors, telemetry
-from batuta.authoring.attempt import ActivityInfo
+from batuta.authoring.activity.attempt import ActivityInfo
 from batuta.authoring.backend import Description
-from batuta.authoring.children import ChildOptions
-from batuta.authoring.context import RunInfo
-from batuta.authoring.options import ActivityOptions
+from batuta.authoring.call_options import ActivityOptions
 from batuta.authoring.retry import Retry
-from batuta.cli import COMMANDS, EXIT_CODES
+from batuta.authoring.workflow.context import ChildOptions, RunInfo
+from batuta.cli import COMMANDS, EXIT_CODES, root
+from batuta.cli.dead_letters import dead_letters
 from batuta.cli.jobs import jobs
-from batuta.cli.letters import letters
 from batuta.cli.queues import queues
-from batuta.cli.runs import runs
+from batuta.cli.runs.group import runs
 from batuta.connect import connect
 from batuta.failpoints import SITES
-from batuta.journal.acts import Verb
+from batuta.journal.audit import Verb
 from batuta.journal.entries import EntryKind
 from batuta.journal.records import IfExists
 from batuta.journal.states import RunState
+from batuta.metrics import GAUGES, METRICS
 from batuta.redaction import FIELDS, PATTERNS
 from batuta.settings import _OWN_WORDS, Settings
 from batuta.verify import INVARIANTS
@@ -97,6 +97,15 @@ def test_every_event_is_documented_with_its_fields_as_it_describes_itself() -> N
         assert f"| `{name}` | {', '.join(f'`{field}`' for field in facts.__struct_fields__)} |" in text
 
 
+def test_every_metric_is_documented_as_it_describes_itself() -> None:
+    text = (DOCS / "reference" / "metrics.md").read_text()
+    rows = re.findall(r"^\| `(batuta_\w+)` \| (\w+) \| (.*?) ?\| (.+) \|$", text, re.MULTILINE)
+    assert rows == [
+        (one.name, str(one.kind), ", ".join(f"`{label}`" for label in one.labels), one.help)
+        for one in (*METRICS, *GAUGES)
+    ]
+
+
 def test_every_event_class_is_in_the_table() -> None:
     made = [one for one in vars(telemetry).values() if inspect.isclass(one) and issubclass(one, telemetry.Event)]
     assert {one for one in made if one.event} == set(telemetry.EVENTS)
@@ -128,14 +137,14 @@ def test_every_option_of_an_activity_is_documented(options: type[ActivityOptions
 def test_what_is_known_of_a_run_is_documented() -> None:
     assert set(Description.__struct_fields__) <= words("concepts/run.md")
     assert set(RunInfo.__struct_fields__) <= words("concepts/workflow.md")
-    inner = {"ref", "is_lost", "last_details"}  # of token, cancelled and details
+    inner = {"ref", "ask", "is_lost", "last_details"}  # of token, cancelled and details
     assert {*ActivityInfo.__struct_fields__, "token", "cancelled", "details"} - inner <= words("concepts/activity.md")
 
 
 async def test_what_a_start_and_a_list_take_is_documented() -> None:
     client = connect("memory://")
     with pytest.raises(batuta.InvalidInput) as start:
-        await client.start("any", no_such_option=1)
+        await client.start("any", no_such_option=1)  # type: ignore[call-overload]  # that is what is tested
     with pytest.raises(batuta.InvalidInput) as found:
         await client.list(no_such_filter=1)
     for told, end in ((start, " ("), (found, "\n")):
@@ -148,18 +157,46 @@ async def test_what_a_start_and_a_list_take_is_documented() -> None:
 
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 def test_every_table_is_documented(store: str) -> None:
-    files = (ROOT / "src/batuta/stores" / store / "migrations").glob("*.sql")
-    made = {name for file in files for name in re.findall(r"^CREATE TABLE (?:batuta\.)?(\w+)", file.read_text(), re.M)}
+    files = (ROOT / "src/batuta/stores" / store).rglob("*.sql")
+    made = {
+        name
+        for file in files
+        for name in re.findall(r"^CREATE TABLE (?:IF NOT EXISTS )?(?:batuta\.)?(\w+)", file.read_text(), re.M)
+    }
     assert len(made) > 10
     assert made <= words("concepts/stores.md")
 
 
 def test_every_command_is_documented() -> None:
     text = (DOCS / "concepts" / "cli.md").read_text()
-    assert sorted(re.findall(r"^## (\w+)$", text, re.MULTILINE)) == sorted(COMMANDS)
-    for group in (runs, jobs, queues, letters):
+    assert sorted(re.findall(r"^## ([\w-]+)$", text, re.MULTILINE)) == sorted(COMMANDS)
+    for group in (runs, jobs, queues, dead_letters):
         named = re.findall(rf"^\| `{group.name} (\w+)", text, re.MULTILINE)
         assert sorted(named) == group.list_commands(click.Context(group))
+
+
+def options_of(command: click.Command) -> set[str]:
+    """Of the command and of all below it."""
+    found = {max(param.opts, key=len) for param in command.params if isinstance(param, click.Option)}
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            inner = command.get_command(context, name)
+            assert inner is not None
+            found |= options_of(inner)
+    return found - {"--version"} if isinstance(command, click.Group) and command.name != "schedules" else found
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_option_is_documented_with_its_command(name: str) -> None:
+    head, *sections = re.split(r"^## ", (DOCS / "concepts" / "cli.md").read_text(), flags=re.MULTILINE)
+    [section] = [text for text in sections if text.startswith(f"{name}\n")]
+    command = root.get_command(click.Context(root), name)
+    assert command is not None
+    told = set(re.findall(r"--[a-z][a-z-]*", head + section))
+    assert options_of(command) - told == set()
+    known = options_of(command) | {"--url", "--namespace", "--json", "--reveal"}
+    assert set(re.findall(r"--[a-z][a-z-]*", section)) - known - {"--kind", "--export"} == set()
 
 
 def test_exit_codes_are_documented() -> None:

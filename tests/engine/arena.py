@@ -8,8 +8,8 @@ from typing import Any
 from batuta import Batuta, Handle, RunState, Workflow
 from batuta.authoring.middleware import Middleware
 from batuta.clock import SystemClock
-from batuta.engine.outgoing import backend_for
-from batuta.engine.worker import Worker
+from batuta.engine.backend.middleware import backend_for
+from batuta.engine.worker.worker import Worker
 from batuta.journal.store import Store
 
 PATIENCE = 20.0

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from batuta.errors import StoreUnavailable
 from batuta.journal.records import Pulse, WorkerInfo
-from batuta.journal.store import Heart
+from batuta.journal.store import Heartbeat
 from batuta.stores.memory import MemoryDatabase, MemoryStore
 from tests.engine.arena import until
 
@@ -13,18 +13,22 @@ from tests.engine.arena import until
 class WatchedHeart:
     """Counts beats, and fails while its store is away."""
 
-    def __init__(self, heart: Heart, store: "BeatingStore") -> None:
-        self._heart, self._store = heart, store
+    def __init__(self, heartbeat: Heartbeat, store: "BeatingStore") -> None:
+        self._heartbeat, self._store = heartbeat, store
 
     async def beat(self, worker: WorkerInfo, *, reap: bool) -> Pulse:
         if self._store.away:
             raise StoreUnavailable("the network is still asleep")
-        pulse = await self._heart.beat(worker, reap=reap)
+        if self._store.broken:
+            raise RuntimeError("a bug in the driver")
+        pulse = await self._heartbeat.beat(worker, reap=reap)
+        if self._store.unreadable:
+            raise RuntimeError("a bug in the driver")
         self._store.beats += 1
         return pulse
 
-    async def bury(self, worker_ids: Sequence[str]) -> int:
-        return await self._heart.bury(worker_ids)
+    async def reap(self, worker_ids: Sequence[str]) -> int:
+        return await self._heartbeat.reap(worker_ids)
 
 
 class BeatingStore(MemoryStore):
@@ -34,12 +38,12 @@ class BeatingStore(MemoryStore):
         self.database = database or MemoryDatabase()
         super().__init__(self.database)
         self.beats = 0
-        self.away = False
+        self.away = self.broken = self.unreadable = False
 
     @asynccontextmanager
-    async def _beating(self, worker_id: str) -> AsyncIterator[Heart]:
-        async with super()._beating(worker_id) as heart:
-            yield WatchedHeart(heart, self)
+    async def _beating(self, worker_id: str) -> AsyncIterator[Heartbeat]:
+        async with super()._beating(worker_id) as heartbeat:
+            yield WatchedHeart(heartbeat, self)
 
     async def after_beats(self, count: int) -> None:
         """Wait for so many more heartbeats."""

@@ -15,8 +15,8 @@ from batuta.testing import VirtualLoop
 from tests.engine.arena import Arena
 from tests.engine.quotakit import House
 
-REAL_TIME = {"arena", "real_time"}
-"""Fixtures whose tests need seconds that are seconds."""
+REAL_TIME = {"arena", "real_time", "url", "sqlite_url", "postgres_url", "empty_postgres_url"}
+"""Fixtures whose tests need real seconds: a database has a clock of its own, which virtual time would run away from."""
 
 
 def pytest_asyncio_loop_factories(config: Any, item: Any) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:

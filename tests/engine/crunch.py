@@ -4,12 +4,15 @@ import os
 import signal
 import time
 from dataclasses import dataclass
+from decimal import Decimal
+from enum import Enum
 from pathlib import Path
 
 from batuta import (
     CompleteLater,
     NonRetryable,
     Retry,
+    RetryLater,
     activity,
     activity_info,
     batch_info,
@@ -57,6 +60,26 @@ def refuses(kind: str) -> None:
     if kind == "exits":
         raise SystemExit(3)
     raise Refused(kind)
+
+
+class Late(Decimal, Enum):
+    """A type that an error holds."""
+
+    FEE = "0.10"
+
+
+@activity(process=True, retry=Retry(attempts=2, first=60, never=[LookupError]))
+def is_throttled(kind: str) -> str:
+    """Says when it is to be tried again; or raises an error of a module that the worker has not loaded."""
+    if kind == "late":
+        import wave
+
+        raise wave.Error(str(activity_info().attempt)) from KeyError(Late.FEE)
+    if kind == "key":
+        raise KeyError(Late.FEE, activity_info().attempt)
+    if activity_info().attempt == 1:
+        raise RetryLater(0.01)
+    return "done"
 
 
 @activity(process=True, retry=Retry(attempts=2, first=0.01))
@@ -121,3 +144,18 @@ def copies_rows() -> int:
 def sums_up() -> list[int]:
     found = batch_info.sync()
     return [found.total, found.completed]
+
+
+@activity(process=True, retry=Retry(attempts=1))
+def begets(folder: str, how: str) -> str:
+    """Begins a process of its own, which inherits the pipe, and dies or hangs."""
+    if os.fork() == 0:
+        note(folder, "begotten")
+        time.sleep(3600)
+    while not any(mark.read_text() for mark in Path(folder).glob("begotten.*")):
+        time.sleep(0.005)
+    note(folder, "begets")
+    if how == "dies":
+        os._exit(7)
+    time.sleep(3600)
+    return how

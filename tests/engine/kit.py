@@ -5,9 +5,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from batuta import Handle, RunState, Workflow
-from batuta.engine.identity import RunIdentity
-from batuta.engine.machine import Machine
-from batuta.engine.replay import Replay
+from batuta.engine.machine.identity import RunIdentity
+from batuta.engine.machine.machine import Machine
+from batuta.engine.machine.replay import Replay
 from batuta.journal.entries import Entry
 from batuta.journal.records import RunFilter
 from batuta.journal.states import PARKED
@@ -35,7 +35,7 @@ async def jobs(*things: Any, **settings: Any) -> AsyncIterator[Environment]:
         yield env
         assert env.worker.session is not None
         session = env.worker.session
-        counted = sum(pool.calls for pool in session.intake._pools.values())
+        counted = sum(pool.calls for pool in session.admission._pools.values())
         assert counted == sum(run.is_call for run in session.runs.values())
         report = await verify(env.store)
         assert not report.violations, report
@@ -64,7 +64,17 @@ def _run_id(entry: Entry) -> Any:
     return f"run-of-{entry.crc}"
 
 
-async def tape(env: Environment, handle: Handle[Any]) -> list[Entry]:
+async def crash_without_blame(env: Environment) -> None:
+    """As `env.crash()`, but no death is counted: for tests that kill a worker far more often than runs survive it."""
+    session = env.worker.session
+    assert session is not None
+    session.abandon()
+    await session.abandoned()
+    await env.store.retire(session.info.worker_id)
+    await env._begin()
+
+
+async def journal_of(env: Environment, handle: Handle[Any]) -> list[Entry]:
     """The rows of a run's journal."""
     return await env.store.journal(handle.run_id)
 

@@ -14,9 +14,9 @@ from batuta import (
     run_child,
     workflow,
 )
-from batuta.engine.outgoing import backend_for
+from batuta.engine.backend.middleware import backend_for
 from batuta.errors import StoreUnavailable
-from batuta.journal.quotas import Quota, QuotaView
+from batuta.journal.quotas import Quota
 from batuta.stores.memory import MemoryDatabase, MemoryStore
 from batuta.testing import VirtualLoop
 
@@ -62,7 +62,7 @@ class CountingStore(MemoryStore):
         self.away = False
         self.opened: asyncio.Event | None = None
 
-    async def quotas(self) -> list[QuotaView]:
+    async def quotas(self) -> list[Quota]:
         self.looks += 1
         if self.away:
             raise StoreUnavailable("away")

@@ -22,6 +22,7 @@ from batuta import (
     now,
     workflow,
 )
+from batuta.durations import human_duration
 from batuta.errors import WorkerError
 from batuta.testing import double
 from tests.engine.kit import world
@@ -115,6 +116,23 @@ async def test_a_retry_that_is_far_away_takes_the_run_out_of_memory() -> None:
         assert (await handle.describe()).state is RunState.WAITING
         assert await handle.result() == 3
         assert timedelta(hours=3) <= env.now - before < timedelta(hours=3, seconds=1)
+
+
+async def test_of_hundreds_of_attempts_a_hundred_are_kept_and_all_are_counted() -> None:
+    patient = flaky.with_options(retry=Retry(attempts=0, first=60, factor=1, longest=60, jitter=0))
+
+    @workflow
+    async def waits_for_months(good_at: int) -> int:
+        return await patient(good_at)
+
+    async with world(waits_for_months, flaky) as env:
+        handle = await env.start(waits_for_months, 300)
+        await env.advance(150 * 60)
+        await env.crash()
+        assert await handle.result() == 300
+        assert [info.attempt for info in tries][-3:] == [298, 299, 300]
+        kept = [attempt.number for attempt in await handle.attempts()]
+        assert kept == [*range(1, 11), *range(210, 301)]  # the last one is in the journal
 
 
 async def test_zero_attempts_try_for_ever() -> None:
@@ -232,7 +250,7 @@ async def test_an_attempt_over_its_time_is_ended_and_tried_again(limit: float) -
     async with world(calls, works) as env:
         before = env.now
         said = await env.run(calls, 86_400)
-        assert said == f"activity 'works' took longer than its {limit:g} s (attempt 2)"
+        assert said == f"activity 'works' took longer than its {human_duration(limit)} (attempt 2)"
         assert tries == [1, 2]
         assert timedelta(0) <= env.now - before - timedelta(seconds=2 * limit + 1) < timedelta(seconds=0.1)
 

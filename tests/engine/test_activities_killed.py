@@ -9,6 +9,7 @@ import pytest
 from batuta import (
     CompleteLater,
     Handle,
+    InvalidToken,
     LostAttempt,
     Retry,
     RunClosed,
@@ -22,6 +23,7 @@ from batuta.errors import OutcomeUnknown, StoreUnavailable
 from batuta.journal.entries import EntryKind
 from batuta.testing import Environment
 from batuta.verify import verify
+from tests.long import LONG, some_of
 from tests.properties.test_crashes import Killer, forgive_the_killed
 
 executed: list[tuple[str, Any]] = []
@@ -84,6 +86,8 @@ async def answered(env: Environment) -> Handle[Any]:
                     await env.client.complete(token, "yes")
             except (LostAttempt, RunClosed):
                 pass
+            except InvalidToken:
+                pass  # its worker died before it was kept: the activity hands out another one
         known = len(tokens)
     return handle
 
@@ -127,15 +131,15 @@ async def once(scenario: str, moments: set[int], killer_seen: list[Killer]) -> H
 async def test_nothing_is_lost_wherever_a_worker_is_killed(scenario: str) -> None:
     calm: list[Killer] = []
     await once(scenario, set(), calm)
-    assert calm[0].passed > 30
-    for moment in range(1, calm[0].passed + 1):
+    assert len(calm[0].sites) > 30
+    for moment in some_of(calm[0].sites):
         await once(scenario, {moment}, calm)
         assert calm[-1].killed, moment
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 async def test_nothing_is_lost_when_workers_are_killed_again_and_again(scenario: str) -> None:
-    for step in (3, 5, 7, 11):
+    for step in (3, 5, 7, 11) if LONG else (3, 7):
         await once(scenario, set(range(step, 600, step)), [])
 
 

@@ -110,7 +110,7 @@ async def test_heartbeat_details_outlive_a_worker_and_an_attempt(arena: Arena) -
     assert executed == [None, 4, 4]
 
 
-async def test_answers_from_outside_reach_a_run_that_nobody_has(arena: Arena) -> None:
+async def test_answers_from_outside_reach_a_run_without_an_owner(arena: Arena) -> None:
     client, other = await arena.client(), await arena.client()
     await arena.worker(client, asking, ask)
     handle = await client.start(asking)
@@ -138,7 +138,7 @@ async def test_answers_from_outside_reach_a_run_that_nobody_has(arena: Arena) ->
     await replay_all(arena.store(client), {"asking": asking})
 
 
-async def test_a_worker_of_another_queue_executes_what_is_routed_to_it(arena: Arena) -> None:
+async def test_a_worker_of_another_queue_executes_activities_routed_to_it(arena: Arena) -> None:
     client, other = await arena.client(), await arena.client()
     await arena.worker(client, film)
     await arena.worker(other, render, queues=["gpu"])
@@ -166,7 +166,7 @@ async def test_a_cancel_travels_to_the_other_worker(arena: Arena) -> None:
     await until(ended)
 
 
-async def test_what_nobody_takes_in_time_fails(arena: Arena) -> None:
+async def test_a_call_that_is_not_taken_in_time_fails(arena: Arena) -> None:
     client = await arena.client()
     await arena.worker(client, hurries)
     handle = await client.start(hurries)

@@ -6,6 +6,7 @@ import math
 import sys
 import threading
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -196,7 +197,7 @@ async def test_tags_and_memo_have_a_limit_too() -> None:
         with pytest.raises(TooLarge, match="memo"):
             await env.start(relays, 1, memo="x" * 20_000)
         with pytest.raises(TooLarge, match="tags"):
-            await env.start(relays, 1, tags={"a": "x" * 20_000})
+            await env.start(relays, 1, tags={f"a{n}": "x" * 1_000 for n in range(20)})
 
 
 # -- names and options
@@ -299,9 +300,9 @@ async def test_wrong_arguments_are_refused_as_a_call_would() -> None:
 
     async with world(adds) as env:
         with pytest.raises(TypeError, match="missing a required argument: 'a'"):
-            await env.start(adds)
+            await env.start(adds)  # type: ignore[call-arg, arg-type]  # that is what is tested
         with pytest.raises(TypeError, match="too many positional arguments"):
-            await env.start(adds, 1, 2, 3)
+            await env.start(adds, 1, 2, 3)  # type: ignore[call-arg, arg-type]  # that is what is tested
 
 
 @workflow
@@ -312,9 +313,16 @@ async def takes(number: int) -> int:
 async def test_an_argument_that_does_not_fit_its_annotation_is_refused() -> None:
     async with world(takes, relays, echo) as env:
         with pytest.raises(InvalidInput, match="the input of workflow 'takes' does not fit"):
-            await env.start(takes, "seven")
+            await env.start(takes, "seven")  # type: ignore[arg-type]  # that is what is tested
         assert await env.client.count() == 0
         assert await env.run(relays, "the rest goes on") == "the rest goes on"
+
+
+async def test_an_argument_that_does_not_fit_is_refused_where_no_worker_has_the_code() -> None:
+    async with world(relays, echo) as env:
+        with pytest.raises(InvalidInput, match="the input of workflow 'takes' does not fit"):
+            await env.start(takes, "seven")  # type: ignore[arg-type]  # that is what is tested
+        assert await env.client.count() == 0
 
 
 async def test_an_argument_that_does_not_fit_the_worker_that_claims_it_parks_the_run() -> None:
@@ -364,14 +372,14 @@ async def test_two_definitions_of_one_name_are_refused() -> None:
 
 
 @pytest.mark.parametrize("thing", [len, "echo", Opaque(), relays], ids=lambda v: type(v).__name__)
-async def test_what_is_no_activity_is_refused(thing: Any) -> None:
+async def test_an_object_that_is_no_activity_is_refused(thing: Any) -> None:
     async with world(relays, echo) as env:
         with pytest.raises(InvalidInput, match="decorate it"):
             env.client.worker(activities=[thing])
 
 
 @pytest.mark.parametrize("thing", [len, "relays", echo, relays.fn], ids=lambda v: type(v).__name__)
-async def test_what_is_no_workflow_is_refused(thing: Any) -> None:
+async def test_an_object_that_is_no_workflow_is_refused(thing: Any) -> None:
     async with world(relays, echo) as env:
         with pytest.raises(InvalidInput, match="is not a workflow"):
             env.client.worker(workflows=[thing])
@@ -490,7 +498,7 @@ async def test_a_wait_that_is_over_says_for_what(real_time: None) -> None:
             await handle.update("change", 1, timeout=0.01)
 
 
-async def test_who_does_not_wait_has_what_is_there(real_time: None, url: str) -> None:
+async def test_without_waiting_the_current_value_is_returned(real_time: None, url: str) -> None:
     async with connect(url) as client, connect(url) as elsewhere:
         handle = await client.start("nobody has it", id="it")
         with pytest.raises(TimeoutError, match=r"run 'it' has not ended within 0 s"):
@@ -517,7 +525,7 @@ def test_what_a_store_has_no_use_for_in_its_url_is_refused(url: str) -> None:
 
 @pytest.mark.parametrize("url", [5, b"memory://", Path("batuta.db")])
 def test_a_url_that_is_no_string_is_refused(url: Any) -> None:
-    with pytest.raises(InvalidURL, match="is no URL"):
+    with pytest.raises(InvalidURL, match="is not a URL"):
         connect(url)
 
 
@@ -556,9 +564,10 @@ def test_settings_that_cannot_work_are_refused(setting: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("where", "says"),
     [
-        ({"stat": "failed"}, "stat is no filter of runs: there are state, states, workflow"),
+        ({"stat": "failed"}, "stat is not a filter of runs: there are state, states, workflow"),
         ({"created_after": "2020"}, "created_after='2020' must be a datetime"),
         ({"created_before": 2020}, "created_before=2020 must be a datetime"),
+        ({"created_after": datetime.min}, "is too far away for this machine's zone"),  # noqa: DTZ901
         ({"state": "lost"}, "the states are pending, running"),
         ({"states": 5}, "the states are pending, running"),
         ({"workflow": len}, "workflow=<built-in function len> must be a string"),
@@ -584,7 +593,7 @@ async def test_a_limit_that_cannot_be_is_refused(limit: Any) -> None:
 
 async def test_advice_on_tags_and_memo_that_are_too_large_is_of_use() -> None:
     async with connect("memory://") as client:
-        options: list[tuple[str, Any]] = [("memo", "x" * 20_000), ("tags", {"a": "x" * 20_000})]
+        options: list[tuple[str, Any]] = [("memo", "x" * 20_000), ("tags", {f"a{n}": "x" * 995 for n in range(20)})]
         for option, value in options:
             with pytest.raises(TooLarge, match=f"option '{option}' is 20,0.*16,384: .*as an argument") as caught:
                 await client.start(relays, 1, **{option: value})

@@ -10,7 +10,7 @@ import pytest
 
 from batuta import Batuta, activity, workflow
 from batuta.clock import SystemClock
-from batuta.engine.native import NativeBackend
+from batuta.engine.backend.native import NativeBackend
 from batuta.journal.records import Claim, WorkerInfo
 from batuta.stores.memory import MemoryDatabase, MemoryStore
 from tests.engine.beating import BeatingStore
@@ -29,9 +29,9 @@ class SlowStore(BeatingStore):
 
     async def claim(self, worker: WorkerInfo, limit: int, room: Mapping[str, int] | None = None) -> Claim:
         claim = await super().claim(worker, limit, room)
-        if claim.tapes and self._lose:
+        if claim.stored_runs and self._lose:
             return Claim()
-        if claim.tapes:
+        if claim.stored_runs:
             await self.answer.wait()
         return claim
 
@@ -42,7 +42,7 @@ class BusyStore(BeatingStore):
     poll_seconds = 0.001
 
     async def claim(self, worker: WorkerInfo, limit: int, room: Mapping[str, int] | None = None) -> Claim:
-        if not (await super().claim(worker, limit, room)).tapes:
+        if not (await super().claim(worker, limit, room)).stored_runs:
             await self.after_beats(2)
         return Claim()
 
@@ -151,7 +151,7 @@ async def test_a_claim_whose_answer_is_lost_is_found_by_the_heartbeat(real_time:
 async def test_a_lost_answer_is_found_also_while_the_worker_never_stops_claiming(
     real_time: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("batuta.engine.poller._LONGEST_PAUSE", 0.001)
+    monkeypatch.setattr("batuta.engine.worker.poller._LONGEST_PAUSE", 0.001)
     executed.clear()
     database = MemoryDatabase()
     async with client_of(BusyStore(database)) as client, client_of(MemoryStore(database)) as other:

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from batuta import RunState, Signal, job, now, workflow
-from batuta.engine.live import LiveRun
+from batuta.engine.run.owned_run import OwnedRun
 from batuta.journal.records import Pulse
 from tests.engine.kit import jobs, world
 
@@ -34,7 +34,7 @@ async def test_the_next_claim_is_asked_for_before_the_last_ones_runs_are_in_memo
         async def watched(*asked: Any) -> Any:
             waiting.append(len(handed) - len(woken))
             found = await claim(*asked)
-            handed.extend(found.tapes)
+            handed.extend(found.stored_runs)
             return found
 
         handles = await asyncio.gather(*(env.start(nap, number) for number in range(10 * BATCH)))
@@ -59,7 +59,7 @@ async def test_a_claim_is_always_under_way_while_there_is_more_and_runs_are_brou
             if 0 < before < runs and before == len(woken):
                 idle.append(before)
             found = await claim(*asked)
-            handed.extend(found.tapes)
+            handed.extend(found.stored_runs)
             return found
 
         handles = await asyncio.gather(*(env.start(nap, number) for number in range(runs)))
@@ -78,9 +78,9 @@ async def test_a_claim_is_under_way_until_its_runs_are_in_memory(monkeypatch: py
         poller, adopt = session._poller, session.adopt_claimed
         under_way: list[bool] = []
 
-        def watched(tapes: Any) -> None:
+        def watched(stored_runs: Any) -> None:
             under_way.append(poller.claiming)
-            adopt(tapes)
+            adopt(stored_runs)
 
         handles = await asyncio.gather(*(env.start(nap, number) for number in range(250)))
         monkeypatch.setattr(session, "adopt_claimed", watched)
@@ -101,9 +101,12 @@ async def test_runs_go_on_in_the_order_of_their_claim_and_the_latest_word_on_eac
 
         async def doubled(*asked: Any) -> Any:
             found = await claim(*asked)
-            order.extend(tape.run.id for tape in found.tapes)
-            stale = [replace(tape, run=replace(tape.run, epoch=tape.run.epoch - 1)) for tape in found.tapes]
-            found.tapes = [*stale, *found.tapes, *found.tapes]
+            order.extend(journal_of.run.id for journal_of in found.stored_runs)
+            stale = [
+                replace(journal_of, run=replace(journal_of.run, epoch=journal_of.run.epoch - 1))
+                for journal_of in found.stored_runs
+            ]
+            found.stored_runs = [*stale, *found.stored_runs, *found.stored_runs]
             return found
 
         handles = await asyncio.gather(*(env.start(nap, number, id=str(number)) for number in range(10)))
@@ -117,22 +120,22 @@ async def test_a_run_that_cannot_go_on_does_not_hold_up_those_that_were_claimed_
 ) -> None:
     woken.clear()
     async with world(nap) as env:
-        claim, wake = env.store.claim, LiveRun.wake
+        claim, wake = env.store.claim, OwnedRun.wake
         refused: list[str] = []
 
         async def overdue(*asked: Any) -> Any:
             found = await claim(*asked)
-            if len(found.tapes) > 1 and not refused:
-                found.tapes[0] = replace(found.tapes[0], run=replace(found.tapes[0].run, deadline=1))
+            if len(found.stored_runs) > 1 and not refused:
+                found.stored_runs[0] = replace(found.stored_runs[0], run=replace(found.stored_runs[0].run, deadline=1))
             return found
 
-        def refuses(run: LiveRun, now: int) -> None:
+        def refuses(run: OwnedRun, now: int) -> None:
             if run.deadline == 1:
                 refused.append(run.identity.id)
                 raise ValueError("not this one")
             wake(run, now)
 
-        monkeypatch.setattr(LiveRun, "wake", refuses)
+        monkeypatch.setattr(OwnedRun, "wake", refuses)
         handles = await asyncio.gather(*(env.start(nap, number, id=str(number)) for number in range(10)))
         monkeypatch.setattr(env.store, "claim", overdue)
         await env.advance(3600)
@@ -148,22 +151,22 @@ async def test_a_claim_whose_runs_are_lost_on_their_way_is_over_and_a_heartbeat_
     async with world(nap) as env:
         session = env.worker.session
         assert session is not None
-        poller, expect = session._poller, session.intake.expect
+        poller, expect = session._poller, session.admission.expect
         lost: list[Any] = []
 
-        def loses(tapes: Any, **options: Any) -> None:
-            if tapes and not lost:
-                lost.extend(tapes)
+        def loses(stored_runs: Any, **options: Any) -> None:
+            if stored_runs and not lost:
+                lost.extend(stored_runs)
                 raise RuntimeError("lost")
-            expect(tapes, **options)
+            expect(stored_runs, **options)
 
         handle = await env.start(nap, 1)
-        monkeypatch.setattr(session.intake, "expect", loses)
+        monkeypatch.setattr(session.admission, "expect", loses)
         await env.advance(3601)
-        [tape] = lost
-        pulse = Pulse(now=session.clock.now(), alive=True, owned={handle.run_id: tape.run.epoch})
+        [journal_of] = lost
+        pulse = Pulse(now=session.clock.now(), alive=True, owned={handle.run_id: journal_of.run.epoch})
         for _ in range(3):
-            session._strays.reconcile(pulse, session.clock.monotonic())
+            session._reconciler.reconcile(pulse, session.clock.monotonic())
             await env.advance(3)
         assert woken == [1]
         assert await handle.result() == 1
@@ -189,12 +192,12 @@ async def test_a_message_that_comes_between_claim_and_memory_is_read_at_once(mon
         handles = {handle.run_id: handle for handle in [await env.start(listens) for _ in range(100)]}
         told: list[Any] = []
 
-        def watched(tapes: Any) -> None:
+        def watched(stored_runs: Any) -> None:
             if not told:
                 last = next(some for some in reversed(poller._slices) if some)[-1]
                 told.append(handles[last.run.run_id])
                 told.append(asyncio.get_running_loop().create_task(told[0].signal(word, "hello")))
-            adopt(tapes)
+            adopt(stored_runs)
 
         monkeypatch.setattr(session, "adopt_claimed", watched)
         await env.advance(3700)
@@ -217,12 +220,12 @@ async def test_a_cancel_that_comes_between_claim_and_memory_is_heard_by_a_job_th
         handles = {handle.run_id: handle for handle in [await env.client.enqueue(lasts) for _ in range(100)]}
         told: list[Any] = []
 
-        def watched(tapes: Any) -> None:
+        def watched(stored_runs: Any) -> None:
             if not told:
                 last = next(some for some in reversed(poller._slices) if some)[-1]
                 told.append(handles[last.run.run_id])
                 told.append(asyncio.get_running_loop().create_task(told[0].cancel()))
-            adopt(tapes)
+            adopt(stored_runs)
 
         monkeypatch.setattr(session, "adopt_claimed", watched)
         await env.client.resume_queue("default")

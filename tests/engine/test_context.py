@@ -8,10 +8,11 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 from batuta import InvalidInput, RunFailed, Signal, activity, info, logger, now, random, side_effect, uuid, workflow
 from batuta.errors import WorkerError
-from tests.engine.kit import commands, replay, tape, world
+from tests.engine.kit import commands, journal_of, replay, world
 
 
 @activity
@@ -72,7 +73,7 @@ async def test_info_knows_whether_it_replays() -> None:
         handle = await env.start(looks)
         await handle.result()
         assert seen == [False, False]
-        replay(looks, await tape(env, handle)).tear_down()
+        replay(looks, await journal_of(env, handle)).tear_down()
         assert seen == [False, False, True, True]
 
 
@@ -104,7 +105,7 @@ async def test_a_side_effect_is_made_once_and_given_from_the_journal_ever_after(
         handle = await env.start(asks)
         assert await handle.result() == ["value 1", "value 2"]
         assert await commands(handle) == ["side_effect", "activity echo", "side_effect", "complete"]
-        replay(asks, await tape(env, handle)).tear_down()
+        replay(asks, await journal_of(env, handle)).tear_down()
         assert len(made) == 2
 
 
@@ -257,3 +258,20 @@ async def test_a_log_line_does_not_go_out_with_the_turn_before_it(caplog: pytest
         assert caplog.messages == ["note 1", "note 2"]
         env.store.commit = commit  # type: ignore[method-assign]  # as before
         await handle.terminate()
+
+
+async def test_random_numbers_of_a_run_cannot_be_told_from_its_id() -> None:
+    @workflow
+    async def draws() -> list[str]:
+        return [str(uuid()), str(random().random())]
+
+    async with world(draws) as env:
+        handle = await env.start(draws)
+        drawn = await handle.result()
+        first = (await handle.journal())[0].body.start
+        assert first is not UNSET
+        number = handle.run_id.int
+        guesses = (first.seed == number >> bits & (1 << size) - 1 for bits in range(128) for size in (32, 48, 62, 64))
+        assert not any(guesses)
+        again = await env.start(draws)
+        assert drawn != await again.result()

@@ -29,7 +29,7 @@ def test_an_activity_that_yields_is_refused_at_definition() -> None:
         yield 1
 
     for function in (items, numbers):
-        with pytest.raises(InvalidInput, match="yields, and has no result"):
+        with pytest.raises(InvalidInput, match="is a generator and has no result"):
             activity(function)
 
 
@@ -37,3 +37,28 @@ def test_an_activity_that_yields_is_refused_at_definition() -> None:
 def test_a_length_of_a_journal_that_cannot_be_is_refused(entries: Any) -> None:
     with pytest.raises(InvalidInput, match="continue_after="):
         workflow(continue_after=entries)(echo)
+
+
+def test_a_workflow_is_no_method() -> None:
+    async def flow(self: str, order: str) -> None: ...
+
+    assert workflow(flow).name == "flow"  # a function may name its argument as it likes
+    with pytest.raises(InvalidInput, match=r"Shop.checkout' is a method, and a run has no instance to be 'self'"):
+
+        class Shop:
+            @workflow
+            async def checkout(self, order: str) -> None: ...
+
+    with pytest.raises(InvalidInput, match="to be 'cls'"):
+
+        class Till:
+            @workflow
+            async def checkout(cls, order: str) -> None: ...  # noqa: N805 - as of a classmethod
+
+    class Works:
+        @staticmethod
+        @workflow
+        async def checkout(order: str) -> str:
+            return order
+
+    assert Works.checkout.name == "checkout"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from batuta import activity, random, uuid, workflow
-from tests.engine.kit import replay, tape, world
+from tests.engine.kit import journal_of, replay, world
 
 TRIES = 150
 seen: list[str] = []
@@ -46,6 +46,33 @@ def orders_of(workflow_: Any, entries: Any) -> set[tuple[str, ...]]:
 
 
 @workflow
+async def cancels_gathered() -> int:
+    gathered = [asyncio.gather(echo(str(number)), lives_until_cancelled(str(number))) for number in range(12)]
+    first = asyncio.gather(echo("first"))
+    done, pending = await asyncio.wait([*gathered, first], return_when=asyncio.FIRST_COMPLETED)
+    for future in pending:
+        future.cancel()
+    await asyncio.wait(gathered)
+    return len(done)
+
+
+async def test_futures_of_gather_in_a_set_iterate_in_one_order() -> None:
+    async with world(cancels_gathered, echo) as env:
+        handle = await env.start(cancels_gathered)
+        assert await handle.result() >= 1
+        entries = await journal_of(env, handle)
+        orders = orders_of(cancels_gathered, entries)
+    assert len(orders) == 1
+    assert len(orders.pop()) == 12
+
+
+async def test_futures_of_gather_outside_of_workflows_are_hashed_as_ever() -> None:
+    gathered = asyncio.gather(asyncio.sleep(0))
+    assert hash(gathered) == object.__hash__(gathered) == hash(gathered)
+    assert (await asyncio.wait([gathered]))[0] == {gathered}
+
+
+@workflow
 async def fails_in_a_group() -> None:
     async with asyncio.TaskGroup() as group:
         for number in range(12):
@@ -57,7 +84,7 @@ async def test_a_task_group_cancels_its_members_in_one_order() -> None:
     async with world(fails_in_a_group, refuses) as env:
         handle = await env.start(fails_in_a_group)
         await env.settle()
-        orders = orders_of(fails_in_a_group, await tape(env, handle))
+        orders = orders_of(fails_in_a_group, await journal_of(env, handle))
     assert len(orders) == 1
     assert len(orders.pop()) == 12
 
@@ -77,7 +104,7 @@ async def test_the_sets_of_wait_iterate_in_one_order() -> None:
     async with world(cancels_what_is_pending, echo) as env:
         handle = await env.start(cancels_what_is_pending)
         assert await handle.result() == "1"
-        assert len(orders_of(cancels_what_is_pending, await tape(env, handle))) == 1
+        assert len(orders_of(cancels_what_is_pending, await journal_of(env, handle))) == 1
 
 
 @workflow
@@ -92,7 +119,7 @@ async def test_a_set_of_tasks_issues_the_same_commands_in_replay() -> None:
         names = await handle.result()
         assert sorted(names) == sorted(f"t{n}" for n in range(20))
         for _ in range(20):
-            replay(calls_from_a_set, await tape(env, handle)).tear_down()
+            replay(calls_from_a_set, await journal_of(env, handle)).tear_down()
 
 
 async def test_tasks_are_named_by_count_and_futures_hashed_by_it() -> None:
@@ -112,7 +139,7 @@ async def test_tasks_are_named_by_count_and_futures_hashed_by_it() -> None:
         name = await handle.result()
         live = hashes[:2]
         hashes.clear()
-        machine = replay(hashed, await tape(env, handle))
+        machine = replay(hashed, await journal_of(env, handle))
         assert hashes[:2] == live
         assert name == [machine.outcome and bytes(machine.outcome.value).decode().strip('[]"')]  # type: ignore[arg-type]  # set when complete
 
@@ -128,7 +155,7 @@ async def test_random_and_uuid_are_the_runs_own() -> None:
         one = await (first := await env.start(rolls)).result()
         two = await env.run(rolls)
         assert len({*one, *two}) == 8
-        machine = replay(rolls, await tape(env, first))
+        machine = replay(rolls, await journal_of(env, first))
         assert machine.outcome is not None
         assert all(roll.encode() in bytes(machine.outcome.value) for roll in one)  # type: ignore[arg-type]  # set when complete
 
@@ -169,7 +196,7 @@ async def test_turns_run_on_the_workers_thread_but_never_inside_one_of_its_tasks
 # -- strong references
 
 
-async def test_a_task_that_nobody_refers_to_is_not_collected() -> None:
+async def test_a_task_without_references_is_not_collected() -> None:
     @workflow
     async def forgets() -> list[str]:
         done: list[str] = []

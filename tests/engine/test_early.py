@@ -8,14 +8,15 @@ from typing import Any, cast
 import pytest
 
 from batuta import job
-from batuta.engine.jobs import _GIVEN, _LEAN, EarlyRun, JobWorkflow
-from batuta.engine.live import LiveRun
+from batuta.engine.run.jobs import _GIVEN, _LEAN, EarlyRun, JobWorkflow
+from batuta.engine.run.owned_run import OwnedRun
 from batuta.ids import new_run_id
-from batuta.journal.records import Message, MessageKind, Run, RunKind, Tape
+from batuta.journal.records import Message, MessageKind, Run, RunKind, StoredRun
 from batuta.journal.states import RunState
 from batuta.settings import Settings
 
-LATER = sorted(set(LiveRun.__slots__).difference(_LEAN, _GIVEN))
+SLOTS = {name for kind in OwnedRun.__mro__[:-1] for name in vars(kind)["__slots__"]}
+LATER = sorted(SLOTS.difference(_LEAN, _GIVEN))
 
 
 @job
@@ -28,8 +29,8 @@ def early_run() -> EarlyRun:
     values: list[Any] = [*names, 0, RunState.RUNNING, 3, -1, "me", None, 77, None, None, 0, "", [], "", "{}", "null"]
     row = Run(*values)
     start = Message(message_id=f"start:{run_id}", kind=MessageKind.START)
-    host = SimpleNamespace(store=SimpleNamespace(namespace="here"), settings=Settings())
-    return EarlyRun(cast(Any, host), JobWorkflow(nothing), Tape(row, [], [start], []))
+    host = SimpleNamespace(store=SimpleNamespace(namespace="here"), settings=Settings(), known=None)
+    return EarlyRun(cast(Any, host), JobWorkflow(nothing), StoredRun(row, [], [start], []))
 
 
 def test_what_every_job_needs_is_there_from_the_beginning() -> None:
@@ -40,14 +41,14 @@ def test_what_every_job_needs_is_there_from_the_beginning() -> None:
 
 
 @pytest.mark.parametrize("name", LATER)
-def test_whoever_asks_for_more_has_it_grow(name: str) -> None:
+def test_asking_for_more_makes_it_a_whole_run(name: str) -> None:
     run = early_run()
     run.head, run.leaving = 1, True
     getattr(run, name)
     assert run._grown
     assert (run.head, run.leaving, run.epoch, run.created_at) == (1, True, 3, 77)
     assert (run.identity.id, run.identity.namespace) == (str(run.run_id), "here")
-    assert run.seen == {f"start:{run.run_id}"}
+    assert not run.inbox.is_new(run.message)
 
 
 @pytest.mark.parametrize("name", LATER)

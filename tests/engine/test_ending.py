@@ -108,7 +108,7 @@ async def test_other_tasks_are_torn_down_with_their_finally_blocks_when_the_run_
         assert env.now - before < timedelta(seconds=1)
 
 
-async def test_an_error_in_a_task_that_nobody_awaits_does_not_fail_the_run(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_error_in_a_task_that_is_not_awaited_does_not_fail_the_run(caplog: pytest.LogCaptureFixture) -> None:
     @workflow
     async def goes_on() -> str:
         async def breaks() -> None:
@@ -194,9 +194,10 @@ async def test_cleaning_up_in_finally_ends_as_cancelled_all_the_same() -> None:
 async def test_a_cancel_that_comes_before_the_run_began_is_not_lost() -> None:
     async with world(echo) as env:
         handle = await env.client.start("cleans_up", id="early")
-        await handle.cancel("too late")
+        await handle.cancel("too early")
         await env.deploy(workflows=[cleans_up])
-        assert await handle.result() == "cleaned up"
+        with pytest.raises(RunCancelled, match="too early"):
+            await handle.result()
 
 
 async def test_cancelling_the_await_of_an_activity_asks_it_to_end_and_raises_at_once() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from batuta import ActivityFailed, ActivityTimeout, NonRetryable, Retry, RunFailed, activity, job, workflow
 from batuta.errors import ActivityError
-from tests.engine.kit import jobs, replay, tape, world
+from tests.engine.kit import jobs, journal_of, replay, world
 
 ONE = Retry(attempts=1)
 
@@ -93,7 +93,7 @@ async def test_an_error_is_raised_again_as_itself(kind: str, in_thread: bool) ->
     async with world(catches, raises, raises_in_thread) as env:
         handle = await env.start(catches, kind, in_thread)
         assert await handle.result() == show(make(kind))
-        machine = replay(catches, await tape(env, handle))
+        machine = replay(catches, await journal_of(env, handle))
         assert machine.outcome is not None
 
 
@@ -113,7 +113,7 @@ async def fails_in_a_group() -> None:
         group.create_task(raises("group"))
 
 
-async def test_a_run_that_fails_with_a_group_gives_its_members_to_whoever_waits() -> None:
+async def test_a_run_that_fails_with_a_group_gives_its_members_to_waiters() -> None:
     async with world(fails_in_a_group, raises) as env:
         handle = await env.start(fails_in_a_group)
         with pytest.raises(RunFailed) as caught:

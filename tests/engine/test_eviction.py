@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from batuta import RunState, activity, now, random, uuid, workflow
-from batuta.engine.session import Session
+from batuta.engine.worker.session import Session
 from batuta.testing import Environment
 from tests.engine.kit import world
 
@@ -328,7 +328,7 @@ async def test_graceful_stop_hands_idle_runs_back_and_waits_for_activities() -> 
         assert executed == ["step 0"]
 
 
-async def test_what_is_still_busy_after_the_grace_runs_elsewhere() -> None:
+async def test_runs_that_are_busy_after_the_grace_go_on_elsewhere() -> None:
     @activity
     async def works() -> str:
         await asyncio.sleep(100)
@@ -357,7 +357,7 @@ async def test_a_worker_takes_no_more_runs_than_it_may_hold() -> None:
             assert await handle.result() == ["step 0"]
 
 
-async def test_a_run_may_go_only_so_far_ahead_of_what_is_durable() -> None:
+async def test_a_run_may_go_only_so_far_ahead_of_its_durable_entries() -> None:
     @workflow
     async def many() -> int:
         return len(await asyncio.gather(*(act(str(n)) for n in range(300))))

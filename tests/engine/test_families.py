@@ -109,6 +109,7 @@ async def test_a_second_cancel_does_not_reach_the_clean_up_whoever_asks() -> Non
     @workflow
     async def gives_up() -> str:
         child: Child[str] = await start_child(tidy, id="kid")
+        await asyncio.sleep(1)
         await child.cancel("not needed")
         return await child.result()
 
@@ -144,7 +145,7 @@ async def test_only_what_fits_a_signal_is_sent_as_one() -> None:
         said = []
         for signal, value in ((Update("news", int), 1), (news, "text"), (None, 1)):
             try:
-                await send(id, signal, value)
+                await send(id, signal, value)  # type: ignore[arg-type, misc]  # on purpose
             except InvalidInput as error:
                 said.append(str(error))
         await send(id, news, 5)

@@ -20,7 +20,7 @@ from batuta import (
     workflow,
 )
 from batuta.authoring.backend import RunRef
-from batuta.engine.native import NativeBackend
+from batuta.engine.backend.native import NativeBackend
 from tests.engine.forkkit import act, broken, executed, forget, is_sound, keys, order
 from tests.engine.kit import jobs, world
 

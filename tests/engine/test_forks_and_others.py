@@ -25,11 +25,9 @@ from batuta import (
     send,
     workflow,
 )
-from batuta.authoring.tokens import parse_token
-from batuta.engine.closing import close_from_outside
-from batuta.engine.completing import Completing
-from batuta.journal.acts import Act, Verb
-from batuta.journal.entries import Body, EntryKind
+from batuta.authoring.activity.tokens import parse_token
+from batuta.engine.backend.external_completion import ExternalCompletions
+from batuta.journal.audit import Act, Verb
 from batuta.journal.forks import Fork
 from batuta.journal.store import ForkOutcome
 from batuta.testing import Environment
@@ -361,9 +359,8 @@ async def test_an_answer_from_outside_that_was_not_read_is_kept() -> None:
     async with asked() as (env, handle):
         await env.crash()
         ref = parse_token(tokens[0])
-        await Completing(env.store).answer(ref, Body(value=Raw(b'"yes"')))
-        run, last = await env.store.outcome(handle.run_id)
-        assert await close_from_outside(env.store, run, last, EntryKind.TERMINATED, "by mistake")
+        await ExternalCompletions(env.store).answer(ref, Raw(b'"yes"'))
+        assert await env.store.terminate_runs([handle.run_id], "by mistake", Act(actor="ann", verb=Verb.TERMINATE))
         await handle.retry()
         assert await handle.result() == "yes"
         assert len(tokens) == 1
@@ -378,7 +375,7 @@ async def test_an_answer_from_outside_that_comes_while_a_reset_is_planned_is_kep
 
         async def late(forks: Sequence[Fork], act: Act) -> list[ForkOutcome]:
             monkeypatch.undo()
-            await Completing(env.store).answer(parse_token(tokens[0]), Body(value=Raw(b'"yes"')))
+            await ExternalCompletions(env.store).answer(parse_token(tokens[0]), Raw(b'"yes"'))
             return await write(forks, act)
 
         monkeypatch.setattr(env.store, "fork", late)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from batuta import Queue, Retry, job
-from batuta.engine import handover
+from batuta.engine.worker import slot_handover
 from batuta.errors import OutcomeUnknown, StoreUnavailable
 from batuta.journal.queues import QueueLimits
 from batuta.journal.records import Change, Claim, Refusal, Verdict, WorkerInfo
@@ -68,7 +68,7 @@ class HandingStore(MemoryStore):
             await self.commit(worker.worker_id, changes)
             raise self.loses.pop()
         answers, claim = await super().hand_over(worker, changes, limit)
-        self.asked.append((len(changes), len(claim.tapes)))
+        self.asked.append((len(changes), len(claim.stored_runs)))
         return answers, claim
 
 
@@ -214,7 +214,7 @@ async def test_others_have_their_turn(
     handing: tuple[Arena, list[HandingStore]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One place, that a worker would keep for itself for ever."""
-    monkeypatch.setattr(handover, "_TURN_SECONDS", 0.02)
+    monkeypatch.setattr(slot_handover, "_TURN_SECONDS", 0.02)
     arena, _ = handing
     visitors = [Visitors(), Visitors()]
     for one in visitors:

@@ -396,9 +396,9 @@ async def test_a_run_whose_journal_is_incomplete_is_parked_alone(monkeypatch: py
 
         async def loses_entries(*asked: Any) -> Claim:
             found = await claim(*asked)
-            for tape in found.tapes:
-                if tape.run.run_id == broken.run_id:
-                    tape.entries.clear()
+            for stored in found.stored_runs:
+                if stored.run.run_id == broken.run_id:
+                    stored.entries.clear()
             return found
 
         monkeypatch.setattr(env.store, "claim", loses_entries)

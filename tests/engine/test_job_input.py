@@ -59,12 +59,25 @@ async def test_bad_options_are_refused_and_nothing_is_written(options: dict[str,
         assert await env.client.count(kind="job") == 0
 
 
-async def test_what_is_no_job_is_refused() -> None:
+async def test_arguments_that_do_not_fit_the_annotations_of_a_job_are_refused() -> None:
+    async with jobs() as env:  # no worker has the job: the definition that was given tells
+        wrong: list[Callable[[], Any]] = [
+            lambda: env.client.enqueue(send, 5),  # type: ignore[arg-type]  # that is what is tested
+            lambda: env.client.enqueue(send.call("ana", fails="no")),  # type: ignore[arg-type]  # the same
+            lambda: env.client.enqueue_many([send.call(5)]),  # type: ignore[arg-type]  # the same
+        ]
+        for each in wrong:
+            with pytest.raises(InvalidInput, match="the input of activity 'send' does not fit its annotation"):
+                await each()
+        assert await env.client.count(kind="job") == 0
+
+
+async def test_an_object_that_is_no_job_is_refused() -> None:
     async with jobs(send) as env:
         wrong: list[Callable[[], Any]] = [
             lambda: env.client.enqueue(5),  # type: ignore[call-overload]  # that is what is tested
             lambda: env.client.enqueue(""),
-            lambda: env.client.enqueue(send.call("ana"), "more"),
+            lambda: env.client.enqueue(send.call("ana"), "more"),  # type: ignore[call-overload]  # the same
             lambda: env.client.enqueue_many(["send"]),  # type: ignore[list-item]  # that is what is tested
             lambda: env.client.enqueue_many([send.call("ana")], on_done=send.call("bo").with_options(delay=5)),
             lambda: env.client.enqueue_many([send.call("ana")], on_done=send.call("bo").with_options(expires=5)),
@@ -74,7 +87,7 @@ async def test_what_is_no_job_is_refused() -> None:
             with pytest.raises(InvalidInput):
                 await each()
         with pytest.raises(TypeError, match="too many"):
-            await env.client.enqueue(send, "ana", 1, 2, 3, 4)
+            await env.client.enqueue(send, "ana", 1, 2, 3, 4)  # type: ignore[call-arg, arg-type]  # the same
         with pytest.raises(TypeError, match="call 1 of the batch"):
             await env.client.enqueue_many([send.call("ana"), send.call()])  # type: ignore[call-arg]  # the same
         assert await env.client.count(kind="job") == 0

@@ -22,7 +22,7 @@ from batuta import (
     run_child,
     workflow,
 )
-from batuta.authoring.backend import as_datetime
+from batuta.clock import as_datetime
 from batuta.errors import NotSerialisable
 from batuta.verify import verify
 from tests.engine.arena import Arena, until
@@ -282,7 +282,7 @@ async def test_a_paused_queue_gives_nothing_until_it_goes_on(arena: Arena) -> No
     found = await handle.describe()
     assert (found.state, found.reason) == (RunState.PENDING, "queue 'default' is paused: deploying")
     [queue] = [one for one in await client.queues() if one.name == "default"]
-    assert (queue.paused, queue.note, queue.ready, queue.workers) == (True, "deploying", 1, 1)
+    assert (queue.paused, queue.reason, queue.ready, queue.workers) == (True, "deploying", 1, 1)
     await client.resume_queue("default")
     assert await handle.result(20) == "sent to ana"
 
@@ -301,7 +301,7 @@ async def test_a_job_that_a_limit_holds_back_says_why(arena: Arena) -> None:
 
     await until(one_runs)
     states = {(await one.describe()).state: (await one.describe()).reason for one in (first, second)}
-    assert "as many running as it may at once (1)" in states[RunState.PENDING]
+    assert "reached its concurrency (1)" in states[RunState.PENDING]
 
 
 async def test_limits_are_set_and_taken_away(arena: Arena) -> None:

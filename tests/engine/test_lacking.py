@@ -105,7 +105,7 @@ async def test_waiting_for_a_lacking_activity_costs_a_claim_every_few_seconds(
 
         async def counted(*asked: Any) -> Claim:
             found = await claim(*asked)
-            claims.update(tape.run.id for tape in found.tapes)
+            claims.update(journal_of.run.id for journal_of in found.stored_runs)
             return found
 
         monkeypatch.setattr(env.store, "claim", counted)

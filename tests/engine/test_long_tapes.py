@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from batuta import RunState, activity, connect, workflow
-from batuta.engine.live import LiveRun
+from batuta.engine.run.owned_run import OwnedRun
 from batuta.testing import Environment
 from tests.engine.kit import world
 
@@ -50,7 +50,7 @@ async def test_however_many_timers_are_due_at_once_all_fire(sleepers: int) -> No
         assert await env.run(sleeps_at_once, sleepers) == sleepers
 
 
-async def test_timers_that_were_due_while_nobody_was_there_all_fire() -> None:
+async def test_timers_that_were_due_while_no_worker_was_up_all_fire() -> None:
     async with world(sleeps_at_once) as env:
         await env.worker.stop()
         handle = await env.start(sleeps_at_once, 200)
@@ -103,7 +103,7 @@ async def test_inputs_that_were_held_up_are_not_overtaken() -> None:
 # -- slices
 
 
-async def in_the_middle(env: Environment) -> LiveRun:
+async def in_the_middle(env: Environment) -> OwnedRun:
     """Another worker takes the run, and stands somewhere in its journal."""
     await env.crash()
     session = env.worker.session

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from batuta import Handle, RunClosed, Signal, UnknownRun, activity, continue_as_new, failpoints, workflow
-from batuta.errors import OutcomeUnknown, StoreUnavailable
-from batuta.ids import RunId
+from batuta import Signal, activity, continue_as_new, failpoints, workflow
 from batuta.journal.entries import EntryKind, decode_body
 from batuta.journal.records import Message, MessageKind, RunFilter
 from batuta.testing import Environment
 from tests.engine.kit import replay_all
+from tests.engine.moments import Moment, begin
+from tests.long import some_of
 
 note = Signal("note", int)
 go = Signal("go")
@@ -51,71 +51,8 @@ async def continues(left: int = 2) -> list[int]:
             return seen
 
 
-PARKS = "turn.after"
-"""An error there is taken for one of the workflow's code: the run is parked, and waits for other code."""
-
-
-class Killed(BaseException):
-    """What a dying worker's code sees."""
-
-
-class Moment:
-    """Sends a note at one passage of a failpoint, counted over all sites, then lets the worker live, fail or die."""
-
-    def __init__(self, env: Environment, at: int, action: str) -> None:
-        self._env, self._at, self._action = env, at, action
-        self.run_id: RunId | None = None
-        self.passed = 0
-        self.where = ""
-        self.acknowledged = False
-        self._recovering: asyncio.Task[None] | None = None
-
-    def pass_by(self, name: str) -> None:
-        session = self._env.worker.session
-        if session is None or self._recovering is not None or name == "claim.before" or name.startswith("stop"):
-            return
-        self.passed += 1
-        if self.passed == self._at:
-            self.where = name
-            self._send()
-            self._act(session)
-
-    def _send(self) -> None:
-        """The memory store never really waits: its verbs can be called from anywhere."""
-        message = Message(message_id="the note", kind=MessageKind.SIGNAL, name="note", body=str(self._at))
-        try:
-            if self.run_id is not None:
-                self._env.store.send(self.run_id, message).send(None)
-        except StopIteration:
-            self.acknowledged = True
-        except (RunClosed, UnknownRun):
-            pass
-
-    def _act(self, session: Any) -> None:
-        if self._action == "live" or (self._action == "fail" and self.where == PARKS):
-            return
-        if self._action == "kill":
-            session.abandon()
-        self._recovering = asyncio.get_running_loop().create_task(self._recover())
-        raise Killed(self.where) if self._action == "kill" else failpoints.InjectedFault(self.where)
-
-    async def _recover(self) -> None:
-        if self._action == "fail":  # let it do what it does about an error first
-            await asyncio.sleep(1000)
-        await self._env.crash()
-        self._recovering = None
-
-    async def recovered(self) -> None:
-        while self._recovering is not None:
-            await asyncio.gather(self._recovering)
-
-
-async def begin(env: Environment, workflow: Any, moment: Moment) -> Handle[Any]:
-    while True:
-        try:
-            return await env.start(workflow, id="one")
-        except (OutcomeUnknown, StoreUnavailable, failpoints.InjectedFault):
-            await moment.recovered()
+def the_note(at: int) -> Message:
+    return Message(message_id="the note", kind=MessageKind.SIGNAL, name="note", body=str(at))
 
 
 async def live(workflow: Any, times: int, at: int, action: str) -> Moment:
@@ -123,7 +60,7 @@ async def live(workflow: Any, times: int, at: int, action: str) -> Moment:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda loop, context: None)
     async with Environment(workflows=[workflow], activities=[act]) as env:
-        moment = Moment(env, at, action)
+        moment = Moment(env, at, action, lambda _: the_note(at))
         failpoints.armed = moment  # type: ignore[assignment]  # it has what is asked of it
         try:
             handle = await begin(env, workflow, moment)
@@ -159,14 +96,10 @@ async def check_delivered(env: Environment, moment: Moment) -> None:
 async def test_a_signal_at_every_passage_is_delivered_once_if_it_was_acknowledged(
     workflow: Any, times: int, action: str
 ) -> None:
-    sites, acknowledged, at = set(), 0, 1
-    while True:
-        moment = await live(workflow, times, at, action)
-        if not moment.where:
-            break
-        sites.add(moment.where)
-        acknowledged += moment.acknowledged
-        at += 1
-    assert at > 30
+    calm = await live(workflow, times, 0, action)
+    assert len(calm.sites) > 30
+    moments = [await live(workflow, times, at, action) for at in some_of(calm.sites)]
+    assert all(moment.where for moment in moments)
+    sites = {moment.where for moment in moments}
     assert {"evict.before", "evict.after", "claim.after", "claim.loaded", "commit.before", "close.durable"} <= sites
-    assert acknowledged > at // 2
+    assert sum(moment.acknowledged for moment in moments) > len(moments) // 2

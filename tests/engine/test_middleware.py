@@ -30,7 +30,7 @@ from batuta import (
 )
 from batuta.authoring.middleware import Proceed
 from batuta.codecs import Compression
-from batuta.engine.native import NativeBackend
+from batuta.engine.backend.native import NativeBackend
 from batuta.errors import ClientError, InvalidInput
 from batuta.telemetry import Event, RunEvent
 from batuta.testing import Environment, crash_sweep
@@ -419,7 +419,7 @@ async def test_headers_that_middleware_puts_in_are_checked_too() -> None:
 
 
 @pytest.mark.parametrize("wrong", [[object()], [Middleware], Middleware(), "x"])
-def test_what_is_no_middleware_is_refused(wrong: Any) -> None:
+def test_an_object_that_is_no_middleware_is_refused(wrong: Any) -> None:
     with pytest.raises(InvalidInput, match=r"batuta\.Middleware"):
         connect("memory://", middleware=wrong)
 
@@ -550,7 +550,7 @@ async def test_it_is_around_transactional_activities_and_what_they_start_has_the
     async with Environment(**things, store=store, middleware=[Tenant(), ears]) as env:
         assert await env.run(shops) == "acme"
         assert await (await env.get(started[0], reads_tenant)).result() == {"tenant": "acme"}
-        assert ears.heard[:3] == ["run.started", "activity.completed", "run.closed"]
+        assert ears.heard[:4] == ["run.started", "activity.started", "activity.completed", "run.closed"]
 
 
 class Ears(Middleware):
@@ -567,7 +567,7 @@ async def test_events_and_headers_are_plain_for_code_where_payloads_are_coded(re
     async with connect("memory://", codec=[Compression(least=0)], middleware=[Tenant(), ears]) as client:
         async with client.worker(workflows=[asks], activities=[reads_headers]):
             assert await (await client.start(asks)).result() == {"tenant": "acme"}
-    assert ears.heard == ["run.started", "activity.completed", "run.closed"]
+    assert ears.heard == ["run.started", "activity.started", "activity.completed", "run.closed"]
 
 
 async def test_an_app_carries_middleware() -> None:

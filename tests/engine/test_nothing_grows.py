@@ -12,13 +12,13 @@ import pytest
 
 from batuta import Batuta, Retry, RunFailed, RunState, activity, workflow
 from batuta.clock import SystemClock
-from batuta.engine import timers
-from batuta.engine.calls import Call
-from batuta.engine.completion import Completion
-from batuta.engine.live import LiveRun
-from batuta.engine.machine import Machine
-from batuta.engine.native import NativeBackend
-from batuta.engine.session import Session
+from batuta.engine.activities.call import Call
+from batuta.engine.backend.native import NativeBackend
+from batuta.engine.machine.machine import Machine
+from batuta.engine.run.completion import Completion
+from batuta.engine.run.owned_run import OwnedRun
+from batuta.engine.worker import timers
+from batuta.engine.worker.session import Session
 from batuta.stores.memory import MemoryDatabase, MemoryStore
 from batuta.testing import Environment
 from tests.engine.arena import until
@@ -100,12 +100,12 @@ def large(session: Session) -> dict[str, int]:
     parts = {
         "session": session,
         "executor": session.executor,
-        "places": session.executor._places,
-        "loop gate": SimpleNamespace(row=session.executor._places._kinds[0].row),
-        "timers": session._timers,
+        "places": session.executor._slots,
+        "loop gate": SimpleNamespace(row=session.executor._slots._kinds[0].row),
+        "timers": session.timers,
         "poller": session._poller,
         "committer": session._committer,
-        "news": session._news,
+        "news": session._inbox,
         "waiters": session.waiters,
         "backend": session.waiters._runs_here.__self__,  # type: ignore[attr-defined]  # a bound method
     }
@@ -121,7 +121,7 @@ Alive = Callable[[], Counter[str]]
 def in_memory() -> Counter[str]:
     """How many of the engine's larger objects there are."""
     gc.collect()
-    kinds = (LiveRun, Machine, Call, Completion)
+    kinds = (OwnedRun, Machine, Call, Completion)
     return Counter(type(thing).__name__ for thing in gc.get_objects() if isinstance(thing, kinds))
 
 

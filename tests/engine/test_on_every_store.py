@@ -11,6 +11,7 @@ from batuta import (
     Interrupted,
     Retry,
     RunCancelled,
+    RunClosed,
     RunFailed,
     RunState,
     RunTerminated,
@@ -18,10 +19,14 @@ from batuta import (
     UnknownRun,
     activity,
     activity_info,
+    continue_as_new,
     now,
+    start_child,
     workflow,
 )
 from batuta.ids import new_run_id
+from batuta.testing.conformance.kit import live_worker, start_owned
+from batuta.verify import verify
 from tests.engine.arena import PATIENCE, Arena, until, until_state
 from tests.engine.kit import replay_all
 
@@ -330,7 +335,7 @@ async def test_a_parked_run_goes_on_when_a_worker_with_other_code_comes(arena: A
     assert executed == ["one", "two"]
 
 
-async def test_graceful_stop_finishes_what_is_in_flight_and_hands_the_rest_back(arena: Arena) -> None:
+async def test_graceful_stop_finishes_calls_in_flight_and_hands_the_rest_back(arena: Arena) -> None:
     client, other = await arena.client(), await arena.client()
     worker = await arena.worker(client, *EVERYTHING)
     busy = await client.start(waits, "gate")
@@ -358,6 +363,101 @@ async def test_lists_and_counts(arena: Arena) -> None:
     following = await client.list(limit=10, id_prefix="s-", cursor=page.cursor)
     assert [run.id for run in following.runs] == ["s-2", "s-1", "s-0"]
     assert following.cursor is None
+
+
+async def test_a_cancel_that_another_client_was_promised_is_never_lost(arena: Arena) -> None:
+    @workflow
+    async def hurries(steps: int) -> int:
+        for number in range(steps):
+            await act(str(number))
+        return steps
+
+    client, other = await arena.client(), await arena.client()
+    await arena.worker(client, hurries, act)
+
+    async def race(number: int) -> bool:
+        handle = await client.start(hurries, 1 + number * 5)
+        try:
+            await (await other.get(handle.id)).cancel("enough")
+        except RunClosed:
+            await handle.result(PATIENCE)
+            return False
+        with pytest.raises(RunCancelled):
+            await handle.result(PATIENCE)
+        assert "cancel_requested" in [line.kind for line in await handle.journal()]
+        return True
+
+    assert any(await asyncio.gather(*map(race, range(40))))
+    report = await verify(arena.store(client), [hurries])
+    assert not report.violations
+
+
+async def test_the_result_of_a_deleted_run_is_refused_to_all_who_wait_or_ask(arena: Arena) -> None:
+    client, other = await arena.client(), await arena.client()
+    asked, waited = [await client.start(sleeps, 1000.0) for _ in range(2)]
+    handle = await other.get(waited.id)
+    waiting = asyncio.create_task(handle.result())
+    await asyncio.sleep(0)
+    for one in (asked, waited):
+        await one.terminate()
+        await one.delete()
+    with pytest.raises((UnknownRun, RunTerminated)):  # it may have heard of the end before
+        await asyncio.wait_for(waiting, PATIENCE)
+    for gone in (asked, handle):
+        with pytest.raises(UnknownRun):
+            await asyncio.wait_for(gone.result(), PATIENCE)
+
+
+async def test_a_run_that_moves_whenever_somebody_looks_is_terminated(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = await arena.client()
+    store = arena.store(client)
+    worker = await live_worker(store)
+    pen = await start_owned(store, worker, "restless")
+    handle = await client.get("restless")
+
+    def moving(look: Any) -> Any:
+        async def looked(*args: Any) -> Any:
+            found = await look(*args)
+            await pen.write(store, worker)
+            return found
+
+        return looked
+
+    for verb in ("get_run", "get", "outcome", "now"):
+        monkeypatch.setattr(store, verb, moving(getattr(store, verb)))
+    await handle.terminate("enough")
+    monkeypatch.undo()
+    assert (await handle.describe()).state is RunState.TERMINATED
+
+
+async def test_a_run_that_never_stands_still_is_terminated(arena: Arena) -> None:
+    @workflow
+    async def hurries() -> None:
+        while True:
+            await act("")
+
+    @workflow
+    async def bears() -> None:
+        while True:
+            await start_child(sleeps, 1000.0)
+
+    @workflow
+    async def goes_on() -> None:
+        await act("")
+        continue_as_new()
+
+    client, other = await arena.client(), await arena.client()
+    await arena.worker(client, hurries, bears, goes_on, sleeps, act)
+    for flow in (hurries, bears, goes_on):
+        for _ in range(5):
+            handle = await client.start(flow)
+            await (await other.get(handle.id)).terminate("enough")
+            with pytest.raises(RunTerminated, match="enough"):
+                await handle.result(PATIENCE)
+    report = await verify(arena.store(client), [hurries, bears, goes_on])
+    assert not report.violations
 
 
 async def test_a_cancel_and_a_terminate_are_noticed_long_before_the_next_heartbeat(arena: Arena) -> None:

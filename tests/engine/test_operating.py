@@ -12,6 +12,7 @@ from batuta import (
     MatchesEverything,
     Rate,
     Retry,
+    RunClosed,
     RunFailed,
     RunOpen,
     RunState,
@@ -22,8 +23,8 @@ from batuta import (
     job,
     workflow,
 )
-from batuta.authoring.calendar import every
-from batuta.authoring.schedules import Schedule
+from batuta.authoring.client.calendar import every
+from batuta.authoring.client.schedules import Schedule
 from batuta.connect import connect
 from batuta.errors import StoreUnavailable
 from batuta.verify import verify
@@ -99,7 +100,7 @@ async def test_runs_are_paused_and_resumed_under_way(arena: Arena) -> None:
 
 
 async def test_more_than_a_batch_is_done_in_several(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batuta.engine.operating.BATCH", 7)
+    monkeypatch.setattr("batuta.engine.backend.bulk_operations.BATCH", 7)
     client = await arena.client()
     await client.enqueue_many([mail.call(str(number)) for number in range(30)])
     selection = client.select(job=mail)
@@ -144,7 +145,7 @@ async def test_a_verb_is_not_for_every_state(arena: Arena) -> None:
         await client.select(state="completed").pause()
     with pytest.raises(InvalidInput, match="no run that is pending"):
         await client.select(state="pending").delete()
-    with pytest.raises(InvalidInput, match="nothing that can be done"):
+    with pytest.raises(InvalidInput, match="not an operation on many runs"):
         await client.select(state="pending").apply("discard")
     assert await count(client, "pending") == 1
 
@@ -318,8 +319,10 @@ async def test_every_act_of_a_client_is_in_the_log(arena: Arena) -> None:
     handle = await client.start(two_steps, id="r")
     await handle.pause("a")
     await handle.resume("b")
-    await handle.cancel("c")
-    await handle.cancel("c")
+    other = await client.start(two_steps, id="s")
+    await other.cancel("c")
+    with pytest.raises(RunClosed):
+        await other.cancel("c")
     await handle.terminate("d")
     await client.pause_queue("mail", "e")
     await client.limit_queue("mail", concurrency=3)
@@ -334,7 +337,7 @@ async def test_every_act_of_a_client_is_in_the_log(arena: Arena) -> None:
     assert [(row.verb, row.target, row.reason) for row in rows] == [
         ("pause", "r", "a"),
         ("resume", "r", "b"),
-        ("cancel", "r", "c"),
+        ("cancel", "s", "c"),
         ("terminate", "r", "d"),
         ("pause queue", "mail", "e"),
         ("limit queue", "mail", ""),
@@ -370,7 +373,7 @@ async def test_the_log_shows_all_that_was_changed_about_a_schedule_but_payloads(
     more = terms | {"memo": "m", "headers": {"tenant": "t"}}
     await client.schedules.update(Schedule("nightly", every(60), "work", 2, catch_up=7, expires=9, **more))
     [_, before, after] = (await client.audit(verb="put schedule")).rows[::-1]
-    plain = {"when": "every 60 s", "work": "work", "overlap": "skip", "paused": False, "catch_up": 3600.0}
+    plain = {"when": "every 1 min", "work": "work", "overlap": "skip", "paused": False, "catch_up": 3600.0}
     assert (before.before, before.detail) == (plain, None)
     assert before.after == after.before == after.after == plain | terms | {"catch_up": 7.0, "expires": 9.0}
     assert after.detail == {"changed": ["input", "options", "memo"]}

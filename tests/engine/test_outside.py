@@ -30,8 +30,9 @@ from batuta import (
     activity_info,
     workflow,
 )
-from batuta.authoring.tokens import AttemptRef, parse_token
-from batuta.engine.completing import Completing
+from batuta.authoring.activity.tokens import AttemptRef, parse_token
+from batuta.durations import human_duration
+from batuta.engine.backend.external_completion import ExternalCompletions
 from batuta.errors import NotSerialisable, TooLarge
 from batuta.ids import new_run_id
 from batuta.journal.entries import Body
@@ -324,7 +325,9 @@ async def test_an_attempt_that_waits_too_long_is_over_and_tried_again(limit: flo
     async with world(waits, ask) as env:
         before = env.now
         handle = await env.start(waits)
-        assert await handle.result() == f"attempt: activity 'ask' took longer than its {limit:g} s (attempt 2)"
+        assert (
+            await handle.result() == f"attempt: activity 'ask' took longer than its {human_duration(limit)} (attempt 2)"
+        )
         assert len(tokens) == 2
         assert timedelta(0) <= env.now - before - timedelta(seconds=2 * limit + 1) < timedelta(seconds=0.1)
 
@@ -337,7 +340,9 @@ async def test_the_limit_of_all_attempts_ends_it(limit: float) -> None:
         handle = await env.start(waits)
         await env.advance(1)
         await env.crash()
-        assert await handle.result() == f"total: activity 'ask' took longer than its {limit:g} s (attempt 1)"
+        assert (
+            await handle.result() == f"total: activity 'ask' took longer than its {human_duration(limit)} (attempt 1)"
+        )
         assert timedelta(0) <= env.now - before - timedelta(seconds=limit) < timedelta(seconds=0.1)
 
 
@@ -352,7 +357,10 @@ async def test_heartbeats_from_outside_keep_it_alive(silence: float) -> None:
             await env.client.heartbeat(tokens[0], {"page": page})
             await env.settle()
         assert [a.details for a in (await handle.describe()).attempts] == ['{"page":4}']
-        assert await handle.result() == f"heartbeat: activity 'ask' sent no heartbeat for {silence:g} s (attempt 1)"
+        assert (
+            await handle.result()
+            == f"heartbeat: activity 'ask' sent no heartbeat for {human_duration(silence)} (attempt 1)"
+        )
         ended = env.now - before - timedelta(seconds=5 * (silence - 1) + silence)
         assert timedelta(0) <= ended < timedelta(seconds=0.1)
 
@@ -475,7 +483,7 @@ async def test_an_answer_that_came_too_late_all_the_same_is_thrown_away() -> Non
         await env.advance(59.99)
         late = parse_token(tokens[-1])
         await env.advance(5)
-        assert await Completing(env.store).send(late, Body(), "late")
+        assert await ExternalCompletions(env.store).send(late, Body(), "late")
         assert "took longer" in await handle.result()
 
 
@@ -520,13 +528,20 @@ async def test_an_answer_or_heartbeat_reads_only_what_came_after_the_call(monkey
         assert await handle.result()
 
 
-async def test_a_token_of_an_older_version_serves() -> None:
+@pytest.mark.parametrize("length", [4, 5])
+async def test_a_token_of_an_older_version_is_refused_with_what_to_do(length: int) -> None:
     async with world(approval, ask) as env:
         handle = await asked(env)
         ref = parse_token(tokens[0])
-        data = msgpack.encode((ref.namespace, ref.run_id.bytes, ref.seq, ref.attempt))
+        data = msgpack.encode((ref.namespace, ref.run_id.bytes, ref.seq, ref.attempt, ref.entry)[:length])
         old = urlsafe_b64encode(zlib.crc32(data).to_bytes(4, "big") + data).decode().rstrip("=")
-        await env.client.complete(old, Verdict(True, "Ada"))
+        for first in ("", "t."):
+            with pytest.raises(InvalidToken, match=r"older version of Batuta, .* reset run") as refused:
+                await env.client.complete(first + old, Verdict(True, "Ada"))
+            assert old not in str(refused.value)
+        await handle.reset(-1, reason="another token")
+        await env.settle()
+        await env.client.complete(tokens[1], Verdict(True, "Ada"))
         assert await handle.result() == "o-1 approved by Ada"
 
 
@@ -538,15 +553,17 @@ async def test_a_closed_run_takes_no_answer() -> None:
             await env.client.complete(tokens[0], Verdict(True, "late"))
 
 
-@pytest.mark.parametrize("rubbish", ["", "x", "token", "é", "A" * 5000, "AAAA-_==", None, 5, b"AAAA"])
+@pytest.mark.parametrize("rubbish", ["", "x", "nonsense", "é", "A" * 5000, "AAAA-_==", None, 5, b"AAAA"])
 async def test_rubbish_is_no_token(rubbish: Any) -> None:
     async with world(approval, ask) as env:
-        with pytest.raises(InvalidToken):
+        with pytest.raises(InvalidToken) as refused:
             await env.client.complete(rubbish, 1)
+        assert len(str(refused.value)) < 200
+        assert len(str(rubbish)) < 5 or str(rubbish) not in str(refused.value)
 
 
 async def test_a_token_that_was_changed_is_refused() -> None:
-    token = AttemptRef("default", new_run_id(), 1, 1).token()
+    token = AttemptRef("default", new_run_id(), 1, 1, 0, b"secret").token()
     for place in range(len(token) - 1):
         changed = token[:place] + ("A" if token[place] != "A" else "B") + token[place + 1 :]
         with pytest.raises(InvalidToken):
@@ -556,9 +573,9 @@ async def test_a_token_that_was_changed_is_refused() -> None:
 async def test_a_token_of_another_namespace_or_database_is_refused() -> None:
     async with world(approval, ask) as env:
         with pytest.raises(InvalidToken, match="namespace"):
-            await env.client.complete(AttemptRef("shop", new_run_id(), 1, 1).token(), 1)
+            await env.client.complete(AttemptRef("shop", new_run_id(), 1, 1, 0, b"secret").token(), 1)
         with pytest.raises(UnknownRun):
-            await env.client.complete(AttemptRef("default", new_run_id(), 1, 1).token(), 1)
+            await env.client.complete(AttemptRef("default", new_run_id(), 1, 1, 0, b"secret").token(), 1)
 
 
 async def test_values_without_a_json_form_or_too_large_are_refused_at_once() -> None:
@@ -583,6 +600,6 @@ async def test_the_journal_says_that_the_answer_came_by_message() -> None:
 
 
 def test_no_token_looks_like_an_option() -> None:
-    refs = [AttemptRef("default", UUID(int=number), 1, 1, 0) for number in range(200)]
+    refs = [AttemptRef("default", UUID(int=number), 1, 1, 0, b"secret") for number in range(200)]
     assert any(ref.token().startswith("t.-") for ref in refs)
     assert all(parse_token(ref.token()) == parse_token(ref.token().removeprefix("t.")) == ref for ref in refs)

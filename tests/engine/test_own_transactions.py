@@ -19,18 +19,20 @@ import sqlalchemy
 from sqlalchemy.orm import Session
 
 from batuta import (
-    InvalidInput,
+    AlreadyStarted,
     QuotaExceeded,
     TransactionFailed,
     UnknownRun,
     WrongTransaction,
+    WrongWorkflow,
     batch_info,
     connect,
     job,
     sync,
     workflow,
 )
-from batuta.engine import pace, quotas
+from batuta.codecs import Encryption, Keys
+from batuta.engine.backend import quotas, start_rate
 from tests.stores.postgres.callers import ASYNC, BLOCKING, dialect
 
 PATIENCE = 30.0
@@ -116,6 +118,43 @@ async def test_workflows_and_batches_too(postgres_url: str) -> None:
         assert list(nothing) == []
 
 
+async def test_a_taken_id_is_judged_by_what_the_transaction_sees(postgres_url: str) -> None:
+    async with connect(postgres_url) as client, ASYNC["psycopg"](postgres_url) as caller:
+        given = caller.given
+        first = await client.start(wait_and_double, 4, id="w", if_exists="same", transaction=given)
+        again = await client.start(wait_and_double, 4, id="w", if_exists="same", transaction=given)
+        assert (first.is_new, again.is_new, again.run_id) == (True, False, first.run_id)
+        with pytest.raises(AlreadyStarted, match="other arguments"):
+            await client.start(wait_and_double, 5, id="w", if_exists="same", transaction=given)
+        with pytest.raises(WrongWorkflow):
+            await client.enqueue(double, 4, id="w", transaction=given)
+        await caller.commit()
+        async with worker(client):
+            assert await first.result(PATIENCE) == 8
+        with pytest.raises(AlreadyStarted, match="other arguments"):
+            await client.start(wait_and_double, 5, id="w", if_exists="same", transaction=given)
+
+
+@pytest.mark.parametrize("codec", [None, Encryption(Keys.new("k1"))])
+def test_on_sqlite_too_also_for_blocking_code(sqlite_url: str, tmp_path: Path, codec: Any) -> None:
+    file = tmp_path / "batuta.db"
+    with sync.connect(sqlite_url, codec=codec) as client, closing(sqlite3.connect(file)) as connection:
+        with client.transaction(connection):
+            first = client.start(wait_and_double, 4, id="w", transaction=connection)
+            assert first.is_new
+            assert not client.start(wait_and_double, 4, id="w", if_exists="same", transaction=connection).is_new
+            with pytest.raises(AlreadyStarted, match="other arguments"):
+                client.start(wait_and_double, 5, id="w", if_exists="same", transaction=connection)
+            with pytest.raises(WrongWorkflow):
+                client.enqueue(double, 4, id="w", transaction=connection)
+        with worker(client):
+            assert first.result(PATIENCE) == 8
+        with client.transaction(connection), pytest.raises(AlreadyStarted, match="other arguments"):
+            client.start(wait_and_double, 5, id="w", if_exists="same", transaction=connection)
+        with pytest.raises(WrongWorkflow):
+            client.get("w", double)
+
+
 async def test_nothing_runs_of_what_was_rolled_back(postgres_url: str) -> None:
     async with connect(postgres_url) as client, worker(client), ASYNC["asyncpg"](postgres_url) as caller:
         transaction = caller.given.transaction()
@@ -147,8 +186,6 @@ async def test_a_unique_job_that_waits_is_given_back(postgres_url: str) -> None:
         async with caller.given.transaction():
             again = await client.enqueue(double, 1, unique="k", transaction=caller.given)
         assert again.run_id == first.run_id
-        with pytest.raises(InvalidInput, match="signal="):
-            await client.start(wait_and_double, 1, signal=("go", 1), transaction=caller.given)
 
 
 async def test_a_debounced_job_says_what_the_last_call_said(postgres_url: str) -> None:
@@ -161,7 +198,7 @@ async def test_a_debounced_job_says_what_the_last_call_said(postgres_url: str) -
         assert last.run_id == first.run_id
 
 
-async def test_a_job_with_a_key_in_an_open_transaction_holds_up_nobody_else(postgres_url: str) -> None:
+async def test_a_job_with_a_key_in_an_open_transaction_does_not_hold_up_others(postgres_url: str) -> None:
     async with connect(postgres_url) as client, worker(client), ASYNC["asyncpg"](postgres_url) as caller:
         async with caller.given.transaction():
             mine = await client.enqueue(double, 1, key="a", transaction=caller.given)
@@ -199,7 +236,7 @@ def test_memory_has_no_transactions_for_others() -> None:
 
 def test_on_postgresql_callers_begin_their_transactions_themselves(postgres_url: str) -> None:
     with sync.connect(postgres_url) as client, psycopg.connect(postgres_url) as connection:
-        with pytest.raises(WrongTransaction, match="as you always do"), client.transaction(connection):
+        with pytest.raises(WrongTransaction, match="begin the transaction yourself"), client.transaction(connection):
             pass
 
 
@@ -255,7 +292,7 @@ def test_on_sqlite_blocking_code_does_the_same(sqlite_url: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("driver", ASYNC)
-async def test_what_is_over_a_quota_leaves_the_transaction_as_it_was(postgres_url: str, driver: str) -> None:
+async def test_a_start_over_a_quota_leaves_the_transaction_as_it_was(postgres_url: str, driver: str) -> None:
     async with connect(postgres_url) as client, ASYNC[driver](postgres_url) as caller:
         await client.quotas.set("starts_per_second", 0.001, burst=2)
         await caller.begin()
@@ -272,7 +309,7 @@ async def test_what_is_over_a_quota_leaves_the_transaction_as_it_was(postgres_ur
 async def test_quotas_need_no_lock_that_the_transaction_holds(
     sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pace, "_SOON", 0.0)  # as if much time had passed after each start
+    monkeypatch.setattr(start_rate, "_SOON", 0.0)  # as if much time had passed after each start
     monkeypatch.setattr(quotas, "_EVERY", 0.0)
     async with connect(sqlite_url) as client:
         await client.quotas.set("starts_per_second", 0.001, burst=20)

@@ -96,7 +96,7 @@ async def test_after_a_rollback_a_run_says_that_no_live_worker_may_take_it() -> 
         await env.deploy([after])
         await env.advance(3601)
         reason = await parked(env, handle)
-        assert "needs code: every live worker with workflow 'changes' has code that failed" in reason
+        assert "needs code: every live worker with workflow 'changes' has code that this run was parked on" in reason
         assert "batuta runs retry" in reason
         await env.deploy([other])
         assert "no live worker of this queue has workflow 'changes'" in (await handle.describe()).reason
@@ -108,6 +108,6 @@ async def test_after_a_rollback_a_run_says_that_no_live_worker_may_take_it() -> 
         assert seen.state is RunState.WAITING
         assert seen.reason.startswith("needs code: every live worker with workflow 'changes'")
         await env.worker.stop()
-        assert (await handle.describe()).reason == "no live worker works on queue 'default'"
+        assert (await handle.describe()).reason == "no live worker serves queue 'default'"
         await env.deploy([both])
         assert await handle.result() == "one in the end"

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from batuta.engine.threads import Threads
-from batuta.engine.transactions import _Plain
+from batuta.engine.activities.threads import Threads
+from batuta.engine.activities.transactional import _Plain
 
 PATIENCE = 30.0
 shade = contextvars.ContextVar("shade", default="none")
@@ -57,7 +57,7 @@ async def test_whatever_it_raises_is_its_answer(
     assert type(plain.answer.exception()) is heard
 
 
-async def test_one_that_nobody_waits_for_any_more_is_not_begun() -> None:
+async def test_a_call_without_a_waiter_is_not_begun() -> None:
     begun: list[str] = []
     plain = plain_call(lambda: begun.append("it"))
     plain.answer.cancel()
@@ -66,7 +66,7 @@ async def test_one_that_nobody_waits_for_any_more_is_not_begun() -> None:
     assert not begun
 
 
-async def test_an_answer_that_comes_too_late_harms_nobody_and_ends_its_call(threads: Threads) -> None:
+async def test_an_answer_that_comes_too_late_ends_its_call_and_changes_nothing_else(threads: Threads) -> None:
     go_on = threading.Event()
     left: list[Any] = []
     plain = plain_call(lambda: go_on.wait(PATIENCE))

@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from batuta.errors import NotSerialisable, ProcessDied
 from tests.engine import crunch as c
 from tests.engine.arena import PATIENCE, until
 
-ALL = [c.crunch, c.whoami, c.refuses, c.dies, c.copies, c.spins, c.asks, c.lies]
+ALL = [c.is_throttled, c.crunch, c.whoami, c.refuses, c.dies, c.copies, c.spins, c.asks, c.lies, c.begets]
 
 
 def calling(call: Any) -> Any:
@@ -33,6 +35,25 @@ async def result_of(call: Any, *arguments: Any) -> Any:
     calls = calling(call)
     async with connect("memory://") as client, client.worker(workflows=[calls], activities=ALL, processes=2):
         return await (await client.start(calls, *arguments)).result(PATIENCE)
+
+
+async def test_a_process_may_ask_to_be_tried_again_later() -> None:
+    assert await result_of(c.is_throttled, "later") == "done"  # its policy would have it wait for a minute
+
+
+async def test_never_and_types_hold_for_errors_of_another_process() -> None:
+    assert await result_of(c.is_throttled, "key") == f"KeyError: {KeyError(c.Late.FEE, 1)}"
+
+
+async def test_an_error_that_only_the_process_knows_is_an_activity_failed() -> None:
+    late = c.is_throttled.with_options(retry=Retry(attempts=1))
+    loaded = sys.modules.pop("wave", None)
+    try:
+        assert await result_of(late, "late") == "ActivityFailed: 1"
+        assert "wave" not in sys.modules
+    finally:
+        if loaded is not None:
+            sys.modules["wave"] = loaded
 
 
 def marks(folder: Path, what: str) -> list[int]:
@@ -83,12 +104,12 @@ async def test_a_process_is_another_one_and_is_used_again(real_time: None) -> No
     await until_gone(pids[0])
 
 
-async def test_a_process_that_died_while_it_was_idle_costs_nobody_an_attempt(real_time: None) -> None:
+async def test_a_process_that_died_while_it_was_idle_costs_no_attempt(real_time: None) -> None:
     calls = calling(c.whoami)  # has one attempt
     async with connect("memory://") as client, client.worker(workflows=[calls], activities=ALL):
         first = await (await client.start(calls)).result(PATIENCE)
         os.kill(first, signal.SIGKILL)
-        os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)
+        await until_gone(first)
         second = await (await client.start(calls)).result(PATIENCE)
     assert isinstance(second, int), second
     assert second != first
@@ -134,20 +155,122 @@ async def test_a_process_that_dies_is_a_failed_attempt(real_time: None, tmp_path
     assert code in said
 
 
+async def test_the_death_of_a_process_is_noticed_while_one_that_it_began_lives(real_time: None, tmp_path: Path) -> None:
+    @workflow
+    async def both() -> tuple[str, int]:
+        try:
+            return await c.begets(str(tmp_path), "dies"), 0
+        except ProcessDied as error:
+            return str(error), await c.whoami()  # there is room for one at a time
+
+    async with connect("memory://") as client, client.worker(workflows=[both], activities=ALL, processes=1):
+        said, pid = await (await client.start(both)).result(PATIENCE)
+        assert "exit code 7" in said
+        assert pid
+        (begotten,) = marks(tmp_path, "begotten")
+        await until_gone(begotten)  # it is killed, too
+
+
+async def test_a_process_that_is_killed_takes_those_that_it_began_along(real_time: None, tmp_path: Path) -> None:
+    calls = calling(c.begets)
+    async with connect("memory://") as client, client.worker(workflows=[calls], activities=ALL, processes=1):
+        handle = await client.start(calls, str(tmp_path), "hangs")
+        (begets,) = await until_marked(tmp_path, "begets")
+        (begotten,) = marks(tmp_path, "begotten")
+        await handle.cancel()
+        await until_gone(begets)
+        await until_gone(begotten)
+
+
+HANGS = """
+import os, sys, time
+from pathlib import Path
+import batuta.sync
+from batuta import workflow
+from tests.engine.crunch import begets
+
+@workflow
+async def hangs(folder: str) -> str:
+    return await begets(folder, "hangs")
+
+if __name__ == "__main__":
+    folder = sys.argv[1]
+    client = batuta.sync.connect("memory://")
+    client.worker(workflows=[hangs], activities=[begets], grace=0.1).__enter__()
+    client.start(hangs, folder)
+    while not any(mark.read_text() for mark in Path(folder).glob("begets.*")):
+        time.sleep(0.01)
+    if sys.argv[2] == "forks":
+        if os.fork() == 0:
+            sys.exit(0)  # as the end of any program: what is registered for it is done
+        os.wait()
+        print(os.fork() or time.sleep(120), flush=True)
+        time.sleep(120)
+"""
+
+
+def _hanging(tmp_path: Path, how: str) -> subprocess.Popen[str]:
+    program = tmp_path / "hangs.py"
+    program.write_text(HANGS)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONWARNINGS": "ignore"}
+    return subprocess.Popen(
+        [sys.executable, str(program), str(tmp_path), how],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,  # multiprocessing has something to say in a forked process that ends
+        text=True,
+        env=environment,
+    )
+
+
+async def test_a_program_ends_while_a_process_of_its_worker_hangs(real_time: None, tmp_path: Path) -> None:
+    program = _hanging(tmp_path, "ends")
+    try:
+        assert await asyncio.to_thread(program.wait, PATIENCE) == 0
+    finally:
+        program.kill()
+        program.communicate()
+    for what in ("begets", "begotten"):
+        await until_gone(marks(tmp_path, what)[0])
+
+
+async def test_a_forked_process_leaves_the_workers_processes_alone_and_cannot_keep_them_alive(
+    real_time: None, tmp_path: Path
+) -> None:
+    program = _hanging(tmp_path, "forks")
+    assert program.stdout is not None
+    forked = int(await asyncio.to_thread(program.stdout.readline))
+    try:
+        pids = [marks(tmp_path, what)[0] for what in ("begets", "begotten")]
+        assert [is_alive(pid) for pid in pids] == [True, True]
+        program.kill()
+        await asyncio.to_thread(program.wait)
+        for pid in pids:
+            await until_gone(pid)
+    finally:
+        os.kill(forked, signal.SIGKILL)
+        program.kill()
+        program.communicate()
+
+
 async def test_a_process_over_its_time_is_killed_and_the_others_go_on(real_time: None, tmp_path: Path) -> None:
     folder = str(tmp_path)
 
     @workflow
     async def both() -> list[str]:
+        await asyncio.gather(c.spins(folder, "first"), c.spins(folder, "second"))  # the time has no start of one in it
         other = asyncio.create_task(c.spins(folder, "other"))
         try:
-            await c.spins.with_options(timeout=4)(folder, "endless")
+            await c.spins.with_options(timeout=2)(folder, "endless")
         except ActivityTimeout as error:
             return [error.kind, await other, await c.spins(folder, "later")]
         return []
 
     async with connect("memory://") as client, client.worker(workflows=[both], activities=ALL, processes=2):
         handle = await client.start(both)
+        for name in ("first", "second"):
+            await until_marked(tmp_path, name)
+        for name in ("first", "second"):
+            (tmp_path / f"{name}-may-end").touch()
         (endless,) = await until_marked(tmp_path, "endless")
         await until_marked(tmp_path, "other")
         await until_gone(endless)
@@ -158,10 +281,13 @@ async def test_a_process_over_its_time_is_killed_and_the_others_go_on(real_time:
 
 
 async def test_a_process_that_is_silent_for_too_long_is_killed(real_time: None, tmp_path: Path) -> None:
-    silent = c.spins.with_options(heartbeat=3)
-    assert "sent no heartbeat for 3 s" in await result_of(silent, str(tmp_path), "silent")
-    for pid in marks(tmp_path, "silent"):
-        await until_gone(pid)
+    async def after_a_start() -> str:
+        await c.whoami()
+        return await c.spins.with_options(heartbeat=1)(str(tmp_path), "silent")
+
+    assert "sent no heartbeat for 1 s" in await result_of(after_a_start)
+    (pid,) = marks(tmp_path, "silent")
+    await until_gone(pid)
 
 
 async def test_a_cancelled_run_kills_its_process(real_time: None, tmp_path: Path) -> None:

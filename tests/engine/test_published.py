@@ -127,7 +127,7 @@ async def test_what_cannot_be_published_is_the_workflows_error() -> None:
     async with world(bad) as env:
         for kind, words in (
             ("name", "must be 1 to"),
-            ("ours", "is Batuta's own"),
+            ("ours", "is reserved"),
             ("value", "no JSON form"),
             ("size", "over the limit"),
         ):

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from batuta import (
+    CompleteLater,
     InvalidInput,
     Query,
     QueryFailed,
@@ -13,11 +14,16 @@ from batuta import (
     Signal,
     UnknownQuery,
     UnknownRun,
+    Update,
+    WrongWorkflow,
     activity,
+    activity_info,
     info,
     logger,
     now,
     publish,
+    side_effect,
+    start_child,
     workflow,
 )
 from tests.engine.arena import PATIENCE, Arena, until_state
@@ -120,18 +126,178 @@ async def test_a_query_needs_the_code(arena: Arena) -> None:
     await arena.worker(client, stages, act)
     handle = await client.start(stages, id="s")
     await until_state(handle, RunState.WAITING)
-    with pytest.raises(QueryFailed, match="its code is not here"):
+    with pytest.raises(QueryFailed, match="its code is not in this process"):
         await (await other.get("s")).query(status)
 
     @workflow
     async def another() -> str:
         return ""
 
-    with pytest.raises(InvalidInput, match="is of workflow 'stages'"):
+    with pytest.raises(WrongWorkflow, match="is of workflow 'stages'"):
         await (await other.get("s", another)).query(status)
 
 
+async def test_a_query_sees_a_start_and_a_signal_that_were_acknowledged(arena: Arena) -> None:
+    """No worker has looked at them, and none may be there."""
+    client, other = await arena.client(), await arena.client()
+    handle = await client.start(stages, id="s")
+    elsewhere = await other.get("s", stages)
+    for asking in (handle, elsewhere):
+        assert await asking.query(status) == "begun"
+    worker = await arena.worker(client, stages, act)
+    await until_state(handle, RunState.WAITING)
+    await worker.stop()
+    await elsewhere.signal(go_on, "told")
+    for asking in (handle, elsewhere):
+        assert await asking.query(status) == "begun acted told"
+    assert executed == ["acted"]
+    assert [line.kind for line in await handle.journal()] == ["started", "activity_done"]
+
+
+async def test_a_query_sees_each_signal_that_was_acknowledged_before_it(arena: Arena) -> None:
+    @workflow
+    async def counts() -> int:
+        seen: list[str] = []
+        total.handle(lambda: len(seen))
+        go_on.handle(seen.append)
+        while len(seen) < 60:
+            await act("x")
+            await asyncio.sleep(0.01)
+        return len(seen)
+
+    client, other = await arena.client(), await arena.client()
+    await arena.worker(client, counts, act)
+    handle = await client.start(counts, id="c")
+    elsewhere = await other.get("c", counts)
+    for count in range(1, 61):
+        await elsewhere.signal(go_on, "on")
+        assert await elsewhere.query(total) == count
+    assert await handle.result(PATIENCE) == 60
+
+
 # -- in virtual time
+
+
+async def test_a_query_sees_updates_that_would_be_accepted_and_a_cancel() -> None:
+    ask = Update("ask", int)
+
+    @workflow
+    async def listens() -> str:
+        seen: list[str] = []
+        status.handle(lambda: " ".join(seen))
+
+        def positive(number: int) -> None:
+            if number < 0:
+                raise ValueError("too low")
+
+        @ask.handle(validator=positive)
+        async def take(number: int) -> int:
+            seen.append(f"asked {number}")
+            await act("never")
+            return number
+
+        try:
+            return await go_on.wait()
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            await act("never")
+            raise
+
+    async with world(listens, act) as env:
+        handle = await env.start(listens)
+        await env.settle()
+        await env.worker.stop()
+        asking = [asyncio.create_task(handle.update(ask, number)) for number in (1, -1, 2)]
+        await asyncio.sleep(0)
+        await handle.cancel("enough")
+        assert await handle.query(status) == "asked 1 asked 2 cancelled"
+        assert executed == []
+        for task in asking:
+            task.cancel()
+        await handle.terminate()
+
+
+async def test_a_query_sees_an_answer_from_outside_and_the_end_of_a_child() -> None:
+    tokens: list[str] = []
+
+    @activity
+    async def person() -> str:
+        tokens.append(activity_info().token)
+        raise CompleteLater
+
+    @workflow
+    async def child() -> str:
+        return await go_on.wait()
+
+    @workflow
+    async def waits_for_both() -> str:
+        seen: list[str] = []
+        status.handle(lambda: " ".join(seen))
+        young = await start_child(child, id="child")
+        seen.append(await person())
+        seen.append(await young.result())
+        return await act("never")
+
+    async with world(waits_for_both, child, person, act) as env:
+        handle = await env.start(waits_for_both)
+        await env.settle()
+        await env.deploy([child])
+        await env.client.complete(tokens[0], "yes")
+        assert await handle.query(status) == "yes"
+        await (await env.client.get("child")).signal(go_on, "grown")
+        await env.settle()
+        assert await handle.query(status) == "yes grown"
+        await env.deploy([child, waits_for_both])
+        assert await handle.result() == "never"
+
+
+async def test_what_cannot_be_foreseen_is_waited_for() -> None:
+    def draw() -> str:
+        executed.append("drawn")
+        return "drawn"
+
+    @workflow
+    async def draws() -> str:
+        seen: list[str] = []
+        status.handle(lambda: " ".join(seen))
+        seen.append(await go_on.wait())
+        seen.append(await side_effect(draw))
+        return await go_on.wait()
+
+    async with world(draws) as env:
+        handle = await env.start(draws)
+        await env.settle()
+        await env.worker.stop()
+        await handle.signal(go_on, "told")
+        with pytest.raises(QueryFailed, match=r"has unread messages.*makes a side effect"):
+            await handle.query(status)
+        assert executed == []
+        asking = asyncio.create_task(handle.query(status))
+        await env.deploy()
+        assert await asking == "told drawn"
+        assert executed == ["drawn"]
+        await handle.pause("look at it")
+        await handle.signal(go_on, "more")
+        assert await handle.query(status) == "told drawn"
+        await handle.terminate()
+
+
+async def test_a_run_that_was_cancelled_before_it_began_answers_nothing() -> None:
+    async with world(stages, act) as env:
+        handle = await env.start(stages, delay=60)
+        await handle.cancel()
+        with pytest.raises(QueryFailed, match="has not begun"):
+            await handle.query(status)
+
+
+async def test_messages_that_a_closed_run_has_not_read_are_not_read_for_it() -> None:
+    async with world(stages, act) as env:
+        handle = await env.start(stages)
+        await env.settle()
+        await env.worker.stop()
+        await handle.signal(go_on, "told")
+        await handle.terminate()
+        assert await handle.query(status) == "begun acted"
 
 
 async def test_a_run_that_has_not_begun_answers_nothing() -> None:
@@ -154,7 +320,7 @@ async def test_a_parked_run_is_answered_by_code_that_replays_it_and_says_so_othe
         await env.deploy([changed])
         await handle.signal(go_on, "x")
         await parked(env, handle)
-        assert await handle.query(status) == "begun acted", "the handle has the code that it was started with"
+        assert await handle.query(status) == "begun acted x", "the handle has the code that it was started with"
         with pytest.raises(QueryFailed, match="does not replay its journal"):
             await (await env.client.get("s")).query(status)
         await env.deploy([stages])
@@ -176,7 +342,7 @@ def _starts() -> str:
 
 
 @pytest.mark.parametrize("handler", [_waits, _publishes, _starts])
-async def test_a_query_that_does_more_than_look_fails_and_harms_nobody(handler: Any) -> None:
+async def test_a_query_that_does_more_than_read_fails_and_changes_nothing(handler: Any) -> None:
     @workflow
     async def odd() -> str:
         status.handle(handler)

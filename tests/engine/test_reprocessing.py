@@ -103,17 +103,17 @@ async def test_what_was_done_is_kept_and_the_failed_activity_has_the_same_key(ar
     client = await arena.client()
     await arena.worker(client, *THINGS)
     id = await fail(client, buy, "a")
-    before = await client.letters.get(id)
+    before = await client.dead_letters.get(id)
     broken.clear()
-    found = await client.letters.reprocess(id, reason="mended")
+    found = await client.dead_letters.reprocess(id, reason="mended")
     assert (found.matched, found.reprocessed, found.resolved, found.refused) == (1, 1, 0, {})
     assert await (await client.get(id)).result(20) == "hold a, paid"
     assert Counter(what for what, _ in done) == {"reserve": 1, "charge": 3}
     assert len({key for what, key in done if what == "charge"}) == 1
-    after = await client.letters.get(before.run_id)
+    after = await client.dead_letters.get(before.run_id)
     assert (after.state, after.successor) == ("reprocessed", found.runs[0])
     assert after.resolved_at is not None
-    assert await client.letters.count() == 0
+    assert await client.dead_letters.count() == 0
     (row,) = await arena.store(client).audit()
     assert (row.verb, row.target, row.run_id, row.reason) == ("reprocess", id, str(before.run_id), "mended")
     await sound(arena, client)
@@ -124,7 +124,7 @@ async def test_a_result_that_came_after_the_failure_is_kept(arena: Arena) -> Non
     await arena.worker(client, *THINGS)
     id = await fail(client, side_by_side, "a")
     broken.clear()
-    await client.letters.reprocess(id)
+    await client.dead_letters.reprocess(id)
     assert await (await client.get(id)).result(20) == ["paid", "hold a"]
     await sound(arena, client)
 
@@ -134,7 +134,7 @@ async def test_a_job_is_tried_again_with_all_its_attempts(arena: Arena) -> None:
     await arena.worker(client, *THINGS)
     id = await fail(client, send, 7, key="ann")
     broken.clear()
-    await client.letters.reprocess(id)
+    await client.dead_letters.reprocess(id)
     assert await (await client.get(id, send)).result(20) == 7
     assert len(done) == 3
     assert len({key for _, key in done}) == 1
@@ -146,7 +146,7 @@ async def test_the_workflows_own_error_is_tried_again_from_its_last_turn(arena: 
     await arena.worker(client, *THINGS)
     id = await fail(client, picky, "a")
     broken.clear()
-    await client.letters.reprocess(id)
+    await client.dead_letters.reprocess(id)
     assert await (await client.get(id)).result(20) == "a"
     assert done == [("reserve", "a")]
 
@@ -155,13 +155,13 @@ async def test_what_fails_again_is_a_dead_letter_again(arena: Arena) -> None:
     client = await arena.client()
     await arena.worker(client, *THINGS)
     id = await fail(client, send, 7)
-    first = await client.letters.get(id)
-    await client.letters.reprocess(id)
+    first = await client.dead_letters.get(id)
+    await client.dead_letters.reprocess(id)
     await until(lambda: _count(client, 1))
-    second = await client.letters.get(id)
+    second = await client.dead_letters.get(id)
     assert second.run_id != first.run_id
     assert second.fingerprint == first.fingerprint
-    (group,) = (await client.letters.groups(state="any")).groups
+    (group,) = (await client.dead_letters.groups(state="any")).groups
     assert group.count == 2
 
 
@@ -170,7 +170,7 @@ async def test_from_the_start_everything_is_done_anew_with_other_keys(arena: Are
     await arena.worker(client, *THINGS)
     id = await fail(client, buy, "a")
     broken.clear()
-    await client.letters.reprocess(id, mode="start")
+    await client.dead_letters.reprocess(id, mode="start")
     assert await (await client.get(id)).result(20) == "hold a, paid"
     assert Counter(what for what, _ in done) == {"reserve": 2, "charge": 3}
     assert len({key for what, key in done if what == "charge"}) == 2
@@ -182,25 +182,25 @@ async def test_with_other_input_it_begins_with_that(arena: Arena) -> None:
     await arena.worker(client, *THINGS)
     one, two, three = await fail(client, buy, "a"), await fail(client, send, 7), await fail(client, send, 8)
     broken.clear()
-    await client.letters.reprocess(one, mode="start", input=["b"])
-    await elsewhere.letters.reprocess(two, mode="start", input=[9], code=send)
+    await client.dead_letters.reprocess(one, mode="start", input=["b"])
+    await elsewhere.dead_letters.reprocess(two, mode="start", input=[9], code=send)
     assert await (await client.get(one)).result(20) == "hold b, paid"
     assert await (await client.get(two)).result(20) == 9
     four, five = await fail_once(client, buy, "c"), await fail_once(client, send, 10)
-    await client.letters.reprocess(four, input=["d"])
-    await client.letters.reprocess(five, input=[11])
+    await client.dead_letters.reprocess(four, input=["d"])
+    await client.dead_letters.reprocess(five, input=[11])
     assert await (await client.get(four)).result(20) == "hold c, paid"
     assert await (await client.get(five)).result(20) == 11
     assert done.count(("reserve", "c")) == 1
     for mode in ("start", "failed_step"):
         for given in (["x"], [], [1, 2]):
             with pytest.raises(InvalidFork, match="does not fit"):
-                await client.letters.reprocess(three, mode=mode, input=given)
-        with pytest.raises(InvalidFork, match="not here"):
-            await elsewhere.letters.reprocess(three, mode=mode, input=[1])
+                await client.dead_letters.reprocess(three, mode=mode, input=given)
+        with pytest.raises(InvalidFork, match="is not in this process"):
+            await elsewhere.dead_letters.reprocess(three, mode=mode, input=[1])
         with pytest.raises(InvalidFork, match="not of 'buy'"):
-            await elsewhere.letters.reprocess(three, mode=mode, input=[1], code=buy)
-    assert (await client.letters.get(three)).state == "open"
+            await elsewhere.dead_letters.reprocess(three, mode=mode, input=[1], code=buy)
+    assert (await client.dead_letters.get(three)).state == "open"
     await sound(arena, client)
 
 
@@ -209,17 +209,17 @@ async def test_many_are_reprocessed_by_filter_after_a_dry_run(arena: Arena) -> N
     worker = await arena.worker(client, *THINGS)
     ids = [await fail(client, send, number) for number in (1, 2, -3)]
     other = await fail(client, buy, "a")
-    (group,) = (await client.letters.groups(name=send)).groups
+    (group,) = (await client.dead_letters.groups(name=send)).groups
     assert group.count == 3
-    tried = await client.letters.reprocess(fingerprint=group.fingerprint, dry_run=True)
+    tried = await client.dead_letters.reprocess(fingerprint=group.fingerprint, dry_run=True)
     assert (tried.matched, tried.reprocessed) == (3, 0)
-    assert await client.letters.count() == 4
+    assert await client.dead_letters.count() == 4
     broken.clear()
-    found = await client.letters.reprocess(fingerprint=group.fingerprint, rate=1_000)
+    found = await client.dead_letters.reprocess(fingerprint=group.fingerprint, rate=1_000)
     assert (found.matched, found.reprocessed, len(found.runs)) == (3, 3, 3)
     assert [await (await client.get(id)).result(20) for id in ids[:2]] == [1, 2]
     await until(lambda: _count(client, 1, name="send"))
-    assert (await client.letters.get(other)).state == "open"
+    assert (await client.dead_letters.get(other)).state == "open"
     await until(lambda: _told(worker, 5))
     await sound(arena, client)
 
@@ -228,9 +228,9 @@ async def test_the_audit_log_says_by_which_filter_many_were_chosen(arena: Arena)
     client = await arena.client()
     await arena.worker(client, *THINGS)
     ids = [await fail(client, send, number) for number in (1, 2, 3)]
-    await client.letters.discard(ids[0], reason="that one")
-    await client.letters.discard(name=send, id_prefix=ids[1], reason="those")
-    await client.letters.reprocess(queue="default", reason="mended")
+    await client.dead_letters.discard(ids[0], reason="that one")
+    await client.dead_letters.discard(name=send, id_prefix=ids[1], reason="those")
+    await client.dead_letters.reprocess(queue="default", reason="mended")
     discarded = {row.target: row.detail for row in (await client.audit(verb="discard")).rows}
     assert discarded == {
         ids[0]: {},
@@ -245,13 +245,13 @@ async def test_one_that_was_resolved_is_refused_by_name_and_of_many_it_is_counte
     client = await arena.client()
     await arena.worker(client, *THINGS)
     one, two = await fail(client, send, 1), await fail(client, send, 2)
-    assert await client.letters.discard(one, reason="not needed") == 1
-    for verb in (client.letters.reprocess(one), client.letters.discard(one, reason="twice")):
+    assert await client.dead_letters.discard(one, reason="not needed") == 1
+    for verb in (client.dead_letters.reprocess(one), client.dead_letters.discard(one, reason="twice")):
         with pytest.raises(LetterResolved, match="was discarded before"):
             await verb
     with pytest.raises(UnknownLetter):
-        await client.letters.reprocess("nobody")
-    found = await client.letters.reprocess([one, two])
+        await client.dead_letters.reprocess("nobody")
+    found = await client.dead_letters.reprocess([one, two])
     assert (found.matched, found.reprocessed) == (1, 1)
 
 
@@ -259,15 +259,15 @@ async def test_an_id_that_has_another_run_by_now_is_refused_and_stays_open(arena
     client = await arena.client()
     await arena.worker(client, *THINGS)
     id = await fail(client, buy, "a", id="order")
-    old = await client.letters.get(id)
+    old = await client.dead_letters.get(id)
     broken.clear()
     await (await client.start(buy, "b", id="order", if_exists="restart")).result(20)
     with pytest.raises(RunMoved):
-        await client.letters.reprocess(old)
-    found = await client.letters.reprocess(name=buy)
+        await client.dead_letters.reprocess(old)
+    found = await client.dead_letters.reprocess(name=buy)
     assert (found.matched, found.reprocessed, found.refused) == (1, 0, {"RunMoved": 1})
-    assert (await client.letters.get(id)).state == "open"
-    assert (await client.letters.get(id)).run_id == old.run_id
+    assert (await client.dead_letters.get(id)).state == "open"
+    assert (await client.dead_letters.get(id)).run_id == old.run_id
 
 
 async def test_a_run_that_is_retried_or_reset_is_a_dead_letter_no_more(arena: Arena) -> None:
@@ -279,7 +279,7 @@ async def test_a_run_that_is_retried_or_reset_is_a_dead_letter_no_more(arena: Ar
     await (await client.get(two)).reset(0)
     for id in (one, two):
         assert await (await client.get(id)).result(20) in ("hold a, paid", "hold b, paid")
-    letters = (await client.letters.list(state="any")).letters
+    letters = (await client.dead_letters.list(state="any")).letters
     assert [letter.state for letter in letters] == ["reprocessed", "reprocessed"]
     assert {letter.successor for letter in letters} == {(await client.get(id)).run_id for id in (one, two)}
     await sound(arena, client)
@@ -291,7 +291,7 @@ async def test_two_at_the_same_time_share_the_work(arena: Arena) -> None:
     batch = await clients[0].enqueue_many([send.call(number) for number in range(30)])
     await until(lambda: _count(clients[0], 30))
     broken.clear()
-    found = await asyncio.gather(*(client.letters.reprocess(name=send, rate=300) for client in clients))
+    found = await asyncio.gather(*(client.dead_letters.reprocess(name=send, rate=300) for client in clients))
     assert sum(each.reprocessed for each in found) == 30
     assert sorted([await (await clients[0].get(handle.id)).result(20) for handle in batch]) == list(range(30))
     assert sum(what == "send" for what, _ in done) == 90
@@ -323,7 +323,7 @@ async def test_bad_input_is_named_and_nothing_is_done(given: dict[str, Any]) -> 
 
     async with connect("memory://") as client:
         with pytest.raises(InvalidInput):
-            await client.letters.reprocess(**given)
+            await client.dead_letters.reprocess(**given)
 
 
 async def test_bad_input_of_other_verbs() -> None:
@@ -331,19 +331,21 @@ async def test_bad_input_of_other_verbs() -> None:
 
     async with connect("memory://") as client:
         for verb in (
-            client.letters.discard(reason="x"),
-            client.letters.discard(name=None, id_prefix="", reason="x"),
-            client.letters.discard(name="send", reason=" "),
-            client.letters.list(limit=0),
-            client.letters.groups(limit=5_000),
-            client.letters.list(state="shut"),
-            client.letters.list(cursor="x"),
-            client.letters.reprocess("a", name="b"),
+            client.dead_letters.discard(reason="x"),
+            client.dead_letters.discard(name=None, id_prefix="", reason="x"),
+            client.dead_letters.discard(name="send", reason=" "),
+            client.dead_letters.list(limit=0),
+            client.dead_letters.groups(limit=5_000),
+            client.dead_letters.list(state="shut"),
+            client.dead_letters.list(cursor="x"),
+            client.dead_letters.reprocess("a", name="b"),
         ):
             with pytest.raises(InvalidInput):
                 await verb
-        assert await client.letters.count(states=["open", "discarded"], after=datetime.now(UTC) - timedelta(1)) == 0
-        assert await client.letters.discard(everything=True, reason="all") == 0
+        assert (
+            await client.dead_letters.count(states=["open", "discarded"], after=datetime.now(UTC) - timedelta(1)) == 0
+        )
+        assert await client.dead_letters.discard(everything=True, reason="all") == 0
 
 
 async def _told(worker: Any, count: int) -> bool:
@@ -351,4 +353,4 @@ async def _told(worker: Any, count: int) -> bool:
 
 
 async def _count(client: Batuta, count: int, **where: Any) -> bool:
-    return await client.letters.count(**where) == count
+    return await client.dead_letters.count(**where) == count

@@ -12,7 +12,7 @@ import pytest
 
 from batuta import Batuta, Retry, connect, job
 from batuta.connect import store_for
-from batuta.journal.letters import LetterFilter
+from batuta.journal.dead_letters import LetterFilter
 from batuta.journal.records import RunFilter
 from batuta.verify import verify
 from tests.engine.arena import until
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(120)]
 
 LETTERS = 300
 PATIENCE = 60.0
-COMMAND = ("letters", "reprocess", "--name", "send", "--rate", "1000", "--yes", "--json")
+COMMAND = ("dead-letters", "reprocess", "--name", "send", "--rate", "1000", "--yes", "--json")
 
 executed: Counter[int] = Counter()
 works = [False]
@@ -49,12 +49,14 @@ async def give_up_all(client: Batuta) -> None:
         await client.enqueue_many([send.call(number) for number in range(LETTERS)])
 
         async def all_are() -> bool:
-            return await client.letters.count() == LETTERS
+            return await client.dead_letters.count() == LETTERS
 
         await until(all_are, PATIENCE)
 
 
-@pytest.mark.parametrize("site", ["reprocess.before", "reprocess.after"])
+@pytest.mark.parametrize(
+    ("url", "site"), [("sqlite", "reprocess.before"), ("postgres", "reprocess.after")], indirect=["url"]
+)
 async def test_each_is_begun_anew_once(url: str, site: str, real_time: None) -> None:
     works[0] = False
     executed.clear()
@@ -62,7 +64,7 @@ async def test_each_is_begun_anew_once(url: str, site: str, real_time: None) -> 
         await give_up_all(client)
         killed = await reprocess(url, f"{site}:2:kill")
         assert killed.returncode == -signal.SIGKILL, killed.stderr
-        left = await client.letters.count()
+        left = await client.dead_letters.count()
         assert left == (LETTERS - 100 if site == "reprocess.before" else LETTERS - 200)
         again = await reprocess(url)
         assert again.returncode == 0, again.stderr

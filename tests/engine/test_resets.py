@@ -20,7 +20,7 @@ from batuta import (
 )
 from batuta.clock import SECOND
 from batuta.errors import RunMoved
-from batuta.journal.acts import Act
+from batuta.journal.audit import Act
 from batuta.journal.forks import Fork
 from batuta.journal.store import ForkOutcome
 from tests.engine.forkkit import act, add, broken, executed, forget, go, is_sound, keys, order

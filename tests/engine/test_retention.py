@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from batuta import Batuta, InvalidInput, Retention, UnknownRun, activity, job, run_child, workflow
-from batuta.authoring.retention import parse_age, shown_age
-from batuta.engine.retention import Pruner, steps
+from batuta.engine.worker.outage import Outage
+from batuta.engine.worker.pruner import Pruner, steps
 from batuta.errors import RunFailed, StoreUnavailable
 from batuta.ids import RunId
-from batuta.journal.retention import Pruned
+from batuta.journal.retention import Pruned, parse_age, shown_age
 from batuta.settings import Settings
 from batuta.stores.memory import MemoryStore
 from batuta.verify import verify
@@ -131,8 +131,8 @@ async def test_rules_are_set_listed_and_dropped(arena: Arena) -> None:
     await client.retention.set(timedelta(hours=1), workflow="total")
     found = await client.retention.list()
     assert found == [Retention(2_592_000.0), Retention(None, state="failed"), Retention(3_600.0, "total")]
-    assert await client.retention.drop(state="failed")
-    assert not await client.retention.drop(state="failed")
+    assert await client.retention.delete(state="failed")
+    assert not await client.retention.delete(state="failed")
     assert len(await client.retention.list()) == 2
 
 
@@ -169,10 +169,10 @@ def test_a_rule_that_makes_no_sense_is_refused(bad: Any) -> None:
 async def test_a_rule_that_there_cannot_be_is_not_dropped_silently() -> None:
     client = await Arena(MemoryStore).client()
     with pytest.raises(InvalidInput, match="closed state"):
-        await client.retention.drop(state="running")
+        await client.retention.delete(state="running")
 
 
-async def test_a_worker_refuses_what_is_no_rule_and_two_of_one_kind() -> None:
+async def test_a_worker_refuses_invalid_and_duplicate_rules() -> None:
     client = await Arena(MemoryStore).client()
     with pytest.raises(InvalidInput, match="is not a Retention"):
         client.worker(workflows=[total], retention=["30d"])  # type: ignore[list-item]  # what a user may give
@@ -235,10 +235,8 @@ class Kept(Slow):
 
 async def test_looking_at_what_is_still_kept_is_done_more_rarely_the_longer_it_takes() -> None:
     loop = asyncio.get_running_loop()
-    pruners = {
-        kind: Pruner(kind(0.03, 100), "w", Settings(), loop.time)  # type: ignore[arg-type]  # what pruning needs of it
-        for kind in (Slow, Kept)
-    }
+    stores: dict[Any, Any] = {kind: kind(0.03, 100) for kind in (Slow, Kept)}
+    pruners = {kind: Pruner(one, "w", Settings(), loop.time, Outage(loop.time)) for kind, one in stores.items()}
     for pruner in pruners.values():
         await pruner._round()
     assert pruners[Slow]._pause == Settings().prune_every
@@ -257,7 +255,8 @@ async def test_a_store_that_is_away_is_asked_again(caplog: pytest.LogCaptureFixt
 
     store.retention = retention  # type: ignore[method-assign]  # a fault
     store.poll_seconds = 1.0
-    pruner = Pruner(store, "w", Settings(prune_every=1.0), asyncio.get_running_loop().time)
+    now = asyncio.get_running_loop().time
+    pruner = Pruner(store, "w", Settings(prune_every=1.0), now, Outage(now))
     pruner.start()
     async with asyncio.timeout(60):
         await asked.wait()

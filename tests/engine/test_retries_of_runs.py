@@ -26,7 +26,7 @@ from batuta import (
     workflow,
 )
 from batuta.authoring.backend import RunRef
-from batuta.engine.native import NativeBackend
+from batuta.engine.backend.native import NativeBackend
 from batuta.journal.entries import EntryKind
 from batuta.testing import Environment
 from batuta.verify import verify
@@ -227,7 +227,7 @@ async def test_the_call_that_failed_is_tried_again_and_not_one_that_failed_alike
         executed.clear()
         await handle.retry()
         assert await handle.result() == "charge"
-        found = await env.letters.reprocess("order-2", input=["charge it all"])
+        found = await env.dead_letters.reprocess("order-2", input=["charge it all"])
         assert found.reprocessed == 1
         assert await other.result() == "charge it all"
         assert executed == ["charge", "charge it all"]
@@ -268,7 +268,7 @@ async def test_without_the_code_they_do_it_again_with_the_same_keys() -> None:
         handle = await failed(env, branches)
         broken.clear()
         stranger = NativeBackend(env.store)
-        await stranger.retry(RunRef("order-1", handle.run_id))
+        await stranger.runs.retry(RunRef("order-1", handle.run_id))
         assert await handle.result() == ["bad", "a three", "b three"]
         assert Counter(executed)["a one"] == 1
         await is_sound(env)

@@ -24,7 +24,8 @@ from batuta import (
     heartbeat,
     workflow,
 )
-from batuta.engine.worker import Worker
+from batuta.durations import human_duration
+from batuta.engine.worker.worker import Worker
 from batuta.errors import StoreUnavailable, UnknownRun
 from batuta.ids import RunId
 from batuta.journal.entries import Entry
@@ -202,7 +203,7 @@ async def test_it_waits_for_a_worker_visibly() -> None:
         (child,) = await children(env)
         assert child.state is RunState.PENDING
         found = await (await env.client.get(child.id)).describe()
-        assert found.reason == "no live worker works on queue 'gpu'"
+        assert found.reason == "no live worker serves queue 'gpu'"
         async with gpu(env, render.with_options()):
             assert await handle.result() == "dawn.png"
 
@@ -221,7 +222,7 @@ async def test_a_worker_of_the_queue_that_lacks_it_is_named() -> None:
 
 
 @pytest.mark.parametrize("limit", [10, 7200], ids=["in memory", "evicted"])
-async def test_what_nobody_takes_in_time_fails(limit: float) -> None:
+async def test_a_call_that_is_not_taken_in_time_fails(limit: float) -> None:
     @workflow
     async def hurries() -> str:
         try:
@@ -232,7 +233,7 @@ async def test_what_nobody_takes_in_time_fails(limit: float) -> None:
     async with world(hurries) as env:
         before = env.now
         said = await env.run(hurries)
-        assert said == f"start: activity 'render' did not start within {limit:g} s (queue 'gpu')"
+        assert said == f"start: activity 'render' did not start within {human_duration(limit)} (queue 'gpu')"
         assert timedelta(0) <= env.now - before - timedelta(seconds=limit) < timedelta(seconds=0.1)
         (child,) = await children(env)
         assert child.state is RunState.TIMED_OUT
@@ -499,7 +500,7 @@ class ForgetfulEnvironment(Environment):
 
 
 @pytest.mark.parametrize("fault", [StoreUnavailable("away"), UnknownRun("nobody")], ids=["away", "not yet there"])
-async def test_what_nobody_takes_fails_also_when_the_store_was_away_just_then(fault: Exception) -> None:
+async def test_a_call_that_is_not_taken_fails_also_when_the_store_was_away(fault: Exception) -> None:
     @workflow
     async def hurries() -> str:
         try:

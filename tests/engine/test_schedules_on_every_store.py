@@ -3,16 +3,17 @@
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from batuta import Batuta, RunState, Schedule, ScheduleExists, UnknownSchedule, cron, every, once, workflow
+from batuta import Batuta, RunState, Schedule, ScheduleExists, UnknownSchedule, connect, cron, every, once, workflow
 from batuta.authoring.backend import Description
 from batuta.clock import SECOND
-from batuta.engine.slots import read_plan
+from batuta.engine.backend.schedule_rules import read_plan
 from tests.engine.arena import Arena, until
 
 
@@ -77,7 +78,7 @@ async def test_every_verb_works_on_every_store(arena: Arena) -> None:
     assert [time.astimezone(UTC).hour for time in await schedules.next_times("s", 2)] == [3, 3]
     assert await (await schedules.trigger("s")).result() == 3
     await schedules.pause("s", "for now")
-    assert (await schedules.get("s")).note == "for now"
+    assert (await schedules.get("s")).reason == "for now"
     assert await (await schedules.trigger("s")).result() == 3
     await schedules.resume("s")
     start = datetime(2020, 6, 1, tzinfo=UTC)
@@ -85,7 +86,7 @@ async def test_every_verb_works_on_every_store(arena: Arena) -> None:
     assert begun == ["s:2021-01-01T03:00:00Z", "s:2022-01-01T03:00:00Z"]
     assert await (await client.get(begun[0], tick)).result() == 3
     assert await schedules.backfill("s", start, start + timedelta(days=730)) == []
-    assert (await schedules.update(Schedule("s", every(3_600), tick))).when == "every 3600 s"
+    assert (await schedules.update(Schedule("s", every(3_600), tick))).when == "every 1 h"
     await schedules.delete("s")
     assert list(await schedules.list()) == []
 
@@ -189,3 +190,16 @@ async def test_a_look_that_was_overtaken_begins_nothing(arena: Arena) -> None:
     assert await fire(late) == [False]
     runs = await runs_of(client, "s")
     assert len({run.id for run in runs}) == len(runs)
+
+
+async def test_schedules_whose_names_read_alike_in_two_namespaces_begin_their_own_runs(url: str) -> None:
+    """`acme/eu` + `x` is not `acme` + `eu/x`: neither takes the slots of the other, nor its arguments."""
+    given = {("acme/eu", "x"): 1, ("acme", "eu/x"): 2}
+    async with AsyncExitStack() as stack:
+        clients = {key: await stack.enter_async_context(connect(url, namespace=key[0])) for key in given}
+        for key, client in clients.items():
+            await client.schedules.create(Schedule(key[1], every(1), tick, given[key], overlap="allow"))
+            await stack.enter_async_context(client.worker(workflows=[tick]))
+        for key, client in clients.items():
+            for run in (await until_runs(client, key[1], 2))[:2]:
+                assert await (await client.get(run.id, tick)).result(20) == given[key]

@@ -1,12 +1,17 @@
 """Signals: sent once, received once, in order, on every store."""
 
 import asyncio
+import functools
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from batuta import InvalidInput, RunClosed, RunFailed, RunState, Signal, UnknownRun, activity, publish, workflow
 from batuta.errors import NotSerialisable, TooLarge
+from batuta.ids import RunId
+from batuta.journal.records import PAGE_BYTES, Claim, Message, Unread
 from tests.engine.arena import PATIENCE, Arena, until, until_state
 from tests.engine.kit import commands, replay_all, world
 
@@ -65,6 +70,31 @@ async def works_first() -> list[int]:
     return [await item.wait(), await item.wait()]
 
 
+long = Signal("long", str)
+
+
+@workflow
+async def reads_on(count: int) -> list[str]:
+    """The first letter of each long signal."""
+    return [(await long.wait())[0] for _ in range(count)]
+
+
+@workflow
+async def ends_at_once(gate: str) -> int:
+    """How many it was sent before its end."""
+    received: list[str] = []
+    long.handle(received.append)
+    await pause(gate)
+    return len(received)
+
+
+@activity
+async def pause(gate: str) -> None:
+    await gates.setdefault(gate, asyncio.Event()).wait()
+
+
+gates: dict[str, asyncio.Event] = {}
+
 EVERYTHING = (waits_for_approval, adds_up, handles, handles_late, works_first, double)
 BY_NAME = {one.name: one for one in (waits_for_approval, adds_up, handles, handles_late, works_first)}
 
@@ -93,6 +123,56 @@ async def test_signals_are_received_in_the_order_in_which_they_were_sent(arena: 
         await handle.signal(item, number)
     assert await handle.result(PATIENCE) == list(range(1, 11))
     await replay_all(arena.store(client), BY_NAME)
+
+
+async def test_long_signals_are_read_in_pages_in_their_order_and_once(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, other = await arena.client(), await arena.client()
+    store = arena.store(client)
+    pages: list[list[int]] = []
+    unread, claim = store.unread, store.claim
+
+    def note(messages: Sequence[Message]) -> None:
+        pages.append([len(one.body) for one in messages])
+
+    async def unread_noted(run_ids: Sequence[RunId], *, after: int = 0) -> dict[RunId, Unread]:
+        found = await unread(run_ids, after=after)
+        for one in found.values():
+            note(one.messages)
+        return found
+
+    async def claim_noted(*given: Any) -> Claim:
+        found = await claim(*given)
+        for stored in found.stored_runs:
+            note(stored.messages)
+        return found
+
+    monkeypatch.setattr(store, "unread", unread_noted)
+    monkeypatch.setattr(store, "claim", claim_noted)
+    handle = await other.start(reads_on, 16)
+    for letter in "abcdefgh":
+        await handle.signal(long, letter * 900_000)
+    worker = await arena.worker(client, reads_on)
+    for letter in "ijklmnop":
+        await handle.signal(long, letter * 900_000)
+    assert await handle.result(PATIENCE) == list("abcdefghijklmnop")
+    assert max(map(sum, pages)) <= PAGE_BYTES + 1_000_000
+    assert worker.session is not None
+    await replay_all(store, {reads_on.name: reads_on})
+
+
+async def test_a_run_does_not_end_before_it_has_read_every_page(arena: Arena) -> None:
+    gates.clear()
+    client, other = await arena.client(), await arena.client()
+    await arena.worker(client, ends_at_once, pause)
+    handle = await client.start(ends_at_once, "g")
+    await until_state(handle, RunState.RUNNING)
+    for letter in "abcdefgh":
+        await (await other.get(handle.id)).signal(long, letter * 900_000)
+    gates.setdefault("g", asyncio.Event()).set()
+    assert await handle.result(PATIENCE) == 8
+    await replay_all(arena.store(client), {ends_at_once.name: ends_at_once})
 
 
 async def test_a_signal_with_an_id_that_was_sent_before_is_not_delivered_again(arena: Arena) -> None:
@@ -258,6 +338,7 @@ async def test_values_that_cannot_be_sent_are_refused_by_the_client() -> None:
         for message_id in ("", f"cancel:{handle.run_id}", f"start:{handle.run_id}"):  # it would be cancelled in vain
             with pytest.raises(InvalidInput, match="message id"):
                 await handle.signal(approve, True, message_id=message_id)
+        odd: Any
         for odd in (approve, (approve,), (approve, True, "id", 4), (approve, "yes")):
             with pytest.raises(InvalidInput):
                 await env.start(waits_for_approval, signal=odd)
@@ -369,14 +450,108 @@ async def test_an_id_names_a_signal_among_those_of_its_name() -> None:
         assert await handle.result() == [1, 3]
 
 
-async def test_a_handler_that_takes_no_value_is_refused_when_it_is_given() -> None:
-    go = Signal("go")
+async def test_names_with_colons_do_not_meet_other_names() -> None:
+    long, short = Signal("paid:part", int), Signal("paid", int)
+
+    @workflow
+    async def follows() -> list[int]:
+        return [await long.wait(), await short.wait()]
+
+    async with world(follows) as env:
+        handle = await env.start(follows)
+        await handle.signal(long, 1, message_id="1")
+        await handle.signal(short, 2, message_id="part:1")
+        assert await handle.result() == [1, 2]
+
+
+async def test_a_handler_that_cannot_take_the_value_is_refused_when_it_is_given() -> None:
+    go, amount = Signal("go"), Signal("amount", int)
+
+    def two(a: object, b: object) -> None: ...
+    def named(*, a: object) -> None: ...
 
     @workflow
     async def careless() -> str:
-        with pytest.raises(InvalidInput, match="must take one argument"):
-            go.handle(lambda: None)  # type: ignore[misc, arg-type]  # that is what is tested
+        with pytest.raises(InvalidInput, match=r"<lambda>' of signal 'amount' must take one argument"):
+            amount.handle(lambda: None)  # type: ignore[misc, arg-type]  # that is what is tested
+        for signal, handler in itertools.product((go, amount), (two, named)):
+            with pytest.raises(InvalidInput, match="must take"):
+                signal.handle(handler)  # type: ignore[attr-defined]  # the same
         return "refused"
 
     async with world(careless) as env:
         assert await env.run(careless) == "refused"
+
+
+async def test_a_handler_of_a_signal_without_a_value_may_do_without_an_argument() -> None:
+    go = Signal("go")
+
+    class Counter:
+        def __init__(self) -> None:
+            self.count = 0
+
+        async def more(self) -> None:
+            self.count += 1
+
+        def more_of(self, value: None) -> None:
+            assert value is None
+            self.count += 10
+
+        def perhaps(self, *values: None) -> None:
+            assert values == (None,)
+            self.count += 100
+
+    @workflow
+    async def counts() -> list[int]:
+        counters = [Counter(), Counter(), Counter()]
+        handlers: list[Any] = [counters[0].more, counters[1].more_of, counters[2].perhaps]
+        for handler in handlers:
+            go.handle(handler)
+            await Signal("next").wait()
+        return [counter.count for counter in counters]
+
+    async with world(counts) as env:
+        handle = await env.start(counts)
+        for _ in range(3):
+            await handle.signal(go)
+            await handle.signal(go)
+            await handle.signal("next")
+        assert await handle.result() == [2, 20, 200]
+
+
+async def test_a_partial_or_decorated_handler_is_given_what_it_takes() -> None:
+    go, add = Signal("go"), Signal("add", int)
+
+    def noticed(fn: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(fn)
+        def wrapper(*args: Any) -> Any:
+            return fn(*args)
+
+        return wrapper
+
+    @workflow
+    async def counts() -> list[Any]:
+        got: list[Any] = []
+
+        def nothing() -> None:
+            got.append("nothing")
+
+        for handler in (functools.partial(got.append, "partial"), noticed(nothing), noticed(got.append), got.clear):
+            go.handle(handler)
+            await Signal("next").wait()
+        add.handle(functools.partial(lambda word, value: got.append((word, value)), "added"))
+        await Signal("next").wait()
+        misfits: list[Any] = [noticed(nothing), functools.partial(nothing), got.clear]
+        for refused in misfits:
+            with pytest.raises(InvalidInput, match="of signal 'add' must take one argument, the signal's value"):
+                add.handle(refused)
+        return got
+
+    async with world(counts) as env:
+        handle = await env.start(counts)
+        for _ in range(4):
+            await handle.signal(go)
+            await handle.signal("next")
+        await handle.signal(add, 5)
+        await handle.signal("next")
+        assert await handle.result() == [["added", 5]]

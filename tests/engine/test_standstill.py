@@ -5,15 +5,21 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
+
+import pytest
+from msgspec.structs import replace
 
 from batuta import Batuta, RunState, activity, workflow
 from batuta.authoring.definitions import Workflow
 from batuta.clock import ManualClock, SystemClock
-from batuta.engine.native import NativeBackend
-from batuta.engine.worker import Worker
+from batuta.engine.backend.native import NativeBackend
+from batuta.engine.worker.lease import went_back
+from batuta.engine.worker.worker import Worker
+from batuta.errors import OutcomeUnknown, StoreUnavailable
+from batuta.journal.records import Change, Pulse, Refusal, Verdict
 from batuta.stores.memory import MemoryDatabase
 from tests.engine.arena import until
 from tests.engine.beating import BeatingStore
@@ -106,6 +112,24 @@ async def test_a_machine_that_was_suspended_ends_nothing_but_the_lease(real_time
         await store.after_beats(2)
         assert worker_id(worker) == before
         assert session.may_act()
+        gates[0].set()
+        assert await handle.result(20) == "hello"
+        assert begun == ["hello"]
+
+
+async def test_heartbeats_that_fail_in_an_unexpected_way_end_nothing_but_the_lease(real_time: None) -> None:
+    clock = ManualClock()
+    async with working(clock) as (store, client, worker):
+        before = worker_id(worker)
+        handle = await client.start(greets, "hello")
+        await store.after_beats(2)
+        store.broken = True
+        clock.advance(3_600)
+        assert worker.session is not None
+        assert not worker.session.may_act()
+        store.broken = False
+        await store.after_beats(2)
+        assert worker_id(worker) == before
         gates[0].set()
         assert await handle.result(20) == "hello"
         assert begun == ["hello"]
@@ -204,3 +228,79 @@ def test_a_process_whose_loop_answers_the_second_look_goes_on() -> None:
     done = outcome_of(30, "await store.after_beats(3)")
     assert done.returncode == 0, done.stderr
     assert "went on" in done.stdout
+
+
+async def test_a_worker_that_cannot_read_what_its_beats_bring_lets_others_have_its_runs(real_time: None) -> None:
+    """The store has its beats, and would keep its runs for it for ever."""
+    clock = ManualClock()
+    async with working(clock) as (store, client, worker):
+        before = worker_id(worker)
+        handle = await client.start(greets, "hello")
+        await store.after_beats(2)
+        store.unreadable = True
+        clock.advance(60)
+
+        async def is_free() -> bool:
+            return (await store.get_run(handle.run_id)).owner is None
+
+        await until(is_free)
+        assert "its heartbeats fail" in (await store.get_run(handle.run_id)).reason
+        gates[0].set()
+        store.unreadable = False
+        assert await handle.result(20) == "hello"
+        assert worker_id(worker) not in ("", before)
+        assert begun == ["hello", "hello"]
+
+
+class HangingStore(BeatingStore):
+    """Its commits get no answer while it hangs."""
+
+    def __init__(self, database: MemoryDatabase | None = None) -> None:
+        super().__init__(database)
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def commit(self, worker_id: str, changes: Sequence[Change]) -> dict[int, Verdict | list[Refusal]]:
+        await self.gate.wait()
+        return await super().commit(worker_id, changes)
+
+
+async def test_starts_end_while_a_commit_gets_no_answer(real_time: None) -> None:
+    """The one that was sent is unknown, those behind it are withdrawn."""
+    begun.clear()
+    gates[:] = [asyncio.Event()]
+    gates[0].set()
+    clock = ManualClock()
+    store = HangingStore()
+    async with Batuta(NativeBackend(store, clock), store.open, store.close) as client:
+        async with client.worker(workflows=[greets], activities=[waits], heartbeat=0.02):
+            await store.after_beats(2)
+            store.gate.clear()
+            sent = asyncio.create_task(client.start(greets, "sent", id="sent"))
+            await asyncio.sleep(0.01)
+            behind = [asyncio.create_task(client.start(greets, "behind", id=f"behind-{n}")) for n in range(2)]
+            await asyncio.sleep(0.01)
+            clock.advance(6)
+            told = await asyncio.wait_for(asyncio.gather(sent, *behind, return_exceptions=True), 20)
+            assert [type(one) for one in told] == [OutcomeUnknown, StoreUnavailable, StoreUnavailable]
+            store.gate.set()
+            assert await (await client.start(greets, "sent", id="sent")).result(20) == "sent"
+            assert begun == ["sent"]
+            assert await client.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("after", "noticed"),
+    [
+        ({"now": 20, "beaten_at": 10, "position": 6}, False),
+        ({"now": 20, "beaten_at": 15, "position": 6}, False),  # of a beat whose answer was lost
+        ({"now": 20, "beaten_at": None, "position": 6}, False),
+        ({"now": 20, "beaten_at": 9, "position": 6}, True),
+        ({"now": 20, "beaten_at": 10, "position": 4}, True),
+        ({"now": 20, "beaten_at": 10, "position": 6, "timeline": "b"}, True),
+        ({"now": 5, "beaten_at": 4, "position": 6}, False),  # the clock was set back, and nothing else
+    ],
+)
+def test_a_database_that_was_set_back_is_known_by_what_it_forgot(after: dict[str, Any], noticed: bool) -> None:
+    before = Pulse(now=10, alive=True, timeline="a", position=5)
+    assert went_back(before, replace(before, **after)) is noticed

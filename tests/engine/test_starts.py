@@ -8,7 +8,7 @@ import pytest
 
 from batuta import AlreadyStarted, Batuta, Handle, RunState, activity, workflow
 from batuta.clock import SystemClock
-from batuta.engine.native import NativeBackend
+from batuta.engine.backend.native import NativeBackend
 from batuta.errors import BadData, OutcomeUnknown, StoreFailed, StoreUnavailable
 from batuta.journal.records import Change, NewRun, Refusal, StartOutcome, Verdict
 from batuta.stores.memory import MemoryStore
@@ -118,7 +118,7 @@ async def test_a_worker_without_room_has_its_starts_written_together() -> None:
         assert await env.client.count(state=RunState.COMPLETED) == 20
 
 
-async def test_an_unexpected_error_of_one_batch_leaves_nobody_waiting() -> None:
+async def test_an_unexpected_error_of_one_batch_leaves_no_waiter_behind() -> None:
     async with client() as (store, batuta):
         store.fails = [ZeroDivisionError("a bug")]
         store.gate.clear()

@@ -9,11 +9,11 @@ import pytest
 
 from batuta import Batuta, Retry, RunState, activity, workflow
 from batuta.clock import SystemClock
-from batuta.engine.native import NativeBackend
-from batuta.engine.session import Session
+from batuta.engine.backend.native import NativeBackend
+from batuta.engine.worker.session import Session
 from batuta.errors import StoreUnavailable
 from batuta.journal.records import Claim, WorkerInfo
-from batuta.journal.store import Heart
+from batuta.journal.store import Heartbeat
 from batuta.stores.memory import MemoryDatabase, MemoryStore
 from batuta.testing import Environment
 from tests.engine.kit import world
@@ -181,11 +181,11 @@ class Heartless(MemoryStore):
         self.error, self.broken = error, True
 
     @asynccontextmanager
-    async def _beating(self, worker_id: str) -> AsyncIterator[Heart]:
+    async def _beating(self, worker_id: str) -> AsyncIterator[Heartbeat]:
         if self.broken:
             raise self.error
-        async with super()._beating(worker_id) as heart:
-            yield heart
+        async with super()._beating(worker_id) as heartbeat:
+            yield heartbeat
 
 
 class Unclaimable(MemoryStore):

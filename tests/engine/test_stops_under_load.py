@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from batuta import Batuta, Retry, activity, activity_info, connect, heartbeat, workflow
+from tests.long import LONG
 
-STOPS = 200
+STOPS = 200 if LONG else 60
 CREWS = 2
 RUNS = 24
 executed: Counter[tuple[str, int]] = Counter()

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -126,6 +127,20 @@ async def test_a_start_that_could_not_be_written_is_withdrawn_and_refused(env: W
     assert len(await (await env.start(steps, "a", id="x")).result()) == 4
 
 
+async def test_a_start_behind_a_step_that_cannot_be_written_is_withdrawn_and_refused(env: World) -> None:
+    handle = await env.start(steps, "a")
+    env.faults.before = [UNKNOWN, *([AWAY] * 200)]
+    while env.faults.before[0] is not AWAY:  # the step waits to be written, and may have been
+        await asyncio.sleep(0.001)
+    for number in range(5):
+        async with asyncio.timeout(30):
+            with pytest.raises(StoreUnavailable):
+                await env.start(steps, "b", id=f"b-{number}")
+    assert await env.client.count() == 1
+    assert len(await handle.result()) == 4
+    assert_each_step_ran_once("a")
+
+
 @pytest.mark.parametrize("written", [True, False], ids=["written", "not-written"])
 async def test_a_start_of_unknown_outcome_is_tried_until_it_is_known(env: World, written: bool) -> None:
     if written:
@@ -143,6 +158,9 @@ async def test_a_start_that_stays_unknown_says_so_and_is_not_lost(env: World) ->
     env.faults.before = [None, *([AWAY] * 12)]
     with pytest.raises(OutcomeUnknown):
         await env.start(steps, "a", id="x")
+    while env.faults.before:  # until the store is back, another start is refused
+        with suppress(StoreUnavailable):
+            await env.start(steps, "a", id="x")
     handle = await env.start(steps, "a", id="x")
     assert len(await handle.result()) == 4
     assert_each_step_ran_once("a")

@@ -5,7 +5,7 @@ from copy import deepcopy
 
 from batuta import activity, workflow
 from batuta.ids import RunId
-from batuta.journal.records import Pulse, Tape
+from batuta.journal.records import Pulse, StoredRun
 from batuta.testing import Environment
 from tests.engine.kit import world
 
@@ -32,11 +32,11 @@ class SlowReads:
         env.store.load = self.load  # type: ignore[method-assign]
         self.gates: list[asyncio.Event] = []
 
-    async def load(self, run_id: RunId) -> Tape:
-        tape = deepcopy(await self._load(run_id))
+    async def load(self, run_id: RunId) -> StoredRun:
+        journal_of = deepcopy(await self._load(run_id))
         self.gates.append(asyncio.Event())
         await self.gates[-1].wait()
-        return tape
+        return journal_of
 
 
 async def test_a_tape_that_comes_late_does_not_bring_back_what_has_ended_meanwhile() -> None:
@@ -52,7 +52,7 @@ async def test_a_tape_that_comes_late_does_not_bring_back_what_has_ended_meanwhi
         reads = SlowReads(env)
         pulse = Pulse(now=session.clock.now(), alive=True, owned={run.run_id: run.epoch})
         for _ in range(3):
-            session._strays.reconcile(pulse, session.clock.monotonic())
+            session._reconciler.reconcile(pulse, session.clock.monotonic())
             await env.settle()
         reads.gates[0].set()
         await env.advance(10)
@@ -74,7 +74,7 @@ async def test_pulses_that_are_older_than_a_start_do_not_take_the_run_away() -> 
         handle = await env.start(works)
         await env.settle()
         for late in (0.0, 0.01, 0.02):
-            session._strays.reconcile(pulse, before + late)
+            session._reconciler.reconcile(pulse, before + late)
         assert handle.run_id.int in session.runs
         await env.advance(10)
         assert await handle.result() == "done"
@@ -88,7 +88,22 @@ async def test_a_run_that_is_missing_in_a_pulse_asked_for_after_another_is_dropp
         handle = await env.start(works)
         await env.settle()
         pulse = Pulse(now=session.clock.now(), alive=True)
-        session._strays.reconcile(pulse, session.clock.monotonic())
+        session._reconciler.reconcile(pulse, session.clock.monotonic())
         assert handle.run_id.int in session.runs
-        session._strays.reconcile(pulse, session.clock.monotonic() + 0.01)
+        session._reconciler.reconcile(pulse, session.clock.monotonic() + 0.01)
         assert handle.run_id.int not in session.runs
+
+
+async def test_a_run_that_the_store_has_with_another_epoch_is_dropped() -> None:
+    """As when the database was restored from before the claim, and the worker has claimed the run anew."""
+    async with world(works, act) as env:
+        session = env.worker.session
+        assert session is not None
+        handle = await env.start(works)
+        await env.settle()
+        run = session.runs[handle.run_id.int]
+        pulse = Pulse(now=session.clock.now(), alive=True, owned={run.run_id: run.epoch - 1})
+        session._reconciler.reconcile(pulse, session.clock.monotonic())
+        assert session.runs.get(handle.run_id.int) is run
+        session._reconciler.reconcile(pulse, session.clock.monotonic() + 0.01)
+        assert session.runs.get(handle.run_id.int) is not run

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections import Counter
+from time import monotonic
 from typing import Any, ClassVar
 
 import pytest
@@ -29,7 +30,7 @@ from batuta.telemetry import (
     WorkerStopped,
 )
 from batuta.testing import Environment
-from tests.engine.arena import Arena
+from tests.engine.arena import Arena, until
 from tests.engine.kit import jobs, world
 
 
@@ -102,6 +103,7 @@ async def test_the_life_of_a_run_is_told_in_order() -> None:
     told = [one.event for one in mine]
     assert [name for name in told if name != "run.released"] == [
         "run.started",
+        "activity.started",
         "activity.completed",
         "child.closed",
         "timer.fired",
@@ -186,7 +188,7 @@ async def test_an_attempt_is_named_though_its_run_leaves_memory_until_the_next()
     assert ears.of(RunClosed)[0].state == "failed"
 
 
-async def test_an_attempt_is_named_though_the_next_has_answered_before_it_is_durable(
+async def test_the_next_attempt_begins_when_the_failure_of_the_last_is_durable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     @activity(retry=Retry(attempts=2, first=0.1, jitter=0))
@@ -213,7 +215,7 @@ async def test_an_attempt_is_named_though_the_next_has_answered_before_it_is_dur
         monkeypatch.setattr(env.store, "commit", slowly)
         handle = await env.start(one)
         await env.advance(5)
-        assert len(tries) == 2
+        assert len(tries) == 1
         gate.set()
         assert await handle.result() == 3
     assert [one.activity for one in ears.of(ActivityRetried)] == ["stumbles"]
@@ -264,10 +266,10 @@ async def test_what_was_not_durable_is_not_told(monkeypatch: pytest.MonkeyPatch)
         real = env.store.commit
         monkeypatch.setattr(env.store, "commit", _away)
         await asyncio.sleep(5)
-        assert [one.event for one in ears.heard if isinstance(one, RunEvent)] == ["run.started"]
+        assert [one.event for one in ears.heard if isinstance(one, RunEvent)] == ["run.started", "activity.started"]
         monkeypatch.setattr(env.store, "commit", real)
         await handle.result()
-    assert ears.names() == ["run.started", "activity.completed", "run.closed"]
+    assert ears.names() == ["run.started", "activity.started", "activity.completed", "run.closed"]
 
 
 async def _away(*_: Any) -> Any:
@@ -312,7 +314,7 @@ async def test_a_run_whose_journal_cannot_be_read_is_told_as_parked() -> None:
         handle = await env.start(lives)
         await env.settle()
         store: Any = env.store
-        store._room.rows[handle.run_id].journal.pop()
+        store._tables.rows[handle.run_id].journal.pop()
         await env.crash()
         await env.settle()
         assert [one.run.id for one in ears.of(RunParked)] == [handle.id]
@@ -329,7 +331,7 @@ async def test_a_job_whose_journal_cannot_be_read_is_told_as_parked() -> None:
         handle = await env.enqueue(waits_long)
         await env.settle()
         store: Any = env.store
-        store._room.rows[handle.run_id].journal.pop()
+        store._tables.rows[handle.run_id].journal.pop()
         await env.advance(200)
         assert [one.run.id for one in ears.of(RunParked)] == [handle.id]
 
@@ -348,7 +350,7 @@ async def test_a_run_whose_entry_the_database_refuses_is_told_as_parked(monkeypa
         handle = await env.start(child)
         await env.advance(5)
         assert (await handle.describe()).state == "needs_code"
-    assert ears.names() == ["run.started", "run.parked"]
+    assert ears.names() == ["run.started", "activity.started", "run.parked"]
     assert "not that one" in ears.of(RunParked)[0].reason
 
 
@@ -395,7 +397,7 @@ async def test_a_listener_hears_what_it_asks_for_alone() -> None:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("broken"), asyncio.CancelledError()])
-async def test_a_listener_that_fails_harms_nobody(caplog: Any, error: BaseException) -> None:
+async def test_errors_of_a_listener_are_contained(caplog: Any, error: BaseException) -> None:
     class Breaks(Middleware):
         def event(self, event: Event) -> None:
             raise error
@@ -403,7 +405,7 @@ async def test_a_listener_that_fails_harms_nobody(caplog: Any, error: BaseExcept
     ears = Ears()
     async with world(child, fine, middleware=[Breaks(), ears]) as env:
         assert await env.run(child) == 5
-    assert ears.names() == ["run.started", "activity.completed", "run.closed"]
+    assert ears.names() == ["run.started", "activity.started", "activity.completed", "run.closed"]
     assert "middleware failed on the event run.closed" in caplog.text
 
 
@@ -448,7 +450,64 @@ async def test_events_are_the_same_on_every_store(arena: Arena) -> None:
     await arena.worker(client, quick, quickly, letter, middleware=[ears])
     await (await client.start(quick)).result()
     await (await client.enqueue(letter, "ada")).result()
-    assert sorted(ears.names()) == sorted(["run.started", "activity.completed", "run.closed"] * 2)
+    assert sorted(ears.names()) == sorted(["run.started", "activity.started", "activity.completed", "run.closed"] * 2)
+
+
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
+
+
+async def test_an_end_from_outside_is_told_by_who_brought_it_about(arena: Arena) -> None:
+    theirs, mine = Ears(), Ears()
+    client = await arena.client(mine)
+    other = await arena.client()
+    terminated = await client.start(naps, headers={"traceparent": TRACE})
+    cancelled = await client.start(naps, headers={"traceparent": TRACE})
+    bulk = await client.start(naps, id="bulk-1")
+    expired = await other.enqueue(letter, "ada", expires=0.01)
+    expires_at = monotonic() + 0.01
+    await terminated.terminate("enough")
+    await cancelled.cancel("not needed")
+    await client.select(id_prefix="bulk-").terminate("all of them")
+    ends = {one.run.id: one for one in mine.of(RunClosed)}
+    assert {id: (one.state, one.message) for id, one in ends.items()} == {
+        terminated.id: ("terminated", "enough"),
+        cancelled.id: ("cancelled", "not needed"),
+        bulk.id: ("terminated", "all of them"),
+    }
+    assert {one.run.kind for one in ends.values()} == {"workflow"}
+    assert [ends[one.id].run.trace for one in (terminated, cancelled)] == [TRACE, TRACE]
+    assert ends[bulk.id].run.trace.split("-")[1] == bulk.run_id.hex
+    assert ends[terminated.id].seconds == 0.0
+    await until(lambda: _is_past(expires_at))
+    worker = await arena.worker(other, naps, letter, middleware=[theirs])
+    await until(lambda: _are(theirs, expired.id))
+    begun = await other.start(naps)
+    await until(lambda: _begun(theirs, begun.id))
+    late = await other.start(naps, timeout=0.2)
+    await until(lambda: _are(theirs, late.id))
+    reset = await client.get(begun.id)
+    await reset.reset(to=0, reason="once more")
+    await worker.stop()
+    assert Counter(one.run.id for one in theirs.of(RunClosed)) == {expired.id: 1, late.id: 1}
+    assert {one.state for one in theirs.of(RunClosed)} == {"timed_out"}
+    assert [(one.run.id, one.state) for one in mine.of(RunClosed)][3:] == [(begun.id, "terminated")]
+
+
+async def _is_past(moment: float) -> bool:
+    return monotonic() > moment
+
+
+async def _are(ears: Ears, id: str) -> bool:
+    return any(one.run.id == id for one in ears.of(RunClosed))
+
+
+async def _begun(ears: Ears, id: str) -> bool:
+    return any(one.run.id == id for one in ears.of(RunStarted))
+
+
+@workflow
+async def naps() -> None:
+    await asyncio.sleep(3600)
 
 
 @activity

@@ -22,7 +22,7 @@ from batuta import (
     run_child,
     workflow,
 )
-from batuta.authoring.steps import Segment, SegmentKind, Step, StepKind, StepState
+from batuta.authoring.history.steps import Segment, SegmentKind, Step, StepKind, StepState
 from batuta.ids import new_run_id
 from batuta.testing import Environment
 from tests.engine.kit import jobs, world
@@ -284,7 +284,7 @@ async def gives_up() -> str:
     return await act("last", 50)
 
 
-async def test_nobody_is_at_an_attempt_that_the_code_gave_up() -> None:
+async def test_an_attempt_that_the_code_gave_up_has_no_worker() -> None:
     async with world(gives_up, act, ask) as env:
         handle = await env.start(gives_up)
         await env.advance(30)
@@ -326,7 +326,7 @@ async def test_a_fork_is_compared_with_its_origin() -> None:
 async def test_what_cannot_be_compared_says_why() -> None:
     async with world(order, fails, act) as env:
         one, other = await ended(env, order, "ship"), await ended(env, fails, "x")
-        with pytest.raises(InvalidInput, match="made from no other"):
+        with pytest.raises(InvalidInput, match="not forked from another"):
             await one.diff()
         with pytest.raises(InvalidInput, match=r"'order', and run .* 'fails'"):
             await other.diff(one)

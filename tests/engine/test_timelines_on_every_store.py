@@ -3,7 +3,7 @@
 import pytest
 
 from batuta import Retry, activity, activity_info, connect, workflow
-from batuta.authoring.steps import SegmentKind, StepKind
+from batuta.authoring.history.steps import SegmentKind, StepKind
 from batuta.codecs import Encryption, Keys
 from batuta.errors import PayloadSealed
 from tests.engine.arena import Arena

@@ -203,7 +203,7 @@ async def test_what_an_activity_starts_is_below_its_span(spans: Spans) -> None:
     assert begun.parent.span_id == spans.named("activity starts").context.span_id
 
 
-async def test_a_run_that_nobody_traced_begins_a_trace_of_its_own(spans: Spans) -> None:
+async def test_an_untraced_run_begins_a_new_trace(spans: Spans) -> None:
     schedule = Schedule("hourly", every(3600), order)
     async with world(
         order, pays, charge, print_label, middleware=[Tracing(spans.provider)], schedules=[schedule]
@@ -232,7 +232,7 @@ async def test_an_activity_on_another_queue_names_its_caller(spans: Spans) -> No
     assert called.parent.span_id == spans.named("start sends").context.span_id
 
 
-async def test_what_is_not_sampled_makes_no_spans_and_its_context_goes_on() -> None:
+async def test_an_unsampled_run_makes_no_spans_and_passes_its_context_on() -> None:
     unsampled = Spans(sampler=ParentBased(TraceIdRatioBased(0.0)))
 
     @activity

@@ -130,12 +130,16 @@ async def test_jobs_starts_and_signals_leave_with_it(till: Till) -> None:
         assert await till.client.count(kind="job") == 2
 
 
-@pytest.mark.parametrize("refused", ["nobody", "closed", "taken"])
+@pytest.mark.parametrize("refused", ["nobody", "closed", "taken", "another", "compared"])
 async def test_nothing_is_written_and_nothing_leaves_when_one_of_them_cannot(till: Till, refused: str) -> None:
     def sends(number: int) -> None:
         transaction().enqueue(mailed, "x", id="never")
         if refused == "taken":
             transaction().start(waits, id="there", if_exists="reject")
+        elif refused == "another":
+            transaction().start(one, id="there", signal=(go, 5))
+        elif refused == "compared":
+            transaction().start(waits, id="there", if_exists="same")
         else:
             transaction().signal("nobody" if refused == "nobody" else "closed", go, 1)
 
@@ -145,14 +149,20 @@ async def test_nothing_is_written_and_nothing_leaves_when_one_of_them_cannot(til
     async def one() -> str:
         try:
             await sending(1)
-        except Exception as error:  # noqa: BLE001 - any of three
+        except Exception as error:  # noqa: BLE001 - any of five
             return type(error).__name__
         return "sent"
 
     async with till.worker(one, waits, sending):
         await (await till.client.start(waits, id="closed", signal=(go, 1))).result(PATIENCE)
         await till.client.start(waits, id="there")
-        expected = {"nobody": "UnknownRun", "closed": "RunClosed", "taken": "AlreadyStarted"}[refused]
+        expected = {
+            "nobody": "UnknownRun",
+            "closed": "RunClosed",
+            "taken": "AlreadyStarted",
+            "another": "WrongWorkflow",
+            "compared": "InvalidInput",
+        }[refused]
         handle = await till.client.start(one)
         assert await handle.result(PATIENCE) == expected
         assert await till.rows() == []
@@ -201,7 +211,7 @@ async def test_a_signal_that_comes_before_the_last_commit_is_read_and_nothing_is
         return sum(heard)
 
     async with till.worker(ends, before, last) as worker:
-        worker.session._news.look_for = lambda run_ids: None  # it hears of it from the commit alone
+        worker.session._inbox.look_for = lambda run_ids: None  # it hears of it from the commit alone
         handle = await till.client.start(ends)
         await asyncio.wait_for(begun.wait(), PATIENCE)
         await handle.signal(go, 5)
@@ -272,7 +282,7 @@ async def test_a_cancelled_call_leaves_nothing(till: Till) -> None:
         on.set()
 
 
-async def test_one_that_takes_too_long_is_rolled_back_and_holds_up_nobody(till: Till) -> None:
+async def test_a_transaction_that_takes_too_long_is_rolled_back_and_holds_up_no_others(till: Till) -> None:
     on, calls = threading.Event(), []
 
     def hangs(number: int) -> None:
@@ -387,7 +397,7 @@ async def test_it_never_waits_for_the_thread_of_another_activity(sqlite_url: str
                 on.set()
 
 
-async def test_what_is_wrong_in_it_fails_by_name_and_leaves_nothing(till: Till) -> None:
+async def test_a_wrong_part_fails_by_name_and_leaves_nothing(till: Till) -> None:
     def later(number: int) -> None:
         raise CompleteLater
 
@@ -550,7 +560,7 @@ async def test_a_connection_that_is_kept_is_of_no_use_afterwards(till: Till) -> 
     async with till.worker(one, keeps):
         await (await till.client.start(one)).result(PATIENCE)
         error: type[Exception] = TransactionEnded if till.kind == "sqlite" else asyncpg.InterfaceError
-        with pytest.raises(error, match=r"over|released"):
+        with pytest.raises(error, match=r"has ended|released"):
             kept[0].execute("INSERT INTO orders VALUES (2)")
         assert await till.rows() == [1]
 

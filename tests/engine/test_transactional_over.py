@@ -6,15 +6,15 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from batuta import Middleware, Retry, RunState, activity, transaction, workflow
-from batuta.engine.calls import Call
-from batuta.engine.live import LiveRun
-from batuta.engine.threads import Threads
-from batuta.engine.transactions import Transactions
+from batuta.engine.activities.call import Call
+from batuta.engine.activities.threads import Threads
+from batuta.engine.activities.transactional import Transactions
+from batuta.engine.run.owned_run import OwnedRun
 from batuta.journal.entries import EntryKind
 from batuta.journal.records import Message, MessageKind
 from batuta.telemetry import ActivityRetried, Event, RunClosed
@@ -25,16 +25,16 @@ from tests.engine.till import PATIENCE, QUICK, till_on
 pytestmark = pytest.mark.usefixtures("real_time")
 
 
-def _deadline(run: LiveRun) -> None:
+def _deadline(run: OwnedRun) -> None:
     run.deadline = 1
     run.wake(2)
 
 
-def _terminate(run: LiveRun) -> None:
+def _terminate(run: OwnedRun) -> None:
     run.receive([Message(message_id="m", kind=MessageKind.TERMINATE, name="enough", body="")])
 
 
-def _park(run: LiveRun) -> None:
+def _park(run: OwnedRun) -> None:
     run.park("no code")
 
 
@@ -48,7 +48,7 @@ def _park(run: LiveRun) -> None:
 )
 @pytest.mark.parametrize("goes_on", [False, True])
 async def test_a_run_that_ends_while_the_code_works_keeps_nothing_of_it(
-    sqlite_url: str, end: Callable[[LiveRun], None], state: RunState, last: EntryKind, goes_on: bool
+    sqlite_url: str, end: Callable[[OwnedRun], None], state: RunState, last: EntryKind, goes_on: bool
 ) -> None:
     loop, told = asyncio.get_running_loop(), threading.Event()
     ends: list[Callable[[], None]] = []
@@ -157,12 +157,12 @@ async def test_an_attempt_that_finds_no_thread_leaves_its_place(
 async def test_an_attempt_whose_run_is_dropped_before_it_does_anything_leaves_its_place(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin, dropped = Transactions.begin, list[LiveRun]()
+    begin, dropped = Transactions.begin, list[OwnedRun]()
 
     def begins(all_of_them: Transactions, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         begin(all_of_them, call, args, kwargs)
         if not dropped:
-            dropped.append(call.run)
+            dropped.append(cast(OwnedRun, call.run))
             call.run.drop()  # in the same round of the event loop
 
     monkeypatch.setattr(Transactions, "begin", begins)

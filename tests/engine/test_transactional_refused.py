@@ -141,7 +141,7 @@ async def test_a_signal_to_its_own_run_that_its_result_ends_is_refused_for_that(
             return int(await selfish(1))
 
         async with till.worker(one, selfish):
-            with pytest.raises(RunFailed, match="'me' is completed: by the result of the very activity that sends"):
+            with pytest.raises(RunFailed, match="'me' is completed: by the result of the activity that sends"):
                 await (await till.client.start(one, id="me")).result(PATIENCE)
         assert await till.rows() == []
 
@@ -192,7 +192,7 @@ async def test_code_that_begins_another_transaction_in_place_of_its_own_fails_by
 async def test_an_activity_that_breaks_its_own_connection_is_tried_as_its_policy_says(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("batuta.engine.transactions._LONGEST_WAIT", 0.3)
+    monkeypatch.setattr("batuta.engine.activities.transactional._LONGEST_WAIT", 0.3)
     tried: list[int] = []
     async with till_on("postgres", postgres_url) as till:
 

@@ -123,15 +123,15 @@ def test_nothing_is_left_of_a_caller_that_is_killed_before_its_commit(
 
 
 def test_a_user_with_little_more_than_insert_may_enqueue(postgres_url: str) -> None:
-    role = f"app_{os.urandom(6).hex()}"
+    role = password = f"app_{os.urandom(6).hex()}"
     with sync.connect(postgres_url) as client, psycopg.connect(postgres_url) as owner:
         client.count()
-        owner.execute(f"CREATE ROLE {role} LOGIN")
+        owner.execute(f"CREATE ROLE {role} LOGIN PASSWORD '{password}'")
         owner.execute(f"GRANT USAGE ON SCHEMA batuta TO {role}")
         owner.execute(f"GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA batuta TO {role}")
         owner.commit()
         try:
-            with psycopg.connect(postgres_url, user=role) as connection:
+            with psycopg.connect(postgres_url, user=role, password=password) as connection:
                 for options in ({"key": "k"}, {"unique": "u"}, {"unique": "d", "debounce": 60}):
                     client.enqueue(double, 1, transaction=connection, **options)
             assert client.count(kind="job") == 3

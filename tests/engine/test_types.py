@@ -13,7 +13,7 @@ import pydantic
 import pytest
 
 from batuta import Activity, activity, workflow
-from tests.engine.kit import replay, tape, world
+from tests.engine.kit import journal_of, replay, world
 
 
 class Colour(enum.Enum):
@@ -157,7 +157,7 @@ async def test_a_value_survives_arguments_results_and_replay(kind: Any, value: A
         result = await handle.result()
         assert result == value
         assert type(result) is type(value)
-        replay(relays_, await tape(env, handle)).tear_down()
+        replay(relays_, await journal_of(env, handle)).tear_down()
         assert all(given == got == value and type(got) is type(value) for given, got in seen)
         again = await env.client.get(handle.id, relays_)
         assert await again.result() == value

@@ -2,16 +2,33 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from msgspec import Raw
 
-from batuta import Handle, RunFailed, RunState, Signal, Update, Workflow, activity, publish, workflow
-from batuta.journal.records import Change, Message, MessageKind, Refusal, Verdict
+from batuta import (
+    Handle,
+    Retry,
+    RunCancelled,
+    RunFailed,
+    RunState,
+    Signal,
+    Update,
+    Workflow,
+    activity,
+    continue_as_new,
+    job,
+    publish,
+    workflow,
+)
+from batuta.journal.records import PAGE_BYTES, Change, Message, MessageKind, Refusal, Verdict
 from batuta.journal.states import CLOSED
+from batuta.stores.contract import rules
 from batuta.stores.memory import MemoryDatabase, MemoryStore
 from batuta.testing import Environment
+from batuta.verify import verify
 from tests.engine.kit import replay_all
 
 note = Signal("note", int)
@@ -24,6 +41,12 @@ executed: list[int] = []
 @pytest.fixture(autouse=True)
 def _afresh() -> None:
     executed.clear()
+
+
+@pytest.fixture(autouse=True, params=[1, 2, PAGE_BYTES], ids="one at a time,two at a time,all at once".split(","))
+def _pages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes of messages that are read together. Signals of these tests have one byte."""
+    monkeypatch.setattr(rules, "PAGE_BYTES", request.param)
 
 
 @activity
@@ -105,6 +128,80 @@ async def has_a_careless_validator() -> int:
     return await act_in_a_thread(1)
 
 
+@workflow
+async def tidies() -> None:
+    try:
+        await act(1)
+    finally:
+        await act(2)
+
+
+@workflow
+async def swallows() -> str:
+    try:
+        await act(1)
+    except asyncio.CancelledError:
+        return "not so fast"
+    return "done"
+
+
+@workflow
+async def goes_on(left: int = 1) -> str:
+    await act(left)
+    if left:
+        continue_as_new(left - 1)
+    return "done"
+
+
+@workflow
+async def times_out() -> str:
+    try:
+        async with asyncio.timeout(5):
+            await asyncio.sleep(100)
+    except TimeoutError:
+        return "timed out"
+    return "done"
+
+
+@workflow
+async def gathers() -> list[int]:
+    return list(await asyncio.gather(act(1), act(2)))
+
+
+async def _waiting() -> list[int]:
+    notes: list[int] = []
+    with suppress(TimeoutError):
+        while True:
+            notes.append(await note.wait(timeout=0.1))
+    return notes
+
+
+@workflow
+async def reads_at_its_end() -> list[int]:
+    await act(1)
+    return await _waiting()
+
+
+@workflow
+async def looks_when_it_was_told() -> list[int]:
+    """Reads its notes only when it was told to stop, and after another step."""
+    async with asyncio.timeout(1):
+        try:
+            await stop.wait()
+        except TimeoutError:
+            return []
+    await act(1)
+    return await _waiting()
+
+
+@workflow
+async def carries_on(left: int = 1) -> list[int]:
+    await act(left)
+    if left:
+        continue_as_new(left - 1)
+    return await _waiting()
+
+
 class Racy(MemoryStore):
     """Sends messages at the last moment before a run would close."""
 
@@ -142,6 +239,14 @@ ALL: list[Workflow[..., Any]] = [
     busy_at_its_end,
     fails,
     has_a_careless_validator,
+    tidies,
+    swallows,
+    goes_on,
+    times_out,
+    gathers,
+    reads_at_its_end,
+    looks_when_it_was_told,
+    carries_on,
 ]
 modes = pytest.mark.parametrize("always_replay", [False, True])
 
@@ -166,6 +271,20 @@ async def test_the_run_sees_late_signals_and_executes_nothing_again(always_repla
         assert await ended(env, handle) == [int(f"{n}{m}") for n in range(1, times + 1) for m in (1, 2)]
         assert executed == [1, 2]
         assert env.store.refused == times
+
+
+@modes
+@pytest.mark.parametrize("flow", [reads_at_its_end, looks_when_it_was_told, carries_on])
+async def test_late_signals_that_wait_are_there_when_the_code_asks_for_them(
+    always_replay: bool, flow: Workflow[[], list[int]]
+) -> None:
+    notes = [f"{number}" for number in range(7)]
+    async with racy(always_replay) as env:
+        stops = late(MessageKind.SIGNAL, "stop", "0") if flow is looks_when_it_was_told else []
+        env.store.late = [late(MessageKind.SIGNAL, "note", *notes) + stops, late(MessageKind.SIGNAL, "note", "7", "8")]
+        handle = await env.start(flow)
+        assert await ended(env, handle) == list(range(9))
+        assert executed == ([1, 0] if flow is carries_on else [1])
 
 
 @modes
@@ -254,6 +373,68 @@ async def test_a_run_that_goes_back_while_its_worker_stops_keeps_what_it_did() -
         await env.deploy()
         assert await ended(env, handle) == [1]
         assert executed == [1, 2]
+
+
+# -- a cancel
+
+
+def late_cancel(message_id: str = "cancel", reason: str = "enough") -> list[Message]:
+    return [Message(message_id=message_id, kind=MessageKind.CANCEL, name=reason)]
+
+
+@modes
+@pytest.mark.parametrize("late_signal", [False, True])
+@pytest.mark.parametrize("one", [takes_notes, tidies, goes_on, times_out, gathers, fails, busy_at_its_end])
+async def test_a_run_that_would_end_hears_of_a_late_cancel_first(
+    one: Workflow[..., Any], late_signal: bool, always_replay: bool
+) -> None:
+    async with racy(always_replay) as env:
+        env.store.late = [late_cancel() + (late(MessageKind.SIGNAL, "note", "1") if late_signal else [])]
+        handle = await env.start(one, retry=Retry(attempts=3, first=1.0))
+        with pytest.raises(RunCancelled):
+            await ended(env, handle)
+        kinds = [str(line.kind) for line in await handle.journal()]
+        assert kinds.count("cancel_requested") == 1
+        assert env.store.refused >= 1
+        assert (await env.store.load(handle.run_id)).messages == []
+        assert not (await verify(env.store, ALL)).violations
+        await replay_all(env.store, {one.name: one for one in ALL})
+        if one is tidies:
+            assert executed == [1, 2]
+
+
+@modes
+async def test_a_run_that_ended_in_its_first_turn_hears_of_a_late_cancel_first(always_replay: bool) -> None:
+    async with racy(always_replay) as env:
+        env.store.late = [late_cancel()]
+        handle = await env.start(at_once, signal=(note, 4))  # so that nobody begins it at once
+        with pytest.raises(RunCancelled):
+            await ended(env, handle)
+        assert [str(line.kind) for line in await handle.journal()] == ["started", "signal", "cancel_requested"]
+
+
+@modes
+async def test_code_that_takes_no_notice_of_a_late_cancel_ends_as_it_likes(always_replay: bool) -> None:
+    async with racy(always_replay) as env:
+        env.store.late = [late_cancel(), late_cancel("another"), late_cancel("a third")]
+        handle = await env.start(swallows)
+        assert await ended(env, handle) == "not so fast"
+        assert [str(line.kind) for line in await handle.journal()].count("cancel_requested") == 1
+
+
+async def test_a_job_that_is_done_hears_of_a_late_cancel_first() -> None:
+    @job
+    async def deliver() -> None:
+        executed.append(1)
+
+    async with RacyEnvironment(jobs=[deliver]) as env:
+        env.store.late = [late_cancel()]
+        handle = await env.client.enqueue(deliver)
+        with pytest.raises(RunCancelled):
+            await handle.result()
+        assert executed == [1]
+        assert (await env.store.load(handle.run_id)).messages == []
+        assert not (await verify(env.store)).violations
 
 
 @modes

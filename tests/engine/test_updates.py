@@ -10,6 +10,7 @@ from batuta import (
     Batuta,
     Handle,
     InvalidInput,
+    Query,
     RunClosed,
     RunFailed,
     RunState,
@@ -27,9 +28,9 @@ from batuta import (
     random,
     workflow,
 )
-from batuta.engine import waiters
+from batuta.engine.worker import waiters
 from batuta.errors import NotSerialisable, TooLarge
-from tests.engine.arena import PATIENCE, Arena, until_state
+from tests.engine.arena import PATIENCE, Arena, until, until_state
 from tests.engine.kit import parked, replay_all, world
 
 executed: list[str] = []
@@ -104,7 +105,7 @@ async def test_an_update_is_answered_by_the_run_wherever_it_is_asked(arena: Aren
     await replay_all(arena.store(client), {"basket": basket})
 
 
-async def test_an_answer_wakes_whoever_waits_in_another_process(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_wakes_a_waiter_in_another_process(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiters, "_LOOK_AGAIN", 86_400.0)
     client, other = await arena.client(), await arena.client()
     await other.start(basket, id="b")
@@ -126,6 +127,58 @@ async def test_a_rejected_update_leaves_no_trace_in_the_run(arena: Arena) -> Non
     await until_state(handle, RunState.WAITING)
     assert [str(line.kind) for line in await handle.journal()] == ["started"]
     assert (await arena.store(client).load(handle.run_id)).messages == []
+
+
+async def test_an_update_that_was_rejected_is_looked_at_anew_when_it_is_asked_again(arena: Arena) -> None:
+    client, other = await arena.client(), await arena.client()
+    worker = await arena.worker(client, basket, reserve)
+    handle = await client.start(basket, id="b")
+    asking = [handle, await other.get("b", basket)]
+    for count in range(3):
+        assert await handle.update(add_item, Item(f"{count}")) == count + 1
+    for one in asking * 2:
+        with pytest.raises(UpdateRejected, match="the basket is full"):
+            await one.update(add_item, Item("late"), update_id="mine", timeout=PATIENCE)
+    await until_state(handle, RunState.WAITING)
+    with pytest.raises(UpdateRejected, match="the basket is full"):
+        await asking[1].update(add_item, Item("late"), update_id="mine", timeout=PATIENCE)
+    await handle.update(reset)
+    for one in asking * 2:
+        assert await one.update(add_item, Item("late"), update_id="mine", timeout=PATIENCE) == 1
+    await worker.stop()
+    assert await handle.update(add_item, Item("late"), update_id="mine", timeout=PATIENCE) == 1
+    assert executed == ["0", "1", "2", "late"]
+    await replay_all(arena.store(client), {"basket": basket})
+
+
+async def test_the_answer_to_an_earlier_try_is_not_taken_for_that_of_this_one(
+    arena: Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is found between the moment from which an answer may come, and the sending."""
+    client, other = await arena.client(), await arena.client()
+    await arena.worker(client, basket, reserve)
+    handle: Handle[Any] = await client.start(basket, id="b")
+    for count in range(3):
+        assert await handle.update(add_item, Item(f"{count}")) == count + 1
+    asking: Handle[Any] = await other.get("b")
+    with pytest.raises(UpdateRejected):
+        await asking.update(add_item, Item("late"), update_id="mine")
+    await handle.update(reset)
+    store = arena.store(other)
+    send, looking = store.send, other._backend._waiters.answers  # type: ignore[attr-defined]
+
+    async def after_a_look(*args: Any) -> bool:
+        for one in list(looking.waiting):
+            looking.look_for(one)
+        await until(lambda: answered(looking.waiting))
+        return await send(*args)
+
+    monkeypatch.setattr(store, "send", after_a_look)
+    assert await asking.update(add_item, Item("late"), update_id="mine", timeout=PATIENCE) == 1
+
+
+async def answered(waiting: dict[Any, Any]) -> bool:
+    return not waiting
 
 
 async def test_an_error_of_the_handler_reaches_the_caller_and_the_run_goes_on(arena: Arena) -> None:
@@ -238,7 +291,7 @@ async def test_many_updates_at_once_are_each_answered(arena: Arena) -> None:
 # -- in virtual time
 
 
-async def test_an_update_that_nobody_handles_is_rejected_with_the_names_of_those_that_are() -> None:
+async def test_an_update_without_a_handler_is_rejected_with_the_names_of_handled_ones() -> None:
     async with world(basket, reserve) as env:
         handle = await env.start(basket)
         with pytest.raises(UpdateRejected, match=r"it takes: add_item, reset"):
@@ -260,6 +313,43 @@ async def test_arguments_that_do_not_fit_are_rejected() -> None:
             with pytest.raises(InvalidInput):
                 await handle.update(odd)
         assert [str(line.kind) for line in await handle.journal()] == ["started"]
+
+
+async def test_a_function_defines_the_arguments_and_the_answer_of_updates_and_queries() -> None:
+    @Update
+    async def put(item: Item, count: int = 1) -> str: ...  # type: ignore[empty-body]
+
+    @Query
+    def total(of: str) -> int: ...  # type: ignore[empty-body]
+
+    @workflow
+    async def shelf() -> None:
+        counts: dict[str, int] = {}
+
+        @put.handle
+        def _(item: Item, count: int = 1) -> str:
+            counts[item.sku] = item.count * count
+            return f"{count} times {item.sku}"
+
+        total.handle(lambda of: counts[of])
+        await done.wait()
+
+    async with world(shelf) as env:
+        handle = await env.start(shelf)
+        assert await handle.update(put, Item("tea", 2), 3) == "3 times tea"
+        assert await handle.update("put", Item("cup")) == "1 times cup"
+        assert await handle.query(total, "tea") == 6
+        unfit: Any
+        for unfit in ((), ("tea",), (Item("tea"), "two"), (Item("tea"), 1, 2)):
+            with pytest.raises(InvalidInput, match="the input of update 'put'"):
+                await handle.update(put, *unfit)
+        with pytest.raises(InvalidInput, match="the input of query 'total'"):
+            await handle.query(total, 5)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=r"update 'put' is not called: give it to `handle\.update`"):
+        put(Item("tea"))
+    made: Any = Update
+    with pytest.raises(InvalidInput, match="give no other"):
+        made(lambda: 1, int)
 
 
 async def test_an_answer_that_does_not_fit_its_type_is_a_failure() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from batuta import Batuta, ClientError, Handle, RunTerminated, activity, connect, workflow
-from batuta.engine import waiters
+from batuta.engine.worker import waiters
 from batuta.errors import WorkerError
 from batuta.ids import RunId
 from batuta.journal.store import Store

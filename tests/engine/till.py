@@ -13,7 +13,7 @@ import asyncpg
 from batuta import Batuta, Retry, Signal, Workflow, activity, job, transaction, workflow
 from batuta.clock import SystemClock
 from batuta.connect import store_for
-from batuta.engine.native import NativeBackend
+from batuta.engine.backend.native import NativeBackend
 from batuta.journal.store import Store
 
 PATIENCE = 30.0

@@ -28,7 +28,11 @@ class Pooler:
         self._directory.chmod(0o777)
         self._log = self._directory / "log"
         self.port = _free_port()
-        (self._directory / "users").write_text('"postgres" ""\n')
+        users = self._directory / "users"
+        users.touch(0o600)
+        users.write_text(f'"postgres" "{urlsplit(server).password or ""}"\n')
+        if os.geteuid() == 0:
+            os.chown(users, NOBODY, NOBODY)
         (self._directory / "ini").write_text(self._configuration(server, settings))
         self._command = [program, "-q", str(self._directory / "ini")]
         self._start()
@@ -58,7 +62,9 @@ class Pooler:
         """The address of the same database through the pooler."""
         parts = urlsplit(direct)
         query = "&".join(f"{name}={quote(value, safe='')}" for name, value in options.items())
-        return urlunsplit(parts._replace(netloc=f"postgres@127.0.0.1:{self.port}", query=query))
+        return urlunsplit(
+            parts._replace(netloc=f"{parts.netloc.rpartition('@')[0]}@127.0.0.1:{self.port}", query=query)
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -75,7 +81,7 @@ class Pooler:
             "listen_addr": "127.0.0.1",
             "listen_port": str(self.port),
             "unix_socket_dir": "",
-            "auth_type": "trust",
+            "auth_type": "md5",
             "auth_file": str(self._directory / "users"),
             "pool_mode": "transaction",
             "default_pool_size": str(SESSIONS),

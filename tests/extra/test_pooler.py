@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -16,7 +16,7 @@ from batuta.errors import StoreError, StoreUnavailable
 from batuta.stores.postgres import PostgresStore
 from batuta.testing import conformance
 from batuta.testing.conformance import MakeStore
-from batuta.testing.conformance.kit import beat, live_worker, making, outlive_lease, start_owned
+from batuta.testing.conformance.kit import beat, ended_process, live_worker, making, outlive_lease, start_owned
 from batuta.testing.databases import DatabaseMaker
 from tests.extra.pooler import Pooler
 from tests.stores.postgres.stores import long_up
@@ -24,12 +24,6 @@ from tests.stores.postgres.stores import long_up
 pytestmark = pytest.mark.extra
 
 PATIENCE = 30.0
-
-
-@pytest.fixture
-def postgres_url(emptied_postgres: Callable[[], str]) -> str:
-    """These many tests use nothing but stores: they share a database."""
-    return emptied_postgres()
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +122,7 @@ async def test_the_tables_can_be_made_through_the_pooler(pooler: Pooler, empty_p
         assert await client.count() == 0
 
 
-async def test_without_a_direct_address_nobody_is_taken_for_dead_before_the_lease_is_over(
+async def test_without_a_direct_address_no_worker_is_taken_for_dead_before_its_lease_is_over(
     pooled_url: str, postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -148,8 +142,9 @@ async def test_without_a_direct_address_nobody_is_taken_for_dead_before_the_leas
 async def test_with_a_direct_address_a_worker_that_is_gone_is_seen_at_once(both_url: str) -> None:
     async with making(long_up(both_url)) as make:
         one, two = await make(), await make()
-        dead, seen = await live_worker(one, lease=1_000 * SECOND), await live_worker(two)
-        async with one.heart(dead.worker_id):
+        dead = await live_worker(one, lease=1_000 * SECOND, process=ended_process())
+        seen = await live_worker(two)
+        async with one.heartbeat(dead.worker_id):
             assert dead.worker_id not in (await beat(two, seen)).peers
         assert dead.worker_id in (await beat(two, seen)).peers
 
@@ -175,3 +170,14 @@ async def test_a_pooler_that_restarts_is_found_again(postgres_server: DatabaseMa
                     except StoreError:
                         await asyncio.sleep(0.05)
             assert await handle.result(PATIENCE) == 2
+
+
+async def test_a_database_is_migrated_through_the_pooler(pooler: Pooler, empty_postgres_url: str) -> None:
+    stores = [PostgresStore(pooler.url(empty_postgres_url, statement_cache_size="0")) for _ in range(3)]
+    applied = await asyncio.gather(*(store.migrate(repair=True) for store in stores))
+    *others, whole = sorted(applied)
+    assert others == [[], []]
+    assert (whole[0], whole[-1]) == ("0001_baseline", "functions")
+    for store in stores:
+        await store.open()
+        await store.close()

@@ -228,3 +228,40 @@ async def test_a_starlette_application_with_a_lifespan_of_its_own_can_be_wrapped
     await server.tell("shutdown")
     await server.ends()
     assert order == ["opened", "closed"]
+
+
+@pytest.mark.parametrize("when", ["startup", "running", "shutdown"])
+async def test_a_lifespan_that_is_cancelled_leaves_no_task_of_the_application(sqlite_url: str, when: str) -> None:
+    ends: list[int] = []
+    reached = asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        wrapped = server.app
+        assert isinstance(wrapped, asgi._Wrapped)
+        try:
+            for event in ("startup", "shutdown"):
+                assert (await receive())["type"] == f"lifespan.{event}"
+                if when == event:
+                    reached.set()
+                    await asyncio.Event().wait()
+                await send({"type": f"lifespan.{event}.complete"})
+        finally:
+            assert wrapped._client is not None
+            ends.append(await wrapped._client.count())  # which is still open
+
+    before = asyncio.all_tasks()
+    server = Server(asgi.wrap(app, sqlite_url))
+    if when == "startup":
+        server._to_app.put_nowait({"type": "lifespan.startup"})
+    else:
+        assert await server.tell("startup") == {"type": "lifespan.startup.complete"}
+    if when == "shutdown":
+        server._to_app.put_nowait({"type": "lifespan.shutdown"})
+    if when != "running":
+        await asyncio.wait_for(reached.wait(), PATIENCE)
+    server._task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await server.ends()
+    assert ends == [0]
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == before

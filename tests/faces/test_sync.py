@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -123,8 +124,8 @@ def test_schedules_are_made_and_triggered_by_blocking_code(client: batuta.sync.C
     assert schedules.create(Schedule("a", cron("@yearly"), doubles, 21)).when == "@yearly (UTC)"
     assert [each.id for each in schedules.list()] == ["a"]
     assert schedules.trigger("a").result(PATIENCE) == 42
-    schedules.pause("a", note="why")
-    assert schedules.get("a").note == "why"
+    schedules.pause("a", reason="why")
+    assert schedules.get("a").reason == "why"
     schedules.resume("a")
     assert len(schedules.next_times("a", 2)) == 2
     start = datetime(2020, 6, 1, tzinfo=UTC)
@@ -144,10 +145,12 @@ def test_runs_are_operated_and_the_log_is_read_by_blocking_code(client: batuta.s
     selection = client.select(workflow=sleeps)
     assert selection.count() == 2
     assert [selection.pause().done, selection.resume().done] == [2, 2]
-    assert [selection.pause().done, selection.cancel().done] == [2, 2]  # held, so that they do not hear it yet
-    assert selection.terminate("over").done == 2
+    held = selection.pause().done  # so that no worker takes them while they are asked to end
+    assert [held, selection.cancel().done, selection.terminate().done] == [2, 2, 0]
+    client.start(sleeps, id="c", delay=3600)
+    assert selection.terminate("over").done == 1
     assert run.delete() == 1
-    assert selection.delete().done == 1
+    assert selection.delete().done == 2
     assert selection.retry().matched == 0
     assert client.audit(target="a", limit=1).rows[0].verb == "delete"
     report = client.verify_audit()
@@ -160,13 +163,13 @@ def test_dead_letters_are_seen_to_by_blocking_code(client: batuta.sync.Client) -
     run = client.start(doubles, -1, id="a")
     with pytest.raises(RunFailed):
         run.result(PATIENCE)
-    assert [letter.id for letter in client.letters.list().letters] == ["a"]
-    assert [group.count for group in client.letters.groups().groups] == [1]
-    assert client.letters.reprocess(name=doubles, dry_run=True).matched == client.letters.count() == 1
-    assert client.letters.discard("a", reason="seen") == 1
-    assert client.letters.get("a").note == "seen"
+    assert [letter.id for letter in client.dead_letters.list().letters] == ["a"]
+    assert [group.count for group in client.dead_letters.groups().groups] == [1]
+    assert client.dead_letters.reprocess(name=doubles, dry_run=True).matched == client.dead_letters.count() == 1
+    assert client.dead_letters.discard("a", reason="seen") == 1
+    assert client.dead_letters.get("a").note == "seen"
     with pytest.raises(LetterResolved):
-        client.letters.reprocess("a")
+        client.dead_letters.reprocess("a")
 
 
 def test_errors_are_those_of_the_async_client(client: batuta.sync.Client) -> None:
@@ -281,10 +284,42 @@ def test_closing_tells_threads_that_wait(sqlite_url: str) -> None:
     handle = client.start(sleeps)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(handle.result)
-        _until(lambda: bool(handle._home._calls))
+        _until(lambda: bool(handle._home._thread.calls))
         client.close()
         with pytest.raises(ClientError, match="closed"):
             waiting.result(PATIENCE)
+
+
+def _threads_of_clients() -> int:
+    gc.collect()
+    return [thread.name for thread in threading.enumerate()].count("batuta-sync")
+
+
+def test_clients_that_are_dropped_leave_no_threads_and_no_connections(url: str) -> None:
+    before = _threads_of_clients()
+    files = len(os.listdir("/dev/fd"))
+    for _ in range(3):
+        assert batuta.sync.connect(url).count() == 0
+    _until(lambda: _threads_of_clients() == before)
+    _until(lambda: len(os.listdir("/dev/fd")) <= files)
+
+
+def test_a_handle_serves_when_its_client_is_dropped_and_then_leaves_nothing(url: str) -> None:
+    before = _threads_of_clients()
+    handle = batuta.sync.connect(url).start(sleeps, id="a")
+    assert _threads_of_clients() == before + 1
+    assert handle.describe().id == "a"
+    del handle
+    _until(lambda: _threads_of_clients() == before)
+
+
+def test_a_worker_that_was_started_goes_on_when_its_client_is_dropped(sqlite_url: str) -> None:
+    batuta.sync.connect(sqlite_url).worker(workflows=[doubles], activities=[double]).__enter__()
+    gc.collect()
+    with batuta.sync.connect(sqlite_url) as client:
+        assert client.start(doubles, 2).result(PATIENCE) == 4
+    for thread in list(batuta.sync._threads):
+        thread.close()
 
 
 def _until(condition: Callable[[], bool]) -> None:
@@ -345,6 +380,80 @@ def test_a_program_that_never_closes_its_client_ends_quietly(tmp_path: Path) -> 
         tmp_path,
     )
     assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, "8\n", "")
+
+
+def test_a_program_that_drops_its_client_last_ends_quietly(tmp_path: Path) -> None:
+    outcome = run("client.start(sleeps)\ndel client\nprint('dropped')\n", tmp_path)
+    assert (outcome.returncode, outcome.stdout, outcome.stderr) == (0, "dropped\n", "")
+
+
+HUNG = """
+@activity
+def hangs() -> None:
+    began.set()
+    threading.Event().wait()
+
+@workflow
+async def hang() -> None:
+    await hangs()
+
+began = threading.Event()
+"""
+
+
+def test_a_program_ends_while_an_activity_of_its_worker_hangs(url: str, tmp_path: Path) -> None:
+    program = """
+        client = batuta.sync.connect(URL)
+        client.worker(workflows=[doubles, hang], activities=[double, hangs], grace=0.1).__enter__()
+        print(client.start(doubles, 4).result(20))
+        client.start(hang)
+        began.wait()
+        """
+    outcome = run(HUNG + textwrap.dedent(program.replace("URL", repr(url))), tmp_path)
+    said = [line for line in outcome.stderr.splitlines() if "durability" not in line]
+    assert (outcome.returncode, outcome.stdout) == (0, "8\n"), outcome.stderr
+    assert said == ["1 runs were still busy after 0.1 s and will run elsewhere"]
+
+
+def test_an_async_program_ends_while_an_activity_and_a_hook_of_its_worker_hang(tmp_path: Path) -> None:
+    outcome = run(
+        HUNG
+        + textwrap.dedent(
+            """
+            from batuta import Retry, connect
+            from batuta.engine.worker import dead_letter_alerts
+
+            dead_letter_alerts._LAST_CALLS = 0.1
+            is_told = threading.Event()
+
+            def told(letter):
+                is_told.set()
+                threading.Event().wait()
+
+            @activity(retry=Retry(attempts=1))
+            async def fails() -> None:
+                raise ValueError
+
+            @workflow
+            async def failing() -> None:
+                await fails()
+
+            async def main():
+                code = {"workflows": [hang, failing], "activities": [hangs, fails]}
+                async with connect("memory://") as client:
+                    async with client.worker(**code, grace=0.1, on_dead_letter=told):
+                        await client.start(hang)
+                        await client.start(failing)
+                        await asyncio.to_thread(began.wait)
+                        await asyncio.to_thread(is_told.wait)
+                print("left")
+
+            asyncio.run(main())
+            """
+        ),
+        tmp_path,
+    )
+    assert (outcome.returncode, outcome.stdout) == (0, "left\n"), outcome.stderr
 
 
 def test_a_thread_that_waits_for_a_result_does_not_keep_the_program_alive(tmp_path: Path) -> None:
@@ -457,7 +566,7 @@ def test_retention_is_set_and_gone_by_from_blocking_code(client: batuta.sync.Cli
     assert client.retention.set("30d", workflow="doubles")
     assert [rule.seconds for rule in client.retention.list()] == [2_592_000.0]
     assert client.retention.prune() == 0
-    assert client.retention.drop(workflow="doubles")
+    assert client.retention.delete(workflow="doubles")
     assert client.retention.list() == []
 
 
@@ -467,5 +576,5 @@ def test_quotas_are_set_and_gone_by_from_blocking_code(client: batuta.sync.Clien
     with pytest.raises(QuotaExceeded):
         client.start(sleeps)
     assert [(quota.limit, quota.used) for quota in client.quotas.list()] == [(1, 1)]
-    assert client.quotas.clear("open_runs")
+    assert client.quotas.delete("open_runs")
     client.start(sleeps)

@@ -20,8 +20,10 @@ from batuta.journal.states import CLOSED, RunState
 from batuta.journal.store import Store
 from batuta.stores.memory import MemoryDatabase, MemoryStore
 from batuta.stores.sqlite.store import SqliteStore
-from batuta.testing.conformance.hints import Ear
+from batuta.testing.conformance.commits.hints import Ear
 from batuta.testing.conformance.kit import Pen, making, new_run, signal, worker_info
+from tests.databases import Databases
+from tests.long import examples
 from tests.stores.postgres.stores import long_up
 
 NAMESPACE = 'it\'s, "mine" \\ null'
@@ -214,8 +216,8 @@ async def play(seed: int, stores: list[Store], worker: WorkerInfo) -> None:
             for store in stores:
                 await store.start_many(deepcopy(jobs))
                 missing = {run.run_id for run in jobs}
-                while tapes := (await store.claim(clerk, 1_000, None)).tapes:
-                    missing -= {tape.run.run_id for tape in tapes}
+                while stored_runs := (await store.claim(clerk, 1_000, None)).stored_runs:
+                    missing -= {stored.run.run_id for stored in stored_runs}
                 assert not missing
             changes += player.claimed(jobs)
         if player.pens and chance.random() < 0.4:
@@ -243,17 +245,14 @@ async def play(seed: int, stores: list[Store], worker: WorkerInfo) -> None:
 
 
 @settings(
-    max_examples=20,
+    max_examples=examples(8),
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(st.integers(0, 2**32))
-def test_all_stores_give_the_same_verdicts_and_rows(
-    tmp_path: Path, emptied_postgres: Callable[[], str], seed: int
-) -> None:
-    async def example() -> None:
-        url = emptied_postgres()
+def test_all_stores_give_the_same_verdicts_and_rows(tmp_path: Path, postgres_databases: Databases, seed: int) -> None:
+    async def example(url: str) -> None:
         async with AsyncExitStack() as stack:
             database = MemoryDatabase()
             makers: list[Callable[[str], Store]] = [
@@ -271,4 +270,6 @@ def test_all_stores_give_the_same_verdicts_and_rows(
                 await store.pause_queue("paused", True)
             await play(seed, stores, worker)
 
-    asyncio.run(example())
+    url = postgres_databases.take()
+    asyncio.run(example(url))
+    postgres_databases.give_back(url)

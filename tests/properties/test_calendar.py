@@ -9,8 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from batuta.authoring.calendar import Cron, cron, slots
+from batuta.authoring.client.calendar import Cron, cron, slots
 from batuta.clock import SECOND
+from tests.long import examples
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -132,7 +133,7 @@ def at(text: str) -> Expression:
     return Expression(Field(minute, {int(minute)}), Field(hour, {int(hour)}), star(1, 31), star(1, 12), star(0, 6))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(expressions(), st.sampled_from(PLACES), st.integers(-26 * 60, 4 * 60))
 @example(at("0 0"), PLACES[0], -600)
 @example(at("30 23"), PLACES[1], -600)
@@ -155,7 +156,7 @@ def test_the_changes_that_are_tried_are_changes(zone: str) -> None:
         assert len(offsets) == 2, change
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.sampled_from(PLACES), st.integers(0, 59), st.integers(0, 23))
 def test_a_daily_time_comes_once_on_every_day_of_the_wall_clock(
     place: tuple[str, datetime], minute: int, hour: int
@@ -167,7 +168,7 @@ def test_a_daily_time_comes_once_on_every_day_of_the_wall_clock(
     assert [later - day for day, later in itertools.pairwise(days)] == [timedelta(days=1)] * (len(days) - 1)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.sampled_from(PLACES))
 def test_every_minute_is_every_real_minute(place: tuple[str, datetime]) -> None:
     zone, change = place

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import base64
 import secrets
+import tracemalloc
+import zlib
 from collections.abc import Sequence
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from msgspec import json
 
 from batuta.codecs import Bound, Compression, Encryption, Keys, PayloadCodec
-from batuta.errors import BatutaError, InvalidInput, PayloadDamaged, PayloadSealed
-from batuta.journal.coded import MARK, is_coded
+from batuta.errors import InvalidInput, PayloadDamaged, PayloadSealed
+from batuta.journal.codec_envelope import MARK, OLD_MARK, is_coded, join
 from batuta.stores.coded.payloads import Payloads
 
 KEYS = f"k1:{base64.b64encode(bytes(range(32))).decode()}"
 CHAINS: list[Sequence[PayloadCodec]] = [
     [Encryption(KEYS)],
     [Compression(least=0), Encryption(KEYS)],
-    [Encryption(KEYS), Compression(least=0)],
     [Compression(least=8)],
 ]
-SEALING = CHAINS[:3]
+SEALING = CHAINS[:2]
 texts = st.text() | st.text().map(lambda text: MARK + text) | st.text().map(lambda text: text * 50)
 parts = st.lists(st.text(max_size=5), max_size=3)
 
@@ -40,7 +42,7 @@ def test_what_is_written_is_read(text: str, crc: int, scope: str, place: list[st
 
 
 @given(text=st.text(min_size=4), chain=st.sampled_from(SEALING))
-def test_what_is_encrypted_does_not_show(text: str, chain: list[PayloadCodec]) -> None:
+def test_encrypted_text_does_not_show(text: str, chain: list[PayloadCodec]) -> None:
     ours = payloads(chain)
     written = [ours.encode(text, ours.bound("run", "entry")) for _ in range(2)]
     assert written[0] != written[1]  # equal values do not look equal
@@ -86,14 +88,14 @@ def test_a_payload_of_another_namespace_is_found() -> None:
 
 
 @given(text=st.text().filter(lambda text: not is_coded(text)))
-def test_what_is_not_encrypted_is_refused_unless_plain_stands_among_the_keys(text: str) -> None:
+def test_plain_text_is_refused_unless_plain_stands_among_the_keys(text: str) -> None:
     strict, lenient = payloads([Encryption(KEYS)]), payloads([Encryption(f"{KEYS}, plain")])
     with pytest.raises(PayloadDamaged):
         strict.decode(text, strict.bound("run", "entry"))
     assert lenient.decode(text, lenient.bound("run", "entry")) == text
 
 
-def test_what_is_only_compressed_does_not_pass_as_encrypted() -> None:
+def test_compressed_text_does_not_pass_as_encrypted() -> None:
     bound = payloads(CHAINS[0]).bound("run", "entry")
     packed = payloads([Compression(least=0)]).encode("x" * 100, bound)
     with pytest.raises(PayloadDamaged):
@@ -146,8 +148,8 @@ def test_keys_are_not_shown_nor_pickled() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no key is given"),
-        ("plain", "no key is given"),
+        ("", "no key was given"),
+        ("plain", "no key was given"),
         ("k1", "key 1 is not of the form id:base64"),
         ("k1:!!!", "key 'k1' is not base64"),
         ("k1:AAAA", "key 'k1' must be 32 bytes"),
@@ -163,10 +165,11 @@ def test_keys_that_cannot_be_are_refused(text: str, message: str) -> None:
 
 def test_keys_of_a_file_may_have_comments() -> None:
     other = Keys.new("k2")
-    keys = Keys.parse(f"# the newest first\n{other}\n\n{KEYS}  # before\nplain\n")
+    keys = Keys.parse(f"# the newest first\n{other}\n\n{KEYS}  # before\nplain\nold\n")
     assert list(keys.all) == ["k2", "k1"]
     assert keys.first.id == "k2"
-    assert keys.plain
+    assert (keys.plain, keys.old) == (True, True)
+    assert repr(keys) == "Keys(k2, k1, plain, old)"
 
 
 class Reversed(PayloadCodec):
@@ -207,9 +210,89 @@ def test_codecs_that_cannot_be_are_refused(codecs: list[PayloadCodec]) -> None:
         payloads(codecs)
 
 
-def test_what_unpacks_to_more_than_any_payload_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batuta.codecs.compression._LARGEST", 1_000)
+def test_a_bomb_is_not_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even where nothing says who wrote it."""
+    bomb = join(["zlib"], zlib.compress(b"x" * 50_000_000, 9))
+    bound = payloads([Compression()]).bound("run", "entry")
+    tracemalloc.start()
+    try:
+        with pytest.raises(PayloadDamaged, match=r"decompresses to more than 8,388,608 bytes: .* BATUTA_MAX_PAYLOAD"):
+            payloads([Compression()]).decode(bomb, bound)
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+    monkeypatch.setenv("BATUTA_MAX_PAYLOAD", "50000000")
+    assert len(payloads([Compression()]).decode(bomb, bound)) == 50_000_000
+
+
+def test_text_that_is_too_large_to_unpack_is_not_packed() -> None:
     ours = payloads([Compression(least=0)])
     bound = ours.bound("run", "entry")
-    with pytest.raises(BatutaError, match="larger than any payload"):
-        ours.decode(ours.encode("x" * 1_001, bound), bound)
+    for size in (8_388_608, 8_388_609):
+        text = "x" * size
+        written = ours.encode(text, bound)
+        assert is_coded(written) is (size == 8_388_608)
+        assert ours.decode(written, bound) == text
+
+
+def test_nothing_is_unpacked_before_it_is_known_who_wrote_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = payloads([Compression(least=0), Encryption(KEYS)])
+    bound = ours.bound("run", "entry")
+    tag = ours.encode("x", bound).split(":")[1].split("+")[-1]
+    monkeypatch.setattr(Compression, "decode", lambda *_: pytest.fail("it was unpacked"))
+    for tags in ([tag, "zlib"], ["zlib", tag, "zlib"], ["zlib"] * 5_000 + [tag], [tag] + ["zlib"] * 5_000):
+        with pytest.raises(PayloadDamaged):
+            ours.decode(join(tags, zlib.compress(b"x" * 10_000)), bound)
+
+
+def test_a_codec_that_unpacks_must_come_before_one_that_every_payload_goes_through() -> None:
+    with pytest.raises(InvalidInput, match="codec 'zlib' comes after 'aes': put it before"):
+        payloads([Encryption(KEYS), Reversed(), Compression()])
+
+
+# -- what earlier versions wrote
+
+
+def written_before(text: str, scope: object, *place: object) -> str:
+    """As versions before bound it."""
+    codec = Encryption(KEYS)
+    bound = Bound(json.encode(("shop", scope)), json.encode(("shop", scope, *place)) + b"\0\0")
+    return OLD_MARK + join([f"aes.{codec.label}"], codec.encode(text.encode(), bound)).removeprefix(MARK)
+
+
+def test_what_an_earlier_version_wrote_is_read_when_old_stands_among_the_keys() -> None:
+    strict, lenient = payloads([Encryption(KEYS)]), payloads([Encryption(f"{KEYS}, old")])
+    text, place = written_before("secret", "run", "memo"), ("run", "memo")
+    with pytest.raises(PayloadSealed, match="let the word 'old' stand among the keys, and run `batuta keys rotate`"):
+        strict.decode(text, strict.bound(*place), place)
+    assert lenient.decode(text, lenient.bound(*place), ("other", "memo"), place) == "secret"
+    with pytest.raises(PayloadDamaged):
+        lenient.decode(text, lenient.bound(*place), ("other", "memo"))
+    assert not strict.is_current(text)
+    assert strict.is_current(lenient.encode("secret", lenient.bound(*place)))
+    assert strict.mark != lenient.mark
+
+
+def test_what_is_bound_as_before_does_not_pass_as_bound_as_now() -> None:
+    ours, place = payloads([Encryption(f"{KEYS}, old")]), ("run", "memo")
+    old, new = written_before("secret", *place), ours.encode("secret", ours.bound(*place))
+    for text in (old.replace(OLD_MARK, MARK), new.replace(MARK, OLD_MARK)):
+        with pytest.raises(PayloadDamaged):
+            ours.decode(text, ours.bound(*place), place)
+
+
+def test_what_was_only_packed_before_is_read_as_ever() -> None:
+    ours = payloads([Compression(least=0)])
+    bound = ours.bound("run", "memo")
+    assert ours.decode(ours.encode("x" * 99, bound).replace(MARK, OLD_MARK), bound, ("run", "memo")) == "x" * 99
+
+
+# -- keyed hashes
+
+
+def test_a_keyed_hash_is_the_same_with_the_same_key_and_with_no_other() -> None:
+    one, other = payloads([Compression(), Encryption(KEYS)]), payloads([Encryption(Keys.new("k1"))])
+    assert one.keyed("0011") == payloads([Encryption(KEYS)]).keyed("0011") != "0011"
+    assert one.keyed("0011") != one.keyed("0012")
+    assert one.keyed("0011") != other.keyed("0011")
+    assert payloads([Compression()]).keyed("0011") == "0011"

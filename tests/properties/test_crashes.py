@@ -16,7 +16,8 @@ from batuta.journal.entries import EntryKind, crc_holds, decode_body
 from batuta.journal.records import RunFilter, RunKind
 from batuta.journal.states import CLAIMABLE, CLOSED
 from batuta.testing import Environment, run
-from tests.engine.kit import replay
+from tests.engine.kit import crash_without_blame, replay
+from tests.long import examples, some_of
 from tests.properties.programs import Node, act, act_in_thread, executed, fail, flaky, note, once, program, programs
 
 pytestmark = pytest.mark.timeout(300)  # they compute for seconds, on a busy machine for a minute
@@ -35,7 +36,8 @@ class Killer:
 
     def __init__(self, env: Environment, moments: set[int]) -> None:
         self._env, self._moments = env, moments
-        self.passed = 0
+        self.sites: list[str] = []
+        """Those that were passed, in their order."""
         self.killed: list[str] = []
         self._recovering: asyncio.Task[None] | None = None
 
@@ -43,15 +45,15 @@ class Killer:
         session = self._env.worker.session
         if session is None or self._recovering is not None or name in UNINTERESTING:
             return
-        self.passed += 1
-        if self.passed in self._moments:
+        self.sites.append(name)
+        if len(self.sites) in self._moments:
             self.killed.append(name)
             session.abandon()
             self._recovering = asyncio.get_running_loop().create_task(self._recover())
             raise Killed(name)
 
     async def _recover(self) -> None:
-        await self._env.crash()
+        await crash_without_blame(self._env)
         self._recovering = None
 
     async def recovered(self) -> None:
@@ -81,7 +83,10 @@ async def ending(handle: Handle[Any]) -> Any:
     return json.loads(re.sub(r"(/\d+)-[0-9a-f]{6}", r"\1", json.dumps(end)))  # ids of children end with chance
 
 
-async def lived_through(node: Node, *, cancel: bool, moments: set[int], always_replay: bool) -> Any:
+async def lived_through(
+    node: Node, *, cancel: bool = False, moments: set[int], always_replay: bool = False, sites: list[str] | None = None
+) -> Any:
+    """How it ended. `sites` is given the failpoints that were passed."""
     executed.clear()
     asyncio.get_running_loop().set_exception_handler(forgive_the_killed)
     given = {"activities": [act, act_in_thread, flaky, fail, once], "jobs": [note], "always_replay": always_replay}
@@ -100,6 +105,8 @@ async def lived_through(node: Node, *, cancel: bool, moments: set[int], always_r
             await killer.recovered()
         finally:
             failpoints.arm()
+        if sites is not None:
+            sites += killer.sites
         await check_journals(env)
         if not killer.killed and not cancel:
             assert_executed_once(node)
@@ -135,7 +142,7 @@ def assert_executed_once(node: Node) -> None:
 @settings(
     derandomize=True,
     deadline=None,
-    max_examples=200,
+    max_examples=examples(60),
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.generate],  # a failing example is short enough to read, and shrinking takes minutes
 )
@@ -156,24 +163,27 @@ def test_crashes_do_not_change_the_result(node: Node, cancel: bool, moments: set
     assert stormy == calm
 
 
+def dies_in_turn(node: Node, least: int) -> None:
+    """The worker dies at one passage after the other, of `least` that there are. The end is the same."""
+    sites: list[str] = []
+    calm = run(lived_through(node, moments=set(), sites=sites))
+    assert len(sites) >= least
+    for moment in some_of(sites):
+        assert run(lived_through(node, moments={moment})) == calm, moment
+
+
 def test_a_worker_that_dies_at_every_passage_in_turn_changes_nothing() -> None:
     node: Node = ["seq", ["gather", ["act", 1], ["flaky", 2, 40.25]], ["nap", 100], ["thread", 3]]
-    calm = run(lived_through(node, cancel=False, moments=set(), always_replay=False))
-    for moment in range(1, 45):
-        assert run(lived_through(node, cancel=False, moments={moment}, always_replay=False)) == calm, moment
+    dies_in_turn(node, 40)
 
 
 def test_a_family_whose_worker_dies_at_every_passage_in_turn_comes_to_the_same_end() -> None:
     inner: Node = ["gather", ["child", ["act", 1]], ["child", ["fail", 2]], ["begin", ["nap", 50], ["act", 3]]]
     node: Node = ["then", ["timeout", 20.5, ["child", ["nap", 100]]], inner]
-    calm = run(lived_through(node, cancel=False, moments=set(), always_replay=False))
-    for moment in range(1, 120):
-        assert run(lived_through(node, cancel=False, moments={moment}, always_replay=False)) == calm, moment
+    dies_in_turn(node, 100)
 
 
 def test_transactional_activities_whose_worker_dies_at_every_passage_in_turn_send_once() -> None:
     both: Node = ["gather", ["once", 1, 0.25], ["once", 2, 0.25], ["flaky", 3, 40.25], ["nap", 100]]
     node: Node = ["seq", both, ["timeout", 5.5, ["once", 4, 0.5]], ["child", ["once", 5]]]
-    calm = run(lived_through(node, cancel=False, moments=set(), always_replay=False))
-    for moment in range(1, 110):
-        assert run(lived_through(node, cancel=False, moments={moment}, always_replay=False)) == calm, moment
+    dies_in_turn(node, 90)

@@ -11,17 +11,18 @@ from hypothesis import strategies as st
 
 from batuta.clock import SECOND
 from batuta.journal.queues import QueueLimits, Rate
-from batuta.journal.records import Move, Tape, WorkerInfo
+from batuta.journal.records import Move, StoredRun, WorkerInfo
 from batuta.journal.states import RunState
 from batuta.stores.memory import MemoryDatabase, MemoryStore
-from batuta.testing.conformance.kit import Pen, live_worker, new_run
+from batuta.testing.conformance.kit import Pen, let_go, live_worker, new_run
+from tests.long import examples
 
 DONE = Move(RunState.COMPLETED)
 FOREVER = 10**9 * SECOND
 PATIENCE = 2_000
 """Claims after which everything must have had its turn."""
 
-rates = st.none() | st.builds(Rate, st.integers(1, 4), st.integers(10, 60).map(lambda seconds: seconds * SECOND))
+rates = st.none() | st.builds(Rate, st.integers(1, 4), st.integers(10, 60))
 limits = st.builds(
     QueueLimits,
     concurrency=st.none() | st.integers(1, 4),
@@ -61,7 +62,7 @@ class World:
         self.store = MemoryStore(MemoryDatabase(Standing()))
         self.limits = limits
         self.workers: list[WorkerInfo] = []
-        self.owned: list[tuple[WorkerInfo, Tape]] = []
+        self.owned: list[tuple[WorkerInfo, StoredRun]] = []
         self.begun: list[tuple[int, str]] = []
         self.started = self.closed = 0
         self.deaths = 0
@@ -94,34 +95,35 @@ class World:
         expected = await self.store.due_at(worker)
         claim = await self.store.claim(worker, limit)
         now = await self.store.now()
-        self.begun += [(now, tape.run.flow_key) for tape in claim.tapes if tape.run.epoch == 1]
-        self.owned += [(worker, tape) for tape in claim.tapes]
+        self.begun += [(now, stored.run.flow_key) for stored in claim.stored_runs if stored.run.epoch == 1]
+        self.owned += [(worker, stored) for stored in claim.stored_runs]
         self.check()
-        if claim.tapes:
+        if claim.stored_runs:
             assert expected is not None
             assert expected <= now
         assert claim.again_at is None or (claim.held and claim.again_at > now)
-        return len(claim.tapes)
+        return len(claim.stored_runs)
 
     async def leave(self, place: int, move: Move) -> None:
-        worker, tape = self.owned.pop(place % len(self.owned))
-        assert await Pen.of(tape).write(self.store, worker, move=move) is None
+        worker, stored = self.owned.pop(place % len(self.owned))
+        assert await Pen.of(stored).write(self.store, worker, move=move) is None
         self.closed += move is DONE
 
     async def lose(self, number: int) -> None:
         """A worker leaves, or dies: twice at most, so that nothing is poisoned."""
         lost, other = self.workers[number], self.workers[number - 1]
         if self.deaths < 2:
-            async with self.store.heart(other.worker_id) as heart:
-                await heart.bury([lost.worker_id])
+            await let_go(self.store, lost)
+            async with self.store.heartbeat(other.worker_id) as heartbeat:
+                await heartbeat.reap([lost.worker_id])
             self.deaths += 1
         else:
             await self.store.retire(lost.worker_id)
-        self.owned = [(worker, tape) for worker, tape in self.owned if worker is not lost]
+        self.owned = [(worker, stored) for worker, stored in self.owned if worker is not lost]
         self.workers[number] = await live_worker(self.store, lease=FOREVER)
 
     def check(self) -> None:
-        keys = Counter(tape.run.flow_key for _, tape in self.owned if tape.run.flow_key)
+        keys = Counter(stored.run.flow_key for _, stored in self.owned if stored.run.flow_key)
         if self.limits.concurrency is not None:
             assert len(self.owned) <= self.limits.concurrency
         if self.limits.key_concurrency is not None:
@@ -154,7 +156,7 @@ def is_kept(rate: Rate, begun: list[int]) -> bool:
     return all(later - first >= rate.period for first, later in zip(begun, begun[rate.count :], strict=False))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(limits=limits, steps=steps)
 def test_limits_are_kept_and_nothing_starves(limits: QueueLimits, steps: list[Any]) -> None:
     async def go() -> None:

@@ -10,6 +10,7 @@ from batuta import Signal, Update, UpdateRejected, activity, failpoints, publish
 from batuta.errors import OutcomeUnknown, StoreUnavailable
 from batuta.testing import Environment, run
 from tests.engine.kit import replay
+from tests.long import examples
 from tests.properties.test_crashes import Killer, forgive_the_killed
 
 item = Signal("item", int)
@@ -101,7 +102,7 @@ async def lived_through(plan: list[Step], moments: set[int], always_replay: bool
 @settings(
     derandomize=True,
     deadline=None,
-    max_examples=150,
+    max_examples=examples(50),
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.generate],
 )

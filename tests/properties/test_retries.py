@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from batuta import Retry, RunFailed, activity, activity_info, run_child, workflow
 from batuta.testing import Environment, VirtualLoop
 from batuta.verify import verify
+from tests.long import examples
 
 Node = list[Any]
 
@@ -94,7 +95,7 @@ def test_of_two_failures_the_later_one_may_be_mended_first() -> None:
         runner.run(_live(node, acts(node), ["act-1", "act-3"]))
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=examples(30), deadline=None, derandomize=True)
 @given(trees(), st.data())
 def test_tried_again_until_it_works_a_run_does_everything_once(tree: Node, data: st.DataObject) -> None:
     node = named(tree, iter(range(100)))

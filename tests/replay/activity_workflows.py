@@ -17,7 +17,7 @@ from batuta import (
     heartbeat,
     workflow,
 )
-from batuta.engine.routes import RoutedCall
+from batuta.engine.machine.routing import RoutedCall
 from batuta.testing import Environment
 
 QUICK = Retry(attempts=2, first=1, jitter=0)

@@ -22,7 +22,7 @@ class Journal(msgspec.Struct):
     state: str
     entries: list[dict[str, Any]]
 
-    def tape(self) -> list[Entry]:
+    def journal_entries(self) -> list[Entry]:
         rows = []
         for row in self.entries:
             body = msgspec.json.encode(row["body"]).decode()

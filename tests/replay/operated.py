@@ -30,7 +30,7 @@ from batuta import (
     workflow,
 )
 from batuta.authoring.middleware import Proceed, Sent
-from batuta.engine.outgoing import backend_for
+from batuta.engine.backend.middleware import backend_for
 from batuta.testing import Environment
 
 Scenario = Callable[[Environment], Awaitable[Handle[Any]]]

@@ -6,7 +6,7 @@ from typing import Any
 
 from batuta import Handle, Retry, RunNotCompleted
 from batuta.testing import Environment, run
-from tests.replay import activity_workflows, operated, talkers
+from tests.replay import activity_workflows, error_workflows, operated, talkers
 from tests.replay import workflows as w
 from tests.replay.journals import FOLDER, Journal, portable, save
 
@@ -79,11 +79,14 @@ SCENARIOS: dict[str, Scenario] = {
     "goes_on": plain(w.goes_on, 2, []),
     "goes_on_by_itself": plain(w.goes_on_by_itself, 0),
     "tidies_up_and_goes_on": plain(w.tidies_up_and_goes_on, 0),
+    "undoes": plain(w.undoes, True),
+    "keeps_what_it_did": plain(w.undoes, False),
     "passes_a_safe_point": plain(w.passes_a_safe_point, 1),
     "tries_again": plain(w.tries_again, retry=Retry(attempts=3, jitter=0)),
     "changed": plain(w.changed),
     "named_timers": plain(w.named_timers),
     "in_order_of_completion": plain(w.in_order_of_completion),
+    "meets_errors": plain(error_workflows.meets_errors),
     **talkers.SCENARIOS,
     **activity_workflows.SCENARIOS,
     **operated.SCENARIOS,
@@ -92,14 +95,22 @@ SCENARIOS: dict[str, Scenario] = {
 
 WORKFLOWS: dict[str, Any] = {
     workflow.name: workflow
-    for workflow in (*w.ALL, *talkers.ALL, *activity_workflows.ALL, *activity_workflows.ROUTED, *operated.ALL)
+    for workflow in (
+        *w.ALL,
+        *talkers.ALL,
+        *activity_workflows.ALL,
+        *activity_workflows.ROUTED,
+        *operated.ALL,
+        *error_workflows.ALL,
+    )
 }
 """What the recorded journals are of, those of routed activities included."""
 
 
 async def record(name: str) -> Journal:
-    workflows = [*w.ALL, *talkers.ALL, *activity_workflows.ALL, *operated.ALL]
+    workflows = [*w.ALL, *talkers.ALL, *activity_workflows.ALL, *operated.ALL, *error_workflows.ALL]
     activities = [*w.ACTIVITIES, *talkers.ACTIVITIES, *activity_workflows.ACTIVITIES, *operated.ACTIVITIES]
+    activities += error_workflows.ACTIVITIES
     async with Environment(workflows=workflows, activities=activities, queues=activity_workflows.QUEUES) as env:
         handle = await SCENARIOS[name](env)
         try:

@@ -9,7 +9,7 @@ import pytest
 from batuta import Handle, RunState, Workflow, activity, side_effect, workflow
 from batuta.errors import Nondeterministic
 from batuta.testing import Environment
-from tests.engine.kit import replay, tape
+from tests.engine.kit import journal_of, replay
 
 executed: list[str] = []
 
@@ -189,7 +189,7 @@ async def test_a_change_under_an_open_run_parks_it_with_both_sides_shown(
 ) -> None:  # covers B-09
     async with world() as env:
         handle = await begun(env)
-        before = await tape(env, handle)
+        before = await journal_of(env, handle)
         await env.deploy(workflows=[changed], activities=ACTIVITIES)
         await env.advance(4000)
         found = await handle.describe()
@@ -197,7 +197,7 @@ async def test_a_change_under_an_open_run_parks_it_with_both_sides_shown(
         shown_recorded, shown_today = _sides(found.reason)
         assert recorded in shown_recorded
         assert today in shown_today
-        assert await tape(env, handle) == before
+        assert await journal_of(env, handle) == before
         assert executed == ["a", "b", "b", "c"]
 
 
@@ -294,14 +294,14 @@ async def with_another_timer() -> str:
 async def test_another_input_of_other_code_is_a_counted_warning_and_the_run_goes_on(
     changed: Workflow[..., Any], count: int
 ) -> None:
-    from batuta.engine.identity import RunIdentity
-    from batuta.engine.machine import Machine
-    from batuta.engine.replay import Replay
+    from batuta.engine.machine.identity import RunIdentity
+    from batuta.engine.machine.machine import Machine
+    from batuta.engine.machine.replay import Replay
 
     async with world() as env:
         handle = await begun(env)
         warned = Replay(
-            Machine(changed, RunIdentity(handle.run_id, "x", "default", "default")), await tape(env, handle)
+            Machine(changed, RunIdentity(handle.run_id, "x", "default", "default")), await journal_of(env, handle)
         )
         warned.run()
         assert len(warned.warnings) == count
@@ -364,7 +364,7 @@ async def test_sets_that_are_equal_are_no_difference() -> None:
         handle = await env.start(sends)
         assert await handle.result() == 50
         for _ in range(5):
-            replay(sends, await tape(env, handle)).tear_down()
+            replay(sends, await journal_of(env, handle)).tear_down()
 
 
 async def test_another_error_at_the_end_is_noticed() -> None:
@@ -378,7 +378,7 @@ async def test_another_error_at_the_end_is_noticed() -> None:
     async with Environment(workflows=[fails], activities=ACTIVITIES) as env:
         handle = await env.start(fails)
         await env.settle()
-        entries = await tape(env, handle)
+        entries = await journal_of(env, handle)
         replay(fails, entries).tear_down()
         kind[0] = KeyError
         with pytest.raises(Nondeterministic, match="ValueError"):
@@ -388,7 +388,7 @@ async def test_another_error_at_the_end_is_noticed() -> None:
 async def test_a_tape_with_an_unreadable_entry_is_refused() -> None:
     async with world() as env:
         handle = await begun(env)
-        entries = await tape(env, handle)
+        entries = await journal_of(env, handle)
         entries[1].body = "{not json"
         with pytest.raises(Nondeterministic, match="cannot be read"):
             replay(original, entries)
@@ -397,7 +397,7 @@ async def test_a_tape_with_an_unreadable_entry_is_refused() -> None:
 async def test_an_answer_to_a_command_that_was_never_issued_is_refused() -> None:
     async with world() as env:
         handle = await begun(env)
-        entries = await tape(env, handle)
+        entries = await journal_of(env, handle)
         entries[1].body = entries[1].body.replace('"seq":1,', '"seq":77,', 1)
         with pytest.raises(Nondeterministic, match="77"):
             replay(original, entries)

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from batuta.engine.identity import RunIdentity
-from batuta.engine.machine import Machine
-from batuta.engine.replay import Replay
+from batuta.engine.machine.identity import RunIdentity
+from batuta.engine.machine.machine import Machine
+from batuta.engine.machine.replay import Replay
 from batuta.errors import Nondeterministic
 from batuta.journal.entries import Body, CommandKind, EntryKind, StartInfo, crc_holds, decode_body
 from tests.replay.journals import Journal, load_all
@@ -26,7 +26,7 @@ each_journal = pytest.mark.parametrize("journal", JOURNALS, ids=lambda j: f"{j.n
 def replayed(journal: Journal) -> tuple[Machine, list[str]]:
     workflow: Any = WORKFLOWS[journal.workflow]
     machine = Machine(workflow, RunIdentity("a run", "id", "default", "default"))  # type: ignore[arg-type]  # any name
-    replay = Replay(machine, journal.tape())
+    replay = Replay(machine, journal.journal_entries())
     replay.run()
     machine.tear_down()
     return machine, replay.warnings
@@ -46,7 +46,7 @@ def test_a_recorded_journal_replays(journal: Journal) -> None:  # covers B-09, A
         return
     machine, warnings = replayed(journal)
     assert warnings == []
-    last = journal.tape()[-1]
+    last = journal.journal_entries()[-1]
     if last.kind not in (EntryKind.TERMINATED, EntryKind.TIMED_OUT):
         outcome = decode_body(last).commands[-1]
         assert machine.outcome is not None
@@ -65,7 +65,7 @@ def test_wait_for_in_a_gather_is_refused_across_pythons_that_order_it_otherwise(
 @each_journal
 def test_a_recorded_journal_is_unbroken(journal: Journal) -> None:
     crc, at = 0, 0
-    for number, entry in enumerate(journal.tape()):
+    for number, entry in enumerate(journal.journal_entries()):
         assert entry.ord == number
         assert entry.at >= at
         assert crc_holds(entry, crc)
@@ -85,7 +85,7 @@ def test_the_journals_show_every_way_a_run_can_end() -> None:
 def test_the_journals_hold_all_that_a_journal_can_hold() -> None:
     kinds, commands, words = set(), set(), set()
     for journal in JOURNALS:
-        for entry in journal.tape():
+        for entry in journal.journal_entries():
             body = decode_body(entry)
             kinds.add(entry.kind)
             commands |= {command.kind for command in body.commands}

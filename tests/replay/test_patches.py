@@ -115,3 +115,31 @@ async def test_a_journal_with_the_marker_needs_it_in_the_code(always_replay: boo
     replay(after, entries).tear_down()
     with pytest.raises(Exception, match="recorded: patch mail"):
         replay(before, entries)
+
+
+async def test_a_run_that_a_bad_deploy_began_is_told_its_way_out_under_the_later_patch(always_replay: bool) -> None:
+    @workflow(name="notify")
+    async def bad() -> list[str]:
+        first = await by_post("one")
+        second = await by_mail("both")  # without a gate
+        await asyncio.sleep(100)
+        return [first, second, await by_post("two")]
+
+    @workflow(name="notify")
+    async def good() -> list[str]:
+        first = await by_post("one")
+        second = await by_mail("both") if patched("both") else ""
+        await asyncio.sleep(100)
+        return [first, second, await by_post("two")]
+
+    async with Environment(workflows=[bad], activities=[by_post, by_mail], always_replay=always_replay) as env:
+        handle = await env.start(bad)
+        await env.advance(50)
+        await env.deploy(workflows=[good])
+        await env.advance(100)
+        found = await handle.describe()
+        assert found.state is RunState.NEEDS_CODE
+        assert "recorded: activity by_mail" in found.reason
+        assert "If that code is not to come back: `batuta runs reset ID --to 0` lets today's go on" in found.reason
+        await handle.reset(0)
+        assert await handle.result() == ["posted one", "mailed both", "posted two"]

@@ -31,6 +31,7 @@ from batuta import (
     random,
     run_child,
     safe_point,
+    saga,
     send,
     side_effect,
     start_child,
@@ -383,6 +384,28 @@ async def passes_a_safe_point(left: int) -> str:
     return said
 
 
+@activity
+def undo_echo(text: str) -> str:
+    return f"not {text}"
+
+
+@activity(compensate=undo_echo)
+def echo_once(text: str) -> str:
+    return text
+
+
+@workflow
+async def undoes(fails: bool) -> str:
+    async with saga() as undo:
+        first = await echo_once("first")
+        async with saga() as inner:
+            inner(undo_echo, await echo("inner"))
+        undo(undo_echo.with_options(retry=Retry(attempts=2)), text=first)
+        if fails:
+            raise OutOfStock("nothing left")
+    return first
+
+
 @workflow
 async def tries_again() -> int:
     if info().attempt < 3:
@@ -446,12 +469,13 @@ ALL: list[Workflow[..., Any]] = [
     goes_on_by_itself,
     tidies_up_and_goes_on,
     passes_a_safe_point,
+    undoes,
     tries_again,
     changed,
     named_timers,
     in_order_of_completion,
 ]
-ACTIVITIES = [echo, after, price, in_thread, flaky, refuses]
+ACTIVITIES = [echo, echo_once, undo_echo, after, price, in_thread, flaky, refuses]
 
 AN_ORDER = Order(
     UUID(int=7),

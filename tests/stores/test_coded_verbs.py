@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import inspect
 
-from batuta.journal.store import Guest, Heart, Store, Transaction
-from batuta.stores.coded.guests import CodedGuest, CodedHeart, CodedTransaction
+from batuta.journal.store import CallerTransaction, Heartbeat, Store, Transaction
+from batuta.stores.coded.handles import CodedCallerTransaction, CodedHeartbeat, CodedTransaction
 from batuta.stores.coded.store import PASSED, CodedStore
 
 
 def verbs_of(protocol: type) -> set[str]:
-    """All that a store must have."""
-    return {name for name in (*vars(protocol), *protocol.__annotations__) if not name.startswith("_")}
+    """All that a store must have, from its parts, too."""
+    parts = [part for part in protocol.__mro__ if part.__module__.startswith("batuta.")]
+    return {name for part in parts for name in (*vars(part), *part.__annotations__) if not name.startswith("_")}
 
 
 def test_every_verb_is_coded_or_known_to_carry_no_payload() -> None:
@@ -21,7 +22,11 @@ def test_every_verb_is_coded_or_known_to_carry_no_payload() -> None:
 
 
 def test_what_it_hands_out_has_every_verb_too() -> None:
-    for protocol, ours in ((Guest, CodedGuest), (Heart, CodedHeart), (Transaction, CodedTransaction)):
+    for protocol, ours in (
+        (CallerTransaction, CodedCallerTransaction),
+        (Heartbeat, CodedHeartbeat),
+        (Transaction, CodedTransaction),
+    ):
         assert {name for name in vars(protocol) if not name.startswith("_")} <= set(dir(ours))
 
 

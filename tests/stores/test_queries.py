@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from batuta.stores.queries import load_queries, merge, parse_queries
+from batuta.stores.contract.named_queries import load_queries, merge, parse_queries
 
 TEXT = """
 -- A word about the file.

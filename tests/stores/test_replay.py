@@ -7,16 +7,16 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import pytest
 
 from batuta.connect import store_for
-from batuta.engine.identity import RunIdentity
-from batuta.engine.machine import Machine
-from batuta.engine.replay import Replay
+from batuta.engine.machine.identity import RunIdentity
+from batuta.engine.machine.machine import Machine
+from batuta.engine.machine.replay import Replay
 from batuta.ids import RunId
 from batuta.journal.entries import Entry
 from batuta.journal.records import Change, Move
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
 from batuta.testing.conformance.kit import claimed, live_worker, new_run
-from batuta.verify.code import outside_task
+from batuta.verify.code_replay import outside_task
 from tests.replay.journals import Journal, load_all
 from tests.replay.record import PYTHON, WORKFLOWS
 
@@ -48,10 +48,10 @@ async def test_every_recorded_run_is_rebuilt_from_the_store_before_every_turn(st
     worker = await live_worker(store, code={journal.workflow: "today" for journal in JOURNALS})
     news = [new_run(journal.name, name=journal.workflow) for journal in JOURNALS]
     await store.start_many(news)
-    known = {new.run_id: (journal, journal.tape()) for new, journal in zip(news, JOURNALS, strict=True)}
-    while tapes := await claimed(store, worker, 1_000):
+    known = {new.run_id: (journal, journal.journal_entries()) for new, journal in zip(news, JOURNALS, strict=True)}
+    while stored_runs := await claimed(store, worker, 1_000):
         changes = []
-        for tape in tapes:
+        for tape in stored_runs:
             run_id, head = tape.run.run_id, tape.run.head
             journal, whole = known[run_id]
             assert tape.entries == whole[: head + 1]

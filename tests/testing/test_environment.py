@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from batuta import App, InvalidInput, Queue, RunState, workflow
+from batuta import App, InvalidInput, Queue, RunState, activity, workflow
+from batuta.authoring.history.steps import SegmentKind, StepKind
 from batuta.testing import Environment, Stuck, in_virtual_time, run
 from tests.testing.shop import app, approval, approve, family, letter, order, reserve
 
-STORES = pytest.mark.parametrize("store", ["memory", "sqlite"])
+STORES = pytest.mark.parametrize("store", ["memory", "sqlite", "postgres"])
 
 
 @STORES
@@ -56,8 +57,10 @@ async def test_on_an_ordinary_loop_a_file_is_worked_on_in_real_time() -> None:
 
 
 async def test_a_store_that_an_environment_cannot_have_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="'memory' or 'sqlite'"):
-        Environment(store="postgres")  # type: ignore[arg-type]  # that is what is refused
+    with pytest.raises(InvalidInput, match="'memory', 'sqlite' or 'postgres'"):
+        Environment(store="oracle")  # type: ignore[arg-type]  # that is what is refused
+    with pytest.raises(InvalidInput, match="seed= cannot be given with store='postgres'"):
+        Environment(store="postgres", seed=1)
 
 
 @STORES
@@ -108,3 +111,61 @@ async def test_an_activity_that_was_not_given_is_named(store: Any) -> None:
     async with Environment(workflows=[order], store=store) as env:
         with pytest.raises(Stuck, match="activity 'reserve' is not known here"):
             await env.run(order, "tea")
+
+
+@STORES
+@in_virtual_time
+async def test_a_crash_is_seen_on_the_timeline_as_a_lost_attempt(store: Any) -> None:
+    @activity
+    async def slow() -> str:
+        await asyncio.sleep(60)
+        return "done"
+
+    @workflow
+    async def calls() -> str:
+        return await slow()
+
+    async with Environment(workflows=[calls], activities=[slow], store=store) as env:
+        handle = await env.start(calls)
+        await env.advance(10)
+        await env.crash()
+        assert await handle.result() == "done"
+        [step] = [one for one in (await handle.timeline()).steps if one.kind is StepKind.ACTIVITY]
+        assert [str(one.kind) for one in step.segments if one.kind is not SegmentKind.QUEUED] == ["lost", "running"]
+        assert [(one.number, one.lost) for one in step.attempts] == [(1, True), (1, False)]
+        assert await handle.attempts() == step.attempts
+
+
+@STORES
+@in_virtual_time
+async def test_a_crash_counts_as_a_death_as_kill_9_does(store: Any) -> None:
+    tried: list[int] = []
+
+    @activity
+    async def hangs() -> None:
+        tried.append(1)
+        await asyncio.sleep(3600)
+
+    @workflow
+    async def deadly() -> str:
+        await hangs()
+        return "survived"
+
+    @workflow
+    async def moves() -> str:
+        for _ in range(10):
+            await asyncio.sleep(1)
+        return "survived"
+
+    async with Environment(workflows=[deadly, moves], activities=[hangs], store=store) as env:
+        poisoned, moving = await env.start(deadly), await env.start(moves)
+        for deaths in (0, 0, 1, 2, 3, 4):  # the first worker came further than where it had begun: its start
+            await env.advance(1.5)
+            assert (await poisoned.describe()).deaths == deaths
+            await env.crash()
+        found = await poisoned.describe()
+        assert (found.state, found.deaths) == (RunState.POISONED, 5)
+        assert len(tried) == 6
+        assert await moving.result() == "survived"
+        await poisoned.retry()
+        assert await poisoned.result() == "survived"

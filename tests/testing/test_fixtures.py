@@ -1,10 +1,15 @@
 """The pytest fixtures, in a pytest of their own: with a plugin for asyncio beside them and without."""
 
+import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from batuta.testing.databases import DatabaseMaker
+from batuta.testing.servers import URL_VARIABLE
 
 CONFTEST = """
 import pytest
@@ -44,6 +49,28 @@ class TestInAClass:
             assert await handle.result() == ("approved" if answer else "declined")
 
 
+@pytest.fixture
+def batuta_store(request):
+    return getattr(request, "param", "memory")
+
+
+@pytest.mark.parametrize("batuta_store", ["sqlite", "postgres"], indirect=True)
+async def test_a_store_of_ones_own(batuta_env, batuta_store):
+    async with batuta_env(workflows=[approval]) as env:
+        assert env.url.startswith(batuta_store)
+        handle = await env.start(approval)
+        await env.advance(30 * 86_400)
+        await handle.signal(approve, True)
+        assert await handle.result() == "approved"
+
+
+def test_a_database_of_ones_own(batuta_postgres):
+    from batuta import sync
+
+    with sync.connect(batuta_postgres, migrate=False) as client:
+        assert client.count() == 0
+
+
 @pytest.mark.batuta_seeds(3)
 async def test_some_seeds(batuta_env, batuta_seed):
     async with batuta_env() as env:
@@ -80,32 +107,34 @@ class TestWithoutAnApp:
 """
 
 
-def outcome(folder: Path, *options: str) -> str:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null", *options, str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=50, check=False).stdout
+def outcome(folder: Path, *options: str, postgres: str = "") -> str:
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-c", "/dev/null", *options, str(folder)]
+    environment = os.environ | ({URL_VARIABLE: postgres} if postgres else {})
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=50, check=False).stdout
 
 
 @pytest.mark.parametrize("options", [["-p", "no:asyncio"], ["-o", "asyncio_mode=auto"]])
-def test_async_tests_that_ask_for_a_fixture_run_in_virtual_time(tmp_path: Path, options: list[str]) -> None:
+def test_async_tests_that_ask_for_a_fixture_run_in_virtual_time(
+    tmp_path: Path, options: list[str], postgres_server: DatabaseMaker
+) -> None:
+    """One of them starts a server of its own, the other uses one that is there."""
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_shop.py").write_text(TESTS)
-    said = outcome(tmp_path, *options)
-    assert "11 passed" in said, said
-    assert "test_some_seeds[seed-2]" in outcome(tmp_path, *options, "--collect-only")
+    said = outcome(tmp_path, *options, postgres=postgres_server.url if "-o" in options else "")
+    assert "14 passed" in said, said
+    assert "test_some_seeds[seed-2]" in said
 
 
-@pytest.mark.parametrize(
-    ("marker", "asks_for", "told"),
-    [
-        ("batuta_seeds(3)", "", "has no effect"),
-        ("batuta_seeds", "batuta_env", "must say how many seeds"),
-        ("batuta_seeds(0)", "batuta_env", "must say how many seeds"),
-    ],
-)
-def test_a_marker_for_seeds_that_says_nothing_is_refused(tmp_path: Path, marker: str, asks_for: str, told: str) -> None:
+def test_a_marker_for_seeds_that_says_nothing_is_refused(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST)
-    (tmp_path / "test_shop.py").write_text(f"import pytest\n@pytest.mark.{marker}\ndef test_it({asks_for}): pass\n")
-    assert told in outcome(tmp_path)
+    for number, (marker, asks_for) in enumerate(
+        [("batuta_seeds(3)", ""), ("batuta_seeds", "batuta_env"), ("batuta_seeds(0)", "batuta_env")]
+    ):
+        text = f"import pytest\n@pytest.mark.{marker}\ndef test_it({asks_for}): pass\n"
+        (tmp_path / f"test_{number}.py").write_text(text)
+    said = outcome(tmp_path)
+    for number, told in enumerate(["has no effect", "must say how many seeds", "must say how many seeds"]):
+        assert re.search(rf"InvalidInput: .*test_{number}\.py.* {told}", said), said
 
 
 def test_the_example_is_a_file_for_pytest() -> None:

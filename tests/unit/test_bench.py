@@ -64,7 +64,7 @@ def test_a_ratio_is_one_also_where_it_was_measured_as_such() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--only", "W33"], ["--stores", "postgresql"], ["--systems", "batuta,dbos2"]])
-def test_a_name_that_nobody_has_is_refused_with_those_that_there_are(
+def test_an_unknown_name_is_refused_with_the_known_ones(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["bench", *arguments])

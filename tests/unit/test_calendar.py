@@ -1,12 +1,12 @@
 """Calendars: what they say, and what they refuse."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any
 
 import pytest
 
 from batuta import InvalidInput, InvalidSchedule, Overlap, Schedule, cron, every, once, workflow
-from batuta.authoring.calendar import When, slot_text, slots
+from batuta.authoring.client.calendar import When, slot_text, slots
 from batuta.clock import SECOND
 
 NAIVE = datetime.fromisoformat("2031-01-01T09:00")
@@ -106,8 +106,66 @@ def test_a_cron_expression_that_makes_no_sense_is_refused(expression: Any) -> No
 
 @pytest.mark.parametrize("zone", ["", "Mars/Olympus", "America", "../etc/passwd", "/etc/localtime", "a\x00b", 5, None])
 def test_a_time_zone_that_there_is_not_is_refused(zone: Any) -> None:
-    with pytest.raises(InvalidSchedule, match=r"time zone .+ is not known"):
+    with pytest.raises(InvalidSchedule, match=r"unknown time zone"):
         cron("* * * * *", zone)
+
+
+@pytest.mark.parametrize(
+    "zone", ["localtime", "Localtime", "posixrules", "Factory", "right/UTC", "posix/America/Sao_Paulo"]
+)
+def test_a_time_zone_that_is_another_one_on_each_machine_is_refused(zone: str) -> None:
+    with pytest.raises(InvalidSchedule, match=r"time zone .+ differs between machines"):
+        cron("* * * * *", zone)
+
+
+class Zone(tzinfo):
+    """What somebody may have written."""
+
+    def __init__(self, offset: timedelta | Exception | None) -> None:
+        self._offset = offset
+
+    def utcoffset(self, moment: datetime | None) -> timedelta | None:
+        if isinstance(self._offset, Exception):
+            raise self._offset
+        return self._offset
+
+    def dst(self, moment: datetime | None) -> timedelta | None:
+        return None
+
+    def tzname(self, moment: datetime | None) -> str | None:
+        return None
+
+
+BEFORE, AFTER = timezone(timedelta(hours=3)), timezone(timedelta(hours=-3))
+
+
+@pytest.mark.parametrize(
+    ("at", "said"),
+    [
+        (datetime.max.replace(tzinfo=UTC), "is too far away: the first year is 1970, the last is 9891"),
+        (datetime.max.replace(tzinfo=AFTER), "is too far away: in UTC there is no such day"),
+        (datetime.min.replace(tzinfo=BEFORE), "is too far away: in UTC there is no such day"),
+        (datetime.min.replace(tzinfo=UTC), "is too far away"),
+        (datetime(1969, 12, 31, tzinfo=UTC), "is too far away"),
+        (datetime(2031, 1, 1, tzinfo=Zone(None)), "must be a datetime with a zone"),
+        (datetime(2031, 1, 1, tzinfo=Zone(KeyError("no such day"))), r"the zone of .+ fails: KeyError"),
+    ],
+)
+def test_a_time_near_the_ends_of_time_is_refused(at: datetime, said: str) -> None:
+    with pytest.raises(InvalidSchedule, match=said):
+        once(at)
+
+
+def test_the_last_times_that_there_can_be_are_taken() -> None:
+    assert once(datetime(1970, 1, 1, tzinfo=UTC)).at == 0
+    late = datetime(9891, 12, 31, tzinfo=UTC)
+    assert once(late).next(0) == round(late.timestamp()) * SECOND
+    forever = Schedule(
+        "s", every(60), flow, 1, start_at=datetime.min.replace(tzinfo=UTC), end_at=datetime.max.replace(tzinfo=UTC)
+    )
+    assert forever.end_at is not None
+    with pytest.raises(InvalidSchedule, match=r"end_at=.+ is too far away"):
+        Schedule("s", every(60), flow, 1, end_at=datetime.max.replace(tzinfo=AFTER))
 
 
 @pytest.mark.parametrize(
@@ -158,8 +216,8 @@ def test_a_schedule_with_an_option_that_makes_no_sense_is_refused(options: dict[
     assert said in str(caught.value)
 
 
-def test_a_schedule_says_what_is_wrong_with_what_it_is_given() -> None:
-    with pytest.raises(InvalidSchedule, match="is no calendar"):
+def test_a_schedule_names_the_wrong_argument() -> None:
+    with pytest.raises(InvalidSchedule, match="is not a calendar"):
         Schedule("nightly", "0 0 * * *", flow)  # type: ignore[arg-type]  # what a user may do
     with pytest.raises(InvalidSchedule, match="must be 1 to 200 printable"):
         Schedule("", every(60), flow)

@@ -96,6 +96,11 @@ def test_derived_run_ids_are_version_7_whatever_time_they_are_of(at: int) -> Non
         assert run_id.int >> 80 == at // 1000 % (1 << 48)
 
 
+def test_run_ids_of_names_that_read_the_same_when_joined_differ() -> None:
+    names = [("acme/eu", "x"), ("acme", "eu/x"), ("acme", "eu", "x"), ("acme/eu/x",), ("acme/eu/x", "")]
+    assert len({named_run_id(0, *each) for each in names}) == len(names)
+
+
 def test_the_text_of_a_run_id_is_that_of_a_uuid() -> None:
     for run_id in (new_run_id(), uuid_of(0), uuid_of(1), uuid_of((1 << 128) - 1), uuid_of(0xABCDEF << 60)):
         assert text_of(run_id) == str(run_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from random import Random
 
-from batuta.authoring.context import moment_of
+from batuta.authoring.workflow.context import moment_of
 
 
 def test_a_moment_is_exact_to_the_microsecond() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from batuta import InvalidInput, Queue, Rate
-from batuta.authoring.queues import limit_changes, shown_rate, stored_rate
+from batuta.journal.queues import LIMITS, QueueLimits, limit_changes
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_a_rate_is_written_as_it_is_read(text: str) -> None:
 @pytest.mark.parametrize(
     "rate", ["0/s", "-1/s", "1/fortnight", "1", "", "/s", "1/", "1/0s", "1/..s", "1.5/s", 5, None, True, b"1/s"]
 )
-def test_what_is_no_rate_is_refused(rate: object) -> None:
+def test_an_invalid_rate_is_refused(rate: object) -> None:
     with pytest.raises(InvalidInput, match="rate"):
         Rate.parse(rate)
 
@@ -42,8 +42,13 @@ def test_a_rate_of_nothing_is_refused(count: int, seconds: float) -> None:
 
 
 def test_a_rate_goes_to_the_store_and_comes_back() -> None:
-    assert shown_rate(stored_rate("100/min")) == Rate(100, 60)
-    assert shown_rate(stored_rate(None)) is None
+    limits = QueueLimits(concurrency=3, rate=Rate.parse("100/min"), key_rate=Rate(1, 1 / 3))
+    assert QueueLimits.of_columns(limits.columns()) == limits
+    assert limits.columns()["key_rate_period"] == 333_333
+
+
+def test_a_declared_queue_may_have_every_limit() -> None:
+    assert Queue.__struct_fields__ == ("name", "per_worker", *LIMITS)
 
 
 @pytest.mark.parametrize("limits", [{"concurrency": 0}, {"concurrency": -1}, {"key_concurrency": 1.5}, {"rate": "0/s"}])

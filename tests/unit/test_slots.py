@@ -6,9 +6,9 @@ import pytest
 from msgspec import Raw
 
 from batuta import Overlap
-from batuta.authoring.calendar import Every, Once, cron, slot_text
+from batuta.authoring.client.calendar import Every, Once, cron, slot_text
 from batuta.clock import SECOND
-from batuta.engine.slots import (
+from batuta.engine.backend.schedule_rules import (
     GRACE,
     MOST_BEGUN,
     MOST_PASSED,
@@ -138,7 +138,24 @@ def test_a_year_of_downtime_is_not_gone_through_slot_by_slot() -> None:
     assert made.begun == minutes(*range(-60, 1))
 
 
-@pytest.mark.parametrize("overlap", Overlap)
+@pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.parametrize("overlap", [Overlap.SKIP, Overlap.BUFFER])
+def test_of_thousands_of_slots_one_begins_though_its_run_has_ended_by_the_next_look(
+    overlap: Overlap, busy: bool
+) -> None:
+    wide, end = plan(overlap, when=Every(SECOND)), NOON + 3 * MOST_PASSED * SECOND + 5
+    made = decide(wide, State(NOON), end, busy)
+    first = NOON + SECOND
+    assert made.begun == ([] if busy else [first])
+    assert made.state.waiting == (None if overlap is Overlap.SKIP else first if busy else first + SECOND)
+    assert made.uncounted
+    assert len(made.skipped) >= MOST_PASSED - 2
+    later = decide(wide, made.state, end, busy=False)
+    assert later.begun == ([] if overlap is Overlap.SKIP else [made.state.waiting])
+    assert (later.skipped, later.next_at) == ([], NOON + (3 * MOST_PASSED + 1) * SECOND)
+
+
+@pytest.mark.parametrize("overlap", [Overlap.ALLOW, Overlap.CANCEL])
 def test_many_slots_are_dealt_with_in_several_looks(overlap: Overlap) -> None:
     state, begun, skipped, busy = State(NOON), list[int](), list[int](), False
     wide = plan(overlap, when=Every(SECOND))
@@ -188,11 +205,14 @@ def test_a_clock_that_went_back_repeats_no_slot() -> None:
 # -- rows
 
 
-def test_the_id_of_a_run_names_its_slot_and_the_run_is_the_same_whoever_begins_it() -> None:
+def test_the_id_of_a_run_names_its_slot_and_the_run_is_the_same_from_every_worker() -> None:
     row = first_row("nightly", plan(jitter=MINUTE), NOON)
     made = decide(plan(Overlap.ALLOW), read_state(row), NOON + 2 * MINUTE, busy=False)
     one, other = (firing_of("default", row, plan(jitter=MINUTE), made) for _ in range(2))
-    assert one == other
+    assert (one.id, one.state, one.last_id) == (other.id, other.state, other.last_id)
+    assert [(run.run_id, run.id, run.delay) for run in one.starts] == [
+        (run.run_id, run.id, run.delay) for run in other.starts
+    ]
     assert [run.id for run in one.starts] == [f"nightly:{slot_text(slot)}" for slot in minutes(1, 2)]
     assert (one.last_at, one.last_id) == (NOON + 2 * MINUTE, one.starts[-1].id)
     delays = [run.delay for run in one.starts]
@@ -205,7 +225,7 @@ def test_a_pause_is_not_caught_up_on() -> None:
     row = first_row("nightly", plan(), NOON)
     row.state = text_of(State(NOON, waiting=NOON))
     resumed = resumed_row(paused_row(row, "why"), NOON + 5 * MINUTE + 1)
-    assert (resumed.paused, resumed.note, resumed.next_at) == (False, "", NOON + 6 * MINUTE)
+    assert (resumed.paused, resumed.reason, resumed.next_at) == (False, "", NOON + 6 * MINUTE)
     assert read_state(resumed) == State(NOON + 5 * MINUTE + 1)
 
 
@@ -215,11 +235,11 @@ def test_the_same_plan_changes_nothing() -> None:
 
 def test_another_plan_with_the_same_calendar_goes_on_where_the_old_one_was() -> None:
     row = first_row("nightly", plan(), NOON)
-    row.paused, row.note, row.last_id = True, "why", "nightly:1"
+    row.paused, row.reason, row.last_id = True, "why", "nightly:1"
     changed = replaced_row(row, plan(Overlap.ALLOW), NOON + 10 * MINUTE)
     assert changed is not None
     assert (read_state(changed).cursor, changed.next_at) == (NOON, NOON + MINUTE)
-    assert (changed.paused, changed.note, changed.last_id) == (True, "why", "nightly:1")
+    assert (changed.paused, changed.reason, changed.last_id) == (True, "why", "nightly:1")
 
 
 def test_another_calendar_has_no_slots_before_it_was_made() -> None:

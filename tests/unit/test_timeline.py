@@ -7,16 +7,15 @@ from typing import Any
 import pytest
 from msgspec import Raw, json
 
-from batuta.authoring.backend import as_datetime
-from batuta.authoring.diffs import Diff, diff_of
-from batuta.authoring.steps import SegmentKind, Step, StepKind, StepState, steps_of
-from batuta.authoring.timeline import Timeline, timeline_of
-from batuta.clock import SECOND
+from batuta.authoring.history.diff import Diff, diff_of
+from batuta.authoring.history.steps import SegmentKind, Step, StepKind, StepState, steps_of
+from batuta.authoring.history.timeline import Timeline, timeline_of
+from batuta.clock import SECOND, as_datetime
 from batuta.errors import InvalidInput
 from batuta.ids import new_run_id
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, encode_entry
 from batuta.journal.failures import Failure
-from batuta.journal.records import PAUSES, Attempt, Run, RunKind
+from batuta.journal.records import LOSSES, PAUSES, Attempt, Run, RunKind
 from batuta.journal.states import CLOSED, RunState
 from tests.replay.journals import Journal, load_all
 
@@ -191,9 +190,46 @@ def test_an_activity_that_is_under_way(rows: list[Attempt], seen: list[Any], wor
     assert [one.worker for one in call.attempts][-1:] == ([worker] if rows else [])
 
 
-def test_a_call_of_a_run_that_nobody_has_waits_for_a_worker() -> None:
+def test_a_call_of_a_run_without_an_owner_waits_for_a_worker() -> None:
     found = timeline_of(a_run(RunState.WAITING), journal(started(0, charge())), [], at(10))
     assert drawn(found.segments) == [("queued", 0, None)]
+
+
+LOSS = Attempt(seq=LOSSES, number=3, started_at=at(4), ended_at=at(4))
+
+
+@pytest.mark.parametrize(
+    ("rows", "begun", "seen"),
+    [
+        ([], 6, [("lost", 0, 4), ("queued", 4, 6), ("running", 6, 8)]),
+        (
+            [failed_try(1, 0, 1, 2)],
+            6,
+            [("running", 0, 1), ("backoff", 1, 2), ("lost", 2, 4), ("queued", 4, 6), ("running", 6, 8)],
+        ),
+        ([failed_try(1, 0, 1, 5)], 6, [("running", 0, 1), ("backoff", 1, 5), ("queued", 5, 6), ("running", 6, 8)]),
+        ([], 4, [("lost", 0, 4), ("running", 4, 8)]),
+    ],
+)
+def test_an_attempt_whose_worker_died_is_lost_until_that_was_noticed(
+    rows: list[Attempt], begun: int, seen: Any
+) -> None:
+    tries = len(rows) + 1
+    tape = journal(started(0, charge()), done(8, begun, tries, end(2)))
+    found = timeline_of(a_run(RunState.COMPLETED, 8), tape, [LOSS, *rows], at(60))
+    call = step(found, StepKind.ACTIVITY)
+    assert drawn(call.segments) == seen == drawn(found.segments)
+    lost = [(one.number, one.ended_at) for one in call.attempts if one.lost]
+    assert lost == ([(tries, as_datetime(at(4)))] if "lost" in str(seen) else [])
+    assert [one.number for one in call.attempts][-1] == tries == call.tries
+
+
+def test_a_lost_attempt_is_seen_before_the_next_one_has_ended() -> None:
+    rows = [LOSS, Attempt(seq=1, number=1, started_at=at(1), details="3")]
+    found = timeline_of(a_run(), journal(started(0, charge())), rows, at(10))
+    assert drawn(found.segments) == [("queued", 0, 1), ("lost", 1, 4), ("running", 4, None)]
+    waits = timeline_of(a_run(RunState.WAITING), journal(started(0, charge())), [LOSS], at(10))
+    assert drawn(waits.segments) == [("lost", 0, 4), ("queued", 4, None)]
 
 
 def test_an_activity_that_never_began_was_queued_all_the_time() -> None:
@@ -220,7 +256,7 @@ def test_a_call_that_was_cancelled_ends_there() -> None:
     assert drawn(call.segments) == [("running", 0, 1), ("backoff", 1, 4)]
 
 
-def test_a_timer_that_nobody_waited_for_was_there_until_the_next_turn() -> None:
+def test_a_timer_without_a_waiter_stays_until_the_next_turn() -> None:
     tape = journal(started(0, timer(1, 30), charge(2)), done(3, 0, 1, charge(3), seq=2), done(5, 3, 1, end(4), seq=3))
     found = step(timeline_of(a_run(RunState.COMPLETED, 5), tape, [], at(60)), StepKind.TIMER)
     assert (found.state, found.input) == (StepState.DROPPED, 30)
@@ -321,7 +357,7 @@ def test_a_journal_that_cannot_be_read_leaves_what_the_row_says() -> None:
 
 @pytest.mark.parametrize("recorded", load_all(), ids=lambda one: f"{one.name}-{one.python}")
 def test_every_recorded_journal_has_a_timeline_without_gaps(recorded: Journal) -> None:
-    tape = recorded.tape()
+    tape = recorded.journal_entries()
     run = a_run(RunState(recorded.state), created_at=tape[0].at, head=tape[-1].ord)
     run.closed_at = tape[-1].at
     found = timeline_of(run, tape, [], tape[-1].at)

@@ -13,7 +13,7 @@ async def store_with_a_dead_worker() -> MemoryStore:
     await store.open()
     await store.register(worker("dead"))
     await store.start(NewRun(run_id=new_run_id(), id="left behind", name="w"))
-    assert len((await store.claim(worker("dead"), 1)).tapes) == 1
+    assert len((await store.claim(worker("dead"), 1)).stored_runs) == 1
     store.shift_clock(60)
     return store
 
@@ -38,7 +38,7 @@ async def test_a_run_of_a_dead_worker_that_no_live_one_sets_free_is_found() -> N
 async def test_a_run_of_a_worker_that_is_not_registered_is_found() -> None:
     store = await store_with_a_dead_worker()
     await store.register(worker("idle"))
-    store._room.workers.pop("dead")
+    store._tables.workers.pop("dead")
     assert (await verify(store, patience=0)).found["I12"] == 1
 
 
@@ -47,6 +47,6 @@ async def test_a_run_that_is_set_free_while_it_is_waited_for_is_no_violation() -
     await store.register(worker("idle"))
     checking = asyncio.ensure_future(verify(store, patience=600))
     await asyncio.sleep(0)
-    async with store.heart("idle") as heart:
-        assert (await heart.beat(worker("idle"), reap=True)).reaped == 1
+    async with store.heartbeat("idle") as heartbeat:
+        assert (await heartbeat.beat(worker("idle"), reap=True)).reaped == 1
     assert (await checking).holds

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from batuta.clock import SECOND
 from batuta.journal.entries import Body, Command, CommandKind, Entry, EntryKind, StartInfo, encode_entry
-from batuta.verify.tape import TapeCheck
+from batuta.verify.journal import JournalCheck
 
 A, T, C = CommandKind.ACTIVITY, CommandKind.TIMER, CommandKind.CANCEL
 Turn = tuple[EntryKind, int, Body]
@@ -26,7 +26,7 @@ def timer(seq: int, delay: int) -> Command:
     return Command(seq, T, "", Raw(b"%d" % delay))
 
 
-def tape(*turns: Turn) -> list[Entry]:
+def journal_of(*turns: Turn) -> list[Entry]:
     entries: list[Entry] = []
     for place, (kind, at, body) in enumerate(turns):
         entries.append(encode_entry(place, kind, at, body, entries[-1].crc if entries else 0))
@@ -35,13 +35,13 @@ def tape(*turns: Turn) -> list[Entry]:
 
 def findings(entries: list[Entry]) -> list[str]:
     found: list[str] = []
-    check = TapeCheck(lambda invariant, what: found.append(invariant))
+    check = JournalCheck(lambda invariant, what: found.append(invariant))
     for entry in entries:
         check.feed(entry)
     return found
 
 
-GOOD = tape(
+GOOD = journal_of(
     started(Command(1, A, "a"), timer(2, SECOND), timer(3, 9 * SECOND)),
     turn(EntryKind.ACTIVITY_DONE, 5, 1, Command(4, A, "b"), Command(5, A, "c")),
     turn(EntryKind.TIMER_FIRED, SECOND, 2, Command(6, C, "c", target=5)),
@@ -66,17 +66,17 @@ KIDS = started(Command(1, CommandKind.CHILD, "w", to="x"), Command(2, CommandKin
     ],
 )
 def test_children_answer_once_or_never(turns: list[Turn]) -> None:
-    assert findings(tape(KIDS, *turns)) == []
+    assert findings(journal_of(KIDS, *turns)) == []
 
 
 def test_a_child_that_was_refused_does_not_answer() -> None:
-    assert findings(tape(KIDS, turn(EntryKind.REFUSED, 9, 2), turn(EntryKind.CHILD_DONE, 9, 2))) == ["I3"]
+    assert findings(journal_of(KIDS, turn(EntryKind.REFUSED, 9, 2), turn(EntryKind.CHILD_DONE, 9, 2))) == ["I3"]
 
 
 def test_a_message_that_is_read_twice_is_found() -> None:
     reads = (EntryKind.SIGNAL, 9, Body(message_id="m"))
-    assert findings(tape(started(), reads)) == []
-    assert findings(tape(started(), reads, reads)) == ["I10"]
+    assert findings(journal_of(started(), reads)) == []
+    assert findings(journal_of(started(), reads, reads)) == ["I10"]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_message_that_is_read_twice_is_found() -> None:
     ],
 )
 def test_a_turn_that_cannot_have_been_is_found(turns: list[Turn], invariant: str) -> None:
-    assert findings(tape(started(Command(1, A, "a"), timer(2, SECOND)), *turns)) == [invariant]
+    assert findings(journal_of(started(Command(1, A, "a"), timer(2, SECOND)), *turns)) == [invariant]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from batuta import Retry, RunFailed, activity, connect, job, workflow
+from batuta import (
+    Retry,
+    RunCancelled,
+    RunFailed,
+    Signal,
+    Update,
+    UpdateRejected,
+    activity,
+    connect,
+    continue_as_new,
+    job,
+    workflow,
+)
 from batuta.cli import root
 from batuta.connect import store_for
 from batuta.verify import Report, verify
@@ -70,7 +82,7 @@ async def fill(url: str) -> None:
                 handle = await batuta.enqueue(give_up, id=f"dead {number}")
                 with pytest.raises(RunFailed):
                     await handle.result(30)
-            await batuta.letters.discard("dead 1", reason="seen")
+            await batuta.dead_letters.discard("dead 1", reason="seen")
         await batuta.start(total, [9], id="new")
 
 
@@ -120,6 +132,8 @@ UNREAD = (
     "INSERT INTO inbox (namespace, chain_id, message_id, kind, name, body, at) "
     "SELECT namespace, chain_id, 'm', 'signal', '', 'null', 1 FROM runs WHERE id = 'done'"
 )
+READ = UNREAD.replace("body, at)", "body, at, consumed_at)").replace("'null', 1 ", "'null', 1, 1 ")
+READ_CANCEL = READ.replace("'m', 'signal'", "'cancel:1', 'cancel'")
 
 
 @pytest.mark.parametrize(
@@ -152,6 +166,10 @@ UNREAD = (
         ("UPDATE runs SET state = 'continued' WHERE id = 'done'", "I2"),
         ("UPDATE inbox SET consumed_at = NULL WHERE kind = 'start'", "I10"),
         (UNREAD, "I10"),
+        (UNREAD.replace("signal", "cancel"), "I10"),
+        (READ, "I10"),
+        (READ_CANCEL, "I10"),
+        (READ_CANCEL.replace("'done'", "'asleep'"), "I10"),
         ("UPDATE runs SET wake_at = NULL WHERE id = 'new'", "I12"),
         ("UPDATE runs SET wake_at = NULL WHERE id = 'asleep'", "I12"),
         ("UPDATE runs SET state = 'running' WHERE id = 'asleep'", "I12"),
@@ -180,7 +198,7 @@ async def test_of_two_runs_of_an_id_the_newer_must_be_current(shop: str) -> None
     assert [one.invariant for one in report.violations] == ["I2"]
 
 
-async def test_a_message_that_nobody_will_read_is_found(shop: str) -> None:
+async def test_a_message_without_a_reader_is_found(shop: str) -> None:
     tamper(
         shop,
         "INSERT INTO inbox (namespace, chain_id, message_id, kind, name, body, at) "
@@ -227,3 +245,56 @@ def test_the_command_prints_the_invariants_and_exits_by_what_it_found(sqlite_url
     document = CliRunner().invoke(root, ["verify", "--url", sqlite_url, "--json"])
     assert document.exit_code == 1
     assert '"holds": false' in document.stdout
+
+
+kept, ask = Signal("kept", int), Update("ask", int)
+
+
+@workflow
+async def chain(left: int) -> int:
+    def refuse(number: int) -> None:
+        if number < 0:
+            raise ValueError("negative")
+
+    ask.handle(lambda number: number, validator=refuse)
+    total = await kept.wait()
+    if left:
+        continue_as_new(left - 1)
+    await asyncio.sleep(3_600)
+    return total
+
+
+async def talk_to_chains(url: str) -> None:
+    """Chains that read signals, an update, rejected ones and cancels: each run another one."""
+    async with connect(url) as batuta, batuta.worker(workflows=[chain]):
+        for id, end in (("cancelled", "cancel"), ("ended", "terminate"), ("open", "")):
+            handle = await batuta.start(chain, 2, id=id)
+            for number in range(3):
+                await handle.signal(kept, number)
+            with pytest.raises(UpdateRejected):
+                await handle.update(ask, -1)
+            assert await handle.update(ask, 1) == 1
+            if end == "cancel":
+                await handle.cancel("enough")
+                with pytest.raises(RunCancelled):
+                    await handle.result(30)
+            elif end:
+                await handle.terminate("enough")
+
+
+async def test_messages_that_other_runs_of_a_chain_have_read_are_no_violation(url: str) -> None:
+    await talk_to_chains(url)
+    report = await check(url, chain)
+    assert report.holds, report.violations
+    assert report.runs == 9
+
+
+async def test_a_message_that_no_run_of_a_chain_has_read_is_found(sqlite_url: str) -> None:
+    await talk_to_chains(sqlite_url)
+    tamper(sqlite_url, READ.replace("'done'", "'open' AND current = 1"))
+    tamper(
+        sqlite_url, READ.replace("'m', 'signal'", "'cancel:1', 'cancel'").replace("'done'", "'open' AND current = 1")
+    )
+    report = await check(sqlite_url, chain)
+    assert [(one.invariant, one.id) for one in report.violations] == [("I10", "open")]
+    assert "message cancel:1 (and 1 more) is marked as read" in report.violations[0].what

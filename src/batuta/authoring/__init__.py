@@ -1,1 +1,1 @@
-"""What an author touches: workflow, activity, retry policy, context functions, run handle, Backend protocol."""
+"""The authoring API: workflow, activity, retry policy, context functions, run handle, Backend protocol."""

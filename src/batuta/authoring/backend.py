@@ -3,45 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
-from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol, overload
+from collections.abc import Coroutine
+from datetime import datetime
+from typing import Any, Protocol
 
 from msgspec import Raw, Struct
 
+from batuta.authoring.client.forks import Edits
 from batuta.authoring.definitions import Workflow
-from batuta.authoring.enqueueing import JobRequest
-from batuta.authoring.forks import Edits
 from batuta.authoring.jobs import Job
-from batuta.authoring.queues import Queue, QueueInfo
 from batuta.authoring.retry import Retry
-from batuta.authoring.tokens import AttemptRef
 from batuta.ids import RunId
 from batuta.journal.entries import Body, EntryKind
 from batuta.journal.failures import Failure
 from batuta.journal.records import IfExists, RunFilter, RunKind
 from batuta.journal.states import RunState
-from batuta.journal.store import Borrowed
 
 Code = Workflow[..., Any] | Job[..., Any]
 """What runs are of."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-
-@overload
-def as_datetime(micros: int) -> datetime: ...
-@overload
-def as_datetime(micros: None) -> None: ...
-@overload
-def as_datetime(micros: int | None) -> datetime | None: ...
-def as_datetime(micros: int | None) -> datetime | None:
-    """A stored time for people."""
-    return None if micros is None else _EPOCH + timedelta(microseconds=micros)
-
-
-class Letter(Struct):
+class ClientMessage(Struct):
     """A message to a run: JSON of a signal's value, or of an update's arguments."""
 
     name: str
@@ -69,10 +51,10 @@ class StartRequest(Struct, kw_only=True):
     memo: Any = None
     if_exists: IfExists = IfExists.RETURN
     key: str = ""
-    """What its queue's limits per key count by, and what the queue is fair between."""
+    """The key for limits per key and fairness of its queue."""
     expires: float | None = None
-    """It times out when nobody has begun it by then."""
-    signal: Letter | None = None
+    """It times out if no worker has taken it by then."""
+    signal: ClientMessage | None = None
     """Sent to the run of that id, whether it is new or not."""
     headers: dict[str, str] = {}
     """Kept in its journal, and given to everything that it calls and starts."""
@@ -86,6 +68,8 @@ class RunRef(Struct):
     local: Any = None
     chain_id: RunId | None = None
     """None: not known here yet."""
+    is_new: bool | None = None
+    """Whether the call that gave it began the run; None: it was asked for, not started."""
 
 
 class Ending(Struct):
@@ -111,15 +95,19 @@ class AttemptView(Struct, kw_only=True):
     seq: int
     number: int
     started_at: datetime | None
+    """Of a lost one: when it was asked for, or its worker could begin it."""
     ended_at: datetime | None
-    next_at: datetime | None
-    error: str | None
-    details: str | None
+    """Of a lost one: when its run was taken from the dead worker."""
+    next_at: datetime | None = None
+    error: str | None = None
+    details: str | None = None
     """JSON of the last heartbeat's details."""
-    outside: bool
+    outside: bool = False
     """It waits for an answer from outside."""
     worker: str | None = None
-    """Who is at it now. Of one that has ended that is not kept."""
+    """The worker that executes it now; not kept after its end."""
+    lost: bool = False
+    """Its worker died. Another one made the attempt again, under the same number."""
 
 
 class Description(Struct, kw_only=True):
@@ -132,7 +120,7 @@ class Description(Struct, kw_only=True):
     kind: RunKind
     state: RunState
     reason: str
-    """Why it is parked, was handed back or was ended, or why nobody takes it."""
+    """Why it is parked, was released or was ended, or why no worker takes it."""
     queue: str
     priority: int
     entries: int
@@ -143,18 +131,22 @@ class Description(Struct, kw_only=True):
     deadline: datetime | None
     deaths: int
     key: str = ""
-    """What its queue's limits per key count by."""
+    """The key for limits per key of its queue."""
     expires_at: datetime | None = None
-    """When it times out if nobody has begun it."""
+    """When it times out if no worker has taken it."""
     paused_at: datetime | None = None
     """Since when an operator holds it."""
     version: str
     tags: dict[str, str]
     memo: Any
+    parent: RunId | None = None
+    """The run that started it, or that waits for it and other jobs."""
     forked_from: RunId | None = None
     """The run that it was made from: by a retry, a reset or a fork."""
     forked_at: int | None = None
-    """The last entry that they have in common; -1 when it has begun anew."""
+    """The last entry that they have in common; -1 if it began anew."""
+    trace_id: str = ""
+    """Of the `traceparent` that it came with, else made from its id. Empty in lists."""
     attempts: list[AttemptView]
 
 
@@ -174,87 +166,35 @@ class RunPage(Struct):
     cursor: str | None
 
 
-class Entering(Protocol):
-    """Runs that are ready to be started inside a transaction of the caller's own."""
+class CallerWrite(Protocol):
+    """Runs, or a signal, that are ready to be written inside a transaction of the caller's own."""
 
     suits_a_loop: bool
     """`write` may be awaited in an event loop: it does not block, or only for a moment."""
     suits_a_thread: bool
     """`write` never suspends, so that a thread without an event loop can go through it."""
 
-    async def write(self) -> list[RunRef]:
+    def write(self) -> Coroutine[Any, Any, list[RunRef]]:
         """Start them, with the caller's connection alone. They exist when its transaction commits. Raises
-        WrongTransaction, TransactionFailed, AlreadyStarted, and the errors of the connection's driver."""
+        WrongTransaction, TransactionFailed, AlreadyStarted, WrongWorkflow, and the errors of the connection's
+        driver."""
         ...
 
 
-class Backend(Protocol):
-    """Starts runs, talks to them and tells about them."""
+Lines = list[JournalLine]
+Attempts = list[AttemptView]
+"""Named here: in the service `list` is a verb."""
 
-    home: asyncio.AbstractEventLoop | None
-    """Where its client was opened: what is awaited of it is awaited there."""
 
-    @property
-    def letters(self) -> Any:
-        """An `authoring.deadletters.LetterBackend`."""
+class RunService(Protocol):
+    """Finds runs, waits for them, ends them, tries them again and tells about them."""
+
+    async def find(self, id: str, code: Code | None = None) -> RunRef:
+        """The current run of an id. Raises UnknownRun; WrongWorkflow when it is not of that code."""
         ...
 
-    @property
-    def schedules(self) -> Any:
-        """An `authoring.schedules.ScheduleBackend`."""
-        ...
-
-    @property
-    def operating(self) -> Any:
-        """An `authoring.operating.OperatingBackend`."""
-        ...
-
-    @property
-    def retention(self) -> Any:
-        """An `authoring.retention.RetentionBackend`."""
-        ...
-
-    @property
-    def quotas(self) -> Any:
-        """An `authoring.quotas.QuotaBackend`."""
-        ...
-
-    async def open(self) -> None:
-        """Its store is open."""
-        ...
-
-    async def close(self) -> None:
-        """Its store will be closed: nobody waits for anything any more."""
-        ...
-
-    async def start(self, request: StartRequest) -> RunRef:
-        """Durable when this returns. Raises AlreadyStarted, QuotaExceeded, StoreUnavailable, OutcomeUnknown."""
-        ...
-
-    async def enqueue(self, request: JobRequest) -> RunRef:
-        """Durable when this returns. Raises as `start` does."""
-        ...
-
-    async def enqueue_many(self, requests: Sequence[JobRequest], after: JobRequest | None) -> list[RunRef]:
-        """All of them together, or none. `after` begins when the last of them has ended; it is the last given back."""
-        ...
-
-    async def enter(
-        self, transaction: object, requests: Sequence[StartRequest | JobRequest], after: JobRequest | None
-    ) -> Entering:
-        """Make ready to start all of these inside a transaction of the caller's own. Raises WrongTransaction."""
-        ...
-
-    def borrow(self, connection: object) -> Borrowed:
-        """A transaction on the caller's own connection, which needs the store's locks. Raises WrongTransaction."""
-        ...
-
-    async def find(self, id: str) -> RunRef:
-        """The current run of an id. Raises UnknownRun."""
-        ...
-
-    async def find_run(self, run_id: RunId) -> RunRef:
-        """Exactly that run. Raises UnknownRun."""
+    async def find_run(self, run_id: RunId, code: Code | None = None) -> RunRef:
+        """Exactly that run. Raises UnknownRun; WrongWorkflow when it is not of that code."""
         ...
 
     async def ending(self, ref: RunRef) -> Ending:
@@ -270,20 +210,22 @@ class Backend(Protocol):
         ...
 
     async def pause(self, ref: RunRef, reason: str) -> bool:
-        """Hold the run. False when it is held already. Raises RunClosed."""
+        """Hold the run. False when it is already paused. Raises RunClosed."""
         ...
 
     async def resume(self, ref: RunRef, reason: str) -> bool:
-        """Let it go on. False when it is not held. Raises RunClosed."""
+        """Let it go on. False when it is not paused. Raises RunClosed."""
         ...
 
     async def delete(self, ref: RunRef, reason: str) -> int:
-        """Delete the run, its chain and its children; how many runs are gone. Raises RunOpen."""
+        """Delete the run, its chain and its children; returns the number of deleted runs. Raises RunOpen."""
         ...
 
     async def retry(self, ref: RunRef, reason: str = "") -> RunRef:
-        """Let a parked run be tried again, or one that has failed, from where it did. Gives the run that goes on.
-        Raises NotParked, RunClosed, InvalidFork, RunMoved."""
+        """Try a parked run again, or a failed one from where it failed. Returns the run that goes on.
+
+        Raises NotParked, RunClosed, InvalidFork, RunMoved.
+        """
         ...
 
     async def reset(self, ref: RunRef, to: int, edits: Edits, code: Code | None, reason: str) -> RunRef:
@@ -294,28 +236,21 @@ class Backend(Protocol):
         """Begin a run under `id` with what this one has done up to entry `at`. None: where the edits are."""
         ...
 
-    async def signal(self, ref: RunRef, letter: Letter) -> None:
-        """Durable when this returns. Raises RunClosed."""
-        ...
-
-    async def update(self, ref: RunRef, letter: Letter) -> Answer:
-        """Wait for the answer. Raises RunClosed when none will come."""
-        ...
-
-    async def query(self, ref: RunRef, name: str, arguments: bytes, workflow: Workflow[..., Any] | None) -> Raw:
-        """Raises QueryFailed, UnknownQuery."""
-        ...
-
-    async def published(self, ref: RunRef) -> dict[str, Raw]:
-        """By name."""
-        ...
-
     async def describe(self, ref: RunRef) -> Description: ...
-    async def journal(self, ref: RunRef) -> list[JournalLine]: ...
-    async def list_runs(self, where: RunFilter, cursor: str | None, limit: int) -> RunPage: ...
-    async def count_runs(self, where: RunFilter) -> int: ...
 
-    async def attempts(self, ref: RunRef) -> list[AttemptView]:
+    async def journal(self, ref: RunRef, after: int = -1, limit: int | None = None) -> Lines:
+        """Entries after that one; without a limit all of them."""
+        ...
+
+    async def list(self, where: RunFilter, cursor: str | None, limit: int, waiting_for: str | None = None) -> RunPage:
+        """`waiting_for`: only open runs that wait for an activity or child of that name. Then not more than some
+        hundred runs are looked at: a page may hold fewer than `limit`, and there is more while it has a cursor."""
+        ...
+
+    async def count(self, where: RunFilter) -> int: ...
+    async def count_states(self, where: RunFilter) -> dict[RunState, int]: ...
+
+    async def attempts(self, ref: RunRef) -> Attempts:
         """Those of each call, from the first to the last."""
         ...
 
@@ -328,31 +263,39 @@ class Backend(Protocol):
         UnknownRun, PayloadSealed."""
         ...
 
-    async def queues(self) -> list[QueueInfo]: ...
-    async def pause_queue(self, name: str, paused: bool, note: str) -> None: ...
 
-    async def limit_queue(self, name: str, changes: dict[str, Any]) -> None:
-        """Set some limits, as `journal.queues.QueueLimits` has them, and leave the others."""
+class MessageService(Protocol):
+    """Talks to runs."""
+
+    async def signal(self, ref: RunRef, client_message: ClientMessage) -> None:
+        """Durable when this returns. Raises RunClosed."""
         ...
 
-    async def answer_activity(self, ref: AttemptRef, answer: Raw | Failure) -> None:
-        """Complete an attempt, or have it fail. Raises InvalidToken, UnknownRun, RunClosed, LostAttempt, TokenUsed."""
+    async def enter_signal(self, transaction: object, ref: RunRef, client_message: ClientMessage) -> CallerWrite:
+        """Make ready to send a signal inside a transaction of the caller's own; `write` gives no run, and raises
+        RunClosed and UnknownRun, too. Raises WrongTransaction."""
         ...
 
-    async def beat_activity(self, ref: AttemptRef, details: Raw) -> None:
-        """A heartbeat of an attempt. Raises as `answer_activity`."""
+    async def update(self, ref: RunRef, client_message: ClientMessage) -> Answer:
+        """Wait for the answer. Raises RunClosed when none will come."""
         ...
 
-    def worker(
-        self,
-        workflows: Sequence[Workflow[..., Any]],
-        activities: Sequence[object],
-        queues: Sequence[str | Queue],
-        schedules: Sequence[Any] = (),
-        on_dead_letter: Callable[[Any], Any] | None = None,
-        retention: Sequence[Any] = (),
-        middleware: Sequence[Any] = (),
-        **settings: Any,
-    ) -> AbstractAsyncContextManager[Any]:
-        """A worker, running while the context is open."""
+    async def query(self, ref: RunRef, name: str, arguments: bytes, workflow: Workflow[..., Any] | None) -> Raw:
+        """Raises QueryFailed, UnknownQuery."""
         ...
+
+    async def published(self, ref: RunRef) -> dict[str, Raw]:
+        """By name."""
+        ...
+
+
+class RunBackend(Protocol):
+    """What a handle asks."""
+
+    home: asyncio.AbstractEventLoop | None
+    """The event loop on which its client was opened: its methods are awaited there."""
+
+    @property
+    def runs(self) -> RunService: ...
+    @property
+    def messages(self) -> MessageService: ...

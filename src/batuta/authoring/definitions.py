@@ -7,16 +7,17 @@ import hashlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from enum import IntEnum
 from types import ModuleType
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
-from batuta.authoring.context import current_runtime
-from batuta.authoring.names import check_name
-from batuta.authoring.options import ActivityOptions
-from batuta.errors import DuplicateDefinition, InvalidInput
+from batuta.authoring.call_options import ActivityOptions
+from batuta.authoring.failures.known_errors import check_raises
+from batuta.authoring.workflow.context import current_runtime, current_saga
+from batuta.errors import DuplicateDefinition, Failed, InvalidInput
+from batuta.names import check_name, quoted
 from batuta.serde import Codec
 
 P = ParamSpec("P")
@@ -27,11 +28,11 @@ CONTINUE_AFTER = 10_000
 """Journal entries after which a run should continue as new, unless its workflow says otherwise."""
 
 _LONGEST_VERSION = 100
-_get_runtime = current_runtime.get  # found once: it is called for every activity
+_get_runtime, _get_saga = current_runtime.get, current_saga.get  # found once: called for every activity
 
 
 def check_workflow_name(name: object) -> str:
-    """A workflow's name: what stands before `@version`. Raises InvalidInput."""
+    """A workflow's name: the part before `@version`. Raises InvalidInput."""
     checked = check_name(name, "workflow name")
     if "@" in checked or ":" in checked:
         raise InvalidInput(f"workflow name {name!r} must not hold '@' or ':': a version is given as version=")
@@ -41,12 +42,15 @@ def check_workflow_name(name: object) -> str:
 def check_version(version: object) -> str:
     """A workflow's version. Raises InvalidInput."""
     if not isinstance(version, str) or len(version) > _LONGEST_VERSION or not (version.isprintable() or not version):
-        raise InvalidInput(f"version {version!r} must be a string of at most {_LONGEST_VERSION} printable characters")
+        raise InvalidInput(
+            f"version {quoted(version)} must be a string of at most {_LONGEST_VERSION} printable characters"
+        )
     return version
 
 
 def code_of(name: str, version: str) -> str:
-    """What a worker must have to run a workflow of that name and version: any version, when the run names none."""
+    """The code name that a worker needs to run a workflow of that name and version: any version, when the run names
+    none."""
     return f"{name}@{version}" if version else name
 
 
@@ -60,9 +64,12 @@ class Workflow(Generic[P, R]):
         version: str = "",
         continue_after: int = CONTINUE_AFTER,
         dead_letter: bool = False,
+        fails: Iterable[type[Exception]] = (),
+        on_error: str = "fail",
     ) -> None:
         if not inspect.iscoroutinefunction(fn):
             raise InvalidInput(f"workflow {fn.__qualname__!r} must be defined with `async def`")
+        _check_no_method(fn)
         functools.update_wrapper(self, fn)
         self.fn = fn
         self.name = check_workflow_name(name or fn.__name__)
@@ -70,7 +77,10 @@ class Workflow(Generic[P, R]):
         _check_length(continue_after)
         self.continue_after = continue_after
         self.dead_letter = dead_letter
-        """Whether a run that fails with an error of its own code is a dead letter, too."""
+        """Whether a run that fails with an error that it declares is a dead letter, too."""
+        self.fails = _check_fails(fails)
+        """The errors that its runs may fail with: others that leave its code are taken for bugs."""
+        self.on_error = _check_on_error(on_error)
         self.codec = Codec(fn, f"workflow {self.name!r}")
         _own_dict(self)
 
@@ -79,12 +89,13 @@ class Workflow(Generic[P, R]):
 
     @property
     def code(self) -> str:
-        """What a run asks of a worker: this name, and this version if it has one."""
+        """The code name that a run needs: this name, and this version if it has one."""
         return code_of(self.name, self.version)
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Names the code: the sources of its module and of what that imports from beside it, version and Python."""
+        """Identifies the code: the sources of its module and of modules beside it that it imports, version and
+        Python."""
         digest = hashlib.blake2b(digest_size=8)
         for source in _sources_of(self.fn):
             digest.update(source)
@@ -93,6 +104,17 @@ class Workflow(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<workflow {self.name}>"
+
+
+def _check_no_method(fn: Callable[..., Any]) -> None:
+    """A run has no instance: what would be its `self` is the first argument of the start."""
+    in_class = "." in fn.__qualname__.rpartition("<locals>.")[2]
+    first = next(iter(inspect.signature(fn).parameters), "")
+    if in_class and first in ("self", "cls"):
+        raise InvalidInput(
+            f"workflow {fn.__qualname__!r} is a method, and a run has no instance to be {first!r}: make it a function "
+            f"(or a @staticmethod), and give it as arguments what it needs"
+        )
 
 
 def _sources_of(fn: Callable[..., Any]) -> list[bytes]:
@@ -124,7 +146,7 @@ def _is_ours(file: str, root: str) -> bool:
 
 
 def _imports_of(module: ModuleType) -> list[ModuleType]:
-    """Modules that stand in its namespace, and those that what stands there comes from."""
+    """Modules in its namespace, and modules that objects in its namespace come from."""
     values = list(vars(module).values())
     names = {name for value in values if (name := _module_of(value)) is not None}
     return [v for v in values if inspect.ismodule(v)] + [sys.modules[name] for name in names if name in sys.modules]
@@ -152,7 +174,7 @@ def _own_dict(thing: object) -> None:
     thing.__dict__ = dict(thing.__dict__)
 
 
-class Place(IntEnum):
+class ExecutionMode(IntEnum):
     """Where a worker executes an activity."""
 
     LOOP = 0
@@ -178,6 +200,8 @@ class Activity(Generic[P, R]):
         process: bool = False,
         limit: int | None = None,
         transactional: bool = False,
+        raises: Sequence[type[Exception]] = (),
+        compensate: Activity[..., Any] | None = None,
     ) -> None:
         functools.update_wrapper(self, fn)
         self.fn = fn
@@ -185,22 +209,30 @@ class Activity(Generic[P, R]):
         self.options = options
         self.is_async = inspect.iscoroutinefunction(fn)
         if inspect.isasyncgenfunction(fn) or inspect.isgeneratorfunction(fn):
-            raise InvalidInput(f"activity {self.name!r} yields, and has no result: return a list, or use heartbeat()")
-        self.place = Place.LOOP if self.is_async else Place.THREAD
+            raise InvalidInput(
+                f"activity {self.name!r} is a generator and has no result: return a list, or use heartbeat()"
+            )
+        self.execution_mode = ExecutionMode.LOOP if self.is_async else ExecutionMode.THREAD
         if process:
-            self.place = Place.PROCESS
+            self.execution_mode = ExecutionMode.PROCESS
             _check_for_process(fn)
         if transactional:
-            self.place = Place.STORE
+            self.execution_mode = ExecutionMode.STORE
             _check_for_store(self.name, options, process=process)
+        self.raises = check_raises(raises, f"activity {self.name!r}")
+        """Errors that come back as themselves, whatever else is loaded. They also cover their subclasses."""
         self.limit = limit
         if limit is not None and (type(limit) is not int or limit < 1):
-            raise InvalidInput(f"limit={limit!r} of activity {self.name!r} must be a whole number from 1 on")
+            raise InvalidInput(f"limit={limit!r} of activity {self.name!r} must be a whole number of at least 1")
+        self.compensate = compensate
+        """Undoes it, in a saga."""
         self._method = next(iter(inspect.signature(fn).parameters), "") == "self"
         self._late = self._method and "." in getattr(fn, "__qualname__", "").rpartition("<locals>.")[2]
         """Annotations of a method may name its own class, which is there only when it is asked for its attribute."""
         with suppress(Exception) if self._late else nullcontext():
             self._make_codec()  # a bad annotation is found here, or in `__get__`
+        if compensate is not None:
+            check_compensation(self.name, self.fn, compensate)
         _own_dict(self)
 
     def _make_codec(self) -> None:
@@ -211,7 +243,12 @@ class Activity(Generic[P, R]):
         runtime = _get_runtime()
         if runtime is not None:
             codec = self.codec
-            return runtime.call_activity(self.name, codec, codec.result_decoder, args, kwargs, self.options)
+            call = runtime.call_activity(self.name, codec, codec.result_decoder, args, kwargs, self.options)
+            saga = _get_saga()
+            if saga is not None:
+                call = saga.step(self, args, kwargs, call)
+            runtime.made.append(call)
+            return call
         return self._plain(*args, **kwargs)
 
     async def _plain(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -221,7 +258,7 @@ class Activity(Generic[P, R]):
     def with_options(self, **changes: Any) -> Activity[P, R]:
         """The same activity, called with some options changed."""
         options = self.options.merged(changes)
-        if self.place is Place.STORE:
+        if self.execution_mode is ExecutionMode.STORE:
             _check_for_store(self.name, options)
         return self._copy(self.fn, options)
 
@@ -241,6 +278,48 @@ class Activity(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<activity {self.name}>"
+
+
+def check_compensation(name: str, fn: Callable[..., Any], compensate: object) -> None:
+    """Raises InvalidInput."""
+    if not isinstance(compensate, Activity):
+        raise InvalidInput(f"compensate={compensate!r} of activity {name!r} must be an activity: decorate it first")
+    compensation_arguments(name, fn, compensate, (), {}, None, check=True)
+
+
+def compensation_arguments(
+    name: str,
+    fn: Callable[..., Any],
+    compensate: Activity[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    result: Any,
+    *,
+    check: bool = False,
+) -> dict[str, Any]:
+    """What the compensation of a call is called with: parameters of the same name get the same arguments, `result` gets
+    its result, and so does the only parameter of a compensation that has another name. Raises InvalidInput."""
+    own = _parameters(fn)
+    known = dict(zip(own, args, strict=False)) | kwargs
+    wanted = _parameters(compensate.fn)
+    needed = [one for one, parameter in wanted.items() if parameter.default is parameter.empty]
+    if len(needed) == 1 and needed[0] not in own:
+        return {needed[0]: result}
+    strange = [one for one in needed if one not in own and one != "result"]
+    if strange:
+        raise InvalidInput(
+            f"compensate={compensate.name!r} of activity {name!r} has parameters that nothing gives a value to "
+            f"({', '.join(strange)}): name them like those of {name!r}, or `result` for its result"
+        )
+    given = {one: known[one] for one in wanted if one in known}
+    return given if check or "result" not in wanted else given | {"result": result}
+
+
+def _parameters(fn: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    found = dict(inspect.signature(fn).parameters)
+    if next(iter(found), "") == "self":
+        del found["self"]
+    return found
 
 
 def _check_for_process(fn: Callable[..., Any]) -> None:
@@ -272,7 +351,13 @@ def _check_for_store(name: str, options: ActivityOptions, *, process: bool = Fal
 def workflow(fn: Callable[P, Coroutine[Any, Any, R]], /) -> Workflow[P, R]: ...
 @overload
 def workflow(
-    *, name: str | None = None, version: str = "", continue_after: int = CONTINUE_AFTER, dead_letter: bool = False
+    *,
+    name: str | None = None,
+    version: str = "",
+    continue_after: int = CONTINUE_AFTER,
+    dead_letter: bool = False,
+    fails: Iterable[type[Exception]] = (),
+    on_error: str = "fail",
 ) -> Callable[[Callable[P, Coroutine[Any, Any, R]]], Workflow[P, R]]: ...
 def workflow(
     fn: Any = None,
@@ -282,16 +367,20 @@ def workflow(
     version: str = "",
     continue_after: int = CONTINUE_AFTER,
     dead_letter: bool = False,
+    fails: Iterable[type[Exception]] = (),
+    on_error: str = "fail",
 ) -> Any:
     """Make an async function a workflow. Register it by giving it to a worker.
 
-    A run of a workflow with a `version` is only taken by workers that have that version. `continue_after` journal
-    entries set `info().continue_hint`. A run whose activity has failed for good, and which fails with that, is a dead
-    letter; with `dead_letter`, so is one that fails with an error of the workflow's own.
+    Only workers that have a workflow's `version` take its runs. After `continue_after` journal entries
+    `info().continue_hint` is true. `fails`: errors that its runs may fail with, besides `Failed`. Any other error that
+    leaves the code counts as a bug: it is logged with its traceback, and the run fails and becomes a dead letter, or
+    with `on_error="park"` is parked and goes on when the fix is deployed. A run that fails with an error of `fails`
+    becomes a dead letter only with `dead_letter`.
     """
 
     def decorate(fn: Callable[P, Coroutine[Any, Any, R]]) -> Workflow[P, R]:
-        return Workflow(fn, name, version, continue_after, dead_letter)
+        return Workflow(fn, name, version, continue_after, dead_letter, fails, on_error)
 
     return decorate if fn is None else decorate(fn)
 
@@ -321,6 +410,8 @@ def activity(
     process: bool = False,
     limit: int | None = None,
     transactional: bool = False,
+    raises: Sequence[type[Exception]] = (),
+    compensate: Activity[..., Any] | None = None,
     **options: Any,
 ) -> _Decorator: ...
 def activity(
@@ -331,15 +422,26 @@ def activity(
     process: bool = False,
     limit: int | None = None,
     transactional: bool = False,
+    raises: Sequence[type[Exception]] = (),
+    compensate: Activity[..., Any] | None = None,
     **options: Any,
 ) -> Any:
     """Make a function an activity. Options are those of ActivityOptions: retry, timeout, heartbeat, once, ...
 
-    `process`: execute it in a process of its own, for a sync function that computes for long. `limit`: how many of it
-    a worker executes at once. `transactional`: it writes to the store's own database, in a transaction that commits
-    together with its result (see `batuta.transaction`); async on PostgreSQL, a plain function on SQLite.
+    `process`: execute it in a separate process, for a sync function that computes for long. `limit`: how many of it a
+    worker executes at once. `transactional`: it writes to the store's own database, in a transaction that commits
+    together with its result (see `batuta.transaction`); async on PostgreSQL, a plain function on SQLite. `raises`:
+    errors that workflows catch by class. Without it, errors of modules that are imported only when the activity runs
+    reach them as ActivityFailed. `compensate`: the activity that undoes it, called when a saga fails in which it was
+    done (see `saga`).
     """
-    own = {"process": process, "limit": limit, "transactional": transactional}
+    own = {
+        "process": process,
+        "limit": limit,
+        "transactional": transactional,
+        "raises": raises,
+        "compensate": compensate,
+    }
     decorate = _Decorator(name, ActivityOptions().merged(options), own)
     return decorate if fn is None else decorate(fn)
 
@@ -349,13 +451,32 @@ def _check_length(entries: object) -> None:
         raise InvalidInput(f"continue_after={entries!r} must be a number of journal entries, at least 1")
 
 
+def _check_fails(fails: object) -> tuple[type[Exception], ...]:
+    """The declared classes, and `Failed`. Raises InvalidInput."""
+    if isinstance(fails, str | type) or not isinstance(fails, Iterable):
+        raise InvalidInput(f"fails={fails!r} must be a list of exception classes, such as fails=[OutOfStock]")
+    found = tuple(fails)
+    for one in found:
+        if not isinstance(one, type) or not issubclass(one, Exception):
+            raise InvalidInput(f"fails={list(found)!r} must contain only exception classes, not {one!r}")
+    return (Failed, *found)
+
+
+def _check_on_error(on_error: object) -> str:
+    if on_error not in ("fail", "park"):
+        raise InvalidInput(f"on_error={on_error!r} must be 'fail' or 'park'")
+    return str(on_error)
+
+
 def activities_of(thing: object) -> list[Activity[..., Any]]:
-    """An activity, or all of an instance's. Raises InvalidInput when there is none."""
+    """An activity, or all activities of an instance. Raises InvalidInput when there is none."""
     if isinstance(thing, Activity):
         return [thing]
     names = [n for n in dir(type(thing)) if isinstance(inspect.getattr_static(type(thing), n), Activity)]
     if not names:
-        raise InvalidInput(f"{thing!r} is not an activity and has none: decorate it (or its methods) with @activity")
+        raise InvalidInput(
+            f"{thing!r} is not an activity and has no activity methods: decorate it (or its methods) with @activity"
+        )
     return [getattr(thing, name) for name in names]
 
 

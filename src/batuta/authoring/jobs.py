@@ -1,13 +1,14 @@
-"""@job: a function that can be enqueued, and runs by itself on the same queues and workers as workflows."""
+"""@job: a function that can be enqueued, and runs on the same queues and workers as workflows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
+from batuta.authoring.call_options import ActivityOptions, check_seconds
+from batuta.authoring.client.start import check_start_options
 from batuta.authoring.definitions import Activity
-from batuta.authoring.options import ActivityOptions, check_seconds
-from batuta.authoring.starting import check_start_options
+from batuta.durations import Duration, in_seconds
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -15,7 +16,7 @@ R = TypeVar("R")
 
 
 def job_code(name: str) -> str:
-    """What a worker must have to run a job of that name."""
+    """The code name that a worker needs to run a job of that name."""
     return f"job:{name}"
 
 
@@ -32,14 +33,16 @@ class Job(Activity[P, R]):
         process: bool = False,
         limit: int | None = None,
         transactional: bool = False,
+        raises: Sequence[type[Exception]] = (),
         result: bool = True,
         priority: int = 0,
-        expires: float | None = None,
+        expires: Duration | None = None,
     ) -> None:
-        super().__init__(fn, name, options, process=process, limit=limit, transactional=transactional)
-        check_seconds("expires", expires)
+        super().__init__(fn, name, options, process=process, limit=limit, transactional=transactional, raises=raises)
+        lasts: float | None = in_seconds(expires)
+        check_seconds("expires", lasts)
         check_start_options({"priority": priority})
-        self.keeps_result, self.priority, self.expires = result, priority, expires
+        self.keeps_result, self.priority, self.expires = result, priority, lasts
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> JobCall[R]:
         """A call to be enqueued: for `enqueue_many`, `on_done` and arguments given by name."""
@@ -100,9 +103,10 @@ def job(
     process: bool = False,
     limit: int | None = None,
     transactional: bool = False,
+    raises: Sequence[type[Exception]] = (),
     result: bool = True,
     priority: int = 0,
-    expires: float | None = None,
+    expires: Duration | None = None,
     **options: Any,
 ) -> _Decorator: ...
 def job(
@@ -113,18 +117,19 @@ def job(
     process: bool = False,
     limit: int | None = None,
     transactional: bool = False,
+    raises: Sequence[type[Exception]] = (),
     result: bool = True,
     priority: int = 0,
-    expires: float | None = None,
+    expires: Duration | None = None,
     **options: Any,
 ) -> Any:
     """Make a function a job. Give it to a worker with `jobs=[...]`, and have it executed with `client.enqueue`.
 
     Options are those of ActivityOptions: retry, timeout (of an attempt), total_timeout, heartbeat, queue, ...
     `result=False`: its result is not kept. `priority` and `expires` are what `enqueue` uses when it is given none.
-    `process`, `limit` and `transactional` are as for an activity.
+    `process`, `limit`, `transactional` and `raises` are as for an activity.
     """
-    own: dict[str, Any] = {"process": process, "limit": limit, "transactional": transactional}
+    own: dict[str, Any] = {"process": process, "limit": limit, "transactional": transactional, "raises": raises}
     own |= {"result": result, "priority": priority, "expires": expires}
     decorate = _Decorator(name, ActivityOptions().merged(options), own)
     return decorate if fn is None else decorate(fn)

@@ -7,14 +7,14 @@ from typing import Any, ClassVar, Protocol
 
 from msgspec import Struct
 
-from batuta.authoring.attempt import ActivityInfo, Attempt
-from batuta.authoring.context import RunInfo, info
+from batuta.authoring.activity.attempt import ActivityInfo, Attempt
+from batuta.authoring.workflow.context import RunInfo, info
 from batuta.errors import InvalidInput
 from batuta.ids import RunId
 from batuta.telemetry import EVENTS, Event
 
 Proceed = Callable[[], Awaitable[Any]]
-"""Goes on to the next middleware and, after the last, to what they are around."""
+"""Calls the next middleware and, after the last, the wrapped operation."""
 
 AroundStart = Callable[[Sequence["Start"], Proceed], Awaitable[None]]
 """As `Middleware.start` is."""
@@ -49,7 +49,7 @@ class Sent(Struct):
 
 
 class AttemptFacts(Struct, frozen=True):
-    """What attempt it is."""
+    """Facts about the attempt."""
 
     name: str
     attempt: int
@@ -74,7 +74,7 @@ class ActivityCall(Struct, eq=False, gc=False):
     of: Described
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    """Decoded; others may be put in their place. Not for an activity in a process, which gets what was called."""
+    """Decoded; you may replace them. An activity in a process gets its original arguments."""
     trace: str
     """The W3C `traceparent` that the run was started with."""
     headers: Mapping[str, str]
@@ -91,7 +91,7 @@ class ActivityCall(Struct, eq=False, gc=False):
 
 
 class RunCall(Struct, eq=False):
-    """A run whose code is about to be called: for the first time, or once more, in a replay."""
+    """A run whose code is about to be called: for the first time, or again in a replay."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -103,43 +103,48 @@ class RunCall(Struct, eq=False):
 
     @property
     def replaying(self) -> bool:
-        """Whether what happens now has happened before: say nothing about it again."""
+        """Whether this has happened before: do not report it again."""
         return info().replaying
 
 
 class Middleware:
-    """Override what you need: what is not overridden costs nothing.
+    """Override what you need; other methods cost nothing.
 
     Give it to `connect(middleware=[...])`, for the client and all its workers, or to one `worker(middleware=[...])`.
     The first of a list is the outermost.
     """
 
     events: ClassVar[Sequence[type[Event]]] = EVENTS
-    """Those that `event` wants to hear of."""
+    """The events that `event` receives."""
     missing: ClassVar[str] = ""
     """`begin` is for runs that came without this header; empty: for all."""
     alike: ClassVar[bool] = False
-    """Say True where `before` sets the same variables whenever it does not return True: the next attempt may then have
-    the same context. Otherwise one that it has set anything for has a context of its own, which costs a little."""
+    """Set it to True if `before` sets the same variables whenever it does not return True: then the next attempt may
+    share the context. Otherwise an attempt for which it has set something gets its own context, which costs a
+    little."""
 
     def before_start(self) -> Mapping[str, str] | str | AroundStart:
-        """What is to be around a call of the client that starts runs: `start`. Where that would only add headers, the
-        same for all of them, return these instead, which saves most of its cost; a string is the `traceparent`. In the
-        context of the caller, who is raised whatever it raises. Asked where this is all the middleware around starts;
-        `start` must do without."""
+        """Return what to put around a client call that starts runs: `start`. If that would only add headers, the same
+        for all of them, return the headers instead, which saves most of the cost; a string is the `traceparent`.
+
+        It runs in the caller's context, and its errors reach the caller. Called only if this is the only middleware
+        with `start`; `start` must also work without it.
+        """
         return self.start
 
     async def start(self, starts: Sequence[Start], proceed: Proceed) -> None:
-        """Around a call of the client that starts runs or enqueues jobs: all of them, in one call.
+        """Around a client call that starts runs or enqueues jobs: all of them, in one call.
 
-        They are durable when `proceed()` returns; with `transaction=`, only made ready for the caller's transaction.
-        Whatever it raises, the caller is raised.
+        They are durable when `proceed()` returns; with `transaction=`, only prepared for the caller's transaction.
+        Exceptions reach the caller.
         """
         await proceed()
 
     async def send(self, message: Sent, proceed: Proceed) -> None:
-        """Around a call of the client that signals or updates a run. When `proceed()` returns, a signal is durable, and
-        an update is answered. Whatever it raises, the caller is raised."""
+        """Around a client call that signals or updates a run.
+
+        When `proceed()` returns, a signal is durable, and an update is answered. Exceptions reach the caller.
+        """
         await proceed()
 
     def begin(self, start: Start) -> None:
@@ -148,8 +153,11 @@ class Middleware:
         durable is made again."""
 
     async def run(self, run: RunCall, proceed: Proceed) -> Any:
-        """Around the code of a workflow; it returns the result. It is part of that code: called again in each replay,
-        where it must do the same (`run.replaying` tells), without activities, timers or messages of its own."""
+        """Around the code of a workflow; returns the result.
+
+        It runs again in each replay and must do the same (`run.replaying` says so), without its own activities, timers
+        or messages.
+        """
         return await proceed()
 
     def before(self, trace: str, headers: Mapping[str, str]) -> bool | Callable[[], object]:

@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from math import isfinite
+from math import inf, isfinite
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
-from batuta.errors import InvalidInput
+from batuta.authoring.failures.conversion import type_name
+from batuta.authoring.failures.error_details import look_up
+from batuta.durations import Duration, fields_in_seconds
+from batuta.errors import LONGEST_WAIT, InvalidInput
+from batuta.journal.failures import Failure, is_named
 
-_FAR = 1e10
+if TYPE_CHECKING:
+    ErrorNames = Sequence[str | type[BaseException]]
+else:
+    ErrorNames = Sequence[str]  # as a policy is stored: classes become names when it is made
+"""Errors, by class or by name."""
+
+_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*(:[^\W\d]\w*(\.([^\W\d]\w*|<locals>))*)?")
+_BOUNDS = {
+    "attempts": (0, inf, "a whole number, not negative; 0 tries for ever"),
+    "first": (0, inf, "a number of seconds or a timedelta, not negative"),
+    "factor": (1, inf, "a number, at least 1"),
+    "longest": (0, LONGEST_WAIT, "a number of seconds or a timedelta, not negative and at most 10 billion seconds"),
+    "jitter": (0, 1, "a number from 0 to 1"),
+}
 
 
 class Retry(Struct, frozen=True):
     """How often an activity is tried, and how long to wait in between.
 
     The wait before attempt n + 1 is `first * factor ** (n - 1)` seconds, `longest` at most, made longer or shorter by
-    up to `jitter` of itself. `attempts` counts failures that were seen: a crash can execute an attempt again.
+    up to `jitter` of itself. `first` and `longest` are seconds or timedeltas. `attempts` counts failures that were
+    seen: a crash can execute an attempt again.
     """
 
     attempts: int = 3
@@ -25,24 +46,35 @@ class Retry(Struct, frozen=True):
     factor: float = 2.0
     longest: float = 30.0
     jitter: float = 0.1
-    never: Sequence[str] = ()
-    """Class names of errors after which no other attempt is made."""
+    never: ErrorNames = ()
+    """Errors that stop the retries: classes, or their names with or without the module. Subclasses match, too."""
+
+    if TYPE_CHECKING:
+
+        def __init__(
+            self,
+            attempts: int = 3,
+            first: Duration = 1.0,
+            factor: float = 2.0,
+            longest: Duration = 30.0,
+            jitter: float = 0.1,
+            never: ErrorNames = (),
+        ) -> None: ...
 
     def __post_init__(self) -> None:
-        if isinstance(self.never, str):
-            raise InvalidInput(f"Retry(never={self.never!r}) must be a list of class names, not one string")
-        numbers = (self.attempts, self.first, self.factor, self.longest, self.jitter)
-        if not all(map(_is_number, numbers)) or (
-            self.attempts < 0
-            or self.first < 0
-            or self.factor < 1
-            or not 0 <= self.longest <= _FAR
-            or not 0 <= self.jitter <= 1
-        ):
-            raise InvalidInput(
-                f"{self!r} cannot be followed: attempts, first and longest must be numbers and not negative, longest "
-                f"at most {_FAR:g}, factor at least 1, jitter between 0 and 1"
-            )
+        if self.never != ():
+            force_setattr(self, "never", error_names(self.never, "Retry(never=...)"))
+        fields_in_seconds(self, "first", "longest")
+        for name, (least, most, words) in _BOUNDS.items():
+            value = getattr(self, name)
+            kind = int if name == "attempts" else int | float
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, kind)
+                or not isfinite(value)
+                or not least <= value <= most
+            ):
+                raise InvalidInput(f"Retry({name}={value!r}) must be {words}")
 
     def delay(self, failures: int, chance: float) -> float | None:
         """Seconds to wait after that many failures; None when that was the last. `chance` is in [0, 1)."""
@@ -54,6 +86,45 @@ class Retry(Struct, frozen=True):
             wait = self.longest
         return wait * (1 + self.jitter * (2 * chance - 1))
 
+    def delay_after(self, failure: Failure, failures: int, chance: float) -> float | None:
+        """The same after this failure, which may stop the retries, or set the delay itself."""
+        wait = None if self.refuses(failure) else self.delay(failures, chance)
+        return wait if wait is None or failure.retry_after is None else failure.retry_after
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and isfinite(value)
+    def refuses(self, failure: Failure) -> bool:
+        """Whether no other attempt is made after this failure, however many there were."""
+        return not failure.retryable or any(failure.matches(str(name)) for name in self.never)
+
+
+def error_names(errors: object, what: str) -> tuple[str, ...]:
+    """Errors that were given by class or by name, as names. Raises InvalidInput for what names no error."""
+    if not isinstance(errors, list | tuple | set | frozenset):
+        raise InvalidInput(f"{what} must be a list of exception classes or their names, not {errors!r}")
+    names = [name for one in errors for name in _error_names(one, what)]
+    return tuple(dict.fromkeys(sorted(names) if isinstance(errors, set | frozenset) else names))
+
+
+def _error_names(error: object, what: str) -> list[str]:
+    if isinstance(error, type) and issubclass(error, BaseException):
+        return [type_name(error)]
+    if isinstance(error, str) and _NAME.fullmatch(error):
+        return [error, *_names_behind(error)]
+    if isinstance(error, BaseException):
+        raise InvalidInput(f"{what} got {error!r}, which is an instance: give its class, {type(error).__name__}")
+    raise InvalidInput(
+        f"{what} got {error!r}, which no error can match: give exception classes, or names such as 'Declined' or "
+        f"'shop.errors.Declined'"
+    )
+
+
+def _names_behind(alias: str) -> list[str]:
+    """The class's own name, if this is an alias such as `IOError` or `asyncio.TimeoutError`."""
+    parts = alias.split(".")
+    places = [alias] if ":" in alias or len(parts) == 1 else _places(parts)
+    classes = [found for place in places if isinstance(found := look_up(place), type)]
+    names = [type_name(one) for one in classes if issubclass(one, BaseException)]
+    return [name for name in names if not is_named(name, alias)]
+
+
+def _places(parts: list[str]) -> list[str]:
+    return [f"{'.'.join(parts[:at])}:{'.'.join(parts[at:])}" for at in range(1, len(parts))]

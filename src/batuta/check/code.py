@@ -1,16 +1,16 @@
-"""Questions about a piece of workflow code, answered from where it stands."""
+"""Questions about a piece of workflow code, answered in its context."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 
-from batuta.check.forbidden import rule_for
-from batuta.check.names import STEPS, Definition, Found, Kind, Names, Outside, Scope, is_task, ours
+from batuta.check.forbidden_names import rule_for
+from batuta.check.name_resolution import STEPS, Definition, Found, Kind, Names, Outside, Scope, is_task, ours
 from batuta.check.sources import Function, Module
 
 _AWAITED = frozenset(
-    "run_child start_child send call side_effect handlers_done wait_for_timer safe_point".split()
+    "run_child start_child send call side_effect handlers_done wait_for_timer wait_until safe_point".split()
 )  # of batuta
 _AWAITED_OF_ASYNCIO = frozenset(["asyncio.sleep", "asyncio.wait", "asyncio.wait_for"])
 
@@ -24,7 +24,7 @@ MUTATORS = frozenset(
     "append appendleft extend insert remove pop popleft popitem clear add discard update setdefault sort reverse put "
     "put_nowait increment".split()
 )
-"""Methods that change what they are called on."""
+"""Methods that change their object."""
 
 
 class Code:
@@ -77,7 +77,7 @@ class Code:
         found = self.resolve(call.func)
         return isinstance(found, Definition) and found.kind in (*STEPS, Kind.WORKFLOW)
 
-    # -- what a value was made by
+    # -- the origin of a value
 
     def maker(self, node: ast.AST, left: int = 8) -> str:
         """The full name of what made a value (`requests.Session`, `pathlib.Path`), or ""."""
@@ -124,9 +124,9 @@ class Code:
     # -- sets
 
     def is_set(self, node: ast.AST | None, assumed: frozenset[str] = frozenset()) -> bool:
-        """Whether a value is a set whose order is by chance. Sets of tasks are not: their order is counted.
+        """Whether a value is a set with a random order. Sets of tasks have a fixed one: their hash is counted.
 
-        `assumed`: variables that are asked about already, and are sets as far as they go by themselves.
+        `assumed`: variables that are being asked about already, and count as sets.
         """
         match node:
             case ast.Set(elts=elements):

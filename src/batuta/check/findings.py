@@ -1,4 +1,4 @@
-"""What a check finds, and the rules it goes by."""
+"""The findings of a check, and its rules."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class Rule(Struct, frozen=True):
-    """One rule: what it is about, and what to do instead."""
+    """One rule: the problem, and what to do instead."""
 
     title: str
     fix: str
@@ -17,51 +17,62 @@ class Rule(Struct, frozen=True):
 ACTIVITY = "do it in an activity"
 
 RULES = {
-    "W001": Rule("the file cannot be checked", "repair it, or leave it out"),
+    "W001": Rule("the file cannot be checked", "fix the file, or exclude it"),
     "W101": Rule("reads the clock or the time zone of the machine", "use batuta.now(), and name the time zone"),
-    "W102": Rule("random numbers of the process", "use batuta.random()"),
-    "W103": Rule("a random UUID", "use batuta.uuid()"),
-    "W104": Rule("asks the machine or its environment", "use `await batuta.side_effect(lambda: ...)`"),
-    "W105": Rule("id() and hash() differ in every process", "use a key of your own"),
-    "W106": Rule("a value that was made when the module was imported", "make it in the workflow, from the run"),
+    "W102": Rule("uses random numbers of the process", "use batuta.random()"),
+    "W103": Rule("makes a random UUID", "use batuta.uuid()"),
+    "W104": Rule("reads the machine or its environment", "use `await batuta.side_effect(lambda: ...)`"),
+    "W105": Rule("id() and hash() differ between processes", "use your own key"),
+    "W106": Rule("uses a value that was computed when the module was imported", "compute it in the workflow"),
     "W107": Rule("blocks the whole worker", "use `await asyncio.sleep(...)`, which is a durable timer"),
-    "W201": Rule("files", ACTIVITY),
-    "W202": Rule("network or database", ACTIVITY),
-    "W203": Rule("logging that speaks in replays, too", "use batuta.logger"),
-    "W204": Rule("print() speaks in replays, too", "use batuta.logger", warning=True),
-    "W301": Rule("threads, processes, executors or another event loop", ACTIVITY),
-    "W302": Rule("subprocesses", ACTIVITY),
-    "W303": Rule("asyncio.as_completed gives coroutines in an order by chance", "use batuta.as_completed"),
-    "W304": Rule("a task that nobody keeps is dropped when the workflow ends", "keep it and await it", warning=True),
+    "W201": Rule("uses files", ACTIVITY),
+    "W202": Rule("uses the network or a database", ACTIVITY),
+    "W203": Rule("logs also in replays", "use batuta.logger"),
+    "W204": Rule("print() prints also in replays", "use batuta.logger", warning=True),
+    "W301": Rule("uses threads, processes, executors or another event loop", ACTIVITY),
+    "W302": Rule("starts subprocesses", ACTIVITY),
+    "W303": Rule("asyncio.as_completed yields coroutines in random order", "use batuta.as_completed"),
+    "W304": Rule("a task without a reference is dropped when the workflow ends", "keep it and await it", warning=True),
+    "W305": Rule(
+        "sets of these have a random order",
+        "use asyncio.create_task(...) or asyncio.get_running_loop().create_future()",
+    ),
     "W401": Rule(
-        "touches the world in a block that also runs when the run only leaves memory",
+        "has an effect in a block that also runs when the run leaves memory",
         "use `except Exception`, or await an activity",
     ),
     "W402": Rule("swallows cancellation and continue_as_new", "catch Exception, or raise again"),
     "W403": Rule("is not awaited: nothing happens", "put `await` before it"),
-    "W404": Rule("the order of a set differs in every process", "iterate over sorted(...), or use a dict or list"),
-    "W405": Rule("changes what all runs of the process share", "keep state in local variables; publish() shows it"),
-    "W406": Rule("reads what changes while the process runs", "pass it in as an argument, or ask an activity"),
+    "W404": Rule("the order of a set differs between processes", "iterate over sorted(...), or use a dict or list"),
+    "W405": Rule(
+        "changes state that all runs of the process share", "keep state in local variables; publish() shows it"
+    ),
+    "W406": Rule("reads state that changes while the process runs", "pass it in as an argument, or ask an activity"),
     "W501": Rule(
         "an async activity blocks the whole worker",
         "define it with `def` (it then runs in a thread), or await something that does not block",
         warning=True,
     ),
     "W502": Rule(
-        "a transactional activity does what its transaction does not hold",
-        "do it in another activity: it happens also when this one is rolled back and executed again",
+        "a transactional activity has an effect outside its transaction",
+        "do it in another activity: it is not rolled back, and happens again in the next attempt",
         warning=True,
     ),
     "W503": Rule(
-        "a transactional activity ends its transaction by itself",
-        "leave that to batuta, which commits it with the result; raise an error to have it rolled back",
+        "a transactional activity ends its own transaction",
+        "let Batuta commit it with the result; raise an error to roll it back",
+    ),
+    "W504": Rule(
+        "raises an error of a module that is imported only here: workflows get ActivityFailed",
+        "import it at the top of the module, or declare it: raises=[...]",
+        warning=True,
     ),
     "W601": Rule(
-        "the shape of a workflow was changed without a gate",
-        "put the change behind `if patched(...)`, or give it a new version=; --update accepts it as it is",
+        "the shape of a workflow changed without a gate",
+        "put the change behind `if patched(...)`, or give it a new version=; --update accepts it unchanged",
     ),
-    "W602": Rule("a workflow is gone, or has another name", "keep it while it has open runs; --update forgets it"),
-    "W603": Rule("the file of shapes is behind the code", "--update writes it", warning=True),
+    "W602": Rule("a workflow was removed or renamed", "keep it while it has open runs; --update forgets it"),
+    "W603": Rule("the file of shapes is out of date", "--update writes it", warning=True),
 }
 """By code. 1: time, chance, the machine; 2: the world; 3: concurrency; 4: the code itself; 5: activities; 6: shapes."""
 
@@ -74,7 +85,7 @@ class Finding(Struct, frozen=True, kw_only=True, order=True):
     column: int
     code: str
     what: str
-    """The culprit, as the code has it."""
+    """The culprit, as written in the code."""
     where: str
     """The workflow or activity, and the helper if it is one."""
     details: tuple[str, ...] = ()

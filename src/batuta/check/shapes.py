@@ -1,8 +1,8 @@
-"""The shape of a workflow: what decides which commands it issues, in which order.
+"""The shape of a workflow: everything that decides which commands it issues, in which order.
 
 A shape is a list. A text is a command (`activity charge`, `timer`) or a jump; a mapping is a block with lists inside:
-`if`, `for`, `while`, `try`, `match`, a handler. What helpers do stands where they are called. Comments, docstrings,
-formatting, logging, arguments and results are not in it.
+`if`, `for`, `while`, `try`, `match`, a handler. Calls of helpers are replaced by their contents. Comments, docstrings,
+formatting, logging, arguments and results are not part of it.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from batuta.check.checking import Workflow
+from batuta.check.checker import Workflow
 from batuta.check.code import Code
-from batuta.check.names import STEPS, Definition, Kind, Names, Outside, Scope, ours, text_of
+from batuta.check.name_resolution import STEPS, Definition, Kind, Names, Outside, Scope, ours, text_of
 from batuta.check.sources import Function, Module
 
 Shape = list[Any]
@@ -26,6 +26,7 @@ _WORDS = {
     "continue_as_new": "continue as new",
     "safe_point": "safe point",
     "handlers_done": "handlers done",
+    "wait_until": "wait until",
     "cancel_timer": "cancel timer",
     "as_completed": "as completed",
 }
@@ -51,7 +52,7 @@ def without_last_return(shape: Shape) -> Shape:
 
 
 class _Reader:
-    """Reads functions of one module. `stack`: the functions that are being read, for those that call themselves."""
+    """Reads functions of one module. `stack`: the functions that are being read, to detect recursion."""
 
     def __init__(self, code: Code, stack: tuple[Function, ...], known: dict[Function, Shape]) -> None:
         self._code, self._stack, self._known = code, stack, known
@@ -79,7 +80,7 @@ class _Reader:
         return [{"call": shape}] if _returns(shape) else shape
 
     def _reader_for(self, module: Module, node: Function) -> _Reader:
-        """One that stands where the function is defined: inside of another, or at the top of a module."""
+        """A function defined in the same scope: inside another one, or at the top of a module."""
         code = Code(self._code.names, module)
         for depth, scope in enumerate(self._code.scopes):
             if node in scope.functions.values():
@@ -201,7 +202,7 @@ class _Reader:
         found = self._code.resolve(node.func)
         name = ours(found.name) if isinstance(found, Outside) else None
         given = [*node.args, *(word.value for word in node.keywords)]
-        if name == "side_effect":  # what it is given is called once, live
+        if name == "side_effect":  # its argument is called once, live
             given = given[1:]
         handled = self._handled(node.func, self._code.resolve(node.args[0]) if node.args else None)
         if handled:

@@ -1,4 +1,4 @@
-"""The modules that are checked, and those beside them. They are read and parsed, never imported."""
+"""The checked modules, and those beside them. They are read and parsed, never imported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class Unreadable(Exception):
-    """A file that is no Python: the line, and what is wrong."""
+    """A file that is not valid Python: the line, and the problem."""
 
     def __init__(self, line: int, what: str) -> None:
         super().__init__(what)
@@ -26,7 +26,7 @@ class Unreadable(Exception):
 
 
 class Module:
-    """One parsed file: what it imports, defines and assigns at its top."""
+    """One parsed file: its imports, definitions and assignments at the top level."""
 
     def __init__(self, name: str, path: Path, root: Path) -> None:
         self.name, self.path, self.root = name, path, root
@@ -63,7 +63,7 @@ class Module:
                 pass
 
     def imported(self, statement: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str]]:
-        """The names that an import binds, with the dotted name of what they are."""
+        """The names that an import binds, with their dotted names."""
         for alias in statement.names:
             if isinstance(statement, ast.ImportFrom):
                 if alias.name != "*":
@@ -82,7 +82,7 @@ class Module:
         return ".".join([*base, *([statement.module] if statement.module else [])])
 
     def ignores(self, node: ast.AST, code: str) -> bool:
-        """Whether `# batuta: ignore[CODE]` stands on the first or last line of it."""
+        """Whether its first or last line has `# batuta: ignore[CODE]`."""
         first = getattr(node, "lineno", 0)
         last = getattr(node, "end_lineno", None) or first
         return any(code in self._ignored.get(line, ()) for line in (first, last))
@@ -154,7 +154,7 @@ class Library:
         self._beside: dict[tuple[Path, str, str], Module | None] = {}
 
     def files(self, target: str) -> list[tuple[str, Path, Path]]:
-        """(module name, file, root) of what a target names: a file, a folder, a module or a package, with all below.
+        """(module name, file, root) for a target: a file, a folder, a module or a package, with everything below.
 
         Raises InvalidInput.
         """
@@ -167,7 +167,7 @@ class Library:
         for root in self._paths:
             if (place := _located(root, name)) is not None:
                 return [(_dotted(file.relative_to(root)), file, root) for file in _python_files(place)]
-        raise InvalidInput(f"there is no module {name!r} here: run this where it is, set PYTHONPATH, or give its path")
+        raise InvalidInput(f"no module {name!r}: run this where it can be found, set PYTHONPATH, or give its path")
 
     def read(self, name: str, path: Path, root: Path) -> Module:
         """Raises Unreadable."""
@@ -227,7 +227,7 @@ def _python_files(path: Path) -> list[Path]:
 
 
 def _named(file: Path) -> tuple[str, Path, Path]:
-    """A file, with its module name: the packages above it say which."""
+    """A file, with its module name, which the packages above it determine."""
     root = file.resolve().parent
     while (root / "__init__.py").is_file() and root.name.isidentifier():
         root = root.parent

@@ -5,42 +5,54 @@ Data goes to stdout (a table, or one JSON document with --json), everything else
 
 from __future__ import annotations
 
-from batuta.cli.lazy import LazyGroup
+from batuta.cli.common.lazy import LazyGroup
 
 EXIT_CODES = """\b
 Exit codes:
-  0  it went well
-  1  the run did not complete or refuses what was asked of it, or check, verify, replay or backup
-     found something
+  0  success
+  1  the run did not complete or refused the request, or check, verify, replay or backup
+     found a problem
   2  the command or its input is wrong
-  3  there is no such run, queue, schedule or dead letter
-  4  the database cannot be used (away, full, or of another version)"""
+  3  the run, queue, schedule or dead letter does not exist
+  4  the database cannot be used: unreachable, full, or of another version"""
 
 COMMANDS = {
-    "activities": ("batuta.cli.activities:activities", "Complete and fail activities from outside, by token."),
-    "audit": ("batuta.cli.audit:audit", "What operators did, and whether the log of it is whole."),
+    "activities": (
+        "batuta.cli.activities:activities",
+        "Complete, fail and heartbeat activities from outside, by token.",
+    ),
+    "api-keys": ("batuta.cli.api_keys:api_keys", "Create, list, rotate and revoke keys of the server."),
+    "audit": ("batuta.cli.audit:audit", "List and verify the audit log of operator actions."),
     "backup": ("batuta.cli.backup:backup", "Copy a SQLite database while workers write to it."),
+    "cache": ("batuta.cli.cache:cache", "Look at a cache in Redis or Valkey, and clean it."),
     "check": ("batuta.cli.check:check", "Check workflow code: rules, shapes, and journals of a database."),
     "demo": ("batuta.cli.demo.command:demo", "Kill a worker in the middle of an order and watch another finish it."),
+    "dev": ("batuta.cli.dev.command:dev", "Run a worker, the API and the dashboard in one process."),
+    "idempotency": ("batuta.cli.idempotency:idempotency", "List and delete idempotency keys of requests."),
     "jobs": ("batuta.cli.jobs:jobs", "Enqueue, list, show, cancel and retry jobs."),
-    "keys": ("batuta.cli.keys:keys", "Make keys for payloads, and encrypt anew with the first of them."),
-    "letters": ("batuta.cli.letters:letters", "List, group, show, reprocess and discard dead letters."),
+    "keys": ("batuta.cli.keys:keys", "Make, list and rotate payload encryption keys."),
+    "dead-letters": ("batuta.cli.dead_letters:dead_letters", "List, group, show, reprocess and discard dead letters."),
     "migrate": ("batuta.cli.migrate:migrate", "Create the tables, or bring them up to date."),
-    "prune": ("batuta.cli.retention:prune", "Delete now what the rules of retention no longer keep."),
+    "partners": ("batuta.cli.partners.command:partners", "List and change breakers and limits towards partners."),
+    "prune": ("batuta.cli.retention:prune", "Delete runs whose retention is over, now."),
     "queues": ("batuta.cli.queues:queues", "List, show, limit, pause and resume queues."),
-    "quotas": ("batuta.cli.quotas:quotas", "How much a namespace may start: list, set and clear its quotas."),
-    "replay": ("batuta.cli.replay:replay", "Check that recorded journals still fit the code."),
-    "retention": ("batuta.cli.retention:retention", "How long closed runs are kept: list, set and drop the rules."),
-    "runs": ("batuta.cli.runs:runs", "Start, list, show, talk to, pause and end runs."),
-    "schedules": ("batuta.cli.schedules:schedules", "Make, look at, pause, trigger and backfill schedules."),
+    "quotas": ("batuta.cli.quotas:quotas", "List, set and delete the quotas of a namespace."),
+    "redaction": ("batuta.cli.redaction:redaction", "Redact payloads of a namespace in all commands."),
+    "replay": ("batuta.cli.replay:replay", "Check that your code still replays recorded journals."),
+    "retention": ("batuta.cli.retention:retention", "List, set and delete rules for how long closed runs are kept."),
+    "runs": ("batuta.cli.runs.group:runs", "Start, list, inspect, signal, pause, cancel and retry runs."),
+    "schedules": ("batuta.cli.schedules:schedules", "Create, list, pause, trigger and backfill schedules."),
+    "server": ("batuta.cli.server:server", "Serve the REST API and the dashboard."),
+    "status": ("batuta.cli.status:status", "Show workers, queues and problems on one screen."),
     "verify": ("batuta.cli.verify:verify", "Check that the database keeps its promises."),
-    "worker": ("batuta.cli.worker:worker", "Run the workflows and activities of a module."),
+    "worker": ("batuta.cli.worker:worker", "Run a worker for the workflows, jobs and activities of a module."),
+    "workers": ("batuta.cli.workers:workers", "List workers: host, queues, code and last heartbeat."),
 }
 
 root = LazyGroup(
     "batuta",
     COMMANDS,
-    help="Durable workflows: start them, work on them, look at them.\n\n" + EXIT_CODES,
+    help="Run and operate durable workflows and jobs.\n\n" + EXIT_CODES,
 )
 
 

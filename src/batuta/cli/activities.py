@@ -1,21 +1,20 @@
-"""`batuta activities`: complete, fail and heartbeat those that wait for an answer from outside."""
+"""`batuta activities`: complete, fail and heartbeat activities that wait for an answer from outside."""
 
 from __future__ import annotations
 
-import asyncio
-
 import click
 
-from batuta.cli import inputs
-from batuta.cli.lazy import LazyGroup
-from batuta.cli.place import Place, placed
+from batuta.cli.common import inputs
+from batuta.cli.common.lazy import LazyGroup
+from batuta.cli.common.redaction import say
+from batuta.cli.common.target import CommonOptions, with_common_options
 
 activities = LazyGroup(
     "activities",
     {
         "complete": ("batuta.cli.activities:complete", "Give an activity its result."),
-        "fail": ("batuta.cli.activities:fail", "Have an activity's attempt fail."),
-        "heartbeat": ("batuta.cli.activities:heartbeat", "Say that an activity is alive."),
+        "fail": ("batuta.cli.activities:fail", "Fail an attempt of an activity."),
+        "heartbeat": ("batuta.cli.activities:heartbeat", "Report that an activity is alive."),
     },
     help="Complete, fail and heartbeat activities from outside, by token.",
 )
@@ -24,47 +23,35 @@ activities = LazyGroup(
 @click.command()
 @click.argument("token")
 @click.argument("value", metavar="[JSON|@FILE|@-]", required=False)
-@placed
-def complete(place: Place, token: str, value: str | None) -> None:
-    """Give the activity whose attempt TOKEN names its result: JSON, null without it."""
+@with_common_options
+def complete(common: CommonOptions, token: str, value: str | None) -> None:
+    """Complete the attempt of TOKEN with a result: JSON, or null without it."""
     result = None if value is None else inputs.read_json(value, "the result")
 
-    async def send() -> None:
-        async with place.client() as client:
-            await client.complete(token, result)
-
-    asyncio.run(send())
-    place.answer({"token": token, "sent": "complete"}, lambda _: click.echo("completed"))
+    common.ask(lambda client: client.complete(token, result))
+    common.answer({"token": token, "sent": "complete"}, lambda _: say("completed"))
 
 
 @click.command()
 @click.argument("token")
 @click.argument("message", default="failed from outside")
-@click.option("--no-retry", is_flag=True, help="Do not try again, whatever the activity's policy says.")
-@placed
-def fail(place: Place, token: str, message: str, no_retry: bool) -> None:
-    """Have the attempt that TOKEN names fail with MESSAGE; it is tried again as its policy says."""
+@click.option("--no-retry", is_flag=True, help="Do not retry, whatever the activity's policy is.")
+@with_common_options
+def fail(common: CommonOptions, token: str, message: str, no_retry: bool) -> None:
+    """Fail the attempt of TOKEN with MESSAGE. It is retried by its policy."""
     from batuta.errors import NonRetryable
 
-    async def send() -> None:
-        async with place.client() as client:
-            await client.fail(token, NonRetryable(message) if no_retry else message)
-
-    asyncio.run(send())
-    place.answer({"token": token, "sent": "fail"}, lambda _: click.echo("failed"))
+    common.ask(lambda client: client.fail(token, NonRetryable(message) if no_retry else message))
+    common.answer({"token": token, "sent": "fail"}, lambda _: say("failed"))
 
 
 @click.command()
 @click.argument("token")
 @click.argument("details", metavar="[JSON|@FILE|@-]", required=False)
-@placed
-def heartbeat(place: Place, token: str, details: str | None) -> None:
-    """Say that the attempt that TOKEN names is alive; DETAILS are for its next attempt."""
+@with_common_options
+def heartbeat(common: CommonOptions, token: str, details: str | None) -> None:
+    """Report that the attempt of TOKEN is alive. The next attempt gets DETAILS."""
     read = None if details is None else inputs.read_json(details, "the details")
 
-    async def send() -> None:
-        async with place.client() as client:
-            await client.heartbeat(token, read)
-
-    asyncio.run(send())
-    place.answer({"token": token, "sent": "heartbeat"}, lambda _: click.echo("noted"))
+    common.ask(lambda client: client.heartbeat(token, read))
+    common.answer({"token": token, "sent": "heartbeat"}, lambda _: say("noted"))

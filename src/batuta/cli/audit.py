@@ -1,4 +1,4 @@
-"""`batuta audit`: what operators did, and whether the log of it is as it was written."""
+"""`batuta audit`: list and verify the audit log."""
 
 from __future__ import annotations
 
@@ -7,76 +7,84 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batuta.cli import inputs
-from batuta.cli.lazy import FAILED, OK, LazyGroup
-from batuta.cli.place import Place, placed
-from batuta.cli.redacting import revealing
-from batuta.journal.acts import Verb
+from batuta.cli.common import inputs
+from batuta.cli.common.lazy import FAILED, OK, LazyGroup
+from batuta.cli.common.options import CURSOR, LIMIT, SINCE, UNTIL, with_options
+from batuta.cli.common.redaction import revealing, say
+from batuta.cli.common.run_lookup import id_of
+from batuta.cli.common.target import CommonOptions, with_common_options
+from batuta.journal.audit import Verb
 
 if TYPE_CHECKING:
-    from batuta.authoring.operating import AuditPage, AuditReport
+    from batuta.authoring.client.bulk_operations import AuditPage
 
 audit = LazyGroup(
     "audit",
     {
-        "list": ("batuta.cli.audit:list_acts", "What operators did, newest first."),
-        "verify": ("batuta.cli.audit:verify", "Check that no row was changed, removed or put in."),
+        "list": ("batuta.cli.audit:list_acts", "List operator actions, newest first."),
+        "verify": ("batuta.cli.audit:verify", "Check that no row was changed, removed or inserted."),
     },
-    help="What operators did to runs, queues, schedules and dead letters.",
+    help="List and verify the audit log: operator actions on runs, queues, schedules and dead letters.",
 )
 
 
 @click.command("list")
-@click.option("--target", metavar="TEXT", help="The id of a run, or the name of a queue or schedule.")
+@click.option("--target", metavar="TEXT", help="The id or run id of a run, or the name of a queue or schedule.")
 @click.option("--actor", metavar="TEXT", help="Who did it.")
 @click.option("--verb", type=click.Choice([str(verb) for verb in Verb]), help="What was done.")
-@click.option("--since", metavar="TIME", help="ISO 8601.")
-@click.option("--until", metavar="TIME", help="ISO 8601.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True)
-@click.option("--cursor", metavar="TEXT", help="Of the page before: gives the next one.")
+@with_options(SINCE, UNTIL, LIMIT, CURSOR)
 @revealing
-@placed
-def list_acts(place: Place, /, since: str | None, until: str | None, **where: Any) -> None:
-    """What operators did, newest first: who, what, when, why, and what was before and after."""
-    times = {"since": inputs.moment(since, "--since"), "until": inputs.moment(until, "--until")}
-    page = asyncio.run(_read(place, where | times))
+@with_common_options
+def list_acts(common: CommonOptions, /, since: str | None, until: str | None, **where: Any) -> None:
+    """List operator actions, newest first: who, what, when, why, and the state before and after."""
+    times = {"since": inputs.ago(since, "--since"), "until": inputs.ago(until, "--until")}
+    page = asyncio.run(_read(common, where | times))
 
     def human(console: Any) -> None:
-        from batuta.cli.tables import audit_table
+        from batuta.cli.output.tables import audit_table
 
         console.print(audit_table(page.rows))
         if page.cursor is not None:
-            click.echo(f"there are more: --cursor {page.cursor}", err=True)
+            say(f"there are more: --cursor {page.cursor}", err=True, whole=True)
 
-    place.answer(page, human)
+    common.answer(page, human)
 
 
 @click.command()
-@click.option("--expect", metavar="NUMBER:HASH", help="What an earlier verify printed, and was kept elsewhere.")
-@placed
-def verify(place: Place, expect: str | None) -> None:
-    """Read the whole log and check that no row was changed, removed or put in by hand. Exits 1 when one was.
+@click.option("--expect", metavar="NUMBER:HASH", help="The output of an earlier verify, which you kept elsewhere.")
+@with_common_options
+def verify(common: CommonOptions, expect: str | None) -> None:
+    """Check that no row of the audit log was changed, removed or inserted by hand. Exits 1 if one was.
 
-    Whoever may write to the database can write the whole log anew, with other hashes. Keep what this prints in another
-    place, and give it back with --expect: then that is found, too.
+    With a key (BATUTA_AUDIT_KEY, or the payload keys) an attacker without it cannot write a row that passes. Rows
+    without a key can be rewritten, with matching hashes, by anybody who may write to the database, and rows at the end
+    can be removed. To detect that, keep the output of this command elsewhere, and pass it later with --expect.
     """
-    report = asyncio.run(_verify(place, expect))
+    report = common.ask(lambda client: client.verify_audit(expect))
 
     def human(_: Any) -> None:
         if report.problem:
-            click.echo(f"the audit log is broken: {report.problem} ({report.rows} rows before it are sound)")
+            say(f"the audit log is broken: {report.problem} ({report.rows} rows before it are sound)")
         else:
-            click.echo(f"{report.rows} rows, all as they were written: {report.head}")
+            say(f"{report.rows} rows, all unchanged: {report.head}")
+            if report.keyed < report.rows:
+                without = f"{report.rows - report.keyed} of them have no key"
+                say(
+                    f"{without}: anybody who can write to the database could have forged them (set BATUTA_AUDIT_KEY)",
+                    err=True,
+                )
 
-    place.answer(report, human)
+    common.answer(report, human)
     raise SystemExit(FAILED if report.problem else OK)
 
 
-async def _read(place: Place, where: dict[str, Any]) -> AuditPage:
-    async with place.client() as client:
+async def _read(common: CommonOptions, where: dict[str, Any]) -> AuditPage:
+    if where["target"]:
+        store = common.store()
+        await store.open()
+        try:
+            where["target"] = await id_of(store, where["target"])
+        finally:
+            await store.close()
+    async with common.client() as client:
         return await client.audit(**where)
-
-
-async def _verify(place: Place, expect: str | None) -> AuditReport:
-    async with place.client() as client:
-        return await client.verify_audit(expect)

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 import click
 
-from batuta.cli.lazy import FAILED, OK
-from batuta.cli.place import console, json_option, print_json
-from batuta.cli.redacting import say
+from batuta.cli.common.lazy import FAILED, OK
+from batuta.cli.common.redaction import say
+from batuta.cli.common.target import console, json_option, print_json
 from batuta.cli.verify import show_report
 from batuta.clock import SECOND, Clock, SystemClock
 from batuta.errors import InvalidInput
@@ -29,10 +29,10 @@ _FAR = 365 * 24 * 3600 * SECOND
 @click.argument("dest_file", metavar="DEST_FILE", type=click.Path(path_type=Path))
 @json_option
 def backup(source_url: str, dest_file: Path, as_json: bool) -> None:
-    """Copy the SQLite database at SOURCE_URL to DEST_FILE, of one moment, while workers go on writing.
+    """Copy the SQLite database at SOURCE_URL to DEST_FILE while workers go on writing.
 
-    The copy is verified before it gets its name. Exits 1 when something does not hold in it: then it doesn't in the
-    source either. Never writes over a file. PostgreSQL has its own: pg_dump, and base backups.
+    The copy is of one moment, and is verified before it gets its name. Exits 1 when a check fails, which means that the
+    source has the same fault. Never overwrites a file. For PostgreSQL use pg_dump or base backups.
     """
     target = dest_file.absolute()
     reports = asyncio.run(_backup(_source(source_url), target))
@@ -65,7 +65,7 @@ def _source(url: str) -> SqliteStore:
         )
     store = store_for(url, codec=[])
     if not isinstance(store, SqliteStore):
-        raise InvalidInput(f"{url!r} is not a file: there is nothing to copy")
+        raise InvalidInput(f"{url!r} is not a file: give a SQLite file to copy")
     return store
 
 
@@ -77,7 +77,7 @@ async def _backup(source: SqliteStore, target: Path) -> dict[str, Report]:
 
 
 class _Later(SystemClock):
-    """A year from now: in a copy no worker is alive, whatever its lease says."""
+    """A year from now: in a copy no worker is alive, whatever its lease."""
 
     def now(self) -> int:
         return super().now() + _FAR
@@ -110,5 +110,5 @@ def _show(document: dict[str, Any], reports: dict[str, Report]) -> None:
     say(f"copied {document['runs']} runs ({document['bytes']:,} bytes) to {document['file']}")
     for name, report in reports.items():
         if not report.holds:
-            click.echo(f"namespace {name}:")
+            say(f"namespace {name}:")
             show_report(console(), report)

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batuta.cli.lazy import FAILED, OK
-from batuta.cli.loading import load_app
-from batuta.cli.place import Place, json_option
+from batuta.cli.common.app_loading import load_app
+from batuta.cli.common.lazy import FAILED, OK
+from batuta.cli.common.target import CommonOptions, json_option
 from batuta.cli.replay import show_differences
 from batuta.errors import InvalidInput
 
 if TYPE_CHECKING:
     from batuta.check import Check, Finding
-    from batuta.verify.replaying import Replayed
+    from batuta.verify.recorded_journals import Replayed
 
 
 @click.command()
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
     "file",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Compare the shapes of workflows with those in FILE (workflows.lock, say).",
+    help="Compare the shapes of workflows with FILE, such as workflows.lock.",
 )
-@click.option("--update", is_flag=True, help="Write the shapes of today to the file.")
-@click.option("--from", "url", metavar="URL", help="Replay journals of this database, too; this imports the modules.")
+@click.option("--update", is_flag=True, help="Write the current shapes to the file.")
+@click.option("--from", "url", metavar="URL", help="Also replay journals of this database; this imports the modules.")
 @click.option(
     "--last",
     type=click.IntRange(min=1),
     default=100,
     show_default=True,
     metavar="N",
-    help="With --from: how many journals of each workflow, the newest.",
+    help="With --from: the number of newest journals per workflow.",
 )
 @click.option(
     "--namespace", envvar="BATUTA_NAMESPACE", show_envvar=True, metavar="NAME", help="With --from.  [default: default]"
 )
-@click.option("--strict", is_flag=True, help="Fail on warnings, too.")
+@click.option("--strict", is_flag=True, help="Also fail on warnings.")
 @json_option
 def check(
     targets: tuple[str, ...],
@@ -55,25 +55,25 @@ def check(
     strict: bool,
     as_json: bool,
 ) -> None:
-    """Check the workflows of modules, packages, files or folders. Exits 1 when something is wrong with them.
+    """Check the workflows of modules, packages, files or folders. Exits 1 when it finds an error.
 
-    Sources are read, and nothing of them is imported or run, unless --from asks for a replay. A line with
-    `# batuta: ignore[W101]` is not told about W101.
+    It only reads sources, and imports or runs nothing, unless --from asks for a replay. Add `# batuta: ignore[W101]` to
+    a line to suppress W101 there.
     """
     from batuta.check import Check
 
     if update and file is None:
         raise InvalidInput("--update needs the file to write: --shapes workflows.lock")
-    place = Place(url, namespace, as_json)
+    common = CommonOptions(url, namespace, as_json)
     checked = Check(targets)
     found = checked.findings()
     if not (checked.workflows or checked.steps or found):
         raise InvalidInput(f"there is no @workflow, @activity or @job in {', '.join(targets)}: nothing was checked")
     if file is not None:
         found += _shapes(checked, file, update=update)
-    replayed = asyncio.run(_replayed(place, targets, last)) if url is not None else []
+    replayed = asyncio.run(_replayed(common, targets, last)) if url is not None else []
     bad = [one for one in replayed if one.verdict != "ok"]
-    place.answer(
+    common.answer(
         _document(checked, found, len(replayed), bad),
         lambda console: _show(console, checked, found, replayed if url is not None else None, bad),
     )
@@ -91,16 +91,16 @@ def _shapes(checked: Check, file: Path, *, update: bool) -> list[Finding]:
     return compare(file, read_shapes(file), shapes)
 
 
-async def _replayed(place: Place, targets: Sequence[str], last: int) -> list[Replayed]:
+async def _replayed(common: CommonOptions, targets: Sequence[str], last: int) -> list[Replayed]:
     """The newest journals of each workflow that the modules have."""
     from batuta.authoring.definitions import by_code
     from batuta.client import run_filter
-    from batuta.verify.replaying import exported_runs, replay_exported
+    from batuta.verify.recorded_journals import exported_runs, replay_exported
 
     async with AsyncExitStack() as stack:
         workflows = [workflow for target in targets for workflow in (await load_app(_module(target), stack)).workflows]
         code = by_code(list(dict.fromkeys(workflows)))
-        store = place.store()
+        store = common.store()
         stack.push_async_callback(store.close)
         await store.open()
         return [
@@ -112,7 +112,7 @@ async def _replayed(place: Place, targets: Sequence[str], last: int) -> list[Rep
 
 def _module(target: str) -> str:
     if "/" in target or target.endswith(".py"):
-        raise InvalidInput(f"--from imports what it replays: name the module of {target!r}, not its file")
+        raise InvalidInput(f"--from imports what it replays: give the module of {target!r}, not its file")
     return target
 
 

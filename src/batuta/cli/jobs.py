@@ -2,59 +2,73 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from batuta.cli.lazy import LazyGroup
-from batuta.cli.listing import filtered, show_page
-from batuta.cli.place import Place, placed
-from batuta.cli.redacting import revealing, say
-from batuta.errors import InvalidInput, RunNotCompleted
+from batuta.cli.common.lazy import LazyGroup
+from batuta.cli.common.listing import FILTERS, show_count, show_page
+from batuta.cli.common.options import CURSOR, LIMIT, REASON, with_options
+from batuta.cli.common.redaction import revealing, say
+from batuta.cli.common.run_lookup import find_run
+from batuta.cli.common.target import CommonOptions, with_common_options
+from batuta.errors import InvalidInput
 from batuta.journal.records import RunKind
-from batuta.journal.states import CLOSED
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from batuta.authoring.backend import AttemptView, Description
-    from batuta.authoring.handle import Handle
+    from batuta.authoring.client.handle import Handle
     from batuta.client import Batuta
 
 jobs = LazyGroup(
     "jobs",
     {
-        "attempts": ("batuta.cli.jobs:attempts", "Every attempt of a job that was noted, with its error."),
-        "cancel": ("batuta.cli.jobs:cancel", "Ask a job to end, or not to begin."),
-        "enqueue": ("batuta.cli.enqueueing:enqueue", "Have a worker execute a job, by its name."),
-        "list": ("batuta.cli.jobs:list_jobs", "Jobs, newest first."),
-        "retry": ("batuta.cli.jobs:retry", "Let a parked or failed job be tried again."),
-        "show": ("batuta.cli.jobs:show", "One job: state, progress, attempts, result."),
+        "attempts": ("batuta.cli.jobs:attempts", "List the attempts of a job, with their errors."),
+        "cancel": ("batuta.cli.jobs:cancel", "Cancel a job."),
+        "count": ("batuta.cli.jobs:count", "Count jobs."),
+        "enqueue": ("batuta.cli.enqueue:enqueue", "Enqueue a job, by its name."),
+        "list": ("batuta.cli.jobs:list_jobs", "List jobs, newest first."),
+        "retry": ("batuta.cli.jobs:retry", "Try a parked or failed job again."),
+        "show": ("batuta.cli.jobs:show", "Show one job: state, progress, attempts, result."),
     },
     help="Enqueue, list, show, cancel and retry jobs.",
 )
 
 
 @click.command("list")
-@click.option("--job", metavar="NAME")
-@click.option("--key", metavar="TEXT", help="What its queue's limits per key count by.")
-@filtered
+@with_options(*FILTERS, LIMIT, CURSOR)
 @revealing
-@placed
-def list_jobs(place: Place, /, tags: tuple[str, ...], **where: Any) -> None:
-    """Jobs, newest first."""
-    show_page(place, "jobs_table", tags, {"kind": RunKind.JOB, **where})
+@with_common_options
+def list_jobs(common: CommonOptions, /, **where: Any) -> None:
+    """List jobs, newest first."""
+    show_page(common, "jobs_table", {"kind": RunKind.JOB, **where})
+
+
+@click.command()
+@with_options(*FILTERS)
+@with_common_options
+def count(common: CommonOptions, /, **where: Any) -> None:
+    """Count jobs that match the filters."""
+    show_count(common, {"kind": RunKind.JOB, **where})
 
 
 @click.command()
 @click.argument("id")
 @revealing
-@placed
-def show(place: Place, id: str) -> None:
-    """The job ID: the last one enqueued under that id."""
-    run, more = asyncio.run(_show(place, id))
+@with_common_options
+def show(common: CommonOptions, id: str) -> None:
+    """Show the job ID: the last one enqueued under that id."""
+    from batuta.authoring.client.documents import job_document
+
+    async def work(client: Batuta) -> tuple[Description, dict[str, Any]]:
+        return await job_document(*await find_job(client, id))
+
+    run, more = common.ask(work)
 
     def human(console: Any) -> None:
-        from batuta.cli.tables import attempts_table, run_table
+        from batuta.cli.output.tables import attempts_table, run_table
 
         console.print(run_table(run, more, "job"))
         if run.attempts:
@@ -62,85 +76,62 @@ def show(place: Place, id: str) -> None:
 
     import msgspec
 
-    place.answer({**msgspec.to_builtins(run), **more}, human)
-
-
-async def _show(place: Place, id: str) -> tuple[Description, dict[str, Any]]:
-    """The job with all its attempts; what it has said of its progress, and what it ended with."""
-    async with place.client() as client:
-        handle, run = await find_job(client, id)
-        run.attempts = await handle.attempts()
-        more: dict[str, Any] = {}
-        if (progress := await handle.progress()) is not None:
-            more["progress"] = progress
-        if run.state in CLOSED:
-            try:
-                more["result"] = await handle.result()
-            except RunNotCompleted as error:
-                more["error"] = str(error)
-        return run, more
+    common.answer({**msgspec.to_builtins(run), **more}, human)
 
 
 @click.command()
 @click.argument("id")
 @revealing
-@placed
-def attempts(place: Place, id: str) -> None:
-    """Every attempt of the job ID that has begun and was noted: when, and why it failed."""
-    run, found = asyncio.run(_attempts(place, id))
+@with_common_options
+def attempts(common: CommonOptions, id: str) -> None:
+    """List the recorded attempts of the job ID: when each began, and why it failed."""
 
-    def human(console: Any) -> None:
-        from batuta.cli.tables import attempts_table
-
-        console.print(attempts_table(found, is_open=run.closed_at is None))
-
-    place.answer({"id": id, "run_id": str(run.run_id), "state": str(run.state), "attempts": found}, human)
-
-
-async def _attempts(place: Place, id: str) -> tuple[Description, list[AttemptView]]:
-    async with place.client() as client:
+    async def work(client: Batuta) -> tuple[Description, list[AttemptView]]:
         handle, run = await find_job(client, id)
         return run, await handle.attempts()
 
+    run, found = common.ask(work)
 
-@click.command()
-@click.argument("id")
-@click.option("--reason", default="", help="Kept in the journal.")
-@placed
-def cancel(place: Place, id: str, reason: str) -> None:
-    """Ask the job ID to end. One that nobody has begun does not begin."""
-    run_id = asyncio.run(_cancel(place, id, reason))
-    document = {"id": id, "run_id": run_id, "requested": "cancel"}
-    place.answer(document, lambda _: say(f"asked job {id} to end"))
+    def human(console: Any) -> None:
+        from batuta.cli.output.tables import attempts_table
 
+        console.print(attempts_table(found, is_open=run.closed_at is None))
 
-async def _cancel(place: Place, id: str, reason: str) -> str:
-    async with place.client() as client:
-        handle, _ = await find_job(client, id)
-        await handle.cancel(reason)
-        return str(handle.run_id)
+    common.answer({"id": id, "run_id": str(run.run_id), "state": str(run.state), "attempts": found}, human)
 
 
 @click.command()
 @click.argument("id")
-@placed
-def retry(place: Place, id: str) -> None:
-    """Let the job ID be tried again: one that is parked (needs_code, poisoned), or that has failed."""
-    run_id = asyncio.run(_retry(place, id))
-    document = {"id": id, "run_id": run_id, "requested": "retry"}
-    place.answer(document, lambda _: say(f"job {id} will be tried again"))
+@REASON
+@with_common_options
+def cancel(common: CommonOptions, id: str, reason: str) -> None:
+    """Ask the job ID to end. A job that has not begun does not begin."""
+    _request(common, id, "cancel", lambda job: job.cancel(reason), f"asked job {id} to end")
 
 
-async def _retry(place: Place, id: str) -> str:
-    async with place.client() as client:
+@click.command()
+@click.argument("id")
+@REASON
+@with_common_options
+def retry(common: CommonOptions, id: str, reason: str) -> None:
+    """Try the job ID again, if it is parked (needs_code, poisoned) or has failed."""
+    _request(common, id, "retry", lambda job: job.retry(reason), f"job {id} will be tried again")
+
+
+def _request(
+    common: CommonOptions, id: str, what: str, ask: Callable[[Handle[Any]], Awaitable[object]], said: str
+) -> None:
+    async def work(client: Batuta) -> str:
         handle, _ = await find_job(client, id)
-        await handle.retry()
+        await ask(handle)
         return str(handle.run_id)
+
+    common.answer({"id": id, "run_id": common.ask(work), "requested": what}, lambda _: say(said))
 
 
 async def find_job(client: Batuta, id: str) -> tuple[Handle[Any], Description]:
     """The job of that id. Raises UnknownRun; InvalidInput when it is a run of another kind."""
-    handle: Handle[Any] = await client.get(id)
+    handle = await find_run(client, id)
     run = await handle.describe()
     if run.kind is not RunKind.JOB:
         raise InvalidInput(f"run {id!r} is no job but of kind {run.kind}: use `batuta runs`")

@@ -6,29 +6,30 @@ import asyncio
 
 import click
 
-from batuta.cli.place import Place, placed
+from batuta.cli.common.redaction import say
+from batuta.cli.common.target import CommonOptions, with_common_options
 
 
 @click.command()
-@click.option("--plan", is_flag=True, help="Say what would be done, and do nothing.")
-@placed
-def migrate(place: Place, plan: bool) -> None:
-    """Create the tables, or bring them up to date. Safe to run twice, and from two places at once."""
-    names = asyncio.run(_migrate(place, plan))
+@click.option("--plan", is_flag=True, help="Only print what would be done.")
+@with_common_options
+def migrate(common: CommonOptions, plan: bool) -> None:
+    """Create the tables, or bring them up to date. You can run it twice, and from two places at once."""
+    names = asyncio.run(_migrate(common, plan))
     verb = "would apply" if plan else "applied"
 
     def human(_console: object) -> None:
         for name in names:
-            click.echo(f"{verb} {name}")
+            say(f"{verb} {name}")
         if not names:
-            click.echo("the database is up to date")
+            say("the database is up to date")
 
-    place.answer({"plan": plan, "migrations": names}, human)
+    common.answer({"plan": plan, "migrations": names}, human)
 
 
-async def _migrate(place: Place, plan: bool) -> list[str]:
-    store = place.store()
+async def _migrate(common: CommonOptions, plan: bool) -> list[str]:
+    store = common.store()
     try:
-        return await store.migrate(plan=plan)
+        return await store.migrate(plan=plan, repair=True)
     finally:
         await store.close()

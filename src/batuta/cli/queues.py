@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from batuta.cli.lazy import LazyGroup
-from batuta.cli.place import Place, placed
+from batuta.cli.common.lazy import LazyGroup
+from batuta.cli.common.options import REASON
+from batuta.cli.common.target import CommonOptions, with_common_options
 from batuta.errors import InvalidInput, UnknownQueue
+from batuta.journal.queues import LIMITS, QueueInfo, is_rate, limit_help
 
 if TYPE_CHECKING:
-    from batuta.authoring.queues import QueueInfo
     from batuta.client import Batuta
 
 queues = LazyGroup(
     "queues",
     {
-        "limit": ("batuta.cli.queues:limit", "Set limits that hold for all workers together."),
-        "list": ("batuta.cli.queues:list_queues", "Every queue: what waits, what runs, its limits."),
-        "pause": ("batuta.cli.queues:pause", "Let nothing more begin from a queue."),
-        "resume": ("batuta.cli.queues:resume", "Let a paused queue go on."),
+        "limit": ("batuta.cli.queues:limit", "Set limits for all workers together."),
+        "list": ("batuta.cli.queues:list_queues", "List queues: waiting and running work, limits."),
+        "pause": ("batuta.cli.queues:pause", "Pause a queue: workers begin nothing more from it."),
+        "resume": ("batuta.cli.queues:resume", "Resume a paused queue."),
         "show": ("batuta.cli.queues:show", "One queue."),
     },
     help="List, show, limit, pause and resume queues.",
@@ -31,83 +31,84 @@ queues = LazyGroup(
 _NONE = "none"
 
 
+def _option(limit: str) -> str:
+    return f"--{limit.replace('_', '-')}"
+
+
+def _limit_options(command: Callable[..., None]) -> Callable[..., None]:
+    for name, told in reversed(limit_help().items()):
+        command = click.option(_option(name), metavar="RATE|none" if is_rate(name) else "N|none", help=told)(command)
+    return command
+
+
 @click.command("list")
-@placed
-def list_queues(place: Place) -> None:
-    """Every queue that was limited or paused, or that has open runs or workers."""
-    found = asyncio.run(_queues(place))
+@with_common_options
+def list_queues(common: CommonOptions) -> None:
+    """List queues that have limits, are paused, or have open runs or workers."""
+    found = common.ask(lambda client: client.queues())
 
     def human(console: Any) -> None:
-        from batuta.cli.tables import queues_table
+        from batuta.cli.output.tables import queues_table
 
         console.print(queues_table(found))
 
-    place.answer({"queues": [_document(queue) for queue in found]}, human)
+    from batuta.authoring.client.documents import queue_document
+
+    common.answer({"queues": [queue_document(queue) for queue in found]}, human)
 
 
 @click.command()
 @click.argument("name")
-@placed
-def show(place: Place, name: str) -> None:
-    """The queue NAME."""
-    _answer(place, asyncio.run(_queue(place, name)))
+@with_common_options
+def show(common: CommonOptions, name: str) -> None:
+    """Show the queue NAME."""
+    _answer(common, common.ask(lambda client: _find(client, name)))
 
 
 @click.command()
 @click.argument("name")
-@click.option("--concurrency", metavar="N|none", help="Runs at once.")
-@click.option("--key-concurrency", metavar="N|none", help="The same for each key.")
-@click.option("--rate", metavar="RATE|none", help="Runs that begin in any period, such as 100/min.")
-@click.option("--key-rate", metavar="RATE|none", help="The same for each key.")
-@placed
-def limit(place: Place, /, name: str, **given: str | None) -> None:
-    """Set limits of the queue NAME; those that are left out stay, `none` takes one away.
+@_limit_options
+@REASON
+@with_common_options
+def limit(common: CommonOptions, /, name: str, reason: str, **given: str | None) -> None:
+    """Set limits of the queue NAME. Limits that you leave out stay; `none` removes one.
 
-    They hold for all workers together, from the next run that is taken on. A worker that declares limits for the queue
-    in its code sets them again when it starts.
+    They apply to all workers together, from the next claim on. A worker that declares limits for the queue in its code
+    sets them again when it starts.
     """
     limits: dict[str, Any] = {option: _limit(option, text) for option, text in given.items() if text is not None}
     if not limits:
-        raise InvalidInput("nothing to set: give --concurrency, --key-concurrency, --rate or --key-rate")
-    _answer(place, asyncio.run(_change(place, name, "limit_queue", **limits)))
+        raise InvalidInput(f"nothing to set: give one of {', '.join(map(_option, LIMITS))}")
+    _answer(common, _change(common.because(reason), name, "limit_queue", **limits))
 
 
 @click.command()
 @click.argument("name")
-@click.option("--note", default="", help="Why; shown with the queue.")
-@placed
-def pause(place: Place, name: str, note: str) -> None:
-    """Let no worker begin anything more from the queue NAME. What is running goes on."""
-    _answer(place, asyncio.run(_change(place, name, "pause_queue", note=note)))
+@REASON
+@with_common_options
+def pause(common: CommonOptions, name: str, reason: str) -> None:
+    """Pause the queue NAME: workers begin nothing more from it. Running work goes on."""
+    _answer(common, _change(common, name, "pause_queue", reason=reason))
 
 
 @click.command()
 @click.argument("name")
-@placed
-def resume(place: Place, name: str) -> None:
-    """Let the paused queue NAME go on."""
-    _answer(place, asyncio.run(_change(place, name, "resume_queue", is_known=True)))
+@REASON
+@with_common_options
+def resume(common: CommonOptions, name: str, reason: str) -> None:
+    """Resume the paused queue NAME."""
+    _answer(common, _change(common.because(reason), name, "resume_queue", is_known=True))
 
 
 def _limit(option: str, text: str) -> str | int | None:
     if text.lower() == _NONE:
         return None
-    if option.endswith("rate"):
+    if is_rate(option):
         return text
     try:
         return int(text)
     except ValueError:
-        raise InvalidInput(f"--{option.replace('_', '-')} {text!r} must be a whole number, or {_NONE}") from None
-
-
-async def _queues(place: Place) -> Sequence[QueueInfo]:
-    async with place.client() as client:
-        return await client.queues()
-
-
-async def _queue(place: Place, name: str) -> QueueInfo:
-    async with place.client() as client:
-        return await _find(client, name)
+        raise InvalidInput(f"{_option(option)} {text!r} must be a whole number, or {_NONE}") from None
 
 
 async def _find(client: Batuta, name: str) -> QueueInfo:
@@ -117,36 +118,26 @@ async def _find(client: Batuta, name: str) -> QueueInfo:
     raise UnknownQueue(name)
 
 
-async def _change(place: Place, name: str, verb: str, *, is_known: bool = False, **values: Any) -> QueueInfo:
-    # No tables are made: in a database that nobody works on, a pause would hold nobody back.
-    async with place.client() as client:
+def _change(common: CommonOptions, name: str, verb: str, *, is_known: bool = False, **values: Any) -> QueueInfo:
+    async def change(client: Batuta) -> QueueInfo:
         if is_known:
             await _find(client, name)
         await getattr(client, verb)(name, **values)
         try:
             return await _find(client, name)
-        except UnknownQueue:  # it is empty, and has no limits any more
-            from batuta.engine.queues import queue_info
-            from batuta.journal.queues import QueueView
+        except UnknownQueue:  # it is empty, and no longer has limits
+            return QueueInfo(name)
 
-            return queue_info(QueueView(name=name))
+    # Create no tables: in a database without workers, a pause has no effect.
+    return common.ask(change)
 
 
-def _answer(place: Place, found: QueueInfo) -> None:
+def _answer(common: CommonOptions, found: QueueInfo) -> None:
     def human(console: Any) -> None:
-        from batuta.cli.tables import queue_table
+        from batuta.cli.output.tables import queue_table
 
         console.print(queue_table(found))
 
-    place.answer(_document(found), human)
+    from batuta.authoring.client.documents import queue_document
 
-
-def _document(queue: QueueInfo) -> dict[str, Any]:
-    """As JSON: a rate is written as it is typed."""
-    import msgspec
-
-    document: dict[str, Any] = msgspec.to_builtins(queue)
-    for name in ("rate", "key_rate"):
-        rate = getattr(queue, name)
-        document[name] = None if rate is None else str(rate)
-    return document
+    common.answer(queue_document(found), human)

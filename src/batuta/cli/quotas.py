@@ -7,66 +7,70 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batuta.cli.lazy import LazyGroup
-from batuta.cli.place import Place, placed
+from batuta.cli.common.lazy import LazyGroup
+from batuta.cli.common.options import REASON
+from batuta.cli.common.redaction import say
+from batuta.cli.common.target import CommonOptions, with_common_options
 from batuta.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from batuta.authoring.quotas import Quota
     from batuta.client import Batuta
+    from batuta.journal.quotas import Quota
 
 quotas = LazyGroup(
     "quotas",
     {
-        "clear": ("batuta.cli.quotas:clear", "Take a quota away."),
-        "list": ("batuta.cli.quotas:list_quotas", "The quotas that hold, and what of them is used."),
+        "delete": ("batuta.cli.quotas:delete", "Delete a quota of the namespace."),
+        "list": ("batuta.cli.quotas:list_quotas", "List quotas and how much of them is used."),
         "set": ("batuta.cli.quotas:set_quota", "Set a quota, or replace it."),
     },
-    help="How much a namespace may start: list, set and clear its quotas.",
+    help="List, set and delete the quotas of a namespace.",
 )
 
 _NONE = "none"
 
 
 @click.command("list")
-@placed
-def list_quotas(place: Place) -> None:
-    """The quotas that hold in the namespace: its own, and those of namespace `*` where it has none."""
-    _answer(place, place.ask(lambda client: client.quotas.list()))
+@with_common_options
+def list_quotas(common: CommonOptions) -> None:
+    """List the quotas of the namespace: its own, and those of namespace `*` where it has none."""
+    _answer(common, common.ask(lambda client: client.quotas.list()))
 
 
 @click.command("set")
 @click.argument("name")
 @click.argument("limit", metavar="LIMIT|none")
-@click.option("--burst", type=int, metavar="N", help="Of starts_per_second: how many may come at once.")
-@placed
-def set_quota(place: Place, name: str, limit: str, burst: int | None) -> None:
-    """Set the quota NAME: open_runs, starts_per_second or payload_bytes.
+@click.option("--burst", type=int, metavar="N", help="For starts_per_second: the most at once.")
+@REASON
+@with_common_options
+def set_quota(common: CommonOptions, name: str, limit: str, burst: int | None, reason: str) -> None:
+    """Set the quota NAME: open_runs, starts_per_second, payload_bytes or waiting_messages.
 
-    It holds for all clients of the namespace, within a second or so. With --namespace '*' it holds for every namespace
-    that has none of its own; `none` is none, also where `*` has one.
+    It applies to all clients of the namespace, within about a second. With --namespace '*' it applies to every
+    namespace without its own quota. The limit `none` means no limit, also where `*` has one.
     """
 
     async def work(client: Batuta) -> Sequence[Quota]:
         await client.quotas.set(name, _limit(limit), burst=burst)
         return await client.quotas.list()
 
-    _answer(place, place.ask(work))
+    _answer(common, common.because(reason).ask(work))
 
 
 @click.command()
 @click.argument("name")
-@placed
-def clear(place: Place, name: str) -> None:
-    """Take the quota NAME of the namespace away. That of namespace `*` holds then, if there is one."""
+@REASON
+@with_common_options
+def delete(common: CommonOptions, name: str, reason: str) -> None:
+    """Delete the quota NAME of the namespace. The quota of namespace `*` then applies, if there is one."""
 
     async def work(client: Batuta) -> tuple[bool, Sequence[Quota]]:
-        return await client.quotas.clear(name), await client.quotas.list()
+        return await client.quotas.delete(name), await client.quotas.list()
 
-    found, rest = place.ask(work)
+    found, rest = common.because(reason).ask(work)
     if not found:
-        click.echo(f"there was no quota {name}", err=True)
-    _answer(place, rest)
+        say(f"there was no quota {name}", err=True)
+    _answer(common, rest)
 
 
 def _limit(text: str) -> float | None:
@@ -78,18 +82,18 @@ def _limit(text: str) -> float | None:
         raise InvalidInput(f"LIMIT={text!r} must be a number, or `{_NONE}`") from None
 
 
-def _answer(place: Place, found: Sequence[Quota]) -> None:
+def _answer(common: CommonOptions, found: Sequence[Quota]) -> None:
     def human(console: Any) -> None:
-        from batuta.cli.tables import table
+        from batuta.cli.output.tables import table
 
         made = table("quota", "limit", "used", "of")
         for quota in found:
             made.add_row(quota.name, _shown_limit(quota), _shown_use(quota), "this namespace" if quota.own else "*")
         console.print(made)
         if not found:
-            click.echo("there are no quotas: all that is asked for is started", err=True)
+            say("there are no quotas: starts are not limited", err=True)
 
-    place.answer({"quotas": found}, human)
+    common.answer({"quotas": found}, human)
 
 
 def _shown_limit(quota: Quota) -> str:

@@ -10,47 +10,60 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batuta.cli.lazy import FAILED, OK
-from batuta.cli.loading import load_app
-from batuta.cli.place import Place, placed
-from batuta.cli.redacting import revealing
+from batuta.cli.common.app_loading import load_app
+from batuta.cli.common.lazy import FAILED, OK
+from batuta.cli.common.options import app_option
+from batuta.cli.common.redaction import revealing
+from batuta.cli.common.target import CommonOptions, with_common_options
+from batuta.errors import InvalidInput
+from batuta.journal.states import OPEN
 
 if TYPE_CHECKING:
-    from batuta.journal.exported import Exported
-    from batuta.verify.replaying import Replayed
+    from batuta.journal.export import Exported
+    from batuta.verify.recorded_journals import Replayed
 
 _SHOWN = 50
 
 
 @click.command()
-@click.argument("target", metavar="MODULE[:ATTR]")
+@app_option("The code to replay with.", required=True)
 @click.argument("files", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--workflow", metavar="NAME", help="Only runs of this workflow.")
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most that many runs, the newest.")
+@click.option("--name", metavar="NAME", help="Only runs of this workflow.")
+@click.option("--open", "only_open", is_flag=True, help="Only open runs, which the code must replay.")
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only this many newest runs.")
 @revealing
-@placed
-def replay(place: Place, target: str, files: tuple[Path, ...], workflow: str | None, limit: int | None) -> None:
-    """Replay journals against the workflows of a module. Exits 1 when one of them does not fit.
+@with_common_options
+def replay(
+    common: CommonOptions, app: str, files: tuple[Path, ...], name: str | None, only_open: bool, limit: int | None
+) -> None:
+    """Replay journals with the workflows of a module. Exits 1 when one does not fit.
 
-    Journals come from FILES (`batuta runs journal ID --export` makes them) or, without any, from the database. Nothing
-    is executed and nothing is written.
+    Journals come from FILES (`batuta runs journal ID --export` makes them) or, without FILES, from the database. It
+    executes and writes nothing.
     """
-    results = asyncio.run(_replay(place, target, files, workflow, limit))
+    if only_open and files:
+        raise InvalidInput("--open cannot be combined with FILES: a file does not say whether its run is still open")
+    results = asyncio.run(_replay(common, app, files, name, only_open, limit))
     bad = [one for one in results if one.verdict != "ok"]
     document = {"replayed": len(results), "ok": len(results) - len(bad), "runs": bad}
-    place.answer(document, lambda console: show_differences(console, results, bad))
+    common.answer(document, lambda console: show_differences(console, results, bad))
     raise SystemExit(FAILED if bad else OK)
 
 
 async def _replay(
-    place: Place, target: str, files: tuple[Path, ...], workflow: str | None, limit: int | None
+    common: CommonOptions,
+    target: str,
+    files: tuple[Path, ...],
+    workflow: str | None,
+    only_open: bool,
+    limit: int | None,
 ) -> list[Replayed]:
     from batuta.authoring.definitions import by_code
-    from batuta.verify.replaying import replay_exported
+    from batuta.verify.recorded_journals import replay_exported
 
     async with AsyncExitStack() as stack:
         code = by_code((await load_app(target, stack)).workflows)
-        found = _from_files(files) if files else _from_store(place, stack, workflow, limit)
+        found = _from_files(files) if files else _from_store(common, stack, workflow, only_open, limit)
         return [
             await replay_exported(code, exported)
             async for exported in found
@@ -59,7 +72,7 @@ async def _replay(
 
 
 async def _from_files(files: tuple[Path, ...]) -> AsyncIterator[Exported]:
-    from batuta.journal.exported import read_exported
+    from batuta.journal.export import read_exported
 
     for file in files:
         for exported in read_exported(file.read_bytes(), str(file)):
@@ -67,15 +80,16 @@ async def _from_files(files: tuple[Path, ...]) -> AsyncIterator[Exported]:
 
 
 async def _from_store(
-    place: Place, stack: AsyncExitStack, workflow: str | None, limit: int | None
+    common: CommonOptions, stack: AsyncExitStack, workflow: str | None, only_open: bool, limit: int | None
 ) -> AsyncIterator[Exported]:
     from batuta.client import run_filter
-    from batuta.verify.replaying import exported_runs
+    from batuta.verify.recorded_journals import exported_runs
 
-    store = place.store()
+    store = common.store()
     stack.push_async_callback(store.close)
     await store.open()
-    async for exported in exported_runs(store, run_filter(workflow=workflow), limit):
+    where = run_filter(workflow=workflow, states=sorted(OPEN) if only_open else ())
+    async for exported in exported_runs(store, where, limit):
         yield exported
 
 

@@ -7,96 +7,115 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batuta.cli.lazy import LazyGroup
-from batuta.cli.place import Place, placed
+from batuta.cli.common.lazy import LazyGroup
+from batuta.cli.common.options import REASON, YES
+from batuta.cli.common.redaction import say
+from batuta.cli.common.selection import confirmed
+from batuta.cli.common.target import CommonOptions, with_common_options
+from batuta.durations import human_duration
+from batuta.errors import NotConfirmed
 
 if TYPE_CHECKING:
-    from batuta.authoring.retention import Retention
     from batuta.client import Batuta
+    from batuta.journal.retention import Retention
 
 retention = LazyGroup(
     "retention",
     {
-        "drop": ("batuta.cli.retention:drop_rule", "Take a rule away."),
+        "delete": ("batuta.cli.retention:delete_rule", "Delete a rule."),
         "list": ("batuta.cli.retention:list_rules", "All rules."),
         "set": ("batuta.cli.retention:set_rule", "Add a rule, or replace one."),
     },
-    help="How long closed runs are kept: list, set and drop the rules.",
+    help="List, set and delete rules for how long closed runs are kept.",
 )
 
-_workflow = click.option("--workflow", default="", metavar="NAME", help="Of this workflow or job.  [default: any]")
-_state = click.option("--state", default="", metavar="STATE", help="That ended so, such as failed.  [default: any]")
+_name = click.option("--name", default="", metavar="NAME", help="The name of a workflow or job.  [default: any]")
+_state = click.option("--state", default="", metavar="STATE", help="A closed state, such as failed.  [default: any]")
 
 
 @click.command("list")
-@placed
-def list_rules(place: Place) -> None:
-    """All rules. The most specific one holds: of the workflow and state, of the workflow, of the state, of all."""
-    _answer(place, place.ask(lambda client: client.retention.list()))
+@with_common_options
+def list_rules(common: CommonOptions) -> None:
+    """List all rules. The most specific one applies: workflow and state, then workflow, then state, then all."""
+    _answer(common, common.ask(lambda client: client.retention.list()))
 
 
 @click.command("set")
 @click.argument("keep")
-@_workflow
+@_name
 @_state
-@placed
-def set_rule(place: Place, keep: str, workflow: str, state: str) -> None:
-    """Keep closed runs for KEEP, such as 30d, 12h or 90min (from a minute on), or forever, and delete them then.
+@REASON
+@with_common_options
+def set_rule(common: CommonOptions, keep: str, name: str, state: str, reason: str) -> None:
+    """Keep closed runs for KEEP, such as 30d, 12h or 90min (at least a minute), or forever. Workers delete them after
+    that.
 
-    It replaces the rule of the same workflow and state. A worker that declares rules in its code sets them again when
+    This replaces the rule of the same workflow and state. A worker that declares rules in its code sets them again when
     it starts.
     """
 
     async def work(client: Batuta) -> Sequence[Retention]:
-        await client.retention.set(keep, workflow=workflow, state=state)
+        await client.retention.set(keep, workflow=name, state=state)
         return await client.retention.list()
 
-    _answer(place, place.ask(work))
+    _answer(common, common.because(reason).ask(work))
 
 
-@click.command("drop")
-@_workflow
+@click.command("delete")
+@_name
 @_state
-@placed
-def drop_rule(place: Place, workflow: str, state: str) -> None:
-    """Take the rule of exactly this workflow and state away."""
+@REASON
+@with_common_options
+def delete_rule(common: CommonOptions, name: str, state: str, reason: str) -> None:
+    """Delete the rule of exactly this name and state."""
 
     async def work(client: Batuta) -> tuple[bool, Sequence[Retention]]:
-        return await client.retention.drop(workflow=workflow, state=state), await client.retention.list()
+        return await client.retention.delete(workflow=name, state=state), await client.retention.list()
 
-    found, rules = place.ask(work)
+    found, rules = common.because(reason).ask(work)
     if not found:
-        click.echo("there was no such rule", err=True)
-    _answer(place, rules)
+        say("there was no such rule", err=True)
+    _answer(common, rules)
 
 
 @click.command()
-@click.option("--dry-run", is_flag=True, help="Count only; nothing is deleted.")
-@placed
-def prune(place: Place, dry_run: bool) -> None:
-    """Delete now what the rules no longer keep. Workers do it by themselves, in their time.
+@click.option("--dry-run", is_flag=True, help="Only count; delete nothing.")
+@REASON
+@YES
+@with_common_options
+def prune(common: CommonOptions, dry_run: bool, reason: str, yes: bool) -> None:
+    """Delete runs whose retention is over, now. Workers also do it by themselves.
 
-    It works in short steps, beside live workers, and may be stopped at any time.
+    It counts them first, and asks. It works in short steps, beside live workers, and you can stop it at any time.
     """
-    deleted = place.ask(lambda client: client.retention.prune(dry_run=dry_run))
+    count = common.because(reason).ask(lambda client: _prune(client, common, dry_run, yes))
     word = "would be deleted" if dry_run else "were deleted"
-    place.answer({"runs": deleted, "dry_run": dry_run}, lambda console: console.print(f"{deleted} runs {word}"))
+    common.answer({"runs": count, "dry_run": dry_run}, lambda console: console.print(f"{count:,} runs {word}"))
 
 
-def _answer(place: Place, rules: Sequence[Retention]) -> None:
-    from batuta.authoring.retention import shown_age
+async def _prune(client: Batuta, common: CommonOptions, dry_run: bool, yes: bool) -> int:
+    if dry_run or yes:
+        return await client.retention.prune(dry_run=dry_run)
+    count = await client.retention.prune(dry_run=True)
+    if not count:
+        return 0
+    if not confirmed(f"delete {count:,} runs?", common):
+        raise NotConfirmed(f"{count:,} runs would be deleted: add --yes to delete them, or --dry-run to count")
+    return await client.retention.prune(dry_run=False)
 
-    shown = [(rule.workflow, rule.state, shown_age(rule.seconds)) for rule in rules]
+
+def _answer(common: CommonOptions, rules: Sequence[Retention]) -> None:
+    from batuta.authoring.client.documents import retention_document
 
     def human(console: Any) -> None:
-        from batuta.cli.tables import table
+        from batuta.cli.output.tables import table
 
-        made = table("workflow", "state", "keep")
-        for workflow, state, keep in shown:
-            made.add_row(workflow or "(any)", state or "(any)", keep)
+        made = table("name", "state", "keep")
+        for rule in rules:
+            keep = "forever" if rule.seconds is None else human_duration(rule.seconds)
+            made.add_row(rule.workflow or "(any)", rule.state or "(any)", keep)
         console.print(made)
-        if not shown:
-            click.echo("there are no rules: closed runs are kept for ever", err=True)
+        if not rules:
+            say("there are no rules: closed runs are kept for ever", err=True)
 
-    documents = [{"workflow": w or None, "state": s or None, "keep": keep} for w, s, keep in shown]
-    place.answer({"retention": documents}, human)
+    common.answer(retention_document(rules), human)

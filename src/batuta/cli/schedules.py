@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batuta.cli import inputs
-from batuta.cli.lazy import LazyGroup
-from batuta.cli.place import Place, placed
-from batuta.cli.redacting import revealing, say
+from batuta.cli.common import inputs
+from batuta.cli.common.lazy import LazyGroup
+from batuta.cli.common.options import LIMIT, REASON, duration_option
+from batuta.cli.common.redaction import revealing, say
+from batuta.cli.common.target import CommonOptions, with_common_options
 from batuta.errors import InvalidSchedule
 
 if TYPE_CHECKING:
-    from batuta.authoring.calendar import When
+    from batuta.authoring.client.calendar import When
     from batuta.client import Batuta
 
 POLICIES = ("skip", "buffer", "allow", "cancel")
@@ -21,90 +22,104 @@ POLICIES = ("skip", "buffer", "allow", "cancel")
 schedules = LazyGroup(
     "schedules",
     {
-        "backfill": ("batuta.cli.schedules:backfill", "Begin a run for each slot of a range."),
-        "create": ("batuta.cli.schedules:create", "Make a schedule, or replace one."),
-        "delete": ("batuta.cli.schedules:delete", "No more slots; runs that it began go on."),
-        "list": ("batuta.cli.schedules:list_schedules", "Schedules, by id."),
-        "next": ("batuta.cli.schedules:next_times", "The slots that come next."),
-        "pause": ("batuta.cli.schedules:pause", "No slots until it is resumed."),
-        "resume": ("batuta.cli.schedules:resume", "Go on with the next slot."),
+        "backfill": ("batuta.cli.schedules:backfill", "Begin a run for each slot of a time range."),
+        "create": ("batuta.cli.schedules:create", "Create a schedule, or replace one."),
+        "delete": ("batuta.cli.schedules:delete", "Delete a schedule; its runs go on."),
+        "list": ("batuta.cli.schedules:list_schedules", "List schedules, by id."),
+        "next": ("batuta.cli.schedules:next_times", "Show the next slots."),
+        "pause": ("batuta.cli.schedules:pause", "Pause a schedule."),
+        "resume": ("batuta.cli.schedules:resume", "Resume a schedule with its next slot."),
         "show": ("batuta.cli.schedules:show", "One schedule."),
         "trigger": ("batuta.cli.schedules:trigger", "Begin a run now."),
     },
-    help="Make, list, show, pause, resume, trigger, backfill and delete schedules.",
+    help="Create, list, show, pause, resume, trigger, backfill and delete schedules.",
 )
 
 
 @click.command("list")
-@click.option("--after", default="", metavar="ID", help="Those whose ids come after this one.")
-@click.option("--limit", type=click.IntRange(1, 1000), default=100, show_default=True)
+@click.option("--cursor", default="", metavar="ID", help="The last id of the previous page.")
+@LIMIT
 @revealing
-@placed
-def list_schedules(place: Place, after: str, limit: int) -> None:
-    """Schedules, by id."""
-    found = place.ask(lambda client: client.schedules.list(after=after, limit=limit))
+@with_common_options
+def list_schedules(common: CommonOptions, cursor: str, limit: int) -> None:
+    """List schedules, by id."""
+    found = common.ask(lambda client: client.schedules.list(after=cursor, limit=limit))
 
     def human(console: Any) -> None:
-        from batuta.cli.timetables import schedules_table
+        from batuta.cli.output.schedules import schedules_table
 
         console.print(schedules_table(found))
         if len(found) == limit:
-            say(f"there may be more: --after {found[-1].id}", err=True)
+            say(f"there may be more: --cursor {found[-1].id}", err=True)
 
-    place.answer({"schedules": found}, human)
+    common.answer({"schedules": found}, human)
 
 
 @click.command()
 @click.argument("id")
 @revealing
-@placed
-def show(place: Place, id: str) -> None:
-    """The schedule ID."""
-    view = place.ask(lambda client: client.schedules.get(id))
+@with_common_options
+def show(common: CommonOptions, id: str) -> None:
+    """Show the schedule ID."""
+    view = common.ask(lambda client: client.schedules.get(id))
 
     def human(console: Any) -> None:
-        from batuta.cli.timetables import schedule_table
+        from batuta.cli.output.schedules import schedule_table
 
         console.print(schedule_table(view))
 
-    place.answer(view, human)
+    common.answer(view, human)
 
 
 @click.command()
 @click.argument("id")
 @click.argument("name")
 @click.option("--cron", metavar="EXPRESSION", help="Five fields, such as '*/5 * * * *', or @daily and the like.")
-@click.option("--zone", metavar="NAME", help="Of the cron expression: an IANA name.  [default: UTC]")
-@click.option("--every", type=float, metavar="SECONDS", help="An interval, from 1 second on.")
-@click.option("--offset", type=float, metavar="SECONDS", help="Moves the slots of --every on.")
-@click.option("--once", metavar="TIME", help="A single time: ISO 8601, UTC when it names no zone.")
-@click.option("--input", "-i", "text", metavar="JSON|@FILE|@-", help="An array is the arguments; else the only one.")
-@click.option("--overlap", metavar="|".join(POLICIES), help="While the run before is open.  [default: skip]")
-@click.option("--catch-up", type=float, metavar="SECONDS", help="Drop slots that are later.  [default: 3600]")
-@click.option("--jitter", type=float, metavar="SECONDS", help="Begin up to so much later, by chance.")
-@click.option("--start-at", metavar="TIME", help="No slots before.")
-@click.option("--end-at", metavar="TIME", help="No slots after.")
+@click.option("--zone", metavar="NAME", help="The time zone of --cron, as an IANA name.  [default: UTC]")
+@duration_option("--every", "An interval of at least 1 second.")
+@duration_option("--offset", "Shift the slots of --every by this time.")
+@click.option("--once", metavar="TIME", help="A single time (ISO 8601; UTC if it has no zone).")
+@click.option(
+    "--input",
+    "-i",
+    "text",
+    metavar="JSON|@FILE|@-",
+    help="The arguments, as an array; any other value is the only argument.",
+)
+@click.option(
+    "--overlap", metavar="|".join(POLICIES), help="What a slot does while the previous run is open.  [default: skip]"
+)
+@duration_option("--catch-up", "Drop slots that are later than this.  [default: 1h]")
+@duration_option("--jitter", "Begin each slot up to this much later, at random.")
+@click.option("--start-at", metavar="TIME", help="No slots before this time.")
+@click.option("--end-at", metavar="TIME", help="No slots after this time.")
 @click.option("--queue", "-q", metavar="NAME", help="[default: default]")
 @click.option("--priority", type=int, metavar="N", help="Higher goes first.  [default: 0]")
-@click.option("--timeout", type=float, metavar="SECONDS", help="For the run of each slot; of a job, for an attempt.")
-@click.option("--execution-timeout", type=float, metavar="SECONDS", help="For it and those that follow it.")
-@click.option("--total-timeout", type=float, metavar="SECONDS", help="Of a job: for all of its attempts.")
+@duration_option("--timeout", "Limit for each run; for a job, for each attempt.")
+@duration_option("--execution-timeout", "Limit for each run and all runs that continue it.")
+@duration_option("--total-timeout", "For a job: limit for all attempts together.")
 @click.option(
-    "--heartbeat", type=float, metavar="SECONDS", help="Of a job: an attempt that is silent for longer fails."
+    "--heartbeat",
+    type=inputs.DURATION,
+    metavar="DURATION",
+    help="For a job: fail an attempt without a heartbeat for this long.",
 )
-@click.option("--version", metavar="TEXT", help="Of a workflow: the version of its code.")
-@click.option("--expires", type=float, metavar="SECONDS", help="A run that nobody begins for so long times out.")
-@click.option("--key", metavar="TEXT", help="What limits per key of the queue count by.")
+@click.option("--version", metavar="TEXT", help="For a workflow: the version of its code.")
+@duration_option("--expires", "Time out a run that no worker has taken for this long.")
+@click.option("--key", metavar="TEXT", help="The key for limits per key and fairness of the queue.")
 @click.option("--tag", "tags", multiple=True, metavar="KEY=VALUE", help="Repeatable.")
-@click.option("--memo", metavar="JSON|@FILE", help="A small note kept with each run.")
-@click.option("--replace", is_flag=True, help="Put it in place of the one that has this id.")
-@placed
-def create(place: Place, /, id: str, name: str, text: str | None, replace: bool, **more: Any) -> None:
-    """Make the schedule ID, which starts the workflow NAME at each slot of --cron, --every or --once.
+@click.option("--memo", metavar="JSON|@FILE", help="A small JSON value kept with each run.")
+@click.option("--replace", is_flag=True, help="Replace the schedule of this id.")
+@REASON
+@with_common_options
+def create(
+    common: CommonOptions, /, id: str, name: str, text: str | None, replace: bool, reason: str, **more: Any
+) -> None:
+    """Create the schedule ID, which starts the workflow NAME at each slot of --cron, --every or --once.
 
-    NAME is `job:NAME` for a job.
+    Write `job:NAME` for a job.
     """
-    from batuta.authoring.schedules import Schedule
+    from batuta.authoring.client.schedules import Schedule
 
     when = _when(more)
     arguments = inputs.arguments(text)
@@ -118,12 +133,12 @@ def create(place: Place, /, id: str, name: str, text: str | None, replace: bool,
     async def write(client: Batuta) -> Any:
         return await (client.schedules.update if replace else client.schedules.create)(schedule)
 
-    view = place.ask(write, migrate=True)
-    place.answer(view, lambda _: say(f"schedule {id}: {view.when}, next at {_text(view.next_at)}"))
+    view = common.because(reason).ask(write, migrate=True)
+    common.answer(view, lambda _: say(f"schedule {id}: {view.when}, next at {_text(view.next_at)}"))
 
 
 def _when(more: dict[str, Any]) -> When:
-    from batuta.authoring.calendar import cron, every, once
+    from batuta.authoring.client.calendar import cron, every, once
 
     expression, zone, seconds, offset, at = (more.pop(name) for name in ("cron", "zone", "every", "offset", "once"))
     if sum(one is not None for one in (expression, seconds, at)) != 1:
@@ -144,76 +159,80 @@ def _when(more: dict[str, Any]) -> When:
 
 @click.command()
 @click.argument("id")
-@placed
-def delete(place: Place, id: str) -> None:
-    """Delete the schedule ID. Runs that it began go on."""
-    place.ask(lambda client: client.schedules.delete(id))
-    place.answer({"id": id, "deleted": True}, lambda _: say(f"schedule {id} is deleted"))
+@REASON
+@with_common_options
+def delete(common: CommonOptions, id: str, reason: str) -> None:
+    """Delete the schedule ID. Its runs go on."""
+    common.because(reason).ask(lambda client: client.schedules.delete(id))
+    common.answer({"id": id, "deleted": True}, lambda _: say(f"schedule {id} is deleted"))
 
 
 @click.command()
 @click.argument("id")
-@click.option("--note", default="", metavar="TEXT", help="Why, for whoever looks at it.")
-@placed
-def pause(place: Place, id: str, note: str) -> None:
-    """Let the schedule ID rest until it is resumed."""
-    place.ask(lambda client: client.schedules.pause(id, note))
-    place.answer({"id": id, "paused": True, "note": note}, lambda _: say(f"schedule {id} is paused"))
+@REASON
+@with_common_options
+def pause(common: CommonOptions, id: str, reason: str) -> None:
+    """Pause the schedule ID: it has no slots until you resume it."""
+    common.ask(lambda client: client.schedules.pause(id, reason))
+    common.answer({"id": id, "paused": True, "reason": reason}, lambda _: say(f"schedule {id} is paused"))
 
 
 @click.command()
 @click.argument("id")
-@placed
-def resume(place: Place, id: str) -> None:
-    """Let the schedule ID go on with its next slot: those of the pause are not caught up on."""
-    place.ask(lambda client: client.schedules.resume(id))
-    place.answer({"id": id, "paused": False}, lambda _: say(f"schedule {id} goes on"))
+@REASON
+@with_common_options
+def resume(common: CommonOptions, id: str, reason: str) -> None:
+    """Resume the schedule ID with its next slot. Slots during the pause are not caught up."""
+    common.because(reason).ask(lambda client: client.schedules.resume(id))
+    common.answer({"id": id, "paused": False}, lambda _: say(f"schedule {id} goes on"))
 
 
 @click.command()
 @click.argument("id")
-@placed
-def trigger(place: Place, id: str) -> None:
-    """Begin a run of the schedule ID now, whatever its calendar says."""
-    handle = place.ask(lambda client: client.schedules.trigger(id))
+@REASON
+@with_common_options
+def trigger(common: CommonOptions, id: str, reason: str) -> None:
+    """Begin a run of the schedule ID now, whatever its calendar."""
+    handle = common.because(reason).ask(lambda client: client.schedules.trigger(id))
     document = {"id": id, "run": handle.id, "run_id": str(handle.run_id)}
-    place.answer(document, lambda _: say(f"run {handle.id} was begun"))
+    common.answer(document, lambda _: say(f"run {handle.id} was begun"))
 
 
 @click.command()
 @click.argument("id")
-@click.argument("start", metavar="FROM")
-@click.argument("end", metavar="UNTIL")
-@placed
-def backfill(place: Place, id: str, start: str, end: str) -> None:
-    """Begin a run for each slot of the schedule ID from FROM on and before UNTIL (ISO 8601), all at once.
+@click.option("--since", metavar="TIME", required=True, help="Slots from this time on: 6h (ago), 2d, or ISO 8601.")
+@click.option("--until", metavar="TIME", default="0s", help="Slots before this time.  [default: now]")
+@REASON
+@with_common_options
+def backfill(common: CommonOptions, id: str, since: str, until: str, reason: str) -> None:
+    """Begin a run for each slot of the schedule ID from --since until before --until, all at once.
 
-    A slot that has had its run is left alone.
+    It skips slots that have had their run.
     """
-    times = [inputs.moment(start, "FROM"), inputs.moment(end, "UNTIL")]
-    begun = place.ask(lambda client: client.schedules.backfill(id, *times))  # type: ignore[arg-type]  # not None
+    times = [inputs.ago(since, "--since"), inputs.ago(until, "--until")]
+    begun = common.because(reason).ask(lambda client: client.schedules.backfill(id, *times))  # type: ignore[arg-type]  # not None
 
     def human(_: Any) -> None:
         for run in begun:
             say(run)
-        click.echo(f"{len(begun)} runs were begun", err=True)
+        say(f"{len(begun)} runs were begun", err=True)
 
-    place.answer({"id": id, "begun": begun}, human)
+    common.answer({"id": id, "begun": begun}, human)
 
 
 @click.command("next")
 @click.argument("id")
-@click.option("--count", "-n", type=click.IntRange(1, 1000), default=10, show_default=True)
-@placed
-def next_times(place: Place, id: str, count: int) -> None:
-    """The slots of the schedule ID that come next, in UTC, as if it were not paused."""
-    times = place.ask(lambda client: client.schedules.next_times(id, count))
+@click.option("--count", "-n", type=click.IntRange(1, 1000), default=10, show_default=True, help="How many.")
+@with_common_options
+def next_times(common: CommonOptions, id: str, count: int) -> None:
+    """Show the next slots of the schedule ID, in UTC, as if it were not paused."""
+    times = common.ask(lambda client: client.schedules.next_times(id, count))
 
     def human(_: Any) -> None:
         for moment in times:
-            click.echo(_text(moment))
+            say(_text(moment))
 
-    place.answer({"id": id, "next": times}, human)
+    common.answer({"id": id, "next": times}, human)
 
 
 def _text(moment: Any) -> str:

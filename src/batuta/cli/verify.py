@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from batuta.cli.lazy import FAILED, OK
-from batuta.cli.loading import load_app
-from batuta.cli.place import Place, placed
-from batuta.cli.redacting import revealing
+from batuta.cli.common import inputs
+from batuta.cli.common.app_loading import load_app
+from batuta.cli.common.lazy import FAILED, OK
+from batuta.cli.common.options import app_option
+from batuta.cli.common.redaction import revealing
+from batuta.cli.common.target import CommonOptions, with_common_options
 
 if TYPE_CHECKING:
     from batuta.verify import Report
@@ -20,23 +22,23 @@ _SHOWN = 50
 
 
 @click.command()
-@click.option("--module", "target", metavar="MODULE[:ATTR]", help="Replay the runs of its workflows, too (I7).")
+@app_option("Also replay the runs of these workflows (I7).")
 @click.option(
     "--patience",
-    type=click.FloatRange(min=0),
-    default=30.0,
+    type=inputs.DURATION,
+    default="30s",
     show_default=True,
-    metavar="SECONDS",
+    metavar="DURATION",
     help="How long live workers may take to recover the runs of dead ones.",
 )
 @revealing
-@placed
-def verify(place: Place, target: str | None, patience: float) -> None:
-    """Read every run and journal, and check what is promised of them. Exits 1 when something does not hold.
+@with_common_options
+def verify(common: CommonOptions, app: str | None, patience: float) -> None:
+    """Read every run and journal, and check that the promises hold. Exits 1 when a check fails.
 
     It only reads, and may run beside live workers.
     """
-    report = asyncio.run(_verify(place, target, patience))
+    report = asyncio.run(_verify(common, app, patience))
     document = {
         "holds": report.holds,
         "runs": report.runs,
@@ -46,16 +48,16 @@ def verify(place: Place, target: str | None, patience: float) -> None:
         "stranded": report.stranded,
         "sealed": report.sealed,
     }
-    place.answer(document, lambda console: show_report(console, report))
+    common.answer(document, lambda console: show_report(console, report))
     raise SystemExit(OK if report.holds else FAILED)
 
 
-async def _verify(place: Place, target: str | None, patience: float) -> Report:
+async def _verify(common: CommonOptions, target: str | None, patience: float) -> Report:
     from batuta.verify import verify as check
 
     async with AsyncExitStack() as stack:
         app = await load_app(target, stack) if target else None
-        store = place.store()
+        store = common.store()
         stack.push_async_callback(store.close)
         await store.open()
         return await check(store, app.workflows if app else (), patience=patience)
@@ -63,7 +65,7 @@ async def _verify(place: Place, target: str | None, patience: float) -> Report:
 
 def show_report(console: Any, report: Report) -> None:
     """The table of invariants, then what does not hold."""
-    from batuta.cli.tables import table
+    from batuta.cli.output.tables import table
     from batuta.verify import INVARIANTS
 
     made = table("", "invariant", "checked", "violations")
@@ -77,8 +79,8 @@ def show_report(console: Any, report: Report) -> None:
     if total > _SHOWN:
         console.print(f"... and {total - _SHOWN} more; --json lists a thousand")
     if report.sealed:
-        console.print(f"{report.sealed} runs were not read: their keys, or codecs, are not here (BATUTA_KEYS)")
+        console.print(f"{report.sealed} runs were not read: their keys or codecs are missing here (BATUTA_KEYS)")
     for run in report.stranded[:_SHOWN]:
-        console.print(f"nobody takes run {run.id} ({run.run_id}): {run.why}")
+        console.print(f"no worker takes run {run.id} ({run.run_id}): {run.why}")
     if len(report.stranded) > _SHOWN:
-        console.print(f"... nor {len(report.stranded) - _SHOWN} more")
+        console.print(f"... and {len(report.stranded) - _SHOWN} more")

@@ -1,4 +1,4 @@
-"""`batuta worker`: a process that runs what a module defines."""
+"""`batuta worker`: a process that executes the runs of a module's code."""
 
 from __future__ import annotations
 
@@ -8,52 +8,99 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from typing import Any
 
 import click
 
-from batuta.authoring.queues import Queue
-from batuta.cli.fastloop import run
-from batuta.cli.loading import load_app
-from batuta.cli.logs import LEVELS, log_to_stderr
-from batuta.cli.place import Place, placed, print_json
+from batuta.authoring.client.queues import Queue
+from batuta.authoring.definitions import activities_of
+from batuta.authoring.middleware import Middleware
+from batuta.cli.common.app_loading import load_app
+from batuta.cli.common.event_loop import run
+from batuta.cli.common.logs import LEVELS, log_to_stderr
+from batuta.cli.common.options import app_option, duration_option
+from batuta.cli.common.target import CommonOptions, print_json, with_common_options
 
 log = logging.getLogger("batuta.worker")
 
 
 @click.command()
-@click.argument("target", metavar="MODULE[:ATTR]")
-@click.option("--queue", "-q", "queues", multiple=True, metavar="NAME", help="Work on this queue alone; repeatable.")
-@click.option("--grace", type=click.FloatRange(min=0), metavar="SECONDS", help="How long a stop waits.  [default: 30]")
-@click.option("--no-migrate", is_flag=True, help="Leave the tables as they are.")
+@app_option("A module, or a batuta.App in it.", required=True)
+@click.option("--queue", "-q", "queues", multiple=True, metavar="NAME", help="Serve only this queue; repeatable.")
+@duration_option("--grace", "How long a stop waits for activities.  [default: 30s]")
+@click.option("--no-migrate", is_flag=True, help="Do not create or change tables.")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65_535),
+    envvar="BATUTA_METRICS_PORT",
+    show_envvar=True,
+    metavar="N",
+    help="Serve metrics for Prometheus at this port; 0: any that is free.",
+)
+@click.option(
+    "--metrics-host",
+    default="127.0.0.1",
+    envvar="BATUTA_METRICS_HOST",
+    show_envvar=True,
+    show_default=True,
+    metavar="ADDRESS",
+    help="Where they are served.",
+)
 @click.option("--log-level", type=click.Choice(LEVELS), help="[env: BATUTA_LOG_LEVEL; default: info]")
-@placed
+@with_common_options
 def worker(
-    place: Place, target: str, queues: tuple[str, ...], grace: float | None, no_migrate: bool, log_level: str | None
+    common: CommonOptions,
+    app: str,
+    queues: tuple[str, ...],
+    grace: float | None,
+    no_migrate: bool,
+    metrics_port: int | None,
+    metrics_host: str,
+    log_level: str | None,
 ) -> None:
-    """Run the workflows and activities of MODULE until told to stop.
+    """Run a worker for the workflows, jobs and activities of MODULE until you stop it.
 
-    MODULE alone gives all that is decorated at its top. ATTR is a batuta.App, or a function that returns one (it may
-    be async, or an async context manager).
+    MODULE alone takes everything decorated at its top level. ATTR is a batuta.App, or a function that returns one (it
+    may be async, or an async context manager).
 
-    SIGTERM or SIGINT: hand back what is idle, wait for activities in flight, leave. Once more: leave now; what was in
-    flight runs elsewhere. Settings come from BATUTA_ variables.
+    SIGTERM or SIGINT stops the worker: it releases idle runs, waits for activities in flight, and ends. A second signal
+    ends it at once; interrupted activities run again elsewhere. Settings come from BATUTA_ variables.
     """
     log_to_stderr(log_level)
-    document = run(_work(place, target, queues, grace, migrate=not no_migrate))
-    if place.as_json:
+    with _metrics(metrics_port, metrics_host) as middleware:
+        document = run(_work(common, app, queues, grace, middleware, migrate=not no_migrate))
+    if common.as_json:
         print_json(document)
     _leave_threads_behind()
 
 
+@contextmanager
+def _metrics(port: int | None, host: str) -> Iterator[list[Middleware]]:
+    """Serves metrics, and gives the middleware that makes them; without a port none."""
+    if port is None:
+        yield []
+        return
+    from batuta.metrics import Metrics, expose
+
+    metrics = Metrics()
+    with expose(metrics, port, host=host):
+        yield [metrics]
+
+
 async def _work(
-    place: Place, target: str, queues: Sequence[str], grace: float | None, *, migrate: bool
+    common: CommonOptions,
+    target: str,
+    queues: Sequence[str],
+    grace: float | None,
+    middleware: Sequence[Middleware],
+    *,
+    migrate: bool,
 ) -> dict[str, Any]:
     async with AsyncExitStack() as stack:
         app = await load_app(target, stack)
-        client = await stack.enter_async_context(place.client(migrate=migrate))
+        client = await stack.enter_async_context(common.client(migrate=migrate, middleware=middleware))
         declared = {one.name if isinstance(one, Queue) else one: one for one in app.queues}
         chosen = {name: declared.get(name, name) for name in queues or declared}
         worker: Any = client.worker(
@@ -66,13 +113,26 @@ async def _work(
             retention=app.retention,
             middleware=app.middleware,
         )
+        names = sorted(one.name for one in app.workflows)
         asked = _stop_signals()
         await worker.start()
-        log.info("working on %s: %s", ", ".join(chosen), ", ".join(sorted(w.name for w in app.workflows)) or "nothing")
+        jobs = sorted(one.name for thing in app.jobs for one in activities_of(thing))
+        log.info("serving %s: %s", _listed("queue", chosen), _work_of(names, jobs))
         await asked[0].wait()
         drained = await _stop(worker, grace, asked[1])
-        log.info("left %s", "in order" if drained else "at once; what was in flight will run elsewhere")
-        return {"queues": [*chosen], "workflows": sorted(w.name for w in app.workflows), "drained": drained}
+        log.info("left %s", "in order" if drained else "at once; interrupted activities will run elsewhere")
+        return {"queues": [*chosen], "workflows": names, "jobs": jobs, "drained": drained}
+
+
+def _work_of(workflows: Sequence[str], jobs: Sequence[str]) -> str:
+    """`workflow order; jobs bill, mail`."""
+    said = [_listed(kind, names) for kind, names in (("workflow", workflows), ("job", jobs)) if names]
+    return "; ".join(said) or "activities alone"
+
+
+def _listed(what: str, names: Iterable[str]) -> str:
+    found = list(names)
+    return f"{what}{'' if len(found) == 1 else 's'} {', '.join(found)}"
 
 
 def _stop_signals() -> tuple[asyncio.Event, asyncio.Event]:
@@ -81,10 +141,10 @@ def _stop_signals() -> tuple[asyncio.Event, asyncio.Event]:
 
     def on_signal(name: str) -> None:
         if events[0].is_set():
-            log.warning("%s again: leaving now", name)
+            log.warning("%s again: stopping at once", name)
             events[1].set()
         else:
-            log.info("%s: stopping", name)
+            log.info("%s: stopping; signal again to stop at once", name)
             events[0].set()
 
     loop = asyncio.get_running_loop()
@@ -112,7 +172,7 @@ def _leave_threads_behind() -> None:
     for thread in busy:
         thread.join(0.5)
     if any(thread.is_alive() for thread in busy):
-        log.warning("activities in threads were cut off; they will run again elsewhere")
+        log.warning("activities in threads were interrupted; they will run again elsewhere")
         logging.shutdown()
         sys.stdout.flush()
         os._exit(0)

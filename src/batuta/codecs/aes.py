@@ -1,4 +1,4 @@
-"""Payloads that only those who have the key can read, and nobody can change or move."""
+"""AES-256-GCM encryption of payloads: unreadable without the key, and bound to their place."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from batuta.codecs.base import Bound, PayloadCodec
-from batuta.codecs.keys import Key, Keys
+from batuta.codecs.keys import OLD, Key, Keys
 from batuta.errors import InvalidInput, MissingExtra, PayloadDamaged, PayloadSealed
 
 if TYPE_CHECKING:
@@ -21,10 +21,9 @@ _REMEMBERED = 4_096
 
 
 class Encryption(PayloadCodec):
-    """AES-256-GCM. What a payload belongs to (namespace, run, place) is authenticated with it.
+    """AES-256-GCM. Each payload is authenticated together with its namespace, run and place.
 
-    Every run has a key of its own, derived from the key that is given. `keys` are `Keys`, or a text as `Keys.parse`
-    reads it.
+    Every run has its own key, derived from the given key. `keys` are `Keys`, or a text for `Keys.parse`.
     """
 
     name = "aes"
@@ -35,24 +34,30 @@ class Encryption(PayloadCodec):
             raise InvalidInput("Encryption needs Keys(...), or a text such as 'k1:<base64>'")
         self.keys = Keys.parse(keys) if isinstance(keys, str) else keys
         self.label = self.keys.first.label
-        self.plain = self.keys.plain
+        self._first, self._written = self.keys.first, _named(self.label)
+        self.plain, self.old = self.keys.plain, self.keys.old
         make, self._invalid = _library()
         self._made = functools.lru_cache(_REMEMBERED)(make)
 
     @property
     def mark(self) -> str:
-        labels = sorted(key.label for key in self.keys.all.values())
-        return "aes-" + hashlib.sha256(" ".join([*labels, str(self.plain)]).encode()).hexdigest()[:12]
+        parts = [*sorted(key.label for key in self.keys.all.values()), str(self.plain)]
+        if self.old:
+            parts.append(OLD)
+        return "aes-" + hashlib.sha256(" ".join(parts).encode()).hexdigest()[:12]
+
+    def keyed(self, text: str) -> str:
+        return self.keys.first.keyed(text)
 
     def encode(self, data: bytes, bound: Bound) -> bytes:
         nonce = os.urandom(_NONCE)
-        return nonce + self._made(self.keys.first, bound.scope).encrypt(nonce, data, self._place(self.label, bound))
+        return nonce + self._made(self._first, bound.scope).encrypt(nonce, data, self._written + bound.place)
 
     def decode(self, data: bytes, label: str, bound: Bound) -> bytes:
         key = self._key(label)
         if len(data) < _NONCE + _TAG:
             raise PayloadDamaged("it is cut short")
-        cipher, place = self._made(key, bound.scope), self._place(label, bound)
+        cipher, place = self._made(key, bound.scope), _named(label) + bound.place
         try:
             return cipher.decrypt(data[:_NONCE], data[_NONCE:], place)
         except self._invalid:
@@ -68,18 +73,20 @@ class Encryption(PayloadCodec):
             raise PayloadSealed(f"it is encrypted with another key than the one that is called {id!r} here")
         return key
 
-    def _place(self, label: str, bound: Bound) -> bytes:
-        return label.encode() + b"\0" + bound.place
-
     def __repr__(self) -> str:
         return f"Encryption({self.keys!r})"
 
 
+def _named(label: str) -> bytes:
+    """Authenticated before the place: which key was used."""
+    return label.encode() + b"\0"
+
+
 def _library() -> tuple[Callable[[Key, bytes], AESGCM], type[Exception]]:
-    """What makes ciphers, and what they raise when a payload is not what was encrypted."""
+    """The cipher class, and the errors that it raises when a payload does not decrypt."""
     try:
         from cryptography.exceptions import InvalidTag
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     except ImportError:
-        raise MissingExtra("payloads are to be encrypted", "crypto") from None
+        raise MissingExtra("payload encryption", "crypto") from None
     return lambda key, scope: AESGCM(key.derive(scope)), InvalidTag

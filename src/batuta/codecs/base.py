@@ -1,4 +1,4 @@
-"""What a payload codec is. Values, no I/O."""
+"""The interface of payload codecs. Values, no I/O."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Bound(NamedTuple):
-    """What a payload belongs to. It cannot be read as anything else's, where the codec sees to that."""
+    """The owner of a payload. A codec that authenticates it makes the payload unreadable anywhere else."""
 
     scope: bytes
     """The namespace, and the run or schedule."""
@@ -16,27 +16,43 @@ class Bound(NamedTuple):
 
 
 class PayloadCodec(ABC):
-    """Encodes payloads before they are written, and decodes what was read. The same object is used by many threads.
+    """Encodes payloads before they are written, and decodes them after they are read. Many threads use the same object.
 
-    To write one of your own: a `name`, `encode` and `decode`. A payload says in the clear which codecs it went
-    through, by name and label, so that old ones stay readable when others are used for new ones.
+    To write your own, define `name`, `encode` and `decode`. A payload names its codecs in the clear, by name and label,
+    so that old payloads stay readable when new ones use other codecs.
     """
 
     name: str
-    """Letters and digits. Stands in every payload: it must never change, nor mean anything else."""
+    """Letters and digits. It is part of every payload: it must never change, nor mean anything else."""
 
     label: str = ""
-    """Stands behind the name of what is written now, such as the id of a key: letters, digits, `.`, `_` and `-`."""
+    """Follows the name in new payloads, such as the id of a key: letters, digits, `.`, `_` and `-`."""
 
     always: bool = False
     """Whether every payload goes through it, so that one which did not is refused, unless `plain`."""
 
     plain: bool = False
 
+    old: bool = False
+    """Of one with `always`: whether payloads are read that an earlier version has written, which bound them to less."""
+
+    unpacks: bool = False
+    """Whether decoding may make a payload much larger.
+
+    Such a codec must come before those with `always`, so that it only gets their output.
+    """
+
     @property
     def mark(self) -> str:
-        """What it can read: a run that could not be read is tried again by workers with another mark."""
+        """What it can read: workers with another mark retry a run that could not be read."""
         return self.name
+
+    def keyed(self, text: str) -> str | None:
+        """A keyed hash of a text, stable while the first key stays: for values that the database must compare.
+
+        None without a key.
+        """
+        return None
 
     @abstractmethod
     def encode(self, data: bytes, bound: Bound) -> bytes | None:

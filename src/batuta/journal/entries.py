@@ -1,4 +1,4 @@
-"""What stands on the tape: one entry a turn, with the input it consumed and the commands it issued."""
+"""Journal entries: one per turn, with the input it consumed and the commands it issued."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from zlib import crc32
 
 from msgspec import UNSET, DecodeError, Raw, Struct, UnsetType, json
 
-from batuta.journal.coded import refuse_coded
+from batuta.journal.codec_envelope import refuse_coded
 from batuta.journal.failures import Failure
 
 
@@ -26,22 +26,18 @@ class EntryKind(StrEnum):
     ACCEPTED = "accepted"
     """The store took the message or child that a command sent. Only where the code waits for that word."""
     REFUSED = "refused"
-    """It did not: nobody has that id, it is closed, or a child's id is taken. `error` says which."""
+    """The store refused it: unknown id, closed run, or a child's id is taken. `error` says which."""
     FORKED = "forked"
-    """What stands before was done by another run, and from here on it is this one's. It runs no turn."""
-    # Written by whoever closes a run from outside; they run no turn and are always the last entry.
+    """Another run did the entries before, this run does the rest. No turn runs."""
+    # Written when a run is closed from outside; they run no turn and are always the last entry.
     TERMINATED = "terminated"
     TIMED_OUT = "timed_out"
     CANCELLED = "cancelled"
-    """Of a job that nobody had begun."""
-
-
-FROM_OUTSIDE = frozenset({EntryKind.TERMINATED, EntryKind.TIMED_OUT, EntryKind.CANCELLED})
-"""Entries without a turn, by which a run was closed from outside."""
+    """For a job that had not begun."""
 
 
 class CommandKind(StrEnum):
-    """What a turn issued. Replay issues the same commands in the same order, or the run is parked."""
+    """A command of a turn. Replay issues the same commands in the same order, or the run is parked."""
 
     ACTIVITY = "activity"
     TIMER = "timer"
@@ -55,6 +51,10 @@ class CommandKind(StrEnum):
     COMPLETE = "complete"
     FAIL = "fail"
     CANCELLED = "cancelled"
+    UNDO = "undo"
+    """A compensation was registered in a saga: an activity with its arguments, to be called if the saga fails."""
+    KEEP = "keep"
+    """A saga ended well: the compensations that it registered are not needed."""
     SAFE_POINT = "safe_point"
     """The run decided to continue as new, at a place where its code lets it."""
     CONTINUE = "continue"
@@ -70,9 +70,11 @@ class Command(Struct, omit_defaults=True, gc=False):
     """JSON: an activity's arguments, a timer's delay, a result, a side effect's value."""
     error: Failure | UnsetType = UNSET
     target: int = 0
-    """The command that this one is about: what a cancel cancels."""
+    """The command that this one refers to, such as the one that a cancel cancels."""
     to: str = ""
     """The id of the run that a child gets, or that a message goes to."""
+    message_id: str = ""
+    """The sender's own name for a message."""
 
 
 class Carried(Struct, omit_defaults=True, gc=False):
@@ -83,7 +85,7 @@ class Carried(Struct, omit_defaults=True, gc=False):
 
 
 class Forked(Struct, omit_defaults=True, gc=False):
-    """How a run was made from another: what it is, what that was, and what is different from here on."""
+    """How a run was made from another: the source, and the differences from here on."""
 
     id: str
     mark: str
@@ -92,19 +94,24 @@ class Forked(Struct, omit_defaults=True, gc=False):
     source_run_id: str
     first_id: str
     first_run_id: str
-    """Of the run that wrote the first entry: that is what its code was told."""
+    """The ids of the run that wrote the first entry, which its code has seen."""
     seq: int
     """The last command before."""
     key_base: str = ""
-    """Of the keys of the commands after `seq`, and of those in `inputs`. Empty: they stay as they are."""
+    """For keys of the commands after `seq`, and of those in `inputs`. Empty: they stay the same."""
     inputs: dict[int, Raw] = {}
-    """The arguments that pending calls are executed with, in place of those that were recorded: by command."""
+    """New arguments of pending calls, by command."""
     anew: list[int] = []
-    """Pending calls that other runs execute, and that are begun anew, by runs with other run ids."""
+    """Pending calls on other queues and children that begin anew, as runs with new run ids."""
+    seed: int = 0
+    """The seed of random numbers from here on, if `key_base` changes.
+
+    0: derived from `key_base`, as in older versions.
+    """
 
 
 class StartInfo(Struct, omit_defaults=True, gc=False):
-    """What the first entry fixes for the run's whole life. Forks copy `seed` and `key_base`."""
+    """Facts that the first entry fixes for the run's whole life. Forks copy `seed` and `key_base`."""
 
     name: str
     seed: int
@@ -114,7 +121,7 @@ class StartInfo(Struct, omit_defaults=True, gc=False):
     fingerprint: str = ""
     version: str = ""
     timeout: int = 0
-    """Run timeout in microseconds from the start; 0 is none."""
+    """Run timeout in microseconds from the start; 0 means none."""
     execution_timeout: int = 0
     """The same for the whole chain."""
     attempt: int = 1
@@ -128,17 +135,24 @@ class StartInfo(Struct, omit_defaults=True, gc=False):
     max_payload: int = 0
     """The limit on payloads that this run lives with: a setting that changes later must not change its replay."""
     trace: str = ""
-    """The W3C `traceparent` of whoever started it."""
+    """The W3C `traceparent` of its start."""
     mark: str = ""
     """Names its children and messages, where that is not its `key_base`: an earlier run had that, too."""
     headers: dict[str, str] = {}
-    """What else whoever started it gave it, and what it gives to whatever it starts."""
+    """Headers of its start, which it passes on to everything that it starts."""
     delay: int = 0
     """Microseconds from its creation until it could begin."""
+    parent: str = ""
+    """The id of the run that it is a child of."""
+    slot: int = 0
+    """The time that a schedule began it for, microseconds."""
+    bounded: bool = False
+    """There are limits on how many values its code may publish, and on tags and reasons that it gives to children: it
+    meets them in replay, too. Runs of older versions had none."""
 
 
 class Body(Struct, omit_defaults=True, gc=False):
-    """The JSON of an entry, as it lies in the store."""
+    """The stored JSON of an entry."""
 
     seq: int = 0
     """The command that this input answers (activity, timer, child); 0 for messages."""
@@ -157,7 +171,7 @@ class Body(Struct, omit_defaults=True, gc=False):
     commands: list[Command] = []
     forked: Forked | UnsetType = UNSET
     headers: Raw | UnsetType = UNSET
-    """JSON object: what came with a message besides its payload."""
+    """JSON object: the headers of a message."""
 
 
 class Entry(Struct, gc=False):
@@ -197,5 +211,5 @@ def chained(entry: Entry, previous_crc: int) -> int:
 
 
 def crc_holds(entry: Entry, previous_crc: int) -> bool:
-    """Whether this entry is the one that was written after the one with `previous_crc`."""
+    """Whether this entry follows the one with `previous_crc` unchanged."""
     return entry.crc == chained(entry, previous_crc)

@@ -6,14 +6,14 @@ from enum import StrEnum
 
 
 class RunState(StrEnum):
-    """Where a run stands. Every run is in exactly one of these, and there are no others."""
+    """The state of a run. Every run is in exactly one of them."""
 
     PENDING = "pending"
-    """Accepted, not begun: nobody has run its first turn."""
+    """Accepted, not begun: its first turn has not run."""
     RUNNING = "running"
     """Owned by a live worker."""
     WAITING = "waiting"
-    """Begun, owned by nobody: it waits for a time, a message or a worker."""
+    """Begun, without an owner: it waits for a time, a message or a worker."""
     PAUSED = "paused"
     """An operator holds it."""
     COMPLETED = "completed"
@@ -47,7 +47,7 @@ PARKED = frozenset({RunState.NEEDS_CODE, RunState.POISONED})
 OPEN = frozenset(RunState) - CLOSED
 
 CLAIMABLE = frozenset({RunState.PENDING, RunState.WAITING})
-"""What a worker may claim once it is due."""
+"""States in which a worker may claim a run once it is due."""
 
 TRANSITIONS: dict[RunState, frozenset[RunState]] = {
     RunState.PENDING: frozenset({RunState.RUNNING, RunState.PAUSED, RunState.POISONED}) | CLOSED,

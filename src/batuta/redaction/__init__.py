@@ -1,4 +1,4 @@
-"""Personal data and secrets out of what is shown: log lines, spans, the command line. What is stored stays whole."""
+"""Hides personal data and secrets in log lines, spans and the command line. Stored data stays complete."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def is_cnpj(text: str) -> bool:
 
 def _is_checked(text: str, weights: Sequence[int]) -> bool:
     """Modulo 11, twice: the first check digit counts for the second."""
-    if len(set(text)) == 1:  # 000..., 111...: they fit, and are nobody's
+    if len(set(text)) == 1:  # 000..., 111...: they fit, but belong to no person
         return False
     values = [ord(character) - ord("0") for character in text]
     return all(values[-last] == _check(values[:-last], weights[last - 1 :]) for last in (2, 1))

@@ -1,4 +1,4 @@
-"""What is hidden for its name, whatever it looks like: `password`, `userPassword`, `card-number`."""
+"""Fields that are hidden by name, whatever their value: `password`, `userPassword`, `card-number`."""
 
 from __future__ import annotations
 
@@ -43,11 +43,15 @@ FIELDS = (
     "cvc",
     "pin",
     "otp",
+    "batuta_keys",
+    "audit_key",
 )
 """The usual ones."""
 
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[^\W\dA-Z_]+|[0-9]+")
 _MARK = re.compile(r"\[[a-z0-9_]++\]")
+_TAILS = ("password", "passwd", "passphrase", "senha")
+"""Words that also match inside a longer word: `PGPASSWORD`."""
 _LONGEST = 64
 """Of names that are remembered."""
 
@@ -58,7 +62,7 @@ def words(name: str) -> tuple[str, ...]:
 
 
 class Fields:
-    """Names that hide what they name. One is found if its words stand one after the other in a name."""
+    """Names of hidden fields. A field matches if its words follow each other in a name."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._named: dict[tuple[str, ...], str] = {}
@@ -75,7 +79,7 @@ class Fields:
         return self._named.values()
 
     def find(self, name: str) -> str | None:
-        """The field that a name is, or None. Ours is what is shown: `password` for `userPassword`."""
+        """The field that a name matches, or None. Its name is shown: `password` for `userPassword`."""
         return self._known(name) if len(name) <= _LONGEST else self._find(name)
 
     def exactly(self, name: str) -> str | None:
@@ -84,6 +88,9 @@ class Fields:
 
     def _find(self, name: str) -> str | None:
         found = words(name)
+        for tail in _TAILS:
+            if (tail,) in self._named and any(word.endswith(tail) for word in found):
+                return self._named[(tail,)]
         for start in range(len(found)):
             for size in range(1, self._most + 1):
                 field = self._named.get(found[start : start + size])

@@ -1,4 +1,4 @@
-"""Digits, hyphens and spaces as documents, phones and other scripts write them: what is pasted from there has them."""
+"""Digits, hyphens and spaces of documents, phones and other scripts, which pasted text contains."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _OTHER = re.compile(
     f"(?P<digit>{_DIGIT})|(?P<hyphen>[{_HYPHEN}])|(?P<space>[{_SPACE}])|(?P<unseen>[{_UNSEEN}])|(?P<wide>[{_WIDE}])"
 )
 _WIDER = 0xFEE0
-"""What the wide form of a character is more than its own."""
+"""The offset of the wide form of a character."""
 
 
 def folded(text: str) -> str:
-    """The text with those of ASCII in their place, and without what is not seen."""
+    """The text with ASCII characters instead, and without invisible ones."""
     return text if text.isascii() else _OTHER.sub(_plain, text)
 
 

@@ -1,7 +1,7 @@
-"""What personal data and secrets look like in a text.
+"""Patterns of personal data and secrets in a text.
 
-None of these expressions looks at a character more often than a fixed number of times: what may repeat without a bound
-is possessive, and begins only where no match of it has begun before. A test reads them for that.
+None of these expressions looks at a character more often than a fixed number of times: unbounded repetitions are
+possessive, and begin only where no match of them has begun before. A test checks that.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from batuta.redaction.digits import is_card, is_cnpj, is_cpf
 from batuta.redaction.patterns import Check, Pattern
 
-# -- where a number or a word begins: also after what a URL, JSON or repr makes of a character
+# -- where a number or a word begins: also after an escape of a URL, JSON or repr
 
 _CODED = r"%(?:25){0,3}"
 """Before the two digits of a character in a URL, or in a URL in a URL."""
@@ -68,6 +68,20 @@ _CPF = rf"{_NUMBER}[0-9]{{3}}([.-]|{_SPACE}|)[0-9]{{3}}\1[0-9]{{3}}{_GAP}[0-9]{{
 _LOCAL = r"(?:[\w.+\\-]|%(?!(?:25){0,3}40)[0-9A-Fa-f]{2}|%(?![0-9A-Fa-f]{2}))++"
 _EMAIL = rf"(?<![\w.+\\%-]){_LOCAL}{_AT}[\w-]++(?:\.[\w-]++)++"
 _URL = r"""(?<=://)[^\s/:@]*+:(?P<shown>[^\s/@]++(?:@[^\s/@?#&"'<>]++(?=@))*+)(?=@)"""
+_SLASHED = r"""(?<=://)[^\s/:@]*+:(?![0-9]{1,5}/)(?P<shown>[^\s/@"'<>?#]++(?:/[^\s/@"'<>?#]*+){1,8}+)(?=@)"""
+"""A password with a slash in it, where a port would stand else."""
+_CODED_URL = r"""%3[Aa]%2[Ff]%2[Ff](?:(?!%3[Aa]|%40)[\w.~%+-])*+%3[Aa](?P<shown>(?:(?!%40)[^\s&"'<>])++)(?=%40)"""
+"""A URL in a URL."""
+_USER = r"(?<=://)(?P<shown>[\w.~-]{16,255}+)(?=@)"
+"""A token that is all there is before the host."""
+_ATTEMPT = rf"{_WORD}t\.[\w-]{{40,}}+"
+"""Of an attempt that is completed from outside."""
+_KEY = r"(?<=[\w-]:)(?P<shown>[A-Za-z0-9+/]{43}=)(?![A-Za-z0-9+/=])"
+"""Of payloads: `march:<base64>`."""
+_API_KEY = rf"{_WORD}batuta_live_[0-9a-f]{{12}}_(?P<shown>[0-9a-f]{{16,}}+)"
+"""Of the server. What comes before the secret tells keys apart."""
+_WEBHOOK = rf"{_WORD}whsec_(?P<shown>[A-Za-z0-9+/=_-]{{16,}}+)"
+"""The secret that webhooks are signed with."""
 _LINE = rf"(?:9[0-9]{{4}}|[2-9][0-9]{{3}}){_GAP}[0-9]{{4}}{_END}"
 _BRAZIL = rf"{_PLUS}55{_GAP}{_OPEN}?[1-9][0-9]{_CLOSE}?{_GAP}{_LINE}"
 _ABROAD = rf"{_PLUS}[1-9](?:(?:[ .()+-]|{_CODED}2[089]){{0,2}}[0-9]){{7,14}}{_END}"
@@ -86,6 +100,13 @@ def _number(name: str, regex: str, check: Check | None = None) -> Pattern:
 
 _ALL = (
     Pattern("password", re.compile(_URL)),
+    Pattern("password", re.compile(_SLASHED)),
+    Pattern("password", re.compile(_CODED_URL)),
+    Pattern("password", re.compile(_USER), _looks_random),
+    Pattern("token", re.compile(_ATTEMPT)),
+    Pattern("key", re.compile(_KEY)),
+    Pattern("key", re.compile(_API_KEY)),
+    Pattern("key", re.compile(_WEBHOOK)),
     Pattern("token", re.compile(_BEARER), _looks_random),
     Pattern("token", re.compile(_JWT)),
     Pattern("brcode", re.compile(r"000201.{20,512}?6304[0-9A-Fa-f]{4}(?![0-9A-Za-z])"), _is_pix),

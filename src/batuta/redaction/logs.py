@@ -49,7 +49,7 @@ class RedactingFilter(logging.Filter):
             record.args = tuple(self.redactor.text(one) if isinstance(one, str) else one for one in record.args)
         try:
             return record.getMessage()
-        except Exception:  # noqa: BLE001 - logging would print the arguments as they are
+        except Exception:  # noqa: BLE001 - logging would print the unredacted arguments
             return f"{record.msg!s} {record.args!r}"
 
     def _extra(self, name: str, value: Any) -> Any:
@@ -60,7 +60,7 @@ class RedactingFilter(logging.Filter):
 
 
 def redact_handlers(redactor: Redactor | None) -> None:
-    """Have every handler of this process that there is by now hide what this redactor hides; None: nothing."""
+    """Make every current handler of this process hide what this redactor hides; None: nothing."""
     if redactor is None:
         return
     for handler in _handlers():

@@ -11,8 +11,9 @@ _PAIR = re.compile(
     r"(?<![\w-])(?P<name>\w[\w-]*+)"
     r"(?P<quote>\\{0,8}[\"'])?\s{0,4}(?:\)?\s?(?:={1,2}>?|:)|%3[AaDd])\s{0,4}"
     r"|<(?:[\w.-]{1,64}+:)?(?P<element>[^\W\d][\w.-]{0,64}+)(?:\s[^<>]{0,256}+)?>"
+    r"|[(\[]\s{0,4}[bB]?\\{0,8}[\"'](?P<header>\w[\w-]{0,64}+)\\{0,8}[\"']\s{0,4},\s{0,4}(?=[bBrRuU]{0,2}\\{0,8}[\"'])"
 )
-"""A name, and what says that its value follows: `a=`, `"a": `, `\\"a\\":`, `a%3D`, `(a)=`, `<a>`."""
+"""A name, and what says that its value follows: `a=`, `"a": `, `\\"a\\":`, `a%3D`, `(a)=`, `<a>`, `("a", "`."""
 
 _CODE = re.compile(r"\A(?:25){0,3}[0-9A-Fa-f]{2}")
 _QUOTE = re.compile(r"[bBrRuU]{0,2}(\\{0,8}[\"'])")
@@ -22,7 +23,8 @@ _BARE = re.compile(r"(?:(?i:bearer|basic|digest|token)(?:\s|%20|\+){1,4})?(?:[^\
 _AFTER = ",;.:)]}{[("
 _TELLS_NOTHING = frozenset({"none", "null", "true", "false", "undefined", ""})
 _LINE = re.compile(r"[^\r\n\"']*+")
-_ELEMENT = re.compile(r"[^<]*+")
+_ELEMENT = re.compile(r"(?s:[^<]|<!\[CDATA\[(?:(?!\]\]>).)*+(?:\]\]>|\Z))*+")
+_PAIR_ENDS = re.compile(r"\s{0,4}[)\]]")
 _ERRORS = ("Error", "Exception", "Warning")
 _HEADERS = frozenset({"authorization", "cookie"})
 """Their values have spaces in them."""
@@ -47,17 +49,28 @@ def hide_pairs(text: str, find: Find) -> str:
 def _field(text: str, pair: re.Match[str], find: Find) -> str | None:
     if pair["element"]:
         return find(pair["element"])
+    if pair["header"]:
+        return find(pair["header"]) if _is_pair(text, pair.end()) else None
     name, before = pair["name"], text[pair.start("name") - 1 : pair.start("name")]
     if name.endswith(_ERRORS) and text.startswith(": ", pair.end("name")):
-        return None  # AuthorizationError: what follows is what it says
+        return None  # AuthorizationError: its message follows
     found = find(name)
-    if found is None and before in ("\\", "%"):  # what it begins with may be a character: \npassword, %26password
+    if found is None and before in ("\\", "%"):  # its first character may be escaped: \npassword, %26password
         found = find(name[1:] if before == "\\" else _CODE.sub("", name))
     return found
 
 
+def _is_pair(text: str, at: int) -> bool:
+    """Whether the quoted text that begins there is the last thing in its brackets."""
+    quote = _QUOTE.match(text, at)
+    if quote is None:
+        return False
+    end = _quoted(text, quote.end(), quote[1])
+    return _PAIR_ENDS.match(text, end + len(quote[1])) is not None
+
+
 def _value_of(text: str, pair: re.Match[str], field: str) -> tuple[int, int, str]:
-    """Where the value lies, and what is shown in its place."""
+    """The position of the value, and what is shown instead."""
     at, mark = pair.end(), f"[{field}]"
     if pair["element"]:
         return at, _end(_ELEMENT, text, at), mark

@@ -12,16 +12,16 @@ from batuta.errors import InvalidInput
 Check = Callable[[re.Match[str]], bool]
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
-"""Of a pattern; it stands in the text in brackets."""
+"""The name of a pattern, shown in brackets."""
 
 
 class Pattern(Struct, frozen=True):
-    """Whatever matches is shown as `[name]`: the whole match, or its group `shown`."""
+    """A match is shown as `[name]`: the whole match, or its group `shown`."""
 
     name: str
     regex: re.Pattern[str]
     check: Check | None = None
-    """Whether a match is what it seems to be."""
+    """Whether a match is genuine."""
     is_number: bool = False
     """Not when it is a part of something longer: of the id of a run, a hash or a fraction."""
 
@@ -59,13 +59,13 @@ def replace(pattern: Pattern, text: str) -> str:
 _UUID = re.compile(r"[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}")
 _HASH = re.compile(r"(?=[0-9]*+[A-Fa-f])[0-9A-Fa-f]{24,}+")
 _WHOLE = re.compile(r"(?:\A|[^0-9.])[0-9]{1,7}\.\Z")
-"""What stands before a fraction. Python writes 17 digits of a number at most."""
+"""The digits before a fraction. Python writes at most 17 digits of a number."""
 _BESIDE = 128
 """Characters on each side that tell whether a number is a part of something longer."""
 
 
 def _is_part(match: re.Match[str], since: int) -> bool:
-    """Whether it is inside a UUID, a hash or a fraction, of what is left of the text `since` the last mark."""
+    """Whether it is inside a UUID, a hash or a fraction, in the text `since` the last mark."""
     start = max(match.start() - _BESIDE, since)
     around = match.string[start : match.end() + _BESIDE]
     first, last = match.start() - start, match.end() - start

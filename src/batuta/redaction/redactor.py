@@ -13,21 +13,21 @@ from batuta.redaction.pairs import hide_pairs
 from batuta.redaction.patterns import Pattern, replace
 
 DEEPEST = 100
-"""Levels of a value that are looked into; what lies deeper is not shown at all."""
+"""Levels of a value that are searched; deeper values are not shown at all."""
 _LOOKS = 5
-"""At a text that changes: beside a mark stands what could not be told from its neighbour before."""
+"""Repeat for a text that changes: a mark can reveal a neighbour that was not recognised before."""
 _TOO_DEEP = "[too deep]"
 _LABELLED = ("value", "input", "output")
-"""What goes by the name that stands beside it."""
+"""Keys whose value has the name that is given beside it."""
 _LONGEST = 256
 """Bits of a number that may be somebody's."""
 
 
 class Redactor:
-    """Hides what looks like personal data or a secret, and what has the name of one: `[cpf]`, `[password]`.
+    """Hides values that look like personal data or a secret, or have the name of one: `[cpf]`, `[password]`.
 
     `patterns` (names of `PATTERNS`, or your own) and `fields` (found as `cardNumber`, `card_number` and `CARD-NUMBER`
-    alike) are added to the usual ones, `USUAL` and `FIELDS`; with `usual=False` they stand alone.
+    alike) are added to the usual ones, `USUAL` and `FIELDS`; with `usual=False` they replace them.
     """
 
     def __init__(
@@ -58,26 +58,33 @@ class Redactor:
         return text
 
     def value(self, value: Any) -> Any:
-        """The same value of JSON with marks, in its form. Keys stay, unless they are such data themselves. What is not
-        of JSON stays as it is, or is a text with marks where its own has something to hide."""
+        """The same JSON value with marks, in its form.
+
+        Keys stay, unless they are such data themselves. A value that is not JSON stays, or becomes a text with marks if
+        its text has something to hide.
+        """
         return self._value(value, "", DEEPEST)
 
     def named(self, name: str, value: Any) -> Any:
-        """What has this name: hidden if it is that of a field."""
+        """A value of this name: hidden if it is the name of a field."""
         return self._value(value, _mark(self._fields.find(name)), DEEPEST)
 
     def labelled(self, label: str, value: Any) -> Any:
-        """What goes by this name: hidden if it is just that of a field, as that of `{"name": "cpf", "value": 1}`."""
+        """A value with this exact name: hidden if it is just the name of a field, as in `{"name": "cpf", "value":
+        1}`."""
         return self._value(value, _mark(self._fields.exactly(label)), DEEPEST)
 
     def _value(self, value: Any, mark: str, levels: int) -> Any:
-        """With a mark: it stands in place of every leaf."""
+        """Replaces every leaf by a mark."""
         kind = type(value)
         if isinstance(value, Mapping) or kind in (list, tuple):
             if levels == 0:
                 return _TOO_DEEP
             if isinstance(value, Mapping):
                 return self._mapping(value, mark, levels - 1)
+            if len(value) == 2 and type(value[0]) is type(value[1]) is str:  # a header: its name and value
+                beside = _mark(self._fields.find(value[0]))
+                return [self._value(value[0], mark, levels - 1), self._value(value[1], beside or mark, levels - 1)]
             return [self._value(one, mark, levels - 1) for one in value]
         if mark:
             tells_nothing = value is None or kind is bool or (kind is str and value in self._marks)
@@ -117,7 +124,7 @@ class Redactor:
 
 
 def _mark(field: str | None) -> str:
-    """What is shown in place of a field; nothing when it is none."""
+    """The mark of a field; None when the name is not a field."""
     return f"[{field}]" if field else ""
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from batuta.failpoints import SITES
+from batuta.testing.crashes import CrashChangesResult, Sweep, crash_sweep
 from batuta.testing.doubles import Double, DoubleCall, UnfitDouble, double
 from batuta.testing.environment import Environment
-from batuta.testing.happened import Happening
-from batuta.testing.lives import Point
-from batuta.testing.recorded import assert_replays, record
+from batuta.testing.events import Happening
+from batuta.testing.recorded_journals import assert_replays, record
 from batuta.testing.seeds import Interleavings, OrderChangesResult, interleavings
-from batuta.testing.sweep import CrashChangesResult, Sweep, crash_sweep
 from batuta.testing.virtualtime import Stuck, VirtualClock, VirtualLoop, in_virtual_time, run
+from batuta.testing.worker_lives import Point
 
 __all__ = [
     "CrashChangesResult",

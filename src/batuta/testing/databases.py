@@ -17,7 +17,7 @@ class DatabaseMaker:
         self.url = url
 
     def close(self) -> None:
-        """Let the server go; one that is not ours goes on."""
+        """Stop the server; a foreign one goes on."""
 
     def __enter__(self) -> Self:
         return self
@@ -30,19 +30,19 @@ class DatabaseMaker:
     def create_database(self, template: str | None = None) -> str:
         """A new database, empty or a copy of the database at the url ``template``; returns its url.
 
-        Nobody may be connected to the template meanwhile.
+        There must be no connection to the template meanwhile.
         """
         name = f"batuta_test_{secrets.token_hex(6)}"
-        _run_aside(_copy(self.url, name, template) if template else _execute(self.url, f"CREATE DATABASE {name}"))
+        run_aside(_copy(self.url, name, template) if template else _execute(self.url, f"CREATE DATABASE {name}"))
         return with_database(self.url, name)
 
     def drop_database(self, url: str) -> None:
-        """Drop a database, ending whatever is still connected to it."""
+        """Drop a database, ending all its connections."""
         self.execute(f"DROP DATABASE IF EXISTS {database_name(url)} WITH (FORCE)")
 
     def execute(self, statement: str, url: str | None = None) -> None:
         """Run one statement in the server's own database, or the one at ``url``, outside a transaction."""
-        _run_aside(_execute(url or self.url, statement))
+        run_aside(_execute(url or self.url, statement))
 
 
 def database_name(url: str) -> str:
@@ -78,7 +78,8 @@ async def _connected(url: str) -> AsyncIterator[Any]:
         await connection.close()
 
 
-def _run_aside(work: Coroutine[None, None, None]) -> None:
+def run_aside(work: Coroutine[Any, Any, None]) -> None:
+    """`asyncio.run`, also inside a running event loop, which waits for it."""
     # In a thread: the caller may be inside a running loop, where asyncio.run refuses.
     failures: list[BaseException] = []
 
@@ -89,7 +90,11 @@ def _run_aside(work: Coroutine[None, None, None]) -> None:
             failures.append(error)
 
     thread = threading.Thread(target=run, name="batuta-test-database")
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:  # the interpreter ends: no thread can begin, and no event loop is running
+        asyncio.run(work)
+        return
     thread.join()
     if failures:
         raise failures[0]

@@ -9,8 +9,8 @@ from typing import Any, Generic, NoReturn, ParamSpec, TypeVar, cast, overload
 
 from msgspec import Struct
 
-from batuta.authoring.attempt import current_activity
-from batuta.authoring.definitions import Activity, Place, activities_of
+from batuta.authoring.activity.attempt import current_activity
+from batuta.authoring.definitions import Activity, ExecutionMode, activities_of
 from batuta.authoring.jobs import Job
 from batuta.errors import InvalidInput
 
@@ -40,7 +40,10 @@ class DoubleCall(Struct, frozen=True):
 
 
 class Double(Activity[P, R]):
-    """An activity of the same name, types and options as another, that does what a test wants. Made by `double`."""
+    """An activity of the same name, types and options as another, with behaviour that a test chooses.
+
+    Made by `double`.
+    """
 
     calls: list[DoubleCall]
     """Every attempt, in order, with the arguments as they came through JSON."""
@@ -57,7 +60,7 @@ class Double(Activity[P, R]):
             self._fail(f"was never called with {DoubleCall(args, kwargs)}")
 
     def assert_called(self, times: int) -> None:
-        """There were so many calls; attempts of one call count once."""
+        """Assert the number of calls; attempts of one call count once."""
         found = len({call.key or number: None for number, call in enumerate(self.calls)})
         if found != times:
             self._fail(f"was called {found} times, not {times}")
@@ -85,7 +88,7 @@ class JobDouble(Double[P, R], Job[P, R]):
 
 
 class _Answers(Generic[R]):
-    """What the attempts of a double come to. An attempt that a crash made necessary again comes to the same."""
+    """The outcomes of a double's attempts. An attempt that a crash repeats has the same outcome."""
 
     def __init__(self, what: str, stand_in: Callable[..., Any] | None, results: Sequence[Any] | None) -> None:
         self._what, self._stand_in, self._results = what, stand_in, results
@@ -98,7 +101,7 @@ class _Answers(Generic[R]):
         self._used = 0
 
     def give(self, call: DoubleCall) -> Any:
-        """The answer, which may have to be awaited. Raises what it is told to."""
+        """The answer, which may have to be awaited. Raises the chosen errors."""
         number = self._number(call)
         if number < len(self.failures):
             raise self.failures[number]
@@ -149,15 +152,15 @@ def double(
     fails: int = 0,
     error: BaseException | None = None,
 ) -> Double[P, R]:
-    """The same activity or job (name, types, options) that does something else, and records its calls.
+    """The same activity or job (name, types, options) with other behaviour. It records its calls.
 
     One of: `stand_in`, a function, a lambda or a mock that is called instead; `returns`, a value for every call;
     `results`, one for each attempt in order, in which errors are raised. `fails=2` lets the first two attempts fail,
-    with `error` (a ConnectionError unless given), before any of that. Without an answer it returns None.
+    with `error` (a ConnectionError by default), before any of that. Without an answer it returns None.
 
     Give it to a worker or an `Environment` in place of the activity, or beside an instance that has the activity. It
-    runs on the event loop, async or not; arguments and results pass through JSON as those of the real one.
-    Raises UnfitDouble when it cannot stand in for that activity.
+    runs on the event loop, async or not; arguments and results pass through JSON as those of the real one. Raises
+    UnfitDouble when it does not fit that activity.
     """
     what = f"the double of {activity.name!r}"
     given = [name for name, there in _given(stand_in, returns, results) if there]
@@ -211,13 +214,15 @@ def _made(activity: Activity[P, R], answers: _Answers[R], what: str) -> Double[P
         return value
 
     twin.__dict__.update(activity.__dict__)
-    twin.__dict__.update(fn=perform, codec=codec, is_async=True, place=Place.LOOP, calls=calls, _answers=answers)
+    twin.__dict__.update(
+        fn=perform, codec=codec, is_async=True, execution_mode=ExecutionMode.LOOP, calls=calls, _answers=answers
+    )
     return twin
 
 
 def _fitted(activity: Activity[..., Any], stand_in: Callable[..., Any], what: str) -> Callable[..., Any]:
-    """The stand-in, able to take every call that the activity takes: where it must be given what the activity need not
-    be, it is given the activity's defaults."""
+    """The stand-in, able to take every call of the activity: if it requires arguments that are optional for the
+    activity, it gets the activity's defaults."""
     if not callable(stand_in):
         raise UnfitDouble(f"{what} is given {stand_in!r}, which cannot be called: for a value, say returns=")
     try:

@@ -1,44 +1,49 @@
-"""The real engine, on a store of its own, in virtual time: for tests of workflows and jobs."""
+"""The real engine, on its own store, in virtual time: for tests of workflows and jobs."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar, TypeVarTuple, Unpack, overload
 
 from batuta.app import App
-from batuta.authoring.deadletters import Letters
+from batuta.authoring.call_options import check_wait
+from batuta.authoring.client.dead_letters import DeadLetters
+from batuta.authoring.client.enqueue import EnqueueOptions
+from batuta.authoring.client.handle import Batch, Handle
+from batuta.authoring.client.queues import Queue
+from batuta.authoring.client.schedules import Schedule, Schedules
+from batuta.authoring.client.start import StartOptions
 from batuta.authoring.definitions import Workflow, by_code
-from batuta.authoring.handle import Batch, Handle
 from batuta.authoring.jobs import Job, JobCall
 from batuta.authoring.middleware import Middleware
-from batuta.authoring.queues import Queue
-from batuta.authoring.schedules import Schedule, Schedules
 from batuta.client import Batuta
 from batuta.clock import Clock, SystemClock
-from batuta.engine.outgoing import backend_for
-from batuta.engine.worker import Worker
+from batuta.durations import Duration
+from batuta.engine.backend.middleware import backend_for
+from batuta.engine.worker.worker import Worker
 from batuta.errors import InvalidInput
 from batuta.journal.store import Store
 from batuta.stores.memory import MemoryDatabase, MemoryStore
-from batuta.testing.chance import SLOWEST, Chance, SlowAttempts, foreseen, slow_down
 from batuta.testing.doubles import with_doubles
-from batuta.testing.happened import Happening, what_happened
-from batuta.testing.lacking import Lacking
-from batuta.testing.stores import StoreName, quick_folder, sqlite_store
+from batuta.testing.events import Happening, what_happened
+from batuta.testing.missing_activities import Lacking
+from batuta.testing.random_delays import SLOWEST, Chance, SlowAttempts, foreseen, slow_down
+from batuta.testing.stores import AnyStoreName, quick_folder, sqlite_store
 from batuta.testing.stuck import what_runs_wait_for
 from batuta.testing.virtualtime import VirtualLoop
 
 R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PATIENCE = 20
-"""How often runs are handed back for want of an activity before nobody is thought to have it."""
+"""How often runs are released because of a missing activity before the test gives up."""
 
 
 class Environment:
@@ -50,9 +55,10 @@ class Environment:
                 handle = await env.start(order, "sku-1")
                 assert await handle.result() == "shipped"
 
-    `activities` and `jobs` may hold doubles beside what they stand in for. `store` is "memory", or "sqlite" for a file
-    that is gone at the end. `middleware` is that of a client. Other keywords are settings of the worker.
-    On an ordinary event loop everything works too, only that a month takes a month.
+    `activities` and `jobs` may hold doubles beside what they stand in for. `store` is "memory", "sqlite" for a file
+    that is gone at the end, or "postgres" for a database that is (see `batuta.testing.servers`). `middleware` is that
+    of a client. Other keywords are settings of the worker. On an ordinary event loop everything works too, only that a
+    month takes a month.
 
     `seed`: attempts of activities, messages and starts of children take their time, `slowest` seconds at most, and the
     seed says how long: the same seed, the same order. `failing`: the share of attempts that fail and are made again.
@@ -67,32 +73,38 @@ class Environment:
         jobs: Sequence[object] = (),
         queues: Sequence[str | Queue] = ("default",),
         schedules: Sequence[Schedule] = (),
-        store: StoreName = "memory",
+        store: AnyStoreName = "memory",
         middleware: Sequence[Middleware] = (),
         seed: int | None = None,
-        slowest: float = SLOWEST,
+        slowest: Duration = SLOWEST,
         failing: float = 0.0,
         **settings: Any,
     ) -> None:
-        if store not in ("memory", "sqlite"):
-            raise InvalidInput(f"store={store!r} is none that an environment can have: 'memory' or 'sqlite'")
+        if store not in ("memory", "sqlite", "postgres"):
+            raise InvalidInput(
+                f"store={store!r} is none that an environment can have: 'memory', 'sqlite' or 'postgres'"
+            )
+        if store == "postgres" and seed is not None:
+            raise InvalidInput("seed= cannot be given with store='postgres': a server answers in an order of its own")
         self._workflows, self._activities, self._queues = list(workflows), [*activities, *jobs], queues
         self._schedules = list(schedules)
         self._settings, self._middleware = settings, middleware
         self.chance = None if seed is None else Chance(seed, slowest, failing)
-        """What the seed has drawn."""
+        """The random choices of the seed."""
         if seed is None and (slowest, failing) != (SLOWEST, 0.0):
             raise InvalidInput("slowest= and failing= say what a seed may do: give seed=, too")
         self._kind = store
         self._open = AsyncExitStack()
+        self.url = ""
+        """Of its database, for connections of your own; empty in memory."""
         self.store: Store
-        """What the runs are in, for tests that look closer than a client does."""
+        """The store of the runs, for tests that need more than a client."""
         self.client: Batuta
-        """A client as any other, for whatever this class has no verb for."""
+        """An ordinary client, for everything that this class has no method for."""
         self.worker: Worker
 
     @classmethod
-    def of(cls, app: App, *doubles: object, store: StoreName = "memory", **settings: Any) -> Self:
+    def of(cls, app: App, *doubles: object, store: AnyStoreName = "memory", **settings: Any) -> Self:
         """An environment with all that an App has, in which these doubles stand in for activities and jobs."""
         return cls(
             workflows=app.workflows,
@@ -133,7 +145,7 @@ class Environment:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # What a failed test left behind is not worth waiting for.
+        # Do not wait for the leftovers of a failed test.
         await self.worker.stop(grace=None if error is None else 0.001)
         await self.client.__aexit__(None, None, None)
         await self._open.aclose()
@@ -141,20 +153,34 @@ class Environment:
     async def _made_store(self, *, virtual: bool) -> Store:
         if self._kind == "memory":
             return self.make_store(MemoryDatabase(self._clock))
+        if self._kind == "postgres":
+            return self._postgres_store(virtual=virtual)
         folder = TemporaryDirectory(prefix="batuta-test-", dir=quick_folder(), ignore_cleanup_errors=True)
-        store = sqlite_store(Path(self._open.enter_context(folder), "batuta.db"), self._clock, virtual=virtual)
+        file = Path(self._open.enter_context(folder), "batuta.db")
+        store = sqlite_store(file, self._clock, virtual=virtual)
+        self.url = f"sqlite:///{file}"
         await store.migrate()
         return store
+
+    def _postgres_store(self, *, virtual: bool) -> Store:
+        from batuta.testing import postgres  # which needs a driver, and a server
+
+        self.url = self._open.enter_context(postgres.fresh_database(virtual=virtual))
+        return postgres.postgres_store(self.url, self._clock, virtual=virtual)
 
     def _slowed_down(self, chance: Chance) -> list[Middleware]:
         slow_down(self.store, chance)
         return [*self._middleware, SlowAttempts(chance)]
 
     def make_store(self, database: MemoryDatabase) -> MemoryStore:
-        """The store of this environment, when it is in memory. To be overridden by those who want it to fail."""
+        """The store of this environment, when it is in memory. Override it to make it fail."""
         return MemoryStore(database)
 
     def _explain(self) -> list[str]:
+        if self._kind == "postgres":
+            from batuta.testing.postgres import Snapshot
+
+            return what_runs_wait_for(Snapshot(self.url), by_code(self._workflows))
         return what_runs_wait_for(self.store, by_code(self._workflows))
 
     async def happened(self) -> list[Happening]:
@@ -170,19 +196,30 @@ class Environment:
 
     @overload
     async def start(
-        self, workflow: Workflow[..., R], /, *args: Any, id: str | None = None, **options: Any
+        self,
+        workflow: Callable[[*Ts], Coroutine[Any, Any, R]],
+        /,
+        *args: *Ts,
+        id: str | None = None,
+        **options: Unpack[StartOptions],
     ) -> Handle[R]: ...
     @overload
-    async def start(self, workflow: str, /, *args: Any, id: str | None = None, **options: Any) -> Handle[Any]: ...
-    async def start(self, workflow: Any, /, *args: Any, id: str | None = None, **options: Any) -> Handle[Any]:
+    async def start(
+        self, workflow: str, /, *args: Any, id: str | None = None, **options: Unpack[StartOptions]
+    ) -> Handle[Any]: ...
+    async def start(self, workflow: Any, /, *args: Any, id: str | None = None, **options: Any) -> Handle[Any]:  # type: ignore[misc]  # mypy does not see that *Any takes *Ts
         """`Batuta.start`."""
         return await self.client.start(workflow, *args, id=id, **options)
 
     @overload
-    async def enqueue(self, job: Job[..., R] | JobCall[R], /, *args: Any, **options: Any) -> Handle[R]: ...
+    async def enqueue(
+        self, job: Callable[[*Ts], Coroutine[Any, Any, R]], /, *args: *Ts, **options: Unpack[EnqueueOptions]
+    ) -> Handle[R]: ...
     @overload
-    async def enqueue(self, job: str, /, *args: Any, **options: Any) -> Handle[Any]: ...
-    async def enqueue(self, job: Any, /, *args: Any, **options: Any) -> Handle[Any]:
+    async def enqueue(self, job: JobCall[R], /, **options: Unpack[EnqueueOptions]) -> Handle[R]: ...
+    @overload
+    async def enqueue(self, job: str, /, *args: Any, **options: Unpack[EnqueueOptions]) -> Handle[Any]: ...
+    async def enqueue(self, job: Any, /, *args: Any, **options: Any) -> Handle[Any]:  # type: ignore[misc]  # mypy does not see that *Any takes *Ts
         """`Batuta.enqueue`."""
         return await self.client.enqueue(job, *args, **options)
 
@@ -200,8 +237,11 @@ class Environment:
         return await self.result_of(await self.begin(work, *args, **options))
 
     async def result_of(self, handle: Handle[R], *, patience: int = _PATIENCE) -> R:
-        """The result of a run. Raises Stuck when runs were handed back so many times for want of an activity: without
-        another worker that has it, they would be handed back and taken again for ever."""
+        """The result of a run.
+
+        Raises Stuck when runs were released too often because of a missing activity: without another worker that has
+        it, they would be released and claimed for ever.
+        """
         return await self._lacking.watch(handle.result(), patience)
 
     @overload
@@ -228,9 +268,9 @@ class Environment:
         return self.client.schedules
 
     @property
-    def letters(self) -> Letters:
-        """`Batuta.letters`."""
-        return self.client.letters
+    def dead_letters(self) -> DeadLetters:
+        """`Batuta.dead_letters`."""
+        return self.client.dead_letters
 
     # -- time
 
@@ -239,12 +279,12 @@ class Environment:
         """The time in the environment, UTC."""
         return _EPOCH + timedelta(microseconds=self._clock.now())
 
-    async def advance(self, time: float | timedelta) -> None:
+    async def advance(self, time: Duration) -> None:
         """Let that much time pass (seconds, or a timedelta), with all that is due in it.
 
         Threads at work do not hold it up, unless there is a seed.
         """
-        seconds = time.total_seconds() if isinstance(time, timedelta) else time
+        seconds = check_wait("time", time)
         loop = asyncio.get_running_loop()
         if isinstance(loop, VirtualLoop):
             await loop.let_pass(seconds, threads_hold_time=self.chance is not None)
@@ -252,34 +292,37 @@ class Environment:
             await asyncio.sleep(seconds)
 
     async def settle(self) -> None:
-        """Wait until nothing can happen any more without time passing. Virtual time only."""
+        """Wait until nothing more can happen without time passing. Virtual time only."""
         await _need_virtual_time("settle()").settled()
 
     # -- mishaps
 
     async def crash(self) -> None:
-        """The worker's process is killed: what was not durable is gone. Another worker takes over."""
+        """Kill the worker's process: everything that was not durable is lost. Another worker finds it dead and takes
+        over.
+
+        As after kill -9, each of its runs counts a death; after five deaths without progress a run is parked as
+        poisoned.
+        """
         session = self.worker.session
         if session is None:
             raise RuntimeError("there is no worker to crash: it is registering anew")
         session.abandon()
-        await session.abandoned()
-        await self.store.retire(session.info.worker_id)
-        await self._begin()
+        await self.take_over()
 
-    async def take_over(self, downtime: float = 0.0) -> None:
+    async def take_over(self, downtime: Duration = 0.0) -> None:
         """The worker has dropped everything already. After `downtime` another one begins, and buries it."""
         dead = self.worker.session
         if dead is None:
             raise RuntimeError("there was no worker that could have died")
         await dead.abandoned()
-        await asyncio.sleep(downtime)
+        await asyncio.sleep(check_wait("downtime", downtime))
         await self._begin()
         heir = self.worker.session
         if heir is None:
             raise RuntimeError("the next worker has not begun")
-        async with self.store.heart(heir.info.worker_id) as heart:
-            await heart.bury([dead.info.worker_id])
+        async with self.store.heartbeat(heir.info.worker_id) as heartbeat:
+            await heartbeat.reap([dead.info.worker_id])
 
     async def deploy(
         self,

@@ -7,12 +7,13 @@ and where there is one, it leaves such a test alone.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from typing import Any, TypeVar
 
 from batuta.app import App
 from batuta.errors import InvalidInput, MissingExtra
 from batuta.testing.environment import Environment
+from batuta.testing.stores import AnyStoreName
 from batuta.testing.virtualtime import in_virtual_time, run
 
 try:
@@ -78,7 +79,28 @@ def batuta_seed() -> int | None:
 
 
 @pytest.fixture
-def batuta_env(batuta_app: App | None, batuta_seed: int | None) -> Callable[..., Environment]:
+def batuta_store() -> AnyStoreName:
+    """What `batuta_env` keeps its runs in unless told: to be overridden with a fixture of this name that returns
+    "sqlite" or "postgres"."""
+    return "memory"
+
+
+@pytest.fixture
+def batuta_postgres() -> Iterator[str]:
+    """The address of a migrated PostgreSQL database for this test, for clients and connections in real time.
+
+    It uses the server of BATUTA_TEST_POSTGRES_URL, or one that is started for the tests of this process.
+    """
+    from batuta.testing.postgres import fresh_database
+
+    with fresh_database() as url:
+        yield url
+
+
+@pytest.fixture
+def batuta_env(
+    batuta_app: App | None, batuta_seed: int | None, batuta_store: AnyStoreName
+) -> Callable[..., Environment]:
     """Makes environments: `async with batuta_env(workflows=[order]) as env`, with the keywords of `Environment`.
 
     Without workflows, activities and jobs it takes those of `batuta_app`; doubles are given by position:
@@ -87,6 +109,7 @@ def batuta_env(batuta_app: App | None, batuta_seed: int | None) -> Callable[...,
 
     def make(*doubles: object, **keywords: Any) -> Environment:
         keywords.setdefault("seed", batuta_seed)
+        keywords.setdefault("store", batuta_store)
         if {"workflows", "activities", "jobs"} & keywords.keys():
             return Environment(**keywords | {"activities": [*keywords.get("activities", ()), *doubles]})
         if batuta_app is None:

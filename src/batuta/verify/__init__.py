@@ -1,9 +1,9 @@
-"""Does the database keep its promises? Reads every run and its journal, and says what does not hold.
+"""Checks that the database keeps its promises. Reads every run and its journal, and reports violations.
 
-It only reads, it may run beside live workers, and it holds one page of runs and of journal at a time.
+It only reads, may run beside live workers, and holds one page of runs and of journal at a time.
 """
 
-from batuta.verify.audit import verify
 from batuta.verify.report import INVARIANTS, Report, Violation
+from batuta.verify.verifier import verify
 
 __all__ = ["INVARIANTS", "Report", "Violation", "verify"]

@@ -1,4 +1,4 @@
-"""I12, the slow part: runs whose owner is dead must be set free by whoever is alive."""
+"""I12, the slow part: live workers must release the runs of dead owners."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from batuta.clock import Clock, SystemClock
+from batuta.durations import human_duration
 from batuta.errors import UnknownRun
 from batuta.ids import RunId
 from batuta.journal.records import Run
@@ -31,12 +32,12 @@ class Orphans:
         self._live = await self._live_workers()
 
     def see(self, run: Run) -> None:
-        """Note the run if its owner seems to be gone. A thousand of them are enough to prove the point."""
+        """Note the run if its owner seems dead. A thousand of them are enough."""
         if run.state is RunState.RUNNING and run.owner not in self._live and len(self._suspects) < _KEPT:
             self._suspects[run.run_id] = run
 
     async def settle(self, patience: float, tell: Callable[[Run, str], None]) -> None:
-        """Wait until each was set free, or for `patience` seconds; tell of those that were not."""
+        """Wait until each was released, or for `patience` seconds; report those that were not."""
         end = self._clock.monotonic() + patience
         while self._suspects:
             live = await self._live_workers()
@@ -47,7 +48,10 @@ class Orphans:
                 break
             await asyncio.sleep(_LOOK)
         for run in self._suspects.values():
-            tell(run, f"its owner {run.owner} is dead, and no live worker has set it free in {patience:g} s")
+            tell(
+                run,
+                f"its owner {run.owner} is dead, and no live worker has released it within {human_duration(patience)}",
+            )
 
     async def _live_workers(self) -> set[str]:
         return {worker.worker_id for worker in await self._store.workers() if worker.live}

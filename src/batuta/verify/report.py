@@ -1,4 +1,4 @@
-"""What was checked, and what does not hold."""
+"""The result of a verification: checks and violations."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from msgspec import Struct, field
 from batuta.ids import RunId
 
 INVARIANTS = {
-    "I1": "every started run is there: open, or closed with its end in the journal",
-    "I2": "an id has one current run, and an open run is it",
+    "I1": "every started run exists: open, or closed with its end in the journal",
+    "I2": "an id has one current run, and an open run is the current one",
     "I3": "no entry was changed, and no command has two answers",
     "I4": "entries and commands are numbered without gaps, times never fall",
     "I5": "a journal has one end, and nothing after it",
     "I6": "epochs never fall, and none is above the run's",
     "I7": "today's code replays the journal",
     "I9": "timers fire once, and never early",
-    "I10": "a message that was accepted is read once, and before its run comes to its end",
+    "I10": "an accepted message is read once, by an entry of a journal, and before its run ends",
     "I12": "every open run has an owner, is due at some time, waits for a message, or is parked with a reason",
-    "I15": "a dead letter is of a run that failed, a reprocessed one has a successor, and groups are counted right",
+    "I15": "a dead letter belongs to a failed run, a reprocessed one has a successor, and groups have the right counts",
 }
-"""What is promised of every run. The numbers are those of the failure-mode catalogue."""
+"""The invariants of every run. The numbers are those of the failure-mode catalogue."""
 
 _KEPT = 1_000
 
@@ -34,7 +34,7 @@ class Violation(Struct, frozen=True):
 
 
 class Stranded(Struct, frozen=True):
-    """An open run that no live worker may take. No promise is broken: it goes on when one that may is there."""
+    """An open run that no live worker may take. No promise is broken: it goes on when such a worker starts."""
 
     id: str
     run_id: RunId

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from io import StringIO
 from urllib.parse import quote
 
 import pytest
+from rich.console import Console
 
+from batuta import connect
 from batuta.connect import store_for
 from batuta.errors import InvalidURL
 from batuta.settings import Settings
 from batuta.stores.postgres import PostgresStore
-from batuta.stores.postgres.address import parse_address
+from batuta.stores.postgres.database.address import parse_address
 from batuta.testing.conformance.kit import live_worker, start_owned
 
 
@@ -132,3 +135,21 @@ def test_a_missing_driver_is_named() -> None:
 async def test_an_option_that_driver_or_server_does_not_take_is_named(postgres_url: str, option: str) -> None:
     with pytest.raises(InvalidURL, match=option.partition("=")[0]):
         await PostgresStore(f"{postgres_url}?{option}").open()
+
+
+def test_an_address_shows_no_password_to_anybody() -> None:
+    address = parse_address(
+        "postgresql://ada:hunter2@pool/shop?direct_url=postgresql%3A%2F%2Fada%3Ahunter2%40db%2Fshop"
+    )
+    assert "hunter2" in address.dsn
+    rich = StringIO()
+    Console(file=rich, width=200).print([address])
+    for shown in (repr(address), str(address), f"{[address]}", repr(address.direct), rich.getvalue()):
+        assert "hunter2" not in shown
+        assert "shop" in shown
+
+
+def test_a_url_that_names_no_store_is_not_quoted() -> None:
+    with pytest.raises(InvalidURL) as raised:
+        connect("//ada:hunter2@db/shop")
+    assert "hunter2" not in str(raised.value)

@@ -9,10 +9,12 @@ import pytest
 
 from batuta.journal.records import Hint, WorkerInfo
 from batuta.stores.postgres import PostgresStore
-from batuta.stores.postgres.floors import MOST_SECONDS, Floors
+from batuta.stores.postgres.fast.claim_cursor import MOST_SECONDS, ClaimCursors
 from batuta.testing.conformance.kit import claimed, live_worker
-from batuta.testing.conformance.queues import start_some
+from batuta.testing.conformance.limits.queues import start_some
 from tests.stores.postgres.raw import connection, flush_statistics
+
+pytestmark = pytest.mark.usefixtures("new_postgres_url")
 
 MANY = 1_500
 PASSED = "SELECT pg_stat_get_tuples_returned('batuta.runs_due'::regclass)"
@@ -30,7 +32,7 @@ class Clock:
 @pytest.fixture
 def clock(store: PostgresStore) -> Clock:
     clock = Clock()
-    store._floors = Floors(clock)
+    store._claim_cursors = ClaimCursors(clock)
     return clock
 
 
@@ -74,7 +76,7 @@ async def test_what_was_claimed_before_is_not_passed_again(
     assert await passed_by_a_claim(store, worker, postgres_url) < 100
 
 
-async def test_what_is_due_since_long_ago_is_found_by_the_next_whole_look(
+async def test_a_run_due_long_ago_is_found_by_the_next_whole_look(
     store: PostgresStore, worker: WorkerInfo, clock: Clock, postgres_url: str
 ) -> None:
     await set_due_long_ago(store, postgres_url)
@@ -83,7 +85,7 @@ async def test_what_is_due_since_long_ago_is_found_by_the_next_whole_look(
     assert len(await claimed(store, worker, 10)) == 1
 
 
-async def test_whoever_may_have_missed_something_is_told_to_look_again(
+async def test_a_listener_that_may_have_missed_hints_is_told_to_look_again(
     store: PostgresStore, worker: WorkerInfo, clock: Clock, postgres_url: str
 ) -> None:
     hints: asyncio.Queue[Hint] = asyncio.Queue()
@@ -105,9 +107,9 @@ async def test_another_priority_is_found_at_once(store: PostgresStore, worker: W
     await start_some(store, 1)
     [low] = await start_some(store, 1, priority=-1)
     [high] = await start_some(store, 1, priority=1)
-    tapes = await claimed(store, worker, 10)
-    assert [tape.run.priority for tape in tapes] == [1, 0, -1]
-    assert (tapes[0].run.run_id, tapes[2].run.run_id) == (high.run_id, low.run_id)
+    stored_runs = await claimed(store, worker, 10)
+    assert [stored.run.priority for stored in stored_runs] == [1, 0, -1]
+    assert (stored_runs[0].run.run_id, stored_runs[2].run.run_id) == (high.run_id, low.run_id)
 
 
 async def test_flow_keys_are_found_at_once(store: PostgresStore, worker: WorkerInfo) -> None:

@@ -13,13 +13,13 @@ import pytest
 from batuta.clock import SECOND
 from batuta.errors import BadData
 from batuta.journal.queues import QueueLimits, Rate
-from batuta.journal.records import Move, NewRun, RunFilter, Tape, WorkerInfo
+from batuta.journal.records import Move, NewRun, RunFilter, StoredRun, WorkerInfo
 from batuta.journal.states import RunState
 from batuta.journal.store import Store
 from batuta.stores.postgres import PostgresStore
 from batuta.testing.conformance import MakeStore
-from batuta.testing.conformance.close import last_word
 from batuta.testing.conformance.kit import Pen, beat, claimed, live_worker, new_run
+from batuta.testing.conformance.runs.close import last_word
 from tests.stores.postgres.raw import DEADLINE_SECONDS, connection, until_blocked
 
 DONE = Move(RunState.COMPLETED, outcome='{"value":1}')
@@ -29,12 +29,13 @@ PROCESSES = 4
 @pytest.fixture(autouse=True)
 def deadlocks_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """The store would try again after a deadlock: here it must tell."""
-    monkeypatch.setattr("batuta.stores.postgres.session.TRANSIENT", frozenset({"40001"}))
+    monkeypatch.setattr("batuta.stores.postgres.database.connection.TRANSIENT", frozenset({"40001"}))
 
 
-async def finish(store: Store, worker: WorkerInfo, tapes: list[Tape]) -> None:
+async def finish(store: Store, worker: WorkerInfo, stored_runs: list[StoredRun]) -> None:
     changes = [
-        Pen.of(tape).change(1, consumed=[message.message_id for message in tape.messages], move=DONE) for tape in tapes
+        Pen.of(stored).change(1, consumed=[message.message_id for message in stored.messages], move=DONE)
+        for stored in stored_runs
     ]
     assert await store.commit(worker.worker_id, changes) == {}
 
@@ -77,13 +78,13 @@ async def test_four_processes_never_go_beyond_the_limits_of_a_queue_and_its_keys
         nonlocal done
         worker = await live_worker(each)
         while done < 2_400:
-            tapes = await claimed(each, worker, dice.choice([1, 10, 100]))
+            stored_runs = await claimed(each, worker, dice.choice([1, 10, 100]))
             await asyncio.sleep(0)
-            if tapes and dice.random() < 0.05:  # handed back, and claimed again
-                pen = Pen.of(tapes.pop())
+            if stored_runs and dice.random() < 0.05:  # handed back, and claimed again
+                pen = Pen.of(stored_runs.pop())
                 assert await pen.write(each, worker, 0, move=Move(RunState.PENDING)) is None
-            await finish(each, worker, tapes)
-            done += len(tapes)
+            await finish(each, worker, stored_runs)
+            done += len(stored_runs)
             if dice.random() < 0.05:
                 await beat(each, worker, reap=True)
 
@@ -112,7 +113,7 @@ async def test_limits_are_kept_whatever_isolation_the_database_begins_with(postg
         async with connection(postgres_url) as watcher:
             await until_blocked(watcher, 2)
         await raw.execute("COMMIT")
-        assert sorted([len(tapes) for tapes in await asyncio.gather(*claims)]) == [0, 1]
+        assert sorted([len(stored_runs) for stored_runs in await asyncio.gather(*claims)]) == [0, 1]
         for each in stores:
             await each.close()
 
@@ -120,16 +121,15 @@ async def test_limits_are_kept_whatever_isolation_the_database_begins_with(postg
 async def test_four_processes_keep_a_rate_together(store: PostgresStore, make_store: MakeStore) -> None:
     stores = [store, *[await make_store() for _ in range(PROCESSES - 1)]]
     workers = [await live_worker(each) for each in stores]
-    period = 10_000 * SECOND
-    await store.limit_queue("default", QueueLimits(rate=Rate(100, period), key_rate=Rate(7, period)))
+    await store.limit_queue("default", QueueLimits(rate=Rate(100, 10_000), key_rate=Rate(7, 10_000)))
     await store.start_many([new_run(flow_key=f"k{n % 20}") for n in range(1_000)])
-    taken: list[Tape] = []
+    taken: list[StoredRun] = []
     for _ in range(20):
         pairs = zip(stores, workers, strict=True)
-        for tapes in await asyncio.gather(*(claimed(each, worker, 4) for each, worker in pairs)):
-            taken += tapes
+        for stored_runs in await asyncio.gather(*(claimed(each, worker, 4) for each, worker in pairs)):
+            taken += stored_runs
     assert len(taken) == 100
-    assert max(Counter(tape.run.flow_key for tape in taken).values()) <= 7
+    assert max(Counter(stored.run.flow_key for stored in taken).values()) <= 7
 
 
 async def test_keys_take_turns_also_when_several_processes_claim(store: PostgresStore, make_store: MakeStore) -> None:
@@ -137,13 +137,13 @@ async def test_keys_take_turns_also_when_several_processes_claim(store: Postgres
     workers = [await live_worker(each) for each in stores]
     await store.start_many([new_run(flow_key="many") for _ in range(3_000)])
     await store.start_many([new_run(flow_key="few") for _ in range(20)])
-    taken: list[Tape] = []
+    taken: list[StoredRun] = []
     for _ in range(4):
         pairs = zip(stores, workers, strict=True)
-        for tapes in await asyncio.gather(*(claimed(each, worker, 10) for each, worker in pairs)):
-            taken += tapes
-    assert len({tape.run.run_id for tape in taken}) == 160
-    assert Counter(tape.run.flow_key for tape in taken)["few"] == 20
+        for stored_runs in await asyncio.gather(*(claimed(each, worker, 10) for each, worker in pairs)):
+            taken += stored_runs
+    assert len({stored.run.run_id for stored in taken}) == 160
+    assert Counter(stored.run.flow_key for stored in taken)["few"] == 20
 
 
 async def test_however_a_batch_ends_what_comes_after_it_begins_once(
@@ -163,9 +163,9 @@ async def test_however_a_batch_ends_what_comes_after_it_begins_once(
     for each in stores:
         each.shift_clock(2)
 
-    async def work(each: Store, worker: WorkerInfo, tapes: list[Tape]) -> None:
-        for first in range(0, len(tapes), 7):
-            changes = [Pen.of(tape).change(1, move=DONE) for tape in tapes[first : first + 7]]
+    async def work(each: Store, worker: WorkerInfo, stored_runs: list[StoredRun]) -> None:
+        for first in range(0, len(stored_runs), 7):
+            changes = [Pen.of(stored).change(1, move=DONE) for stored in stored_runs[first : first + 7]]
             await each.commit(worker.worker_id, changes)
             await each.commit(worker.worker_id, changes)  # as if the answer was lost
 
@@ -175,16 +175,19 @@ async def test_however_a_batch_ends_what_comes_after_it_begins_once(
 
     async with asyncio.timeout(DEADLINE_SECONDS * 3):
         await asyncio.gather(
-            *(work(each, worker, tapes) for each, worker, tapes in zip(stores, workers, taken, strict=True)),
+            *(
+                work(each, worker, stored_runs)
+                for each, worker, stored_runs in zip(stores, workers, taken, strict=True)
+            ),
             *(end(each, members[n::4][:40]) for n, each in enumerate(stores)),
             *(beat(each, worker) for each, worker in zip(stores, workers, strict=True)),
         )
-        rest = [tape for tape in await claimed(store, workers[0], 500) if not tape.run.id.startswith("after")]
+        rest = [stored for stored in await claimed(store, workers[0], 500) if not stored.run.id.startswith("after")]
         await finish(store, workers[0], rest)
         await beat(store, workers[0])
     runs = [await store.get(f"after-{number}") for number in range(batches)]
     assert [run.awaits for run in runs] == [0] * batches
-    last = {tape.run.id for tape in await claimed(store, workers[0], 500)}
+    last = {stored.run.id for stored in await claimed(store, workers[0], 500)}
     assert {run.id for run in runs if run.owner is None} <= last
     assert await store.count_runs(RunFilter(states=(RunState.PENDING,))) == 0
 
@@ -206,8 +209,8 @@ async def test_the_last_of_debounced_starts_is_never_lost(store: PostgresStore, 
     async def work(each: Store) -> None:
         worker = await live_worker(each)
         for _ in range(rounds * 2):
-            for tape in await claimed(each, worker, 3):
-                seen[tape.messages[0].body.split('"')[3]].append(tape.messages[0].body)
+            for stored in await claimed(each, worker, 3):
+                seen[stored.messages[0].body.split('"')[3]].append(stored.messages[0].body)
 
     async with asyncio.timeout(DEADLINE_SECONDS * 3):
         await asyncio.gather(begin(stores[0]), begin(stores[1]), work(stores[2]))
@@ -224,7 +227,7 @@ async def test_of_a_batch_one_that_is_refused_is_not_waited_for(store: PostgresS
     assert (await store.get("after")).awaits == 19
 
 
-async def test_pausing_and_limiting_wait_for_nobody_who_works(store: PostgresStore, make_store: MakeStore) -> None:
+async def test_pausing_and_limiting_do_not_wait_for_running_work(store: PostgresStore, make_store: MakeStore) -> None:
     other = await make_store()
     worker = await live_worker(store)
     await store.start_many([new_run(flow_key=f"k{n % 3}") for n in range(300)])
@@ -239,9 +242,9 @@ async def test_pausing_and_limiting_wait_for_nobody_who_works(store: PostgresSto
     async def work() -> None:
         done = 0
         while done < 300:
-            tapes = await claimed(store, worker, 5)
-            await finish(store, worker, tapes)
-            done += len(tapes)
+            stored_runs = await claimed(store, worker, 5)
+            await finish(store, worker, stored_runs)
+            done += len(stored_runs)
 
     async with asyncio.timeout(DEADLINE_SECONDS * 2):
         await asyncio.gather(change(), work())
@@ -252,11 +255,11 @@ async def test_a_claim_leaves_half_of_a_large_limit_to_others_and_asks_again_at_
     worker = await live_worker(store)
     await store.start_many([new_run(priority=priority) for priority in (5, 1) for _ in range(15)])
     first = await store.claim(worker, 100)
-    assert [tape.run.priority for tape in first.tapes] == [5] * 10
+    assert [stored.run.priority for stored in first.stored_runs] == [5] * 10
     assert first.held
     assert first.again_at is not None
     assert first.again_at <= await store.now()
     second = await store.claim(worker, 100)
-    assert [tape.run.priority for tape in second.tapes] == [5] * 5 + [1] * 5
+    assert [stored.run.priority for stored in second.stored_runs] == [5] * 5 + [1] * 5
     assert second.held
     assert second.again_at is None

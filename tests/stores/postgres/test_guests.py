@@ -15,7 +15,7 @@ from batuta.errors import AlreadyStarted, TransactionFailed, UnknownRun, WrongTr
 from batuta.journal.records import IfExists, NewRun, StartOutcome
 from batuta.stores.postgres import PostgresStore
 from batuta.testing.conformance import MakeStore
-from batuta.testing.conformance.hints import Ear
+from batuta.testing.conformance.commits.hints import Ear
 from batuta.testing.conformance.kit import claim_one, live_worker, new_run
 from tests.stores.postgres.callers import ASYNC, BLOCKING, EVERY, Caller, dialect, with_asyncpg, with_session
 from tests.stores.postgres.raw import connection, until_blocked
@@ -28,8 +28,8 @@ async def caller(request: pytest.FixtureRequest, postgres_url: str) -> AsyncIter
 
 
 async def start(store: PostgresStore, given: Any, *runs: NewRun, after: NewRun | None = None) -> list[StartOutcome]:
-    guest = await store.enter(given, runs)
-    return await guest.start_many(runs, after)
+    caller = await store.enter(given, runs)
+    return await caller.start_many(runs, after)
 
 
 async def exists(store: PostgresStore, run: NewRun) -> bool:
@@ -46,12 +46,12 @@ async def test_a_run_exists_when_the_transaction_commits_and_not_before(store: P
     [(started, is_new)] = await start(store, caller.given, run)  # type: ignore[misc]  # it is no error
     assert is_new
     assert not await exists(store, run)
-    assert (await store.claim(worker, 10)).tapes == []
+    assert (await store.claim(worker, 10)).stored_runs == []
     await caller.commit()
-    tape = await claim_one(store, worker)
+    stored = await claim_one(store, worker)
     assert (started.run_id, started.tags, started.priority) == (run.run_id, '{"k":"v"}', 3)
-    assert tape.run.run_id == run.run_id
-    assert [message.body for message in tape.messages] == [run.start]
+    assert stored.run.run_id == run.run_id
+    assert [message.body for message in stored.messages] == [run.start]
 
 
 async def test_nothing_is_left_of_a_transaction_that_is_rolled_back(store: PostgresStore, caller: Caller) -> None:
@@ -150,7 +150,7 @@ async def test_a_worker_elsewhere_is_told_at_the_commit_and_not_before(
     assert other.hints == []
 
 
-async def test_nobody_is_told_of_what_was_rolled_back(store: PostgresStore, postgres_url: str) -> None:
+async def test_listeners_hear_nothing_of_a_rollback(store: PostgresStore, postgres_url: str) -> None:
     ear = Ear(store)
     await ear.hears(lambda hint: hint.closed is None)
     ear.hints.clear()
@@ -259,14 +259,16 @@ async def test_a_connection_without_a_transaction_is_refused(store: PostgresStor
 
 
 @pytest.mark.parametrize("given", [None, "postgresql://localhost", 7, {}], ids=repr)
-async def test_what_is_no_connection_is_refused_with_a_list_of_what_is(store: PostgresStore, given: object) -> None:
+async def test_an_object_that_is_no_connection_is_refused_with_the_supported_ones(
+    store: PostgresStore, given: object
+) -> None:
     with pytest.raises(WrongTransaction, match=r"asyncpg connection, a psycopg \(3\) connection, or a SQLAlchemy"):
         await store.enter(given, [])
 
 
 async def test_a_session_of_another_database_system_is_refused(store: PostgresStore) -> None:
     engine = sqlalchemy.create_engine("sqlite://")
-    with engine.connect() as alchemy, pytest.raises(WrongTransaction, match="one of sqlite"):
+    with engine.connect() as alchemy, pytest.raises(WrongTransaction, match="the session uses sqlite"):
         await start(store, alchemy, new_run())
     engine.dispose()
 

@@ -8,13 +8,13 @@ from batuta.ids import new_run_id
 from batuta.journal.queues import QueueLimits
 from batuta.journal.records import Hint, Move
 from batuta.journal.states import RunState
-from batuta.stores.listeners import Listeners
+from batuta.stores.contract.listeners import Listeners
 from batuta.stores.postgres import PostgresStore
 from batuta.stores.postgres.hints import ROUNDS, Announcer
 from batuta.testing.conformance import MakeStore
-from batuta.testing.conformance.hints import Ear
+from batuta.testing.conformance.commits.hints import Ear
 from batuta.testing.conformance.kit import Pen, live_worker, new_run, start_owned
-from batuta.testing.conformance.plain import ended, job
+from batuta.testing.conformance.runs.plain import ended, job
 from tests.stores.postgres.raw import DEADLINE_SECONDS, connection
 from tests.stores.postgres.test_faults import KILL
 
@@ -67,13 +67,13 @@ async def test_a_place_that_a_worker_has_nothing_for_is_made_known(store: Postgr
     worker, other = await live_worker(store), await live_worker(store, code={"other": "v1"})
     await store.limit_queue("default", QueueLimits(concurrency=1))
     await store.start_many([job(), job(name="other")])
-    [tape] = (await store.claim(worker, 1)).tapes
+    [stored] = (await store.claim(worker, 1)).stored_runs
     assert (await store.claim(worker, 1)).held
     ear = Ear(store)
-    answers, claim = await store.hand_over(worker, [ended(tape)], 1)
-    assert (answers, claim.tapes) == ({}, [])
-    await ear.hears(lambda hint: hint.due and tape.run.run_id in (hint.closed or ()))
-    assert len((await store.claim(other, 1)).tapes) == 1
+    answers, claim = await store.hand_over(worker, [ended(stored)], 1)
+    assert (answers, claim.stored_runs) == ({}, [])
+    await ear.hears(lambda hint: hint.due and stored.run.run_id in (hint.closed or ()))
+    assert len((await store.claim(other, 1)).stored_runs) == 1
 
 
 async def test_own_notifications_are_not_heard_twice(store: PostgresStore, make_store: MakeStore) -> None:

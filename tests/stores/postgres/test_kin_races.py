@@ -13,11 +13,13 @@ from batuta.clock import SECOND
 from batuta.ids import new_run_id
 from batuta.journal.records import Change, Effects, MessageKind, Move, ParentPolicy, Refusal, Successor, Verdict
 from batuta.journal.states import RunState
-from batuta.stores.postgres import PostgresStore, batch, beyond
-from batuta.testing.conformance.close import last_word
-from batuta.testing.conformance.kin import births, child_of, end, messages
+from batuta.stores.postgres import PostgresStore, cross_run_effects
+from batuta.stores.postgres.database import batch_columns
 from batuta.testing.conformance.kit import Pen, claim_one, inbox, live_worker, new_run, signal, start_owned
-from batuta.testing.conformance.sends import sends
+from batuta.testing.conformance.operators.audit import act, cancel
+from batuta.testing.conformance.runs.children import births, child_of, end, messages
+from batuta.testing.conformance.runs.close import last_word
+from batuta.testing.conformance.runs.sends import sends
 from tests.stores.postgres.raw import connection, until_blocked
 
 WAYS = ["one entry", "several entries", "everything", "beyond"]
@@ -37,7 +39,7 @@ def closing_in(way: str, pen: Pen, bystander: Pen) -> list[Change]:
 
 async def commit_in(raw: Any, store: PostgresStore, worker_id: str, changes: list[Change]) -> None:
     """Write the changes in the transaction of this connection, and not commit it yet."""
-    columns = beyond.columns_of(batch.in_order(changes))
+    columns = cross_run_effects.columns_of(batch_columns.in_order(changes))
     row = await raw.fetchrow(store._sql["commit_beyond"], store.namespace, worker_id, "", *columns)
     assert {change.run_id for change in changes} == set(row["won"])
 
@@ -148,10 +150,10 @@ async def test_a_send_that_waits_for_a_chain_to_go_on_reaches_the_next_run(
         lambda: sender.write(store, worker, effects=sends(("target", "m"))),
     ) as answer:
         assert answer is None
-    tape = await claim_one(store, worker)
-    assert tape.run.run_id != target.run_id
-    assert [m.kind for m in tape.messages] == [MessageKind.START, MessageKind.SIGNAL]
-    assert await Pen.of(tape).write(store, worker, move=Move(RunState.COMPLETED)) is Verdict.UNREAD
+    stored = await claim_one(store, worker)
+    assert stored.run.run_id != target.run_id
+    assert [m.kind for m in stored.messages] == [MessageKind.START, MessageKind.SIGNAL]
+    assert await Pen.of(stored).write(store, worker, move=Move(RunState.COMPLETED)) is Verdict.UNREAD
 
 
 async def test_a_terminate_that_waits_for_the_birth_of_a_child_tells_it(
@@ -215,7 +217,7 @@ async def test_of_two_children_with_one_id_the_first_that_stays_has_it(
         lambda: other.write(store, worker, effects=births(child_of(other, "child"))),
         keep,
     ) as answer:
-        assert answer == ([Refusal(3, "child", "AlreadyStarted", "pending")] if keep else None)
+        assert answer == ([Refusal(3, "child", "AlreadyStarted", "pending", "workflow flow")] if keep else None)
     assert (await store.get("child")).parent_run_id == (one if keep else other).run_id
 
 
@@ -264,3 +266,18 @@ async def test_runs_that_signal_each_other_and_end_do_end(store: PostgresStore) 
     for index in answers:
         read = await inbox(store, pens[index])
         assert read in ([], [f"from-{(index - 1) % 3}"])
+
+
+async def test_a_cancel_that_waits_for_a_run_which_continues_is_recorded(
+    store: PostgresStore, postgres_url: str
+) -> None:
+    worker = await live_worker(store)
+    pen = await start_owned(store, worker, "order-1")
+    change = pen.change(1, effects=going_on(), move=Move(RunState.CONTINUED))
+    async with behind(
+        postgres_url,
+        lambda raw: commit_in(raw, store, worker.worker_id, [change]),
+        lambda: store.send(pen.run_id, cancel(), act()),
+    ) as sent:
+        assert sent
+    assert [(row.verb, row.target) for row in await store.audit()] == [("cancel", "order-1")]

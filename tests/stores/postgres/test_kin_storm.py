@@ -14,10 +14,12 @@ from batuta.journal.records import Change, Effects, Move, NewRun, Send, Verdict,
 from batuta.journal.states import RunState
 from batuta.stores.postgres import PostgresStore
 from batuta.testing.conformance import MakeStore
-from batuta.testing.conformance.close import last_word
-from batuta.testing.conformance.kin import OUTCOME, child_of
 from batuta.testing.conformance.kit import Answer, Pen, live_worker, new_run, signal, start_owned
+from batuta.testing.conformance.runs.children import OUTCOME, child_of
+from batuta.testing.conformance.runs.close import last_word
 from tests.stores.postgres.raw import DEADLINE_SECONDS, connection
+
+pytestmark = pytest.mark.usefixtures("new_postgres_url")
 
 ROUNDS = 12
 RUNS = 24
@@ -28,7 +30,7 @@ async def test_a_storm_of_runs_that_reach_for_each_other_never_deadlocks(
     store: PostgresStore, make_store: MakeStore, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The store would try again after a deadlock: here it must tell.
-    monkeypatch.setattr("batuta.stores.postgres.session.TRANSIENT", frozenset({"40001"}))
+    monkeypatch.setattr("batuta.stores.postgres.database.connection.TRANSIENT", frozenset({"40001"}))
     stores = [store, await make_store(), await make_store()]
     workers = [await live_worker(each) for each in stores]
     pens = [
@@ -61,7 +63,7 @@ async def test_starts_and_children_that_want_the_same_ids_never_deadlock(
     store: PostgresStore, make_store: MakeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What one process starts, the other has a child of, in opposite order."""
-    monkeypatch.setattr("batuta.stores.postgres.session.TRANSIENT", frozenset({"40001"}))
+    monkeypatch.setattr("batuta.stores.postgres.database.connection.TRANSIENT", frozenset({"40001"}))
     other = await make_store()
     worker = await live_worker(store)
     for number in range(20):
@@ -113,8 +115,8 @@ class Storm:
             by_run = {pen.run_id: pen for pen in self.pens}
             for index, change in enumerate(changes):
                 self._note(by_run.get(change.run_id), change, answers.get(index))
-            for tape in (await self.store.claim(self.worker, 10)).tapes:
-                self.pens.append(Pen.of(tape))
+            for stored in (await self.store.claim(self.worker, 10)).stored_runs:
+                self.pens.append(Pen.of(stored))
 
     def _next(self, pen: Pen) -> Change:
         others = self.dice.sample(self.ids, 3)

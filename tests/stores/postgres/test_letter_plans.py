@@ -9,13 +9,15 @@ import pytest
 from batuta.stores.postgres import PostgresStore
 from tests.stores.postgres.raw import plan_of, scans_of
 
+pytestmark = pytest.mark.usefixtures("new_postgres_url")
+
 FILL = """
     INSERT INTO batuta.dead_letters (
         run_id, at, seq, attempts, keep, namespace, fingerprint, id, kind, name, queue, flow_key, reason, error,
         activity, trace, message)
     SELECT gen_random_uuid(), n, 1, 1, 0, 'default', (n % 1000)::text, n::text, 'job', 'send', 'default', '',
            'exhausted', 'Down', 'send', '', 'no'
-    FROM generate_series(1, 50000) n;
+    FROM generate_series(1, 20000) n;
     INSERT INTO batuta.letter_groups (
         count, first_at, last_at, namespace, fingerprint, state, name, reason, error, activity)
     SELECT 50, n, n, 'default', n::text, 'open', 'send', 'exhausted', 'Down', 'send' FROM generate_series(1, 1000) n;

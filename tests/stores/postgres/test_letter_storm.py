@@ -7,15 +7,19 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
 from batuta.ids import RunId, new_run_id
-from batuta.journal.acts import Act, Verb
+from batuta.journal.audit import Act, Verb
 from batuta.journal.forks import Fork
 from batuta.journal.records import Move, Successor
 from batuta.journal.states import RunState
 from batuta.stores.postgres import PostgresStore
 from batuta.testing.conformance.kit import MakeStore, Pen, live_worker, new_run
-from batuta.testing.conformance.letters import dead, discard
+from batuta.testing.conformance.operators.dead_letters import dead, discard
 from tests.stores.postgres.raw import connection
+
+pytestmark = pytest.mark.usefixtures("new_postgres_url")
 
 LETTERS = """
     SELECT fingerprint, state, name, reason, count(*), min(at), max(at) FROM batuta.dead_letters

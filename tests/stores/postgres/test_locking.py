@@ -7,24 +7,27 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
+from zlib import crc32
 
 import asyncpg
 import pytest
 
 from batuta.clock import SECOND
-from batuta.errors import StoreUnavailable
+from batuta.errors import UnknownRun
 from batuta.ids import new_message_id
-from batuta.journal.entries import EntryKind
+from batuta.journal.audit import Act, Verb
+from batuta.journal.entries import EntryKind, crc_holds
 from batuta.journal.queues import QueueLimits
-from batuta.journal.records import Message, MessageKind, Move, Verdict
+from batuta.journal.records import Effects, Message, MessageKind, Move, NewRun, Verdict
 from batuta.journal.states import RunState
 from batuta.stores.postgres import PostgresStore
-from batuta.stores.postgres.texts import job_texts
+from batuta.stores.postgres.database.connection import Session
+from batuta.stores.postgres.fast.column_encoding import job_texts
 from batuta.testing.conformance import MakeStore
-from batuta.testing.conformance.close import last_word
-from batuta.testing.conformance.holding import pause, resume
-from batuta.testing.conformance.kit import Pen, beat, live_worker, new_run, start_owned
-from batuta.testing.conformance.plain import ended, job
+from batuta.testing.conformance.kit import Pen, beat, live_worker, new_run, signal, start_owned
+from batuta.testing.conformance.operators.bulk_operations import pause, resume
+from batuta.testing.conformance.runs.close import last_word
+from batuta.testing.conformance.runs.plain import ended, job
 from tests.stores.postgres.raw import DEADLINE_SECONDS, connection, until_blocked
 
 WAYS = ["one entry", "last entry", "several entries", "everything"]
@@ -77,7 +80,9 @@ async def test_a_write_that_waits_for_its_own_first_try_counts_as_durable(
     async with connection(postgres_url) as raw, connection(postgres_url) as watcher:
         first_try = raw.transaction()
         await first_try.start()
-        await raw.execute("UPDATE batuta.runs SET head = $2 WHERE run_id = $1", pen.run_id, changes[0].new_head)
+        owner = None if changes[0].move else worker.worker_id
+        update = "UPDATE batuta.runs SET head = $2, owner = $3 WHERE run_id = $1"
+        await raw.execute(update, pen.run_id, changes[0].new_head, owner)
         for entry in entries:
             await raw.execute(
                 "INSERT INTO batuta.journal (namespace, run_id, ord, epoch, kind, at, crc, body) "
@@ -108,7 +113,7 @@ async def test_an_eviction_that_waits_for_a_message_finds_it(store: PostgresStor
         await until_blocked(watcher)
         await sending.commit()
         await release
-    assert [tape.run.run_id for tape in (await store.claim(worker, 10)).tapes] == [pen.run_id]
+    assert [stored.run.run_id for stored in (await store.claim(worker, 10)).stored_runs] == [pen.run_id]
 
 
 async def test_a_message_that_waits_for_an_eviction_wakes_the_run(store: PostgresStore, postgres_url: str) -> None:
@@ -126,7 +131,7 @@ async def test_a_message_that_waits_for_an_eviction_wakes_the_run(store: Postgre
         await until_blocked(watcher)
         await evicting.commit()
         assert await sending
-    assert [tape.run.run_id for tape in (await store.claim(worker, 10)).tapes] == [pen.run_id]
+    assert [stored.run.run_id for stored in (await store.claim(worker, 10)).stored_runs] == [pen.run_id]
 
 
 async def test_a_claim_and_a_reaper_pass_by_what_others_hold(store: PostgresStore, postgres_url: str) -> None:
@@ -140,7 +145,10 @@ async def test_a_claim_and_a_reaper_pass_by_what_others_hold(store: PostgresStor
         store.shift_clock(11)
         worker = await live_worker(store)
         assert (await beat(store, worker, reap=True)).reaped == 1
-        assert {tape.run.id for tape in (await store.claim(worker, 10)).tapes} == {"free", f"run-{owned[1].run_id}"}
+        assert {stored.run.id for stored in (await store.claim(worker, 10)).stored_runs} == {
+            "free",
+            f"run-{owned[1].run_id}",
+        }
 
 
 @asynccontextmanager
@@ -164,9 +172,9 @@ async def test_a_claim_that_waits_for_another_counts_what_it_took(store: Postgre
         await until_blocked(watcher)
     second = await waiting
     assert len(first) == 4
-    assert len(second.tapes) == 1
+    assert len(second.stored_runs) == 1
     assert second.held
-    keys = [row["flow_key"] for row in first] + [second.tapes[0].run.flow_key]
+    keys = [row["flow_key"] for row in first] + [second.stored_runs[0].run.flow_key]
     assert max(Counter(keys).values()) <= 2
 
 
@@ -182,7 +190,7 @@ async def test_a_claim_that_waited_tells_of_what_came_meanwhile_to_a_queue_that_
         await store.start(new_run())
     claim = await waiting
     assert len(first) == 1
-    assert (len(claim.tapes), claim.held) == (0, True)
+    assert (len(claim.stored_runs), claim.held) == (0, True)
 
 
 @pytest.mark.parametrize("room", [None, {"B": 5, "a": 5}], ids=["any room", "some room"])
@@ -206,26 +214,14 @@ async def test_a_full_queue_that_another_has_locked_is_not_waited_for(store: Pos
     worker = await live_worker(store, queues=["full", "other"])
     await store.limit_queue("full", QueueLimits(concurrency=1))
     await store.start(new_run(queue="full"))
-    assert len((await store.claim(worker, 10)).tapes) == 1
+    assert len((await store.claim(worker, 10)).stored_runs) == 1
     await store.start_many([new_run(queue=queue) for queue in ("full", "other")])
     async with connection(postgres_url) as raw, raw.transaction():
         await raw.execute("SELECT FROM batuta.queues WHERE name = 'full' FOR NO KEY UPDATE")
         async with asyncio.timeout(DEADLINE_SECONDS):
             claim = await store.claim(worker, 10)
-    assert [tape.run.queue for tape in claim.tapes] == ["other"]
+    assert [stored.run.queue for stored in claim.stored_runs] == ["other"]
     assert claim.held
-
-
-async def test_a_row_that_stays_locked_is_unavailable(store: PostgresStore, postgres_url: str) -> None:
-    worker = await live_worker(store)
-    pen = await start_owned(store, worker)
-    session = await store._commit_session.connect()
-    await session.execute("SET lock_timeout = '50ms'")
-    async with connection(postgres_url) as raw, raw.transaction():
-        await raw.execute("SELECT FROM batuta.runs WHERE run_id = $1 FOR UPDATE", pen.run_id)
-        with pytest.raises(StoreUnavailable, match="locked for too long"):
-            await store.commit(worker.worker_id, [pen.change(1)])
-    assert await pen.write(store, worker) is None
 
 
 async def test_busy_stores_never_deadlock(
@@ -233,7 +229,7 @@ async def test_busy_stores_never_deadlock(
 ) -> None:
     """Two processes commit to the same runs in opposite order, while others reap, claim and send."""
     # The store tries again after a deadlock: here it must tell.
-    monkeypatch.setattr("batuta.stores.postgres.session.TRANSIENT", frozenset())
+    monkeypatch.setattr("batuta.stores.postgres.database.connection.TRANSIENT", frozenset())
     other = await make_store()
     assert isinstance(other, PostgresStore)
     worker = await live_worker(store)
@@ -336,19 +332,19 @@ async def test_a_hand_over_waits_for_a_claim_and_counts_what_it_took(store: Post
     worker = await live_worker(store)
     await store.limit_queue("default", QueueLimits(concurrency=5))
     await store.start_many([job() for _ in range(9)])
-    first = (await store.claim(worker, 3)).tapes
+    first = (await store.claim(worker, 3)).stored_runs
     async with connection(postgres_url) as watcher, claim_under_way(store, postgres_url, 2) as second:
-        waiting = asyncio.create_task(store.hand_over(worker, [ended(tape) for tape in first], 9))
+        waiting = asyncio.create_task(store.hand_over(worker, [ended(stored) for stored in first], 9))
         await until_blocked(watcher)
     answers, claim = await waiting
-    assert (answers, len(second), len(claim.tapes)) == ({}, 2, 3)
+    assert (answers, len(second), len(claim.stored_runs)) == ({}, 2, 3)
 
 
 async def test_who_hands_over_does_not_keep_other_commits_waiting(store: PostgresStore, postgres_url: str) -> None:
     worker = await live_worker(store)
     await store.limit_queue("default", QueueLimits(concurrency=5))
     await store.start_many([job() for _ in range(9)])
-    first, second = (await store.claim(worker, 2)).tapes
+    first, second = (await store.claim(worker, 2)).stored_runs
     async with connection(postgres_url) as watcher, claim_under_way(store, postgres_url, 2):
         waiting = asyncio.create_task(store.hand_over(worker, [ended(first)], 1))
         await until_blocked(watcher)
@@ -362,7 +358,7 @@ async def test_ends_are_synced_though_nothing_was_claimed(store: PostgresStore, 
     worker = await live_worker(store)
     await store.limit_queue("default", QueueLimits(concurrency=1))
     await store.start_many([job()])
-    texts = job_texts([ended(tape) for tape in (await store.claim(worker, 1)).tapes])
+    texts = job_texts([ended(stored) for stored in (await store.claim(worker, 1)).stored_runs])
     assert texts is not None
     asked = worker.worker_id, worker.queues, list(worker.code), list(worker.code.values()), 1, None
     async with connection(postgres_url) as raw, raw.transaction():
@@ -370,3 +366,88 @@ async def test_ends_are_synced_though_nothing_was_claimed(store: PostgresStore, 
         rows = await raw.fetch(store._sql["hand_over"], store.namespace, *texts, *asked)
         assert [row["run_id"] for row in rows] == [None]
         assert await raw.fetchval("SHOW synchronous_commit") == "on"
+
+
+# -- a run that moves whenever somebody looks
+
+
+async def test_a_run_that_has_moved_and_had_children_since_it_was_seen_is_terminated_where_it_stands(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = await live_worker(store)
+    pens = [await start_owned(store, worker), await start_owned(store, worker)]
+    unbegun, _ = await store.start(new_run())
+    children: list[NewRun] = []
+    write = Session.write
+
+    async def after_a_step(session: Session, query: str, *args: Any, **options: Any) -> Any:
+        if query == store._sql["close_as_act"]:
+            for pen in pens:
+                children.append(new_run(parent_run_id=pen.run_id))
+                await pen.write(store, worker, effects=Effects(children=children[-1:]))
+        return await write(session, query, *args, **options)
+
+    monkeypatch.setattr(Session, "write", after_a_step)
+    runs = [*(pen.run_id for pen in pens), unbegun.run_id]
+    act = Act(actor="ann", verb=Verb.TERMINATE)
+    assert set(await store.terminate_runs(runs, "genug für heute \U0001f642", act)) == set(runs)
+    monkeypatch.undo()
+    for run_id in runs:
+        run, last = await store.outcome(run_id)
+        assert last is not None
+        assert (run.state, last.kind, last.ord) == (RunState.TERMINATED, EntryKind.TERMINATED, run.head)
+        before = [None, *await store.journal(run_id)][run.head]
+        assert crc_holds(last, before.crc if before is not None else 0)
+        assert last.at >= (before.at if before is not None else 0)
+    assert children
+    for child in children:
+        assert MessageKind.CANCEL in [one.kind for one in (await store.load(child.run_id)).messages]
+
+
+@pytest.mark.parametrize("content", [b"", b"a", b"\x00\xff", '{"reason":"für \U0001f642"}'.encode(), bytes(range(256))])
+@pytest.mark.parametrize("before", [0, 1, 0xFFFFFFFF, 1_794_854_145_365_674 ^ 12345])
+async def test_the_checksum_is_that_of_everybody_else(
+    store: PostgresStore, postgres_url: str, content: bytes, before: int
+) -> None:
+    async with connection(postgres_url) as raw:
+        assert await raw.fetchval("SELECT batuta.crc32($1, $2)", content, before) == crc32(content, before & 0xFFFFFFFF)
+
+
+# -- a run that is being deleted
+
+
+@asynccontextmanager
+async def deleting(url: str, pen: Pen) -> AsyncIterator[asyncpg.Connection[Any]]:
+    """The run's row is deleted, and whoever wants it waits: within this block somebody must. Gives a watcher."""
+    async with connection(url) as raw, connection(url) as watcher:
+        transaction = raw.transaction()
+        await transaction.start()
+        await raw.execute("DELETE FROM batuta.runs WHERE run_id = $1", pen.run_id)
+        yield watcher
+        await until_blocked(watcher)
+        await transaction.commit()
+
+
+async def test_a_message_to_a_run_that_is_being_deleted_is_told_that_there_is_none(
+    store: PostgresStore, postgres_url: str
+) -> None:
+    pen = await start_owned(store, await live_worker(store))
+    async with deleting(postgres_url, pen):
+        sending = asyncio.create_task(store.send(pen.run_id, signal("m")))
+    with pytest.raises(UnknownRun):
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            await sending
+
+
+async def test_a_start_with_a_signal_begins_anew_when_the_run_of_its_id_is_being_deleted(
+    store: PostgresStore, postgres_url: str
+) -> None:
+    pen = await start_owned(store, await live_worker(store), "one")
+    new = new_run("one")
+    async with deleting(postgres_url, pen):
+        starting = asyncio.create_task(store.start(new, signal("m")))
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        run, is_new = await starting
+    assert (run.run_id, is_new) == (new.run_id, True)
+    kinds = {one.kind for one in (await store.load(run.run_id)).messages}
+    assert kinds == {MessageKind.SIGNAL, MessageKind.START}

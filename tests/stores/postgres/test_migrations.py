@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from batuta.errors import SchemaMismatch
-from batuta.stores.migrations import Migration, load_migrations
-from batuta.stores.postgres import PostgresStore, schema
+from batuta.stores.contract.migrations import Migration
+from batuta.stores.postgres import PostgresStore
+from batuta.stores.postgres.database import schema
+from batuta.stores.postgres.database.schema import FUNCTIONS, load_code
 from batuta.testing.conformance.kit import live_worker, new_run, start_owned
 from tests.stores.postgres.raw import connection
 
-NAMES = [migration.name for migration in load_migrations("batuta.stores.postgres")]
+NAMES = [*(migration.name for migration in load_code().migrations), FUNCTIONS]
 
 
 async def test_a_plan_changes_nothing(empty_postgres_url: str) -> None:
@@ -41,7 +44,8 @@ async def test_migrating_twice_and_at_once_applies_once(empty_postgres_url: str)
 
 async def test_a_migration_may_take_longer_than_a_statement(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = Migration("0099_slow", "SELECT pg_sleep(1.5)", "checksum")
-    monkeypatch.setattr(schema, "load_migrations", lambda package: [*load_migrations(package), slow])
+    code = replace(load_code(), migrations=[*load_code().migrations, slow])
+    monkeypatch.setattr(schema, "load_code", lambda: code)
     store = PostgresStore(f"{postgres_url}?statement_timeout=1")
     assert await store.migrate() == ["0099_slow"]
     await store.close()
@@ -56,7 +60,7 @@ async def test_schemas_live_side_by_side(empty_postgres_url: str) -> None:
         pen = await start_owned(store, worker, "same")
         assert await store.commit(worker.worker_id, [pen.change(1, consumed=["none"])]) == {}
         await store.start(new_run())
-        assert len((await store.claim(worker, 10)).tapes) == 1
+        assert len((await store.claim(worker, 10)).stored_runs) == 1
     ids = [(await store.get("same")).run_id for store in stores]
     assert ids[0] != ids[1]
     async with connection(empty_postgres_url) as raw:
@@ -75,11 +79,11 @@ async def test_a_newer_schema_is_refused(postgres_url: str) -> None:
     await store.close()
 
 
-async def test_a_migration_of_another_text_is_refused(postgres_url: str) -> None:
+async def test_a_migration_that_differs_is_refused(postgres_url: str) -> None:
     async with connection(postgres_url) as raw:
-        await raw.execute("UPDATE batuta.migrations SET checksum = 'x' WHERE name = '0001_tables'")
+        await raw.execute("UPDATE batuta.migrations SET checksum = 'x' WHERE name = '0001_baseline'")
     store = PostgresStore(postgres_url)
-    with pytest.raises(SchemaMismatch, match="0001_tables"):
+    with pytest.raises(SchemaMismatch, match=r"0001_baseline.*differs from the shipped file"):
         await store.open()
     await store.close()
 
@@ -100,11 +104,11 @@ async def test_no_index_knows_the_head(postgres_url: str) -> None:
     assert not [row["indexdef"] for row in indexes if "head" in row["indexdef"]]
 
 
-async def test_every_table_but_one_has_a_namespace(postgres_url: str) -> None:
+async def test_every_table_has_a_namespace_but_those_about_the_schema(postgres_url: str) -> None:
     async with connection(postgres_url) as raw:
         rows = await raw.fetch(
             """SELECT c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
                WHERE n.nspname = 'batuta' AND c.relkind = 'r' AND NOT EXISTS (
                    SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'namespace' AND a.attnotnull)"""
         )
-    assert [row["relname"] for row in rows] == ["migrations"]
+    assert sorted(row["relname"] for row in rows) == ["migrations", "schema_version"]

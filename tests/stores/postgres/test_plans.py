@@ -7,17 +7,18 @@ from typing import Any
 
 import pytest
 
-from batuta.clock import SECOND
 from batuta.ids import new_run_id
 from batuta.journal.queues import QueueLimits, Rate
 from batuta.journal.records import Effects, IfExists, Move, Output, OutputKind, RunFilter, Send, Successor, Verdict
 from batuta.journal.states import RunState
 from batuta.stores.postgres import PostgresStore
-from batuta.testing.conformance.close import last_word
-from batuta.testing.conformance.kin import child_of
 from batuta.testing.conformance.kit import beat, live_worker, new_run, signal, start_owned
-from batuta.testing.conformance.plain import ended, job
+from batuta.testing.conformance.runs.children import child_of
+from batuta.testing.conformance.runs.close import last_word
+from batuta.testing.conformance.runs.plain import ended, job
 from tests.stores.postgres.raw import connection, flush_statistics, nodes, plan_of, scans_of
+
+pytestmark = pytest.mark.usefixtures("new_postgres_url")
 
 FENCES = ["commit_entry", "commit_last_entry", "commit_entries"]
 
@@ -29,7 +30,7 @@ FILL = """
            CASE WHEN n % 10 > 2 THEN 'completed' WHEN n % 10 = 0 THEN 'running' ELSE 'waiting' END,
            CASE WHEN n % 10 = 0 THEN 'someone' END,
            CASE WHEN n % 10 IN (1, 2) THEN 9000000000000000 + n END
-    FROM generate_series(1, 100000) n
+    FROM generate_series(1, 30000) n
 """
 FILLED = "batuta.runs"
 
@@ -106,9 +107,9 @@ async def _reach_out(store: PostgresStore, prefix: str) -> None:
     assert await pens[4].write(store, worker, consumed=["m"], move=Move(RunState.FAILED)) is Verdict.UNREAD
     await store.start_many([job(queue=prefix) for _ in range(6)])
     worker.queues = [prefix]
-    first = (await store.claim(worker, 2)).tapes
-    _, claim = await store.hand_over(worker, [ended(tape) for tape in first], 2)
-    assert await store.commit(worker.worker_id, [ended(tape) for tape in claim.tapes]) == {}
+    first = (await store.claim(worker, 2)).stored_runs
+    _, claim = await store.hand_over(worker, [ended(stored) for stored in first], 2)
+    assert await store.commit(worker.worker_id, [ended(stored) for stored in claim.stored_runs]) == {}
 
 
 async def _whole_tables_read(session: Any) -> dict[str, int]:
@@ -193,7 +194,7 @@ WAITING = """
         QueueLimits(),
         QueueLimits(concurrency=500),
         QueueLimits(concurrency=50, key_concurrency=1),
-        QueueLimits(rate=Rate(100, SECOND), key_rate=Rate(5, SECOND)),
+        QueueLimits(rate=Rate(100, 1), key_rate=Rate(5, 1)),
     ],
 )
 async def test_a_claim_reads_little_however_much_is_due(
@@ -223,7 +224,7 @@ LASTING = """
            CASE WHEN n % 2 = 0 THEN 'completed' WHEN n % 4 = 1 THEN 'needs_code' ELSE 'waiting' END,
            CASE WHEN n % 2 = 0 THEN n WHEN n % 3 > 0 THEN 9000000000000000 END,
            CASE WHEN n % 3 <> 1 THEN 9000000000000000 END
-    FROM generate_series(1, 50000) n
+    FROM generate_series(1, 20000) n
 """
 
 

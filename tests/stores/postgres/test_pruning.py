@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 
-from batuta.journal.acts import Act, Verb
+from batuta.journal.audit import Act, Verb
 from batuta.journal.records import IfExists
 from batuta.stores.postgres import PostgresStore
 from batuta.testing.conformance import MakeStore
-from batuta.testing.conformance.deleting import closed_chain, closed_run, there
 from batuta.testing.conformance.kit import live_worker, start_owned
-from batuta.testing.conformance.retention import LONG, keep, prune_all
-from tests.stores.postgres.raw import connection, until_blocked
+from batuta.testing.conformance.operators.deleting import closed_chain, closed_run, there
+from batuta.testing.conformance.operators.retention import LONG, keep, prune_all
+from tests.stores.postgres.raw import connection, flush_statistics, until_blocked
+
+pytestmark = pytest.mark.usefixtures("new_postgres_url")
 
 PAGES = "SELECT sum(heap_blks_read + heap_blks_hit) FROM pg_statio_user_tables WHERE relname = 'runs'"
 
@@ -24,7 +26,7 @@ FILL = """
     SELECT u, u, 1, 0, -1, 0, n, CASE WHEN n % 10 > 2 THEN n END, CASE WHEN n % 2 = 0 THEN 'default' ELSE 'other' END,
            n::text, 'workflow', 'flow', 'flow', 'default', CASE WHEN n % 10 > 2 THEN 'completed' ELSE 'waiting' END
     FROM (
-        SELECT n, ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid AS u FROM generate_series(1, 50000) n
+        SELECT n, ('00000000-0000-7000-8000-' || lpad(to_hex(n), 12, '0'))::uuid AS u FROM generate_series(1, 20000) n
     ) r
 """
 
@@ -81,7 +83,7 @@ async def test_a_step_reads_no_more_than_its_runs_of_a_large_table(
         await keep(store, LONG)
 
         async def pages() -> Any:
-            await store._pool.read("SELECT pg_stat_force_next_flush()")  # of the session that pruned
+            await flush_statistics(store)
             return await raw.fetchval(PAGES)
 
         step = await store.prune(100)

@@ -11,7 +11,7 @@ import pytest
 from batuta import activity, connect, workflow
 from batuta.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from batuta.stores.postgres import PostgresStore
-from batuta.testing.conformance.hints import Ear
+from batuta.testing.conformance.commits.hints import Ear
 from batuta.testing.conformance.kit import live_worker, new_run, start_owned
 from batuta.testing.servers import PostgresServer, StopMode
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, cast
 
 from batuta.stores.postgres import PostgresStore
-from batuta.stores.postgres.lending import LentConnection
+from batuta.stores.postgres.database.lent_connection import LentConnection
 from tests.engine.arena import until
 from tests.stores.postgres.raw import connection
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from batuta.journal.schedules import Schedule
+import pytest
+
+from batuta.journal.schedules import ScheduleRow
 from batuta.stores.postgres import PostgresStore
 from batuta.testing.conformance.kit import new_run
-from batuta.testing.conformance.schedules import firing
+from batuta.testing.conformance.limits.schedules import firing
 from tests.stores.postgres.raw import flush_statistics, plan_of, scans_of
+
+pytestmark = pytest.mark.usefixtures("new_postgres_url")
 
 FILL = """
     INSERT INTO batuta.schedules (namespace, id, revision, created_at, updated_at, next_at, paused, spec)
     SELECT 'default', 'other-' || n, 1, 1, 1, CASE WHEN n % 3 > 0 THEN 9000000000000000 + n END, n % 3 = 2, '{}'
-    FROM generate_series(1, 50000) n
+    FROM generate_series(1, 20000) n
 """
 FILLED = "batuta.schedules"
 
@@ -30,7 +34,7 @@ async def test_due_schedules_are_found_by_their_time(store: PostgresStore, fille
 
 async def test_those_that_rest_cost_a_look_and_a_firing_nothing(store: PostgresStore, filled: str) -> None:
     for n in range(20):
-        await store.put_schedule(Schedule(id=f"s{n}", spec="{}", next_at=1))
+        await store.put_schedule(ScheduleRow(id=f"s{n}", spec="{}", next_at=1))
     session = await store._commit_session.connect()
     read = await _blocks_read(session)
     found = await store.due_schedules(100)

@@ -10,8 +10,8 @@ import asyncpg
 import pytest
 
 from batuta.errors import BadData, OutcomeUnknown, StoreUnavailable
-from batuta.stores.postgres.address import parse_address
-from batuta.stores.postgres.session import Session, Shift, _execution
+from batuta.stores.postgres.database.address import parse_address
+from batuta.stores.postgres.database.connection import Session, Shift, _execution
 
 
 class Public:

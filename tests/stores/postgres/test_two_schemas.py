@@ -9,7 +9,7 @@ import pytest
 from batuta import RunState, activity, connect, workflow
 from batuta.errors import SchemaMismatch, UnknownRun
 from batuta.stores.postgres import PostgresStore
-from batuta.testing.conformance.hints import Ear
+from batuta.testing.conformance.commits.hints import Ear
 from batuta.testing.conformance.kit import live_worker, new_run
 from tests.stores.postgres.raw import connection
 from tests.stores.postgres.test_heart import OUR_LOCKS
@@ -49,7 +49,7 @@ async def test_ids_and_runs_of_one_are_unknown_to_the_other(stores: list[Postgre
     assert first.run_id != second.run_id
     with pytest.raises(UnknownRun):
         await bank.get_run(first.run_id)
-    assert len((await shop.claim(await live_worker(shop), 10)).tapes) == 1
+    assert len((await shop.claim(await live_worker(shop), 10)).stored_runs) == 1
     assert (await bank.get("same")).state is RunState.PENDING
 
 
@@ -73,7 +73,11 @@ async def test_the_lock_of_a_worker_is_not_that_of_its_namesake(
     shop, bank = stores
     worker = await live_worker(shop)
     await bank.register(worker)
-    async with shop.heart(worker.worker_id), bank.heart(worker.worker_id), connection(empty_postgres_url) as raw:
+    async with (
+        shop.heartbeat(worker.worker_id),
+        bank.heartbeat(worker.worker_id),
+        connection(empty_postgres_url) as raw,
+    ):
         assert await raw.fetchval(OUR_LOCKS) == 2
 
 

@@ -10,12 +10,12 @@ import pytest
 from batuta.errors import BadData
 from batuta.journal.entries import Entry, EntryKind
 from batuta.journal.records import NewRun, Verdict, WorkerInfo
-from batuta.stores.sqlite import schema
-from batuta.stores.sqlite.connection import Q
-from batuta.stores.sqlite.many import _SIZES, _shared, _widened
+from batuta.stores.sqlite.database import schema
+from batuta.stores.sqlite.database.connection import Q
+from batuta.stores.sqlite.fast.multi_row import _SIZES, _shared, _widened
 from batuta.stores.sqlite.store import SqliteStore
-from batuta.testing.conformance.deleting import DONE
 from batuta.testing.conformance.kit import Pen, live_worker, new_run
+from batuta.testing.conformance.operators.deleting import DONE
 
 KEY = "SEARCH runs USING INDEX sqlite_autoindex_runs_1 (namespace=? AND run_id=?)"
 
@@ -111,4 +111,4 @@ async def test_runs_that_are_enqueued_together_are_due_in_their_order(store: Sql
     await store.start_many(runs)
     worker = await live_worker(store)
     claim = await store.claim(worker, 100, None)
-    assert [tape.run.run_id for tape in claim.tapes] == [run.run_id for run in runs]
+    assert [stored.run.run_id for stored in claim.stored_runs] == [run.run_id for run in runs]

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from batuta.journal.acts import Act, Verb
+from batuta.journal.audit import Act, Verb
 from batuta.journal.records import WorkerInfo
-from batuta.stores.sqlite.floors import MANY, MOST_SECONDS, Floors
+from batuta.stores.sqlite.fast.claim_cursor import MANY, MOST_SECONDS, ClaimCursors
 from batuta.stores.sqlite.store import SqliteStore
 from batuta.testing.conformance.kit import beat, claimed, live_worker, new_run
 
@@ -53,7 +53,7 @@ class Steps:
 @pytest.fixture
 def clock(store: SqliteStore) -> Clock:
     clock = Clock()
-    store._floors = Floors(clock)
+    store._claim_cursors = ClaimCursors(clock)
     return clock
 
 
@@ -92,10 +92,10 @@ async def test_a_few_are_passed_every_time(store: SqliteStore, clock: Clock) -> 
     await aliens(store, MANY - 1)
     await store.register(worker)
     await claimed(store, worker, 10)
-    assert store._floors.known == {}
+    assert store._claim_cursors.known == {}
 
 
-async def test_what_is_due_since_long_ago_is_found_by_the_next_whole_look(store: SqliteStore, clock: Clock) -> None:
+async def test_a_run_due_long_ago_is_found_by_the_next_whole_look(store: SqliteStore, clock: Clock) -> None:
     worker = await live_worker(store)
     [(late, _)] = [await store.start(new_run())]
     await store.pause_runs([late.run_id], PAUSE)
@@ -119,4 +119,22 @@ async def test_workers_with_other_code_and_other_priorities_are_not_concerned(st
     assert await claimed(store, worker, 10) == []
     for priority in (-1, 0, 1):
         await store.start(new_run(priority=priority))
-    assert [tape.run.priority for tape in await claimed(store, worker, 10)] == [1, 0, -1]
+    assert [stored.run.priority for stored in await claimed(store, worker, 10)] == [1, 0, -1]
+
+
+async def steps_among_priorities(store: SqliteStore, priorities: int) -> int:
+    """Of a claim of ten among 2,000 runs."""
+    worker = await live_worker(store)
+    await store.start_many([new_run(priority=n % priorities) for n in range(2_000)])
+    steps = Steps(store)
+    with steps.counted():
+        highest, *_ = await claimed(store, worker, 10)
+    assert highest.run.priority == priorities - 1
+    return steps.taken
+
+
+async def test_a_claim_does_not_look_at_priorities_below_those_that_it_takes(store: SqliteStore, clock: Clock) -> None:
+    few = await steps_among_priorities(store, 10)
+    clock.now += MOST_SECONDS / 2
+    many = await steps_among_priorities(store, 2_000)
+    assert many < 10 * few

@@ -17,11 +17,11 @@ import pytest
 from batuta.errors import AlreadyStarted, StoreUnavailable, UnknownRun, WrongTransaction
 from batuta.journal.records import IfExists, NewRun, StartOutcome
 from batuta.journal.store import Borrowed
-from batuta.stores.sqlite import guests
-from batuta.stores.sqlite.place import open_lock, try_lock
+from batuta.stores.sqlite import caller_transaction
+from batuta.stores.sqlite.database.files import open_lock, try_lock
 from batuta.stores.sqlite.store import SqliteStore
 from batuta.testing.conformance import MakeStore
-from batuta.testing.conformance.hints import Ear
+from batuta.testing.conformance.commits.hints import Ear
 from batuta.testing.conformance.kit import claim_one, live_worker, new_run
 
 
@@ -37,13 +37,13 @@ def connection(store: SqliteStore, path: Path) -> Iterator[sqlite3.Connection]:
 @pytest.fixture
 def mended(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with a SQLite whose own locks are enough."""
-    monkeypatch.setattr(guests, "SAFE", (3, 0, 0))
+    monkeypatch.setattr(caller_transaction, "SAFE", (3, 0, 0))
 
 
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> None:
     """As with a SQLite whose own locks are not."""
-    monkeypatch.setattr(guests, "SAFE", (4, 0, 0))
+    monkeypatch.setattr(caller_transaction, "SAFE", (4, 0, 0))
 
 
 async def begin(borrowed: Borrowed) -> Borrowed:
@@ -89,7 +89,7 @@ async def test_a_run_and_the_callers_rows_are_there_together_or_not_at_all(
     assert (await claim_one(store, worker)).messages[0].body == start_body
 
 
-async def test_nobody_else_writes_meanwhile_and_all_go_on_afterwards(
+async def test_others_cannot_write_meanwhile_and_go_on_afterwards(
     store: SqliteStore, connection: sqlite3.Connection, path: Path
 ) -> None:
     borrowed = await begin(store.borrow(connection))
@@ -106,7 +106,7 @@ async def test_nobody_else_writes_meanwhile_and_all_go_on_afterwards(
 async def test_who_waits_for_too_long_is_told(
     store: SqliteStore, connection: sqlite3.Connection, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guests, "PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(caller_transaction, "PATIENCE_SECONDS", 0.01)
     lock = open_lock(path.with_name(path.name + "-lock"))
     assert try_lock(lock)
     with pytest.raises(StoreUnavailable, match="too long"):
@@ -281,7 +281,7 @@ async def test_what_the_caller_has_ended_itself_is_over(
         await start(store, connection, new_run())
 
 
-async def test_what_is_no_connection_is_refused_with_what_is(store: SqliteStore) -> None:
+async def test_an_object_that_is_no_connection_is_refused_with_those_that_are(store: SqliteStore) -> None:
     with pytest.raises(WrongTransaction, match=r"give a sqlite3\.Connection to the same file"):
         await store.enter(object(), [])
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import sqlite3
 
-from batuta.stores.sqlite import schema
-from batuta.stores.sqlite.connection import Q
+from batuta.stores.sqlite.database import schema
+from batuta.stores.sqlite.database.connection import Q
 
 
 def plan_of(name: str) -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from batuta.errors import TransactionEnded
-from batuta.stores.sqlite.loans import Loan
+from batuta.stores.sqlite.database.lent_connection import LentConnection
 from batuta.stores.sqlite.store import SqliteStore
 from batuta.testing.conformance.kit import new_run
 
@@ -29,7 +29,7 @@ def connection() -> Iterator[sqlite3.Connection]:
 
 
 def test_it_does_what_a_connection_does(connection: sqlite3.Connection) -> None:
-    loan = Loan(connection)
+    loan = LentConnection(connection)
     assert loan.execute("INSERT INTO orders (name) VALUES (?)", ("a",)).lastrowid == 1
     assert loan.executemany("INSERT INTO orders (name) VALUES (?)", [("b",), ("c",)]).rowcount == 2
     cursor = loan.execute("SELECT name FROM orders ORDER BY id")
@@ -44,7 +44,7 @@ def test_it_does_what_a_connection_does(connection: sqlite3.Connection) -> None:
 
 
 def test_savepoints_may_be_used(connection: sqlite3.Connection) -> None:
-    loan = Loan(connection)
+    loan = LentConnection(connection)
     loan.execute("SAVEPOINT a")
     loan.execute("INSERT INTO orders (name) VALUES ('a')")
     loan.execute("ROLLBACK TO a")
@@ -70,12 +70,12 @@ def test_savepoints_may_be_used(connection: sqlite3.Connection) -> None:
 )
 def test_no_statement_ends_the_transaction_or_changes_the_connection(connection: sqlite3.Connection, sql: str) -> None:
     with pytest.raises(TransactionEnded):
-        Loan(connection).execute(sql)
+        LentConnection(connection).execute(sql)
     assert connection.in_transaction
 
 
 def test_no_method_ends_the_transaction(connection: sqlite3.Connection) -> None:
-    loan = Loan(connection)
+    loan = LentConnection(connection)
     for end in (loan.commit, loan.rollback, loan.close, lambda: loan.executescript("COMMIT")):
         with pytest.raises(TransactionEnded, match="committed by batuta"):
             end()
@@ -86,13 +86,13 @@ def test_no_method_ends_the_transaction(connection: sqlite3.Connection) -> None:
 
 def test_what_stands_before_the_first_word_is_skipped_in_no_time(connection: sqlite3.Connection) -> None:
     with pytest.raises(sqlite3.OperationalError):
-        Loan(connection).execute(" " * 64 + "/**/" * 64 + "(")
+        LentConnection(connection).execute(" " * 64 + "/**/" * 64 + "(")
 
 
 def test_nothing_is_written_outside_of_a_transaction_that_the_database_has_ended(
     connection: sqlite3.Connection,
 ) -> None:
-    loan = Loan(connection)
+    loan = LentConnection(connection)
     loan.execute("INSERT INTO orders (id) VALUES (1)")
     with pytest.raises(sqlite3.IntegrityError):
         loan.execute("INSERT OR ROLLBACK INTO orders (id) VALUES (1)")
@@ -103,17 +103,17 @@ def test_nothing_is_written_outside_of_a_transaction_that_the_database_has_ended
 
 
 def test_it_is_of_no_use_once_it_is_taken_back(connection: sqlite3.Connection) -> None:
-    loan = Loan(connection)
+    loan = LentConnection(connection)
     cursor = loan.execute("SELECT 1 UNION SELECT 2")
     assert loan.take_back(wait=True)
     for use in (cursor.fetchone, loan.cursor, lambda: loan.execute("SELECT 1")):
-        with pytest.raises(TransactionEnded, match="over"):
+        with pytest.raises(TransactionEnded, match="has ended"):
             use()
     connection.execute("COMMIT")
 
 
 def test_a_statement_under_way_is_interrupted(connection: sqlite3.Connection) -> None:
-    loan = Loan(connection)
+    loan = LentConnection(connection)
     ended: list[BaseException] = []
 
     def endless() -> None:

@@ -7,13 +7,13 @@ import threading
 import pytest
 
 from batuta.errors import StoreFull, UnknownRun
-from batuta.journal.acts import Act, Verb, first_break
+from batuta.journal.audit import Act, Verb, first_break
 from batuta.journal.retention import Retention
 from batuta.stores.sqlite.retention import MOST_ENTRIES
 from batuta.stores.sqlite.store import SqliteStore
-from batuta.testing.conformance.deleting import DELETE, DONE, there
 from batuta.testing.conformance.kit import Pen, live_worker, new_run, signal, start_owned
-from batuta.testing.conformance.letters import give_up
+from batuta.testing.conformance.operators.dead_letters import give_up
+from batuta.testing.conformance.operators.deleting import DELETE, DONE, there
 from batuta.verify import verify
 
 
@@ -77,7 +77,8 @@ async def test_a_family_with_a_huge_journal_is_deleted_in_slices(store: SqliteSt
     parent, child, other = await long_family(store, 3 * MOST_ENTRIES)
     store.faults = sizes = Sizes(store)
     if prunes:
-        await store.set_retention(Retention(keep=0))
+        await store.set_retention(Retention(60))
+        store.shift_clock(61)
         while (await store.prune(10)).last is not None or len(await there(store)) > 0:
             pass
     else:

@@ -6,7 +6,7 @@ import sqlite3
 from pathlib import Path
 
 from batuta.journal.quotas import EVERYBODY, OPEN_RUNS, STARTS, Quota
-from batuta.stores.sqlite.connection import Q
+from batuta.stores.sqlite.database.connection import Q
 from batuta.testing.conformance import MakeStore
 
 INDEXES = ("runs_owned", "runs_due", "runs_turns", "runs_idle")

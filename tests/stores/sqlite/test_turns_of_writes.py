@@ -4,8 +4,8 @@ import asyncio
 import threading
 from pathlib import Path
 
+from batuta.stores.sqlite.database.writer import Writer
 from batuta.stores.sqlite.store import SqliteStore
-from batuta.stores.sqlite.writer import Writer
 
 
 async def test_a_large_write_that_comes_during_another_ones_sync_still_runs_on_the_event_loops_thread(

@@ -10,9 +10,9 @@ import pytest
 from batuta.journal.records import Message, MessageKind
 from batuta.journal.states import RunState
 from batuta.stores.sqlite.store import SqliteStore
-from batuta.testing.conformance.close import last_word
-from batuta.testing.conformance.hints import Ear
+from batuta.testing.conformance.commits.hints import Ear
 from batuta.testing.conformance.kit import live_worker, new_run, start_owned
+from batuta.testing.conformance.runs.close import last_word
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ import pytest
 from batuta.errors import StoreError, StoreFailed, StoreUnavailable, UnknownRun
 from batuta.journal.records import Pulse, WorkerInfo
 from batuta.journal.store import Store
-from batuta.stores.sqlite import writer
-from batuta.stores.sqlite.place import open_lock, try_lock, unlock
+from batuta.stores.sqlite.database import writer
+from batuta.stores.sqlite.database.files import open_lock, try_lock, unlock
 from batuta.stores.sqlite.store import SqliteStore
 from batuta.testing.conformance import MakeStore
 from batuta.testing.conformance.kit import Pen, live_worker, new_run, start_owned
@@ -108,8 +108,8 @@ async def test_a_heart_beats_in_its_own_thread_while_the_loop_commits(store: Sql
 
 
 async def _beats(store: Store, worker: WorkerInfo, pulses: list[Pulse]) -> None:
-    async with store.heart(worker.worker_id) as heart:
-        pulses.extend([await heart.beat(worker, reap=True) for _ in range(20)])
+    async with store.heartbeat(worker.worker_id) as heartbeat:
+        pulses.extend([await heartbeat.beat(worker, reap=True) for _ in range(20)])
 
 
 @pytest.fixture

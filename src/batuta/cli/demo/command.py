@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import Struct
 
-from batuta.cli.lazy import FAILED, OK
-from batuta.cli.place import console, json_option, print_json
+from batuta.cli.common.lazy import FAILED, OK
+from batuta.cli.common.redaction import say
+from batuta.cli.common.target import console, json_option, print_json
 from batuta.errors import BatutaError
 
 if TYPE_CHECKING:
@@ -48,9 +49,9 @@ class Outcome(Struct):
 def demo(keep: bool, as_json: bool) -> None:
     """Kill a worker in the middle of an order, and watch another one finish it.
 
-    Two orders run in a worker process, on SQLite, in a temporary folder. The worker is killed (SIGKILL) while it packs.
-    Another one is started. A ledger outside the system tells what was really done: exits 0 only if it agrees with the
-    journals, and `batuta verify` finds nothing.
+    A worker process runs two orders on SQLite, in a temporary folder. The demo kills it (SIGKILL) while it packs, and
+    starts another. A ledger outside the system records what was really done. Exits 0 only if it agrees with the
+    journals and `batuta verify` finds nothing.
     """
     folder = Path(tempfile.mkdtemp(prefix="batuta-demo-"))
     try:
@@ -59,7 +60,7 @@ def demo(keep: bool, as_json: bool) -> None:
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
     if keep and not as_json:
-        click.echo(f"kept: batuta runs journal order-1001 --namespace demo --url sqlite:///{folder / 'demo.db'}")
+        say(f"kept: batuta runs journal order-1001 --namespace demo --url sqlite:///{folder / 'demo.db'}")
     raise SystemExit(OK if good else FAILED)
 
 
@@ -88,7 +89,7 @@ async def _play(folder: Path, as_json: bool) -> bool:
 
 
 async def _first_act(stage: Stage, client: Batuta, show: Show, now: Callable[[], int]) -> tuple[list[Event], set[str]]:
-    """Orders come in, a worker begins, and is killed while it packs. Returns the ledger and what was durable then."""
+    """Orders come in, a worker begins, and is killed while it packs. Returns the ledger and the durable state then."""
     from batuta.cli.demo.judge import answered_keys
     from batuta.cli.demo.stage import ORDERS
 
@@ -110,15 +111,15 @@ async def _first_act(stage: Stage, client: Batuta, show: Show, now: Callable[[],
 
 
 async def _second_act(stage: Stage, client: Batuta, show: Show, now: Callable[[], int]) -> None:
-    """Another worker starts, finds what was left behind, and finishes it."""
-    show.say("worker 2 starts; nobody tells it what to do", now())
+    """Another worker starts, finds the orders, and finishes them."""
+    show.say("worker 2 starts, without instructions", now())
     await stage.hire()
     await _until(lambda: stage.closed(client), stage, show)
-    show.say("all orders have come to an end", now())
+    show.say("all orders have ended", now())
 
 
 async def _until(condition: Callable[[], Any], stage: Stage, show: Show) -> None:
-    """Show what happens until it is so."""
+    """Show events until the condition holds."""
     try:
         async with asyncio.timeout(_LONGEST):
             while not await condition():

@@ -1,4 +1,4 @@
-"""The ledger against the journals: was everything done once that was to be done once? Values only."""
+"""Compares the ledger with the journals: did every activity run as often as it should? Values only."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from msgspec import UNSET, Struct, field
 from batuta.authoring.backend import JournalLine
 from batuta.cli.demo.ledger import Event
 from batuta.journal.entries import CommandKind, EntryKind
-
-_ANSWERS = (EntryKind.ACTIVITY_DONE, EntryKind.ACTIVITY_FAILED)
+from batuta.journal.kinds import ACTIVITY_ANSWERS
 
 
 class Step(Struct):
@@ -56,7 +55,7 @@ def answered_keys(journals: dict[str, list[JournalLine]]) -> set[str]:
 def _calls(journals: dict[str, list[JournalLine]]) -> Iterable[tuple[str, str, str, JournalLine | None]]:
     for order, lines in journals.items():
         base = lines[0].body.start.key_base if lines and lines[0].body.start is not UNSET else ""
-        answers = {line.body.seq: line for line in lines if line.kind in _ANSWERS}
+        answers = {line.body.seq: line for line in lines if line.kind in ACTIVITY_ANSWERS}
         for line in lines:
             for command in line.body.commands:
                 if command.kind is CommandKind.ACTIVITY:
@@ -70,11 +69,11 @@ def disagreements(steps: Sequence[Step]) -> list[str]:
 
 def _problems(step: Step) -> Iterable[str]:
     if step.line is None:
-        yield "the ledger knows it, the journal has no answer"
+        yield "the ledger has it, the journal has no answer"
         return
     in_flight = step.begun_before and not step.answered_before
     tries = step.line.body.attempts
-    # What was in flight when its worker was killed is executed again, under the same key.
+    # An activity in flight when its worker was killed executes again, under the same key.
     if not tries <= step.began <= tries + in_flight:
         yield f"began {step.began} times for {tries} attempts"
     expected = int(step.line.kind is EntryKind.ACTIVITY_DONE)

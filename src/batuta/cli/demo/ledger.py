@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec import Struct, json
 
-from batuta.authoring.attempt import activity_info
+from batuta.authoring.activity.attempt import activity_info
 from batuta.clock import SystemClock
 
 _clock = SystemClock()

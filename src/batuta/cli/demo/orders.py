@@ -1,4 +1,4 @@
-"""What the demo runs: an order of several activities, undone by plain `except` when something goes wrong."""
+"""The demo's workflow: an order of several activities, undone by plain `except` when something goes wrong."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from batuta.app import App
-from batuta.authoring.attempt import activity_info
+from batuta.authoring.activity.attempt import activity_info
 from batuta.authoring.definitions import activity, workflow
 from batuta.authoring.retry import Retry
 from batuta.cli.demo.ledger import Ledger
@@ -27,7 +27,7 @@ class Order:
 
 
 class CardDeclined(NonRetryable):
-    """The bank said no; it would say no again."""
+    """The bank refused; it would refuse again."""
 
 
 class Shop:
@@ -77,7 +77,7 @@ class Shop:
 
 @workflow
 async def order(order: Order) -> str:
-    """Reserve, charge, pack, ship; whatever fails, what was done is undone."""
+    """Reserve, charge, pack, ship; on any failure, undo the finished steps."""
     reservation = await Shop.reserve(order.item, order.quantity)
     try:
         payment = await Shop.charge(order.card, order.cents)
@@ -95,5 +95,5 @@ async def order(order: Order) -> str:
 
 
 def app() -> App:
-    """For `batuta worker batuta.cli.demo.orders:app`."""
+    """For `batuta worker --app batuta.cli.demo.orders:app`."""
     return App(workflows=[order], activities=[Shop(Ledger(Path(os.environ[LEDGER])))])

@@ -1,4 +1,4 @@
-"""What the audience sees: lines as things happen, a bar for each order on a terminal, and tables at the end."""
+"""The demo's output: lines as things happen, a bar for each order on a terminal, and tables at the end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from batuta.cli.demo.judge import Step
 from batuta.cli.demo.ledger import Event
-from batuta.cli.tables import table
+from batuta.cli.output.tables import table
 from batuta.clock import SECOND
 from batuta.journal.entries import EntryKind
 
@@ -44,7 +44,7 @@ class Show:
         self._console.print(Text.assemble(self._time(at), (sentence, style)))
 
     def update(self, events: Sequence[Event]) -> None:
-        """Tell what is new in the ledger."""
+        """Print new lines of the ledger."""
         for event in events[self._seen :]:
             who = f"worker {self.number(event.pid)}"
             again = f", attempt {event.attempt}" if event.attempt > 1 else ""
@@ -70,7 +70,7 @@ class Show:
 
 
 def steps_table(steps: Sequence[Step], order: str, ending: str, show: Show) -> Table:
-    """The journal of one order, with what the ledger says of each entry."""
+    """The journal of one order, with the ledger's facts about each entry."""
     columns = ("entry", "activity", "outcome", "at", "took", "attempts", "begun", "finished", "by worker", "")
     made = table(*columns, title=f"{order}  {ending}")
     for step in steps:

@@ -10,7 +10,7 @@ from asyncio.subprocess import Process
 from pathlib import Path
 
 from batuta.authoring.backend import JournalLine
-from batuta.authoring.handle import Handle
+from batuta.authoring.client.handle import Handle
 from batuta.cli.demo.ledger import Event, read_ledger
 from batuta.cli.demo.orders import LEDGER, Order
 from batuta.client import Batuta
@@ -23,7 +23,7 @@ ORDERS = {
     "order-1001": Order("lamp", 2, 9_900, "4000 1234"),
     "order-1002": Order("chair", 1, 25_000, "4000 0000"),
 }
-"""One that goes well, and one whose card is declined."""
+"""One order that succeeds, and one whose card is declined."""
 
 
 class Stage:
@@ -39,9 +39,19 @@ class Stage:
         return connect(self.url, namespace=NAMESPACE)
 
     async def hire(self) -> Process:
-        """Start a worker process, as anybody would: `batuta worker MODULE:ATTR`."""
+        """Start a worker process like any other: `batuta worker --app MODULE:ATTR`."""
         log = self._folder / f"worker-{len(self._workers) + 1}.log"
-        command = ["-m", "batuta", "worker", "batuta.cli.demo.orders:app", "--url", self.url, "--namespace", NAMESPACE]
+        command = [
+            "-m",
+            "batuta",
+            "worker",
+            "--app",
+            "batuta.cli.demo.orders:app",
+            "--url",
+            self.url,
+            "--namespace",
+            NAMESPACE,
+        ]
         with log.open("wb") as stderr:
             worker = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -62,7 +72,7 @@ class Stage:
         await asyncio.gather(*(worker.wait() for worker in self._workers))
 
     def crashed(self) -> str:
-        """The log of a worker that ended by itself; empty when none did."""
+        """The log of a worker that ended unexpectedly; empty when none did."""
         for number, worker in enumerate(self._workers, start=1):
             if worker.returncode not in (None, 0, -signal.SIGKILL):
                 return (self._folder / f"worker-{number}.log").read_text()
@@ -75,7 +85,7 @@ class Stage:
         return {id: await (await _handle(client, id)).journal() for id in ORDERS}
 
     async def closed(self, client: Batuta) -> bool:
-        """Whether all orders have come to an end."""
+        """Whether all orders have ended."""
         states = [(await (await _handle(client, id)).describe()).state for id in ORDERS]
         return all(state in CLOSED for state in states)
 

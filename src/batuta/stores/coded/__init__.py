@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from batuta.stores.coded.namespace_guard import guarded
 from batuta.stores.coded.store import coded
 
-__all__ = ["coded"]
+__all__ = ["coded", "guarded"]

@@ -1,25 +1,81 @@
-"""What a worker commits, coded."""
+"""Changes of a worker, with encoded payloads."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
+from msgspec import json
 from msgspec.structs import replace
 
+from batuta.errors import OutcomeUnknown, UnknownRun
 from batuta.ids import RunId
-from batuta.journal.records import Change, Effects, Move, NewRun, OutputKind
-from batuta.stores.coded.coding import Coding
-from batuta.stores.coded.facts import Facts
+from batuta.journal.entries import Entry
+from batuta.journal.records import Change, Effects, Move, NewRun, Output, OutputKind
+from batuta.stores.coded.record_codec import RecordCodec
+from batuta.stores.coded.run_facts import Facts
+
+Pairs = dict[int, tuple[Entry, Entry]]
+"""Entries, plain and coded, by the identity of the plain one."""
 
 _COUNTS = "{}"
-"""What a batch is told of an end: nothing."""
+"""The outcome of an end in a batch: none."""
+_RECENT = 4
+"""Batches that are remembered."""
+_MOST_DOUBTFUL = 20_000
+"""Most remembered entries: a stopped worker does not write its batch again."""
 
 
 class Changes:
     """Gives new changes: the committer may have to write the old ones again."""
 
-    def __init__(self, coding: Coding, facts: Facts, marked: str) -> None:
+    def __init__(self, coding: RecordCodec, facts: Facts, marked: str) -> None:
         self._coding, self._facts, self._marked = coding, facts, marked
+        self._recent: deque[Pairs] = deque()
+        """Entries of the last batches.
+
+        A codec gives another text each time, and a repeated write must be the same: the store recognises its own write
+        by its entry.
+        """
+        self._doubtful: Pairs = {}
+        """Of batches that may or may not be durable."""
+        self._known: Pairs = {}
+        """Of both, so that one look is enough."""
+
+    @asynccontextmanager
+    async def written(self, changes: Sequence[Change]) -> AsyncIterator[list[Change]]:
+        """The changes, coded, for the block to write."""
+        coded = await self.coded(changes)
+        pairs: Pairs = {
+            id(entry): (entry, found)
+            for change, other in zip(changes, coded, strict=True)
+            for entry, found in zip(change.entries, other.entries, strict=True)
+        }
+        self._keep(pairs)
+        try:
+            yield coded
+        except OutcomeUnknown:
+            self._doubtful |= pairs
+            while len(self._doubtful) > _MOST_DOUBTFUL:
+                key = next(iter(self._doubtful))
+                self._forget(key, self._doubtful.pop(key))
+            raise
+        for key in pairs if self._doubtful else ():
+            self._doubtful.pop(key, None)
+
+    def _keep(self, pairs: Pairs) -> None:
+        self._known |= pairs
+        self._recent.append(pairs)
+        if len(self._recent) > _RECENT:
+            for key, pair in self._recent.popleft().items():
+                if key not in self._doubtful:
+                    self._forget(key, pair)
+
+    def _forget(self, key: int, pair: tuple[Entry, Entry]) -> None:
+        """Unless a later batch has the same entry."""
+        if self._known.get(key) is pair:
+            del self._known[key]
 
     async def coded(self, changes: Sequence[Change]) -> list[Change]:
         return [await self._change(change) for change in changes]
@@ -29,17 +85,29 @@ class Changes:
         if start is not None:
             self._facts.note_new(start)
             start = self._owned(start)
+        fact = self._facts.known(run_id) if change.entries else None
+        name = fact.name if fact is not None else await self._name(run_id) if change.entries else ""
         return Change(
             run_id,
             change.epoch,
             change.head,
-            [coding.entry(run_id, entry) for entry in change.entries],
+            [self._entry(run_id, name, entry) for entry in change.entries],
             start,
             change.consumed,
             tuple(coding.attempt(run_id, attempt) for attempt in change.attempts) if change.attempts else (),
             None if change.move is None else await self._move(run_id, change.move),
             None if change.effects is None else await self._effects(run_id, change.effects),
         )
+
+    async def _name(self, run_id: RunId) -> str:
+        try:
+            return (await self._facts.of(run_id)).name
+        except UnknownRun:
+            return ""  # the store refuses it
+
+    def _entry(self, run_id: RunId, name: str, entry: Entry) -> Entry:
+        found = self._known.get(id(entry))
+        return self._coding.entry(run_id, name, entry) if found is None else found[1]
 
     def _owned(self, start: NewRun) -> NewRun:
         """A run that begins at once has no start message."""
@@ -54,16 +122,23 @@ class Changes:
         reason = self._coding.reason(run_id, move)
         return Move(move.state, move.wake_at, reason, fingerprint, outcome, move.children)
 
+    def _output(self, run_id: RunId, chain_id: RunId | None, output: Output) -> Output:
+        """The run that a compensation output holds is coded as it will be inserted: the store that does has no keys."""
+        if output.kind is not OutputKind.COMPENSATION or output.value is None:
+            return self._coding.output(run_id, chain_id, output)
+        new = self._coding.new_run(json.decode(output.value, type=NewRun))
+        return replace(output, value=json.encode(new).decode())
+
     async def _effects(self, run_id: RunId, effects: Effects) -> Effects:
         coding, successor, letter = self._coding, effects.successor, effects.letter
         answers = any(output.kind is OutputKind.ANSWER for output in effects.outputs)
         chain_id = (await self._facts.of(run_id)).chain_id if answers else None
         return Effects(
-            outputs=[coding.output(run_id, chain_id, output) for output in effects.outputs],
+            outputs=[self._output(run_id, chain_id, output) for output in effects.outputs],
             children=[coding.new_run(child) for child in effects.children],
-            sends=[replace(send, message=coding.message(send.id, send.message)) for send in effects.sends],
+            sends=[replace(send, message=coding.message_to_id(send.id, send.message)) for send in effects.sends],
             successor=None
             if successor is None
-            else replace(successor, start=coding.start_of(successor.run_id, successor.start)),
+            else replace(successor, start=coding.start_of(successor.run_id, successor.name, successor.start)),
             letter=None if letter is None else coding.letter(run_id, letter),
         )

@@ -14,13 +14,17 @@ from typing import Any, cast
 from msgspec.structs import replace
 
 from batuta.codecs.base import PayloadCodec
-from batuta.errors import PayloadSealed, UnknownRun
+from batuta.errors import PayloadDamaged, PayloadSealed, UnknownRun, UnknownSchedule, told
 from batuta.ids import RunId
-from batuta.journal.acts import Act
+from batuta.journal.audit import Act
+from batuta.journal.codec_envelope import is_coded, join
+from batuta.journal.dead_letters import DeadLetter, DeadLetterGroups, DeadLetterPage, LetterFilter
 from batuta.journal.entries import Entry
 from batuta.journal.forks import Fork
-from batuta.journal.letters import DeadLetter, GroupPage, LetterFilter, LetterPage
+from batuta.journal.marks import CODEC
 from batuta.journal.records import (
+    IN_PAGES,
+    PAGE_BYTES,
     Attempt,
     Change,
     Claim,
@@ -33,32 +37,41 @@ from batuta.journal.records import (
     Run,
     RunFilter,
     StartOutcome,
-    Tape,
+    StoredRun,
+    Unread,
     Verdict,
     WorkerInfo,
     WorkerView,
 )
-from batuta.journal.rewriting import Rewrite
-from batuta.journal.schedules import DueSchedule, Firing, Schedule
+from batuta.journal.reencryption import Rewrite
+from batuta.journal.schedules import DueSchedule, Firing, ScheduleRow
+from batuta.journal.server.requests import KeptRequest
 from batuta.journal.states import RunState
-from batuta.journal.store import SEALED, ForkOutcome, Guest, Heart, Store, Transaction
+from batuta.journal.store import SEALED, CallerTransaction, ForkOutcome, Heartbeat, Store, Transaction
 from batuta.stores.coded.changes import Changes
-from batuta.stores.coded.coding import Coding, closed_by_store
-from batuta.stores.coded.facts import Facts
 from batuta.stores.coded.forks import Forks
-from batuta.stores.coded.guests import CodedGuest, CodedHeart, CodedTransaction
+from batuta.stores.coded.handles import CodedCallerTransaction, CodedHeartbeat, CodedTransaction
+from batuta.stores.coded.namespace_guard import Guard
 from batuta.stores.coded.payloads import Payloads
+from batuta.stores.coded.plaintext_checks import PlaintextChecks
+from batuta.stores.coded.record_codec import BARE, Reader, RecordCodec, closed_by_store, reader
+from batuta.stores.coded.run_facts import Facts
+from batuta.stores.coded.starts import start_all
+from batuta.stores.contract import rules
 
 PASSED = frozenset(
-    "acts audit audit_head borrow cancel_runs clear_quota close closed_among count_letters count_runs delete_runs "
-    "delete_schedule discard_letters drop_retention end_unbegun epochs hands_over limit_queue listen migrate note_act "
-    "now open pause_queue pause_runs poll_seconds prune queues quotas resume_runs retention retire schedule_at "
-    "set_quota set_retention shift_clock spend_starts terminate_runs unpark why_not_transactional".split()
+    "acts api_keys audit audit_head borrow cancel_runs clear_quota close closed_among "
+    "count_letters count_runs count_states delete_runs delete_schedule discard_letters document documents "
+    "clear_request drop_request drop_retention end_unbegun epochs find_api_key gauges give_up hands_over "
+    "has_api_keys hasten known_namespaces limit_queue list_requests listen marks migrate note_act note_api_key now "
+    "pause_queue pause_runs poll_seconds prune put_api_key put_documents queues quotas received renew_request "
+    "resume_runs retention retire revoke_api_key schedule_at set_quota set_retention shift_clock spend_starts "
+    "change_partner partners wake_gate terminate_runs unpark why_not_transactional".split()
 )
 """What carries no payload: it is the other store's own."""
 _SLICE = 500
 """Entries that are decoded at once."""
-_BY_ID = frozenset((MessageKind.SIGNAL, MessageKind.UPDATE))
+_BY_CHAIN = frozenset((MessageKind.SIGNAL, MessageKind.UPDATE))
 
 
 def coded(store: Store, codecs: Sequence[PayloadCodec]) -> Store:
@@ -71,82 +84,132 @@ class CodedStore:
 
     def __init__(self, store: Store, codecs: Sequence[PayloadCodec]) -> None:
         self.inner, self.namespace = store, store.namespace
-        self.coding = Coding(Payloads(codecs, store.namespace))
+        self.coding = RecordCodec(Payloads(codecs, store.namespace))
         self._facts = Facts(store)
         self._marked = f"|{self.coding.payloads.mark}"
         self._changes = Changes(self.coding, self._facts, self._marked)
         self._forks = Forks(store, self.coding, self._facts)
+        self._plaintext_checks = PlaintextChecks(store, self.coding)
+        self.guard = Guard(store, self.coding.payloads)
 
     def __getattr__(self, name: str) -> Any:
         if name in PASSED:
             return getattr(self.inner, name)
         raise AttributeError(name)
 
+    def keyed(self, text: str) -> str:
+        return self.coding.payloads.keyed(text)
+
+    # -- marks
+
+    async def open(self) -> None:
+        await self.inner.open()
+        await self.guard.look()
+
+    async def set_mark(self, name: str, value: str, act: Act | None = None) -> bool:
+        if name == CODEC:
+            return await self.guard.mark(act)
+        return await self.inner.set_mark(name, value, act)
+
+    async def clear_mark(self, name: str, act: Act | None = None) -> bool:
+        done = await self.inner.clear_mark(name, act)
+        await self.guard.look()
+        return done
+
     # -- runs come in
 
     async def start(self, run: NewRun, message: Message | None = None) -> tuple[Run, bool]:
-        sent = None if message is None else self.coding.message(None if run.debounce else run.id, message)
-        found, new = await self.inner.start(self.coding.new_run(run), sent)
-        return self._plain(found), new
+        await self.guard.check()
+        if not run.debounce:
+            sent = None if message is None else self.coding.message_to_id(run.id, message)
+            found, new = await self.inner.start(self.coding.new_run(run), sent)
+            return self._plain(found), new
+        [(found, new)] = map(rules.started, await self.start_many([run]))
+        if message is not None:
+            await self.send(found.run_id, message)
+        return found, new
 
     async def start_many(self, runs: Sequence[NewRun], after: NewRun | None = None) -> list[StartOutcome]:
-        last = None if after is None else self.coding.new_run(after)
-        outcomes = await self.inner.start_many([self.coding.new_run(run) for run in runs], last)
+        await self.guard.check()
+        outcomes = await start_all(self.inner.start_many, self.coding, runs, after)
         return [(self._plain(one[0]), one[1]) if isinstance(one, tuple) else one for one in outcomes]
 
-    async def enter(self, transaction: object, runs: Sequence[NewRun]) -> Guest:
-        return CodedGuest(await self.inner.enter(transaction, runs), self.coding)
+    async def enter(self, transaction: object, runs: Sequence[NewRun]) -> CallerTransaction:
+        entered = await self.inner.enter(transaction, runs)
+        await self.guard.check(later=entered.blocking)
+        return CodedCallerTransaction(entered, self.coding, self._facts)
 
     async def send(self, run_id: RunId, message: Message, act: Act | None = None) -> bool:
-        id = (await self._facts.of(run_id)).id if message.kind in _BY_ID else ""
-        return await self.inner.send(run_id, self.coding.message(id, message), **_acting(act))
+        if message.kind not in BARE:
+            await self.guard.check()
+        chain_id = (await self._facts.of(run_id)).chain_id if message.kind in _BY_CHAIN else run_id
+        return await self.inner.send(run_id, self.coding.message(chain_id, message), **_acting(act))
 
     # -- runs are worked on
 
     async def register(self, worker: WorkerInfo) -> int:
+        await self.guard.look()
         return await self.inner.register(self.marked(worker))
 
     @asynccontextmanager
-    async def heart(self, worker_id: str) -> AsyncIterator[Heart]:
-        async with self.inner.heart(worker_id) as heart:
-            yield CodedHeart(heart, self.marked)
+    async def heartbeat(self, worker_id: str) -> AsyncIterator[Heartbeat]:
+        async with self.inner.heartbeat(worker_id) as heartbeat:
+            yield CodedHeartbeat(heartbeat, self.marked)
 
     async def claim(self, worker: WorkerInfo, limit: int, room: Mapping[str, int] | None = None) -> Claim:
         return await self._plain_claim(await self.inner.claim(self.marked(worker), limit, room))
 
     async def _plain_claim(self, claim: Claim) -> Claim:
-        claim.tapes = [await self._tape(tape) for tape in claim.tapes]
+        claim.stored_runs = [await self._tape(stored) for stored in claim.stored_runs]
         return claim
 
     async def due_at(self, worker: WorkerInfo) -> int | None:
         return await self.inner.due_at(self.marked(worker))
 
-    async def unread(self, run_ids: Sequence[RunId]) -> dict[RunId, tuple[int, list[Message]]]:
-        found = await self.inner.unread(run_ids)
-        for run_id, (epoch, messages) in found.items():
+    async def unread(self, run_ids: Sequence[RunId], *, after: int = 0) -> dict[RunId, Unread]:
+        found = await self.inner.unread(run_ids, after=after)
+        for run_id, (epoch, messages, more, _) in found.items():
             if messages:
-                found[run_id] = await self._unread(run_id, epoch, messages)
+                try:
+                    fact = await self._facts.of(run_id)
+                    reads = Reader(fact.id, fact.chain_id, run_id, fact.name)
+                    found[run_id] = Unread(epoch, *await self._page(reads, messages, more))
+                except PayloadSealed as error:
+                    found[run_id] = Unread(SEALED, [], sealed=told(error))
+                except UnknownRun:  # it was deleted just now
+                    found[run_id] = Unread(-1, [])
         return found
 
-    async def _unread(self, run_id: RunId, epoch: int, messages: list[Message]) -> tuple[int, list[Message]]:
-        try:
-            id = (await self._facts.of(run_id)).id
-            return epoch, [self.coding.plain_message(id, message) for message in messages]
-        except PayloadSealed:
-            return SEALED, []
-        except UnknownRun:  # it was deleted just now
-            return -1, []
+    async def _page(
+        self, reader: Reader, messages: Sequence[Message], more: bool, *, begun: bool = True
+    ) -> tuple[list[Message], bool]:
+        """The messages of one page: decompressed ones may be too many for it. `more`: what the other store says."""
+        page: list[Message] = []
+        size = 0
+        for message in messages:
+            if size < PAGE_BYTES or rules.is_urgent(message.kind, begun=begun):
+                page.append(plain := await self._plaintext_checks.message(reader, message))
+                size += len(plain.body) if plain.kind in IN_PAGES else 0
+            else:
+                more = True
+        return page, more
 
-    async def load(self, run_id: RunId) -> Tape:
+    async def load(self, run_id: RunId) -> StoredRun:
         return await self._tape(await self.inner.load(run_id))
 
     async def commit(self, worker_id: str, changes: Sequence[Change]) -> dict[int, Verdict | list[Refusal]]:
-        return await self.inner.commit(worker_id, await self._changes.coded(changes))
+        if not self.guard.settled:
+            await self.guard.check_changes(changes)
+        async with self._changes.written(changes) as coded:
+            return await self.inner.commit(worker_id, coded)
 
     async def hand_over(
         self, worker: WorkerInfo, changes: Sequence[Change], limit: int
     ) -> tuple[dict[int, Verdict | list[Refusal]], Claim]:
-        answers, claim = await self.inner.hand_over(self.marked(worker), await self._changes.coded(changes), limit)
+        if not self.guard.settled:
+            await self.guard.check_changes(changes)
+        async with self._changes.written(changes) as coded:
+            answers, claim = await self.inner.hand_over(self.marked(worker), coded, limit)
         return answers, await self._plain_claim(claim)
 
     def transact(self, seconds: float) -> Transaction:
@@ -155,11 +218,13 @@ class CodedStore:
     async def close_run(
         self, run_id: RunId, head: int, entry: Entry, state: RunState, reason: str, act: Act | None = None
     ) -> bool:
-        return await self.inner.close_run(run_id, head, self.coding.entry(run_id, entry), state, reason, **_acting(act))
+        coded = self.coding.entry(run_id, (await self._facts.of(run_id)).name, entry)
+        return await self.inner.close_run(run_id, head, coded, state, reason, **_acting(act))
 
     # -- what operators do
 
     async def fork(self, forks: Sequence[Fork], act: Act) -> list[ForkOutcome]:
+        await self.guard.check()
         coded = [await self._coded_fork(fork) for fork in forks]
         outcomes = iter(await self.inner.fork([fork for fork in coded if isinstance(fork, Fork)], act))
         found = [next(outcomes) if isinstance(fork, Fork) else fork for fork in coded]
@@ -176,19 +241,38 @@ class CodedStore:
     async def letter(self, run_id: RunId) -> DeadLetter:
         return self.coding.plain_letter(await self.inner.letter(run_id))
 
-    async def letters(self, where: LetterFilter, cursor: str | None = None, limit: int = 50) -> LetterPage:
+    async def letters(self, where: LetterFilter, cursor: str | None = None, limit: int = 50) -> DeadLetterPage:
         page = await self.inner.letters(where, cursor, limit)
-        return LetterPage([self.coding.plain_letter(letter) for letter in page.letters], page.cursor)
+        return DeadLetterPage([self.coding.plain_letter(letter) for letter in page.letters], page.cursor)
 
-    async def letter_groups(self, where: LetterFilter, cursor: str | None = None, limit: int = 50) -> GroupPage:
+    async def letter_groups(self, where: LetterFilter, cursor: str | None = None, limit: int = 50) -> DeadLetterGroups:
         page = await self.inner.letter_groups(where, cursor, limit)
         plain = self.coding.plain_letter
-        return GroupPage([replace(group, example=plain(group.example)) for group in page.groups], page.cursor)
+        return DeadLetterGroups([replace(group, example=plain(group.example)) for group in page.groups], page.cursor)
 
     # -- schedules
 
-    async def put_schedule(self, schedule: Schedule, expected: int | None = None, act: Act | None = None) -> bool:
-        return await self.inner.put_schedule(self.coding.schedule(schedule), expected, **_acting(act))
+    async def put_schedule(self, schedule: ScheduleRow, expected: int | None = None, act: Act | None = None) -> bool:
+        if schedule.sealed and is_coded(schedule.spec):  # its spec could not be read, and stays as it is
+            return await self.inner.put_schedule(replace(schedule, sealed=""), expected, **_acting(act))
+        if expected is not None:
+            await self._refuse_unreadable(schedule.id)
+        await self.guard.look()
+        await self.guard.check()
+        coded = replace(self.coding.schedule(schedule), sealed="")
+        return await self.inner.put_schedule(coded, expected, **_acting(act))
+
+    async def _refuse_unreadable(self, id: str) -> None:
+        """Refuse to replace a schedule that cannot be read: its owners would lose it.
+
+        Raises PayloadSealed. A damaged schedule, or one that is unencrypted, may be replaced.
+        """
+        try:
+            self.coding.read_schedule((await self.inner.schedule(id)).schedule)
+        except (PayloadDamaged, UnknownSchedule):
+            pass
+        except PayloadSealed as error:
+            raise PayloadSealed(f"schedule {id!r} is unchanged, because it cannot be read here: {error}") from None
 
     async def schedule(self, id: str) -> DueSchedule:
         return self._due(await self.inner.schedule(id))
@@ -200,6 +284,7 @@ class CodedStore:
         return [self._due(found) for found in await self.inner.due_schedules(limit, after)]
 
     async def fire(self, firings: Sequence[Firing]) -> list[bool]:
+        await self.guard.check()
         new_run = self.coding.new_run
         return await self.inner.fire([replace(one, starts=[new_run(run) for run in one.starts]) for one in firings])
 
@@ -215,7 +300,7 @@ class CodedStore:
         entries = await self.inner.journal(run_id, after, limit)
         if entries and entries[0].ord and closed_by_store(entries[0]):  # its checksum needs the entry before
             before = await self.inner.journal(run_id, entries[0].ord - 2, 1)
-            return (await self._entries(run_id, [*before, *entries]))[1:]
+            return (await self._entries(run_id, [*before, *entries]))[len(before) :]
         return await self._entries(run_id, entries)
 
     async def attempts(self, run_id: RunId, seq: int | None = None) -> list[Attempt]:
@@ -225,11 +310,29 @@ class CodedStore:
         return [self.coding.read_output(run_id, None, output) for output in await self.inner.outputs(run_id)]
 
     async def inbox(self, chain_id: RunId, after: str = "", limit: int = 1_000) -> list[Message]:
-        id = (await self._facts.of(chain_id)).id
-        return [self.coding.plain_message(id, one) for one in await self.inner.inbox(chain_id, after, limit)]
+        found = await self.inner.inbox(chain_id, after, limit)
+        reads = Reader((await self._facts.of(chain_id)).id, chain_id)
+        return [await self._plaintext_checks.message(reads, message) for message in found]
 
     async def answers_of(self, chain_id: RunId, after: str = "", limit: int = 1_000) -> list[Output]:
         return [self.coding.plain_answer(chain_id, one) for one in await self.inner.answers_of(chain_id, after, limit)]
+
+    # -- requests with an idempotency key
+
+    async def begin_request(self, key: str, digest: str, owner: str, lock: int, keep: int) -> KeptRequest:
+        keyed = self.keyed(f"request {key} {digest}")
+        kept = await self.inner.begin_request(key, keyed, owner, lock, keep)
+        answer = None if kept.answer is None else self.coding.read_answer(key, kept.answer)
+        return replace(kept, digest=digest if kept.digest == keyed else kept.digest, answer=answer)
+
+    async def find_request(self, key: str) -> KeptRequest | None:
+        found = await self.inner.find_request(key)
+        if found is None or found.answer is None:
+            return found
+        return replace(found, answer=self.coding.read_answer(key, found.answer))
+
+    async def finish_request(self, key: str, owner: str, answer: str) -> bool:
+        return await self.inner.finish_request(key, owner, self.coding.kept_answer(key, answer))
 
     async def rewrite(self, changed: Rewrite) -> bool:
         raise NotImplementedError("only the store inside knows how payloads lie there")
@@ -247,7 +350,7 @@ class CodedStore:
             return self._plain(run), None
         if last.ord and closed_by_store(last):
             return self._plain(run), (await self.journal(run_id, last.ord - 1, 1))[0]
-        return self._plain(run), self.coding.plain_entry(run_id, last)
+        return self._plain(run), (await self._entries(run_id, [last], run))[0]
 
     async def list_runs(self, where: RunFilter, cursor: str | None = None, limit: int = 50) -> Page:
         page = await self.inner.list_runs(where, cursor, limit)
@@ -262,7 +365,7 @@ class CodedStore:
     # -- parts
 
     def marked(self, worker: WorkerInfo) -> WorkerInfo:
-        """Its fingerprints say what it can read, too."""
+        """Its fingerprints also say what it can read."""
         return replace(worker, code={name: f"{mark}{self._marked}" for name, mark in worker.code.items()})
 
     def _plain(self, run: Run) -> Run:
@@ -274,27 +377,42 @@ class CodedStore:
             run = replace(run, failed_code=[mark.removesuffix(self._marked) for mark in run.failed_code])
         return self.coding.plain_run(run)
 
-    async def _tape(self, tape: Tape) -> Tape:
+    async def _tape(self, stored: StoredRun) -> StoredRun:
         """Never raises PayloadSealed: a tape that cannot be read says so, and is empty."""
-        run_id, run = tape.run.run_id, self._plain(tape.run)
+        run_id, run = stored.run.run_id, self._plain(stored.run)
+        if stored.sealed:
+            return StoredRun(run, [], [], [], stored.sealed)
         try:
-            entries = await self._entries(run_id, tape.entries)
-            messages = [self.coding.plain_message(run.id, message) for message in tape.messages]
-            attempts = [self.coding.read_attempt(run_id, attempt) for attempt in tape.attempts]
+            entries = await self._entries(run_id, stored.entries, run)
+            begun = run.head >= 0
+            messages, more = await self._page(reader(run), stored.messages, stored.more, begun=begun)
+            attempts = [self.coding.read_attempt(run_id, attempt) for attempt in stored.attempts]
         except PayloadSealed as error:
-            return Tape(run, [], [], [], f"{type(error).__name__}: {error}")
-        return Tape(run, entries, messages, attempts)
+            return StoredRun(run, [], [], [], told(error))
+        return StoredRun(run, entries, messages, attempts, more=more)
 
-    async def _entries(self, run_id: RunId, entries: list[Entry]) -> list[Entry]:
+    async def _entries(self, run_id: RunId, entries: list[Entry], run: Run | None = None) -> list[Entry]:
         """In slices, so that others get their turn on the event loop."""
-        found = self.coding.plain_entries(run_id, entries[:_SLICE])
+        if not entries:
+            return []
+        name = (await self._facts.of(run_id)).name if run is None else run.name
+        if self.coding.payloads.strict:
+            for entry in filter(closed_by_store, entries):
+                await self._plaintext_checks.end(run_id, entry, run)
+        found = self.coding.plain_entries(run_id, name, entries[:_SLICE])
         for first in range(_SLICE, len(entries), _SLICE):
             await asyncio.sleep(0)
-            found += self.coding.plain_entries(run_id, entries[first - 1 : first + _SLICE])[1:]
+            found += self.coding.plain_entries(run_id, name, entries[first - 1 : first + _SLICE])[1:]
         return found
 
     def _due(self, found: DueSchedule) -> DueSchedule:
-        return DueSchedule(self.coding.plain_schedule(found.schedule), found.busy)
+        """Never raises: an unreadable one says why, and is refused when it is used."""
+        row = found.schedule
+        try:
+            return DueSchedule(self.coding.read_schedule(row), found.busy)
+        except PayloadSealed as error:
+            spec = row.spec if is_coded(row.spec) else join([], row.spec.encode())  # never taken for a readable one
+            return DueSchedule(replace(row, spec=spec, sealed=str(error)), found.busy)
 
 
 def _acting(act: Act | None) -> dict[str, Act]:

@@ -1,4 +1,4 @@
-"""The reference store: dictionaries under one lock. What it does is what the other stores must do."""
+"""The reference store: dictionaries under one lock. The other stores must behave like it."""
 
 from batuta.stores.memory.store import MemoryStore
 from batuta.stores.memory.tables import MemoryDatabase

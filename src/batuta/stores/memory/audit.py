@@ -8,50 +8,50 @@ from contextlib import AbstractContextManager
 
 from msgspec.structs import replace
 
-from batuta.journal import acts
-from batuta.journal.acts import Act, ActFilter, Changed, Recorded, state_json
+from batuta.journal import audit
+from batuta.journal.audit import Act, ActFilter, Changed, Recorded, state_json
 from batuta.journal.records import Run
-from batuta.stores.memory.moment import Moment
+from batuta.stores.memory.unit_of_work import UnitOfWork
 
 
 class AuditVerbs(ABC):
     """The part of the store that reads the audit log."""
 
     @abstractmethod
-    def transaction(self) -> AbstractContextManager[Moment]: ...
+    def transaction(self) -> AbstractContextManager[UnitOfWork]: ...
 
     async def note_act(self, target: str, act: Act) -> None:
-        with self.transaction() as moment:
-            record(moment, act, [Changed(target=target)])
+        with self.transaction() as unit:
+            record(unit, act, [Changed(target=target)])
 
     async def audit(self, after: int = 0, limit: int = 1_000) -> list[Recorded]:
-        with self.transaction() as moment:
-            return [replace(row) for row in moment.room.audit[after : after + limit]]
+        with self.transaction() as unit:
+            return [replace(row) for row in unit.tables.audit[after : after + limit]]
 
     async def audit_head(self) -> tuple[int, str]:
-        with self.transaction() as moment:
-            return _head(moment)
+        with self.transaction() as unit:
+            return _head(unit)[:2]
 
     async def acts(self, where: ActFilter, before: int | None = None, limit: int = 50) -> list[Recorded]:
-        with self.transaction() as moment:
-            rows = moment.room.audit if before is None else moment.room.audit[: max(before - 1, 0)]
+        with self.transaction() as unit:
+            rows = unit.tables.audit if before is None else unit.tables.audit[: max(before - 1, 0)]
             return [replace(row) for row in reversed(rows) if _matches(where, row)][:limit]
 
 
-def record(moment: Moment, act: Act | None, changed: Iterable[Changed]) -> None:
-    """Write what an act has changed into the log; nothing without an act."""
+def record(unit: UnitOfWork, act: Act | None, changed: Iterable[Changed]) -> None:
+    """Write the changes of an action into the log; nothing without an action."""
     if act is not None:
-        moment.room.audit += acts.record(moment.namespace, _head(moment), moment.now, act, changed)
+        unit.tables.audit += audit.record(unit.namespace, _head(unit), unit.now, act, changed)
 
 
 def changed(run: Run, after: str) -> Changed:
-    """What an act does to a run, that is as it was before."""
+    """The effect of an action on a run that is still unchanged."""
     return Changed(target=run.id, run_id=str(run.run_id), before=state_json(run.state), after=state_json(after))
 
 
-def _head(moment: Moment) -> tuple[int, str]:
-    rows = moment.room.audit
-    return (rows[-1].number, rows[-1].hash) if rows else (0, "")
+def _head(unit: UnitOfWork) -> tuple[int, str, str]:
+    rows = unit.tables.audit
+    return (rows[-1].number, rows[-1].hash, rows[-1].salt) if rows else (0, "", "")
 
 
 def _matches(where: ActFilter, row: Recorded) -> bool:

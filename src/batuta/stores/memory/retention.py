@@ -8,53 +8,53 @@ from contextlib import AbstractContextManager
 from heapq import nsmallest
 
 from batuta.ids import RunId
-from batuta.journal.acts import Act, Changed, state_json
-from batuta.journal.letters import LetterState
+from batuta.journal.audit import Act, Changed, state_json
+from batuta.journal.dead_letters import LetterState
 from batuta.journal.records import Run
 from batuta.journal.retention import Pruned, Retention, keep_json, kept_for, shortest, target_of
-from batuta.stores.memory import letters
+from batuta.stores.memory import dead_letters
 from batuta.stores.memory.audit import record
-from batuta.stores.memory.moment import Moment
-from batuta.stores.memory.tables import Room, Row
+from batuta.stores.memory.tables import NamespaceTables, Row
+from batuta.stores.memory.unit_of_work import UnitOfWork
 
 
 class RetentionVerbs(ABC):
     """The part of the store that is about how long runs are kept."""
 
     @abstractmethod
-    def transaction(self) -> AbstractContextManager[Moment]: ...
+    def transaction(self) -> AbstractContextManager[UnitOfWork]: ...
 
     async def delete_runs(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
-        with self.transaction() as moment:
-            runs = [row.run for row in _families(moment.room, run_ids)]
-            record(moment, act, [_deleted(run) for run in runs])
-            _erase(moment.room, [run.run_id for run in runs])
+        with self.transaction() as unit:
+            runs = [row.run for row in _families(unit.tables, run_ids)]
+            record(unit, act, [_deleted(run) for run in runs])
+            _erase(unit.tables, [run.run_id for run in runs])
             return [run.run_id for run in runs]
 
     async def set_retention(self, rule: Retention, act: Act | None = None) -> bool:
-        with self.transaction() as moment:
-            known = moment.room.retention
-            before = known.get((rule.name, rule.state))
+        with self.transaction() as unit:
+            known = unit.tables.retention
+            before = known.get((rule.workflow, rule.state))
             if before == rule:
                 return False
-            record(moment, act, [_ruled(rule.name, rule.state, before, rule)])
-            known[rule.name, rule.state] = rule
+            record(unit, act, [_ruled(rule.workflow, rule.state, before, rule)])
+            known[rule.workflow, rule.state] = rule
             return True
 
     async def drop_retention(self, name: str, state: str, act: Act | None = None) -> bool:
-        with self.transaction() as moment:
-            before = moment.room.retention.pop((name, state), None)
+        with self.transaction() as unit:
+            before = unit.tables.retention.pop((name, state), None)
             if before is not None:
-                record(moment, act, [_ruled(name, state, before, None)])
+                record(unit, act, [_ruled(name, state, before, None)])
             return before is not None
 
     async def retention(self) -> list[Retention]:
-        with self.transaction() as moment:
-            return _rules(moment.room)
+        with self.transaction() as unit:
+            return _rules(unit.tables)
 
     async def prune(self, limit: int, after: RunId | None = None, *, dry_run: bool = False) -> Pruned:
-        with self.transaction() as moment:
-            room, rules = moment.room, _rules(moment.room)
+        with self.transaction() as unit:
+            room, rules = unit.tables, _rules(unit.tables)
             least = shortest(rules)
             if least is None:
                 return Pruned(0, None)
@@ -62,16 +62,16 @@ class RetentionVerbs(ABC):
             chains = {room.rows[run_id].run.chain_id: None for run_id in page}
             if dry_run:  # a chain that stays is found by each of its runs: it counts where its first one is
                 chains = {run_id: None for run_id in page if run_id in chains}
-            over = [chain for chain_id in chains if _is_over(room, chain := room.chain(chain_id), rules, moment.now)]
+            over = [chain for chain_id in chains if _is_over(room, chain := room.chain(chain_id), rules, unit.now)]
             if not dry_run:
                 _erase(room, [row.run.run_id for chain in over for row in chain])
-            young = all(room.rows[run_id].run.created_at > moment.now - least for run_id in page if run_id in room.rows)
+            young = all(room.rows[run_id].run.created_at > unit.now - least for run_id in page if run_id in room.rows)
             done = len(page) < limit or (young and not over)
             return Pruned(sum(map(len, over)), None if done else page[-1])
 
 
-def _erase(room: Room, run_ids: Sequence[RunId]) -> None:
-    letters.forget(room, run_ids)
+def _erase(room: NamespaceTables, run_ids: Sequence[RunId]) -> None:
+    dead_letters.forget(room, run_ids)
     room.forget(run_ids)
 
 
@@ -80,16 +80,16 @@ def _deleted(run: Run) -> Changed:
 
 
 def _ruled(name: str, state: str, before: Retention | None, after: Retention | None) -> Changed:
-    said = ["null" if rule is None else keep_json(rule.keep) for rule in (before, after)]
+    said = ["null" if rule is None else keep_json(rule.micros) for rule in (before, after)]
     return Changed(target=target_of(name, state), before=said[0], after=said[1])
 
 
-def _rules(room: Room) -> list[Retention]:
+def _rules(room: NamespaceTables) -> list[Retention]:
     return [room.retention[key] for key in sorted(room.retention)]
 
 
-def _is_over(room: Room, chain: Sequence[Row], rules: Sequence[Retention], now: int) -> bool:
-    """Whether a chain's retention is over, and nobody needs it."""
+def _is_over(room: NamespaceTables, chain: Sequence[Row], rules: Sequence[Retention], now: int) -> bool:
+    """Whether a chain's retention is over, and nothing needs it."""
     if any(row.is_open or row.run.run_id in room.offspring or _is_letter(room, row.run.run_id) for row in chain):
         return False
     last = max((row.run for row in chain), key=lambda run: (run.closed_at or 0, run.run_id))
@@ -99,13 +99,13 @@ def _is_over(room: Room, chain: Sequence[Row], rules: Sequence[Retention], now: 
     return last.parent_run_id not in room.open
 
 
-def _is_letter(room: Room, run_id: RunId) -> bool:
+def _is_letter(room: NamespaceTables, run_id: RunId) -> bool:
     letter = room.letters.get(run_id)
     return letter is not None and letter.state is LetterState.OPEN
 
 
-def _families(room: Room, run_ids: Iterable[RunId]) -> list[Row]:
-    """The chains of these runs with those of their children, at any depth: where none of these runs, and no parent of
+def _families(room: NamespaceTables, run_ids: Iterable[RunId]) -> list[Row]:
+    """The chains of these runs with those of their children, at any depth: if none of these runs, and no parent of
     one, is open."""
     gone: dict[RunId, Row] = {}
     for run_id in run_ids:
@@ -116,7 +116,7 @@ def _families(room: Room, run_ids: Iterable[RunId]) -> list[Row]:
     return list(gone.values())
 
 
-def _family(room: Room, chain_id: RunId) -> dict[RunId, Row]:
+def _family(room: NamespaceTables, chain_id: RunId) -> dict[RunId, Row]:
     found: dict[RunId, Row] = {}
     chains = [chain_id]
     while chains:

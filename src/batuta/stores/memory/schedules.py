@@ -9,11 +9,11 @@ from contextlib import AbstractContextManager
 from msgspec.structs import replace
 
 from batuta.errors import UnknownSchedule
-from batuta.journal.acts import Act, Changed
-from batuta.journal.schedules import DueSchedule, Firing, Schedule
+from batuta.journal.audit import Act, Changed
+from batuta.journal.schedules import DueSchedule, Firing, ScheduleRow
 from batuta.stores.memory.audit import record
-from batuta.stores.memory.moment import Moment
-from batuta.stores.memory.tables import Room
+from batuta.stores.memory.tables import NamespaceTables
+from batuta.stores.memory.unit_of_work import UnitOfWork
 
 
 class ScheduleVerbs(ABC):
@@ -22,70 +22,70 @@ class ScheduleVerbs(ABC):
     namespace: str
 
     @abstractmethod
-    def transaction(self) -> AbstractContextManager[Moment]: ...
+    def transaction(self) -> AbstractContextManager[UnitOfWork]: ...
 
-    async def put_schedule(self, schedule: Schedule, expected: int | None = None, act: Act | None = None) -> bool:
-        with self.transaction() as moment:
-            known = moment.room.schedules.get(schedule.id)
+    async def put_schedule(self, schedule: ScheduleRow, expected: int | None = None, act: Act | None = None) -> bool:
+        with self.transaction() as unit:
+            known = unit.tables.schedules.get(schedule.id)
             if (None if known is None else known.revision) != expected:
                 return False
-            record(moment, act, [Changed(target=schedule.id)])
-            moment.room.schedules[schedule.id] = replace(
+            record(unit, act, [Changed(target=schedule.id)])
+            unit.tables.schedules[schedule.id] = replace(
                 schedule,
-                revision=moment.now if expected is None else expected + 1,
-                created_at=moment.now if known is None else known.created_at,
-                updated_at=moment.now,
+                revision=unit.now if expected is None else expected + 1,
+                created_at=unit.now if known is None else known.created_at,
+                updated_at=unit.now,
             )
-            moment.hint.schedules = True
+            unit.hint.schedules = True
             return True
 
     async def delete_schedule(self, id: str, act: Act | None = None) -> bool:
-        with self.transaction() as moment:
-            if moment.room.schedules.pop(id, None) is None:
+        with self.transaction() as unit:
+            if unit.tables.schedules.pop(id, None) is None:
                 return False
-            record(moment, act, [Changed(target=id)])
+            record(unit, act, [Changed(target=id)])
             return True
 
     async def schedule(self, id: str) -> DueSchedule:
-        with self.transaction() as moment:
-            if id not in moment.room.schedules:
+        with self.transaction() as unit:
+            if id not in unit.tables.schedules:
                 raise UnknownSchedule(id, self.namespace)
-            return _seen(moment.room, moment.room.schedules[id])
+            return _seen(unit.tables, unit.tables.schedules[id])
 
     async def schedules(self, after: str = "", limit: int = 1_000) -> list[DueSchedule]:
-        with self.transaction() as moment:
-            ids = sorted(id for id in moment.room.schedules if id > after)[:limit]
-            return [_seen(moment.room, moment.room.schedules[id]) for id in ids]
+        with self.transaction() as unit:
+            ids = sorted(id for id in unit.tables.schedules if id > after)[:limit]
+            return [_seen(unit.tables, unit.tables.schedules[id]) for id in ids]
 
     async def due_schedules(self, limit: int, after: tuple[int, str] | None = None) -> list[DueSchedule]:
-        with self.transaction() as moment:
-            due = sorted(found for found in moment.room.scheduled() if found[0] <= moment.now)
+        with self.transaction() as unit:
+            due = sorted(found for found in unit.tables.scheduled() if found[0] <= unit.now)
             page = [id for at, id in due if after is None or (at, id) > after][:limit]
-            return [_seen(moment.room, moment.room.schedules[id]) for id in page]
+            return [_seen(unit.tables, unit.tables.schedules[id]) for id in page]
 
     async def schedule_at(self, after: int = -1) -> int | None:
-        with self.transaction() as moment:
-            return min((at for at, _ in moment.room.scheduled() if at > after), default=None)
+        with self.transaction() as unit:
+            return min((at for at, _ in unit.tables.scheduled() if at > after), default=None)
 
     async def fire(self, firings: Sequence[Firing]) -> list[bool]:
-        with self.transaction() as moment:
-            return [_fire(moment, firing) for firing in firings]
+        with self.transaction() as unit:
+            return [_fire(unit, firing) for firing in firings]
 
 
-def _seen(room: Room, schedule: Schedule) -> DueSchedule:
+def _seen(room: NamespaceTables, schedule: ScheduleRow) -> DueSchedule:
     last = room.current_row(schedule.last_id) if schedule.last_id else None
     return DueSchedule(replace(schedule), last is not None and last.is_open)
 
 
-def _fire(moment: Moment, firing: Firing) -> bool:
-    row = moment.room.schedules.get(firing.id)
+def _fire(unit: UnitOfWork, firing: Firing) -> bool:
+    row = unit.tables.schedules.get(firing.id)
     if row is None or row.paused or row.revision != firing.revision:
         return False
     row.revision += 1
-    row.updated_at, row.next_at, row.state = moment.now, firing.next_at, firing.state
+    row.updated_at, row.next_at, row.state = unit.now, firing.next_at, firing.state
     if firing.last_at is not None:
         row.last_at, row.last_id = firing.last_at, firing.last_id
     for new in firing.starts:
-        if new.run_id not in moment.room.rows and moment.room.current_row(new.id) is None:
-            moment.begin(new)
+        if new.run_id not in unit.tables.rows and unit.tables.current_row(new.id) is None:
+            unit.begin(new)
     return True

@@ -2,67 +2,75 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from uuid import UUID
 
 from msgspec.structs import replace
 
 from batuta.clock import SECOND
-from batuta.errors import InvalidInput, RunClosed, UnknownRun, WrongTransaction
+from batuta.errors import RunClosed, WrongTransaction
 from batuta.ids import RunId
-from batuta.journal.acts import Act
+from batuta.journal.audit import Act
 from batuta.journal.entries import Entry
+from batuta.journal.quotas import EVERYBODY, MOST_WAITING, WAITING
 from batuta.journal.records import (
-    Attempt,
     Change,
     Claim,
     Hint,
     Message,
     NewRun,
-    Output,
-    Page,
     Refusal,
     Run,
-    RunFilter,
     StartOutcome,
-    Tape,
     Verdict,
     WorkerInfo,
-    WorkerView,
 )
-from batuta.journal.states import CLOSED, PARKED, RunState
-from batuta.journal.store import Borrowed, Guest, Heart, Transaction
-from batuta.stores.handing import commit_then_claim
-from batuta.stores.listeners import Listeners
+from batuta.journal.states import PARKED, RunState
+from batuta.journal.store import Borrowed, CallerTransaction, Heartbeat, Transaction
+from batuta.stores.contract import rules
+from batuta.stores.contract.listeners import Listeners
+from batuta.stores.contract.slot_handover import commit_then_claim
+from batuta.stores.memory.activity_transaction import MemoryTransaction
 from batuta.stores.memory.audit import AuditVerbs, changed, record
+from batuta.stores.memory.bulk_operations import BulkVerbs
 from batuta.stores.memory.commits import Commit
+from batuta.stores.memory.dead_letters import DeadLetterVerbs
 from batuta.stores.memory.forks import ForkVerbs
-from batuta.stores.memory.heart import MemoryHeart
-from batuta.stores.memory.holding import HoldingVerbs
-from batuta.stores.memory.intake import find_or_begin, start_many
-from batuta.stores.memory.letters import LetterVerbs
-from batuta.stores.memory.moment import Moment
+from batuta.stores.memory.heartbeat import MemoryHeartbeat
+from batuta.stores.memory.listing import ListingVerbs
+from batuta.stores.memory.marks import MarkVerbs
 from batuta.stores.memory.queues import QueueVerbs, claim, left_behind, time_out
 from batuta.stores.memory.quotas import QuotaVerbs
+from batuta.stores.memory.reading import ReadingVerbs
+from batuta.stores.memory.reencryption import RewritingVerbs
+from batuta.stores.memory.resilience.partners import PartnerVerbs
 from batuta.stores.memory.retention import RetentionVerbs
-from batuta.stores.memory.rewriting import RewritingVerbs
 from batuta.stores.memory.schedules import ScheduleVerbs
-from batuta.stores.memory.tables import MemoryDatabase, Registration, Room, Row
-from batuta.stores.memory.transactions import MemoryTransaction
+from batuta.stores.memory.server.api_keys import ApiKeyVerbs
+from batuta.stores.memory.server.documents import DocumentVerbs
+from batuta.stores.memory.server.requests import RequestVerbs
+from batuta.stores.memory.starts import find_or_begin, start_many
+from batuta.stores.memory.tables import MemoryDatabase, NamespaceTables, Registration, Row
+from batuta.stores.memory.unit_of_work import UnitOfWork
 
-_NO_TRANSACTIONS = "memory:// has no transactions that others can begin: use SQLite or PostgreSQL, also in this test"
+_NO_TRANSACTIONS = "memory:// does not support transaction=: use SQLite or PostgreSQL, also in this test"
 
 
 class MemoryStore(
     QueueVerbs,
+    ReadingVerbs,
+    ListingVerbs,
     ScheduleVerbs,
     ForkVerbs,
-    LetterVerbs,
+    DeadLetterVerbs,
     RetentionVerbs,
     QuotaVerbs,
-    HoldingVerbs,
+    MarkVerbs,
+    ApiKeyVerbs,
+    RequestVerbs,
+    DocumentVerbs,
+    PartnerVerbs,
+    BulkVerbs,
     AuditVerbs,
     RewritingVerbs,
 ):
@@ -74,7 +82,8 @@ class MemoryStore(
     def __init__(self, database: MemoryDatabase | None = None, namespace: str = "default") -> None:
         self.namespace = namespace
         self._database = database or MemoryDatabase()
-        self._room = self._database.rooms.setdefault(namespace, Room())
+        self._tables = self._database.namespaces.setdefault(namespace, NamespaceTables())
+        self.keys = self._database.keys
         self._listeners = Listeners()
         self._shift = 0
 
@@ -87,8 +96,15 @@ class MemoryStore(
         everyone = self._database.listeners
         everyone[:] = [pair for pair in everyone if pair[1] is not self._listeners]
 
-    async def migrate(self, *, plan: bool = False) -> list[str]:
+    async def migrate(self, *, plan: bool = False, repair: bool = False) -> list[str]:
         return []
+
+    def keyed(self, text: str) -> str:
+        return text
+
+    def used_namespaces(self) -> list[str]:
+        of_keys = {key.namespace for key in self.keys.values()} - {"*"}
+        return sorted(of_keys | {name for name, tables in self._database.namespaces.items() if tables.is_used()})
 
     async def now(self) -> int:
         return self._now()
@@ -104,18 +120,18 @@ class MemoryStore(
         return self._database.timeline
 
     @contextmanager
-    def transaction(self) -> Iterator[Moment]:
+    def transaction(self) -> Iterator[UnitOfWork]:
         """All of a verb happens alone, and at one moment."""
         with self._database.lock:
-            moment = Moment(self._room, self.namespace, self._now(), self._database.numbers)
-            yield moment
-            self._tell(moment.hint)
+            unit = UnitOfWork(self._tables, self.namespace, self._now(), self._database.numbers)
+            yield unit
+            self._tell(unit.hint)
 
     def _now(self) -> int:
         return self._database.clock.now() + self._shift
 
     def _tell(self, hint: Hint) -> None:
-        if not (hint.due or hint.messages or hint.closed or hint.answered or hint.schedules):
+        if not (hint.due or hint.messages or hint.closed or hint.answered or hint.schedules or hint.partners):
             return
         for namespace, listeners in list(self._database.listeners):
             if namespace == self.namespace:
@@ -125,100 +141,111 @@ class MemoryStore(
 
     async def start_many(self, runs: Sequence[NewRun], after: NewRun | None = None) -> list[StartOutcome]:
         runs = list(runs)  # that may raise: not after some of them were written
-        with self.transaction() as moment:
-            return start_many(moment, runs, after)
+        with self.transaction() as unit:
+            return start_many(unit, runs, after)
 
-    async def enter(self, transaction: object, runs: Sequence[NewRun]) -> Guest:
+    async def enter(self, transaction: object, runs: Sequence[NewRun]) -> CallerTransaction:
         raise WrongTransaction(_NO_TRANSACTIONS)
 
     def borrow(self, connection: object) -> Borrowed:
         raise WrongTransaction(_NO_TRANSACTIONS)
 
     async def start(self, run: NewRun, message: Message | None = None) -> tuple[Run, bool]:
-        with self.transaction() as moment:
-            row, is_new = find_or_begin(moment, run)
+        with self.transaction() as unit:
+            row, is_new = find_or_begin(unit, run)
             if message is not None:
-                self._send(moment, row, message)
+                self._send(unit, row, message)
             return row.snapshot(), is_new
 
     async def send(self, run_id: RunId, message: Message, act: Act | None = None) -> bool:
-        with self.transaction() as moment:
-            return self._send(moment, moment.row(run_id), message, act)
+        with self.transaction() as unit:
+            return self._send(unit, unit.row(run_id), message, act)
 
-    def _send(self, moment: Moment, row: Row, message: Message, act: Act | None = None) -> bool:
-        if message.message_id in self._room.inbox(row.run.chain_id).known:
+    def _send(self, unit: UnitOfWork, row: Row, message: Message, act: Act | None = None) -> bool:
+        target = self._tables.open_row_of_chain(row)
+        chain_id, message_id = row.run.chain_id, message.message_id
+        known = message_id in self._tables.inbox(chain_id).known
+        if known and (target is None or not self._tables.forget_rejected(chain_id, message_id)):
             return False
-        target = self._room.open_row_of_chain(row)
         if target is None:
             raise RunClosed(row.run.id, row.run.state)
-        record(moment, act, [changed(target.run, target.run.state)])
-        return moment.deliver(target, message)
+        if rules.counts_as_waiting(message):
+            self._refuse_when_full(unit, row)
+        record(unit, act, [changed(target.run, target.run.state)])
+        return unit.deliver(target, message)
+
+    def _refuse_when_full(self, unit: UnitOfWork, row: Row) -> None:
+        unread = self._tables.inbox(row.run.chain_id).unread
+        waiting = len(unread) - (f"start:{row.run.chain_id}" in unread)
+        others = self._database.namespaces.get(EVERYBODY, NamespaceTables()).quotas
+        quota = unit.tables.quotas.get(WAITING) or others.get(WAITING)
+        most = MOST_WAITING if quota is None else quota.limit
+        if most is not None and waiting >= most:
+            raise rules.inbox_full(self.namespace, row.run.id, int(most))
 
     async def unpark(self, run_id: RunId, act: Act | None = None) -> bool:
-        with self.transaction() as moment:
-            run = moment.row(run_id).run
+        with self.transaction() as unit:
+            run = unit.row(run_id).run
             if run.state not in PARKED:
                 return False
-            record(moment, act, [changed(run, RunState.WAITING)])
-            run.state, run.wake_at, run.deaths, run.reason, run.failed_code = RunState.WAITING, moment.now, 0, "", []
-            moment.hint.due = True
+            record(unit, act, [changed(run, RunState.WAITING)])
+            run.state, run.wake_at, run.deaths, run.reason, run.failed_code = RunState.WAITING, unit.now, 0, "", []
+            unit.hint.due = True
             return True
 
     # -- runs are worked on
 
     async def register(self, worker: WorkerInfo) -> int:
-        with self.transaction() as moment:
+        with self.transaction() as unit:
             copy = replace(worker, queues=list(worker.queues), code=dict(worker.code))
-            self._room.workers[worker.worker_id] = Registration(copy, moment.now + worker.lease)
-            return moment.now
+            self._tables.workers[worker.worker_id] = Registration(copy, unit.now + worker.lease, unit.now, unit.now)
+            return unit.now
 
     async def retire(self, worker_id: str) -> None:
-        with self.transaction() as moment:
-            self._room.workers.pop(worker_id, None)
-            mine = [row for row in self._room.open.values() if row.run.owner == worker_id]
+        with self.transaction() as unit:
+            self._tables.workers.pop(worker_id, None)
+            mine = [row for row in self._tables.open.values() if row.run.owner == worker_id]
             for row in mine:
-                moment.set_free(row)
-            moment.hint.due = bool(mine)
+                unit.set_free(row)
+            unit.hint.due = bool(mine)
 
-    def heart(self, worker_id: str) -> AbstractAsyncContextManager[Heart]:
+    async def give_up(self, worker_id: str, run_ids: Sequence[RunId], reason: str) -> int:
+        with self.transaction() as unit:
+            mine = [self._tables.open[one] for one in run_ids if one in self._tables.open]
+            mine = [row for row in mine if row.run.owner == worker_id]
+            for row in mine:
+                run = row.run
+                run.deaths, run.reason = run.deaths + 1 if run.head == row.claimed_head else 1, reason
+                unit.set_free(row)
+                run.wake_at = unit.now + rules.pause_after(run.deaths)
+                if run.deaths >= rules.POISON_DEATHS:
+                    run.state, run.wake_at = RunState.POISONED, None
+            unit.hint.due = bool(mine)
+            return len(mine)
+
+    def heartbeat(self, worker_id: str) -> AbstractAsyncContextManager[Heartbeat]:
         return self._beating(worker_id)
 
     @asynccontextmanager
-    async def _beating(self, worker_id: str) -> AsyncIterator[Heart]:
-        self._room.locks.add(worker_id)
+    async def _beating(self, worker_id: str) -> AsyncIterator[Heartbeat]:
+        self._tables.locks.add(worker_id)
         try:
-            yield MemoryHeart(self, worker_id)
+            yield MemoryHeartbeat(self, worker_id)
         finally:
-            self._room.locks.discard(worker_id)
+            self._tables.locks.discard(worker_id)
 
     async def claim(self, worker: WorkerInfo, limit: int, room: Mapping[str, int] | None = None) -> Claim:
-        with self.transaction() as moment:
-            if not self._room.is_live(worker.worker_id, moment.now):
+        with self.transaction() as unit:
+            if not self._tables.is_live(worker.worker_id, unit.now):
                 return Claim()
-            rows, held, again_at = claim(moment, worker, limit, room)
-            time_out(moment, left_behind(moment))
-            limited = [queue for queue in worker.queues if queue in self._room.queues] if held else []
-            return Claim([self._tape(row) for row in rows], held, again_at, limited)
-
-    async def unread(self, run_ids: Sequence[RunId]) -> dict[RunId, tuple[int, list[Message]]]:
-        with self.transaction():
-            rows = [self._room.rows[run_id] for run_id in run_ids if run_id in self._room.rows]
-            return {
-                row.run.run_id: (row.run.epoch if row.is_open else -1, self._room.unread(row.run.chain_id))
-                for row in rows
-            }
-
-    async def load(self, run_id: RunId) -> Tape:
-        with self.transaction() as moment:
-            return self._tape(moment.row(run_id))
-
-    def _tape(self, row: Row) -> Tape:
-        attempts = [row.attempts[key] for key in sorted(row.attempts)]
-        return Tape(row.snapshot(), list(row.journal), self._room.unread(row.run.chain_id), attempts)
+            rows, held, again_at = claim(unit, worker, limit, room)
+            timed_out = time_out(unit, left_behind(unit))
+            limited = [queue for queue in worker.queues if queue in self._tables.queues] if held else []
+            return Claim([self.stored_run(row) for row in rows], held, again_at, limited, timed_out)
 
     async def commit(self, worker_id: str, changes: Sequence[Change]) -> dict[int, Verdict | list[Refusal]]:
-        with self.transaction() as moment:
-            return Commit(moment, worker_id).write(changes)
+        with self.transaction() as unit:
+            return Commit(unit, worker_id).write(changes)
 
     async def hand_over(
         self, worker: WorkerInfo, changes: Sequence[Change], limit: int
@@ -226,7 +253,7 @@ class MemoryStore(
         return await commit_then_claim(self, worker, changes, limit)
 
     def transact(self, seconds: float) -> Transaction:
-        return MemoryTransaction(self, seconds)
+        return MemoryTransaction(self.transaction, seconds)
 
     def why_not_transactional(self, is_async: bool) -> str:
         return ""
@@ -234,114 +261,10 @@ class MemoryStore(
     async def close_run(
         self, run_id: RunId, head: int, entry: Entry, state: RunState, reason: str, act: Act | None = None
     ) -> bool:
-        with self.transaction() as moment:
-            row = moment.row(run_id)
+        with self.transaction() as unit:
+            row = unit.row(run_id)
             if not row.is_open or row.run.head != head:
                 return False
-            record(moment, act, [changed(row.run, state)])
-            moment.close_from_outside(row, entry, state, reason)
+            record(unit, act, [changed(row.run, state)])
+            unit.close_from_outside(row, entry, state, reason)
             return True
-
-    # -- reading
-
-    async def get(self, id: str) -> Run:
-        with self.transaction():
-            row = self._room.current_row(id)
-            if row is None:
-                raise UnknownRun(id, self.namespace)
-            return row.snapshot()
-
-    async def get_run(self, run_id: RunId) -> Run:
-        with self.transaction() as moment:
-            return moment.row(run_id).snapshot()
-
-    async def journal(self, run_id: RunId, after: int = -1, limit: int = 10_000) -> list[Entry]:
-        with self.transaction():
-            row = self._room.rows.get(run_id)
-            return row.journal[after + 1 : after + 1 + limit] if row is not None else []
-
-    async def epochs(self, run_id: RunId) -> list[int]:
-        with self.transaction():
-            row = self._room.rows.get(run_id)
-            return list(row.epochs) if row is not None else []
-
-    async def attempts(self, run_id: RunId, seq: int | None = None) -> list[Attempt]:
-        with self.transaction():
-            row = self._room.rows.get(run_id)
-            found = row.attempts if row is not None else {}
-            return [found[key] for key in sorted(found) if seq is None or key[0] == seq]
-
-    async def outputs(self, run_id: RunId) -> list[Output]:
-        with self.transaction():
-            row = self._room.rows.get(run_id)
-            published = row.published if row is not None else {}
-            return [published[name] for name in sorted(published)]
-
-    async def answers(self, asked: Sequence[tuple[RunId, str]]) -> list[Output | None]:
-        with self.transaction():
-            return [self._room.answers.get(each) for each in asked]
-
-    async def closed_among(self, run_ids: Sequence[RunId]) -> list[RunId]:
-        with self.transaction():
-            rows = [self._room.rows[run_id] for run_id in run_ids if run_id in self._room.rows]
-            return [row.run.run_id for row in rows if row.run.state in CLOSED]
-
-    async def outcome(self, run_id: RunId) -> tuple[Run, Entry | None]:
-        with self.transaction() as moment:
-            row = moment.row(run_id)
-            return row.snapshot(), row.journal[-1] if row.journal else None
-
-    async def list_runs(self, where: RunFilter, cursor: str | None = None, limit: int = 50) -> Page:
-        before = None if cursor is None else _cursor(cursor)
-        with self.transaction():
-            found = sorted(self._matching(where), key=lambda row: row.run.run_id, reverse=True)
-            rest = [row.snapshot() for row in found if before is None or row.run.run_id < before]
-        page = rest[:limit]
-        return Page(page, str(page[-1].run_id) if len(rest) > limit else None)
-
-    async def count_runs(self, where: RunFilter) -> int:
-        with self.transaction():
-            return len(self._matching(where))
-
-    async def workers(self) -> list[WorkerView]:
-        with self.transaction() as moment:
-            return [_view(self._room.workers[worker_id], moment.now) for worker_id in sorted(self._room.workers)]
-
-    def _matching(self, where: RunFilter) -> list[Row]:
-        return [row for row in self._room.rows.values() if _matches(where, row.run)]
-
-
-def _view(known: Registration, now: int) -> WorkerView:
-    worker = known.worker
-    return WorkerView(
-        worker_id=worker.worker_id,
-        host=worker.host,
-        pid=worker.pid,
-        queues=list(worker.queues),
-        code=dict(worker.code),
-        lease_until=known.lease_until,
-        live=known.lease_until > now,
-    )
-
-
-def _matches(where: RunFilter, run: Run) -> bool:
-    tags = json.loads(run.tags) if where.tags else {}
-    return (
-        (not where.states or run.state in where.states)
-        and where.name in (None, run.name)
-        and where.kind in (None, run.kind)
-        and where.queue in (None, run.queue)
-        and (where.id_prefix is None or run.id.startswith(where.id_prefix))
-        and all(tags.get(key) == value for key, value in where.tags)
-        and where.flow_key in (None, run.flow_key)
-        and where.parent in (None, run.parent_run_id)
-        and (where.created_after is None or run.created_at > where.created_after)
-        and (where.created_before is None or run.created_at < where.created_before)
-    )
-
-
-def _cursor(text: str) -> RunId:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise InvalidInput(f"{text!r} is no cursor: pass the one that the page before came with") from None

@@ -11,17 +11,29 @@ from msgspec.structs import replace
 
 from batuta.clock import Clock, SystemClock
 from batuta.ids import RunId, new_message_id
-from batuta.journal.acts import Recorded
+from batuta.journal.audit import Recorded
+from batuta.journal.dead_letters import DeadLetter
 from batuta.journal.entries import Entry
-from batuta.journal.letters import DeadLetter
 from batuta.journal.queues import QueueLimits
 from batuta.journal.quotas import Quota
-from batuta.journal.records import Attempt, Message, Output, ParentPolicy, Run, WorkerInfo
+from batuta.journal.records import (
+    REJECTED,
+    Attempt,
+    Message,
+    MessageKind,
+    Output,
+    ParentPolicy,
+    Run,
+    WorkerInfo,
+    is_heartbeat,
+)
 from batuta.journal.retention import Retention
-from batuta.journal.schedules import Schedule
-from batuta.stores import rules
-from batuta.stores.flow import Hand
-from batuta.stores.listeners import Listeners
+from batuta.journal.schedules import ScheduleRow
+from batuta.journal.server.api_keys import StoredKey
+from batuta.journal.server.requests import KeptRequest
+from batuta.stores.contract import rules
+from batuta.stores.contract.claim_limits import Rotation
+from batuta.stores.contract.listeners import Listeners
 
 
 class Row(Struct):
@@ -36,6 +48,8 @@ class Row(Struct):
     epochs: list[int] = field(default_factory=list)
     attempts: dict[tuple[int, int], Attempt] = field(default_factory=dict)
     published: dict[str, Output] = field(default_factory=dict)
+    compensation: str | None = None
+    """The value of its output of that kind."""
 
     def snapshot(self) -> Run:
         return replace(self.run, failed_code=list(self.run.failed_code))
@@ -56,6 +70,12 @@ class Row(Struct):
             self.epochs.append(epoch)
         self.run.head = len(self.journal) - 1
 
+    def note(self, attempt: Attempt) -> None:
+        known = self.attempts.get((attempt.seq, attempt.number))
+        if known is not None and attempt.tokens is None and known.tokens is not None:
+            attempt = replace(attempt, tokens=known.tokens)
+        self.attempts[attempt.seq, attempt.number] = attempt
+
 
 class Inbox(Struct):
     """The messages of one chain."""
@@ -66,16 +86,18 @@ class Inbox(Struct):
     """By id, in order of their numbers."""
 
     kept: dict[str, Message] = field(default_factory=dict)
-    """Signals and updates that were read: a run may be asked to read them again."""
+    """Signals, updates and cancels that were read: a run may be asked to read the first two again."""
 
     def read(self, message_ids: Iterable[str]) -> None:
         for message_id in message_ids:
             message = self.unread.pop(message_id, None)
-            if message is not None and message.kind in rules.ACKNOWLEDGED:
+            if message is not None and message.kind in rules.PROMISED:
                 self.kept[message_id] = message
+            elif message is not None and message.kind is MessageKind.ACTIVITY and is_heartbeat(message_id):
+                self.known.discard(message_id)
 
     def read_again(self, message_id: str) -> None:
-        """A message that was read is unread. What is not known stays so."""
+        """Make a read message unread. Unknown messages stay unknown."""
         message = self.kept.pop(message_id, None)
         if message is not None:
             self.unread[message_id] = message
@@ -87,19 +109,30 @@ class Registration(Struct):
 
     worker: WorkerInfo
     lease_until: int
+    registered_at: int
+    beat_at: int
 
 
 class QueueRow(Struct):
     """A queue that was set up, paused or limited."""
 
     paused: bool = False
-    note: str = ""
-    limits: QueueLimits = QueueLimits()
+    reason: str = ""
+    limits: QueueLimits = field(default_factory=QueueLimits)
     begun: dict[str, dict[int, int]] = field(default_factory=dict)
     """Runs that began, by flow key ("" for all of them) and the end of the sub-window."""
 
 
-class Room(Struct):
+class DocumentRow(Struct):
+    """A document, with its times."""
+
+    body: str
+    created_at: int
+    written_at: int
+    expires_at: int
+
+
+class NamespaceTables(Struct):
     """The tables of one namespace."""
 
     rows: dict[RunId, Row] = field(default_factory=dict)
@@ -118,23 +151,45 @@ class Room(Struct):
     """By chain and message id."""
     workers: dict[str, Registration] = field(default_factory=dict)
     locks: set[str] = field(default_factory=set)
-    """Workers whose heart is open."""
+    """Workers whose heartbeat is open."""
     queues: dict[str, QueueRow] = field(default_factory=dict)
-    hands: dict[tuple[str, int], Hand] = field(default_factory=dict)
-    """Whose turn it is, by queue and priority."""
+    rotations: dict[tuple[str, int], Rotation] = field(default_factory=dict)
+    """The rotations, by queue and priority."""
     debounced: dict[str, Row] = field(default_factory=dict)
     """What later starts of the same key replace."""
-    schedules: dict[str, Schedule] = field(default_factory=dict)
+    schedules: dict[str, ScheduleRow] = field(default_factory=dict)
     letters: dict[RunId, DeadLetter] = field(default_factory=dict)
     audit: list[Recorded] = field(default_factory=list)
     retention: dict[tuple[str, str], Retention] = field(default_factory=dict)
     """By name and state."""
     quotas: dict[str, Quota] = field(default_factory=dict)
+    marks: dict[str, str] = field(default_factory=dict)
+    requests: dict[str, KeptRequest] = field(default_factory=dict)
+    documents: dict[tuple[str, str], DocumentRow] = field(default_factory=dict)
+    """By kind and key."""
+    partners: dict[tuple[str, str, str], tuple[str, int | None]] = field(default_factory=dict)
+    """By kind, name and key: the document, and when it expires."""
     allowance: tuple[float, int] | None = None
     """How many starts of its burst were left, and when."""
 
+    def is_used(self) -> bool:
+        """Whether it has workers, documents, schedules or runs that are due."""
+        due = any(row.run.wake_at is not None for row in self.open.values())
+        return bool(self.workers or self.documents or self.schedules or due)
+
     def inbox(self, chain_id: RunId) -> Inbox:
         return self.inboxes.setdefault(chain_id, Inbox())
+
+    def forget_rejected(self, chain_id: RunId, message_id: str) -> bool:
+        """Let an update come again that was rejected. False when it was not."""
+        answer = self.answers.get((chain_id, message_id))
+        if answer is None or answer.ord != REJECTED:
+            return False
+        del self.answers[chain_id, message_id]
+        inbox = self.inbox(chain_id)
+        inbox.known.discard(message_id)
+        inbox.kept.pop(message_id, None)
+        return True
 
     def unread(self, chain_id: RunId) -> list[Message]:
         return list(self.inbox(chain_id).unread.values())
@@ -174,7 +229,7 @@ class Room(Struct):
         return [self.rows[run_id] for run_id in (chain_id, *self.followers.get(chain_id, ())) if run_id in self.rows]
 
     def forget(self, run_ids: Iterable[RunId]) -> None:
-        """Whole chains are gone, with all that belongs to them."""
+        """Delete whole chains, with everything that belongs to them."""
         for run_id in run_ids:
             run = self.rows.pop(run_id).run
             if self.current.get(run.id) == run.run_id:
@@ -190,7 +245,7 @@ class Room(Struct):
                 self.answers.pop((run.run_id, message_id), None)
 
     def forget_debounce(self, row: Row) -> None:
-        """No later start replaces what the run does."""
+        """No later start replaces the run's work."""
         if row.debounce:
             del self.debounced[row.debounce]
             row.debounce = ""
@@ -200,7 +255,7 @@ class Room(Struct):
         return known is not None and known.lease_until > now
 
     def due(self, worker: WorkerInfo) -> list[tuple[int, Row]]:
-        """What the worker may claim now or later, with the time from which on it may."""
+        """Runs that the worker may claim now or later, with the time from which on it may."""
         has_suspect = any(row.is_suspect and row.run.owner == worker.worker_id for row in self.open.values())
         return [
             (row.run.wake_at, row)
@@ -221,12 +276,13 @@ class Room(Struct):
 
 
 class MemoryDatabase:
-    """What several stores share, as several processes share a database. Gone with the process."""
+    """The data that several stores share, as several processes share a database. It ends with the process."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self.clock = clock or SystemClock()
         self.lock = threading.RLock()
         self.timeline = new_message_id()
         self.numbers = itertools.count(1)
-        self.rooms: dict[str, Room] = {}
+        self.namespaces: dict[str, NamespaceTables] = {}
+        self.keys: dict[str, StoredKey] = {}
         self.listeners: list[tuple[str, Listeners]] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from operator import itemgetter
 from typing import Any
 
-from batuta.journal.acts import Act, ActFilter, Recorded
+from batuta.journal.audit import Act, ActFilter, Recorded
 from batuta.stores.postgres.base import Base
 
 _ABOVE_ALL = 2**63 - 1
@@ -16,10 +16,21 @@ ActValues = tuple[str | None, str, str, str, str, str]
 
 
 def act_values(act: Act | None) -> ActValues:
-    """What `record_acts` is told of an act: actor, verb, reason, detail, before, after. No actor: no act."""
+    """The parameters of `record_acts` for an action: actor, verb, reason, detail, before, after.
+
+    No actor: no action.
+    """
     if act is None:
         return None, "", "", "null", "null", "null"
-    return act.actor, act.verb.value, act.reason, act.detail, act.before, act.after
+    return act.actor, "|".join((act.verb.value, *_key(act))), act.reason, act.detail, act.before, act.after
+
+
+def _key(act: Act) -> tuple[str, ...]:
+    """Its salt and the blocks of HMAC: the database has SHA-256, but no HMAC."""
+    if not act.salt:
+        return ()
+    block = act.secret.ljust(64, b"\0")
+    return act.salt, *(bytes(byte ^ pad for byte in block).hex() for pad in (0x36, 0x5C))
 
 
 class AuditVerbs(Base):

@@ -1,4 +1,4 @@
-"""What all verbs of the store share: the address, the SQL, the connections, the hints."""
+"""Shared by all methods of the store: the address, the SQL, the connections, the hints."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from functools import partial
 from typing import Any
 
 from batuta.clock import SECOND
+from batuta.ids import RunId
 from batuta.journal.records import Hint
-from batuta.stores.flow import Hand
-from batuta.stores.listeners import Listeners
-from batuta.stores.postgres import schema
-from batuta.stores.postgres.address import Address, parse_address
-from batuta.stores.postgres.awake import Awake
-from batuta.stores.postgres.floors import Floors
-from batuta.stores.postgres.hints import Announcer, Ear, Ticker, channel_of
-from batuta.stores.postgres.session import Hook, Pool, Session, Shift
-from batuta.stores.queries import load_queries
+from batuta.stores.contract.claim_limits import Rotation
+from batuta.stores.contract.listeners import Listeners
+from batuta.stores.contract.named_queries import load_queries
+from batuta.stores.postgres.database import schema
+from batuta.stores.postgres.database.address import Address, parse_address
+from batuta.stores.postgres.database.connection import Hook, Pool, Session, Shift, settings_of
+from batuta.stores.postgres.database.row_locks import COMMIT_SECONDS, VERB_SECONDS
+from batuta.stores.postgres.fast.busy_poll import BusyPoll
+from batuta.stores.postgres.fast.claim_cursor import ClaimCursors
+from batuta.stores.postgres.hints import Announcer, HintListener, Ticker, channel_of
 
 log = logging.getLogger("batuta.postgres")
 
@@ -26,6 +28,13 @@ _POOLED = (
     "%s is a pooler (statement_cache_size=0) and there is no direct_url: news of other processes are looked for every "
     "second, and a worker that died is noticed when its lease is over"
 )
+
+_UNSAFE = (
+    "unsafe durability: %s has %s; when the server crashes, starts, signals and results that were acknowledged may be "
+    "lost. Switch it on, or give Batuta's user a setting of its own: ALTER ROLE ... SET synchronous_commit = on"
+)
+said: set[str] = set()
+"""Where that was said in this process: once is enough."""
 
 HEART_PATIENCE_SECONDS = 6.0
 """Much less than a lease: a heartbeat that hangs must be tried again in time."""
@@ -50,40 +59,53 @@ class Base:
         """Testing only: called with "commit" or "claim" when a reply has come; an OSError from it loses the reply."""
         self._sql = {name: self.address.qualify(text) for name, text in load_queries("batuta.stores.postgres").items()}
         self._shift = Shift()
-        self._pool = Pool(self._new_session, self.address.pool_size)
+        short = settings_of(self.address, VERB_SECONDS)
+        make = partial(self._new_session, settings=short)
+        self._pool = Pool(make, self.address.pool_size, self.address.lock_timeout)
         self._activity_pools: dict[float, Pool] = {}
         """For transactions of activities, by how long they may take."""
-        self._commit_session = self._new_session(self.address.for_sessions)
+        self._commit_session, self._beside_session = (
+            self._new_session(self.address.for_sessions, settings=settings_of(self.address, COMMIT_SECONDS))
+            for _ in range(2)
+        )
+        self._beside = asyncio.Lock()
+        self._busy: set[RunId] = set()
+        """Runs whose changes wait for locked rows: they are written beside the others."""
         self._committing = asyncio.Lock()
-        self._awake = Awake(self.address.busy_wait)
+        self._busy_poll = BusyPoll(self.address.busy_wait)
         self._listeners = Listeners()
         self._channel = channel_of(self.address.schema, namespace)
         self._announcer = Announcer(self._listeners, partial(self._pool.write, self._sql["notify"], self._channel))
-        self._ear: Ear | Ticker = Ticker(self._listeners, self.poll_seconds or 1.0)
+        self._hint_listener: HintListener | Ticker = Ticker(self._listeners, self.poll_seconds or 1.0)
         if self.address.for_sessions is not None:
             session = self._new_session(self.address.for_sessions)
-            self._ear = Ear(session, self._channel, self._announcer.name, self._listeners)
+            self._hint_listener = HintListener(session, self._channel, self._announcer.name, self._listeners)
         self._is_open = False
         self._place = ""
         """Names the database; read when a caller's own transaction must be known to be one of it."""
         self._held = False
         """The last claim left something because of a limit: a run that leaves makes room."""
-        self._hands: dict[tuple[str, int], Hand] = {}
+        self._rotations: dict[tuple[str, int], Rotation] = {}
         """Where the turns of flow keys stand, by queue and priority: see the SQL about queues."""
-        self._floors = Floors()
+        self._claim_cursors = ClaimCursors()
         self._look_again: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
         self._pool.open()
         async with self._pool.session() as session:
             await schema.check(session, self.address, self._sql)
+            rows = await session.read(self._sql["durability"])
         self._is_open = True
+        unsafe = ", ".join(f"{name} = off" for name, value in rows[0].items() if value == "off")
+        if unsafe and self.address.place not in said:
+            said.add(self.address.place)
+            log.warning(_UNSAFE, self.address.place, unsafe)
         if self.address.for_sessions is None:
             log.warning(_POOLED, self.address.place)
         self._listeners.bind()
         self._announcer.open()
         if self._listeners:
-            self._ear.start()
+            self._hint_listener.start()
 
     async def close(self) -> None:
         self._is_open = False
@@ -91,16 +113,23 @@ class Base:
             self._look_again.cancel()
         await self._announcer.close()
         self._listeners.unbind()
-        await self._ear.close()
+        await self._hint_listener.close()
         await self._commit_session.close()
+        await self._beside_session.close()
         for pool in self._activity_pools.values():
             await pool.close()
         self._activity_pools.clear()
         await self._pool.close()
 
-    async def migrate(self, *, plan: bool = False) -> list[str]:
-        async with self._pool.session() as session:
-            return await schema.migrate(session, self.address, self._sql, plan=plan)
+    async def migrate(self, *, plan: bool = False, repair: bool = False) -> list[str]:
+        session = self._new_session()  # which waits longer for locks than those of the pool
+        try:
+            return await schema.migrate(session, self.address, self._sql, plan=plan, repair=repair)
+        finally:
+            await session.close()
+
+    def keyed(self, text: str) -> str:
+        return text
 
     async def now(self) -> int:
         rows = await self._pool.read(self._sql["now"])
@@ -110,7 +139,7 @@ class Base:
     def listen(self, callback: Callable[[Hint], None]) -> Callable[[], None]:
         undo = self._listeners.add(callback)
         if self._is_open:
-            self._ear.start()
+            self._hint_listener.start()
         return undo
 
     def shift_clock(self, seconds: float) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Awaitable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from asyncpg import Record
@@ -11,18 +14,26 @@ from batuta import failpoints
 from batuta.errors import OutcomeUnknown, StoreUnavailable, UnknownRun
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
-from batuta.journal.acts import Act
+from batuta.journal.audit import Act
+from batuta.journal.child_outcomes import ended_outcome
 from batuta.journal.entries import Entry
-from batuta.journal.outcomes import ended_outcome
 from batuta.journal.records import Change, Hint, Refusal, Verdict
 from batuta.journal.states import CLOSED, RunState
-from batuta.stores import rules
-from batuta.stores.postgres import batch, beyond
+from batuta.stores.contract import rules
+from batuta.stores.postgres import cross_run_effects
 from batuta.stores.postgres.audit import act_values
 from batuta.stores.postgres.base import Base
-from batuta.stores.postgres.rows import run_ids
-from batuta.stores.postgres.session import Session
-from batuta.stores.postgres.texts import entry_texts, ids_text, job_texts, start_texts
+from batuta.stores.postgres.database import batch_columns
+from batuta.stores.postgres.database.connection import Session
+from batuta.stores.postgres.database.errors import RowLocked
+from batuta.stores.postgres.database.row_locks import in_turns, patiently
+from batuta.stores.postgres.database.rows import run_ids
+from batuta.stores.postgres.fast.column_encoding import entry_texts, ids_text, job_texts, start_texts
+
+BESIDE_SECONDS = 5.0
+"""For splitting a batch that waits for locked rows, beside the others."""
+_PIECES = 8
+"""How many parts: each that fails waits for a lock, and this takes fewer rounds than halves."""
 
 
 class Commits(Base):
@@ -31,6 +42,9 @@ class Commits(Base):
     async def commit(self, worker_id: str, changes: Sequence[Change]) -> dict[int, Verdict | list[Refusal]]:
         if not changes:
             return {}
+        if self._busy and self._busy.issuperset([change.run_id for change in changes]):
+            async with self._beside:  # the others need not wait for it
+                return await self._spare(worker_id, changes, self._beside_session, BESIDE_SECONDS)
         answers: dict[int, Verdict | list[Refusal]] = {}
         moved = True
         await self._committing.acquire()
@@ -38,16 +52,16 @@ class Commits(Base):
             query, values = self._alone(worker_id, changes[0]) if len(changes) == 1 else (None, ())
             if query is not None:
                 heard = None if failpoints.armed is None and self.faults is None else self._committed
-                self._awake.stay()
+                self._busy_poll.stay()
                 rows = await self._commit_session.write(query, *values, replied=heard)
-                self._awake.rest()
+                self._busy_poll.rest()
                 if rows:
-                    if changes[0].move is not None:  # else it goes on, and nobody need know
+                    if changes[0].move is not None:  # else it goes on by itself
                         due = rows[0]["due"] or self._held
                         self._announcer.tell_after(Hint(due=due or False, closed=[changes[0].run_id]))
                     return answers
                 lost, hint = [0], Hint()
-            elif (found := batch.survey(changes)).beyond:
+            elif (found := batch_columns.survey(changes)).beyond:
                 answers, lost, hint = await self._write_beyond(worker_id, changes)
             else:
                 lost, due = await self._write(worker_id, changes, found)
@@ -57,9 +71,74 @@ class Commits(Base):
                     answers.update(await self._judge(worker_id, changes, lost))
             except StoreUnavailable as error:  # "nothing was written" would be a lie: the others of the batch are
                 raise OutcomeUnknown(str(error)) from error
+        except RowLocked:
+            return await self._spare(worker_id, changes, self._commit_session, 0.0)
         finally:
             self._committing.release()
         self._announce_changes(changes if moved else (), answers, hint)
+        return answers
+
+    async def _spare(
+        self, worker_id: str, changes: Sequence[Change], session: Session, seconds: float
+    ) -> dict[int, Verdict | list[Refusal]]:
+        """Write the changes that need no locked row; the others are BUSY.
+
+        First it asks which of their own rows, parents and receivers are locked. If that was not all, as when another
+        open transaction has begun a run with the id of a start, changes without a start are tried separately. For this
+        many seconds, failing parts are then split further.
+        """
+        locked = await in_turns(lambda: self._locked(changes, session), self.address.lock_timeout)
+        indexes = [index for index, change in enumerate(changes) if change.run_id not in locked]
+        busy = [index for index, change in enumerate(changes) if change.run_id in locked]
+        pieces, answers, end = deque([indexes]), dict[int, Verdict | list[Refusal]](), time.monotonic() + seconds
+        is_written = False
+        while pieces:
+            if not (piece := pieces.popleft()):
+                continue
+            try:
+                found = await self._commit_part(worker_id, [changes[index] for index in piece], session)
+                is_written = True
+                answers.update({piece[place]: answer for place, answer in found.items()})
+            except RowLocked:
+                starts = [index for index in piece if changes[index].start is not None]
+                if 0 < len(starts) < len(piece):
+                    pieces += [[index for index in piece if changes[index].start is None], starts]
+                elif len(piece) > 1 and time.monotonic() < end:
+                    pieces += [piece[first::_PIECES] for first in range(_PIECES)]
+                else:
+                    busy += piece
+            except StoreUnavailable as error:
+                if is_written:  # "nothing was written" would be a lie
+                    raise OutcomeUnknown(str(error)) from error
+                raise
+        answers.update(dict.fromkeys(busy, Verdict.BUSY))
+        self._busy.difference_update(change.run_id for change in changes)
+        self._busy.update(changes[index].run_id for index in busy)
+        return answers
+
+    async def _locked(self, changes: Sequence[Change], session: Session) -> set[RunId]:
+        reaching = [(change.run_id, change.effects) for change in changes if change.effects is not None]
+        sends = [(run_id, send.id) for run_id, effects in reaching for send in effects.sends]
+        asked = [change.run_id for change in changes]
+        rows = await session.write(self._sql["locked"], self.namespace, asked, *batch_columns.as_columns(sends, 2))
+        return {row["run_id"] for row in rows}
+
+    async def _commit_part(
+        self, worker_id: str, changes: Sequence[Change], session: Session
+    ) -> dict[int, Verdict | list[Refusal]]:
+        """As `commit`, by the statements for many."""
+        found, answers = batch_columns.survey(changes), dict[int, Verdict | list[Refusal]]()
+        if found.beyond:
+            answers, lost, hint = await self._write_beyond(worker_id, changes, session)
+        else:
+            lost, due = await self._write(worker_id, changes, found, session)
+            hint = Hint(due=due)
+        try:
+            if lost:
+                answers.update(await self._judge(worker_id, changes, lost, session))
+        except StoreUnavailable as error:
+            raise OutcomeUnknown(str(error)) from error
+        self._announce_changes(changes, answers, hint)
         return answers
 
     def _announce_changes(
@@ -71,45 +150,50 @@ class Commits(Base):
     def _announce_ends(
         self, changes: Sequence[Change], answers: Mapping[int, Verdict | list[Refusal]], hint: Hint
     ) -> None:
-        """What the hint says, and which runs have closed."""
+        """The hint, and which runs have closed."""
         if any(isinstance(answer, Verdict) for answer in answers.values()):
             changes = [one for index, one in enumerate(changes) if not isinstance(answers.get(index), Verdict)]
         hint.closed = [one.run_id for one in changes if one.move is not None and one.move.state in CLOSED]
         self._announcer.tell(hint)
 
-    async def _write(self, worker_id: str, changes: Sequence[Change], found: batch.Survey) -> tuple[list[int], bool]:
-        """Indexes of the changes whose fence did not hold, and whether a run became due."""
-        ordered = batch.in_order(changes)
+    async def _write(
+        self, worker_id: str, changes: Sequence[Change], found: batch_columns.Survey, session: Session | None = None
+    ) -> tuple[list[int], bool]:
+        """Indexes of the changes whose fence failed, and whether a run became due."""
+        send = self._send if session is None else partial(self._send_on, session)
+        ordered = batch_columns.in_order(changes)
         if found.readers and (texts := job_texts(ordered)) is not None:
-            rows = await self._send(self._sql["commit_jobs"], self.namespace, *texts)
+            rows = await send(self._sql["commit_jobs"], self.namespace, worker_id, *texts)
             winners, won, due = rows[0]
             return lost_of(changes, winners, won), due or False
         if found.is_entries_only():
             read = ids_text([change.run_id for change in found.readers])
             columns = entry_texts(ordered, found) + start_texts(found.starts) + [len(changes), read]
-            rows = await self._send(self._sql["commit_entries"], self.namespace, worker_id, *columns)
+            rows = await send(self._sql["commit_entries"], self.namespace, worker_id, *columns)
             winners, won, due, also_due = rows[0]
             due = due or also_due or False
         else:
-            columns = batch.change_columns(ordered) + batch.start_columns(found.starts)
-            rows = await self._send(self._sql["commit_changes"], self.namespace, worker_id, *columns)
+            columns = batch_columns.change_columns(ordered) + batch_columns.start_columns(found.starts)
+            rows = await send(self._sql["commit_changes"], self.namespace, worker_id, *columns)
             won, due = rows[0]
             winners = len(won or ())
         return lost_of(changes, winners, won), due
 
     async def _write_beyond(
-        self, worker_id: str, changes: Sequence[Change]
+        self, worker_id: str, changes: Sequence[Change], session: Session | None = None
     ) -> tuple[dict[int, Verdict | list[Refusal]], list[int], Hint]:
         """The same for changes that reach beyond their runs, some of which have their answer then."""
-        statement, columns = beyond.statement_of(batch.in_order(changes))
-        rows = await self._send(self._sql[statement], self.namespace, worker_id, rules.PARENT_CLOSED, *columns)
-        return *beyond.verdicts_of(changes, rows[0]), beyond.hint_of(rows[0])
+        statement, columns = cross_run_effects.statement_of(batch_columns.in_order(changes))
+        values = self.namespace, worker_id, rules.PARENT_CLOSED, *columns
+        rows = await self._send_on(session or self._commit_session, self._sql[statement], *values)
+        return *cross_run_effects.verdicts_of(changes, rows[0]), cross_run_effects.hint_of(rows[0])
 
     def _alone(self, worker_id: str, change: Change) -> tuple[str | None, tuple[Any, ...]]:
-        """The statement for a change that is one row, with scalars: less than half the work of arrays. Else None.
+        """The statement for a change of one row, with scalars: less than half the work of arrays. Else None.
 
-        All is asked here, and not in functions with names: after the wait for a sync each of them is read anew from
-        memory, which costs more than what it does."""
+        Everything is checked here, and not in named functions: after the wait for a sync each function is read from
+        memory again, which costs more than its work.
+        """
         if len(change.entries) != 1 or change.effects is not None or change.consumed or change.attempts:
             return None, ()
         entry, move, start = change.entries[0], change.move, change.start
@@ -117,9 +201,9 @@ class Commits(Base):
         if start is None:
             fenced = self.namespace, change.run_id, change.epoch, change.head, *written
             if move is None:
-                return self._sql["commit_entry"], fenced
+                return self._sql["commit_entry"], (*fenced, worker_id)
             if move.state in CLOSED and not move.outcome and not move.children:
-                return self._sql["commit_last_entry"], (*fenced, move.state._value_, move.reason)
+                return self._sql["commit_last_entry"], (*fenced, worker_id, move.state._value_, move.reason)
         elif move is None and rules.is_plain_start(start):
             whose = self.namespace, worker_id, start.run_id, start.id
             if rules.says_nothing_more(start):
@@ -143,8 +227,11 @@ class Commits(Base):
         return None, ()
 
     def _send(self, query: str, *values: object) -> Awaitable[list[Record]]:
+        return self._send_on(self._commit_session, query, *values)
+
+    def _send_on(self, session: Session, query: str, *values: object) -> Awaitable[list[Record]]:
         heard = None if failpoints.armed is None and self.faults is None else self._committed
-        return self._commit_session.write(query, *values, replied=heard)
+        return session.write(query, *values, replied=heard)
 
     def _committed(self) -> None:
         failpoint("commit.after")
@@ -153,17 +240,21 @@ class Commits(Base):
     async def _judge(
         self, worker_id: str, changes: Sequence[Change], lost: list[int], session: Session | None = None
     ) -> dict[int, Verdict]:
-        """Of changes whose fence did not hold: those that were not written by us before."""
+        """Of changes whose fence failed: those that were not written by us before."""
         asked = [changes[index].run_id for index in lost]
         starts = (changes[index].start for index in lost)
-        known = [(None,) * 3 if start is None else (start.id, batch.renewal_of(start), start.queue) for start in starts]
-        columns = batch.as_columns(known, 3)
+        known = [
+            (None,) * 3 if start is None else (start.id, batch_columns.renewal_of(start), start.queue)
+            for start in starts
+        ]
+        columns = [*batch_columns.as_columns(known, 3), [changes[index].new_head for index in lost]]
         read = (session or self._commit_session).read
         rows = await read(self._sql["standing"], self.namespace, worker_id, asked, *columns)
         standing = {row["run_id"]: row for row in rows}
-        verdicts = ((index, _verdict(changes[index], standing[changes[index].run_id])) for index in lost)
+        verdicts = ((index, _verdict(changes[index], worker_id, standing[changes[index].run_id])) for index in lost)
         return {index: verdict for index, verdict in verdicts if verdict is not None}
 
+    @patiently
     async def close_run(
         self, run_id: RunId, head: int, entry: Entry, state: RunState, reason: str, act: Act | None = None
     ) -> bool:
@@ -180,7 +271,7 @@ class Commits(Base):
 
 
 def lost_of(changes: Sequence[Change], winners: int, won: Sequence[RunId] | None) -> list[int]:
-    """Indexes of the changes whose fence did not hold. `won` may be missing when there are none."""
+    """Indexes of the changes whose fence failed. `won` may be missing when there are none."""
     if winners == len(changes):
         return []
     durable = set(won or ())
@@ -203,14 +294,15 @@ def closed_hint(row: Record) -> Hint:
     )
 
 
-def _verdict(change: Change, row: Record) -> Verdict | None:
-    """None when the change is there already: its epoch and its new head were written by us, and by nobody else."""
-    epoch, head = row["epoch"], row["head"]
+def _verdict(change: Change, worker_id: str, row: Record) -> Verdict | None:
+    """None when the change exists already: its epoch and its new head were written by us."""
+    epoch, head, owner = row["epoch"], row["head"], row["owner"]
     if epoch is None:
         if change.start is None or not row["live"]:
             return Verdict.REFUSED
         return Verdict.EXISTS if row["taken"] else Verdict.QUEUED if row["shut"] else Verdict.REFUSED
-    if epoch == change.epoch and head == change.head and row["closed_at"] is None and rules.must_read(change.move):
+    if epoch != change.epoch:
+        return Verdict.REFUSED
+    if head == change.head and owner == worker_id and row["closed_at"] is None and rules.must_read(change.move):
         return Verdict.UNREAD  # the fence would have held: nothing but messages kept it from closing
-    mine = head >= change.new_head if change.start is not None else head == change.new_head
-    return None if epoch == change.epoch and mine else Verdict.REFUSED
+    return None if head == change.new_head and rules.was_me(change, worker_id, owner, row["crc"]) else Verdict.REFUSED

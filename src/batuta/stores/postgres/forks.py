@@ -18,15 +18,16 @@ from batuta.errors import (
     UnknownRun,
 )
 from batuta.ids import RunId
-from batuta.journal.acts import Act
+from batuta.journal.audit import Act
 from batuta.journal.entries import decode_body
 from batuta.journal.forks import Fork
 from batuta.journal.records import Hint, Run
 from batuta.journal.store import ForkOutcome
-from batuta.stores import rules
+from batuta.stores.contract import rules
 from batuta.stores.postgres.audit import act_values
 from batuta.stores.postgres.base import Base
-from batuta.stores.postgres.rows import run_ids, run_of
+from batuta.stores.postgres.database.row_locks import patiently
+from batuta.stores.postgres.database.rows import run_ids, run_of
 
 _MADE = ("forked", "again")
 _WHY = {
@@ -40,6 +41,7 @@ _WHY = {
 class ForkVerbs(Base):
     """The part of the store that makes runs from others."""
 
+    @patiently
     async def fork(self, forks: Sequence[Fork], act: Act) -> list[ForkOutcome]:
         if not forks:
             return []
@@ -78,7 +80,7 @@ class ForkVerbs(Base):
 
 
 def _asked(fork: Fork, parent: RunId | None) -> dict[str, Any]:
-    """What the function is told of a fork."""
+    """The parameters of the function for a fork."""
     head = fork.keep + len(fork.entries)
     messages = [rules.successor_start(fork.new), *fork.messages] if head < 0 else fork.messages
     close = None if fork.close is None else to_builtins(fork.close) | {"reason": decode_body(fork.close).reason}

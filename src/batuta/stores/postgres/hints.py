@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from msgspec import DecodeError, Struct, json
 
 from batuta.errors import StoreError
-from batuta.ids import RunId, jitter, new_message_id
+from batuta.ids import RunId, digest_of, jitter, new_message_id
 from batuta.journal.records import Hint
-from batuta.stores.listeners import Listeners
-from batuta.stores.postgres.session import DRIVER_ERRORS, Session, end
+from batuta.stores.contract.listeners import Listeners
+from batuta.stores.postgres.database.connection import DRIVER_ERRORS, Session, end
 
 PAUSE_SECONDS = 0.01
 MOST_IDS = 150
 """More of them do not fit into a payload (8,000 bytes)."""
 ROUNDS = 2
-"""Of the event loop, after which who has read a result has started the next run, and its commit is on its way."""
+"""Turns of the event loop after which a reader of a result has started its next run, and its commit is on its way."""
 CHECK_SECONDS = 15.0
 LONGEST_WAIT_SECONDS = 5.0
 
 
 class Payload(Struct, omit_defaults=True):
-    """What is sent. `closed` and `answered` are null when there were many."""
+    """The payload of a hint. `closed` and `answered` are null when there were many."""
 
     sender: str
     due: bool = False
@@ -33,18 +32,19 @@ class Payload(Struct, omit_defaults=True):
     closed: list[RunId] | None = []
     answered: list[RunId] | None = []
     schedules: bool = False
+    partners: bool = False
 
 
 _encode = json.Encoder().encode
 _decode = json.Decoder(Payload).decode
 
 FROM_A_GUEST = _encode(Payload("guest", due=True)).decode()
-"""Sent by the database when a transaction of a caller's own commits; every process hears it, also the caller's."""
+"""Sent by the database when a caller's own transaction commits; every process receives it, also the caller's."""
 
 
 def channel_of(schema: str, namespace: str) -> str:
     """The channel of a namespace. Channel names are short, namespaces need not be."""
-    return "batuta_" + hashlib.blake2s(f"{schema}/{namespace}".encode(), digest_size=16).hexdigest()
+    return "batuta_" + digest_of(schema, namespace, size=16).hex()
 
 
 class Announcer:
@@ -55,7 +55,7 @@ class Announcer:
         self._listeners = listeners
         self._notify = notify
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._due = self._schedules = False
+        self._due = self._schedules = self._partners = False
         self._messages: set[RunId] = set()
         self._closed: set[RunId] = set()
         self._many_closed = False
@@ -78,13 +78,13 @@ class Announcer:
     def tell(self, hint: Hint) -> None:
         """From the store's own loop."""
         many = hint.closed is None or hint.answered is None
-        if hint.due or hint.messages or hint.closed or hint.answered or many or hint.schedules:
+        if hint.due or hint.messages or hint.closed or hint.answered or many or hint.schedules or hint.partners:
             self._listeners.tell(hint)
             self._queue(hint)
 
     def tell_after(self, hint: Hint) -> None:
-        """The same, but what was committed alone goes on first: telling takes as long as all that a run's end takes in
-        Python, and can be done while the database is at work on the next commit."""
+        """The same, but a lone commit goes on first: sending takes as long as all that a run's end takes in Python,
+        and can happen while the database works on the next commit."""
         if hint.due or self._loop is None:
             self.tell(hint)
             return
@@ -106,11 +106,12 @@ class Announcer:
             try:
                 self._loop.call_soon_threadsafe(self.tell, hint)
             except RuntimeError:
-                pass  # the loop is closed: nobody is left to be told
+                pass  # the loop is closed: there are no listeners left
 
     def _queue(self, hint: Hint) -> None:
         self._due = self._due or hint.due
         self._schedules = self._schedules or hint.schedules
+        self._partners = self._partners or hint.partners
         closed = hint.closed
         if closed is not None and len(closed) > MOST_IDS:
             self._many_closed, closed = True, None
@@ -136,17 +137,17 @@ class Announcer:
 
     def _take(self) -> list[str]:
         due, messages, closed, answered = self._due, list(self._messages), list(self._closed), list(self._answered)
-        schedules, many = self._schedules, self._many_closed
-        self._due = self._schedules = self._many_closed = False
+        schedules, partners, many = self._schedules, self._partners, self._many_closed
+        self._due = self._schedules = self._partners = self._many_closed = False
         for ids in (self._messages, self._closed, self._answered):
             ids.clear()
-        if not (due or messages or closed or answered or schedules or many):
+        if not (due or messages or closed or answered or schedules or partners or many):
             return []
         if not many and len(messages) + len(closed) + len(answered) <= MOST_IDS:
-            payloads = [Payload(self.name, due, messages, closed, answered, schedules)]
+            payloads = [Payload(self.name, due, messages, closed, answered, schedules, partners)]
         else:
             payloads = [
-                Payload(self.name, due, closed=None if many else _few(closed), schedules=schedules),
+                Payload(self.name, due, closed=None if many else _few(closed), schedules=schedules, partners=partners),
                 Payload(self.name, answered=_few(answered)),
                 *(Payload(self.name, messages=messages[n : n + MOST_IDS]) for n in range(0, len(messages), MOST_IDS)),
             ]
@@ -157,8 +158,8 @@ def _few(ids: list[RunId]) -> list[RunId] | None:
     return ids if len(ids) <= MOST_IDS else None
 
 
-class Ear:
-    """Listens on a connection of its own. Each time that it could not hear for a while, it says so."""
+class HintListener:
+    """Listens on its own connection. After each time that it could not listen, it says so."""
 
     def __init__(self, session: Session, channel: str, own_name: str, listeners: Listeners) -> None:
         self._session = session
@@ -192,13 +193,13 @@ class Ear:
                 connection = await self._session.connect()
                 connection.add_termination_listener(lambda _connection: self._news.set())
                 await connection.add_listener(self._channel, self._hear)
-                self._listeners.tell(Hint(due=True, closed=None, answered=None, schedules=True))
+                self._listeners.tell(Hint(due=True, closed=None, answered=None, schedules=True, partners=True))
                 wait = 0.1
                 while not await self._hears_news_within(CHECK_SECONDS):
                     # A connection may die without a word; only a question shows it.
                     await connection.fetchval("SELECT 1", timeout=CHECK_SECONDS / 3)
             except (StoreError, *DRIVER_ERRORS):
-                self._session.drop()  # said by whatever else uses the database; hints are only hints
+                self._session.drop()  # sent by another user of the database; hints are only hints
             if not self._closing:
                 await asyncio.sleep(wait * (0.5 + jitter()))
                 wait = min(wait * 2, LONGEST_WAIT_SECONDS)
@@ -223,12 +224,13 @@ class Ear:
                     closed=said.closed,
                     answered=said.answered,
                     schedules=said.schedules,
+                    partners=said.partners,
                 )
             )
 
 
 class Ticker:
-    """Hears nothing, and says now and then that something may have happened. For where nobody can listen."""
+    """Listens to nothing, and regularly says that something may have happened. For poolers."""
 
     def __init__(self, listeners: Listeners, seconds: float) -> None:
         self._listeners = listeners
@@ -247,5 +249,5 @@ class Ticker:
 
     async def _tick(self) -> None:
         while True:
-            self._listeners.tell(Hint(due=True, closed=None, answered=None, schedules=True))
+            self._listeners.tell(Hint(due=True, closed=None, answered=None, schedules=True, partners=True))
             await asyncio.sleep(self._seconds * (0.9 + 0.2 * jitter()))

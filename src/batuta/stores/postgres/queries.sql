@@ -1,4 +1,4 @@
--- `batuta` stands for the schema in use; it is replaced when another one is set.
+-- `batuta` is the schema in use; another configured schema replaces it.
 
 -- now --
 SELECT batuta.batuta_now() AS now;
@@ -8,12 +8,14 @@ SELECT batuta.batuta_now() AS now;
 SELECT set_config('testing.batuta_shift', $1, false);
 
 -- commit_entry --
--- One entry of one run: the whole cost of a step. The update is the fence: a key look-up that waits for the row's
--- lock and tests again what it then finds. `namespace` is kept away from indexes, here and below: a table that was
--- never analysed tempts the planner to read a whole namespace.
+-- One entry of one run: the whole cost of a step. The update is the fence: a key look-up that waits for the row's lock
+-- and then tests again. The owner is checked besides the epoch: a database that went back in time, as by a failover
+-- that lost a claim, gives an epoch out twice. `namespace` and `owner` (no index can answer IS NOT DISTINCT) are kept
+-- away from indexes, here and below: a table that was never analysed tempts the planner to read a whole namespace.
 WITH moved AS (
     UPDATE batuta.runs r SET head = $5
     WHERE r.run_id = $2 AND r.epoch = $3 AND r.head = $4 AND r.closed_at IS NULL AND r.namespace || '' = $1
+      AND r.owner IS NOT DISTINCT FROM $10
     RETURNING r.run_id
 )
 INSERT INTO batuta.journal (namespace, run_id, ord, epoch, kind, at, crc, body)
@@ -21,14 +23,15 @@ SELECT $1, m.run_id, $5, $3, $6, $7, $8, $9 FROM moved m
 RETURNING ord;
 
 -- commit_last_entry --
--- The same, and the run is closed, unless it comes to its own end with signals or updates unread. due: a run that
--- awaited it may be claimed now.
+-- The same, and the run is closed, unless it comes to its own end with messages unread. due: a run that awaited it may be
+-- claimed now.
 WITH moved AS (
     UPDATE batuta.runs r
-    SET head = $5, state = $10, reason = $11, owner = NULL, wake_at = NULL, closed_at = batuta.batuta_now()
+    SET head = $5, state = $11, reason = $12, owner = NULL, wake_at = NULL, closed_at = batuta.batuta_now()
     WHERE r.run_id = $2 AND r.epoch = $3 AND r.head = $4 AND r.closed_at IS NULL AND r.namespace || '' = $1
-      AND (NOT r.signalled OR $10 NOT IN ('completed', 'failed', 'cancelled') OR NOT batuta.has_unread(r.chain_id))
-    RETURNING r.run_id, CASE WHEN $10 <> 'continued' THEN r.parent_run_id END AS parent
+      AND r.owner IS NOT DISTINCT FROM $10
+      AND (NOT r.signalled OR NOT batuta.has_unread(r.chain_id, $11))
+    RETURNING r.run_id, CASE WHEN $11 <> 'continued' THEN r.parent_run_id END AS parent
 ), written AS (
     INSERT INTO batuta.journal (namespace, run_id, ord, epoch, kind, at, crc, body)
     SELECT $1, m.run_id, $5, $3, $6, $7, $8, $9 FROM moved m
@@ -36,8 +39,8 @@ WITH moved AS (
 SELECT CASE WHEN m.parent IS NOT NULL THEN batuta.await_fewer(ARRAY[m.parent]) END AS due FROM moved m;
 
 -- commit_plain_start --
--- A new run with its first entry, owned by its starter, that nothing is said of but its name, its code and its queue, which
--- must let it begin at once. Its id is its own run_id, or cannot be anybody's: see is_free.
+-- A new run with its first entry, owned by its starter, with only a name, a code name and a queue, which must let it
+-- begin at once. Its id is its own run_id, or cannot be another run's: see is_free.
 WITH started AS (
     INSERT INTO batuta.runs AS r (
         run_id, chain_id, namespace, id, kind, name, code, queue, priority, state, owner, epoch, head, claimed_head,
@@ -55,7 +58,7 @@ SELECT $1, s.run_id, 0, $8, 'started', $9, $10, $11 FROM started s
 RETURNING ord;
 
 -- commit_start --
--- The same for one of which more is said, but which follows no other and replaces none. The length is what is_free asks
+-- The same for a run with more options that follows no other and replaces none. The length is what is_free checks
 -- first: a call of it costs more than the look-up.
 WITH started AS (
     INSERT INTO batuta.runs AS r (
@@ -79,7 +82,7 @@ RETURNING ord;
 -- Entries of many runs, which may be new or close; rows come in order of run_id, and so do the locks. The last entry of
 -- each run that exists carries the expected head and, perhaps, the state to close in. Returns how many runs there are
 -- whose fence held, and which when they are not as many as $39: naming them costs the driver most. Of the runs in $40 the
--- start message has been read. Epoch and head only rise and a closed run stays closed, so that a fence which is false on an old version of the
+-- start message has been read. Epoch and head only rise, an epoch has one owner at most and a closed run stays closed, so that a fence which is false on an old version of the
 -- row is false for good, and need not wait for the lock. Most columns come as texts: see texts.py. Where each run has one
 -- entry, that is the next one.
 WITH entry AS MATERIALIZED (
@@ -102,9 +105,8 @@ WITH entry AS MATERIALIZED (
                      THEN r.start END
     FROM (SELECT * FROM entry WHERE expected IS NOT NULL) e
     WHERE r.run_id = e.run_id AND r.epoch = e.epoch AND r.head = e.expected AND r.closed_at IS NULL
-      AND r.namespace || '' = $1
-      AND (NOT r.signalled OR e.state IS NULL OR e.state NOT IN ('completed', 'failed', 'cancelled')
-           OR NOT batuta.has_unread(r.chain_id))
+      AND r.namespace || '' = $1 AND r.owner IS NOT DISTINCT FROM $2
+      AND (NOT r.signalled OR e.state IS NULL OR NOT batuta.has_unread(r.chain_id, e.state))
     RETURNING r.run_id, r.chain_id, CASE WHEN e.state <> 'continued' THEN r.parent_run_id END AS parent
 ), started AS MATERIALIZED (
     SELECT s.started AS run_id, s.due_at
@@ -137,20 +139,42 @@ FROM winner;
 
 -- commit_jobs --
 -- The same for jobs that have ended well and of which nothing was written before.
-SELECT winners, won, due FROM batuta.end_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);
+SELECT winners, won, due FROM batuta.end_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
 
 -- commit_changes --
--- Whatever a change may hold: see the function.
+-- Any change: see the function.
 SELECT won, due
 FROM batuta.commit_changes(
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25,
     $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41, $42, $43, $44, $45, $46, $47, $48,
-    $49, $50, $51, $52, $53, $54);
+    $49, $50, $51, $52, $53, $54, $55);
+
+-- locked --
+-- Those of these runs that another transaction has locked now, or that must write to a locked one: their parent, or the
+-- run with the id of $4, which $3 sends to.
+WITH asked AS MATERIALIZED (
+    SELECT a.run_id, a.run_id AS needed FROM unnest($2::uuid[]) AS a(run_id)
+    UNION ALL
+    SELECT a.run_id, r.parent_run_id
+    FROM unnest($2::uuid[]) AS a(run_id)
+    CROSS JOIN LATERAL (SELECT r.parent_run_id FROM batuta.runs r WHERE r.run_id = a.run_id LIMIT 1) r
+    UNION ALL
+    SELECT s.run_id, batuta.current_run($1, s.id) FROM unnest($3::uuid[], $4::text[]) AS s(run_id, id)
+), free AS MATERIALIZED (
+    SELECT n.needed
+    FROM (SELECT DISTINCT a.needed FROM asked a) n
+    CROSS JOIN LATERAL (SELECT FROM batuta.runs r WHERE r.run_id = n.needed FOR NO KEY UPDATE SKIP LOCKED) r
+)
+SELECT DISTINCT a.run_id FROM asked a
+WHERE EXISTS (SELECT FROM batuta.runs r WHERE r.run_id = a.needed OFFSET 0)
+  AND NOT EXISTS (SELECT FROM free f WHERE f.needed = a.needed);
 
 -- standing --
--- Where these runs stand, whether a run has their id, whether the worker is live and whether their queue lets nobody begin
--- at once: what became of changes whose fence did not hold. A worker that was not live then may be so now, and that must not be taken for an id that is taken.
-SELECT a.run_id, r.epoch, r.head, r.closed_at,
+-- The state of these runs, the crc of their entry at the new head, whether a run has their id, whether the worker is
+-- live and whether their queue lets nothing begin at once: to explain changes whose fence failed. A worker that was not
+-- live then may be so now, which must not be taken for a taken id.
+SELECT a.run_id, r.epoch, r.head, r.closed_at, r.owner,
+       (SELECT j.crc FROM batuta.journal j WHERE j.run_id = a.run_id AND j.ord = a.new_head) AS crc,
        EXISTS (SELECT FROM batuta.runs c WHERE c.run_id = batuta.current_run($1, a.id)
                  AND (c.closed_at IS NULL OR a.renewal IS NULL OR c.created_at + a.renewal > batuta.batuta_now())
                OFFSET 0) AS taken,
@@ -158,9 +182,9 @@ SELECT a.run_id, r.epoch, r.head, r.closed_at,
                WHERE w.namespace = $1 AND w.worker_id = $2 AND w.lease_until > batuta.batuta_now()) AS live,
        EXISTS (SELECT FROM batuta.queues q
                WHERE q.namespace = $1 AND q.name = a.queue AND (q.paused OR q.limited) OFFSET 0) AS shut
-FROM unnest($3::uuid[], $4::text[], $5::bigint[], $6::text[]) AS a(run_id, id, renewal, queue)
+FROM unnest($3::uuid[], $4::text[], $5::bigint[], $6::text[], $7::integer[]) AS a(run_id, id, renewal, queue, new_head)
 LEFT JOIN LATERAL (
-    SELECT r.epoch, r.head, r.closed_at FROM batuta.runs r WHERE r.run_id = a.run_id AND r.namespace || '' = $1
+    SELECT r.epoch, r.head, r.closed_at, r.owner FROM batuta.runs r WHERE r.run_id = a.run_id AND r.namespace || '' = $1
 ) r ON true;
 
 -- start_runs --
@@ -202,15 +226,15 @@ SELECT batuta.insert_plain(
 SELECT *
 FROM batuta.start_together(
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25,
-    $26, $27, $28, $29, $30, $31, $32, $33, $34);
+    $26, $27, $28, $29, $30, $31, $32, $33, $34, $35);
 
 -- start_debounced_and_send --
--- The same for one that is debounced, and a message for whatever run it is then.
+-- The same for a debounced start, and a message for whichever run it becomes.
 SELECT s.asked, s.started, m.outcome, m.receiver_state
 FROM batuta.start_together(
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25,
-    $26, $27, $28, $29, $30, $31, $32, $33, $34) s
-CROSS JOIN LATERAL batuta.send_message($1, s.started, $35, $36, $37, $38) m;
+    $26, $27, $28, $29, $30, $31, $32, $33, $34, $35) s
+CROSS JOIN LATERAL batuta.send_message($1, s.started, $36, $37, $38, $39) m;
 
 -- standing_starts --
 -- Of starts that made no run: the run that has their own run_id, else the current one of their id.
@@ -225,6 +249,10 @@ CROSS JOIN LATERAL (
     ORDER BY f.n LIMIT 1
 ) r;
 
+-- elsewhere --
+-- Those of these run ids that another namespace has.
+SELECT r.run_id FROM batuta.runs r WHERE r.run_id = ANY ($2::uuid[]) AND r.namespace || '' <> $1;
+
 -- send_message --
 SELECT * FROM batuta.send_message($1, $2, $3, $4, $5, $6);
 
@@ -234,7 +262,7 @@ WITH sent AS MATERIALIZED (
     SELECT * FROM batuta.send_message($1, $2, $3, $4, $5, $6)
 )
 SELECT s.*, CASE WHEN s.outcome = 'sent' THEN batuta.record_acts(
-    $1, $7, $8, $9, $10, $11, $12, ARRAY[(SELECT r.id FROM batuta.runs r WHERE r.run_id = s.receiver LIMIT 1)],
+    $1, $7, $8, $9, $10, $11, $12, ARRAY[(SELECT r.id FROM batuta.runs r WHERE r.run_id = $2 AND r.namespace || '' = $1 LIMIT 1)],
     ARRAY[s.receiver::text], ARRAY[batuta.state_json(s.receiver_state)], ARRAY[batuta.state_json(s.receiver_state)],
     batuta.batuta_now()) END AS recorded
 FROM sent s;
@@ -258,25 +286,59 @@ SELECT EXISTS (SELECT FROM known) AS known, EXISTS (SELECT FROM moved) AS unpark
 -- register --
 -- Make a worker live for one lease.
 INSERT INTO batuta.workers AS w (
-    namespace, worker_id, queues, code, host, pid, registered_at, beat_at, lease_until, locked)
-SELECT $1, $2, $3, $4, $5, $6, c.now, c.now, c.now + $7, $8 FROM (SELECT batuta.batuta_now() AS now) c
+    namespace, worker_id, queues, code, host, pid, registered_at, beat_at, lease_until, locked, process)
+SELECT $1, $2, $3, $4, $5, $6, c.now, c.now, c.now + $7, $8, $9 FROM (SELECT batuta.batuta_now() AS now) c
 ON CONFLICT (namespace, worker_id) DO UPDATE
 SET queues = excluded.queues, code = excluded.code, host = excluded.host, pid = excluded.pid, locked = excluded.locked,
-    registered_at = excluded.registered_at, beat_at = excluded.beat_at, lease_until = excluded.lease_until
+    process = excluded.process, registered_at = excluded.registered_at, beat_at = excluded.beat_at, lease_until = excluded.lease_until
 RETURNING w.beat_at AS now;
 
 -- workers --
-SELECT w.worker_id, w.host, w.pid, w.queues, w.code, w.lease_until, w.lease_until > batuta.batuta_now() AS live
+SELECT w.worker_id, w.host, w.pid, w.queues, w.code, w.lease_until, w.registered_at, w.beat_at,
+       w.lease_until > batuta.batuta_now() AS live,
+       (SELECT count(*) FROM batuta.runs r WHERE r.namespace = $1 AND r.owner = w.worker_id)::integer AS runs
 FROM batuta.workers w WHERE w.namespace = $1 ORDER BY w.worker_id;
 
 -- retire --
 SELECT batuta.retire($1, $2) AS freed;
+
+-- give_up --
+-- Set these runs of a worker free as if it had died with them. Each death makes a run due later.
+WITH mine AS MATERIALIZED (
+    SELECT r.run_id, CASE WHEN r.head = r.claimed_head THEN r.deaths + 1 ELSE 1 END AS deaths
+    FROM batuta.runs r
+    WHERE r.run_id = ANY ($3) AND r.namespace || '' = $1 AND r.owner || '' = $2
+    ORDER BY r.run_id FOR NO KEY UPDATE
+), moved AS (
+    UPDATE batuta.runs r
+    SET epoch = r.epoch + 1, owner = NULL, deaths = m.deaths, reason = $4,
+        state = CASE WHEN m.deaths >= $5 THEN 'poisoned' WHEN r.head < 0 THEN 'pending' ELSE 'waiting' END,
+        wake_at = CASE WHEN m.deaths < $5 THEN batuta.batuta_now() + ((1 << (m.deaths - 1)) - 1) * 1000000::bigint END
+    FROM mine m WHERE r.run_id = m.run_id
+    RETURNING 1
+)
+SELECT count(*)::integer AS freed FROM moved;
 
 -- claim --
 SELECT * FROM batuta.claim($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);
 
 -- hand_over --
 SELECT * FROM batuta.hand_over($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16);
+
+-- hasten --
+-- After the clock was set back: runs that were due before and are not now. For begun runs the journal says what is
+-- really due; the others must be from before, or their time is still to come.
+WITH clock AS MATERIALIZED (
+    SELECT batuta.batuta_now() AS now
+), overdue AS MATERIALIZED (
+    SELECT r.run_id FROM batuta.runs r, clock c
+    WHERE r.namespace = $1 AND r.wake_at > c.now
+      AND CASE WHEN r.head < 0 THEN r.created_at > c.now AND r.wake_at <= $2 ELSE r.wake_at <= $4 END
+    ORDER BY r.wake_at LIMIT $3 FOR NO KEY UPDATE OF r SKIP LOCKED
+), moved AS (
+    UPDATE batuta.runs r SET wake_at = c.now FROM overdue o, clock c WHERE r.run_id = o.run_id RETURNING r.run_id
+)
+SELECT count(*)::integer AS hastened FROM moved;
 
 -- due_at --
 SELECT batuta.next_due($1, $2, $3, $4, $5) AS due_at;
@@ -296,10 +358,15 @@ LEFT JOIN LATERAL (
 ORDER BY r.run_id;
 
 -- beat --
+-- With the history that this server is on, asked each time: behind a pooler the next session may be another server's.
+-- The timeline changes when a standby is promoted, or a backup is restored to a point in time. The position in the log
+-- only rises, unless files were restored. Where commits are not synced, a crash may have lost some: the statistics of a
+-- server begin again with its recovery from a crash, and not with a plain restart.
 SELECT b.*, (
     SELECT min(s.next_at) FROM batuta.schedules s WHERE s.namespace = $1 AND s.next_at IS NOT NULL AND NOT s.paused
-) AS schedule_at
-FROM batuta.beat($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) b;
+) AS schedule_at, substr(pg_walfile_name(l.lsn), 1, 8) AS timeline, (l.lsn - '0/0')::bigint AS position,
+CASE WHEN current_setting('synchronous_commit') = 'off' THEN (SELECT s.stats_reset::text FROM pg_stat_bgwriter s) END AS crashed_at
+FROM batuta.beat($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) b, (SELECT pg_current_wal_insert_lsn() AS lsn) l;
 
 -- bury --
 SELECT * FROM batuta.bury($1, $2, $3, $4, $5, $6);
@@ -311,9 +378,10 @@ SELECT pg_try_advisory_lock(batuta.worker_lock($1, $2)) AS held;
 -- free_lock --
 SELECT pg_advisory_unlock(batuta.worker_lock($1, $2));
 
--- timeline --
--- Names the history that this server is on. Changes when it was promoted, or restored to a point in time.
-SELECT substr(pg_walfile_name(pg_current_wal_insert_lsn()), 1, 8) AS timeline;
+-- durability --
+-- What decides whether an acknowledged commit survives a crash.
+SELECT current_setting('fsync') AS fsync, current_setting('synchronous_commit') AS synchronous_commit,
+       current_setting('full_page_writes') AS full_page_writes;
 
 -- system_identifier --
 SELECT system_identifier::text AS cluster FROM pg_control_system();
@@ -333,9 +401,9 @@ ORDER BY j.ord LIMIT $4;
 SELECT epoch FROM batuta.journal j WHERE j.run_id = $2 AND j.namespace = $1 ORDER BY j.ord;
 
 -- journals --
--- Whole journals of many runs, each up to the head it was claimed with; `n` is the run's place among those asked for.
--- And of those few that have attempts, or whose chains have unread messages, a row with ord -1 that says so. Ids and heads
--- come as texts: see texts.py.
+-- Whole journals of many runs, each up to the head it was claimed with; `n` is the run's index among those asked for.
+-- And for the few that have attempts, or whose chains have unread messages, a row with ord -1 that says so. Ids and
+-- heads come as texts: see texts.py.
 SELECT a.n, j.ord, j.kind, j.at, j.crc, j.body
 FROM unnest(string_to_array($2, ',')::uuid[], string_to_array($3, ',')::integer[]) WITH ORDINALITY AS a(run_id, head, n)
 CROSS JOIN LATERAL (
@@ -356,44 +424,68 @@ FROM (
 WHERE m.tried OR m.told;
 
 -- messages --
--- Unread messages of many chains.
+-- Unread messages of many chains: a page of each. For 2097152 see PAGE_BYTES, for the kinds is_urgent.
 SELECT i.chain_id, i.message_id, i.kind, i.name, i.body, i.at, i.number
-FROM unnest($2::uuid[]) AS a(chain_id)
+FROM unnest($2::uuid[], $3::boolean[]) AS a(chain_id, begun)
 CROSS JOIN LATERAL (
-    SELECT * FROM batuta.inbox i
+    SELECT i.*, coalesce(sum(octet_length(i.body)) FILTER (WHERE i.kind IN ('signal', 'update', 'child')) OVER (
+               ORDER BY i.number ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS before
+    FROM batuta.inbox i
     WHERE i.chain_id = a.chain_id AND i.consumed_at IS NULL AND i.namespace = $1
-    ORDER BY i.number
-) i;
+) i
+WHERE i.before < 2097152 OR i.kind NOT IN ('signal', 'update', 'child', 'cancel') OR (i.kind = 'cancel' AND NOT a.begun)
+ORDER BY i.chain_id, i.number;
 
 -- attempts --
 -- Attempts of many runs.
-SELECT t.run_id, t.seq, t.number, t.started_at, t.ended_at, t.next_at, t.error, t.details, t.outside
+SELECT t.run_id, t.seq, t.number, t.started_at, t.ended_at, t.next_at, t.error, t.details, t.outside, t.tokens
 FROM unnest($2::uuid[]) AS a(run_id)
 CROSS JOIN LATERAL (
     SELECT * FROM batuta.attempts t WHERE t.run_id = a.run_id AND t.namespace = $1 ORDER BY t.seq, t.number
 ) t;
 
 -- attempts_of_call --
-SELECT seq, number, started_at, ended_at, next_at, error, details, outside FROM batuta.attempts
+SELECT seq, number, started_at, ended_at, next_at, error, details, outside, tokens FROM batuta.attempts
 WHERE run_id = $2 AND seq = $3 AND namespace = $1 ORDER BY number;
 
 -- unread --
--- Of many runs: epoch (-1 when closed) and unread messages of the chain, besides the start that lies in the row.
+-- For many runs: epoch (-1 when closed) and a page of the chain's unread messages, as in `messages`, besides the start in
+-- the row. Without those of the kinds of IN_PAGES up to number $3.
 SELECT r.run_id, r.epoch, r.name AS run_name, r.created_at, r.start, i.message_id, i.kind, i.name, i.body, i.at, i.number
 FROM unnest($2::uuid[]) AS a(run_id)
 CROSS JOIN LATERAL (
-    SELECT r.run_id, r.chain_id, r.name, r.created_at, r.start,
+    SELECT r.run_id, r.chain_id, r.name, r.created_at, r.start, r.head,
            CASE WHEN r.closed_at IS NULL THEN r.epoch ELSE -1 END AS epoch
     FROM batuta.runs r WHERE r.run_id = a.run_id AND r.namespace || '' = $1
 ) r
 LEFT JOIN LATERAL (
-    SELECT * FROM batuta.inbox i WHERE i.chain_id = r.chain_id AND i.consumed_at IS NULL ORDER BY i.number
+    SELECT * FROM (
+        SELECT i.*, coalesce(sum(octet_length(i.body)) FILTER (WHERE i.kind IN ('signal', 'update', 'child')) OVER (
+                   ORDER BY i.number ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS before
+        FROM batuta.inbox i
+        WHERE i.chain_id = r.chain_id AND i.consumed_at IS NULL AND i.namespace = $1
+          AND (i.number > $3 OR i.kind NOT IN ('signal', 'update', 'child'))
+    ) i
+    WHERE i.before < 2097152 OR i.kind NOT IN ('signal', 'update', 'child', 'cancel') OR (i.kind = 'cancel' AND r.head < 0)
+    ORDER BY i.number
 ) i ON true;
 
+-- received --
+SELECT * FROM (
+    (SELECT i.message_id, i.kind, i.consumed_at IS NOT NULL AS read FROM batuta.inbox i
+     WHERE i.chain_id = $2 AND i.message_id > $3 AND i.namespace = $1 ORDER BY i.message_id LIMIT $4)
+    UNION ALL
+    SELECT 'start:' || r.run_id, 'start', false FROM batuta.runs r
+    WHERE r.run_id = $2 AND r.start IS NOT NULL AND ('start:' || r.run_id) COLLATE "C" > $3 AND r.namespace || '' = $1
+) m
+ORDER BY m.message_id LIMIT $4;
+
 -- closed_among --
--- Those of the runs that are closed.
-SELECT r.run_id FROM batuta.runs r
-WHERE r.run_id = ANY ($2::uuid[]) AND r.namespace || '' = $1 AND r.closed_at IS NOT NULL;
+-- Those of the runs that are closed, or not there.
+SELECT a.run_id FROM unnest($2::uuid[]) AS a(run_id)
+WHERE NOT EXISTS (
+    SELECT FROM batuta.runs r
+    WHERE r.run_id = a.run_id AND r.namespace || '' = $1 AND r.closed_at IS NULL OFFSET 0);
 
 -- outcome --
 -- A run and its last entry.
@@ -403,7 +495,7 @@ LEFT JOIN batuta.journal j ON j.run_id = r.run_id AND j.ord = r.head
 WHERE r.run_id = $2 AND r.namespace || '' = $1;
 
 -- list_runs --
--- Newest first, after a cursor. What does not restrict is null.
+-- Newest first, after a cursor. Filters that are not used are null.
 SELECT * FROM batuta.runs r
 WHERE r.namespace = $1
   AND ($2::text[] IS NULL OR r.state = ANY ($2))
@@ -420,7 +512,7 @@ WHERE r.namespace = $1
 ORDER BY r.run_id DESC LIMIT $13;
 
 -- list_notable_runs --
--- The same for states that have an index of their own: failed ones are found among millions that completed.
+-- The same for states with their own index: failed runs are found among millions of completed ones.
 SELECT * FROM batuta.runs r
 WHERE r.namespace || ':' = $1 || ':'
   AND r.state = ANY ($2::text[])
@@ -438,7 +530,7 @@ WHERE r.namespace || ':' = $1 || ':'
 ORDER BY r.run_id DESC LIMIT $13;
 
 -- list_children --
--- The same for the children of one run, which have an index of their own.
+-- The same for the children of one run, which have their own index.
 SELECT * FROM batuta.runs r
 WHERE r.namespace || '' = $1
   AND ($2::text[] IS NULL OR r.state = ANY ($2))
@@ -454,8 +546,60 @@ WHERE r.namespace || '' = $1
   AND r.run_id < coalesce($12, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid)
 ORDER BY r.run_id DESC LIMIT $13;
 
+-- list_retrying --
+-- The same for runs that retry something. They are owned, or due at some time: ended runs are not looked at.
+SELECT * FROM (
+    SELECT * FROM batuta.runs r WHERE r.namespace = $1 AND r.owner IS NOT NULL
+    UNION ALL
+    SELECT * FROM batuta.runs r WHERE r.namespace = $1 AND r.wake_at IS NOT NULL AND r.owner IS NULL
+) r
+WHERE r.closed_at IS NULL
+  AND ($2::text[] IS NULL OR r.state = ANY ($2))
+  AND ($3::text IS NULL OR r.name = $3)
+  AND ($4::text IS NULL OR r.kind = $4)
+  AND ($5::text IS NULL OR r.queue = $5)
+  AND ($6::text IS NULL OR starts_with(r.id, $6))
+  AND ($7::text IS NULL OR batuta.readable(r.tags)::jsonb @> batuta.readable($7)::jsonb)
+  AND ($8::bigint IS NULL OR r.created_at > $8)
+  AND ($9::bigint IS NULL OR r.created_at < $9)
+  AND ($10::text IS NULL OR r.flow_key = $10)
+  AND ($11::uuid IS NULL OR r.parent_run_id = $11)
+  AND EXISTS (
+      SELECT FROM batuta.attempts f
+      WHERE f.run_id = r.run_id AND f.namespace = $1 AND f.error IS NOT NULL AND f.next_at IS NOT NULL
+        AND f.number >= $12::integer
+        AND NOT EXISTS (
+            SELECT FROM batuta.journal j WHERE j.run_id = r.run_id AND j.ord = r.head AND j.at > f.next_at))
+  AND r.run_id < coalesce($13, 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid)
+ORDER BY r.run_id DESC LIMIT $14;
+
+-- count_retrying --
+SELECT r.state, count(*) AS runs FROM (
+    SELECT * FROM batuta.runs r WHERE r.namespace = $1 AND r.owner IS NOT NULL
+    UNION ALL
+    SELECT * FROM batuta.runs r WHERE r.namespace = $1 AND r.wake_at IS NOT NULL AND r.owner IS NULL
+) r
+WHERE r.closed_at IS NULL
+  AND ($2::text[] IS NULL OR r.state = ANY ($2))
+  AND ($3::text IS NULL OR r.name = $3)
+  AND ($4::text IS NULL OR r.kind = $4)
+  AND ($5::text IS NULL OR r.queue = $5)
+  AND ($6::text IS NULL OR starts_with(r.id, $6))
+  AND ($7::text IS NULL OR batuta.readable(r.tags)::jsonb @> batuta.readable($7)::jsonb)
+  AND ($8::bigint IS NULL OR r.created_at > $8)
+  AND ($9::bigint IS NULL OR r.created_at < $9)
+  AND ($10::text IS NULL OR r.flow_key = $10)
+  AND ($11::uuid IS NULL OR r.parent_run_id = $11)
+  AND EXISTS (
+      SELECT FROM batuta.attempts f
+      WHERE f.run_id = r.run_id AND f.namespace = $1 AND f.error IS NOT NULL AND f.next_at IS NOT NULL
+        AND f.number >= $12::integer
+        AND NOT EXISTS (
+            SELECT FROM batuta.journal j WHERE j.run_id = r.run_id AND j.ord = r.head AND j.at > f.next_at))
+GROUP BY r.state;
+
 -- count_runs --
-SELECT count(*) AS runs FROM batuta.runs r
+SELECT r.state, count(*) AS runs FROM batuta.runs r
 WHERE r.namespace = $1
   AND ($2::text[] IS NULL OR r.state = ANY ($2))
   AND ($3::text IS NULL OR r.name = $3)
@@ -466,12 +610,13 @@ WHERE r.namespace = $1
   AND ($8::bigint IS NULL OR r.created_at > $8)
   AND ($9::bigint IS NULL OR r.created_at < $9)
   AND ($10::text IS NULL OR r.flow_key = $10)
-  AND ($11::uuid IS NULL OR r.parent_run_id = $11);
+  AND ($11::uuid IS NULL OR r.parent_run_id = $11)
+GROUP BY r.state;
 
 -- count_open --
--- The same of runs that are open: each is in one of three indexes, which hold no others, so that this does not grow with
--- what has ended.
-SELECT count(*) AS runs
+-- The same for open runs: each is in one of three indexes, which hold no others, so that this does not grow with ended
+-- runs.
+SELECT r.state, count(*) AS runs
 FROM (
     SELECT * FROM batuta.runs r WHERE r.namespace = $1 AND r.owner IS NOT NULL
     UNION ALL
@@ -490,11 +635,12 @@ WHERE r.closed_at IS NULL
   AND ($8::bigint IS NULL OR r.created_at > $8)
   AND ($9::bigint IS NULL OR r.created_at < $9)
   AND ($10::text IS NULL OR r.flow_key = $10)
-  AND ($11::uuid IS NULL OR r.parent_run_id = $11);
+  AND ($11::uuid IS NULL OR r.parent_run_id = $11)
+GROUP BY r.state;
 
 -- count_children --
 -- The same for the children of one run.
-SELECT count(*) AS runs FROM batuta.runs r
+SELECT r.state, count(*) AS runs FROM batuta.runs r
 WHERE r.namespace || '' = $1
   AND ($2::text[] IS NULL OR r.state = ANY ($2))
   AND ($3::text IS NULL OR r.name = $3)
@@ -505,7 +651,8 @@ WHERE r.namespace || '' = $1
   AND ($8::bigint IS NULL OR r.created_at > $8)
   AND ($9::bigint IS NULL OR r.created_at < $9)
   AND ($10::text IS NULL OR r.flow_key = $10)
-  AND r.parent_run_id = $11::uuid;
+  AND r.parent_run_id = $11::uuid
+GROUP BY r.state;
 
 -- limit_queue --
 -- Those that are named in $9; the others stay.
@@ -539,29 +686,7 @@ FROM written w;
 SELECT * FROM batuta.view_queues($1, batuta.batuta_now());
 
 -- notify --
--- Hints, outside of every write transaction: NOTIFY takes a lock that all commits would queue for. Not synced: a hint may
--- get lost, and a sync of its own would hold up those of the commits.
+-- Hints, outside every write transaction: NOTIFY takes a lock that all commits would queue for. Not synced: a hint may
+-- get lost, and its own sync would delay those of the commits.
 SELECT pg_notify($1, p.payload)
 FROM (SELECT set_config('synchronous_commit', 'off', true)) AS hint, unnest($2::text[]) AS p(payload);
-
--- create_migrations --
-CREATE SCHEMA IF NOT EXISTS batuta;
-CREATE TABLE IF NOT EXISTS batuta.migrations (
-    name       text COLLATE "C" NOT NULL PRIMARY KEY,
-    checksum   text   NOT NULL,
-    applied_at bigint NOT NULL
-);
-
--- migrations_lock --
--- One migration at a time, until the transaction ends.
-SELECT pg_advisory_xact_lock(hashtextextended($1, 11));
-
--- migrations_exist --
-SELECT to_regclass($1) IS NOT NULL AS there;
-
--- applied_migrations --
-SELECT name, checksum FROM batuta.migrations;
-
--- record_migration --
-INSERT INTO batuta.migrations (name, checksum, applied_at)
-VALUES ($1, $2, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint);

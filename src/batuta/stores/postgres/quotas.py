@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from asyncpg import Record
+from msgspec.structs import replace
 
-from batuta.journal.acts import Act
-from batuta.journal.quotas import EVERYBODY, OPEN_RUNS, STARTS, Quota, QuotaView, grown, whole
+from batuta.journal.audit import Act
+from batuta.journal.quotas import EVERYBODY, OPEN_RUNS, STARTS, Quota, grown, whole
 from batuta.stores.postgres.audit import act_values
 from batuta.stores.postgres.base import Base
 
@@ -20,7 +21,7 @@ class QuotaVerbs(Base):
     async def clear_quota(self, name: str, act: Act | None = None) -> bool:
         return bool(await self._pool.write(self._sql["clear_quota"], self.namespace, name, *act_values(act)))
 
-    async def quotas(self) -> list[QuotaView]:
+    async def quotas(self) -> list[Quota]:
         rows = await self._pool.read(self._sql["quotas"], self.namespace, EVERYBODY, OPEN_RUNS, STARTS)
         return [_view(row) for row in rows]
 
@@ -29,7 +30,7 @@ class QuotaVerbs(Base):
         await self._pool.write(self._sql["spend_starts"], *values)
 
 
-def _view(row: Record) -> QuotaView:
-    quota = Quota(name=row["name"], limit=whole(row["at_most"]), burst=row["burst"])
+def _view(row: Record) -> Quota:
+    quota = Quota(name=row["name"], limit=whole(row["at_most"]), burst=row["burst"], own=row["own"])
     used = row["open"] if row["starts"] is None else quota.at_once - grown(row["starts"], quota, row["ago"])
-    return QuotaView(quota=quota, own=row["own"], used=used)
+    return replace(quota, used=used)

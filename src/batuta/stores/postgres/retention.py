@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import monotonic
 
 from msgspec.structs import replace
 
 from batuta.ids import RunId
-from batuta.journal.acts import Act
+from batuta.journal.audit import Act
 from batuta.journal.retention import Pruned, Retention, keep_json, target_of
 from batuta.stores.postgres.audit import act_values
 from batuta.stores.postgres.base import Base
-from batuta.stores.postgres.rows import run_ids as standard_ids
-from batuta.stores.postgres.rows import standard
+from batuta.stores.postgres.database.rows import run_ids as standard_ids
+from batuta.stores.postgres.database.rows import standard
 
 MOST_ENTRIES = 5_000
 """Journal entries that one step deletes, unless a single chain has more."""
@@ -27,7 +28,8 @@ class RetentionVerbs(Base):
         return standard_ids(rows[0]["gone"])
 
     async def set_retention(self, rule: Retention, act: Act | None = None) -> bool:
-        said = (rule.name, rule.state, rule.keep, target_of(rule.name, rule.state), keep_json(rule.keep))
+        keep, target = rule.micros, target_of(rule.workflow, rule.state)
+        said = (rule.workflow, rule.state, keep, target, keep_json(keep))
         return bool(await self._pool.write(self._sql["set_retention"], self.namespace, *said, *act_values(act)[:4]))
 
     async def drop_retention(self, name: str, state: str, act: Act | None = None) -> bool:
@@ -36,9 +38,11 @@ class RetentionVerbs(Base):
 
     async def retention(self) -> list[Retention]:
         rows = await self._pool.read(self._sql["retention"], self.namespace)
-        return [Retention(name=row["name"], state=row["state"], keep=row["keep"]) for row in rows]
+        return [Retention.stored(row["name"], row["state"], row["keep"]) for row in rows]
 
     async def prune(self, limit: int, after: RunId | None = None, *, dry_run: bool = False) -> Pruned:
         values = (self.namespace, limit, after, dry_run, MOST_ENTRIES)
+        asked = monotonic()
         row = (await self._pool.write(self._sql["prune"], *values))[0]
-        return Pruned(row["deleted"], None if row["last"] is None else standard(row["last"]), row["busy"])
+        busy = min(row["busy"], monotonic() - asked)  # by a clock that may have been set meanwhile
+        return Pruned(row["deleted"], None if row["last"] is None else standard(row["last"]), busy)

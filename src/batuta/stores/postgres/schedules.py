@@ -8,12 +8,12 @@ from uuid import UUID
 from asyncpg import Record
 
 from batuta.errors import UnknownSchedule
-from batuta.journal.acts import Act
+from batuta.journal.audit import Act
 from batuta.journal.records import Hint
-from batuta.journal.schedules import DueSchedule, Firing, Schedule
-from batuta.stores.postgres import batch
+from batuta.journal.schedules import DueSchedule, Firing, ScheduleRow
 from batuta.stores.postgres.audit import act_values
 from batuta.stores.postgres.base import Base
+from batuta.stores.postgres.database import batch_columns
 
 _FIRST = (-1, "")
 
@@ -21,8 +21,8 @@ _FIRST = (-1, "")
 class ScheduleVerbs(Base):
     """The part of the store that is about schedules."""
 
-    async def put_schedule(self, schedule: Schedule, expected: int | None = None, act: Act | None = None) -> bool:
-        said = (schedule.id, schedule.spec, schedule.state, schedule.paused, schedule.note)
+    async def put_schedule(self, schedule: ScheduleRow, expected: int | None = None, act: Act | None = None) -> bool:
+        said = (schedule.id, schedule.spec, schedule.state, schedule.paused, schedule.reason)
         times = (schedule.next_at, schedule.last_at, schedule.last_id)
         statement = "insert_schedule" if expected is None else "replace_schedule"
         fence = () if expected is None else (expected,)
@@ -58,12 +58,14 @@ class ScheduleVerbs(Base):
             return []
         keys = [UUID(int=number) for number in range(len(firings))]
         makers = {run.run_id: key for key, firing in zip(keys, firings, strict=True) for run in firing.starts}
-        columns = batch.unowned_columns([run for firing in firings for run in firing.starts])
+        columns = batch_columns.unowned_columns([run for firing in firings for run in firing.starts])
         rows = await self._pool.write(
             self._sql["fire"],
             self.namespace,
             keys,
-            *batch.as_columns([(f.id, f.revision, f.next_at, f.state, f.last_at, f.last_id) for f in firings], 6),
+            *batch_columns.as_columns(
+                [(f.id, f.revision, f.next_at, f.state, f.last_at, f.last_id) for f in firings], 6
+            ),
             [makers[run_id] for run_id in columns[0]],
             *columns,
         )
@@ -73,13 +75,13 @@ class ScheduleVerbs(Base):
 
 
 def _schedule_of(row: Record) -> DueSchedule:
-    schedule = Schedule(
+    schedule = ScheduleRow(
         id=row["id"],
         spec=row["spec"],
         state=row["state"],
         revision=row["revision"],
         paused=row["paused"],
-        note=row["note"],
+        reason=row["note"],
         next_at=row["next_at"],
         last_at=row["last_at"],
         last_id=row["last_id"],

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from asyncpg import Record
 
-from batuta.errors import AlreadyStarted, BadData, OutcomeUnknown, RunClosed, StoreUnavailable, UnknownRun
+from batuta.errors import BadData, OutcomeUnknown, RunClosed, StoreUnavailable, UnknownRun
 from batuta.ids import RunId
-from batuta.journal.acts import Act
-from batuta.journal.records import Hint, IfExists, Message, NewRun, Run, StartOutcome
-from batuta.stores import rules
-from batuta.stores.postgres import batch
+from batuta.journal.audit import Act
+from batuta.journal.records import GIVES, Hint, Message, NewRun, Run, StartOutcome
+from batuta.stores.contract import rules
 from batuta.stores.postgres.audit import act_values
 from batuta.stores.postgres.base import Base
-from batuta.stores.postgres.rows import run_of, run_of_start, standard
-from batuta.stores.postgres.session import Session
-from batuta.stores.postgres.texts import plain_texts, unowned_texts
+from batuta.stores.postgres.database import batch_columns
+from batuta.stores.postgres.database.connection import Session
+from batuta.stores.postgres.database.errors import RowLocked
+from batuta.stores.postgres.database.row_locks import patiently
+from batuta.stores.postgres.database.rows import run_of, run_of_start, standard
+from batuta.stores.postgres.fast.column_encoding import plain_texts, unowned_texts
 
 _SLICE = 256
-"""Outcomes of a large batch that are told before others get their turn on the event loop."""
+"""Outcomes of a large batch that are reported before others get a turn on the event loop."""
 _PART = 1_000
 """Plain runs that are inserted by one statement: while the database has them, the next are made ready."""
-_JUST_GONE = "the run with id {!r} vanished while another was started: try again"
+_JUST_GONE = "the run with id {!r} disappeared during the start: try again"
+
+
+_PIECES = 8
+"""How many parts a batch is split into that waits for a locked row: see commits.py."""
 
 
 class Starts(Base):
@@ -32,27 +39,39 @@ class Starts(Base):
 
     async def start(self, run: NewRun, message: Message | None = None) -> tuple[Run, bool]:
         if message is None:
-            return rules.started((await self.start_many([run]))[0])
+            return rules.started((await self._start_patiently([run], None))[0])
+        return await self._start_and_send(run, message)
+
+    @patiently
+    async def _start_and_send(self, run: NewRun, message: Message) -> tuple[Run, bool]:
         if run.debounce and (replaced := await self._start_debounced(run, message)) is not None:
             return replaced
-        may_join = run.if_exists in rules.GIVES
-        columns = (*batch.new_run_columns([batch.unowned_row(run)]), *_message_values(rules.start_message(run)))
+        may_join = run.if_exists in GIVES
+        columns = (
+            *batch_columns.new_run_columns([batch_columns.unowned_row(run)]),
+            *_message_values(rules.start_message(run)),
+        )
         values = (self.namespace, may_join, *columns, *_message_values(message))
         async with self._pool.session() as session:
             [(outcome, receiver, state, owner)] = await session.write(self._sql["start_and_send"], *values)
             if outcome == "taken":
-                raise AlreadyStarted(run.id, state)
+                rows = await session.read(self._sql["run"], self.namespace, receiver)
+                return rules.started(_outcome(run, rows[0] if rows else None))
             if outcome == "closed":
                 raise RunClosed(run.id, state)
+            if outcome == "full":
+                raise rules.inbox_full(self.namespace, run.id, int(state))
             self._announce("sent" if outcome == "new" else outcome, receiver, state, owner)
             rows = await session.read(self._sql["run"], self.namespace, receiver)
         return run_of(rows[0]), receiver == run.run_id
 
     async def _start_debounced(self, run: NewRun, message: Message) -> tuple[Run, bool] | None:
         """None when it was written before, or its id is taken: then it is a start as any other."""
-        values = (self.namespace, None, *batch.together_columns([run]), *_message_values(message))
+        values = (self.namespace, None, *batch_columns.together_columns([run]), *_message_values(message))
         async with self._pool.session() as session:
             for row in await session.write(self._sql["start_debounced_and_send"], *values):
+                if row["outcome"] == "full":
+                    raise rules.inbox_full(self.namespace, run.id, int(row["receiver_state"]))
                 self._announce(row["outcome"], row["started"], row["receiver_state"], None)
                 rows = await session.read(self._sql["run"], self.namespace, row["started"])
                 return run_of(rows[0]), row["started"] == run.run_id
@@ -61,6 +80,42 @@ class Starts(Base):
     async def start_many(self, runs: Sequence[NewRun], after: NewRun | None = None) -> list[StartOutcome]:
         if after is None and not runs:
             return []
+        if after is not None:
+            return await self._start_patiently(runs, after)
+        try:
+            return await self._start_many(runs)
+        except RowLocked:
+            return await self._start_apart(runs)
+
+    async def _start_apart(self, runs: Sequence[NewRun]) -> list[StartOutcome]:
+        """Start those that need no locked row.
+
+        A start whose id, or the run that has it, is in another open transaction is reported as locked, and does not
+        delay the others.
+        """
+        outcomes: list[StartOutcome] = []
+        end, pieces = time.monotonic() + self.address.lock_timeout, [list(runs)]
+        while pieces:
+            piece = pieces.pop()
+            try:
+                outcomes += await self._start_many(piece)
+            except RowLocked as error:
+                size = -(-len(piece) // _PIECES)
+                if len(piece) > 1 and time.monotonic() < end:
+                    pieces += [piece[first : first + size] for first in range(0, len(piece), size)][::-1]
+                else:
+                    outcomes += [RowLocked(*error.args) for _ in piece]
+            except StoreUnavailable as error:
+                if any(isinstance(outcome, tuple) for outcome in outcomes):
+                    raise OutcomeUnknown(str(error)) from error
+                raise
+        return outcomes
+
+    @patiently
+    async def _start_patiently(self, runs: Sequence[NewRun], after: NewRun | None) -> list[StartOutcome]:
+        return await self._start_many(runs, after)
+
+    async def _start_many(self, runs: Sequence[NewRun], after: NewRun | None = None) -> list[StartOutcome]:
         outcomes: dict[RunId, StartOutcome] = {}
         async with self._pool.session() as session:
             if after is None and (created := await self._insert_plain(session, runs)):
@@ -101,7 +156,7 @@ class Starts(Base):
         except StoreUnavailable:
             if len(runs) <= size:
                 raise
-            return []  # as one statement it is tried again, or its outcome is told to be unknown
+            return []  # as one statement it is tried again, or its outcome is reported as unknown
         return [] if None in created else created
 
     def _plain_part(self, runs: Sequence[NewRun]) -> tuple[Any, ...] | None:
@@ -114,7 +169,7 @@ class Starts(Base):
         outcomes: list[StartOutcome] = []
         for number, run in enumerate(runs, 1):
             if number % _SLICE == 0:
-                await asyncio.sleep(0)  # who was told just now begins to work meanwhile
+                await asyncio.sleep(0)  # callers that just got their outcome begin to work meanwhile
             created_at = created[(number - 1) // size]
             outcomes.append((run_of_start(run, created_at, None, created_at + run.delay), True))
         return outcomes
@@ -123,12 +178,12 @@ class Starts(Base):
         if after is None and not any(run.debounce for run in runs):
             return self._sql["start_runs"], [self.namespace, *unowned_texts(runs)]
         awaiting = next((run.run_id for run in runs if run is after), None)
-        return self._sql["start_together"], [self.namespace, awaiting, *batch.together_columns(runs)]
+        return self._sql["start_together"], [self.namespace, awaiting, *batch_columns.together_columns(runs)]
 
     async def _sound(
         self, session: Session, runs: Sequence[NewRun], after: NewRun | None, outcomes: dict[RunId, StartOutcome]
     ) -> list[NewRun]:
-        """Those whose data the database takes; of the others it notes why not. Nothing is written."""
+        """The runs whose data the database accepts; for the others it notes why not. Nothing is written."""
         try:
             query, values = self._insertion(runs, after)
             await session.rehearse(query, *values)
@@ -149,7 +204,7 @@ class Starts(Base):
         rows: Sequence[Record],
         outcomes: dict[RunId, StartOutcome],
     ) -> None:
-        """What became of each. Those that made no run of their own are looked up."""
+        """The outcome of each. Starts that made no new run are looked up."""
         made = {row["started"].int: row for row in rows}
         replaced: dict[RunId, RunId] = {}
         if rows:
@@ -160,7 +215,7 @@ class Starts(Base):
         rest: list[NewRun] = []
         for number, run in enumerate(runs, 1):
             if number % _SLICE == 0:
-                await asyncio.sleep(0)  # who was told just now begins to work meanwhile
+                await asyncio.sleep(0)  # callers that just got their outcome begin to work meanwhile
             row = made.get(run.run_id.int)
             if row is not None and run is not after and (after is None or after.run_id.int in made):
                 outcomes[run.run_id] = (run_of_start(run, row["started_at"], row["ends_at"], row["due_at"]), True)
@@ -172,12 +227,16 @@ class Starts(Base):
     async def _look_up(
         self, session: Session, runs: Sequence[NewRun], replaced: Mapping[RunId, RunId]
     ) -> dict[RunId, StartOutcome]:
-        """What is there in place of runs that were asked for; `replaced` has some of those."""
+        """The existing runs in place of the requested ones; `replaced` has some of those."""
         keys = [replaced.get(run.run_id, run.run_id) for run in runs]
         ids = [run.id for run in runs]
         found = await session.read(self._sql["standing_starts"], self.namespace, keys, ids)
         known = {row["asked"]: row for row in found}
-        return {run.run_id: _outcome(run, known.get(key)) for run, key in zip(runs, keys, strict=True)}
+        outcomes = {run.run_id: _outcome(run, known.get(key)) for run, key in zip(runs, keys, strict=True)}
+        if len(known) < len(runs):
+            for (run_id,) in await session.read(self._sql["elsewhere"], self.namespace, list(outcomes)):
+                outcomes[standard(run_id)] = BadData(f"run {run_id} cannot be inserted: its run id is taken")
+        return outcomes
 
     async def send(self, run_id: RunId, message: Message, act: Act | None = None) -> bool:
         query, said = ("send_message", ()) if act is None else ("send_as_act", act_values(act))
@@ -185,9 +244,10 @@ class Starts(Base):
         outcome, receiver, state, owner, *_ = (await self._pool.write(self._sql[query], *values))[0]
         if outcome == "unknown":
             raise UnknownRun(run_id, self.namespace)
-        if outcome == "closed":
+        if outcome in ("closed", "full"):
             rows = await self._pool.read(self._sql["run"], self.namespace, run_id)
-            raise RunClosed(rows[0]["id"] if rows else run_id, state)
+            id = rows[0]["id"] if rows else run_id
+            raise RunClosed(id, state) if outcome == "closed" else rules.inbox_full(self.namespace, id, int(state))
         self._announce(outcome, receiver, state, owner)
         return bool(outcome == "sent")
 
@@ -207,14 +267,12 @@ class Starts(Base):
 
 
 def _outcome(run: NewRun, row: Record | None) -> StartOutcome:
-    """Of a start that made no run of its own, or not as it was asked for: what is there."""
+    """For a start that made no new run, or conflicts: the existing run."""
     if row is None:
         return StoreUnavailable(_JUST_GONE.format(run.id))
     if row["run_id"] == run.run_id:
         return run_of(row), True  # the same start, also one that is written again because its first answer was lost
-    if run.debounce or run.if_exists in (IfExists.RETURN, IfExists.RENEW):
-        return run_of(row), False
-    return AlreadyStarted(run.id, row["state"])
+    return (run_of(row), False) if run.debounce else rules.taken_by(run, run_of(row))
 
 
 def _message_values(message: Message) -> tuple[str, str, str, str]:

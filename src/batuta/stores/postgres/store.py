@@ -5,41 +5,54 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from batuta.journal.store import Heart
+from batuta.journal.store import Heartbeat
+from batuta.stores.postgres.activity_transaction import Transactions
 from batuta.stores.postgres.audit import AuditVerbs
 from batuta.stores.postgres.base import HEART_PATIENCE_SECONDS
+from batuta.stores.postgres.bulk_operations import BulkVerbs
+from batuta.stores.postgres.caller_transaction import CallerTransactions
+from batuta.stores.postgres.database.connection import Hook, Session, settings_of
+from batuta.stores.postgres.database.row_locks import VERB_SECONDS
+from batuta.stores.postgres.dead_letters import DeadLetterVerbs
 from batuta.stores.postgres.forks import ForkVerbs
-from batuta.stores.postgres.guests import Guests
-from batuta.stores.postgres.handing import Handing
-from batuta.stores.postgres.heart import PostgresHeart
-from batuta.stores.postgres.holding import HoldingVerbs
-from batuta.stores.postgres.letters import LetterVerbs
+from batuta.stores.postgres.heartbeat import PostgresHeartbeat
+from batuta.stores.postgres.listing import Listing
+from batuta.stores.postgres.marks import MarkVerbs
 from batuta.stores.postgres.queues import Queues
 from batuta.stores.postgres.quotas import QuotaVerbs
 from batuta.stores.postgres.reading import Reading
+from batuta.stores.postgres.reencryption import RewritingVerbs
+from batuta.stores.postgres.resilience.partners import PartnerVerbs
 from batuta.stores.postgres.retention import RetentionVerbs
-from batuta.stores.postgres.rewriting import RewritingVerbs
 from batuta.stores.postgres.schedules import ScheduleVerbs
-from batuta.stores.postgres.session import Hook, Session
+from batuta.stores.postgres.server.api_keys import ApiKeyVerbs
+from batuta.stores.postgres.server.documents import DocumentVerbs
+from batuta.stores.postgres.server.requests import RequestVerbs
+from batuta.stores.postgres.slot_handover import SlotHandover
 from batuta.stores.postgres.starts import Starts
-from batuta.stores.postgres.transactions import Transactions
 
 
 class PostgresStore(
     Starts,
     Transactions,
-    Handing,
+    SlotHandover,
     Queues,
-    Guests,
+    CallerTransactions,
     ScheduleVerbs,
     ForkVerbs,
-    LetterVerbs,
+    DeadLetterVerbs,
     RetentionVerbs,
     QuotaVerbs,
-    HoldingVerbs,
+    MarkVerbs,
+    ApiKeyVerbs,
+    RequestVerbs,
+    DocumentVerbs,
+    PartnerVerbs,
+    BulkVerbs,
     AuditVerbs,
     RewritingVerbs,
     Reading,
+    Listing,
 ):
     """A `Store` on a PostgreSQL database.
 
@@ -47,24 +60,26 @@ class PostgresStore(
     connection to itself, so has each heartbeat, and so has listening.
     """
 
-    def heart(self, worker_id: str) -> AbstractAsyncContextManager[Heart]:
+    def heartbeat(self, worker_id: str) -> AbstractAsyncContextManager[Heartbeat]:
         return self._beating(worker_id)
 
     @asynccontextmanager
-    async def _beating(self, worker_id: str) -> AsyncIterator[Heart]:
-        heart = PostgresHeart(
+    async def _beating(self, worker_id: str) -> AsyncIterator[Heartbeat]:
+        heartbeat = PostgresHeartbeat(
             self.namespace,
             worker_id,
             self._sql,
-            self._heart_session,
+            self._heartbeat_session,
             self._announcer.tell_from_thread,
             locks=self.address.for_sessions is not None,
         )
-        await heart.open()
+        await heartbeat.open()
         try:
-            yield heart
+            yield heartbeat
         finally:
-            await heart.close()
+            await heartbeat.close()
 
-    def _heart_session(self, hook: Hook) -> Session:
-        return self._new_session(self.address.for_sessions, patience=HEART_PATIENCE_SECONDS, hook=hook)
+    def _heartbeat_session(self, hook: Hook) -> Session:
+        settings = settings_of(self.address, VERB_SECONDS)
+        address, patience = self.address.for_sessions, HEART_PATIENCE_SECONDS
+        return self._new_session(address, patience=patience, hook=hook, settings=settings)

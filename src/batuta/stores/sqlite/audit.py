@@ -8,13 +8,13 @@ from collections.abc import Iterable
 
 from msgspec import structs
 
-from batuta.journal import acts
-from batuta.journal.acts import Act, ActFilter, Changed, Recorded, state_json
+from batuta.journal import audit
+from batuta.journal.audit import Act, ActFilter, Changed, Recorded, state_json
 from batuta.journal.records import Run
-from batuta.stores.sqlite.connection import Q
-from batuta.stores.sqlite.readers import Readers
-from batuta.stores.sqlite.rows import one
-from batuta.stores.sqlite.writer import Writer
+from batuta.stores.sqlite.database.connection import Q
+from batuta.stores.sqlite.database.readers import Readers
+from batuta.stores.sqlite.database.rows import one
+from batuta.stores.sqlite.database.writer import Writer
 
 _ABOVE_ALL = 2**63 - 1
 _FIELDS = Recorded.__struct_fields__
@@ -45,7 +45,7 @@ class AuditVerbs(ABC):
         )
 
     async def audit_head(self) -> tuple[int, str]:
-        return self._readers.read(lambda connection: _head(connection.cursor(), self.namespace))
+        return self._readers.read(lambda connection: _head(connection.cursor(), self.namespace)[:2])
 
     async def acts(self, where: ActFilter, before: int | None = None, limit: int = 50) -> list[Recorded]:
         query = Q["acts" if where.target is None else "acts_on"]
@@ -59,20 +59,28 @@ class AuditVerbs(ABC):
 
 
 def record(cursor: sqlite3.Cursor, namespace: str, now: int, act: Act | None, changed: Iterable[Changed]) -> None:
-    """Write what an act has changed into the log, in the caller's transaction; nothing without an act."""
+    """Write the changes of an action into the log, in the caller's transaction; nothing without an action."""
     if act is None:
         return
-    rows = acts.record(namespace, _head(cursor, namespace), now, act, changed)
-    if rows:
-        cursor.executemany(Q["insert_audit"], [(namespace, *structs.astuple(row)) for row in rows])
-        cursor.execute(Q["move_audit_head"], (namespace, rows[-1].number, rows[-1].hash))
+
+    def is_taken(number: int) -> bool:
+        return one(cursor.execute(Q["audit_number_taken"], (namespace, number))) is not None
+
+    head = _head(cursor, namespace)
+    rows = audit.record(namespace, head, now, act, changed, is_taken)
+    if not rows:
+        return
+    if not head[0]:
+        cursor.execute(Q["insert_audit_head"], (namespace,))
+    cursor.execute(Q["move_audit_head"], (rows[-1].number, rows[-1].hash, rows[-1].salt, namespace))
+    cursor.executemany(Q["insert_audit"], [(namespace, *structs.astuple(row)) for row in rows])
 
 
 def changed(run: Run, after: str) -> Changed:
-    """What an act does to a run, that is as it was before."""
+    """The effect of an action on a run that is still unchanged."""
     return Changed(target=run.id, run_id=str(run.run_id), before=state_json(run.state), after=state_json(after))
 
 
-def _head(cursor: sqlite3.Cursor, namespace: str) -> tuple[int, str]:
+def _head(cursor: sqlite3.Cursor, namespace: str) -> tuple[int, str, str]:
     row = one(cursor.execute(Q["audit_head"], (namespace,)))
-    return (0, "") if row is None else (row[0], row[1])
+    return (0, "", "") if row is None else (row[0], row[1], row[2])

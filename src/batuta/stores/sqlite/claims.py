@@ -1,26 +1,30 @@
-"""Finding what is due, and owning it."""
+"""Finds due runs, and claims them."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from batuta.errors import PayloadDamaged
 from batuta.journal.records import Claim, WorkerInfo
-from batuta.stores import rules
-from batuta.stores.sqlite.batch import is_live
-from batuta.stores.sqlite.claimed import DUE, DUE_SUSPECT, Due, Owned, place, read_due
-from batuta.stores.sqlite.connection import Q
-from batuta.stores.sqlite.floors import Floors, Place
+from batuta.stores.contract import rules
+from batuta.stores.sqlite.commits import is_live
+from batuta.stores.sqlite.database.claimed_rows import DUE, DUE_SUSPECT, Due, Owned, place, read_due
+from batuta.stores.sqlite.database.connection import Q
+from batuta.stores.sqlite.database.rows import one, to_json
+from batuta.stores.sqlite.fair_claim import ABOVE_ALL, FairClaim, Rotations, priorities
+from batuta.stores.sqlite.fast.claim_cursor import ClaimCursors, Place
 from batuta.stores.sqlite.queues import Executor, special
-from batuta.stores.sqlite.rows import one, to_json
-from batuta.stores.sqlite.turns import Hands, Turns, priorities
 
 Room = Mapping[str, int]
+
+MOST_NOTED = 100
+"""Priorities of which a look from the very beginning notes where the next one begins."""
 
 
 def look(
@@ -28,20 +32,25 @@ def look(
     namespace: str,
     worker: WorkerInfo,
     room: Room,
-    hands: Hands,
-    floors: Floors,
+    rotations: Rotations,
+    claim_cursors: ClaimCursors,
     now: int,
 ) -> Claim | None:
-    """What a claim brings when there is nothing to own; None when there is something."""
+    """The result of a claim when there is nothing to own; None when there is something."""
     queues = special(connection, namespace, worker.queues)
     suspects = not owns_suspect(connection, namespace, worker.worker_id)
     if not queues:
-        earliest = _earliest(connection, namespace, worker, suspects, floors, now)
-        return Claim() if earliest is None or earliest > now else None
-    turns = Turns(connection, namespace, worker, queues, now, suspects=suspects)
-    copies = {place: replace(hand, had=hand.had.copy()) for place, hand in hands.items()}
-    rows, held, again_at = turns.choose(1, room, copies)
-    return None if rows else Claim([], held, again_at)
+        return None if _is_due(connection, namespace, worker, suspects, claim_cursors, now) else Claim()
+    turns = FairClaim(connection, namespace, worker, queues, now, suspects=suspects)
+    copies = {place: replace(rotation, had=rotation.had.copy()) for place, rotation in rotations.items()}
+    try:
+        rows, held, again_at = turns.choose(1, room, copies)
+    except PayloadDamaged:
+        return None  # the claim parks it
+    if rows:
+        return None
+    rotations.update(copies)  # the next look goes on behind the flow keys that limits held back in this one
+    return Claim([], held, again_at)
 
 
 def due_at(connection: sqlite3.Connection, namespace: str, worker: WorkerInfo, now: int) -> int | None:
@@ -50,36 +59,49 @@ def due_at(connection: sqlite3.Connection, namespace: str, worker: WorkerInfo, n
     queues = special(connection, namespace, worker.queues)
     if not queues:
         return _plain_due_at(connection, namespace, worker, suspects)
-    return Turns(connection, namespace, worker, queues, now, suspects=suspects).due_at()
+    return FairClaim(connection, namespace, worker, queues, now, suspects=suspects).due_at()
 
 
-def _plain_due_at(executor: Executor, namespace: str, worker: WorkerInfo, suspects: bool) -> int | None:
-    return min((at for _, at in _firsts(executor, namespace, worker, suspects, {}) if at is not None), default=None)
-
-
-def _earliest(
-    executor: Executor, namespace: str, worker: WorkerInfo, suspects: bool, floors: Floors, now: int
-) -> int | None:
-    """The same, without passing again what the worker cannot take."""
-    whole = floors.begin(worker.code)
-    firsts = _firsts(executor, namespace, worker, suspects, floors.known)
-    for where, at in firsts if whole else ():
-        floors.note(executor, namespace, where, at, now)
+def _plain_due_at(connection: sqlite3.Connection, namespace: str, worker: WorkerInfo, suspects: bool) -> int | None:
+    firsts = _firsts(connection, namespace, worker, suspects, {}, ABOVE_ALL)
     return min((at for _, at in firsts if at is not None), default=None)
 
 
+def _is_due(
+    connection: sqlite3.Connection,
+    namespace: str,
+    worker: WorkerInfo,
+    suspects: bool,
+    claim_cursors: ClaimCursors,
+    now: int,
+) -> bool:
+    """Whether the worker can claim something, without passing again over runs that it cannot take."""
+    whole = claim_cursors.begin(worker.code)
+    found = False
+    for number, (where, at) in enumerate(_firsts(connection, namespace, worker, suspects, claim_cursors.known, now)):
+        found = found or (at is not None and at <= now)
+        if whole and number < MOST_NOTED:
+            claim_cursors.note(connection, namespace, where, at, now)
+        elif found:
+            break
+    return found
+
+
 def _firsts(
-    executor: Executor, namespace: str, worker: WorkerInfo, suspects: bool, floors: Mapping[Place, int]
-) -> list[tuple[Place, int | None]]:
+    executor: Executor,
+    namespace: str,
+    worker: WorkerInfo,
+    suspects: bool,
+    claim_cursors: Mapping[Place, int],
+    until: int,
+) -> Iterator[tuple[Place, int | None]]:
     """Of each queue and priority the earliest time at which the worker can claim something."""
     values = {"namespace": namespace, "code": to_json(worker.code), "suspects": suspects}
-    found: list[tuple[Place, int | None]] = []
     for queue in dict.fromkeys(worker.queues):
-        for priority in priorities(executor, namespace, queue, None):
-            asked = {"queue": queue, "priority": priority, "floor": floors.get((queue, priority), 0)}
+        for priority in priorities(executor, namespace, queue, None, until):
+            asked = {"queue": queue, "priority": priority, "floor": claim_cursors.get((queue, priority), 0)}
             row = one(executor.execute(Q["due_at"], values | asked))
-            found.append(((queue, priority), None if row is None else row[0]))
-    return found
+            yield (queue, priority), None if row is None else row[0]
 
 
 def owns_suspect(executor: Executor, namespace: str, worker_id: str) -> bool:
@@ -93,8 +115,8 @@ def choose(
     worker: WorkerInfo,
     limit: int,
     room: Room,
-    hands: Hands,
-    floors: Floors,
+    rotations: Rotations,
+    claim_cursors: ClaimCursors,
     now: int,
 ) -> Owned:
     """What `own` is to own, in the same transaction: up to `limit` due runs."""
@@ -104,17 +126,17 @@ def choose(
     suspects = not owns_suspect(cursor, namespace, worker.worker_id)
     queues = special(cursor, namespace, worker.queues)
     if not queues:
-        places = _places(cursor, namespace, worker, limit, room, suspects, floors.for_code(worker.code), now)
+        places = _places(cursor, namespace, worker, limit, room, suspects, claim_cursors.for_code(worker.code), now)
         owned.choose = partial(_plain, places=places, limit=limit)
         return owned
-    turns = Turns(cursor.connection, namespace, worker, queues, now, suspects=suspects)
-    owned.rows, owned.held, owned.again_at = turns.choose(limit, room, hands)
+    turns = FairClaim(cursor.connection, namespace, worker, queues, now, suspects=suspects)
+    owned.rows, owned.held, owned.again_at = turns.choose(limit, room, rotations)
     turns.note_begun(cursor)
     return owned
 
 
 def own(cursor: sqlite3.Cursor, owned: Owned) -> None:
-    """Own what was chosen, by few statements, however many they are."""
+    """Own the chosen runs, with few statements, however many they are."""
     if owned.choose is not None:
         owned.rows = owned.choose(cursor)
     if rowids := owned.rowids():  # all of them by one value: binding one for each costs as much as owning it
@@ -124,11 +146,10 @@ def own(cursor: sqlite3.Cursor, owned: Owned) -> None:
 
 
 class _Place(Struct):
-    """What a claim takes of one queue."""
+    """The claims from one queue."""
 
     values: dict[str, Any]
-    priorities: list[int]
-    floors: list[int]
+    claim_cursors: Mapping[Place, int]
     most: int
     suspects: list[Due]
 
@@ -140,7 +161,7 @@ def _places(
     limit: int,
     room: Room,
     suspects: bool,
-    floors: Mapping[Place, int],
+    claim_cursors: Mapping[Place, int],
     now: int,
 ) -> list[_Place]:
     """Of queues without flow keys and limits."""
@@ -149,14 +170,13 @@ def _places(
         values = {"namespace": namespace, "code": to_json(worker.code), "now": now, "queue": queue}
         most = min(limit, room.get(queue, limit))
         if most > 0:
-            levels = priorities(cursor, namespace, queue, None)
             suspect = read_due(cursor, DUE_SUSPECT, values) if suspects else []
-            places.append(_Place(values, levels, [floors.get((queue, level), 0) for level in levels], most, suspect))
+            places.append(_Place(values, claim_cursors, most, suspect))
     return places
 
 
 def _plain(cursor: sqlite3.Cursor, places: list[_Place], limit: int) -> list[Due]:
-    """What is due in them."""
+    """The due runs in them."""
     rows: list[Due] = []
     suspected: set[int] = set()
     for each in places:
@@ -172,9 +192,10 @@ def _plain(cursor: sqlite3.Cursor, places: list[_Place], limit: int) -> list[Due
 def _due(cursor: sqlite3.Cursor, of: _Place) -> list[Due]:
     """Up to `most` due runs of one queue that are no suspects."""
     rows: list[Due] = []
-    for priority, floor in zip(of.priorities, of.floors, strict=True):
-        missing = of.most - len(rows)
-        if missing <= 0:
+    queue = of.values["queue"]
+    for priority in priorities(cursor, of.values["namespace"], queue, None, of.values["now"]):
+        floor = of.claim_cursors.get((queue, priority), 0)
+        rows += read_due(cursor, DUE, of.values | {"priority": priority, "limit": of.most - len(rows), "floor": floor})
+        if len(rows) >= of.most:
             break
-        rows += read_due(cursor, DUE, of.values | {"priority": priority, "limit": missing, "floor": floor})
     return rows

@@ -9,21 +9,19 @@ from collections.abc import Sequence
 from batuta.errors import AlreadyStarted, BatutaError, LetterResolved, RunMoved, UnknownRun
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
-from batuta.journal.acts import Act, Changed, state_json
+from batuta.journal.audit import Act, Changed, state_json
+from batuta.journal.dead_letters import LetterState
 from batuta.journal.entries import decode_body
 from batuta.journal.forks import Fork
-from batuta.journal.letters import LetterState
-from batuta.journal.records import Hint, NewRun, ParentPolicy, Run
+from batuta.journal.records import Hint, NewRun, Run
 from batuta.journal.states import RunState
 from batuta.journal.store import ForkOutcome
-from batuta.stores import rules
-from batuta.stores.sqlite import intake
+from batuta.stores.contract import rules, stored_values
+from batuta.stores.sqlite import starts
 from batuta.stores.sqlite.audit import record
-from batuta.stores.sqlite.connection import Q
-from batuta.stores.sqlite.effects import deadline_of
-from batuta.stores.sqlite.letters import resolve, state_of
-from batuta.stores.sqlite.queues import note_keyed
-from batuta.stores.sqlite.rows import (
+from batuta.stores.sqlite.cross_run_effects import deadline_of
+from batuta.stores.sqlite.database.connection import Q
+from batuta.stores.sqlite.database.rows import (
     Row,
     attempt_row,
     blob,
@@ -33,8 +31,11 @@ from batuta.stores.sqlite.rows import (
     one,
     output_row,
     run_of,
+    to_json,
 )
-from batuta.stores.sqlite.writer import Writer
+from batuta.stores.sqlite.database.writer import Writer
+from batuta.stores.sqlite.dead_letters import resolve, state_of
+from batuta.stores.sqlite.queues import note_keyed
 
 _CURRENT, _POLICY = 27, 24
 """Places in a row of `SELECT * FROM runs`."""
@@ -75,11 +76,11 @@ def _fork(cursor: sqlite3.Cursor, namespace: str, fork: Fork, act: Act, now: int
     for each, parent in fork.family():
         _write(cursor, namespace, each, parent, act, now, hint)
     hint.due = True
-    return intake.find(cursor, namespace, fork.new.run_id)
+    return starts.find(cursor, namespace, fork.new.run_id)
 
 
 def _refusal(cursor: sqlite3.Cursor, namespace: str, fork: Fork) -> BatutaError | None:
-    """What stands in the way."""
+    """The conflict."""
     row = one(cursor.execute(Q["run_by_run_id"], (namespace, fork.source.bytes)))
     if row is None:
         return UnknownRun(fork.source, namespace)
@@ -87,7 +88,7 @@ def _refusal(cursor: sqlite3.Cursor, namespace: str, fork: Fork) -> BatutaError 
     if why := rules.why_moved(fork, source, bool(row[_CURRENT])):
         return RunMoved(source.id, why)
     if fork.close is not None:
-        found = cursor.execute(Q["answers"], (source.chain_id.bytes, str(fork.source))).fetchall()
+        found = cursor.execute(Q["answers"], (source.chain_id.bytes, namespace, str(fork.source))).fetchall()
         if not {message_id for (message_id,) in found} <= set(fork.heard):
             return RunMoved(source.id, rules.UNHEARD)
     if fork.id and (taken := one(cursor.execute(Q["run_by_id"], (namespace, fork.id)))) is not None:
@@ -106,7 +107,7 @@ def _write(
         resolve(cursor, namespace, [fork.source], LetterState.REPROCESSED, "", [fork.new.run_id], now)
     if fork.close is not None:
         _close(cursor, namespace, source, fork, now, hint)
-    new = rules.fork_start(fork, source, ParentPolicy(row[_POLICY]), parent)
+    new = rules.fork_start(fork, source, stored_values.POLICIES[row[_POLICY]], parent)
     _insert(cursor, namespace, fork, new, now)
     _fill_inbox(cursor, namespace, source, fork, new, now)
     before, after = state_json(source.state), rules.fork_said(fork)
@@ -118,7 +119,7 @@ def _close(cursor: sqlite3.Cursor, namespace: str, source: Run, fork: Fork, now:
     entry = fork.close
     assert entry is not None  # noqa: S101 - asked before
     reason = decode_body(entry).reason
-    told = intake.close(
+    told = starts.close(
         cursor, namespace, source.run_id, source.head, entry, RunState.TERMINATED, reason, now, quiet=True
     )
     if told is not None:
@@ -138,7 +139,8 @@ def _insert(cursor: sqlite3.Cursor, namespace: str, fork: Fork, new: NewRun, now
     cursor.execute(Q["mark_fork"], (state.value, *lineage, namespace, run_id))
     note_keyed(cursor, namespace, [new])
     if fork.keep >= 0:
-        cursor.execute(Q["copy_entries"], {"new": run_id, "source": fork.source.bytes, "keep": fork.keep})
+        values = {"new": run_id, "source": fork.source.bytes, "namespace": namespace, "keep": fork.keep}
+        cursor.execute(Q["copy_entries"], values)
     rows: list[Row] = [entry_row(namespace, run_id, 0, entry) for entry in fork.entries]
     cursor.executemany(Q["insert_entry"], rows)
     cursor.executemany(Q["upsert_attempt"], [attempt_row(namespace, blob(new.run_id), one) for one in fork.attempts])
@@ -148,13 +150,14 @@ def _insert(cursor: sqlite3.Cursor, namespace: str, fork: Fork, new: NewRun, now
 def _fill_inbox(cursor: sqlite3.Cursor, namespace: str, source: Run, fork: Fork, new: NewRun, now: int) -> None:
     before, chain = source.chain_id.bytes, rules.chain_of(new)
     if not fork.id:
-        cursor.execute(Q["read_for_the_source"], (now, before))
+        kept = to_json(sorted(rules.kept_for_the_next(fork)))
+        cursor.execute(Q["read_for_the_source"], (now, before, namespace, kept))
     for message_id in fork.again:
         if fork.id:
             values = {"new": chain.bytes, "source": before, "message_id": message_id, "now": now}
-            cursor.execute(Q["copy_message"], values)
+            cursor.execute(Q["copy_message"], values | {"namespace": namespace})
         else:
-            cursor.execute(Q["read_again"], (before, message_id))
+            cursor.execute(Q["read_again"], (before, namespace, message_id))
     started = [] if fork.keep + len(fork.entries) >= 0 else [rules.successor_start(fork.new)]
     rows = [message_row(namespace, chain, message, now) for message in (*started, *fork.messages)]
     cursor.executemany(Q["insert_message"], rows)

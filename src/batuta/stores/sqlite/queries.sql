@@ -1,19 +1,5 @@
--- Statements of the SQLite store. `SELECT *` of runs is decoded by position in rows.py. OR FAIL where many rows are
--- written at once: SQLite need not be able to undo a statement whose transaction is undone when it fails.
-
--- applied_migrations --
-SELECT name, checksum FROM migrations;
-
--- create_migrations --
-CREATE TABLE IF NOT EXISTS migrations (
-    name TEXT PRIMARY KEY, checksum TEXT NOT NULL, applied_at INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
-
--- record_migration --
-INSERT INTO migrations (name, checksum, applied_at) VALUES (?, ?, ?);
-
--- has_migrations --
-SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'migrations';
+-- Statements of the SQLite store. rows.py decodes `SELECT *` of runs by position. OR FAIL where many rows are written
+-- at once: SQLite need not be able to undo a statement whose transaction is rolled back when it fails.
 
 -- insert_run --
 -- Does nothing when the run or its id is there already.
@@ -24,7 +10,7 @@ INSERT OR FAIL INTO runs (
 ) VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING;
 
 -- insert_owned_run --
--- The same for one that a worker begins at once, if it is live and the queue lets it: see must_wait.
+-- The same for a run that a worker begins at once, if it is live and the queue allows it: see must_wait.
 INSERT INTO runs (
     current, namespace, kind, name, queue, priority, state, epoch, head, owner, wake_at, created_at, deadline, version,
     tags, memo, parent_run_id, parent_seq, parent_policy, flow_key, claimed_head, code, expires_at, debounce,
@@ -46,10 +32,12 @@ SELECT * FROM runs WHERE namespace = ? AND id = ? AND current = 1;
 SELECT * FROM runs WHERE namespace = ? AND run_id = ?;
 
 -- fence_state --
-SELECT epoch, head, closed_at IS NOT NULL, chain_id FROM runs WHERE namespace = ? AND run_id = ?;
+SELECT epoch, head, closed_at IS NOT NULL, owner,
+    (SELECT crc FROM journal AS j WHERE j.run_id = runs.run_id AND j.namespace = runs.namespace AND ord = runs.head), chain_id
+FROM runs WHERE namespace = ? AND run_id = ?;
 
 -- epoch_and_chain --
-SELECT iif(closed_at IS NULL, epoch, -1), chain_id FROM runs WHERE namespace = ? AND run_id = ?;
+SELECT iif(closed_at IS NULL, epoch, -1), chain_id, head FROM runs WHERE namespace = ? AND run_id = ?;
 
 -- id_taken --
 SELECT closed_at IS NOT NULL, created_at FROM runs WHERE namespace = ? AND id = ? AND current = 1;
@@ -58,18 +46,20 @@ SELECT closed_at IS NOT NULL, created_at FROM runs WHERE namespace = ? AND id = 
 SELECT created_at FROM runs WHERE namespace = ? AND run_id = ?;
 
 -- advance --
--- The fence: ownership, contiguity and openness in one, by the row itself. Runs are found by their key also where many are
+-- The fence: ownership, contiguity and openness in one, by the row itself. The owner besides the epoch: a database that went
+-- back in time gives an epoch out twice. It is kept away from the index of owners, here and below. Runs are found by their key also where many are
 -- asked for, and SQLite holds the table for small because somebody analysed it when it was.
 UPDATE OR FAIL runs INDEXED BY sqlite_autoindex_runs_1 SET head = ?
-WHERE namespace = ? AND epoch = ? AND head = ? AND closed_at IS NULL AND run_id = ?;
+WHERE namespace = ? AND epoch = ? AND head = ? AND +owner = ? AND closed_at IS NULL AND run_id = ?;
 
 -- finish --
--- Comes to its end by itself, if it has read what was accepted for it.
+-- End by itself, if it has read all messages accepted for it.
 UPDATE OR FAIL runs INDEXED BY sqlite_autoindex_runs_1
 SET head = ?, state = ?, closed_at = ?, reason = ?, owner = NULL, wake_at = NULL
-WHERE namespace = ? AND epoch = ? AND head = ? AND closed_at IS NULL AND run_id = ?
+WHERE namespace = ? AND epoch = ? AND head = ? AND +owner = ? AND closed_at IS NULL AND run_id = ?
     AND NOT EXISTS (SELECT 1 FROM inbox
-        WHERE inbox.chain_id = runs.chain_id AND consumed_at IS NULL AND inbox.kind IN ('signal', 'update'));
+        WHERE inbox.chain_id = runs.chain_id AND inbox.namespace = runs.namespace AND consumed_at IS NULL
+            AND inbox.kind IN ('signal', 'update', 'cancel'));
 
 -- finish_all --
 -- The same for many that have completed: their run ids as one value, and of each its epoch and head as one number. The
@@ -82,51 +72,92 @@ FROM (
     FROM json_each(:fences) LIMIT -1
 ) AS given
 WHERE runs.namespace = given.namespace AND runs.run_id = given.run_id AND runs.epoch = given.epoch
-    AND runs.head = given.head AND closed_at IS NULL
+    AND runs.head = given.head AND +runs.owner = :owner AND closed_at IS NULL
     AND NOT EXISTS (SELECT 1 FROM inbox
-        WHERE inbox.chain_id = runs.chain_id AND consumed_at IS NULL AND inbox.kind IN ('signal', 'update'));
+        WHERE inbox.chain_id = runs.chain_id AND inbox.namespace = runs.namespace AND consumed_at IS NULL
+            AND inbox.kind IN ('signal', 'update', 'cancel'));
+
+-- go_on --
+-- Another run follows it, which reads signals and updates; not a cancel, which is for the code that runs.
+UPDATE OR FAIL runs INDEXED BY sqlite_autoindex_runs_1
+SET head = ?, state = ?, closed_at = ?, reason = ?, owner = NULL, wake_at = NULL
+WHERE namespace = ? AND epoch = ? AND head = ? AND +owner = ? AND closed_at IS NULL AND run_id = ?
+    AND NOT EXISTS (SELECT 1 FROM inbox
+        WHERE inbox.chain_id = runs.chain_id AND inbox.namespace = runs.namespace AND consumed_at IS NULL
+            AND inbox.kind = 'cancel');
 
 -- close --
 -- Ends in another way: nothing waits to be read.
 UPDATE runs INDEXED BY sqlite_autoindex_runs_1
 SET head = ?, state = ?, closed_at = ?, reason = ?, owner = NULL, wake_at = NULL
-WHERE namespace = ? AND epoch = ? AND head = ? AND closed_at IS NULL AND run_id = ?;
+WHERE namespace = ? AND epoch = ? AND head = ? AND +owner = ? AND closed_at IS NULL AND run_id = ?;
 
 -- hand_back --
 UPDATE runs SET head = ?, state = ?, wake_at = ?, reason = ?, owner = NULL
-WHERE namespace = ? AND epoch = ? AND head = ? AND closed_at IS NULL AND run_id = ?;
+WHERE namespace = ? AND epoch = ? AND head = ? AND +owner = ? AND closed_at IS NULL AND run_id = ?;
 
 -- evict --
 -- Handed back until a time, if it has read all.
 UPDATE runs SET head = ?, state = 'waiting', wake_at = ?, reason = ?, owner = NULL
-WHERE namespace = ? AND epoch = ? AND head = ? AND closed_at IS NULL AND run_id = ?
-    AND NOT EXISTS (SELECT 1 FROM inbox WHERE inbox.chain_id = runs.chain_id AND consumed_at IS NULL);
+WHERE namespace = ? AND epoch = ? AND head = ? AND +owner = ? AND closed_at IS NULL AND run_id = ?
+    AND NOT EXISTS (SELECT 1 FROM inbox
+        WHERE inbox.chain_id = runs.chain_id AND inbox.namespace = runs.namespace AND consumed_at IS NULL);
 
 -- evict_unread --
--- The same for what has not: due at once.
+-- The same for a run with unread messages: due at once.
 UPDATE runs SET head = ?, state = 'waiting', wake_at = ?, reason = ?, owner = NULL
-WHERE namespace = ? AND epoch = ? AND head = ? AND closed_at IS NULL AND run_id = ?
-    AND EXISTS (SELECT 1 FROM inbox WHERE inbox.chain_id = runs.chain_id AND consumed_at IS NULL);
+WHERE namespace = ? AND epoch = ? AND head = ? AND +owner = ? AND closed_at IS NULL AND run_id = ?
+    AND EXISTS (SELECT 1 FROM inbox
+        WHERE inbox.chain_id = runs.chain_id AND inbox.namespace = runs.namespace AND consumed_at IS NULL);
+
+-- park_damaged --
+-- A due run whose row cannot be read.
+UPDATE runs SET state = 'poisoned', wake_at = NULL, failed_code = '[]', reason = ? WHERE rowid = ?;
 
 -- park --
 UPDATE runs SET head = ?, state = ?, reason = ?, owner = NULL, wake_at = NULL, failed_code = CASE
-    WHEN ? = '' OR EXISTS (SELECT 1 FROM json_each(failed_code) WHERE value = ?) THEN failed_code
-    ELSE json_insert(failed_code, '$[#]', ?) END
-WHERE namespace = ? AND epoch = ? AND head = ? AND closed_at IS NULL AND run_id = ?;
+    WHEN ? = '' OR EXISTS (SELECT 1 FROM json_each(iif(json_valid(failed_code), failed_code, '[]')) WHERE value = ?) THEN failed_code
+    ELSE json_insert(iif(json_valid(failed_code), failed_code, '[]'), '$[#]', ?) END
+WHERE namespace = ? AND epoch = ? AND head = ? AND +owner = ? AND closed_at IS NULL AND run_id = ?;
 
 -- insert_entry --
 INSERT OR FAIL INTO journal (ord, namespace, kind, epoch, run_id, at, crc, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
 
 -- upsert_attempt --
-INSERT INTO attempts (run_id, seq, number, namespace, started_at, ended_at, next_at, error, details, outside)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (run_id, seq, number) DO UPDATE SET started_at = excluded.started_at, ended_at = excluded.ended_at,
-    next_at = excluded.next_at, error = excluded.error, details = excluded.details, outside = excluded.outside;
+INSERT INTO attempts (run_id, seq, number, namespace, started_at, ended_at, next_at, error, details, outside, tokens)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (run_id, namespace, seq, number) DO UPDATE SET started_at = excluded.started_at, ended_at = excluded.ended_at,
+    next_at = excluded.next_at, error = excluded.error, details = excluded.details, outside = excluded.outside,
+    tokens = coalesce(excluded.tokens, tokens);
+
+-- forget_attempt --
+DELETE FROM attempts WHERE run_id = ? AND namespace = ? AND seq = ? AND number = ?;
+
+-- unread_span --
+-- From the first unread message to the last, by number: at most that many. Null: there is none.
+SELECT (SELECT number FROM inbox WHERE chain_id = :chain AND namespace = :namespace AND consumed_at IS NULL
+        ORDER BY number DESC LIMIT 1)
+     - (SELECT number FROM inbox WHERE chain_id = :chain AND namespace = :namespace AND consumed_at IS NULL
+        ORDER BY number LIMIT 1) + 1;
+
+-- has_unread_at --
+SELECT 1 FROM inbox WHERE chain_id = ? AND namespace = ? AND consumed_at IS NULL AND kind <> 'start'
+ORDER BY number LIMIT 1 OFFSET ?;
+
+-- most_waiting --
+SELECT at_most FROM quotas WHERE name = :name AND namespace IN (:namespace, :everybody)
+ORDER BY namespace = :namespace DESC LIMIT 1;
 
 -- consume --
 UPDATE inbox SET consumed_at = ?
-WHERE chain_id = (SELECT chain_id FROM runs WHERE namespace = ? AND run_id = ?) AND message_id = ?
-    AND consumed_at IS NULL;
+WHERE (chain_id, namespace) = (SELECT chain_id, namespace FROM runs WHERE namespace = ? AND run_id = ?)
+    AND message_id = ? AND consumed_at IS NULL;
+
+-- forget_heartbeat --
+-- Nobody sends one again, so that its id need not be known.
+DELETE FROM inbox
+WHERE (chain_id, namespace) = (SELECT chain_id, namespace FROM runs WHERE namespace = ? AND run_id = ?)
+    AND message_id = ? AND kind = 'activity';
 
 -- insert_message --
 -- Does nothing when the chain has ever had the message.
@@ -134,17 +165,30 @@ INSERT INTO inbox (namespace, kind, name, at, chain_id, message_id, body) VALUES
 ON CONFLICT DO NOTHING;
 
 -- message_known --
-SELECT 1 FROM inbox WHERE chain_id = ? AND message_id = ?;
+SELECT 1 FROM inbox WHERE chain_id = ? AND namespace = ? AND message_id = ?;
+
+-- is_rejected --
+-- Whether a message was an update that was rejected.
+SELECT 1 FROM outputs WHERE run_id = ? AND namespace = ? AND kind = 'answer' AND name = ? AND ord = -1;
+
+-- forget_rejected --
+DELETE FROM outputs WHERE run_id = ? AND namespace = ? AND kind = 'answer' AND name = ? AND ord = -1;
+
+-- read_anew --
+-- A message that was read comes again. By its number its owner knows that from having seen it before.
+UPDATE inbox SET number = (SELECT max(number) FROM inbox) + 1, body = ?, at = ?, consumed_at = NULL
+WHERE chain_id = ? AND namespace = ? AND message_id = ?;
 
 -- taken_earlier --
 -- Whether a chain that had this id before has ever had the message.
 SELECT 1 FROM inbox
-WHERE chain_id IN (SELECT chain_id FROM runs WHERE namespace = ? AND id = ? AND current = 0) AND message_id = ?
-LIMIT 1;
+WHERE (chain_id, namespace) IN (SELECT chain_id, namespace FROM runs WHERE namespace = ? AND id = ? AND current = 0)
+    AND message_id = ? LIMIT 1;
 
 -- unread_kinds --
--- What keeps a run from coming to its end. The kinds are repeated in `finish`.
-SELECT message_id FROM inbox WHERE chain_id = ? AND consumed_at IS NULL AND kind IN ('signal', 'update');
+-- Messages that may keep a run from ending. The kinds are repeated in `finish` and `go_on`.
+SELECT message_id, kind FROM inbox
+WHERE chain_id = ? AND namespace = ? AND consumed_at IS NULL AND kind IN ('signal', 'update', 'cancel');
 
 -- receiver --
 SELECT run_id, chain_id, state, owner, closed_at FROM runs WHERE namespace = ? AND id = ? AND current = 1;
@@ -160,8 +204,12 @@ WHERE namespace = ? AND parent_run_id = ? AND closed_at IS NULL;
 
 -- upsert_output --
 INSERT INTO outputs (run_id, kind, name, namespace, ord, at, value, error) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
-ON CONFLICT (run_id, kind, name) DO UPDATE SET ord = excluded.ord, at = excluded.at, value = excluded.value,
+ON CONFLICT (run_id, namespace, kind, name) DO UPDATE SET ord = excluded.ord, at = excluded.at, value = excluded.value,
     error = excluded.error;
+
+-- compensation --
+-- The run that undoes the sagas of a run that is timed out.
+SELECT value FROM outputs WHERE run_id = ? AND namespace = ? AND kind = 'compensation' AND name = '';
 
 -- published --
 SELECT kind, name, ord, at, value, error FROM outputs
@@ -172,7 +220,7 @@ SELECT kind, name, ord, at, value, error FROM outputs
 WHERE run_id = ? AND kind = 'answer' AND name = ? AND namespace = ?;
 
 -- wake --
--- Only what nobody owns becomes due. Which messages wake whom is a rule.
+-- Only unowned runs become due. Which messages wake which runs is a rule.
 UPDATE runs SET wake_at = min(coalesce(wake_at, ?), ?)
 WHERE namespace = ? AND run_id = ? AND state IN ('pending', 'waiting');
 
@@ -192,18 +240,26 @@ UPDATE runs SET head = head + 1, epoch = epoch + 1, state = ?, closed_at = ?, re
 WHERE namespace = ? AND run_id = ? AND head = ? AND closed_at IS NULL;
 
 -- register --
-INSERT INTO workers (namespace, worker_id, host, pid, queues, code, registered_at, beat_at, lease_until)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO workers (namespace, worker_id, host, pid, queues, code, registered_at, beat_at, lease_until, process)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (namespace, worker_id) DO UPDATE SET host = excluded.host, pid = excluded.pid, queues = excluded.queues,
     code = excluded.code, registered_at = excluded.registered_at, beat_at = excluded.beat_at,
-    lease_until = excluded.lease_until;
+    lease_until = excluded.lease_until, process = excluded.process;
 
 -- renew --
 -- While the row is there, also when the lease was over.
 UPDATE workers SET beat_at = ?, lease_until = ? WHERE namespace = ? AND worker_id = ?;
 
+-- beaten_at --
+SELECT beat_at FROM workers WHERE namespace = ? AND worker_id = ?;
+
 -- is_live --
 SELECT 1 FROM workers WHERE namespace = ? AND worker_id = ? AND lease_until > ?;
+
+-- shorten_leases --
+-- After the clock was set back a lease of before is over as long after now as it would have been after its last beat.
+UPDATE workers SET beat_at = :now, lease_until = :now + lease_until - beat_at
+WHERE namespace = :namespace AND beat_at > :now + 1000000;
 
 -- forget_expired --
 DELETE FROM workers WHERE namespace = ? AND lease_until <= ?;
@@ -212,7 +268,9 @@ DELETE FROM workers WHERE namespace = ? AND lease_until <= ?;
 DELETE FROM workers WHERE namespace = ? AND worker_id = ?;
 
 -- workers --
-SELECT worker_id, host, pid, queues, code, lease_until FROM workers WHERE namespace = ? ORDER BY worker_id;
+SELECT worker_id, host, pid, queues, code, lease_until, registered_at, beat_at,
+    (SELECT count(*) FROM runs r WHERE r.namespace = w.namespace AND r.owner = w.worker_id)
+FROM workers w WHERE namespace = ? ORDER BY worker_id;
 
 -- worker_ids --
 SELECT worker_id FROM workers WHERE namespace = ?;
@@ -222,25 +280,50 @@ SELECT worker_id FROM workers WHERE namespace = ?;
 UPDATE runs SET epoch = epoch + 1, owner = NULL, wake_at = ?, state = iif(head < 0, 'pending', 'waiting')
 WHERE namespace = ? AND owner = ?;
 
--- next_priority --
--- Steps down the priorities of a queue, one index look-up each.
-SELECT max(priority) FROM runs
-WHERE namespace = ? AND queue = ? AND wake_at IS NOT NULL AND flow_key = '' AND priority < ?;
+-- due_priorities --
+-- Priorities below one that have something due, high first: two index look-ups for each that waits in the queue.
+WITH RECURSIVE levels (priority) AS (
+    SELECT max(priority) FROM runs INDEXED BY runs_due
+    WHERE namespace = :namespace AND queue = :queue AND wake_at IS NOT NULL AND flow_key = '' AND priority < :below
+    UNION ALL
+    SELECT (SELECT max(priority) FROM runs INDEXED BY runs_due
+        WHERE namespace = :namespace AND queue = :queue AND wake_at IS NOT NULL AND flow_key = ''
+            AND priority < levels.priority)
+    FROM levels WHERE levels.priority IS NOT NULL
+)
+SELECT priority FROM levels WHERE EXISTS (
+    SELECT 1 FROM runs INDEXED BY runs_due
+    WHERE namespace = :namespace AND queue = :queue AND wake_at IS NOT NULL AND flow_key = ''
+        AND runs.priority = levels.priority AND wake_at <= :until)
+LIMIT :limit;
 
--- next_keyed_priority --
+-- due_keyed_priorities --
 -- The same for runs with flow keys.
-SELECT max(priority) FROM runs
-WHERE namespace = ? AND queue = ? AND wake_at IS NOT NULL AND flow_key <> '' AND priority < ?;
+WITH RECURSIVE levels (priority) AS (
+    SELECT max(priority) FROM runs INDEXED BY runs_keyed
+    WHERE namespace = :namespace AND queue = :queue AND wake_at IS NOT NULL AND flow_key <> '' AND priority < :below
+    UNION ALL
+    SELECT (SELECT max(priority) FROM runs INDEXED BY runs_keyed
+        WHERE namespace = :namespace AND queue = :queue AND wake_at IS NOT NULL AND flow_key <> ''
+            AND priority < levels.priority)
+    FROM levels WHERE levels.priority IS NOT NULL
+)
+SELECT priority FROM levels WHERE EXISTS (
+    SELECT 1 FROM runs INDEXED BY runs_keyed
+    WHERE namespace = :namespace AND queue = :queue AND wake_at IS NOT NULL AND flow_key <> ''
+        AND runs.priority = levels.priority AND wake_at <= :until)
+LIMIT :limit;
 
 -- due --
--- Of a queue without flow keys and limits. Not what the worker's own code failed to replay, and no suspects.
+-- For a queue without flow keys and limits. Without runs that the worker's own code failed to replay, and without
+-- suspects.
 SELECT * FROM runs
 WHERE namespace = :namespace AND queue = :queue AND priority = :priority AND wake_at BETWEEN :floor AND :now
     AND wake_at IS NOT NULL AND flow_key = ''
     AND (deaths < 2 OR head <> claimed_head)
     AND code IN (SELECT key FROM json_each(:code))
     AND (failed_code = '[]' OR NOT EXISTS (
-        SELECT 1 FROM json_each(:code) AS mine JOIN json_each(runs.failed_code) AS failed ON failed.value = mine.value
+        SELECT 1 FROM json_each(:code) AS mine JOIN json_each(iif(json_valid(runs.failed_code), runs.failed_code, '[]')) AS failed ON failed.value = mine.value
         WHERE mine.key = runs.code))
 ORDER BY wake_at LIMIT :limit;
 
@@ -250,7 +333,7 @@ WHERE namespace = :namespace AND queue = :queue AND wake_at <= :now AND wake_at 
     AND deaths >= 2 AND head = claimed_head
     AND code IN (SELECT key FROM json_each(:code))
     AND (failed_code = '[]' OR NOT EXISTS (
-        SELECT 1 FROM json_each(:code) AS mine JOIN json_each(runs.failed_code) AS failed ON failed.value = mine.value
+        SELECT 1 FROM json_each(:code) AS mine JOIN json_each(iif(json_valid(runs.failed_code), runs.failed_code, '[]')) AS failed ON failed.value = mine.value
         WHERE mine.key = runs.code))
 ORDER BY priority DESC, wake_at LIMIT 1;
 
@@ -271,12 +354,26 @@ WHERE namespace = :namespace AND queue = :queue AND priority = :priority AND wak
     AND (:suspects OR deaths < 2 OR head <> claimed_head)
     AND code IN (SELECT key FROM json_each(:code))
     AND (failed_code = '[]' OR NOT EXISTS (
-        SELECT 1 FROM json_each(:code) AS mine JOIN json_each(runs.failed_code) AS failed ON failed.value = mine.value
+        SELECT 1 FROM json_each(:code) AS mine JOIN json_each(iif(json_valid(runs.failed_code), runs.failed_code, '[]')) AS failed ON failed.value = mine.value
         WHERE mine.key = runs.code))
 ORDER BY wake_at LIMIT 1;
 
+-- hasten --
+-- After the clock was set back: runs that were due before and are not now. For begun runs the journal says what is
+-- really due; the others must be from before, or their time is still to come.
+UPDATE runs SET wake_at = :now WHERE rowid IN (
+    SELECT rowid FROM (
+        SELECT rowid, wake_at, head, created_at FROM runs
+        WHERE namespace = :namespace AND wake_at > :now AND wake_at IS NOT NULL AND flow_key = ''
+        UNION ALL
+        SELECT rowid, wake_at, head, created_at FROM runs
+        WHERE namespace = :namespace AND wake_at > :now AND wake_at IS NOT NULL AND flow_key <> ''
+    )
+    WHERE iif(head < 0, created_at > :now AND wake_at <= :until, wake_at <= :asleep)
+    ORDER BY wake_at LIMIT :limit);
+
 -- own --
--- Progress since the claim before takes the deaths back.
+-- Progress since the previous claim resets the deaths.
 UPDATE runs SET epoch = epoch + 1, state = 'running', owner = ?, wake_at = NULL, reason = '',
     deaths = iif(head = claimed_head, deaths, 0), claimed_head = head
 WHERE rowid IN (SELECT value FROM json_each(?));
@@ -292,19 +389,20 @@ SELECT run_id, epoch FROM runs WHERE namespace = ? AND owner = ?;
 
 -- owned_unread --
 SELECT run_id FROM runs WHERE namespace = ? AND owner = ?
-    AND EXISTS (SELECT 1 FROM inbox WHERE inbox.chain_id = runs.chain_id AND consumed_at IS NULL);
+    AND EXISTS (SELECT 1 FROM inbox
+        WHERE inbox.chain_id = runs.chain_id AND inbox.namespace = runs.namespace AND consumed_at IS NULL);
 
 -- overdue --
 -- Runs over their deadline, with time and crc of their last entry.
 SELECT r.run_id, r.head, r.epoch, r.owner, r.id, r.parent_seq, j.at, j.crc
-FROM runs AS r LEFT JOIN journal AS j ON j.run_id = r.run_id AND j.ord = r.head
+FROM runs AS r LEFT JOIN journal AS j ON j.run_id = r.run_id AND j.namespace = r.namespace AND j.ord = r.head
 WHERE r.namespace = ? AND r.deadline <= ? AND r.deadline IS NOT NULL AND r.closed_at IS NULL AND r.paused_at IS NULL
 ORDER BY r.deadline LIMIT ?;
 
 -- expired --
--- The same for what nobody has claimed in time.
+-- The same for runs that no worker has claimed in time.
 SELECT r.run_id, r.head, r.epoch, r.owner, r.id, r.parent_seq, j.at, j.crc
-FROM runs AS r LEFT JOIN journal AS j ON j.run_id = r.run_id AND j.ord = r.head
+FROM runs AS r LEFT JOIN journal AS j ON j.run_id = r.run_id AND j.namespace = r.namespace AND j.ord = r.head
 WHERE r.namespace = ? AND r.expires_at <= ? AND r.expires_at IS NOT NULL AND r.paused_at IS NULL
 ORDER BY r.expires_at LIMIT ?;
 
@@ -315,7 +413,7 @@ WHERE namespace = :namespace AND run_id IN (
     SELECT run_id FROM runs
     WHERE namespace = :namespace AND code = :code AND state = 'needs_code'
         AND queue IN (SELECT value FROM json_each(:queues))
-        AND NOT EXISTS (SELECT 1 FROM json_each(runs.failed_code) WHERE value = :fingerprint)
+        AND NOT EXISTS (SELECT 1 FROM json_each(iif(json_valid(runs.failed_code), runs.failed_code, '[]')) WHERE value = :fingerprint)
     LIMIT :limit);
 
 -- owners --
@@ -329,11 +427,12 @@ WITH RECURSIVE owners (owner) AS (
 SELECT owner FROM owners WHERE owner IS NOT NULL;
 
 -- reap_innocent --
--- Set free what a dead owner had beside its suspect: up to a number of runs, and their deaths stay.
+-- Release what a dead owner had beside its suspect: up to a number of runs, whose deaths stay.
 UPDATE runs SET epoch = epoch + 1, owner = NULL, wake_at = :now, state = iif(head < 0, 'pending', 'waiting')
 WHERE namespace = :namespace AND run_id IN (
     SELECT run_id FROM runs
-    WHERE namespace = :namespace AND owner = :owner AND (deaths < 2 OR head <> claimed_head) LIMIT :limit);
+    WHERE namespace = :namespace AND owner = :owner AND (deaths < 2 OR head <> claimed_head) LIMIT :limit)
+RETURNING run_id, epoch, head;
 
 -- reap --
 -- Set a dead owner's runs free: up to a number of them, the fence raised.
@@ -344,38 +443,65 @@ UPDATE runs SET epoch = epoch + 1, owner = NULL,
     wake_at = iif(head = claimed_head AND deaths + 1 >= :poison, NULL, :now),
     reason = iif(head = claimed_head AND deaths + 1 >= :poison, :poisoned, reason)
 WHERE namespace = :namespace
-    AND run_id IN (SELECT run_id FROM runs WHERE namespace = :namespace AND owner = :owner LIMIT :limit);
+    AND run_id IN (SELECT run_id FROM runs WHERE namespace = :namespace AND owner = :owner LIMIT :limit)
+RETURNING run_id, epoch, head;
+
+-- give_up --
+-- Set a run of a worker free as if it had died with it. Each death makes it due later.
+UPDATE runs SET epoch = epoch + 1, owner = NULL, reason = :reason,
+    deaths = iif(head = claimed_head, deaths + 1, 1),
+    state = CASE WHEN head = claimed_head AND deaths + 1 >= :poison THEN 'poisoned'
+        WHEN head < 0 THEN 'pending' ELSE 'waiting' END,
+    wake_at = CASE WHEN head <> claimed_head THEN :now
+        WHEN deaths + 1 < :poison THEN :now + ((1 << deaths) - 1) * 1000000 END
+WHERE namespace = :namespace AND run_id = :run_id AND owner = :owner;
 
 -- entries --
-SELECT ord, kind, at, crc, body FROM journal WHERE run_id = ? AND ord > ? AND ord <= ? ORDER BY ord LIMIT ?;
+SELECT ord, kind, at, crc, body FROM journal
+WHERE run_id = ? AND namespace = ? AND ord > ? AND ord <= ? ORDER BY ord LIMIT ?;
 
 -- entries_of_many --
 -- Of short journals, whole.
-SELECT run_id, ord, kind, at, crc, body FROM journal WHERE run_id IN (?) ORDER BY run_id, ord;
+SELECT run_id, ord, kind, at, crc, body FROM journal
+WHERE run_id IN (?) AND namespace = ? ORDER BY run_id, ord;
 
 -- unread_of_many --
 SELECT chain_id, message_id, kind, name, body, at, number FROM inbox
-WHERE consumed_at IS NULL AND chain_id IN (?) ORDER BY chain_id, number;
+WHERE consumed_at IS NULL AND chain_id IN (?) AND namespace = ? ORDER BY chain_id, number;
 
 -- have_attempts --
-SELECT DISTINCT run_id FROM attempts WHERE run_id IN (?);
+SELECT DISTINCT run_id FROM attempts WHERE run_id IN (?) AND namespace = ?;
 
 -- last_entry --
-SELECT ord, kind, at, crc, body FROM journal WHERE run_id = ? AND ord = ?;
+SELECT ord, kind, at, crc, body FROM journal WHERE run_id = ? AND namespace = ? AND ord = ?;
 
 -- epochs --
 SELECT epoch FROM journal WHERE run_id = ? AND namespace = ? ORDER BY ord;
 
 -- unread --
+-- Without those of the kinds of IN_PAGES up to a number.
 SELECT message_id, kind, name, body, at, number FROM inbox
-WHERE chain_id = ? AND consumed_at IS NULL ORDER BY number;
+WHERE chain_id = ? AND namespace = ? AND consumed_at IS NULL
+  AND (number > ? OR kind NOT IN ('signal', 'update', 'child'))
+ORDER BY number;
+
+-- received --
+SELECT message_id, kind, consumed_at IS NOT NULL FROM inbox
+WHERE chain_id = ? AND namespace = ? AND message_id > ? ORDER BY message_id LIMIT ?;
+
+-- unread_urgent --
+-- Messages after a number that a run must know before it goes on; for a run that has not begun its cancels, too.
+SELECT message_id, kind, name, body, at, number FROM inbox
+WHERE chain_id = ? AND namespace = ? AND consumed_at IS NULL AND number > ?
+  AND (kind NOT IN ('signal', 'update', 'child', 'cancel') OR (kind = 'cancel' AND ?))
+ORDER BY number;
 
 -- attempts --
-SELECT seq, number, started_at, ended_at, next_at, error, details, outside FROM attempts
+SELECT seq, number, started_at, ended_at, next_at, error, details, outside, tokens FROM attempts
 WHERE run_id = ? AND namespace = ? ORDER BY seq, number;
 
 -- attempts_of_call --
-SELECT seq, number, started_at, ended_at, next_at, error, details, outside FROM attempts
+SELECT seq, number, started_at, ended_at, next_at, error, details, outside, tokens FROM attempts
 WHERE run_id = ? AND seq = ? AND namespace = ? ORDER BY number;
 
 -- list_runs --
@@ -437,8 +563,71 @@ WHERE namespace = :namespace AND run_id < :before
             WHERE tag.key = json_extract(wanted.value, '$[0]') AND tag.value = json_extract(wanted.value, '$[1]'))))
 ORDER BY run_id DESC LIMIT :limit;
 
+-- list_retrying --
+-- The same for runs that retry something. They are owned, or due at some time: ended runs are not looked at.
+SELECT * FROM (
+    SELECT * FROM runs INDEXED BY runs_owned WHERE namespace = :namespace AND owner IS NOT NULL
+    UNION ALL
+    SELECT * FROM runs INDEXED BY runs_due WHERE namespace = :namespace AND wake_at IS NOT NULL AND flow_key = ''
+    UNION ALL
+    SELECT * FROM runs INDEXED BY runs_keyed WHERE namespace = :namespace AND wake_at IS NOT NULL AND flow_key <> ''
+) AS busy
+WHERE run_id < :before
+    AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
+    AND (:name IS NULL OR name = :name)
+    AND (:kind IS NULL OR kind = :kind)
+    AND (:queue IS NULL OR queue = :queue)
+    AND (:flow_key IS NULL OR flow_key = :flow_key)
+    AND (:parent IS NULL OR parent_run_id = :parent)
+    AND (:id_prefix IS NULL OR substr(id, 1, length(:id_prefix)) = :id_prefix)
+    AND (:created_after IS NULL OR created_at > :created_after)
+    AND (:created_before IS NULL OR created_at < :created_before)
+    AND (:tags IS NULL OR NOT EXISTS (
+        SELECT 1 FROM json_each(:tags) AS wanted WHERE NOT EXISTS (
+            SELECT 1 FROM json_each(busy.tags) AS tag
+            WHERE tag.key = json_extract(wanted.value, '$[0]') AND tag.value = json_extract(wanted.value, '$[1]'))))
+    AND EXISTS (
+        SELECT 1 FROM attempts AS failed
+        WHERE failed.run_id = busy.run_id AND failed.error IS NOT NULL AND failed.next_at IS NOT NULL
+            AND failed.number >= :retrying
+            AND NOT EXISTS (
+                SELECT 1 FROM journal AS last
+                WHERE last.run_id = busy.run_id AND last.ord = busy.head AND last.at > failed.next_at))
+ORDER BY run_id DESC LIMIT :limit;
+
+-- count_retrying --
+SELECT state, count(*) FROM (
+    SELECT * FROM runs INDEXED BY runs_owned WHERE namespace = :namespace AND owner IS NOT NULL
+    UNION ALL
+    SELECT * FROM runs INDEXED BY runs_due WHERE namespace = :namespace AND wake_at IS NOT NULL AND flow_key = ''
+    UNION ALL
+    SELECT * FROM runs INDEXED BY runs_keyed WHERE namespace = :namespace AND wake_at IS NOT NULL AND flow_key <> ''
+) AS busy
+WHERE true
+    AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
+    AND (:name IS NULL OR name = :name)
+    AND (:kind IS NULL OR kind = :kind)
+    AND (:queue IS NULL OR queue = :queue)
+    AND (:flow_key IS NULL OR flow_key = :flow_key)
+    AND (:parent IS NULL OR parent_run_id = :parent)
+    AND (:id_prefix IS NULL OR substr(id, 1, length(:id_prefix)) = :id_prefix)
+    AND (:created_after IS NULL OR created_at > :created_after)
+    AND (:created_before IS NULL OR created_at < :created_before)
+    AND (:tags IS NULL OR NOT EXISTS (
+        SELECT 1 FROM json_each(:tags) AS wanted WHERE NOT EXISTS (
+            SELECT 1 FROM json_each(busy.tags) AS tag
+            WHERE tag.key = json_extract(wanted.value, '$[0]') AND tag.value = json_extract(wanted.value, '$[1]'))))
+    AND EXISTS (
+        SELECT 1 FROM attempts AS failed
+        WHERE failed.run_id = busy.run_id AND failed.error IS NOT NULL AND failed.next_at IS NOT NULL
+            AND failed.number >= :retrying
+            AND NOT EXISTS (
+                SELECT 1 FROM journal AS last
+                WHERE last.run_id = busy.run_id AND last.ord = busy.head AND last.at > failed.next_at))
+GROUP BY state;
+
 -- count_runs --
-SELECT count(*) FROM runs
+SELECT state, count(*) FROM runs
 WHERE namespace = :namespace
     AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
     AND (:name IS NULL OR name = :name)
@@ -452,11 +641,12 @@ WHERE namespace = :namespace
     AND (:tags IS NULL OR NOT EXISTS (
         SELECT 1 FROM json_each(:tags) AS wanted WHERE NOT EXISTS (
             SELECT 1 FROM json_each(runs.tags) AS tag
-            WHERE tag.key = json_extract(wanted.value, '$[0]') AND tag.value = json_extract(wanted.value, '$[1]'))));
+            WHERE tag.key = json_extract(wanted.value, '$[0]') AND tag.value = json_extract(wanted.value, '$[1]'))))
+GROUP BY state;
 
 -- count_children --
 -- The same, through the index of children.
-SELECT count(*) FROM runs INDEXED BY runs_children
+SELECT state, count(*) FROM runs INDEXED BY runs_children
 WHERE namespace = :namespace
     AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
     AND (:name IS NULL OR name = :name)
@@ -470,7 +660,8 @@ WHERE namespace = :namespace
     AND (:tags IS NULL OR NOT EXISTS (
         SELECT 1 FROM json_each(:tags) AS wanted WHERE NOT EXISTS (
             SELECT 1 FROM json_each(runs.tags) AS tag
-            WHERE tag.key = json_extract(wanted.value, '$[0]') AND tag.value = json_extract(wanted.value, '$[1]'))));
+            WHERE tag.key = json_extract(wanted.value, '$[0]') AND tag.value = json_extract(wanted.value, '$[1]'))))
+GROUP BY state;
 
 -- namespaces --
 -- From one to the next by the index: there are few of them, and many runs.
@@ -495,5 +686,5 @@ WHERE sent.number > ? AND sent.namespace = ? AND sent.consumed_at IS NULL AND la
 ORDER BY sent.number DESC LIMIT ?;
 
 -- entries_after --
--- The newest entries since, and what each is. The kind is not asked for here: the limit bounds what is gone through.
+-- The newest entries since, and their kinds. The kind is not a condition here: the limit bounds how many rows are read.
 SELECT run_id, namespace, kind FROM journal WHERE rowid > ? ORDER BY rowid DESC LIMIT ?;

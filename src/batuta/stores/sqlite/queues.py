@@ -1,4 +1,4 @@
-"""Queues: their rows, what they may give, and what is going on in them."""
+"""Queues: their rows, their limits, and their work."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
-from batuta.journal.queues import LIMITS, QueueLimits, QueueView, Rate
+from batuta.clock import as_datetime
+from batuta.journal.queues import LIMITS, QueueInfo, QueueLimits
 from batuta.journal.records import NewRun
-from batuta.stores import flow, rules
-from batuta.stores.sqlite.connection import Q
-from batuta.stores.sqlite.rows import Row, one, workers_of
+from batuta.journal.resilience import rates
+from batuta.stores.contract import claim_limits, rules
+from batuta.stores.sqlite.database.connection import Q
+from batuta.stores.sqlite.database.rows import Row, one, workers_of
 
+_LIMIT_COLUMNS = tuple(QueueLimits().columns())
 Executor = sqlite3.Cursor | sqlite3.Connection
 
 
@@ -23,24 +27,20 @@ class Queue(Struct):
     name: str
     keyed: bool
     paused: bool
-    note: str
+    reason: str
     limits: QueueLimits
 
 
 def queue_of(row: Row) -> Queue:
-    """A row of `SELECT * FROM queues`."""
-    _, name, keyed, paused, note, concurrency, key_concurrency, count, period, key_count, key_period = row
-    limits = QueueLimits(
-        concurrency=concurrency,
-        key_concurrency=key_concurrency,
-        rate=None if count is None else Rate(count, period),
-        key_rate=None if key_count is None else Rate(key_count, key_period),
+    """A row of `SELECT * FROM queues`. A newer schema may have more columns at its end."""
+    _, name, keyed, paused, reason, *limits = row
+    return Queue(
+        name, bool(keyed), bool(paused), reason, QueueLimits.of_columns(dict(zip(_LIMIT_COLUMNS, limits, strict=False)))
     )
-    return Queue(name, bool(keyed), bool(paused), note, limits)
 
 
 def special(executor: Executor, namespace: str, names: Iterable[str]) -> dict[str, Queue]:
-    """Those of the queues that there is something to heed about."""
+    """Queues among these that have settings."""
     rows = (one(executor.execute(Q["queue"], (namespace, name))) for name in dict.fromkeys(names))
     found = [queue_of(row) for row in rows if row is not None]
     return {queue.name: queue for queue in found if queue.keyed or queue.paused or queue.limits.any}
@@ -58,28 +58,16 @@ def note_keyed(cursor: sqlite3.Cursor, namespace: str, runs: Iterable[NewRun]) -
 
 
 def limit(cursor: sqlite3.Cursor, namespace: str, name: str, limits: QueueLimits, only: Collection[str]) -> None:
-    limits = limits.only(only)
-    rates = [(None, None) if each is None else (each.count, each.period) for each in (limits.rate, limits.key_rate)]
-    (count, period), (key_count, key_period) = rates
-    values = {
-        "namespace": namespace,
-        "name": name,
-        "at_once": limits.concurrency,
-        "of_key_at_once": limits.key_concurrency,
-        "count": count,
-        "period": period,
-        "key_count": key_count,
-        "key_period": key_period,
-    }
-    cursor.execute(Q["limit_queue"], values | {limit: limit in only for limit in LIMITS})
+    values = {"namespace": namespace, "name": name} | limits.only(only).columns()
+    cursor.execute(Q["limit_queue"], values | {f"set_{limit}": limit in only for limit in LIMITS})
 
 
-def pause(cursor: sqlite3.Cursor, namespace: str, name: str, paused: bool, note: str) -> None:
-    cursor.execute(Q["pause_queue"], (namespace, name, paused, note if paused else ""))
+def pause(cursor: sqlite3.Cursor, namespace: str, name: str, paused: bool, reason: str) -> None:
+    cursor.execute(Q["pause_queue"], (namespace, name, paused, reason if paused else ""))
 
 
-def allowance_of(executor: Executor, namespace: str, queue: Queue, now: int) -> flow.Allowance | None:
-    """What the queue may give at this moment; None when that has no limit."""
+def allowance_of(executor: Executor, namespace: str, queue: Queue, now: int) -> claim_limits.Allowance | None:
+    """What the queue may give now; None without a limit."""
     limits = queue.limits
     if not limits.any:
         return None
@@ -90,51 +78,54 @@ def allowance_of(executor: Executor, namespace: str, queue: Queue, now: int) -> 
 
     def begun(key: str) -> list[tuple[int, int]]:
         rate = limits.key_rate if key else limits.rate
-        since = 0 if rate is None else flow.forgotten(rate, now)
+        since = 0 if rate is None else rates.forgotten(rate, now)
         return executor.execute(Q["begun"], (namespace, queue.name, key, since)).fetchall()
 
-    return flow.Allowance(limits, now, owned, begun)
+    return claim_limits.Allowance(limits, now, owned, begun)
 
 
 def _owners(executor: Executor, namespace: str) -> list[str]:
     return [owner for (owner,) in executor.execute(Q["owners"], {"namespace": namespace}).fetchall()]
 
 
-def note_begun(cursor: sqlite3.Cursor, namespace: str, queue: Queue, allowance: flow.Allowance, now: int) -> None:
-    """Count what has begun, and forget what no rate looks at any more."""
+def note_begun(
+    cursor: sqlite3.Cursor, namespace: str, queue: Queue, allowance: claim_limits.Allowance, now: int
+) -> None:
+    """Count begun runs, and delete counts that no rate needs any more."""
     for key, count in allowance.begins.items():
         rate = queue.limits.key_rate if key else queue.limits.rate
         if rate is not None:
-            cursor.execute(Q["forget_begun"], (namespace, queue.name, key, flow.forgotten(rate, now)))
-            values = (namespace, queue.name, key, flow.window_end(rate, now), count)
+            cursor.execute(Q["forget_begun"], (namespace, queue.name, key, rates.forgotten(rate, now)))
+            values = (namespace, queue.name, key, rates.window_end(rate, now), count)
             cursor.execute(Q["note_begun"], values)
 
 
 def forget_begun(cursor: sqlite3.Cursor, namespace: str, now: int) -> None:
     """The same for keys that nothing has begun for since."""
     for queue in map(queue_of, cursor.execute(Q["queue_rows"], (namespace,)).fetchall()):
-        rates = [rate for rate in (queue.limits.rate, queue.limits.key_rate) if rate is not None]
-        if rates:
-            since = min(flow.forgotten(rate, now) for rate in rates)
+        limits = [rate for rate in (queue.limits.rate, queue.limits.key_rate) if rate is not None]
+        if limits:
+            since = min(rates.forgotten(rate, now) for rate in limits)
             cursor.execute(Q["forget_all_begun"], (namespace, queue.name, since, rules.BEAT_LIMIT))
 
 
-def views(connection: sqlite3.Connection, namespace: str, now: int) -> list[QueueView]:
-    """All queues that there is something to say about, by name."""
-    found: dict[str, QueueView] = {}
+def views(connection: sqlite3.Connection, namespace: str, now: int) -> list[QueueInfo]:
+    """All queues with settings, work or workers, by name."""
+    found: dict[str, QueueInfo] = {}
     for queue in map(queue_of, connection.execute(Q["queue_rows"], (namespace,)).fetchall()):
         if queue.paused or queue.limits.any:
-            found[queue.name] = QueueView(name=queue.name, paused=queue.paused, note=queue.note, limits=queue.limits)
+            found[queue.name] = QueueInfo(queue.name, queue.paused, queue.reason, **asdict(queue.limits))
     values = {"namespace": namespace, "now": now}
     for query in ("waiting_in_queues", "keyed_in_queues"):
         for name, ready, delayed, oldest in connection.execute(Q[query], values).fetchall():
-            view = found.setdefault(name, QueueView(name=name))
+            view = found.setdefault(name, QueueInfo(name))
             view.ready, view.delayed = view.ready + ready, view.delayed + delayed
-            view.oldest = min((at for at in (view.oldest, oldest) if at is not None), default=None)
+            due = as_datetime(oldest)
+            view.oldest = min((at for at in (view.oldest, due) if at is not None), default=None)
     for owner in _owners(connection, namespace):
         for name, count in connection.execute(Q["owned_in_queues"], (namespace, owner)).fetchall():
-            found.setdefault(name, QueueView(name=name)).running += count
+            found.setdefault(name, QueueInfo(name)).running += count
     for worker in workers_of(connection.execute(Q["workers"], (namespace,)).fetchall(), now):
         for name in set(worker.queues) if worker.live else ():
-            found.setdefault(name, QueueView(name=name)).workers += 1
+            found.setdefault(name, QueueInfo(name)).workers += 1
     return [found[name] for name in sorted(found)]

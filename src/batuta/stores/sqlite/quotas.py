@@ -6,13 +6,15 @@ import sqlite3
 from abc import ABC, abstractmethod
 from typing import Any
 
-from batuta.journal.acts import Act, Changed
-from batuta.journal.quotas import EVERYBODY, OPEN_RUNS, STARTS, Quota, QuotaView, grown, holding, spent, whole
+from msgspec.structs import replace
+
+from batuta.journal.audit import Act, Changed
+from batuta.journal.quotas import EVERYBODY, OPEN_RUNS, STARTS, Quota, grown, holding, spent, whole
 from batuta.stores.sqlite.audit import record
-from batuta.stores.sqlite.connection import Q
-from batuta.stores.sqlite.readers import Readers
-from batuta.stores.sqlite.rows import one
-from batuta.stores.sqlite.writer import Writer
+from batuta.stores.sqlite.database.connection import Q
+from batuta.stores.sqlite.database.readers import Readers
+from batuta.stores.sqlite.database.rows import one
+from batuta.stores.sqlite.database.writer import Writer
 
 Executor = sqlite3.Cursor | sqlite3.Connection
 
@@ -47,16 +49,13 @@ class QuotaVerbs(ABC):
 
         return await self._writer.write(work, aside=True)
 
-    async def quotas(self) -> list[QuotaView]:
+    async def quotas(self) -> list[Quota]:
         found = self._readers.read(lambda connection: _holding(connection, self.namespace))
         if not found:
             return []
         now = self.clock_now()
         return await self._readers.read_apart(
-            lambda connection: [
-                QuotaView(quota=quota, own=own, used=_used(connection, self.namespace, quota, now))
-                for quota, own in found
-            ]
+            lambda connection: [replace(quota, used=_used(connection, self.namespace, quota, now)) for quota in found]
         )
 
     async def spend_starts(self, count: int, quota: Quota, ago: int = 0) -> None:
@@ -69,7 +68,7 @@ class QuotaVerbs(ABC):
         await self._writer.write(work, small=True)
 
 
-def _holding(executor: Executor, namespace: str) -> list[tuple[Quota, bool]]:
+def _holding(executor: Executor, namespace: str) -> list[Quota]:
     own, everybody = (
         [
             Quota(name=name, limit=whole(limit), burst=burst)

@@ -13,21 +13,21 @@ from uuid import UUID
 from msgspec import Struct
 
 from batuta.ids import RunId
-from batuta.journal.acts import Act, Changed, state_json
-from batuta.journal.letters import LetterState
+from batuta.journal.audit import Act, Changed, state_json
+from batuta.journal.dead_letters import LetterState
 from batuta.journal.retention import Pruned, Retention, keep_json, kept_for, shortest, target_of
 from batuta.journal.states import RunState
-from batuta.stores.sqlite import letters
+from batuta.stores.sqlite import dead_letters
 from batuta.stores.sqlite.audit import record
-from batuta.stores.sqlite.connection import Q
-from batuta.stores.sqlite.readers import Readers
-from batuta.stores.sqlite.rows import one
-from batuta.stores.sqlite.writer import Writer
+from batuta.stores.sqlite.database.connection import Q
+from batuta.stores.sqlite.database.readers import Readers
+from batuta.stores.sqlite.database.rows import one
+from batuta.stores.sqlite.database.writer import Writer
 
 T = TypeVar("T")
 
 MOST_ENTRIES = 2_000
-"""Journal entries that one transaction deletes: nobody else writes meanwhile."""
+"""Journal entries that one transaction deletes: no one else writes meanwhile."""
 
 
 class Member(Struct):
@@ -60,14 +60,17 @@ class RetentionVerbs(ABC):
         return gone
 
     async def sweep(self) -> float:
-        """Delete what is left of runs that are gone, also of a process that was killed. Returns how long it worked."""
+        """Delete the rest of deleted runs, also those of a killed process. Returns how long it worked."""
         watch = Watch()
-        while self._readers.read(lambda connection: connection.execute(Q["first_leftover"]).fetchone()) is not None:
-            await self._writer.write(lambda cursor: watch.time(lambda: _sweep(cursor)), aside=True)
+        key = (self.namespace,)
+        while (
+            self._readers.read(lambda connection: connection.execute(Q["first_leftover"], key).fetchone()) is not None
+        ):
+            await self._writer.write(lambda cursor: watch.time(lambda: _sweep(cursor, self.namespace)), aside=True)
         return watch.seconds
 
     async def set_retention(self, rule: Retention, act: Act | None = None) -> bool:
-        return await self._rule(rule.name, rule.state, keep_json(rule.keep), "set_retention", (rule.keep,), act)
+        return await self._rule(rule.workflow, rule.state, keep_json(rule.micros), "set_retention", (rule.micros,), act)
 
     async def drop_retention(self, name: str, state: str, act: Act | None = None) -> bool:
         return await self._rule(name, state, "null", "drop_retention", (), act)
@@ -98,7 +101,7 @@ class RetentionVerbs(ABC):
         if shortest(await self.retention()) is None:
             return Pruned(0, None)
         now, watch = self.clock_now(), Watch()
-        # Found by a reader: only what is deleted is looked at once more while nobody else can write.
+        # Found by a reader: only runs to delete are checked once more while no one else can write.
         chains, last = await self._readers.read_apart(
             lambda connection: watch.time(
                 lambda: _over(connection.cursor(), self.namespace, limit, after, now, by_first=dry_run)
@@ -133,7 +136,7 @@ Chain = tuple[str, bytes, list[Member]]
 
 def _rules(cursor: sqlite3.Cursor, namespace: str) -> list[Retention]:
     rows = cursor.execute(Q["retention"], (namespace,)).fetchall()
-    return [Retention(name=name, state=state, keep=keep) for name, state, keep in rows]
+    return [Retention.stored(*row) for row in rows]
 
 
 def _members(cursor: sqlite3.Cursor, namespace: str, id: str, chain_id: bytes) -> list[Member]:
@@ -149,7 +152,8 @@ def _over(
 ) -> tuple[list[Chain], RunId | None]:
     """Chains among the next `limit` runs whose retention is over, and the run to go on behind.
 
-    By their first run only: each is found once, also when all of them stay."""
+    By their first run only: each is found once, also when all of them stay.
+    """
     rules = _rules(cursor, namespace)
     oldest = now - (shortest(rules) or 0)
     page = cursor.connection.execute(Q["oldest_runs"], (namespace, b"" if after is None else after.bytes, limit))
@@ -185,7 +189,7 @@ def _ended(cursor: sqlite3.Cursor, namespace: str, id: str, chain_id: bytes) -> 
 def _is_over(
     cursor: sqlite3.Cursor, namespace: str, members: Sequence[Member], rules: Sequence[Retention], now: int
 ) -> bool:
-    """Whether a chain's retention is over, and nobody needs it."""
+    """Whether a chain's retention is over, and nothing needs it."""
     if not members or any(member.closed_at is None for member in members):
         return False
     last = max(members, key=lambda member: (member.closed_at or 0, member.run_id))
@@ -198,16 +202,16 @@ def _is_over(
 
 
 def _is_needed(cursor: sqlite3.Cursor, namespace: str, member: Member) -> bool:
-    """By a child, or by whoever is to look at it as a dead letter."""
+    """Whether a child, or an open dead letter, needs it."""
     if one(cursor.execute(Q["any_child"], (namespace, member.run_id))):
         return True
     if member.state != RunState.FAILED:
         return False
-    return letters.state_of(cursor, namespace, UUID(bytes=member.run_id)) == LetterState.OPEN
+    return dead_letters.state_of(cursor, namespace, UUID(bytes=member.run_id)) == LetterState.OPEN
 
 
 def _prune(cursor: sqlite3.Cursor, namespace: str, chains: Iterable[Chain]) -> int:
-    """Delete what still is as it was found: an operator may have had a chain go on."""
+    """Delete chains that have not changed since they were found: an operator may have continued one."""
     gone: list[Member] = []
     for id, chain_id, known in chains:
         if _members(cursor, namespace, id, chain_id) == known:
@@ -262,25 +266,25 @@ def _family(cursor: sqlite3.Cursor, namespace: str, id: str, chain_id: bytes) ->
 
 
 def erase(cursor: sqlite3.Cursor, namespace: str, members: Sequence[Member]) -> None:
-    """Whole chains are gone, with all that belongs to them: long journals and inboxes in later transactions."""
+    """Delete whole chains, with everything that belongs to them: long journals and inboxes in later transactions."""
     failed = [UUID(bytes=member.run_id) for member in members if member.state == RunState.FAILED]
-    letters.forget(cursor, namespace, failed)
-    ids = [(member.run_id,) for member in members]
+    dead_letters.forget(cursor, namespace, failed)
+    ids = [(namespace, member.run_id) for member in members]
     is_long = sum(member.head + 1 for member in members) > MOST_ENTRIES
     for statement in ("leave_for_later",) if is_long else ("delete_journal", "delete_inbox"):
         cursor.executemany(Q[statement], ids)
     for statement in ("delete_outputs", "delete_attempts"):
         cursor.executemany(Q[statement], ids)
-    cursor.executemany(Q["delete_run"], [(namespace, run_id) for (run_id,) in ids])
+    cursor.executemany(Q["delete_run"], ids)
 
 
-def _sweep(cursor: sqlite3.Cursor) -> None:
+def _sweep(cursor: sqlite3.Cursor, namespace: str) -> None:
     """As much as one transaction may."""
     left = MOST_ENTRIES
-    while left > 0 and (row := one(cursor.execute(Q["first_leftover"]))) is not None:
+    while left > 0 and (row := one(cursor.execute(Q["first_leftover"], (namespace,)))) is not None:
         wanted = left
         for statement in ("delete_some_entries", "delete_some_messages"):
-            left -= cursor.execute(Q[statement], (row[0], left)).rowcount
+            left -= cursor.execute(Q[statement], (*row, left)).rowcount
         if left > 0:
             cursor.execute(Q["delete_leftover"], row)
-        left -= wanted == left  # one that had nothing more counts, too
+        left -= wanted == left  # a run without more rows counts, too

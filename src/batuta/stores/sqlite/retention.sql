@@ -42,31 +42,31 @@ SELECT 1 FROM runs WHERE namespace = ? AND parent_run_id = ? LIMIT 1;
 SELECT id, chain_id FROM runs WHERE namespace = ? AND parent_run_id = ?;
 
 -- delete_journal --
-DELETE FROM journal WHERE run_id = ?;
+DELETE FROM journal WHERE namespace = ? AND run_id = ?;
 
 -- delete_inbox --
-DELETE FROM inbox WHERE chain_id = ?;
+DELETE FROM inbox WHERE namespace = ? AND chain_id = ?;
 
 -- delete_outputs --
-DELETE FROM outputs WHERE run_id = ?;
+DELETE FROM outputs WHERE namespace = ? AND run_id = ?;
 
 -- delete_attempts --
-DELETE FROM attempts WHERE run_id = ?;
+DELETE FROM attempts WHERE namespace = ? AND run_id = ?;
 
 -- delete_run --
 DELETE FROM runs WHERE namespace = ? AND run_id = ?;
 
 -- leave_for_later --
-INSERT OR IGNORE INTO leftovers (run_id) VALUES (?);
+INSERT OR IGNORE INTO leftovers (namespace, run_id) VALUES (?, ?);
 
 -- first_leftover --
-SELECT run_id FROM leftovers WHERE run_id >= x'' ORDER BY run_id LIMIT 1;
+SELECT namespace, run_id FROM leftovers WHERE namespace = ? AND run_id >= x'' ORDER BY run_id LIMIT 1;
 
 -- delete_some_entries --
-DELETE FROM journal WHERE rowid IN (SELECT rowid FROM journal WHERE run_id = ? LIMIT ?);
+DELETE FROM journal WHERE rowid IN (SELECT rowid FROM journal WHERE namespace = ? AND run_id = ? LIMIT ?);
 
 -- delete_some_messages --
-DELETE FROM inbox WHERE number IN (SELECT number FROM inbox WHERE chain_id = ? LIMIT ?);
+DELETE FROM inbox WHERE number IN (SELECT number FROM inbox WHERE namespace = ? AND chain_id = ? LIMIT ?);
 
 -- delete_leftover --
-DELETE FROM leftovers WHERE run_id = ?;
+DELETE FROM leftovers WHERE namespace = ? AND run_id = ?;

@@ -5,17 +5,18 @@ from __future__ import annotations
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 
-from batuta.errors import UnknownSchedule
-from batuta.journal.acts import Act, Changed
+from batuta.errors import UnknownSchedule, WrongWorkflow
+from batuta.journal.audit import Act, Changed
 from batuta.journal.records import Hint
-from batuta.journal.schedules import DueSchedule, Firing, Schedule
-from batuta.stores.sqlite import intake
+from batuta.journal.schedules import DueSchedule, Firing, ScheduleRow
+from batuta.stores.sqlite import starts
 from batuta.stores.sqlite.audit import record
-from batuta.stores.sqlite.connection import Q
-from batuta.stores.sqlite.readers import Readers
-from batuta.stores.sqlite.rows import Row, one
-from batuta.stores.sqlite.writer import Writer
+from batuta.stores.sqlite.database.connection import Q
+from batuta.stores.sqlite.database.readers import Readers
+from batuta.stores.sqlite.database.rows import Row, one
+from batuta.stores.sqlite.database.writer import Writer
 
 _FIRST = (-1, "")
 SMALL_STARTS = 2
@@ -35,7 +36,7 @@ class ScheduleVerbs(ABC):
     @abstractmethod
     def tell(self, hint: Hint) -> None: ...
 
-    async def put_schedule(self, schedule: Schedule, expected: int | None = None, act: Act | None = None) -> bool:
+    async def put_schedule(self, schedule: ScheduleRow, expected: int | None = None, act: Act | None = None) -> bool:
         statement, row = _put(self.namespace, schedule, expected, self.clock_now())
         written = await self._write(statement, row, schedule.id, act)
         self.tell(Hint(schedules=written))
@@ -91,12 +92,12 @@ def schedule_at(cursor: sqlite3.Cursor, namespace: str, after: int = -1) -> int 
     return None if row is None else row[0]
 
 
-def _put(namespace: str, new: Schedule, expected: int | None, now: int) -> tuple[str, Row]:
+def _put(namespace: str, new: ScheduleRow, expected: int | None, now: int) -> tuple[str, Row]:
     """The statement and its values. A new row's revision is the time: one of that id that was deleted had another."""
     told = (new.next_at, new.last_at, new.last_id)
     if expected is None:
-        return "insert_schedule", (namespace, new.id, new.spec, new.state, now, new.paused, new.note, *told, now, now)
-    values = (new.spec, new.state, new.paused, new.note, *told, now)
+        return "insert_schedule", (namespace, new.id, new.spec, new.state, now, new.paused, new.reason, *told, now, now)
+    values = (new.spec, new.state, new.paused, new.reason, *told, now)
     return "replace_schedule", (*values, namespace, new.id, expected)
 
 
@@ -106,19 +107,20 @@ def _fire(cursor: sqlite3.Cursor, namespace: str, firing: Firing, now: int) -> b
     if not cursor.execute(Q["fire_schedule"], (firing.next_at, firing.state, *last, now, *fence)).rowcount:
         return False
     for new in firing.starts:
-        intake.start(cursor, namespace, new, now)
+        with suppress(WrongWorkflow):  # its slot is taken: the scheduler checks by which run
+            starts.start(cursor, namespace, new, now)
     return True
 
 
 def _schedule_of(row: Row) -> DueSchedule:
-    id, spec, state, revision, paused, note, next_at, last_at, last_id, created_at, updated_at, busy = row
-    schedule = Schedule(
+    id, spec, state, revision, paused, reason, next_at, last_at, last_id, created_at, updated_at, busy = row
+    schedule = ScheduleRow(
         id=id,
         spec=spec,
         state=state,
         revision=revision,
         paused=bool(paused),
-        note=note,
+        reason=reason,
         next_at=next_at,
         last_at=last_at,
         last_id=last_id,

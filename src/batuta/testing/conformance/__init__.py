@@ -18,74 +18,82 @@ from collections.abc import Collection
 
 import pytest
 
-_TOPICS = (
-    "attempts audit batches chains claim close commit_fence deleting fairness forks hints holding inbox kin kit "
-    "large_batches lease_reap letters outputs parking plain poison queues quotas races rates reading retention "
-    "rewriting schedules sends start transactions unclaimed unread"
-)
+_TOPICS = "commits kit limits operators runs"
 pytest.register_assert_rewrite(*(f"{__name__}.{topic}" for topic in _TOPICS.split()))
 
-from batuta.testing.conformance.attempts import AttemptsConformance  # noqa: E402
-from batuta.testing.conformance.audit import AuditConformance  # noqa: E402
-from batuta.testing.conformance.batches import BatchesConformance  # noqa: E402
-from batuta.testing.conformance.chains import ChainsConformance  # noqa: E402
-from batuta.testing.conformance.claim import ClaimConformance  # noqa: E402
-from batuta.testing.conformance.close import CloseConformance  # noqa: E402
-from batuta.testing.conformance.commit_fence import CommitFenceConformance  # noqa: E402
-from batuta.testing.conformance.deleting import DeletingConformance  # noqa: E402
-from batuta.testing.conformance.fairness import FairnessConformance  # noqa: E402
-from batuta.testing.conformance.forks import ForksConformance  # noqa: E402
-from batuta.testing.conformance.handing import HandingConformance  # noqa: E402
-from batuta.testing.conformance.hints import HintsConformance  # noqa: E402
-from batuta.testing.conformance.holding import BulkConformance, PauseConformance, PausedConformance  # noqa: E402
-from batuta.testing.conformance.inbox import InboxConformance  # noqa: E402
-from batuta.testing.conformance.kin import KinConformance  # noqa: E402
+from batuta.testing.conformance.commits.activity_transaction import TransactionsConformance  # noqa: E402
+from batuta.testing.conformance.commits.batches import BatchesConformance  # noqa: E402
+from batuta.testing.conformance.commits.clock import ClockConformance  # noqa: E402
+from batuta.testing.conformance.commits.commit_fence import CommitFenceConformance  # noqa: E402
+from batuta.testing.conformance.commits.hints import HintsConformance  # noqa: E402
+from batuta.testing.conformance.commits.large_batches import LargeBatchConformance  # noqa: E402
+from batuta.testing.conformance.commits.lease_reap import LeaseReapConformance  # noqa: E402
+from batuta.testing.conformance.commits.races import RacesConformance  # noqa: E402
+from batuta.testing.conformance.commits.slot_handover import HandingConformance  # noqa: E402
 from batuta.testing.conformance.kit import MakeStore  # noqa: E402
-from batuta.testing.conformance.large_batches import LargeBatchConformance  # noqa: E402
-from batuta.testing.conformance.lease_reap import LeaseReapConformance  # noqa: E402
-from batuta.testing.conformance.letters import LettersConformance  # noqa: E402
-from batuta.testing.conformance.outputs import OutputsConformance  # noqa: E402
-from batuta.testing.conformance.parking import ParkingConformance  # noqa: E402
-from batuta.testing.conformance.plain import PlainConformance  # noqa: E402
-from batuta.testing.conformance.poison import PoisonConformance  # noqa: E402
-from batuta.testing.conformance.queues import QueuesConformance  # noqa: E402
-from batuta.testing.conformance.quotas import QuotasConformance  # noqa: E402
-from batuta.testing.conformance.races import RacesConformance  # noqa: E402
-from batuta.testing.conformance.rates import RatesConformance  # noqa: E402
-from batuta.testing.conformance.reading import ReadingConformance  # noqa: E402
-from batuta.testing.conformance.retention import PruningStepsConformance, RetentionConformance  # noqa: E402
-from batuta.testing.conformance.rewriting import RewritingConformance  # noqa: E402
-from batuta.testing.conformance.schedules import (  # noqa: E402
+from batuta.testing.conformance.limits.fairness import FairnessConformance  # noqa: E402
+from batuta.testing.conformance.limits.partners import PartnersConformance  # noqa: E402
+from batuta.testing.conformance.limits.queues import QueuesConformance  # noqa: E402
+from batuta.testing.conformance.limits.quotas import QuotasConformance  # noqa: E402
+from batuta.testing.conformance.limits.rates import RatesConformance  # noqa: E402
+from batuta.testing.conformance.limits.schedules import (  # noqa: E402
     DueSchedulesConformance,
     FireConformance,
     SchedulesConformance,
 )
-from batuta.testing.conformance.sends import SendsConformance  # noqa: E402
-from batuta.testing.conformance.start import StartConformance  # noqa: E402
-from batuta.testing.conformance.transactions import TransactionsConformance  # noqa: E402
-from batuta.testing.conformance.unclaimed import (  # noqa: E402
+from batuta.testing.conformance.operators.api_keys import ApiKeysConformance  # noqa: E402
+from batuta.testing.conformance.operators.audit import AuditConformance  # noqa: E402
+from batuta.testing.conformance.operators.bulk_operations import BulkConformance, PauseConformance, PausedConformance  # noqa: E402
+from batuta.testing.conformance.operators.dead_letters import LettersConformance  # noqa: E402
+from batuta.testing.conformance.operators.deleting import DeletingConformance  # noqa: E402
+from batuta.testing.conformance.operators.documents import DocumentsConformance  # noqa: E402
+from batuta.testing.conformance.operators.forks import ForksConformance  # noqa: E402
+from batuta.testing.conformance.operators.marks import MarksConformance  # noqa: E402
+from batuta.testing.conformance.operators.reencryption import RewritingConformance  # noqa: E402
+from batuta.testing.conformance.operators.requests import RequestsConformance  # noqa: E402
+from batuta.testing.conformance.operators.retention import PruningStepsConformance, RetentionConformance  # noqa: E402
+from batuta.testing.conformance.runs.attempts import AttemptsConformance  # noqa: E402
+from batuta.testing.conformance.runs.chains import ChainsConformance  # noqa: E402
+from batuta.testing.conformance.runs.children import KinConformance  # noqa: E402
+from batuta.testing.conformance.runs.claim import ClaimConformance  # noqa: E402
+from batuta.testing.conformance.runs.close import CloseConformance  # noqa: E402
+from batuta.testing.conformance.runs.gauges import GaugesConformance  # noqa: E402
+from batuta.testing.conformance.runs.inbox import InboxConformance  # noqa: E402
+from batuta.testing.conformance.runs.namespaces import TenantsConformance  # noqa: E402
+from batuta.testing.conformance.runs.outputs import OutputsConformance  # noqa: E402
+from batuta.testing.conformance.runs.parking import ParkingConformance  # noqa: E402
+from batuta.testing.conformance.runs.plain import PlainConformance  # noqa: E402
+from batuta.testing.conformance.runs.poison import PoisonConformance  # noqa: E402
+from batuta.testing.conformance.runs.reading import ReadingConformance  # noqa: E402
+from batuta.testing.conformance.runs.sends import SendsConformance  # noqa: E402
+from batuta.testing.conformance.runs.start import StartConformance  # noqa: E402
+from batuta.testing.conformance.runs.unclaimed import (  # noqa: E402
     DebounceConformance,
     ExpiryConformance,
     RenewConformance,
 )
-from batuta.testing.conformance.unread import UnreadConformance  # noqa: E402
+from batuta.testing.conformance.runs.unread import UnreadConformance  # noqa: E402
 
 __all__ = [
+    "ApiKeysConformance",
     "AttemptsConformance",
     "AuditConformance",
     "BatchesConformance",
     "BulkConformance",
     "ChainsConformance",
     "ClaimConformance",
+    "ClockConformance",
     "CloseConformance",
     "CommitFenceConformance",
     "DebounceConformance",
     "DeletingConformance",
+    "DocumentsConformance",
     "DueSchedulesConformance",
     "ExpiryConformance",
     "FairnessConformance",
     "FireConformance",
     "ForksConformance",
+    "GaugesConformance",
     "HandingConformance",
     "HintsConformance",
     "InboxConformance",
@@ -94,8 +102,10 @@ __all__ = [
     "LeaseReapConformance",
     "LettersConformance",
     "MakeStore",
+    "MarksConformance",
     "OutputsConformance",
     "ParkingConformance",
+    "PartnersConformance",
     "PauseConformance",
     "PausedConformance",
     "PlainConformance",
@@ -107,11 +117,13 @@ __all__ = [
     "RatesConformance",
     "ReadingConformance",
     "RenewConformance",
+    "RequestsConformance",
     "RetentionConformance",
     "RewritingConformance",
     "SchedulesConformance",
     "SendsConformance",
     "StartConformance",
+    "TenantsConformance",
     "TransactionsConformance",
     "UnreadConformance",
     "suite",

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from batuta.clock import SECOND
 from batuta.ids import RunId, new_run_id, new_worker_id
 from batuta.journal.entries import Body, Entry, EntryKind, encode_entry
+from batuta.journal.process_identity import this_process
 from batuta.journal.records import (
     Attempt,
     Change,
@@ -19,7 +20,7 @@ from batuta.journal.records import (
     NewRun,
     Pulse,
     Refusal,
-    Tape,
+    StoredRun,
     Verdict,
     WorkerInfo,
 )
@@ -69,6 +70,11 @@ def worker_info(**options: Any) -> WorkerInfo:
     return WorkerInfo(worker_id=new_worker_id(), **(settings | options))
 
 
+def ended_process() -> str:
+    """A process of this machine that has ended: its number is another's by now."""
+    return f"{this_process().rpartition(' ')[0]} 0"
+
+
 def signal(message_id: str, body: str = "null", name: str = "go") -> Message:
     return Message(message_id=message_id, kind=MessageKind.SIGNAL, name=name, body=body)
 
@@ -80,10 +86,23 @@ async def live_worker(store: Store, **options: Any) -> WorkerInfo:
     return worker
 
 
+async def dead_worker(store: Store, **options: Any) -> WorkerInfo:
+    """A registered worker that has let go of its lock without a word."""
+    worker = await live_worker(store, **options)
+    await let_go(store, worker)
+    return worker
+
+
+async def let_go(store: Store, worker: WorkerInfo) -> None:
+    """As the system does for one that died."""
+    async with store.heartbeat(worker.worker_id):
+        pass
+
+
 async def beat(store: Store, worker: WorkerInfo, *, reap: bool = False) -> Pulse:
     """One heartbeat in a session of its own."""
-    async with store.heart(worker.worker_id) as heart:
-        return await heart.beat(worker, reap=reap)
+    async with store.heartbeat(worker.worker_id) as heartbeat:
+        return await heartbeat.beat(worker, reap=reap)
 
 
 async def outlive_lease(*stores: Store) -> None:
@@ -102,8 +121,8 @@ class Pen:
         self.last = last
 
     @classmethod
-    def of(cls, tape: Tape) -> Pen:
-        return cls(tape.run.run_id, tape.run.epoch, tape.run.head, tape.entries[-1] if tape.entries else None)
+    def of(cls, stored: StoredRun) -> Pen:
+        return cls(stored.run.run_id, stored.run.epoch, stored.run.head, stored.entries[-1] if stored.entries else None)
 
     def entries(self, count: int, kind: EntryKind = EntryKind.ACTIVITY_DONE, text: str = "x") -> list[Entry]:
         """The next entries of the tape, not yet written."""
@@ -167,16 +186,16 @@ async def start_owned(store: Store, worker: WorkerInfo, id: str | None = None, *
 
 async def claimed(
     store: Store, worker: WorkerInfo, limit: int = 100, room: Mapping[str, int] | None = None
-) -> list[Tape]:
+) -> list[StoredRun]:
     """What a claim brings."""
-    return (await store.claim(worker, limit, room)).tapes
+    return (await store.claim(worker, limit, room)).stored_runs
 
 
-async def claim_one(store: Store, worker: WorkerInfo) -> Tape:
+async def claim_one(store: Store, worker: WorkerInfo) -> StoredRun:
     """The one run that is due."""
-    tapes = await claimed(store, worker, 10)
-    assert len(tapes) == 1
-    return tapes[0]
+    stored_runs = await claimed(store, worker, 10)
+    assert len(stored_runs) == 1
+    return stored_runs[0]
 
 
 async def inbox(store: Store, pen: Pen) -> list[str]:

@@ -1,0 +1,1 @@
+"""Functions that the code of activities and jobs calls."""

@@ -1,0 +1,101 @@
+"""Tokens: one attempt of one activity, named in a text that can go into a link, a form or a message.
+
+A token holds a random secret. The attempt keeps a hash of it, from the first time that its code asks for the token: who
+knows all ids of a run, or everything in the database, cannot make one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from hmac import compare_digest
+from uuid import UUID
+
+import msgspec
+from msgspec import Struct
+
+from batuta.errors import InvalidToken
+from batuta.ids import RunId
+
+_FIRST = "t."
+"""Before a token, which could begin with a hyphen else, and be taken for an option of a command."""
+_KEPT = 8
+"""How many tokens of one attempt are valid, the last ones: each death of its worker makes another."""
+
+
+class AttemptRef(Struct, array_like=True, frozen=True):
+    """Which attempt of which call of which run."""
+
+    namespace: str
+    run_id: RunId
+    seq: int
+    attempt: int
+    entry: int = -1
+    """The entry that called it: what ended the call comes later."""
+    secret: bytes = b""
+    """What makes a token of it."""
+
+    def token(self) -> str:
+        """Opaque to its holders, who can complete the attempt."""
+        packed = _Packed(self.namespace, self.run_id.bytes, self.seq, self.attempt, self.entry, self.secret)
+        data = msgspec.msgpack.encode(packed)
+        return _FIRST + urlsafe_b64encode(zlib.crc32(data).to_bytes(4, "big") + data).decode().rstrip("=")
+
+    def __repr__(self) -> str:
+        """Without the secret, which a log must not have."""
+        return f"AttemptRef({self.namespace!r}, {self.run_id}, {self.seq}, {self.attempt}, {self.entry})"
+
+
+class _Packed(Struct, array_like=True):
+    namespace: str
+    run_id: bytes
+    seq: int
+    attempt: int
+    entry: int = -1
+    secret: bytes = b""
+
+
+_decoder = msgspec.msgpack.Decoder(_Packed)
+
+
+def parse_token(token: object) -> AttemptRef:
+    """The attempt that a token names. Raises InvalidToken, which does not quote it."""
+    if not isinstance(token, str):
+        raise InvalidToken(f"the token of an activity must be text, not {type(token).__name__}")
+    text = token.removeprefix(_FIRST)
+    try:
+        raw = urlsafe_b64decode(text.encode("ascii") + b"=" * (-len(text) % 4))
+        if zlib.crc32(raw[4:]).to_bytes(4, "big") != raw[:4]:
+            raise ValueError
+        found = _decoder.decode(raw[4:])
+        run_id = UUID(bytes=found.run_id)
+    except (ValueError, msgspec.MsgspecError):
+        raise InvalidToken(
+            "the text is no token of an activity, or was cut or changed on its way: pass on `activity_info().token` "
+            "unchanged"
+        ) from None
+    if not found.secret:
+        raise InvalidToken(
+            f"the token is of an older version of Batuta, whose tokens could be forged: it is not accepted. Let the "
+            f"attempt time out, or reset run {run_id} to a point before the call: the activity hands out another token"
+        )
+    return AttemptRef(found.namespace, run_id, found.seq, found.attempt, found.entry, found.secret)
+
+
+# -- stored hashes of an attempt
+
+
+def with_token(kept: str | None, secret: bytes) -> str:
+    """Hashes to keep, with that of one more token."""
+    return " ".join([*(kept or "").split()[1 - _KEPT :], _hashed(secret)])
+
+
+def is_kept(kept: str | None, secret: bytes) -> bool:
+    """Whether the hash of the token's secret is among them. Takes the same time wherever two of them differ."""
+    mine = _hashed(secret).encode()
+    return any(compare_digest(mine, one) for one in (kept or "").encode().split())
+
+
+def _hashed(secret: bytes) -> str:
+    return hashlib.blake2b(secret, digest_size=16, person=b"batuta token").hexdigest()

@@ -1,0 +1,1 @@
+"""What clients call: starts, handles, schedules, queues, dead letters."""

@@ -1,0 +1,69 @@
+"""Idempotency keys that the store keeps: looked at and deleted by people."""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Protocol
+
+from msgspec import Struct
+
+from batuta.errors import InvalidInput
+from batuta.names import check_reason
+
+MOST = 1_000
+
+
+class IdempotencyKey(Struct, kw_only=True):
+    """A key that came with a request."""
+
+    key: str
+    """Where it was used, a space, and the key."""
+    state: str
+    """`in_progress`; `abandoned` when its holder has not renewed it; `answered`."""
+    locked_until: datetime
+    expires_at: datetime
+
+
+class IdempotencyPage(Struct):
+    """Some keys, and the cursor of the next page (None: that was the last)."""
+
+    keys: list[IdempotencyKey]
+    cursor: str | None
+
+
+class IdempotencyBackend(Protocol):
+    """Keeps keys."""
+
+    async def list(self, after: str, limit: int, prefix: str) -> Sequence[IdempotencyKey]: ...
+    async def delete(self, key: str, reason: str) -> bool: ...
+
+
+class IdempotencyKeys:
+    """The idempotency keys of one namespace: `client.idempotency`."""
+
+    def __init__(self, backend: IdempotencyBackend) -> None:
+        self._backend = backend
+
+    async def list(self, *, cursor: str | None = None, limit: int = 50, prefix: str = "") -> IdempotencyPage:
+        """Keys that are kept, in their order. `cursor`: of the page before. `prefix`: only keys that begin so."""
+        if type(limit) is not int or not 1 <= limit <= MOST:
+            raise InvalidInput(f"limit={limit!r} must be a whole number from 1 to {MOST:,}")
+        found = list(await self._backend.list(_decode(cursor) if cursor else "", limit + 1, prefix))
+        more = len(found) > limit
+        return IdempotencyPage(found[:limit], b64encode(found[limit - 1].key.encode()).decode() if more else None)
+
+    async def delete(self, key: str, *, reason: str = "") -> bool:
+        """Forget a key: the next request with it is carried out. False when it is not kept. A request in progress goes
+        on, and its answer is not kept."""
+        if not key:
+            raise InvalidInput("which key is to be deleted? Give it as `list` shows it")
+        return await self._backend.delete(key, check_reason(reason))
+
+
+def _decode(cursor: str) -> str:
+    try:
+        return b64decode(cursor, validate=True).decode()
+    except ValueError:
+        raise InvalidInput("the cursor is none of a page of idempotency keys") from None

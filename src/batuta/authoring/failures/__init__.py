@@ -1,0 +1,1 @@
+"""Exceptions as values in the journal, and back."""

@@ -1,0 +1,1 @@
+"""The history of a run: steps, timeline, differences. Values, no I/O."""

@@ -1,0 +1,136 @@
+"""What a client asks of the engine: starts, and a service for each noun."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
+
+from msgspec import Raw
+
+from batuta.authoring.activity.tokens import AttemptRef
+from batuta.authoring.backend import CallerWrite, RunBackend, RunRef, StartRequest
+from batuta.authoring.client.api_keys import ApiKeyBackend
+from batuta.authoring.client.bulk_operations import BulkBackend
+from batuta.authoring.client.dead_letters import DeadLetterBackend
+from batuta.authoring.client.enqueue import JobRequest
+from batuta.authoring.client.idempotency import IdempotencyBackend
+from batuta.authoring.client.namespace import NamespaceBackend
+from batuta.authoring.client.queues import Queue
+from batuta.authoring.client.quotas import QuotaBackend
+from batuta.authoring.client.retention import RetentionBackend
+from batuta.authoring.client.schedules import Schedule, ScheduleBackend
+from batuta.authoring.client.workers import WorkersBackend
+from batuta.authoring.definitions import Workflow
+from batuta.authoring.middleware import Middleware
+from batuta.journal.audit import Act, Verb
+from batuta.journal.dead_letters import DeadLetter
+from batuta.journal.failures import Failure
+from batuta.journal.queues import QueueInfo
+from batuta.journal.resilience.partners import PartnerStore
+from batuta.journal.retention import Retention
+from batuta.journal.store import Borrowed
+
+
+class QueueService(Protocol):
+    """Shows queues and changes them."""
+
+    async def list(self) -> Sequence[QueueInfo]: ...
+    async def pause(self, name: str, paused: bool, reason: str) -> None: ...
+
+    async def limit(self, name: str, changes: dict[str, Any]) -> None:
+        """Set some limits, as `journal.queues.QueueLimits` has them, and leave the others."""
+        ...
+
+
+class CompletionService(Protocol):
+    """Completes attempts from outside. Raises InvalidToken, UnknownRun, RunClosed, LostAttempt, TokenUsed."""
+
+    async def answer(self, ref: AttemptRef, answer: Raw | Failure) -> None: ...
+    async def beat(self, ref: AttemptRef, details: Raw) -> None: ...
+
+
+class PartnerService(Protocol):
+    """The store's part about partners, and the actor."""
+
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def store(self) -> PartnerStore: ...
+    @property
+    def monotonic(self) -> Callable[[], float]: ...
+    def act(self, verb: Verb, reason: str, *, before: Any = None, after: Any = None) -> Act: ...
+
+
+class Backend(RunBackend, Protocol):
+    """Starts runs, makes workers, and has a service for each noun of the client."""
+
+    @property
+    def queues(self) -> QueueService: ...
+    @property
+    def completions(self) -> CompletionService: ...
+    @property
+    def workers(self) -> WorkersBackend: ...
+    @property
+    def dead_letters(self) -> DeadLetterBackend: ...
+    @property
+    def schedules(self) -> ScheduleBackend: ...
+    @property
+    def bulk(self) -> BulkBackend: ...
+    @property
+    def retention(self) -> RetentionBackend: ...
+    @property
+    def quotas(self) -> QuotaBackend: ...
+    @property
+    def api_keys(self) -> ApiKeyBackend: ...
+    @property
+    def idempotency(self) -> IdempotencyBackend: ...
+    @property
+    def partners(self) -> PartnerService: ...
+    @property
+    def namespace(self) -> NamespaceBackend: ...
+
+    async def open(self) -> None:
+        """Its store is open."""
+        ...
+
+    async def close(self) -> None:
+        """Its store will be closed: all waits end."""
+        ...
+
+    async def start(self, request: StartRequest) -> RunRef:
+        """Durable when this returns. Raises AlreadyStarted, WrongWorkflow, QuotaExceeded, StoreUnavailable,
+        OutcomeUnknown."""
+        ...
+
+    async def enqueue(self, request: JobRequest) -> RunRef:
+        """Durable when this returns. Raises as `start` does."""
+        ...
+
+    async def enqueue_many(self, requests: Sequence[JobRequest], after: JobRequest | None) -> list[RunRef]:
+        """All of them together, or none. `after` begins when the last of them has ended; it is the last given back."""
+        ...
+
+    async def enter(
+        self, transaction: object, requests: Sequence[StartRequest | JobRequest], after: JobRequest | None
+    ) -> CallerWrite:
+        """Make ready to start all of these inside a transaction of the caller's own. Raises WrongTransaction."""
+        ...
+
+    def borrow(self, connection: object) -> Borrowed:
+        """A transaction on the caller's own connection, which needs the store's locks. Raises WrongTransaction."""
+        ...
+
+    def worker(
+        self,
+        workflows: Sequence[Workflow[..., Any]],
+        activities: Sequence[object],
+        queues: Sequence[str | Queue],
+        schedules: Sequence[Schedule] = (),
+        on_dead_letter: Callable[[DeadLetter], Any] | None = None,
+        retention: Sequence[Retention] = (),
+        middleware: Sequence[Middleware] = (),
+        **settings: Any,
+    ) -> AbstractAsyncContextManager[Any]:
+        """A worker, running while the context is open."""
+        ...

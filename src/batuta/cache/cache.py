@@ -1,0 +1,158 @@
+"""A cache that may fail: every operation is bounded in time, and without Redis everything goes on, only slower."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
+
+from batuta.cache.backend import CacheBackend, CacheInfo
+from batuta.cache.breaker import LocalBreaker
+from batuta.clock import Clock, SystemClock
+from batuta.durations import Duration, in_seconds
+from batuta.errors import BatutaError, InvalidInput
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+log = logging.getLogger("batuta.cache")
+
+_MOST_STALE = 10_000  # keys whose deletion has to be made up for
+
+
+class Observer(Protocol):
+    """Is told of every operation of a cache, for metrics."""
+
+    def __call__(self, entity: str, operation: str, outcome: str, seconds: float) -> None:
+        """`outcome`: hit, miss, absent (known not to exist), ok, failed, skipped (the breaker is open)."""
+        ...
+
+
+class Cache:
+    """Where entities keep their values. A failing backend is a miss; a failing invalidation is made up for.
+
+    `timeout` bounds every operation. After `failures` operations in a row that failed, the backend is left alone for
+    `retry_after`; then one operation tries again.
+    """
+
+    def __init__(
+        self,
+        backend: CacheBackend,
+        *,
+        timeout: Duration = 1.0,
+        failures: int = 5,
+        retry_after: Duration = 2.0,
+        observer: Observer | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._timeout = in_seconds(timeout)
+        if not self._timeout > 0:
+            raise InvalidInput(f"timeout={timeout!r} must be more than 0")
+        self._backend = backend
+        self._clock = clock or SystemClock()
+        self._breaker = LocalBreaker(failures, in_seconds(retry_after), self._clock)
+        self._observer = observer
+        self._stale: dict[str, float] = {}
+        """Keys that may hold an old value, because their deletion failed, until when."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._backend.close()
+
+    @property
+    def clock(self) -> Clock:
+        return self._clock
+
+    @property
+    def available(self) -> bool:
+        """Whether the backend is asked at the moment."""
+        return self._breaker.closed
+
+    async def info(self) -> CacheInfo:
+        """How the backend itself is doing. Raises what it raises."""
+        async with asyncio.timeout(self._timeout):
+            return await self._backend.info()
+
+    async def without_lifetime(self, limit: int = 100) -> list[str]:
+        """Keys that would stay for ever: there should be none."""
+        return await self._backend.without_lifetime(limit)
+
+    # -- what entities ask
+
+    async def ask(
+        self, entity: str, operation: str, work: Callable[[CacheBackend], Awaitable[T]], otherwise: D
+    ) -> T | D:
+        """Do it in time, or `otherwise`."""
+        began = self._clock.monotonic()
+        if not self._breaker.allows():
+            self._tell(entity, operation, "skipped", began)
+            return otherwise
+        try:
+            async with asyncio.timeout(self._timeout):
+                if self._stale:
+                    await self._make_up()
+                found = await work(self._backend)
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError):
+                self._breaker.forget()
+                raise
+            if isinstance(error, BatutaError):  # of the caller: the backend is well
+                self._breaker.succeeded()
+                raise
+            if self._breaker.failed():
+                log.warning("%r fails, and is left alone for a while: %r", self._backend, error)
+            self._tell(entity, operation, "failed", began)
+            return otherwise
+        if self._breaker.succeeded():
+            log.info("%r works again", self._backend)
+        if operation not in ("get", "load"):  # those say more
+            self._tell(entity, operation, "ok", began)
+        return found
+
+    async def invalidate(self, entity: str, keys: Iterable[str], lifetime: float) -> None:
+        """Drop values. If that fails, this process takes them for missing, and drops them as soon as it can."""
+        given = list(keys)
+        if not await self.ask(entity, "delete", lambda backend: _done(backend.delete(given)), otherwise=False):
+            self.remember(given, lifetime)
+
+    def remember(self, keys: Iterable[str], lifetime: float) -> None:
+        """These keys may hold old values for so long."""
+        until = self._clock.monotonic() + lifetime
+        for key in keys:
+            self._stale[key] = until
+        while len(self._stale) > _MOST_STALE:
+            self._stale.pop(next(iter(self._stale)))
+
+    def is_stale(self, key: str) -> bool:
+        return key in self._stale
+
+    async def _make_up(self) -> None:
+        now = self._clock.monotonic()
+        for key in [key for key, until in self._stale.items() if until <= now]:
+            del self._stale[key]
+        keys = list(self._stale)
+        await self._backend.delete(keys)
+        for key in keys:
+            self._stale.pop(key, None)
+
+    def _tell(self, entity: str, operation: str, outcome: str, began: float) -> None:
+        if self._observer is not None:
+            self._observer(entity, operation, outcome, self._clock.monotonic() - began)
+
+    def tell(self, entity: str, outcome: str, began: float) -> None:
+        """Report a look: hit, miss or absent."""
+        self._tell(entity, "get", outcome, began)
+
+
+async def _done(work: Awaitable[Any]) -> bool:
+    await work
+    return True

@@ -1,0 +1,259 @@
+"""Values of one kind in a cache, with their key, type and lifetimes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, NamedTuple, TypeVar, cast
+
+from batuta.cache.backend import CacheBackend
+from batuta.cache.cache import Cache
+from batuta.cache.keys import KeyPattern
+from batuta.cache.values import ABSENT, pack, unpack
+from batuta.durations import Duration, in_seconds
+from batuta.errors import BatutaError, InvalidInput
+from batuta.ids import jitter, new_message_id
+from batuta.serde import decoder_for
+
+T = TypeVar("T")
+Load = Callable[[], Awaitable[T | None]]
+
+log = logging.getLogger("batuta.cache")
+
+_FIRST_LOOK, _LATER_LOOK = 0.005, 0.05  # seconds between looks for a value that another process loads
+_WEIGHT = 0.2  # of the last load in the average load time
+
+
+class _Found(NamedTuple, Generic[T]):
+    value: T | None
+    """None: known not to exist."""
+    left: float
+    """Seconds of its lifetime; a stale value has none left."""
+
+
+class Entity(Generic[T]):
+    """Values of one kind. Every value has a lifetime, so that none stays for ever.
+
+    `lifetime`: how long a value is used. `absent_lifetime`: how long it is remembered that there is no such thing; 0
+    remembers nothing. `stale`: how much longer a value is kept, to be used only when loading a new one fails.
+    `early`: how eager values are loaded anew before they end (XFetch's beta); 0 never does.
+    `load_time`: how long others wait for one that loads, before they load themselves.
+    """
+
+    def __init__(
+        self,
+        cache: Cache,
+        pattern: str,
+        kind: type[T],
+        *,
+        lifetime: Duration,
+        absent_lifetime: Duration = 0,
+        stale: Duration = 0,
+        early: float = 1.0,
+        load_time: Duration = 10.0,
+    ) -> None:
+        self._cache = cache
+        self._keys = KeyPattern(pattern)
+        self.name = ":".join(part for part in pattern.split(":") if not part.startswith("{"))
+        """For metrics: the pattern without identifiers."""
+        self._decoder = decoder_for(kind, f"a value of {self.name}")
+        self._lifetime: float = in_seconds(lifetime)
+        self._absent_lifetime: float = in_seconds(absent_lifetime)
+        self._stale: float = in_seconds(stale)
+        self._load_time: float = in_seconds(load_time)
+        self._early = early
+        for what, number, least in (
+            ("lifetime", self._lifetime, 0.001),
+            ("absent_lifetime", self._absent_lifetime, 0),
+            ("stale", self._stale, 0),
+            ("load_time", self._load_time, 0.001),
+            ("early", early, 0),
+        ):
+            if not (isinstance(number, int | float) and least <= number < math.inf):
+                raise InvalidInput(f"{what}={number!r} of {pattern!r} must be a number of at least {least}")
+        self._average_load = 0.0
+        self._loading: dict[str, asyncio.Task[T | None]] = {}
+
+    def key(self, **identifiers: object) -> str:
+        """The key of a value. Raises InvalidInput."""
+        return self._keys.key(identifiers)
+
+    # -- values
+
+    async def get(self, **identifiers: object) -> T | None:
+        """The value, or None if it is not in the cache or known not to exist."""
+        found = await self._look(self._keys.key(identifiers), with_lifetime=self._stale > 0)
+        return found.value if found is not None and found.left > 0 else None
+
+    async def put(self, value: T, **identifiers: object) -> None:
+        """Write a value, after the change that it shows (write-through)."""
+        key = self.key(**identifiers)
+        await self._put(key, pack(value, f"a value of {self.name}"), self._kept)
+
+    async def put_absent(self, **identifiers: object) -> None:
+        """Remember that there is no such thing, if `absent_lifetime` is set; else drop what is there."""
+        key = self.key(**identifiers)
+        if self._absent_lifetime:
+            await self._put(key, ABSENT, self._absent_lifetime)
+        else:
+            await self._cache.invalidate(self.name, [key], self._kept)
+
+    async def delete(self, **identifiers: object) -> None:
+        """Drop a value (invalidation). A load under way can't bring the old one back."""
+        await self._cache.invalidate(self.name, [self.key(**identifiers)], self._kept)
+
+    async def get_or_load(self, load: Load[T], **identifiers: object) -> T | None:
+        """The value. One that is missing or about to end is loaded once, however many ask for it in all processes.
+
+        `load` may return None for "no such thing". Its error reaches all callers of this process that wait for the
+        load, unless there is a stale value to use.
+        """
+        key = self.key(**identifiers)
+        found = await self._look(key, with_lifetime=self._early > 0 or self._stale > 0)
+        if found is not None and found.left > 0:
+            if self._ends_soon(found.left):
+                self._flight(key, load, only_if_free=True).add_done_callback(_say_if_failed)
+            return found.value
+        try:
+            return await asyncio.shield(self._flight(key, load))
+        except Exception as error:
+            if found is None:
+                raise
+            log.warning("%s could not be loaded, a stale value is used: %r", self.name, error)
+            return found.value
+
+    # -- inside
+
+    @property
+    def _kept(self) -> float:
+        return self._lifetime + self._stale
+
+    async def _look(self, key: str, *, with_lifetime: bool) -> _Found[T] | None:
+        """What is in the cache, reported as a hit or a miss."""
+        began = self._cache.clock.monotonic()
+        found = await self._find(key, "get", with_lifetime=with_lifetime)
+        known = found is not None and found.left > 0
+        self._cache.tell(
+            self.name, "miss" if not known else "absent" if found and found.value is None else "hit", began
+        )
+        return found
+
+    async def _find(self, key: str, operation: str, *, with_lifetime: bool = True) -> _Found[T] | None:
+        if self._cache.is_stale(key):
+            return None
+        if with_lifetime:
+            look = await self._ask(operation, lambda backend: backend.get_with_lifetime(key), otherwise=None)
+            data, left = look or (None, 0.0)
+        else:
+            data, left = await self._ask(operation, lambda backend: backend.get(key), otherwise=None), math.inf
+        if data is None or data == ABSENT:
+            return None if data is None else _Found(None, left)
+        try:
+            return _Found(self._read(data), left - self._stale)
+        except BatutaError as error:  # written by other code, or damaged: as if it were not there
+            log.warning("%s; it is taken for missing", error)
+            return None
+
+    def _read(self, data: bytes) -> T:
+        return cast(T, unpack(data, self._decoder, f"a value of {self.name}"))
+
+    async def _put(self, key: str, data: bytes, lifetime: float) -> None:
+        async def put(backend: CacheBackend) -> bool:
+            await backend.put(key, data, lifetime)
+            return True
+
+        if not await self._cache.ask(self.name, "put", put, otherwise=False):
+            self._cache.remember([key], self._kept)  # an older value may be there
+
+    def _ends_soon(self, left: float) -> bool:
+        """XFetch: the longer a load takes, and the sooner the value ends, the more likely."""
+        return self._early > 0 and left < -self._average_load * self._early * math.log(1 - jitter())
+
+    def _flight(self, key: str, load: Load[T], *, only_if_free: bool = False) -> asyncio.Task[T | None]:
+        """One load of a key in this process."""
+        task = self._loading.get(key)
+        if task is None:
+            task = asyncio.create_task(self._load(key, load, only_if_free=only_if_free), name=f"load {self.name}")
+            self._loading[key] = task
+            task.add_done_callback(lambda _: self._loading.pop(key, None))
+        return task
+
+    async def _load(self, key: str, load: Load[T], *, only_if_free: bool) -> T | None:
+        """Load it under a lock, or get what another process loads meanwhile."""
+        token, clock = new_message_id(), self._cache.clock
+        give_up, pause = clock.monotonic() + self._load_time, _FIRST_LOOK
+        while not await self._ask("lock", lambda backend: backend.lock(key, token, self._load_time), otherwise=True):
+            if only_if_free:
+                return None
+            if clock.monotonic() > give_up:
+                break
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, _LATER_LOOK)
+            if (found := await self._fresh(key)) is not None:
+                return found.value
+        else:
+            if not only_if_free and (found := await self._fresh(key)) is not None:  # loaded between our look and lock
+                await self._ask("unlock", lambda backend: backend.unlock(key, token), otherwise=None)
+                return found.value
+        return await self._load_now(key, load, token)
+
+    async def _fresh(self, key: str) -> _Found[T] | None:
+        found = await self._find(key, "load")
+        return found if found is not None and found.left > 0 else None
+
+    async def _load_now(self, key: str, load: Load[T], token: str) -> T | None:
+        began = self._cache.clock.monotonic()
+        try:
+            value = await load()
+            data = ABSENT if value is None else pack(value, f"a value of {self.name}")
+        except BaseException:
+            await self._ask("unlock", lambda backend: backend.unlock(key, token), otherwise=None)
+            raise
+        took = self._cache.clock.monotonic() - began
+        self._average_load += (took - self._average_load) * (_WEIGHT if self._average_load else 1.0)
+        lifetime = self._absent_lifetime if value is None else self._lifetime
+        if lifetime:
+            kept = lifetime + (0 if value is None else self._stale)
+            await self._ask("put", lambda backend: backend.put_loaded(key, data, kept, token), otherwise=False)
+        else:
+            await self._ask("unlock", lambda backend: backend.unlock(key, token), otherwise=None)
+        # The decoded copy, as everybody else gets it.
+        return None if value is None else self._read(data)
+
+    async def _ask(self, operation: str, work: Callable[[CacheBackend], Awaitable[Any]], otherwise: Any) -> Any:
+        return await self._cache.ask(self.name, operation, work, otherwise)
+
+
+class MemberSet:
+    """A set of names in a cache, such as the claims of an entry. Each addition renews its lifetime."""
+
+    def __init__(self, cache: Cache, pattern: str, *, lifetime: Duration) -> None:
+        self._cache, self._keys, self._lifetime = cache, KeyPattern(pattern), in_seconds(lifetime)
+        if not self._lifetime > 0:
+            raise InvalidInput(f"lifetime={lifetime!r} of {pattern!r} must be more than 0")
+        self.name = ":".join(part for part in pattern.split(":") if not part.startswith("{"))
+
+    async def add(self, *members: str, **identifiers: object) -> None:
+        key = self._keys.key(identifiers)
+        await self._cache.ask(
+            self.name, "put", lambda backend: backend.add_members(key, members, self._lifetime), otherwise=None
+        )
+
+    async def remove(self, *members: str, **identifiers: object) -> None:
+        key = self._keys.key(identifiers)
+        await self._cache.ask(self.name, "put", lambda backend: backend.remove_members(key, members), otherwise=None)
+
+    async def members(self, **identifiers: object) -> set[str]:
+        """Empty if nothing is known."""
+        key = self._keys.key(identifiers)
+        return await self._cache.ask(self.name, "get", lambda backend: backend.members(key), otherwise=set())
+
+    async def delete(self, **identifiers: object) -> None:
+        await self._cache.invalidate(self.name, [self._keys.key(identifiers)], self._lifetime)
+
+
+def _say_if_failed(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.warning("%s failed before the old value ended, which is used further: %r", task.get_name(), error)

@@ -1,0 +1,94 @@
+"""`batuta api-keys`: who may ask the server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from batuta.cli.common.lazy import LazyGroup
+from batuta.cli.common.options import REASON, duration_option
+from batuta.cli.common.redaction import say
+from batuta.cli.common.target import CommonOptions, print_json, with_common_options
+from batuta.journal.server.api_keys import SCOPES
+
+if TYPE_CHECKING:
+    from batuta.authoring.client.api_keys import ApiKey, NewApiKey
+
+api_keys = LazyGroup(
+    "api-keys",
+    {
+        "create": ("batuta.cli.api_keys:create", "Make a key, and print it once."),
+        "list": ("batuta.cli.api_keys:list_keys", "All keys, without the keys themselves."),
+        "revoke": ("batuta.cli.api_keys:revoke", "Refuse a key from now on."),
+        "rotate": ("batuta.cli.api_keys:rotate", "Make a key like another, and revoke that one."),
+    },
+    help="Keys of the server: who may ask it, and for what. (`batuta keys` are keys that payloads are encrypted with.)",
+)
+
+
+@click.command()
+@click.argument("name")
+@click.option("--scope", type=click.Choice(SCOPES), default="viewer", show_default=True, help="What it may do.")
+@duration_option("--expires", "It is refused after that.")
+@REASON
+@with_common_options
+def create(common: CommonOptions, name: str, scope: str, expires: float | None, reason: str) -> None:
+    """Make a key with this NAME for the namespace, and print it. It is shown once: the database keeps a hash of it.
+
+    With --namespace '*' it is good for every namespace.
+    """
+    made = common.ask(lambda client: client.api_keys.create(name, scope, expires=expires, reason=reason), migrate=True)
+    _show_new(common, made)
+
+
+@click.command("list")
+@with_common_options
+def list_keys(common: CommonOptions) -> None:
+    """The keys of the namespace, also those that are expired or revoked."""
+    found: Sequence[ApiKey] = common.ask(lambda client: client.api_keys.list())
+
+    def human(console: Any) -> None:
+        from batuta.cli.output.tables import table, when
+
+        made = table(
+            "id", "name", "scope", "namespace", "created (UTC)", "expires (UTC)", "last used (UTC)", "revoked (UTC)"
+        )
+        for key in found:
+            times = (when(at)[:-4] for at in (key.created_at, key.expires_at, key.last_used_at, key.revoked_at))
+            made.add_row(key.id, key.name, key.scope, key.namespace, *times)
+        console.print(made)
+        if not found:
+            say("there are no keys: the server listens to this machine alone", err=True)
+
+    common.answer({"api_keys": found}, human)
+
+
+@click.command()
+@click.argument("id")
+@duration_option("--overlap", "For so long the old key still works.")
+@REASON
+@with_common_options
+def rotate(common: CommonOptions, id: str, overlap: float | None, reason: str) -> None:
+    """Make a key with the name, scope and length of validity of the key ID, and revoke that one."""
+    _show_new(common, common.ask(lambda client: client.api_keys.rotate(id, overlap=overlap or 0, reason=reason)))
+
+
+@click.command()
+@click.argument("id")
+@REASON
+@with_common_options
+def revoke(common: CommonOptions, id: str, reason: str) -> None:
+    """Refuse the key ID from now on; servers know it within a second."""
+    changed = common.ask(lambda client: client.api_keys.revoke(id, reason=reason))
+    said = f"key {id} is revoked" if changed else f"key {id} was revoked before"
+    common.answer({"id": id, "revoked": True}, lambda _: say(said))
+
+
+def _show_new(common: CommonOptions, made: NewApiKey) -> None:
+    if common.as_json:
+        print_json(made, whole=True)  # redaction would hide the key, which is shown once
+        return
+    say(made.key, whole=True)
+    say(f"key {made.id} ({made.scope}, namespace {made.namespace}): it is not shown again", err=True)

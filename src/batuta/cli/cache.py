@@ -1,0 +1,114 @@
+"""`batuta cache`: look at a cache in Redis, and clean it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from batuta.cli.common.lazy import LazyGroup
+from batuta.cli.common.redaction import say, shown_text
+from batuta.cli.common.target import console, json_option, print_json
+from batuta.errors import BatutaError, StoreUnavailable
+
+if TYPE_CHECKING:
+    from batuta.cache import CacheInfo, RedisCache
+
+T = TypeVar("T")
+
+cache = LazyGroup(
+    "cache",
+    {
+        "check": ("batuta.cli.cache:check", "Find keys without a lifetime."),
+        "delete": ("batuta.cli.cache:delete", "Delete values, so that they are loaded anew."),
+        "info": ("batuta.cli.cache:info", "Show keys, memory and evictions."),
+        "show": ("batuta.cli.cache:show", "Show a value and how long it will be there."),
+    },
+    help="Look at a cache in Redis or Valkey, and clean it.",
+)
+
+with_redis = click.option(
+    "--redis-url",
+    envvar="BATUTA_REDIS_URL",
+    required=True,
+    metavar="URL",
+    help="redis://host:6379/0, or rediss://, redis+sentinel://, redis+cluster://. Default: BATUTA_REDIS_URL.",
+)
+
+
+@click.command()
+@with_redis
+@json_option
+def info(redis_url: str, as_json: bool) -> None:
+    """Show how the server is doing: keys, memory, and values that it dropped for lack of memory."""
+    found: CacheInfo = _ask(redis_url, lambda redis: redis.info())
+    if as_json:
+        print_json(found)
+        return
+    limit = f"{found.memory_max:,}" if found.memory_max else "no limit"
+    say(f"keys     {found.keys:,}\nmemory   {found.memory_used:,} bytes of {limit}\nevicted  {found.evicted:,}")
+
+
+@click.command()
+@click.option("--limit", type=click.IntRange(1, 10_000), default=100, show_default=True, help="The most keys to list.")
+@with_redis
+@json_option
+def check(redis_url: str, limit: int, as_json: bool) -> None:
+    """Find keys without a lifetime: they stay for ever. Exits with 1 if there are any."""
+    found = _ask(redis_url, lambda redis: redis.without_lifetime(limit))
+    if as_json:
+        print_json({"without_lifetime": found})
+    else:
+        say("\n".join(found) if found else "every key has a lifetime")
+    if found:
+        raise SystemExit(1)
+
+
+@click.command()
+@click.argument("key")
+@with_redis
+@json_option
+def show(redis_url: str, key: str, as_json: bool) -> None:
+    """Show the value of KEY, decompressed, and the seconds until it ends."""
+    from batuta.cache.values import inflate
+
+    found = _ask(redis_url, lambda redis: redis.get_with_lifetime(key))
+    if found is None:
+        raise click.ClickException(f"no value under {key!r}")
+    text = inflate(found[0], "the value").decode(errors="replace")
+    if as_json:
+        print_json({"key": key, "value": text, "seconds_left": found[1]})
+        return
+    page: Any = console()
+    page.print(shown_text(text))
+    say(f"ends in {found[1]:.0f} s", err=True)
+
+
+@click.command()
+@click.argument("keys", nargs=-1, required=True, metavar="KEY...")
+@with_redis
+@json_option
+def delete(redis_url: str, keys: tuple[str, ...], as_json: bool) -> None:
+    """Delete the values under these keys. They are loaded anew at the next read."""
+    _ask(redis_url, lambda redis: redis.delete(keys))
+    if as_json:
+        print_json({"deleted": keys})
+
+
+def _ask(url: str, work: Callable[[RedisCache], Awaitable[T]]) -> T:
+    from batuta.cache import RedisCache, RedisOptions
+
+    async def ask() -> T:
+        redis = await RedisCache.connect(url, RedisOptions(min_idle=0, retries=0))
+        try:
+            return await work(redis)
+        except BatutaError:
+            raise
+        except Exception as error:
+            raise StoreUnavailable(f"{redis!r} cannot be used: {error}") from error
+        finally:
+            await redis.close()
+
+    return asyncio.run(ask())

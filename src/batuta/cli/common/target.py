@@ -1,0 +1,161 @@
+"""Where a command works and how it answers: --url, --namespace and --json, the same for every command."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+import click
+
+from batuta.cli.common.lazy import AS_JSON, COMMAND
+from batuta.cli.common.redaction import may_show_whole, redact, redactor, reveals, shown
+from batuta.printable import printable_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from batuta.authoring.middleware import Middleware
+    from batuta.client import Batuta
+    from batuta.journal.store import Store
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_NARROWEST = 200
+"""Columns of a table that does not go to a terminal."""
+_RUNS = ("id", "left", "right")
+"""Arguments of commands that name a run."""
+
+
+class CommonOptions:
+    """The database that a command talks to, and the form of its answer."""
+
+    def __init__(self, url: str | None, namespace: str | None, as_json: bool) -> None:
+        self.url, self.namespace, self.as_json = url, namespace, as_json
+        self._reason = ""
+
+    def because(self, reason: str) -> CommonOptions:
+        """The same target, with a `reason` for the audit log."""
+        self._reason = reason
+        return self
+
+    def client(self, *, migrate: bool = False, middleware: Sequence[Middleware] = ()) -> Batuta:
+        """A client. Commands that only look must not make tables: a mistyped path would give an empty database."""
+        from batuta.connect import connect
+
+        return connect(self.url, namespace=self.namespace, migrate=migrate, middleware=middleware, reason=self._reason)
+
+    def ask(self, work: Callable[[Batuta], Awaitable[R]], *, migrate: bool = False) -> R:
+        """What comes of work with a client."""
+
+        async def ask() -> R:
+            async with self.client(migrate=migrate) as client:
+                return await work(client)
+
+        return asyncio.run(ask())
+
+    def store(self) -> Store:
+        from batuta.connect import store_for
+
+        return store_for(self.url, namespace=self.namespace)
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Store]:
+        """The store itself, open."""
+        store = self.store()
+        await store.open()
+        try:
+            yield store
+        finally:
+            await store.close()
+
+    async def note_reveal(self, runs: Iterable[str], command: str) -> None:
+        """Before anything is shown: record who reveals redacted values, of these runs or of all."""
+        from batuta.cli.common.run_lookup import id_of
+        from batuta.engine.backend.actor import Actor
+        from batuta.journal.audit import Verb
+
+        async with self.opened() as store:
+            for target in [await id_of(store, run) for run in runs] or [command]:
+                await store.note_act(target, Actor().act(Verb.REVEAL, detail={"command": command}))
+
+    async def requires_redaction(self) -> bool:
+        """Whether the namespace is marked for redaction. One without tables is not."""
+        from batuta.errors import SchemaMismatch
+        from batuta.journal.marks import REDACT
+
+        try:
+            async with self.opened() as store:
+                return REDACT in await store.marks()
+        except SchemaMismatch:  # the command says it, or makes the tables
+            return False
+
+    def answer(self, document: Any, human: Callable[[Console], None]) -> None:
+        """Print the document as JSON, or let `human` print it."""
+        if self.as_json:
+            print_json(document)
+        else:
+            human(console())
+
+
+def print_json(document: Any, *, whole: bool = False) -> None:
+    """One document on stdout: redacted, unless it must be `whole`."""
+    import msgspec
+
+    data = msgspec.json.encode(document)
+    if not whole and redactor() is not None:
+        data = msgspec.json.encode(shown(msgspec.json.decode(data)))
+    click.echo(printable_json(msgspec.json.format(data, indent=2 if sys.stdout.isatty() else 0).decode()))
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console for people, with redacted texts.
+
+    Colours follow the terminal and NO_COLOR; piped output is not squeezed into 80 columns.
+    """
+    from batuta.cli.output.tables import Paper
+
+    found = Paper(stderr=stderr, highlight=False, soft_wrap=False, emoji=False, markup=False)
+    if not found.is_terminal:
+        found.width = max(found.width, _NARROWEST)
+    return found
+
+
+def _note_json(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:
+    ctx.meta[AS_JSON], ctx.meta[COMMAND] = value, ctx.command
+    return value
+
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, callback=_note_json, help="Print one JSON document on stdout."
+)
+
+
+def with_common_options(command: Callable[Concatenate[CommonOptions, P], R]) -> Callable[..., R]:
+    """Give a command the common options, as its first argument."""
+
+    @click.option(
+        "--url",
+        envvar="BATUTA_DATABASE_URL",
+        show_envvar=True,
+        metavar="URL",
+        help="sqlite:///file.db or postgresql://user@host/database.  [default: sqlite:///batuta.db]",
+    )
+    @click.option("--namespace", envvar="BATUTA_NAMESPACE", show_envvar=True, metavar="NAME", help="[default: default]")
+    @json_option
+    @functools.wraps(command)
+    def wrapped(*args: Any, url: str | None, namespace: str | None, as_json: bool, **kwargs: Any) -> R:
+        common = CommonOptions(url, namespace, as_json)
+        if may_show_whole() and asyncio.run(common.requires_redaction()):
+            redact()
+        if reveals():
+            path = click.get_current_context().command_path.partition(" ")[2]
+            runs = dict.fromkeys(one for name in _RUNS if (one := kwargs.get(name)))
+            asyncio.run(common.note_reveal(runs, path))
+        return command(common, *args, **kwargs)
+
+    return wrapped

@@ -1,0 +1,101 @@
+"""Sample workflows for a first look: orders, an approval, a fan-out, a schedule, a job that becomes a dead letter."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from batuta import App, Retry, Schedule, Signal, activity, every, job, publish, random, workflow
+from batuta.errors import Failed
+
+decision = Signal("decision", bool)
+
+
+class PaymentDeclined(Failed):
+    """The bank said no."""
+
+
+@activity
+async def reserve(item: str, quantity: int) -> str:
+    await asyncio.sleep(0.3)
+    return f"{quantity} x {item}"
+
+
+@activity(retry=Retry(attempts=4, first=0.5))
+async def charge(cents: int, luck: float) -> str:
+    """One bank in five is slow to answer; the workflow decides what a refusal means."""
+    await asyncio.sleep(0.4)
+    if 0.2 < luck < 0.4:
+        raise ConnectionError("the bank did not answer")
+    return "declined" if luck < 0.2 else f"payment of {cents / 100:.2f}"
+
+
+@activity
+async def release(reservation: str) -> str:
+    await asyncio.sleep(0.2)
+    return f"gave back {reservation}"
+
+
+@activity
+async def ship(reservation: str) -> str:
+    await asyncio.sleep(0.5)
+    return f"shipped {reservation}"
+
+
+@workflow
+async def order(item: str, quantity: int, cents: int) -> str:
+    """Reserve, charge, ship; a declined payment gives the goods back, and the run fails."""
+    publish("stage", "reserving")
+    reservation = await reserve(item, quantity)
+    publish("stage", "charging")
+    payment = await charge(cents, random().random())
+    if payment == "declined":
+        await release(reservation)
+        raise PaymentDeclined(f"the payment of {cents / 100:.2f} was declined")
+    publish("stage", "shipping")
+    return await ship(reservation)
+
+
+@workflow
+async def approval(what: str, cents: int) -> str:
+    """Waits for a person: send the signal `decision` with true or false."""
+    publish("question", f"may {what} cost {cents / 100:.2f}?")
+    return f"{what} is approved" if await decision.wait() else f"{what} is refused"
+
+
+@activity
+async def resize(picture: int) -> int:
+    await asyncio.sleep(0.2 + picture % 5 / 10)
+    return picture * picture
+
+
+@workflow
+async def album(pictures: int) -> int:
+    """Many activities at once."""
+    return sum(await asyncio.gather(*(resize(number) for number in range(pictures))))
+
+
+@job(retry=Retry(attempts=3, first=0.5))
+async def notify(address: str) -> str:
+    """Fails for an address that does not exist, and becomes a dead letter."""
+    if "@" not in address:
+        raise ValueError(f"{address!r} is no address")
+    return f"sent to {address}"
+
+
+async def begin(client: Any) -> None:
+    """Something of each kind to look at."""
+    for item, quantity, cents in (("lamp", 2, 4_990), ("chair", 1, 12_900), ("table", 1, 39_900)):
+        await client.start(order, item, quantity, cents, id=f"order-{item}", tags={"shop": "tour"})
+    await client.start(approval, "a new oven", 89_900, id="approval-oven")
+    await client.start(album, 24, id="album-holiday")
+    await client.enqueue(notify, "nobody", id="notify-nobody")
+    await client.enqueue(notify, "ann@example.com", id="notify-ann")
+
+
+APP = App(
+    workflows=[order, approval, album],
+    activities=[reserve, charge, release, ship, resize],
+    jobs=[notify],
+    schedules=[Schedule("orders", every(15), order, "cup", 6, 1_990, tags={"shop": "tour"})],
+)

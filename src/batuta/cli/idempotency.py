@@ -1,0 +1,61 @@
+"""`batuta idempotency`: keys of requests that are carried out once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from batuta.cli.common.lazy import LazyGroup
+from batuta.cli.common.options import REASON
+from batuta.cli.common.redaction import say
+from batuta.cli.common.target import CommonOptions, with_common_options
+
+if TYPE_CHECKING:
+    from batuta.authoring.client.idempotency import IdempotencyPage
+
+idempotency = LazyGroup(
+    "idempotency",
+    {
+        "list": ("batuta.cli.idempotency:list_keys", "Keys that are kept, and their states."),
+        "delete": ("batuta.cli.idempotency:delete", "Forget a key: the next request with it is carried out."),
+    },
+    help="Idempotency keys of requests: each request is carried out once, and its answer is kept for a day.",
+)
+
+
+@click.command("list")
+@click.option("--prefix", default="", help="Only keys that begin so, such as 'POST /orders'.")
+@click.option("--cursor", help="Of the page before.")
+@click.option("--limit", type=click.IntRange(1, 1000), default=50, show_default=True, help="How many.")
+@with_common_options
+def list_keys(common: CommonOptions, prefix: str, cursor: str | None, limit: int) -> None:
+    """The keys of the namespace, in their order: where each was used, and the key itself."""
+    found: IdempotencyPage = common.ask(
+        lambda client: client.idempotency.list(prefix=prefix, cursor=cursor, limit=limit)
+    )
+
+    def human(console: Any) -> None:
+        from batuta.cli.output.tables import table, when
+
+        made = table("key", "state", "locked until (UTC)", "kept until (UTC)")
+        for one in found.keys:
+            made.add_row(one.key, one.state, when(one.locked_until), when(one.expires_at))
+        console.print(made)
+        if not found.keys:
+            say("no keys are kept", err=True)
+        if found.cursor is not None:
+            say(f"there are more: --cursor {found.cursor}", err=True)
+
+    common.answer(found, human)
+
+
+@click.command()
+@click.argument("key")
+@REASON
+@with_common_options
+def delete(common: CommonOptions, key: str, reason: str) -> None:
+    """Forget KEY, as `batuta idempotency list` shows it. The next request with it is carried out again."""
+    deleted = common.ask(lambda client: client.idempotency.delete(key, reason=reason))
+    said = "is forgotten" if deleted else "is not kept: `batuta idempotency list` shows the keys that are"
+    common.answer({"key": key, "deleted": deleted}, lambda _: say(f"key {key} {said}"))

@@ -1,0 +1,1 @@
+"""Tables and timelines on a terminal. Imports rich, so commands import these modules late."""

@@ -1,0 +1,335 @@
+"""Tables for people. Everything here imports rich, so nothing imports this at its top."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Any
+
+from msgspec import UNSET, Raw, json
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from batuta.authoring.backend import AttemptView, Description, JournalLine
+from batuta.authoring.client.bulk_operations import AuditRow
+from batuta.cli.common.redaction import shown_json, shown_text
+from batuta.clock import SECOND
+from batuta.durations import human_duration
+from batuta.journal.dead_letters import DeadLetter, DeadLetterGroup
+from batuta.journal.entries import Command, CommandKind, EntryKind
+from batuta.journal.failures import Failure
+from batuta.journal.queues import LIMITS, QueueInfo
+from batuta.journal.states import RunState
+from batuta.journal.tracebacks import place_of, traceback_of
+from batuta.printable import paragraph
+
+_STYLE = {
+    RunState.COMPLETED: "green",
+    RunState.RUNNING: "cyan",
+    RunState.WAITING: "blue",
+    RunState.FAILED: "red",
+    RunState.TIMED_OUT: "red",
+    RunState.NEEDS_CODE: "bold red",
+    RunState.POISONED: "bold red",
+}
+_KIND_STYLE = {EntryKind.ACTIVITY_DONE: "green", EntryKind.ACTIVITY_FAILED: "red"}
+_CALLS = (CommandKind.ACTIVITY, CommandKind.CHILD)
+_LONGEST = 60
+
+
+class Paper(Console):
+    """A console whose texts are redacted."""
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        super().print(*map(_line, objects), **how)
+
+
+class _Shown(Table):
+    """A table whose cells are redacted, before they are folded."""
+
+    def add_row(self, *cells: Any, **how: Any) -> None:
+        super().add_row(*map(_shown, cells), **how)
+
+
+def _shown(part: Any) -> Any:
+    if isinstance(part, Group):
+        return Group(*map(_shown, part.renderables))
+    if isinstance(part, Text) and (text := shown_text(part.plain)) != part.plain:
+        return Text(text, part.style)
+    return shown_text(part) if isinstance(part, str) else part
+
+
+def _line(part: Any) -> Any:
+    """The same for text outside a cell: its newlines begin no new line."""
+    if isinstance(part, Group):
+        return Group(*map(_line, part.renderables))
+    found = _shown(part)
+    if isinstance(found, Text) and "\n" in found.plain:
+        return Text(paragraph(found.plain), found.style)
+    return paragraph(found) if isinstance(found, str) else found
+
+
+def table(*columns: str, title: str = "") -> Table:
+    """An empty table in the style of them all. Long cells are folded, never cut."""
+    made = _Shown(title=shown_text(title) or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    for column in columns:
+        made.add_column(column, overflow="fold")
+    return made
+
+
+def when(moment: datetime | None) -> str:
+    """UTC, to the millisecond."""
+    return "" if moment is None else moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{moment.microsecond // 1000:03d}"
+
+
+def state_text(state: RunState) -> Text:
+    return Text(str(state), _STYLE.get(state, ""))
+
+
+def runs_table(runs: Iterable[Description]) -> Table:
+    made = table("id", "workflow", "state", "entries", "created (UTC)", "closed (UTC)", "reason")
+    for run in runs:
+        cells = (when(run.created_at)[:-4], when(run.closed_at)[:-4], short(run.reason))
+        made.add_row(run.id, run.workflow, state_text(run.state), str(run.entries), *cells)
+    return made
+
+
+def jobs_table(runs: Iterable[Description]) -> Table:
+    made = table("id", "job", "state", "queue", "priority", "created (UTC)", "due (UTC)", "closed (UTC)", "reason")
+    for run in runs:
+        times = (when(moment)[:-4] for moment in (run.created_at, run.wake_at, run.closed_at))
+        cells = (run.queue, str(run.priority or ""), *times, short(run.reason))
+        made.add_row(run.id, run.workflow, state_text(run.state), *cells)
+    return made
+
+
+def audit_table(rows: Iterable[AuditRow]) -> Table:
+    made = table("number", "at (UTC)", "actor", "verb", "target", "before", "after", "detail", "reason")
+    for row in rows:
+        said = (short(shown_json(each)) if each is not None else "" for each in (row.before, row.after))
+        detail = "" if row.detail is None else short(shown_json(row.detail))
+        cells = (when(row.at), row.actor, row.verb, row.target, *said, detail, short(row.reason))
+        made.add_row(str(row.number), *cells)
+    return made
+
+
+def queues_table(queues: Iterable[QueueInfo]) -> Table:
+    made = table("queue", "state", "ready", "delayed", "running", "workers", "oldest (UTC)", "limits", "reason")
+    for queue in queues:
+        counts = (str(count) for count in (queue.ready, queue.delayed, queue.running, queue.workers))
+        made.add_row(
+            queue.name, _queue_state(queue), *counts, when(queue.oldest)[:-4], limits_text(queue), queue.reason
+        )
+    return made
+
+
+def queue_table(queue: QueueInfo) -> Table:
+    """One line for each field."""
+    rows: dict[str, Any] = {
+        "queue": queue.name,
+        "state": _queue_state(queue),
+        "reason": queue.reason,
+        "ready": str(queue.ready),
+        "delayed": str(queue.delayed),
+        "running": str(queue.running),
+        "workers": str(queue.workers),
+        "oldest": when(queue.oldest),
+        "limits": limits_text(queue) or "none",
+    }
+    return _lines(rows)
+
+
+def letters_table(letters: Iterable[DeadLetter]) -> Table:
+    made = table("id", "name", "state", "given up (UTC)", "reason", "error", "message", "tries", "fingerprint")
+    for letter in letters:
+        said = (when(letter.at)[:-4], str(letter.reason), letter.error, short(letter.message))
+        made.add_row(letter.id, letter.name, str(letter.state), *said, str(letter.attempts), letter.fingerprint)
+    return made
+
+
+def letter_groups_table(groups: Iterable[DeadLetterGroup]) -> Table:
+    made = table("letters", "fingerprint", "name", "error", "the newest says", "first (UTC)", "last (UTC)")
+    for group in groups:
+        letter = group.example
+        times = (when(group.first_at)[:-4], when(group.last_at)[:-4])
+        made.add_row(f"{group.count:,}", group.fingerprint, letter.name, letter.error, short(letter.message), *times)
+    return made
+
+
+def letter_table(letter: DeadLetter, traceback: str = "") -> Table:
+    """One line for each field that says something."""
+    rows: dict[str, Any] = {
+        "id": letter.id,
+        "run id": str(letter.run_id),
+        str(letter.kind): letter.name,
+        "state": str(letter.state),
+        "note": letter.note,
+        "queue": letter.queue,
+        "key": letter.key,
+        "given up": when(letter.at),
+        "reason": str(letter.reason),
+        "activity": letter.activity,
+        "attempts": str(letter.attempts or ""),
+        "error": letter.error,
+        "message": letter.message,
+        "traceback": traceback,
+        "fingerprint": letter.fingerprint,
+        "trace": letter.trace,
+        "resolved": when(letter.resolved_at),
+        "reprocessed by": str(letter.successor or ""),
+    }
+    return _lines(rows)
+
+
+def _queue_state(queue: QueueInfo) -> Text:
+    return Text("paused", "bold red") if queue.paused else Text("open", "green")
+
+
+def limits_text(queue: QueueInfo) -> str:
+    limits = {name.replace("_", " "): getattr(queue, name) for name in LIMITS}
+    return ", ".join(f"{name} {value}" for name, value in limits.items() if value is not None)
+
+
+def _lines(rows: dict[str, Any]) -> Table:
+    made = table("", "")
+    made.show_header = False
+    for name, value in rows.items():
+        if value:
+            made.add_row(Text(name, "bold"), value)
+    return made
+
+
+def run_table(run: Description, more: dict[str, Any], what: str = "workflow") -> Table:
+    """One line for each field that says something."""
+    rows: dict[str, Any] = {
+        "id": run.id,
+        "run id": str(run.run_id),
+        what: run.workflow,
+        "state": state_text(run.state),
+        "reason": run.reason,
+        "input": shown_json(more["input"]) if more.get("input") is not None else "",
+        "waits for": "\n".join(map(_waits, more.get("waiting_for", ()))),
+        "queue": run.queue,
+        "entries": str(run.entries),
+        "worker": run.worker,
+        "created": when(run.created_at),
+        "closed": when(run.closed_at),
+        "due": when(run.wake_at),
+        "paused": when(run.paused_at),
+        "deadline": when(run.deadline),
+        "deaths": str(run.deaths or ""),
+        "made from": _lineage(run),
+        "version": run.version,
+        "tags": " ".join(f"{key}={value}" for key, value in run.tags.items()),
+        "memo": "" if run.memo is None else shown_json(run.memo),
+        "progress": shown_json(more["progress"]) if "progress" in more else "",
+        "published": "\n".join(
+            f"{name}: {shown_json(value, name)}" for name, value in more.get("published", {}).items()
+        ),
+        "result": shown_json(more["result"]) if "result" in more else "",
+        "error": more.get("error", ""),
+        "traceback": more.get("traceback", ""),
+    }
+    return _lines(rows)
+
+
+def _waits(call: dict[str, Any]) -> str:
+    """`activity charge, try 3, since 2031-05-17 10:00:00`."""
+    tries = f", try {call['tries']}" if call["tries"] > 1 else ""
+    return f"{call['kind']} {call['name']}".strip() + f"{tries}, since {when(call['since'])[:-4]}"
+
+
+def _lineage(run: Description) -> str:
+    if run.forked_from is None:
+        return ""
+    point = "from its start" if run.forked_at == -1 else f"after its entry {run.forked_at}"
+    return f"run {run.forked_from}, {point}"
+
+
+def attempts_table(attempts: Iterable[AttemptView], *, is_open: bool) -> Table:
+    made = table("command", "attempt", "began (UTC)", "ended (UTC)", "next (UTC)", "details", "error", title="attempts")
+    for one in attempts:
+        times = (when(one.started_at), when(one.ended_at), when(one.next_at))
+        waits = "waits for an answer from outside" if is_open else "waited for an answer from outside"
+        said = waits if one.outside else "its worker died" if one.lost else failure_text(one.error)
+        made.add_row(str(one.seq), str(one.number), *times, one.details or "", said)
+    return made
+
+
+def journal_table(lines: Sequence[JournalLine], title: str = "", *, full: bool = False) -> Table:
+    """Entries with the time since the start, how long an activity took, and what each turn issued. Calls are numbered:
+    a fork names them so."""
+    made = table("ord", "after", "entry", "call", "activity", "tries", "took", "value", "then issued", title=title)
+    start = lines[0].at if lines else None
+    for line in lines:
+        body = line.body
+        made.add_row(
+            str(line.ord),
+            f"{(line.at - start).total_seconds():.3f} s" if start else "",
+            Text(str(line.kind), _KIND_STYLE.get(line.kind, "")),
+            str(body.seq or ""),
+            body.name,
+            str(body.attempts or ""),
+            f"{(line.at.timestamp() * SECOND - body.started_at) / SECOND:.3f} s" if body.started_at else "",
+            _value(line, full=full),
+            ("\n" if full else "  ").join(command_text(command, full=full) for command in body.commands),
+        )
+    return made
+
+
+def command_text(command: Command, *, full: bool = False) -> str:
+    """Number, kind and arguments: `2 activity charge ["ada",10]`, `3 timer 0.5 s`, `4 complete`."""
+    numbered = f"{command.seq} {command.kind}"
+    if command.kind == "timer" and isinstance(command.value, Raw):
+        return f"{numbered} {human_duration(json.decode(command.value) / SECOND)}"
+    if command.error is not UNSET:
+        return f"{numbered} {error_text(command.error, full=full)}"
+    called = command.kind in _CALLS and isinstance(command.value, Raw)
+    value = shown_json(command.value) if called else ""
+    return " ".join(filter(None, (numbered, command.name, value if full else short(value))))
+
+
+def _value(line: JournalLine, *, full: bool = False) -> str:
+    body = line.body
+    if body.error is not UNSET:
+        return error_text(body.error, full=full)
+    if body.value is not UNSET:
+        value = shown_json(body.value, body.name)
+        return value if full else short(value)
+    return body.reason if full else short(body.reason)
+
+
+def error_text(failure: Failure, *, full: bool = False) -> str:
+    """Class, message and place of an error. Only the message is cut, unless it is asked for in full."""
+    common = place_of(failure)
+    said = f"{failure.kind}: {failure.message}"
+    return (said if full else short(said)) + (f" ({common})" if common else "")
+
+
+def tracebacks(failures: Iterable[Failure]) -> Iterator[Text]:
+    """Of the errors that runs ended with, each with an empty line before it."""
+    for failure in failures:
+        yield Text("\n" + traceback_of(failure), "red")
+
+
+def journal_tracebacks(lines: Sequence[JournalLine]) -> Iterator[Text]:
+    """That of the error which the run ended with, if it did."""
+    ends = lines[-1].body.commands[-1:] if lines else []
+    return tracebacks(command.error for command in ends if command.error is not UNSET)
+
+
+def failure_text(text: str | None) -> str:
+    """An attempt's error. Says so if it went through a codec that is missing here."""
+    if text is None:
+        return ""
+    failure = json.decode(text)
+    if not isinstance(failure, dict):
+        return "it cannot be read here: it went through a codec"
+    return short(f"{failure.get('type', '').rpartition(':')[2]}: {failure.get('message', '')}")
+
+
+def short(text: str, longest: int = _LONGEST) -> str:
+    """The first line of it, redacted and cut."""
+    first = shown_text(text).splitlines()[0] if text else ""  # a number that is cut is no longer recognised
+    return first if len(first) <= longest else first[: longest - 1] + "…"

@@ -1,0 +1,1 @@
+"""`batuta runs`."""

@@ -1,0 +1,118 @@
+"""`batuta runs start`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import click
+
+from batuta.cli.common import inputs
+from batuta.cli.common.lazy import FAILED, OK
+from batuta.cli.common.options import duration_option
+from batuta.cli.common.redaction import revealing, say, shown_json
+from batuta.cli.common.target import CommonOptions, with_common_options
+from batuta.errors import RunNotCompleted
+from batuta.journal.records import IfExists
+from batuta.journal.states import PARKED
+
+_LOOK = 1.0
+"""Seconds between two looks whether a run that is waited for has been parked."""
+
+
+@click.command()
+@click.argument("name")
+@click.option(
+    "--input",
+    "-i",
+    "text",
+    metavar="JSON|@FILE|@-",
+    help="The arguments, as an array; any other value is the only argument.",
+)
+@click.option("--id", "id", metavar="ID", help="Your id for the run.  [default: its run id]")
+@click.option(
+    "--if-exists",
+    type=click.Choice([str(one) for one in IfExists]),
+    help="What to do when the id is taken.  [default: return]",
+)
+@click.option("--queue", "-q", metavar="NAME", help="[default: default]")
+@click.option("--priority", type=int, metavar="N", help="Higher goes first.  [default: 0]")
+@duration_option("--delay", "Do not begin before this time has passed.")
+@duration_option("--timeout", "Limit for the run.")
+@duration_option("--execution-timeout", "Limit for the run and all runs that continue it.")
+@click.option("--tag", "tags", multiple=True, metavar="KEY=VALUE", help="Repeatable.")
+@click.option("--memo", metavar="JSON|@FILE", help="A small JSON value kept with the run.")
+@click.option("--wait", is_flag=True, help="Wait until it ends; exit 1 unless it completes.")
+@duration_option("--wait-timeout", "The longest wait.")
+@revealing
+@with_common_options
+def start(
+    common: CommonOptions,
+    /,
+    name: str,
+    text: str | None,
+    id: str | None,
+    wait: bool,
+    wait_timeout: float | None,
+    **more: Any,
+) -> None:
+    """Start a run of the workflow NAME. It is durable when this returns. A worker that has NAME executes it."""
+    arguments = inputs.arguments(text)
+    more["tags"] = inputs.tags(more["tags"]) or None
+    more["memo"] = None if more["memo"] is None else inputs.read_json(more["memo"], "--memo")
+    options = {key: value for key, value in more.items() if value is not None}
+    seconds = wait_timeout if wait or wait_timeout is not None else 0.0
+    document, code = asyncio.run(_start(common, name, arguments, id, options, seconds))
+    common.answer(document, lambda _: tell_run(document))
+    raise SystemExit(code)
+
+
+def tell_run(document: dict[str, Any], what: str = "run") -> None:
+    """For people: its state, and its result or error."""
+    was_there = " (it was there before)" if document.get("is_new") is False else ""
+    say(f"{what} {document['id']} is {document['state']}{was_there}")
+    if "result" in document:
+        click.echo(shown_json(document["result"]))
+    if "error" in document:
+        say(document["error"], err=True)
+    if "traceback" in document:
+        say(document["traceback"], err=True)
+
+
+async def _start(
+    common: CommonOptions,
+    name: str,
+    arguments: list[Any],
+    id: str | None,
+    options: dict[str, Any],
+    seconds: float | None,
+) -> tuple[dict[str, Any], int]:
+    """The document and the exit code. `seconds`: how long to wait; 0 is not at all, None is for ever."""
+    async with common.client(migrate=True) as client:
+        handle = await client.start(name, *arguments, id=id, **options)
+        document: dict[str, Any] = {"id": handle.id, "run_id": str(handle.run_id), "workflow": name}
+        document["is_new"] = handle.is_new
+        if seconds == 0.0:
+            document["state"] = str((await handle.describe()).state)
+            return document, OK
+        return await wait_for_end(handle, document, seconds)
+
+
+async def wait_for_end(handle: Any, document: dict[str, Any], seconds: float | None) -> tuple[dict[str, Any], int]:
+    """The document with its end, and the exit code."""
+    from batuta.authoring.client.documents import ended_with
+
+    result = asyncio.ensure_future(handle.result(seconds))
+    while not (await asyncio.wait({result}, timeout=_LOOK))[0]:
+        run = await handle.describe()
+        if run.state in PARKED:
+            result.cancel()
+            note = f"the run is parked and not lost: {run.reason}"
+            return {**document, "state": str(run.state), "error": note}, FAILED
+    try:
+        return {**document, "state": "completed", "result": result.result()}, OK
+    except RunNotCompleted as error:
+        return {**document, "state": error.state, **ended_with(error)}, FAILED
+    except TimeoutError as error:
+        state = str((await handle.describe()).state)
+        return {**document, "state": state, "error": str(error)}, FAILED

@@ -1,0 +1,40 @@
+"""`batuta workers`: host, queues, code and last heartbeat of workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import msgspec
+
+from batuta.cli.common.redaction import say
+from batuta.cli.common.target import CommonOptions, with_common_options
+from batuta.errors import InvalidInput
+
+
+@click.command()
+@click.option("--code", "with_code", is_flag=True, help="Show all workflows, jobs and activities of each worker.")
+@click.option("--schema", metavar="NAME", help="Show what one workflow or job takes, as JSON schemas.")
+@with_common_options
+def workers(common: CommonOptions, with_code: bool, schema: str | None) -> None:
+    """List the workers of the namespace. A worker is live while its lease lasts; each heartbeat renews it."""
+    if schema is not None:
+        _show_schema(common, schema)
+        return
+    found = common.ask(lambda client: client.workers.list())
+
+    def human(console: Any) -> None:
+        from batuta.cli.output.status import workers_table
+
+        console.print(workers_table(found, everything=with_code))
+        if not found:
+            say("no worker runs: start one with `batuta worker --app MODULE`", err=True)
+
+    common.answer({"workers": found}, human)
+
+
+def _show_schema(common: CommonOptions, name: str) -> None:
+    found = [one for one in common.ask(lambda client: client.workers.schemas()) if one.name == name]
+    if not found:
+        raise InvalidInput(f"no worker has published workflow or job {name!r}: start one that has it")
+    common.answer({"schemas": found}, lambda _: say(msgspec.json.format(msgspec.json.encode(found)).decode()))

@@ -1,0 +1,1 @@
+"""Attempts of activities: async, in threads, in processes, in transactions, completed from outside."""

@@ -1,0 +1,1 @@
+"""The native backend, which clients call."""

@@ -1,0 +1,1 @@
+"""Runs made from other runs: retry, reset, fork."""

@@ -1,0 +1,67 @@
+"""Orders that others leave to chance: sets of objects whose hash is their address.
+
+Workflow code meets them through asyncio and anyio, and what they decide (which task is cancelled first) ends up in the
+journal. Both are changed for the loops of runs alone; for any other loop they stay what they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import sys
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
+
+def order_gathers(is_ours: Callable[[Any], bool]) -> None:
+    """Count the hashes of the futures that `asyncio.gather` makes: `asyncio.wait` puts them into sets. Its class is one
+    of Python, and no loop is asked to make them."""
+    kind = getattr(asyncio.tasks, "_GatheringFuture", None)
+    if kind is None:
+        return
+
+    def counted(future: Any) -> int:
+        number: int | None = getattr(future, "_batuta_number", None)
+        if number is None:
+            loop = future.get_loop()
+            number = future._batuta_number = loop.next_gather_hash() if is_ours(loop) else object.__hash__(future)
+        return number
+
+    kind.__hash__ = counted
+
+
+class _InOrder(dict[Hashable, None]):
+    """As much of a set as anyio asks of one, in order of insertion."""
+
+    def add(self, one: Hashable) -> None:
+        self[one] = None
+
+    def remove(self, one: Hashable) -> None:
+        del self[one]
+
+    def discard(self, one: Hashable) -> None:
+        self.pop(one, None)
+
+
+def order_scopes() -> None:
+    """Have anyio's cancel scopes keep the scopes within them in order: it cancels their tasks one after the other. Only
+    in programs that have imported anyio."""
+    if "anyio" in sys.modules:
+        _order_scopes()
+
+
+@functools.cache
+def _order_scopes() -> None:
+    with suppress(ImportError, AttributeError):  # another anyio than we know
+        kind: Any = import_module("anyio._backends._asyncio").CancelScope
+        begin = kind.__init__
+
+        @functools.wraps(begin)
+        def ordered(scope: Any, *args: Any, **kwargs: Any) -> None:
+            begin(scope, *args, **kwargs)
+            if getattr(scope, "_child_scopes", None) == set():
+                scope._child_scopes = _InOrder()
+
+        kind.__init__ = ordered

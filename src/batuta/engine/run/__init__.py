@@ -1,0 +1,1 @@
+"""A run that a worker owns: inputs, entries to commit, effects, eviction."""

@@ -1,0 +1,1 @@
+"""The worker: session, lease, poller, committer, timers, scheduler, pruner."""

@@ -1,0 +1,161 @@
+"""Runs are deleted when they have been kept for long enough."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from batuta.engine.backend.actor import Actor
+from batuta.engine.worker.outage import Outage
+from batuta.errors import InvalidInput
+from batuta.ids import RunId, jitter
+from batuta.journal.audit import Verb
+from batuta.journal.retention import Pruned, Retention, shortest, shown_age
+from batuta.journal.store import Store
+from batuta.settings import Settings
+
+log = logging.getLogger("batuta.retention")
+
+_FIRST_LIMIT, _LEAST, _MOST = 100, 10, 2_000
+"""Runs that a step looks at."""
+_SHORT, _LONG = 0.01, 0.04
+"""Seconds. A quicker step looks at more rows the next time, a slower one at fewer."""
+_SHORTEST_PAUSE = 0.005
+_PRUNING = "deleting runs that were kept for long enough"
+_IN_VAIN = 0.01
+"""The share of the time that looking at runs which are still kept takes at most."""
+_LONGEST_PAUSE = 3_600.0
+BY_HAND = 0.5
+"""The share of the time that a person's own pruning takes at most."""
+
+
+class NativeRetention:
+    """Implements `authoring.client.retention.RetentionBackend` on a store."""
+
+    def __init__(self, store: Store, actor: Actor) -> None:
+        self._store, self._actor = store, actor
+
+    async def set(self, rule: Retention) -> bool:
+        return await self._store.set_retention(rule, self._actor.act(Verb.SET_RETENTION))
+
+    async def delete(self, workflow: str, state: str) -> bool:
+        return await self._store.drop_retention(workflow, state, self._actor.act(Verb.SET_RETENTION))
+
+    async def list(self) -> Sequence[Retention]:
+        return await self._store.retention()
+
+    async def prune(self, *, dry_run: bool) -> int:
+        if not dry_run:
+            await self._store.note_act("retention", self._actor.act(Verb.PRUNE))
+        deleted = 0
+        try:
+            async for step in steps(self._store, BY_HAND, dry_run=dry_run):
+                deleted += step.deleted
+        finally:
+            if deleted and not dry_run:
+                await self._store.note_act("retention", self._actor.act(Verb.PRUNE, after={"deleted": deleted}))
+        return deleted
+
+
+def declared_retention(rules: Sequence[Retention]) -> list[Retention]:
+    """What a worker is given. Raises InvalidInput."""
+    found: dict[tuple[str, str], Retention] = {}
+    for rule in rules:
+        if not isinstance(rule, Retention):
+            raise InvalidInput(f"{rule!r} is not a Retention(keep, workflow=..., state=...)")
+        if found.setdefault((rule.workflow, rule.state), rule) != rule:
+            raise InvalidInput(
+                f"retention of workflow {rule.workflow!r} and state {rule.state!r} is given twice: give one"
+            )
+    return list(found.values())
+
+
+async def set_retention(store: Store, rules: Sequence[Retention]) -> None:
+    """See to it that the store has these rules. Others stay."""
+    there = await store.retention() if rules else []
+    for rule in rules:
+        if rule not in there:
+            log.info(
+                "retention of %s, %s: %s", rule.workflow or "all", rule.state or "any state", shown_age(rule.seconds)
+            )
+            await store.set_retention(rule)
+
+
+async def steps(store: Store, share: float, *, dry_run: bool = False) -> AsyncIterator[Pruned]:
+    """Prune from the oldest run to the newest. No step takes long, and all together take `share` of the time at most:
+    where the database is busy steps take longer, and so do the pauses."""
+    last: RunId | None = None
+    limit = _FIRST_LIMIT
+    while True:
+        step = await store.prune(limit, last, dry_run=dry_run)
+        yield step
+        last = step.last
+        if last is None:
+            return
+        if step.busy < _SHORT:
+            limit = min(limit * 2, _MOST)
+        elif step.busy > _LONG:
+            limit = max(limit // 2, _LEAST)
+        await asyncio.sleep(max(step.busy * (1 / share - 1), _SHORTEST_PAUSE))
+
+
+class Pruner:
+    """Deletes what was kept for long enough, in the background. Every worker has one and none leads: the live worker
+    with the smallest id does it, as each of them knows for itself. Two at once only do it faster."""
+
+    def __init__(
+        self, store: Store, worker_id: str, settings: Settings, monotonic: Callable[[], float], outage: Outage
+    ) -> None:
+        self._store, self._worker_id, self._monotonic, self._outage = store, worker_id, monotonic, outage
+        self._every, self._share = settings.prune_every, settings.prune_share
+        self._pause = self._every
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._watch(), name="batuta-pruner")
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def stop(self) -> None:
+        """Nothing is deleted afterwards."""
+        self.cancel()
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        if self._store.poll_seconds is None and not await self._has_rules():
+            return  # in memory a virtual clock may wait until all is idle: do not look when there are no rules
+        while True:
+            await asyncio.sleep(self._pause * (0.5 + jitter()))
+            self._pause = self._every
+            try:
+                if await self._is_mine():
+                    await self._round()
+                self._outage.worked(_PRUNING)
+            except Exception as error:  # noqa: BLE001 - whatever it is, the next round comes
+                self._outage.failed(_PRUNING, error, holds=False)
+
+    async def _has_rules(self) -> bool:
+        return shortest(await self._store.retention()) is not None
+
+    async def _is_mine(self) -> bool:
+        if not await self._has_rules():
+            return False
+        live = [worker.worker_id for worker in await self._store.workers() if worker.live]
+        return min(live, default="") == self._worker_id
+
+    async def _round(self) -> None:
+        deleted, looked, in_vain = 0, self._monotonic(), 0.0
+        async for step in steps(self._store, self._share):
+            deleted += step.deleted
+            in_vain += 0.0 if step.deleted else step.busy
+            if self._monotonic() - looked > self._every:
+                looked = self._monotonic()
+                if not await self._is_mine():
+                    break
+        self._pause = min(max(self._every, in_vain / _IN_VAIN), _LONGEST_PAUSE)
+        if deleted:
+            log.info("%d runs were deleted: they had been kept for as long as they should be", deleted)

@@ -1,0 +1,1 @@
+"""Flows: workflows as JSON documents, for teams that do not write Python."""

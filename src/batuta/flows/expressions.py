@@ -1,0 +1,413 @@
+"""Values of flows: templates such as `"Hello {{ event.payload.name }}"`, over a fixed list of functions.
+
+The language is total: no loops, no definitions, no access to Python. An expression is a path, a literal
+(`"text"`, `12.5`, `true`, `false`, `null`) or a call `upper(event.payload.name)`. A text that is one expression and
+nothing else has the expression's own type; inside a longer text, values are written out. Sizes, depths and results are
+bounded.
+
+| | |
+|---|---|
+| a path that leads nowhere | an error that names it; `default(path, value)` gives the value instead |
+| a number in a text | as in JSON |
+| an object, a list, `true`, `null` in a text | as JSON |
+| integers | exact, up to 15 digits in arithmetic; larger results are an error |
+| division | decimal; by zero an error |
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import msgspec
+
+from batuta.errors import InvalidInput
+from batuta.flows.values import MISSING, is_number, look_up, parse_path
+
+Value = Callable[[Mapping[str, Any]], Any]
+"""Is given the scope: `event`, `context`, `steps`. Raises ExpressionError."""
+
+LONGEST: Final = 2_000
+"""Characters of an expression."""
+DEEPEST: Final = 30
+MOST_NODES: Final = 5_000
+"""Values in a template of objects and lists."""
+LARGEST_RESULT: Final = 256 * 1024
+"""Characters of a text that an expression makes."""
+LARGEST_NUMBER: Final = 10**15
+ROOTS: Final = ("event", "context", "steps")
+
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<number>-?\d+(?:\.\d+)?(?:[eE][+-]?\d{1,3})?)(?![\w.])
+    |(?P<text>"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*")
+    |(?P<name>[A-Za-z_][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*)
+    |(?P<sign>[(),]))\s*""",
+    re.VERBOSE,
+)
+_WORDS: Final = {"true": True, "false": False, "null": None}
+
+
+class ExpressionError(InvalidInput):
+    """An expression that has no value for this event."""
+
+
+# -- templates
+
+
+def compile_template(template: Any, what: str = "the value") -> Value:
+    """A JSON value whose texts may hold `{{ expressions }}`. Raises InvalidInput, which says where."""
+    return _Templates().compile(template, what, 1)
+
+
+class _Templates:
+    def __init__(self) -> None:
+        self._nodes = 0
+
+    def compile(self, template: Any, what: str, depth: int) -> Value:
+        self._nodes += 1
+        if self._nodes > MOST_NODES or depth > DEEPEST:
+            raise InvalidInput(f"{what}: a template has at most {MOST_NODES:,} values and {DEEPEST} levels")
+        if isinstance(template, str):
+            return _compile_text(template, what)
+        if isinstance(template, Mapping):
+            parts = {key: self.compile(part, f"{what}.{key}", depth + 1) for key, part in template.items()}
+            return lambda scope: {key: part(scope) for key, part in parts.items()}
+        if isinstance(template, list):
+            made = [self.compile(part, f"{what}.{number}", depth + 1) for number, part in enumerate(template)]
+            return lambda scope: [part(scope) for part in made]
+        return _constant(template)
+
+
+def _constant(value: Any) -> Value:
+    return lambda _scope: value
+
+
+def _compile_text(text: str, what: str) -> Value:
+    if "{{" not in text:
+        return _constant(text)
+    pieces: list[str | Value] = []
+    rest = text
+    while "{{" in rest:
+        before, _, rest = rest.partition("{{")
+        inside, closed, rest = _until_end(rest)
+        if not closed:
+            raise InvalidInput(f"{what}: '{{{{' without '}}}}'")
+        pieces += [before] if before else []
+        pieces.append(compile_expression(inside, what))
+    pieces += [rest] if rest else []
+    if len(pieces) == 1 and not isinstance(pieces[0], str):
+        return pieces[0]
+
+    def fill(scope: Mapping[str, Any]) -> str:
+        return _bounded("".join(piece if isinstance(piece, str) else as_text(piece(scope)) for piece in pieces))
+
+    return fill
+
+
+def _until_end(text: str) -> tuple[str, bool, str]:
+    """The expression before `}}`, which may stand inside a text of it, too."""
+    quoted, position = False, 0
+    while position < len(text):
+        char = text[position]
+        if quoted and char == "\\":
+            position += 1
+        elif char == '"':
+            quoted = not quoted
+        elif not quoted and text.startswith("}}", position):
+            return text[:position], True, text[position + 2 :]
+        position += 1
+    return text, False, ""
+
+
+# -- expressions
+
+
+def compile_expression(text: str, what: str = "the expression") -> Value:
+    """Raises InvalidInput, which says where."""
+    if len(text) > LONGEST:
+        raise InvalidInput(f"{what}: an expression has at most {LONGEST:,} characters")
+    return _Parser(text, what).whole()
+
+
+class _Parser:
+    def __init__(self, text: str, what: str) -> None:
+        self._what, self._tokens, self._next = what, _tokens(text, what), 0
+
+    def whole(self) -> Value:
+        if not self._tokens:
+            raise InvalidInput(f"{self._what}: an empty expression")
+        found = self._expression(1)
+        if self._next < len(self._tokens):
+            raise self._unexpected()
+        return found
+
+    def _expression(self, depth: int) -> Value:
+        if depth > DEEPEST:
+            raise InvalidInput(f"{self._what}: calls within calls, more than {DEEPEST} levels")
+        kind, text = self._take()
+        if kind in ("number", "text"):
+            return _constant(msgspec.json.decode(text))
+        if kind != "name":
+            self._next -= 1
+            raise self._unexpected()
+        if self._next < len(self._tokens) and self._tokens[self._next] == ("sign", "("):
+            return self._call(text, depth)
+        if text in _WORDS:
+            return _constant(_WORDS[text])
+        return self._path(text)
+
+    def _path(self, text: str) -> Value:
+        path = parse_path(text)
+        if path[0] not in ROOTS:
+            raise InvalidInput(f"{self._what}: {text!r} must begin with {', '.join(ROOTS)}; texts stand in quotes")
+
+        def read(scope: Mapping[str, Any]) -> Any:
+            found = look_up(scope, path)
+            if found is MISSING:
+                raise ExpressionError(f"there is no {text!r}: use default({text}, ...) if it may be missing")
+            return found
+
+        return read
+
+    def _call(self, name: str, depth: int) -> Value:
+        if name != "default" and name not in FUNCTIONS:
+            known = ", ".join(sorted([*FUNCTIONS, "default"]))
+            raise InvalidInput(f"{self._what}: unknown function {name!r}; known: {known}")
+        self._next += 1
+        args: list[Value] = []
+        if not self._is(")"):
+            args.append(self._expression(depth + 1))
+        while not self._is(")"):
+            self._expect(",")
+            args.append(self._expression(depth + 1))
+        self._expect(")")
+        least, most = (2, 2) if name == "default" else FUNCTIONS[name][:2]
+        if not least <= len(args) <= most:
+            count = f"{least}" if least == most else f"{least} to {most}"
+            raise InvalidInput(f"{self._what}: {name} takes {count} arguments, not {len(args)}")
+        return _default(*args) if name == "default" else _calls(name, FUNCTIONS[name][2], args)
+
+    def _take(self) -> tuple[str, str]:
+        if self._next >= len(self._tokens):
+            raise InvalidInput(f"{self._what}: the expression ends too early")
+        self._next += 1
+        return self._tokens[self._next - 1]
+
+    def _is(self, sign: str) -> bool:
+        return self._next < len(self._tokens) and self._tokens[self._next] == ("sign", sign)
+
+    def _expect(self, sign: str) -> None:
+        if self._take() != ("sign", sign):
+            self._next -= 1
+            raise self._unexpected()
+
+    def _unexpected(self) -> InvalidInput:
+        return InvalidInput(f"{self._what}: unexpected {self._tokens[self._next][1]!r} in the expression")
+
+
+def _tokens(text: str, what: str) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    position = 0
+    while position < len(text.rstrip()):
+        match = _TOKEN.match(text, position)
+        if match is None:
+            raise InvalidInput(f"{what}: {text[position : position + 20]!r} is no path, text, number or call")
+        found.append((str(match.lastgroup), match[str(match.lastgroup)]))
+        position = match.end()
+    return found
+
+
+def _default(value: Value, otherwise: Value) -> Value:
+    def choose(scope: Mapping[str, Any]) -> Any:
+        try:
+            found = value(scope)
+        except ExpressionError:
+            found = None
+        return otherwise(scope) if found is None else found
+
+    return choose
+
+
+def _calls(name: str, function: Callable[..., Any], args: list[Value]) -> Value:
+    def call(scope: Mapping[str, Any]) -> Any:
+        given = [arg(scope) for arg in args]
+        try:
+            return function(*given)
+        except ExpressionError as error:
+            raise ExpressionError(f"{name}: {error}") from None
+
+    return call
+
+
+# -- functions
+
+
+def as_text(value: Any) -> str:
+    """A value inside a text."""
+    return value if isinstance(value, str) else _bounded(msgspec.json.encode(value).decode())
+
+
+def _bounded(text: str) -> str:
+    if len(text) > LARGEST_RESULT:
+        raise ExpressionError(f"the text would have {len(text):,} characters, over the limit of {LARGEST_RESULT:,}")
+    return text
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ExpressionError(f"{as_text(value)[:50]} is not a text")
+    return value
+
+
+def _number(value: Any) -> int | float:
+    if not is_number(value):
+        raise ExpressionError(f"{as_text(value)[:50]} is not a number: number(...) makes one of a text")
+    if not abs(value) <= LARGEST_NUMBER:
+        raise ExpressionError(f"a number is larger than {LARGEST_NUMBER:,}")
+    found: int | float = value
+    return found
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise ExpressionError(f"{as_text(value)[:50]} is not a list")
+    return value
+
+
+def _arithmetic(work: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    def compute(left: Any, right: Any) -> Any:
+        try:
+            return _number(work(_number(left), _number(right)))
+        except ZeroDivisionError:
+            raise ExpressionError("division by zero") from None
+
+    return compute
+
+
+def _to_number(value: Any) -> int | float:
+    if is_number(value):
+        return _number(value)
+    text = _text(value).strip()
+    if len(text) > 40 or re.fullmatch(r"[+-]?\d+(\.\d+)?", text, re.ASCII) is None:
+        raise ExpressionError(f"{text[:50]!r} is not a number")
+    return _number(float(text) if "." in text else int(text))
+
+
+def _round(value: Any, digits: Any = 0) -> int | float:
+    places = _number(digits)
+    if not isinstance(places, int) or not 0 <= places <= 15:
+        raise ExpressionError("the digits must be 0 to 15")
+    found = round(_number(value), places)
+    return int(found) if places == 0 else found
+
+
+def _length(value: Any) -> int:
+    if not isinstance(value, str | list | Mapping):
+        raise ExpressionError(f"{as_text(value)[:50]} has no length")
+    return len(value)
+
+
+def _get(value: Any, key: Any) -> Any:
+    found = look_up(value, (as_text(key),))
+    if found is MISSING:
+        raise ExpressionError(f"there is no {as_text(key)[:50]!r}")
+    return found
+
+
+def _end(place: int) -> Callable[[Any], Any]:
+    def take(value: Any) -> Any:
+        if not _list(value):
+            raise ExpressionError("the list is empty")
+        return value[place]
+
+    return take
+
+
+def _extreme(choose: Callable[[Any], Any]) -> Callable[..., Any]:
+    def compute(*values: Any) -> Any:
+        given = _list(values[0]) if len(values) == 1 else list(values)
+        if not given:
+            raise ExpressionError("the list is empty")
+        return choose([_number(one) for one in given])
+
+    return compute
+
+
+def _time(value: Any) -> datetime:
+    try:
+        moment = datetime.fromisoformat(_text(value))
+    except ValueError:
+        raise ExpressionError(f"{_text(value)[:50]!r} is not an ISO date and time") from None
+    if moment.tzinfo is None:
+        raise ExpressionError(f"{_text(value)[:50]!r} has no time zone: write Z or an offset")
+    return moment
+
+
+def _add_seconds(moment: Any, seconds: Any) -> str:
+    try:
+        return (_time(moment) + timedelta(seconds=_number(seconds))).isoformat()
+    except OverflowError:
+        raise ExpressionError("the time is before year 1 or after year 9999") from None
+
+
+def _parse_json(value: Any) -> Any:
+    try:
+        return msgspec.json.decode(_bounded(_text(value)))
+    except (msgspec.DecodeError, RecursionError):
+        raise ExpressionError("the text is not JSON") from None
+
+
+FUNCTIONS: Final[dict[str, tuple[int, int, Callable[..., Any]]]] = {
+    # name: least and most arguments, what it does
+    "upper": (1, 1, lambda value: _text(value).upper()),
+    "lower": (1, 1, lambda value: _text(value).lower()),
+    "trim": (1, 1, lambda value: _text(value).strip()),
+    "concat": (1, 20, lambda *values: _bounded("".join(map(as_text, values)))),
+    "replace": (3, 3, lambda value, old, new: _replace(_text(value), _text(old), _text(new))),
+    "split": (2, 2, lambda value, by: _text(value).split(_text(by) or "\0")),
+    "join": (2, 2, lambda values, by: _bounded(_text(by).join(map(as_text, _list(values))))),
+    "substring": (2, 3, lambda value, start, end=None: _substring(_text(value), start, end)),
+    "length": (1, 1, _length),
+    "text": (1, 1, as_text),
+    "number": (1, 1, _to_number),
+    "json": (1, 1, _parse_json),
+    "add": (2, 2, _arithmetic(lambda left, right: left + right)),
+    "subtract": (2, 2, _arithmetic(lambda left, right: left - right)),
+    "multiply": (2, 2, _arithmetic(lambda left, right: left * right)),
+    "divide": (2, 2, _arithmetic(lambda left, right: left / right)),
+    "round": (1, 2, _round),
+    "min": (1, 20, _extreme(min)),
+    "max": (1, 20, _extreme(max)),
+    "sum": (1, 1, lambda values: _number(sum(_number(one) for one in _list(values)))),
+    "first": (1, 1, _end(0)),
+    "last": (1, 1, _end(-1)),
+    "get": (2, 2, _get),
+    "keys": (1, 1, lambda value: sorted(_mapping(value))),
+    "list": (0, 20, lambda *values: list(values)),
+    "merge": (2, 2, lambda left, right: {**_mapping(left), **_mapping(right)}),
+    "add_seconds": (2, 2, _add_seconds),
+    "seconds_between": (2, 2, lambda left, right: (_time(right) - _time(left)).total_seconds()),
+}
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ExpressionError(f"{as_text(value)[:50]} is not an object")
+    return value
+
+
+def _replace(text: str, old: str, new: str) -> str:
+    if not old:
+        raise ExpressionError("the text to replace is empty")
+    if len(text) + text.count(old) * (len(new) - len(old)) > LARGEST_RESULT:
+        raise ExpressionError(f"the text would have more than {LARGEST_RESULT:,} characters")
+    return text.replace(old, new)
+
+
+def _substring(text: str, start: Any, end: Any) -> str:
+    first, last = _number(start), len(text) if end is None else _number(end)
+    if not isinstance(first, int) or not isinstance(last, int) or first < 0 or last < 0:
+        raise ExpressionError("positions are whole numbers from 0")
+    return text[first:last]

@@ -1,0 +1,1 @@
+"""What stores keep for the room `resilience`. Values, no I/O."""

@@ -1,0 +1,100 @@
+"""What all workers share about partners: breakers and limits, as documents that a store changes under a lock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, Protocol, TypeVar
+
+from msgspec import Struct, json
+
+from batuta.journal.audit import Act
+from batuta.journal.records import Hint
+
+T = TypeVar("T")
+
+BREAKER, LIMIT = "breaker", "limit"
+CLOSED, OPEN, HALF_OPEN = BREAKER_STATES = ("closed", "open", "half-open")
+
+
+class Partner(Struct, kw_only=True):
+    """A breaker or a limit, or what a limit counts for one key."""
+
+    kind: str
+    name: str
+    key: str = ""
+    """Empty: the breaker or limit itself."""
+    doc: str
+    """JSON."""
+
+
+class PartnerChange(Struct, Generic[T]):
+    """What becomes of a document."""
+
+    answer: T
+    doc: str | None = None
+    """None: it stays as it is; empty: it is forgotten."""
+    tell: bool = False
+    """Other processes are to look at it soon."""
+    expires_at: int | None = None
+    """Microseconds: from then on it may be forgotten."""
+
+
+class PartnerDocs(Struct):
+    """What a rule decides over."""
+
+    own: str | None
+    """The document of the breaker or limit itself; None: there is none."""
+    doc: str | None
+    """That of the key."""
+    now: int
+    """The store's time, microseconds."""
+
+
+PartnerRule = Callable[[PartnerDocs], PartnerChange[T]]
+"""It may be called more than once for one change."""
+
+
+class PartnerStore(Protocol):
+    """The part of a store that is about partners."""
+
+    async def change_partner(
+        self, kind: str, name: str, key: str, rule: PartnerRule[T], act: Act | None = None
+    ) -> PartnerChange[T]:
+        """Change one document as the rule says: no other change of it comes in between. With an empty key both
+        documents are the same. The act is recorded if the document changes. Some documents of the same name that have
+        expired are forgotten."""
+        ...
+
+    async def partners(self, keys: bool = False, limit: int = 1_000) -> list[Partner]:
+        """All breakers and limits, by kind and name; with `keys` also what limits count by key."""
+        ...
+
+    async def wake_gate(self, name: str, limit: int) -> int:
+        """Make runs due that wait for the gate, so many at most. Returns how many."""
+        ...
+
+    def listen(self, callback: Callable[[Hint], None]) -> Callable[[], Any]: ...
+
+
+async def all_partners(store: PartnerStore, *, keys: bool = False) -> list[Partner]:
+    """What `PartnerStore.partners` gives, however much that is."""
+    limit = 1_000
+    while len(found := await store.partners(keys, limit)) == limit:
+        limit *= 10
+    return found
+
+
+class _State(Struct):
+    """What every document of a breaker has."""
+
+    state: str
+
+
+def breaker_states(found: Iterable[Partner]) -> dict[str, str]:
+    """The states of the breakers among these, by name."""
+    return {one.name: json.decode(one.doc, type=_State).state for one in found if one.kind == BREAKER}
+
+
+def gate_reason(name: str) -> str:
+    """The reason of a run that waits for a gate."""
+    return f"gate:{name}"

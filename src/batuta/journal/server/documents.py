@@ -1,0 +1,46 @@
+"""Small documents that are kept for a time beside the runs: schemas of code, progress of operations. Values, no I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from msgspec import Struct
+
+SCHEMAS = "schemas"
+"""The kind of documents about code: what a workflow or job takes, by its code name."""
+OPERATIONS = "operations"
+"""The kind of documents about operations on many things, by their id."""
+
+
+class Document(Struct, kw_only=True):
+    """What a store keeps."""
+
+    key: str
+    body: str
+    """JSON."""
+    created_at: int
+    age: int
+    """Microseconds since it was last written, by the store's clock."""
+
+
+class DocumentStore(Protocol):
+    """The part of a store that keeps documents. They carry no payloads of runs: codecs leave them alone."""
+
+    async def put_documents(self, kind: str, bodies: Mapping[str, str], keep: int) -> None:
+        """Write documents by their keys, over those that are there, for `keep` microseconds from now. Some whose time
+        is over are forgotten."""
+        ...
+
+    async def document(self, kind: str, key: str) -> Document | None:
+        """One whose time is not over."""
+        ...
+
+    async def documents(self, kind: str, limit: int = 1_000) -> list[Document]:
+        """Those whose time is not over, newest first, then by key."""
+        ...
+
+    async def known_namespaces(self, after: str = "", limit: int = 1_000) -> list[str]:
+        """Namespaces of the database with workers, documents, schedules, keys or runs that are due: by name, from after
+        that one on."""
+        ...

@@ -1,0 +1,84 @@
+"""Gauges of whole namespaces, read from their stores at the moment of a scrape."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from prometheus_client.core import GaugeMetricFamily
+
+from batuta.clock import SECOND
+from batuta.errors import StoreError
+from batuta.journal.queues import QueueGauges, StoreGauges
+from batuta.journal.resilience.partners import BREAKER_STATES
+from batuta.journal.states import OPEN
+from batuta.metrics.table import GAUGES
+
+log = logging.getLogger("batuta.metrics")
+
+SLOWEST = 5.0
+"""Seconds after which a store counts as down for this scrape."""
+
+
+class Source(Protocol):
+    """The part of a namespace that is asked: that of `client.namespace`."""
+
+    @property
+    def name(self) -> str: ...
+    async def gauges(self) -> StoreGauges: ...
+
+
+class StoreMetrics:
+    """Gauges of one scrape, as prometheus_client collects them."""
+
+    def __init__(self, found: Sequence[tuple[str, StoreGauges | None]]) -> None:
+        self._families = {one.name: GaugeMetricFamily(one.name, one.help, labels=one.labels) for one in GAUGES}
+        for namespace, gauges in found:
+            self._add("batuta_store_up", [namespace], gauges is not None)
+            if gauges is not None:
+                self._fill(namespace, gauges)
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        yield from self._families.values()
+
+    def _add(self, name: str, labels: Sequence[str], value: float) -> None:
+        self._families[name].add_metric(labels, float(value))
+
+    def _fill(self, namespace: str, gauges: StoreGauges) -> None:
+        for state in sorted(OPEN):
+            self._add("batuta_runs_open", [namespace, state], gauges.states.get(state, 0))
+        for name, queue in gauges.queues.items():
+            self._fill_queue([namespace, name], queue, gauges.now)
+        self._add("batuta_workers_live", [namespace], gauges.workers)
+        self._add("batuta_dead_letters_open", [namespace], gauges.dead_letters)
+        for breaker, current in gauges.breakers.items():
+            for each in BREAKER_STATES:
+                self._add("batuta_breaker_state", [namespace, breaker, each], each == current)
+        self._add("batuta_schedule_overdue_seconds", [namespace], _age(gauges.schedule_due, gauges.now))
+
+    def _fill_queue(self, labels: list[str], queue: QueueGauges, now: int) -> None:
+        for state in ("ready", "delayed", "running"):
+            self._add("batuta_queue_depth", [*labels, state], getattr(queue, state))
+        self._add("batuta_queue_oldest_seconds", labels, _age(queue.oldest, now))
+        self._add("batuta_queue_workers", labels, queue.workers)
+        self._add("batuta_queue_paused", labels, queue.paused)
+
+
+async def store_metrics(namespaces: Sequence[Source]) -> StoreMetrics:
+    """Ask all stores at the same time. A store that does not answer is shown as down."""
+
+    async def ask(one: Source) -> tuple[str, StoreGauges | None]:
+        try:
+            async with asyncio.timeout(SLOWEST):
+                return one.name, await one.gauges()
+        except (StoreError, TimeoutError) as error:
+            log.warning("the store of namespace %r did not answer a scrape: %r", one.name, error)
+            return one.name, None
+
+    return StoreMetrics(await asyncio.gather(*map(ask, namespaces)))
+
+
+def _age(since: int | None, now: int) -> float:
+    return 0.0 if since is None else max(0, now - since) / SECOND

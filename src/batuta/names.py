@@ -1,0 +1,61 @@
+"""Names and texts that everything can carry."""
+
+from __future__ import annotations
+
+from reprlib import Repr
+
+from batuta.errors import InvalidInput, TooLarge
+
+LONGEST_REASON = 4_096
+"""Most bytes of a reason or note: the run's row and the audit log hold it."""
+LONGEST_ID = 500
+_LONGEST_NAME = 200
+_shown = Repr()
+_shown.maxstring = _shown.maxother = 100
+
+
+def check_name(name: object, what: str) -> str:
+    """A name that every store, URL and log can carry. Raises InvalidInput."""
+    if not isinstance(name, str) or not name or len(name) > _LONGEST_NAME or not name.isprintable():
+        raise InvalidInput(f"{what} {quoted(name)} must be 1 to {_LONGEST_NAME} printable characters")
+    return name
+
+
+def check_reason(reason: object, what: str = "reason") -> str:
+    """Why somebody does something, in words that every store can keep. Raises InvalidInput."""
+    checked = check_text(reason, what)
+    check_length(checked, what)
+    return checked
+
+
+def check_text(text: object, what: str) -> str:
+    """What every store can keep, however long it is. Raises InvalidInput."""
+    if not isinstance(text, str) or readable(text) != text:
+        raise InvalidInput(f"{what}={quoted(text)} must be text, without NUL and without halves of surrogate pairs")
+    return text
+
+
+def check_length(text: str, what: str, most: int = LONGEST_REASON) -> None:
+    """Raises TooLarge."""
+    size = len(text.encode("utf-8", "backslashreplace"))
+    if size > most:
+        raise TooLarge(what, size, most, "shorten it", "bytes")
+
+
+def check_filter(name: str, value: object) -> str | None:
+    """What something is looked for by. Raises InvalidInput."""
+    if value is None:
+        return None
+    if not isinstance(value, str) or len(value) > LONGEST_ID:
+        raise InvalidInput(f"{name}={quoted(value)} must be a string of at most {LONGEST_ID} characters")
+    return value
+
+
+def quoted(value: object) -> str:
+    """The value for an error message: the beginning if it is long."""
+    return _shown.repr(value)
+
+
+def readable(text: str) -> str:
+    """A text that every store can keep: what PostgreSQL refuses is written with backslashes."""
+    return text.replace("\x00", "\\x00").encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,1 @@
+"""Limits towards partners."""

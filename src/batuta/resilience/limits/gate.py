@@ -1,0 +1,383 @@
+"""A limit towards a partner as a gate: permits are leased in chunks, never more than the limit over all workers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Any
+
+from msgspec import Struct
+
+from batuta.authoring.gates import Gate, GateCall, GateHost, Keeper, Outcome, Refusal, check_period
+from batuta.clock import SECOND
+from batuta.durations import Duration
+from batuta.errors import InvalidInput, LimitReached, UnknownPartner
+from batuta.ids import jitter
+from batuta.journal.queues import Rate
+from batuta.journal.resilience.partners import LIMIT, PartnerChange, PartnerDocs
+from batuta.names import check_name
+from batuta.resilience.answers import pause_after
+from batuta.resilience.limits.rules import (
+    PARTS,
+    Bucket,
+    Grant,
+    LimitDoc,
+    LimitSettings,
+    decode_counts,
+    decode_limit,
+    limit_settings,
+)
+from batuta.resilience.partners import SOON, Partners
+from batuta.telemetry import PartnerHeld
+
+log = logging.getLogger("batuta.resilience")
+
+ALL = "*"
+"""The key of a limit without keys."""
+_IDLE = 0.2
+"""Seconds after which concurrency that is not in use is given back."""
+_POOLS = 10_000
+"""Keys that a process remembers."""
+_LONGEST_SPREAD = _LONGEST_HOLD = 3600.0
+
+
+class PartnerLimit(Gate):
+    """Made by `partner_limit`."""
+
+    frees_early = False
+
+    def __init__(
+        self,
+        name: str,
+        settings: LimitSettings | None,
+        key: str | Callable[..., object] | None,
+        weight: int | Callable[..., int],
+        longest_hold: float,
+        **options: Any,
+    ) -> None:
+        super().__init__(name, **options)
+        self.settings, self._key, self._weight, self.longest_hold = settings, key, weight, longest_hold
+
+    def bind(self, host: GateHost) -> Keeper:
+        partners = host.service(Partners)
+        keeper = partners.keep(LIMIT, self.name, lambda: LimitKeeper(self.name, self.settings, partners))
+        keeper.agree(self.settings)
+        return _BoundLimit(self, keeper)
+
+    def error(self, refusal: Refusal) -> LimitReached:
+        return LimitReached(self.name, refusal.why, refusal.wait)
+
+    def measure(self, call: GateCall) -> tuple[str, int]:
+        """The key and the weight of a call. Raises InvalidInput."""
+        key, weight = self._key, self._weight
+        if callable(key) or callable(weight):
+            args, kwargs = call.gate_arguments()
+            key = str(key(*args, **kwargs)) if callable(key) else key
+            weight = weight(*args, **kwargs) if callable(weight) else weight
+        if key is not None:
+            check_name(key, f"key of limit {self.name!r}")
+        return key or ALL, check_weight(weight)
+
+
+def check_weight(weight: object) -> int:
+    """Raises InvalidInput."""
+    if type(weight) is not int or not 1 <= weight <= 1_000_000:
+        raise InvalidInput(f"weight={weight!r} of a limit must be a whole number from 1 to 1,000,000")
+    return weight
+
+
+class _BoundLimit:
+    """What one declaration does at the limit of its name."""
+
+    frees_early = False
+
+    def __init__(self, gate: PartnerLimit, keeper: LimitKeeper) -> None:
+        self._gate, self._keeper = gate, keeper
+        self._fixed = None if callable(gate._key) or callable(gate._weight) else gate.measure(None)  # type: ignore[arg-type]
+
+    def enter(self, call: GateCall) -> object:
+        key, weight = self._fixed or self._gate.measure(call)
+        return self._keeper.enter(key, weight)
+
+    def leave(self, ticket: Any, outcome: Outcome) -> None:
+        pool, weight = ticket
+        self._keeper.leave(pool, weight)
+        if outcome.error is not None:
+            self._keeper.obey(pool, outcome.error, self._gate.longest_hold)
+
+
+class _Permits(Struct, eq=False):
+    """Permits of this process for one key."""
+
+    key: str
+    topic: str
+    free: int = 0
+    expires: float = 0.0
+    """By the monotonic clock: what is free is lost then."""
+    using: int = 0
+    used: int = 0
+    """Since the last answer of the store."""
+    blocked_until: float = 0.0
+    """The store has said that nothing is allowed before."""
+    why: str = ""
+    pace: float = 0.0
+    behind: int = 0
+    """Calls that were told to come back later than that."""
+    asking: bool = False
+    idle: bool = False
+    """Free concurrency is about to be given back."""
+
+
+class LimitKeeper:
+    """The limit of one name in one process. Implements `Shared`."""
+
+    kind = LIMIT
+
+    def __init__(self, name: str, settings: LimitSettings | None, partners: Partners) -> None:
+        self.name, self._declared, self._partners, self._host = name, settings, partners, partners.host
+        self._monotonic = partners.host.monotonic
+        self._settings: LimitSettings | None = None
+        self._known = False
+        self._turn = -1
+        self._pools: dict[str, _Permits] = {}
+        self._complained = -inf
+        self._declare()
+
+    def agree(self, settings: LimitSettings | None) -> None:
+        """Two declarations of one name must not differ. Raises InvalidInput."""
+        if settings is None or settings == self._declared:
+            return
+        if self._declared is not None:
+            raise InvalidInput(
+                f"limit {self.name!r} is declared twice, with {self._declared.text()} and {settings.text()}: "
+                f"declare it once, and use that"
+            )
+        self._declared = settings
+        self._declare()
+
+    # -- calls
+
+    def enter(self, key: str, weight: int) -> object:
+        pool = self._pools.get(key)
+        now = self._monotonic()
+        if pool is not None and pool.free >= weight and now < pool.expires:
+            pool.free -= weight
+            pool.using += weight
+            pool.used += weight
+            return pool, weight
+        if self._settings is None:
+            if self._known:
+                raise UnknownPartner(LIMIT, self.name)
+            return Refusal(SOON, "it is not known yet", self.name, pending=True)
+        if weight > self._settings.most:
+            raise InvalidInput(f"limit {self.name!r} ({self._settings.text()}) never allows a call of weight {weight}")
+        if pool is None:
+            pool = self._new_pool(key)
+        return self._refuse(pool, weight, now)
+
+    def _new_pool(self, key: str) -> _Permits:
+        if len(self._pools) >= _POOLS:
+            idle = [one for one, pool in self._pools.items() if not (pool.using or pool.asking)]
+            for one in idle:
+                del self._pools[one]
+        pool = self._pools[key] = _Permits(key, f"{self.name}/{key}")
+        return pool
+
+    def _refuse(self, pool: _Permits, weight: int, now: float) -> Refusal:
+        left = pool.blocked_until - now
+        if left > 0:
+            pool.behind += weight
+            return Refusal(left, pool.why, pool.topic, min(pool.behind * pool.pace, _LONGEST_SPREAD) + 0.05 * jitter())
+        self._ask(pool, weight)
+        return Refusal(SOON, pool.why or "it is being asked for", pool.topic, pending=True)
+
+    def leave(self, pool: _Permits, weight: int) -> None:
+        pool.using -= weight
+        settings = self._settings
+        if settings is None or settings.concurrency is None:
+            return
+        if not settings.rates and settings.bucket is None:  # leased concurrency serves the next call here
+            pool.free += weight
+            pool.expires = inf
+            self._host.wake(pool.topic, 1)
+        if not pool.idle:
+            pool.idle = True
+            self._host.call_later(_IDLE, lambda: self._give_back(pool))
+
+    def _give_back(self, pool: _Permits) -> None:
+        """What is not in use goes to others."""
+        pool.idle = False
+        if self._host.waiting(pool.topic) and pool.free:
+            self._host.wake(pool.topic, pool.free)
+        self._ask(pool, 0)
+
+    # -- the store
+
+    def _declare(self) -> None:
+        declared = self._declared
+
+        def rule(docs: PartnerDocs) -> PartnerChange[LimitDoc]:
+            found = decode_limit(docs.doc)
+            if declared is None or (found is not None and declared == found.declared):
+                return PartnerChange(found or LimitDoc())
+            doc = found or LimitDoc(turn=docs.now)
+            doc.declared, doc.turn = declared, doc.turn + 1
+            return PartnerChange(doc, doc.encode(), tell=True)
+
+        async def work() -> None:
+            self._learn(await self._partners.change(LIMIT, self.name, "", rule))
+            self._host.wake(self.name)
+
+        self._partners.begin(work, self._declare)
+
+    def _ask(self, pool: _Permits, weight: int) -> None:
+        """Lease what waits here, and as much as was used of late."""
+        settings = self._settings
+        if pool.asking or settings is None:
+            return
+        pool.asking = True
+
+        async def work() -> None:
+            try:
+                await self._lease(pool, weight, settings)
+            finally:
+                pool.asking = False
+
+        self._partners.begin(work, lambda: None)
+
+    async def _lease(self, pool: _Permits, weight: int, settings: LimitSettings) -> None:
+        waits = max(weight, self._host.waiting(pool.topic) * max(1, weight))
+        ahead = 0 if settings.concurrency is not None or not weight else pool.used
+        want = min(waits + ahead, max(weight, _chunk(settings)))
+        pool.used = pool.free = 0  # none is used while the store counts them
+        sent = self._monotonic()
+
+        def rule(docs: PartnerDocs) -> PartnerChange[Grant]:
+            return _granted(docs, self._partners.holder, pool, want)
+
+        grant = await self._partners.change(LIMIT, self.name, pool.key, rule)
+        # The store's time was somewhere after `sent`: counted from there, permits end too early rather than too late.
+        pool.free = grant.units
+        pool.expires = sent + (grant.valid_until - grant.now) / SECOND if grant.valid_until else inf
+        pool.blocked_until = sent + (grant.next_at - grant.now) / SECOND if grant.next_at and want else 0.0
+        pool.why, pool.pace, pool.behind = grant.why, grant.pace, 0
+        if grant.settings is None:
+            self._partners.look_soon()
+        wait = max(0.001, pool.blocked_until - self._monotonic())
+        self._host.wake(pool.topic, grant.units if wait < SOON else None)
+        if want and wait < SOON and self._host.waiting(pool.topic):
+            self._host.call_later(wait, lambda: self._again(pool, max(1, weight)))
+
+    def _again(self, pool: _Permits, weight: int) -> None:
+        if self._host.waiting(pool.topic):
+            self._ask(pool, weight)
+
+    def obey(self, pool: _Permits, error: BaseException, longest: float) -> None:
+        """If the partner said when it wants to be asked again, all processes wait until then."""
+        seconds = pause_after(error, self._partners.now() / SECOND, longest)
+        if seconds is None:
+            return
+        pool.blocked_until = max(pool.blocked_until, self._monotonic() + seconds)
+        pool.free, pool.why = 0, "the partner asked for a pause"
+
+        def rule(docs: PartnerDocs) -> PartnerChange[bool]:
+            doc = decode_limit(docs.doc) or LimitDoc(declared=self._declared, turn=docs.now)
+            turn = doc.turn
+            doc.hold(pool.key, docs.now + round(seconds * SECOND), docs.now)
+            return PartnerChange(doc.turn != turn, doc.encode(), tell=doc.turn != turn)
+
+        async def work() -> None:
+            if await self._partners.change(LIMIT, self.name, "", rule):
+                log.info("limit %s, key %s: the partner asked for a pause of %g s", self.name, pool.key, seconds)
+                at, namespace = self._partners.now() / SECOND, self._host.namespace
+                self._host.report(PartnerHeld(at, namespace, self.name, pool.key, seconds))
+
+        self._partners.begin(work, lambda: None)
+
+    async def tick(self) -> None:
+        settings = self._settings
+        if settings is not None and settings.concurrency is not None:
+            for pool in list(self._pools.values()):
+                if pool.using and not pool.asking:
+                    self._ask(pool, 0)
+
+    def learn_doc(self, doc: str | None) -> None:
+        found = decode_limit(doc)
+        if found is None:
+            if self._known and (self._settings or self._declared) is not None:
+                self._declare()  # it was forgotten, or this was read before it was declared
+        elif found.turn >= self._turn:
+            self._learn(found)
+
+    def _learn(self, doc: LimitDoc) -> None:
+        """What the store has. Permits that were leased before a change are not used any more."""
+        self._known = True
+        if doc.turn == self._turn and self._settings == doc.settings:
+            return
+        self._turn, self._settings = doc.turn, doc.settings
+        refused = any(pool.blocked_until for pool in self._pools.values())
+        for pool in self._pools.values():
+            pool.free, pool.blocked_until, pool.behind = 0, 0.0, 0
+            self._again(pool, 1)
+        if refused:
+            self._partners.wake_refused(self.name)
+
+
+def _chunk(settings: LimitSettings) -> int:
+    """The most that is leased at once: others are to have their share, and what is not used in time is lost."""
+    counts = [-(-rate.count // PARTS) for rate in settings.rates]
+    counts += [settings.concurrency] if settings.concurrency is not None else []
+    counts += [-(-settings.bucket.capacity // PARTS)] if settings.bucket is not None else []
+    return min(counts)
+
+
+def _granted(docs: PartnerDocs, holder: str, pool: _Permits, want: int) -> PartnerChange[Grant]:
+    """Lease under the limit as the store has it now."""
+    limit, now = decode_limit(docs.own), docs.now
+    settings = None if limit is None else limit.settings
+    if limit is None or settings is None:
+        return PartnerChange(Grant(now, next_at=now + SECOND, why="it was removed"))
+    counts = decode_counts(docs.doc)
+    held = limit.holds.get(pool.key, 0)
+    wanted = counts.wanted
+    grant = counts.ask(settings, holder, 0 if held > now else want, pool.using, now)
+    if held > now:
+        grant.next_at, grant.why = held, "the partner asked for a pause"
+    grant.turn = limit.turn
+    released = wanted and not counts.wanted
+    return PartnerChange(grant, counts.encode(), released, counts.expires_at(settings, now))
+
+
+def partner_limit(
+    name: str,
+    *,
+    key: str | Callable[..., object] | None = None,
+    rate: Rate | str | None = None,
+    rates: Sequence[Rate | str] = (),
+    concurrency: int | None = None,
+    bucket: Bucket | None = None,
+    weight: int | Callable[..., int] = 1,
+    longest_hold: Duration = _LONGEST_HOLD,
+    on_refusal: str = "wait",
+    longest_wait: Duration | None = None,
+) -> PartnerLimit:
+    """A limit of this name towards a partner, shared by all workers of the namespace: a gate for
+    `@activity(gates=[...])`.
+
+    `key`: what is counted apart, a text or a function that is given the activity's arguments. `rate` or `rates`: how
+    many may begin per period, such as "100/min"; several hold at once. `concurrency`: how many at once. `bucket`: a
+    balance that the partner keeps, and `client.partners.sync` tells. `weight`: how much a call counts, a number or a
+    function. A `Retry-After` of the partner holds all workers back, up to `longest_hold`.
+
+    Without any of these the limit is that of its name in the store.
+    """
+    settings = None
+    if rate is not None or rates or concurrency is not None or bucket is not None:
+        settings = limit_settings(rate, rates, concurrency, bucket)
+    if key is not None and not callable(key):
+        check_name(key, f"key of limit {name!r}")
+    if not callable(weight):
+        check_weight(weight)
+    hold = check_period("longest_hold", longest_hold)
+    return PartnerLimit(name, settings, key, weight, hold, on_refusal=on_refusal, longest_wait=longest_wait)

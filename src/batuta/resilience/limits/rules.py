@@ -1,0 +1,227 @@
+"""What a limit towards a partner allows: decisions over its documents and the store's time. No I/O."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import inf
+from typing import Any
+
+from msgspec import Struct, field, json
+
+from batuta.clock import SECOND
+from batuta.errors import InvalidInput
+from batuta.journal.queues import Rate
+from batuta.journal.resilience.rates import rate_allows, rate_left, window_end
+
+PARTS = 20
+"""Parts of a rate's period. What is leased in one of them is used in it, so that it counts for every window that the
+call is in."""
+LEASE = 15 * SECOND
+"""Concurrency that a process does not renew for so long is given back."""
+_MOST = 1_000_000_000
+
+
+class Bucket(Struct, frozen=True):
+    """A balance that the partner keeps: it tells how much is left, and what comes back per period."""
+
+    capacity: int
+    refill: Rate
+
+
+class LimitSettings(Struct, frozen=True, kw_only=True):
+    """What is allowed for each key."""
+
+    rates: list[Rate] = []
+    concurrency: int | None = None
+    bucket: Bucket | None = None
+
+    def __post_init__(self) -> None:
+        if not self.rates and self.concurrency is None and self.bucket is None:
+            raise InvalidInput("a limit needs rates=, concurrency= or bucket=: it would allow everything")
+        for name, count in (("concurrency", self.concurrency), ("capacity", self.bucket and self.bucket.capacity)):
+            if count is not None and (type(count) is not int or not 1 <= count <= _MOST):
+                raise InvalidInput(f"{name}={count!r} of a limit must be a whole number from 1 to {_MOST:,}")
+        by_period = sorted(self.rates, key=lambda rate: rate.period)
+        for short, long in pairwise(by_period):
+            if short.period == long.period or long.count <= short.count:
+                raise InvalidInput(f"rates {short} and {long} contradict each other: the longer period must allow more")
+
+    @property
+    def most(self) -> float:
+        """How much one call can take at most."""
+        counts = [rate.count for rate in self.rates]
+        counts += [one for one in (self.concurrency, self.bucket and self.bucket.capacity) if one]
+        return min(counts, default=inf)
+
+    def text(self) -> str:
+        """In words, for people."""
+        said = [str(rate) for rate in self.rates]
+        said += [f"{self.concurrency} at once"] if self.concurrency else []
+        said += [f"balance {self.bucket.capacity} + {self.bucket.refill}"] if self.bucket else []
+        return ", ".join(said)
+
+
+class LimitDoc(Struct, kw_only=True):
+    """A limit, as the store keeps it."""
+
+    declared: LimitSettings | None = None
+    """As code has it."""
+    changed: LimitSettings | None = None
+    """As an operator has changed it: this holds."""
+    reason: str = ""
+    holds: dict[str, int] = field(default_factory=dict)
+    """By key: until when the partner wants no call."""
+    turn: int = 0
+    """Rises with each change: leased permits of before are not used any more. It begins with the
+    store's time, so that it also rises when a limit is forgotten and declared again."""
+
+    @property
+    def settings(self) -> LimitSettings | None:
+        return self.changed or self.declared
+
+    def encode(self) -> str:
+        return json.encode(self).decode()
+
+    def hold(self, key: str, until: int, now: int) -> None:
+        """The partner asked for a pause: nobody calls it before. A shorter one does not end a longer one."""
+        self.holds = {one: at for one, at in self.holds.items() if at > now}
+        if until > self.holds.get(key, now):
+            self.holds[key] = until
+            self.turn += 1
+
+    def release(self, key: str) -> None:
+        if self.holds.pop(key, None) is not None:
+            self.turn += 1
+
+
+class Grant(Struct):
+    """What a process may do."""
+
+    now: int
+    units: int = 0
+    valid_until: int = 0
+    """The units are to be used before; 0: no limit of time."""
+    next_at: int = 0
+    """When more may be allowed; 0 when all that was asked for was given."""
+    pace: float = 0.0
+    """Seconds from one unit to the next, where that is known."""
+    why: str = ""
+    turn: int = 0
+    settings: LimitSettings | None = None
+
+
+class LimitCounts(Struct, kw_only=True):
+    """What counts for one key."""
+
+    begun: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    """By the rate's period."""
+    leases: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By process: calls that may be under way there, and until when it has them."""
+    wanted: bool = False
+    """A process waits for concurrency of others."""
+    tokens: float | None = None
+    """The balance, as of `at`. None: the partner has not told it, and it is full."""
+    at: int = 0
+
+    def encode(self) -> str:
+        return json.encode(self).decode()
+
+    def ask(self, settings: LimitSettings, holder: str, want: int, using: int, now: int) -> Grant:
+        """Lease up to `want` units to a process that has `using` of its concurrency in use. What it has leased before
+        and does not use is given back."""
+        grant = Grant(now, want, settings=settings)
+        self._lower(grant, settings, now)
+        if settings.concurrency is not None:
+            self._share(grant, settings.concurrency, holder, using, now)
+        if settings.bucket is not None:
+            self._draw(grant, settings.bucket, now)
+        idle = self._is_idle(settings, grant.units, now)
+        for rate in settings.rates:
+            counts, end = self.begun.setdefault(str(rate.period), []), window_end(rate, now, PARTS)
+            if idle:  # there is plenty: counted for longer, and used for longer
+                end += -(-rate.period // PARTS) * (PARTS // 2)
+            begun = self.begun[str(rate.period)] = _added(counts, end, grant.units, now - rate.period)
+            grant.valid_until = min(grant.valid_until or end, end)
+            next_at = rate_allows(rate, begun, now)
+            if grant.units < want and next_at > max(now, grant.next_at):
+                grant.next_at, grant.pace = next_at, rate.per / rate.count
+        if settings.concurrency is not None:
+            self.leases.pop(holder, None)
+            if using + grant.units:
+                self.leases[holder] = using + grant.units, now + LEASE
+        if settings.bucket is not None and self.tokens is not None:
+            self.tokens -= grant.units
+        self.begun = {str(rate.period): self.begun[str(rate.period)] for rate in settings.rates}
+        return grant
+
+    def _is_idle(self, settings: LimitSettings, units: int, now: int) -> bool:
+        """Whether at least half of every rate is left."""
+        counts = ((rate, self.begun.get(str(rate.period), [])) for rate in settings.rates)
+        return all(2 * (rate_left(rate, begun, now) - units) >= rate.count for rate, begun in counts)
+
+    def _lower(self, grant: Grant, settings: LimitSettings, now: int) -> None:
+        for rate in settings.rates:
+            begun = self.begun.get(str(rate.period), [])
+            left = max(0, rate_left(rate, begun, now))
+            if left < grant.units:
+                grant.units, grant.why = left, f"{rate} is used up"
+
+    def _share(self, grant: Grant, concurrency: int, holder: str, using: int, now: int) -> None:
+        self.leases = {one: lease for one, lease in self.leases.items() if lease[1] > now}
+        taken = using + sum(count for one, (count, _) in self.leases.items() if one != holder)
+        left = max(0, concurrency - taken)
+        self.wanted = left < grant.units
+        if self.wanted:
+            grant.units, grant.why, grant.next_at = left, f"{concurrency} are under way", grant.next_at or now + SECOND
+
+    def _draw(self, grant: Grant, bucket: Bucket, now: int) -> None:
+        per_micro = bucket.refill.count / bucket.refill.period
+        tokens = float(bucket.capacity) if self.tokens is None else self.tokens + max(0, now - self.at) * per_micro
+        self.tokens, self.at = min(float(bucket.capacity), tokens), now
+        if self.tokens < grant.units:
+            grant.units, grant.why = max(0, int(self.tokens)), f"the balance is {self.tokens:.0f}"
+            lacks = grant.units + 1 - self.tokens
+            grant.next_at = max(grant.next_at, now + int(lacks / per_micro) + 1)
+            grant.pace = max(grant.pace, bucket.refill.per / bucket.refill.count)
+
+    def sync(self, tokens: float, now: int) -> None:
+        """The partner told its balance, which may be negative."""
+        self.tokens, self.at = float(tokens), now
+
+    def expires_at(self, settings: LimitSettings, now: int) -> int | None:
+        """When nothing of it counts any more. A balance is kept."""
+        if settings.bucket is not None:
+            return None
+        longest = max((rate.period for rate in settings.rates), default=0)
+        return now + 2 * longest + LEASE
+
+
+def _added(counts: list[tuple[int, int]], end: int, units: int, since: int) -> list[tuple[int, int]]:
+    kept = [(one, count) for one, count in counts if one > since]
+    if units and kept and kept[-1][0] == end:
+        kept[-1] = end, kept[-1][1] + units
+    elif units:
+        kept = sorted([*kept, (end, units)])
+    return kept
+
+
+def decode_limit(doc: str | None) -> LimitDoc | None:
+    return None if not doc else json.decode(doc, type=LimitDoc)
+
+
+def decode_counts(doc: str | None) -> LimitCounts:
+    return LimitCounts() if not doc else json.decode(doc, type=LimitCounts)
+
+
+def limit_settings(
+    rate: Any = None, rates: Any = (), concurrency: int | None = None, bucket: Bucket | None = None
+) -> LimitSettings:
+    """As users give it: a rate may be a text. Raises InvalidInput."""
+    if isinstance(rates, str | Rate):
+        raise InvalidInput(f"rates={rates!r} must be a list, such as ['100/min', '1000/h']; one rate is given as rate=")
+    if bucket is not None and not isinstance(bucket, Bucket):
+        raise InvalidInput(f"bucket={bucket!r} must be a Bucket(capacity, refill)")
+    given = [*([] if rate is None else [rate]), *rates]
+    if bucket is not None:
+        bucket = Bucket(bucket.capacity, Rate.parse(bucket.refill))
+    return LimitSettings(rates=[Rate.parse(one) for one in given], concurrency=concurrency, bucket=bucket)

@@ -1,0 +1,146 @@
+"""What the gates of one worker or client share: the store's news about partners, and its time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Protocol, TypeVar
+
+from batuta.authoring.gates import GateHost
+from batuta.clock import SECOND
+from batuta.errors import StoreError
+from batuta.ids import new_message_id
+from batuta.journal.records import Hint
+from batuta.journal.resilience.partners import Partner, PartnerChange, PartnerDocs, PartnerRule, all_partners
+
+log = logging.getLogger("batuta.resilience")
+
+T = TypeVar("T")
+
+_TICK = 5.0
+SOON = 0.9
+"""Seconds that a call waits for the store's answer before it asks again: so short that it stays in memory."""
+_LOOKS = 0.05
+"""Seconds between two looks at the store: where it tells of every write there may be many hints."""
+_WOKEN = 1_000
+
+
+class Shared(Protocol):
+    """A breaker or limit of this process."""
+
+    kind: str
+    name: str
+
+    def learn_doc(self, doc: str | None) -> None:
+        """What the store has; None: nothing."""
+        ...
+
+    async def tick(self) -> None:
+        """Renew what this process has of others."""
+        ...
+
+
+class Partners:
+    """Made once for each host."""
+
+    def __init__(self, host: GateHost) -> None:
+        self.host, self.holder = host, new_message_id()
+        self._shared: dict[tuple[str, str], Shared] = {}
+        self._now, self._sent = 0, 0.0
+        self._looking = self._again = self._closed = False
+        self._undo = host.store.listen(self._hear)
+        host.call_later(_TICK, self._tick)
+
+    def close(self) -> None:
+        self._closed = True
+        self._undo()
+
+    def keep(self, kind: str, name: str, make: Callable[[], T]) -> T:
+        """The one of this kind and name."""
+        found = self._shared.get((kind, name))
+        if found is None:
+            found = self._shared[kind, name] = make()  # type: ignore[assignment]
+        return found  # type: ignore[return-value]
+
+    # -- the store
+
+    def now(self) -> int:
+        """The store's time, or somewhat later. 0 before the first answer."""
+        return self._now and self._now + int((self.host.monotonic() - self._sent) * SECOND)
+
+    async def change(self, kind: str, name: str, key: str, rule: PartnerRule[T]) -> T:
+        """Change a document, and learn the store's time."""
+        sent, told = self.host.monotonic(), 0
+
+        def timed(docs: PartnerDocs) -> PartnerChange[T]:
+            nonlocal told, sent
+            told = docs.now
+            return rule(docs)
+
+        answer = (await self.host.store.change_partner(kind, name, key, timed)).answer
+        self._now, self._sent = told, sent
+        return answer
+
+    def begin(self, work: Callable[[], Awaitable[None]], again: Callable[[], None]) -> None:
+        """Do it beside the calls; `again` is called a second later if the store is away."""
+
+        async def run() -> None:
+            try:
+                await work()
+            except StoreError:
+                self.host.call_later(1.0, again)
+                raise
+
+        self.host.spawn(run())
+
+    async def wake_runs(self, name: str) -> None:
+        """Runs that wait in the store for the gate are due now."""
+        while await self.host.store.wake_gate(name, _WOKEN) == _WOKEN:
+            pass
+
+    def wake_refused(self, name: str) -> None:
+        """The gate has opened: calls that this process refused may have left memory since, or be about to."""
+        for seconds in (0.0, 1.0, 5.0):
+            self.host.call_later(seconds, lambda: self.begin(lambda: self.wake_runs(name), lambda: None))
+
+    # -- news
+
+    def _hear(self, hint: Hint) -> None:
+        if hint.partners and self._shared and not self._closed:
+            self.look_soon()
+
+    def look_soon(self) -> None:
+        """Read what the store has."""
+        if self._looking:
+            self._again = True
+            return
+        self._looking = True
+        self.host.spawn(self._look())
+
+    async def _look(self) -> None:
+        self._again = False
+        try:
+            self._learn(await all_partners(self.host.store))
+        finally:
+            self.host.call_later(_LOOKS, self._looked)
+
+    def _looked(self) -> None:
+        self._looking = False
+        if self._again and not self._closed:
+            self.look_soon()
+
+    def _learn(self, rows: list[Partner]) -> None:
+        docs = {(row.kind, row.name): row.doc for row in rows}
+        for at, shared in list(self._shared.items()):
+            shared.learn_doc(docs.get(at))
+
+    def _tick(self) -> None:
+        if not self._closed:
+            self.host.call_later(_TICK, self._tick)
+            if self._shared:
+                self.look_soon()
+                self.host.spawn(self._renew())
+
+    async def _renew(self) -> None:
+        for shared in list(self._shared.values()):
+            await shared.tick()

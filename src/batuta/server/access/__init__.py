@@ -1,0 +1,1 @@
+"""Who may ask: keys, sessions, and the access check of every route."""

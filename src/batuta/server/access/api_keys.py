@@ -1,0 +1,129 @@
+"""Keys of the server over HTTP, and the namespaces that a credential may see."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from batuta.authoring.client.api_keys import ApiKey, NewApiKey
+from batuta.errors import InvalidInput
+from batuta.server.access.check import EVERY_NAMESPACE
+from batuta.server.filters import ReasonQuery
+from batuta.server.http.call import Answer, Call
+from batuta.server.http.routing import Repeat, Route, Scope
+
+
+class ApiKeysDocument(Struct):
+    api_keys: list[ApiKey]
+
+
+class NewKeyBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """`expires`: seconds from now; null: never."""
+
+    name: str
+    scope: str
+    expires: float | None = None
+    reason: str = ""
+
+
+class RotateBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """`overlap`: seconds for which the old key still works."""
+
+    overlap: float = 0.0
+    reason: str = ""
+
+
+class Revoked(Struct):
+    id: str
+    revoked: bool
+
+
+class NamespaceDocument(Struct):
+    name: str
+
+
+_MOST = 1_000
+"""Namespaces that are listed."""
+
+
+class Namespaces(Struct):
+    namespaces: list[NamespaceDocument]
+    current: str
+
+
+async def list_keys(call: Call) -> ApiKeysDocument:
+    return ApiKeysDocument(list(await call.client.api_keys.list()))
+
+
+async def create(call: Call) -> Answer:
+    body: NewKeyBody = call.body
+    made = await call.client.api_keys.create(body.name, body.scope, expires=body.expires, reason=body.reason)
+    return Answer(body=made, headers=call.located("api-keys", made.id))
+
+
+async def rotate(call: Call) -> NewApiKey:
+    return await call.client.api_keys.rotate(call.id, overlap=call.body.overlap, reason=call.body.reason)
+
+
+async def revoke(call: Call) -> Revoked:
+    if call.id == call.principal.key_id:
+        raise InvalidInput("this is the key that you ask with: revoke it with another one, or rotate it")
+    await call.client.api_keys.revoke(call.id, reason=call.query.reason)
+    return Revoked(call.id, True)
+
+
+async def list_namespaces(call: Call) -> Namespaces:
+    current = call.client.namespace.name
+    if call.principal.namespace != EVERY_NAMESPACE:
+        return Namespaces([NamespaceDocument(current)], current)
+    names = await call.client.namespace.others(limit=_MOST)
+    return Namespaces([NamespaceDocument(name) for name in sorted({current, *names})], current)
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/api/v1/api-keys",
+        scope=Scope.ADMIN,
+        handler=list_keys,
+        summary="The keys of the namespace, without the keys themselves.",
+        answer=ApiKeysDocument,
+    ),
+    Route(
+        method="POST",
+        path="/api/v1/api-keys",
+        scope=Scope.ADMIN,
+        handler=create,
+        summary="Make a key; the answer alone shows it.",
+        body=NewKeyBody,
+        answer=NewApiKey,
+        repeat=Repeat.SECRET,
+        status=201,
+    ),
+    Route(
+        method="POST",
+        path="/api/v1/api-keys/{id}/rotate",
+        scope=Scope.ADMIN,
+        handler=rotate,
+        summary="Make a key like this one, and revoke this one.",
+        body=RotateBody,
+        answer=NewApiKey,
+        repeat=Repeat.SECRET,
+    ),
+    Route(
+        method="DELETE",
+        path="/api/v1/api-keys/{id}",
+        scope=Scope.ADMIN,
+        handler=revoke,
+        summary="Refuse a key from now on.",
+        query=ReasonQuery,
+        answer=Revoked,
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/namespaces",
+        scope=Scope.VIEWER,
+        handler=list_namespaces,
+        summary="The namespaces that the credential may see.",
+        answer=Namespaces,
+    ),
+)

@@ -1,0 +1,57 @@
+"""Idempotency keys over HTTP."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from batuta.authoring.client.idempotency import IdempotencyPage
+from batuta.server.http.call import Call
+from batuta.server.http.routing import Route, Scope
+
+
+class IdempotencyQuery(Struct, kw_only=True, forbid_unknown_fields=True):
+    prefix: str = ""
+    cursor: str | None = None
+    limit: int = 50
+
+
+class DeleteQuery(Struct, kw_only=True, forbid_unknown_fields=True):
+    key: str = ""
+    reason: str = ""
+
+
+class Deleted(Struct):
+    key: str
+    deleted: bool
+
+
+async def list_idempotency_keys(call: Call) -> IdempotencyPage:
+    query: IdempotencyQuery = call.query
+    return await call.client.idempotency.list(prefix=query.prefix, cursor=query.cursor, limit=query.limit)
+
+
+async def delete_idempotency_key(call: Call) -> Deleted:
+    query: DeleteQuery = call.query
+    return Deleted(query.key, await call.client.idempotency.delete(query.key, reason=query.reason))
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/api/v1/idempotency",
+        scope=Scope.VIEWER,
+        handler=list_idempotency_keys,
+        summary="Idempotency keys that are kept, and their states.",
+        query=IdempotencyQuery,
+        answer=IdempotencyPage,
+    ),
+    Route(
+        method="DELETE",
+        path="/api/v1/idempotency",
+        scope=Scope.OPERATOR,
+        handler=delete_idempotency_key,
+        summary="Forget an idempotency key: the next request with it is carried out.",
+        query=DeleteQuery,
+        answer=Deleted,
+    ),
+)

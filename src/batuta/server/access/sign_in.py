@@ -1,0 +1,151 @@
+"""Recognising callers by API key and by session, and the limit on wrong keys."""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from starlette.requests import Request
+
+from batuta.authoring.client.api_keys import ApiKey, ApiKeys
+from batuta.clock import SECOND, Clock, SystemClock
+from batuta.journal.server.api_keys import digest_of
+from batuta.server.access.check import AccessCheck, Admission, Loopback
+from batuta.server.http.call import Principal, Refused
+from batuta.server.http.routing import SCOPES
+
+COOKIE = "batuta_session"
+SESSION_SECONDS = 12 * 3600
+KNOWN_SECONDS = 0.5
+"""For so long a key that was found good, or wrong, is taken as that: a revoked one is refused within a second."""
+_KEPT = 1_000
+MOST_WRONG = 10
+"""Wrong keys from one address in a minute; ten times as many from all together."""
+_MINUTE = 60.0
+_EVERYBODY = ""
+"""In place of an address."""
+
+T = TypeVar("T")
+
+
+class Known(OrderedDict[str, tuple[float, T]]):
+    """What was found a moment ago. Bounded."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    async def find(self, name: str, look: Callable[[], Awaitable[T]]) -> T:
+        found, moment = self.get(name), self._clock.monotonic()
+        if found is None or moment - found[0] > KNOWN_SECONDS:
+            found = self[name] = (moment, await look())
+            self.move_to_end(name)
+            while len(self) > _KEPT:
+                self.popitem(last=False)
+        return found[1]
+
+
+class WrongKeys:
+    """Counts wrong keys by address, so that they cannot be guessed at speed."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._counts: OrderedDict[str, tuple[float, int]] = OrderedDict()
+
+    def check(self, address: str) -> None:
+        """Raises Refused when there were too many."""
+        most = MOST_WRONG if address else 10 * MOST_WRONG
+        since, count = self._counts.get(address, (0.0, 0))
+        left = since + _MINUTE - self._clock.monotonic()
+        if count >= most and left > 0:
+            raise Refused(429, "too_many_requests", "too many wrong keys: wait, then try again", retry_after=left)
+
+    def note(self, address: str) -> None:
+        """A wrong key came from there. Raises Refused when there were too many."""
+        self.check(address)
+        self.check(_EVERYBODY)
+        moment = self._clock.monotonic()
+        for name in (address, _EVERYBODY):
+            since, count = self._counts.get(name, (moment, 0))
+            self._counts[name] = (moment, 1) if moment - since > _MINUTE else (since, count + 1)
+            self._counts.move_to_end(name)
+        while len(self._counts) > _KEPT:
+            self._counts.popitem(last=False)
+
+
+class Credentials:
+    """Keys and sessions."""
+
+    def __init__(self, keys: ApiKeys, clock: Clock | None = None) -> None:
+        self._keys, self._clock = keys, clock or SystemClock()
+        self._by_digest: Known[ApiKey | None] = Known(self._clock)
+        self._by_id: Known[ApiKey | None] = Known(self._clock)
+        self._any: Known[bool] = Known(self._clock)
+        self._wrong = WrongKeys(self._clock)
+        self._check: AccessCheck | None = None
+
+    def bind(self, check: AccessCheck) -> None:
+        """The access check signs sessions."""
+        self._check = check
+
+    async def any(self) -> bool:
+        """Whether there is a key at all."""
+        return await self._any.find("", self._keys.any)
+
+    async def check(self, key: str, request: Request, *, by_hand: bool = False) -> ApiKey:
+        """Raises Refused when it is no key, or not any more. A program with a good key is let in whatever others send;
+        a person (`by_hand`) waits after wrong keys from the same address."""
+        address = request.client.host if request.client is not None else "unknown"
+        if by_hand:
+            self._wrong.check(address)
+        found = await self._by_digest.find(digest_of(key), lambda: self._keys.verify(key))
+        if found is None:
+            self._wrong.note(address)
+            raise Refused(401, "unauthenticated", "the key is wrong, expired or revoked: ask an admin for another one")
+        return found
+
+    async def recognise(self, request: Request) -> Admission | None:
+        """By `Authorization: Bearer KEY`, or by the cookie of a session."""
+        given = request.headers.get("authorization")
+        if given is not None:
+            scheme, _, key = given.partition(" ")
+            if scheme.lower() != "bearer":
+                raise Refused(401, "unauthenticated", "the credential must be `Authorization: Bearer KEY`")
+            return Admission(principal_of(await self.check(key.strip(), request)), ambient=False)
+        cookie = request.cookies.get(COOKIE)
+        return None if cookie is None else await self._session(cookie)
+
+    async def _session(self, cookie: str) -> Admission | None:
+        text = None if self._check is None else self._check.unsign(cookie)
+        id, _, rest = (text or "").partition(":")
+        ends, _, _ = rest.partition(":")
+        if not ends.isdecimal() or int(ends) * SECOND <= self._clock.now():
+            return None
+        key = await self._by_id.find(id, lambda: self._keys.find(id))
+        return None if key is None else Admission(principal_of(key), ambient=True, session=text or "")
+
+    def new_session(self, key: ApiKey) -> tuple[str, str]:
+        """The cookie of a session, and what its CSRF token is bound to."""
+        text = f"{key.id}:{self._clock.now() // SECOND + SESSION_SECONDS}:{secrets.token_hex(16)}"
+        if self._check is None:
+            raise RuntimeError("the credentials are bound to no access check")
+        return self._check.sign(text), text
+
+
+class LoopbackWithoutKeys(Loopback):
+    """This machine, as long as there is no key."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        super().__init__()
+        self._credentials = credentials
+
+    async def recognise(self, request: Request) -> Admission | None:
+        return None if await self._credentials.any() else await super().recognise(request)
+
+
+def principal_of(key: ApiKey) -> Principal:
+    return Principal(
+        name=f"{key.name} ({key.id})", kind="key", scope=SCOPES[key.scope], namespace=key.namespace, key_id=key.id
+    )

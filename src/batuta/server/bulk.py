@@ -1,0 +1,121 @@
+"""One verb for many runs: counted first, then carried out as an operation."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Struct, field
+
+from batuta.authoring.client.bulk_operations import Counts, Selection
+from batuta.errors import InvalidInput, MatchesEverything, NothingMatches
+from batuta.server.filters import Filter, where
+from batuta.server.http.call import Answer, Call, Refused
+from batuta.server.http.routing import Route, Scope
+from batuta.server.operations import Operation
+from batuta.server.run_actions import because, edits
+
+Verb = Literal["pause", "resume", "cancel", "terminate", "retry", "reset", "fork", "delete"]
+_STAYS = ("resume", "reset", "fork", "cancel")
+"""Runs that these were done to still match the filter: how many are left cannot be counted."""
+
+
+class CountBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    verb: Verb
+    filter: Filter = field(default_factory=Filter)
+    everything: bool = False
+    """Every run of the namespace, in place of filters."""
+
+
+class BulkBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """`to` is for reset; `id` (with `{id}` in it) and `at` are for fork; edits are for both."""
+
+    verb: Verb
+    filter: Filter = field(default_factory=Filter)
+    everything: bool = False
+    reason: str
+    expected: int | None = None
+    """The number that was counted: nothing is done when more match now."""
+    to: int | None = None
+    at: int | None = None
+    id: str | None = None
+    args: list[Any] | None = None
+    input: dict[int, list[Any]] | None = None
+    output: dict[int, Any] | None = None
+    wait: float = 0.0
+
+
+class Matched(Struct):
+    verb: str
+    matched: int
+
+
+def _select(call: Call, body: CountBody | BulkBody) -> Selection:
+    if not body.everything and body.filter == Filter(kind=body.filter.kind):
+        raise MatchesEverything("no filter is given: say everything=true if you mean every run of the namespace")
+    return call.client.select(everything=body.everything, **where(body.filter))
+
+
+async def count(call: Call) -> Matched:
+    body: CountBody = call.body
+    return Matched(body.verb, await _select(call, body).count(body.verb))
+
+
+async def apply(call: Call) -> Answer:
+    body: BulkBody = call.body
+    reason, selection = because(body.reason), _select(call, body)
+    if body.verb == "delete" and call.principal.scope < Scope.ADMIN:
+        raise Refused(403, "forbidden", "only an admin may delete runs: use another key")
+    if body.verb == "reset" and body.to is None:
+        raise InvalidInput("reset needs `to`, the last entry to keep; -1: none")
+    if body.verb == "fork" and body.id is None:
+        raise InvalidInput('fork needs `id`, with {id} in it, such as "{id}-again"')
+    matched = await selection.count(body.verb)
+    if not matched:
+        raise NothingMatches(f"no run matches that could be had to {body.verb}: ask for the list to see what there is")
+    if body.expected is not None and matched > body.expected:
+        raise Refused(
+            409,
+            "count_changed",
+            f"{matched} runs match now, and {body.expected} were expected: count again",
+            matched=matched,
+        )
+
+    async def work(operation: Operation) -> None:
+        counts = await _do(selection, body, reason)
+        operation.matched, operation.done, operation.refused = counts.matched, counts.done, counts.refused
+
+    left = None if body.verb in _STAYS else lambda: selection.count(body.verb)
+    answer: Answer = await call.server.operations.begin(call, body.verb, matched, work, wait=body.wait, left=left)
+    return answer
+
+
+async def _do(selection: Selection, body: BulkBody, reason: str) -> Counts:
+    if body.verb == "reset" and body.to is not None:
+        return await selection.reset(body.to, reason=reason, **edits(body))
+    if body.verb == "fork" and body.id is not None:
+        return await selection.fork(body.id, at=body.at, reason=reason, **edits(body))
+    return await selection.apply(body.verb, reason)
+
+
+ROUTES = (
+    Route(
+        method="POST",
+        path="/api/v1/runs/bulk/count",
+        scope=Scope.VIEWER,
+        handler=count,
+        summary="How many runs a verb may do something to.",
+        body=CountBody,
+        answer=Matched,
+    ),
+    Route(
+        method="POST",
+        path="/api/v1/runs/bulk",
+        scope=Scope.OPERATOR,
+        handler=apply,
+        summary="Do something to all runs that match.",
+        body=BulkBody,
+        answer=Operation,
+        status=202,
+        large=True,
+    ),
+)

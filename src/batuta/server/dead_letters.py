@@ -1,0 +1,237 @@
+"""Dead letters: list, group, reprocess, discard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from msgspec import Struct, to_builtins
+
+from batuta.authoring.client.dead_letters import Reprocessed
+from batuta.errors import InvalidInput, MatchesEverything, PayloadSealed, UnknownRun
+from batuta.journal.dead_letters import DeadLetter, DeadLetterGroups
+from batuta.journal.records import LetterReason, RunKind
+from batuta.journal.tracebacks import traceback_of
+from batuta.server.http.call import Answer, Call, ago
+from batuta.server.http.routing import Route, Scope
+from batuta.server.operations import Operation
+from batuta.server.run_actions import because
+from batuta.server.runs import Count
+
+_MOST = 1_000
+"""Dead letters that one request names."""
+
+
+class DeadLetterFilter(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which dead letters."""
+
+    fingerprint: str | None = None
+    cause: LetterReason | None = None
+    name: str | None = None
+    kind: RunKind | None = None
+    queue: str | None = None
+    key: str | None = None
+    error: str | None = None
+    activity: str | None = None
+    id_prefix: str | None = None
+    since: str | None = None
+    until: str | None = None
+
+
+class DeadLetterQuery(DeadLetterFilter, kw_only=True, forbid_unknown_fields=True):
+    state: Literal["open", "reprocessed", "discarded", "any"] = "open"
+
+
+class DeadLetterPageQuery(DeadLetterQuery, kw_only=True, forbid_unknown_fields=True):
+    limit: int = 50
+    cursor: str | None = None
+
+
+class DeadLetters(Struct):
+    dead_letters: list[DeadLetter]
+    cursor: str | None
+
+
+class DeadLetterDocument(DeadLetter, kw_only=True):
+    """A dead letter with the traceback that its run has kept."""
+
+    traceback: str = ""
+
+
+class ReprocessBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which: `ids`, or `filter`, or `everything`."""
+
+    ids: list[str] | None = None
+    filter: DeadLetterFilter | None = None
+    everything: bool = False
+    mode: Literal["failed_step", "start"] = "failed_step"
+    input: list[Any] | None = None
+    rate: float | None = None
+    dry_run: bool = False
+    reason: str = ""
+    wait: float = 2.0
+
+
+class DiscardBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which: `ids`, or `filter`, or `everything`. The reason must be given."""
+
+    ids: list[str] | None = None
+    filter: DeadLetterFilter | None = None
+    everything: bool = False
+    dry_run: bool = False
+    reason: str
+    wait: float = 2.0
+
+
+_RENAMED = {"cause": "reason", "since": "after", "until": "before"}
+
+
+def where(given: DeadLetterFilter) -> dict[str, Any]:
+    """Filters for the client."""
+    found: dict[str, Any] = {}
+    for name in given.__struct_fields__:
+        value = getattr(given, name)
+        if name in ("limit", "cursor") or value is None:
+            continue
+        if value == "":
+            raise InvalidInput(f"{name} is empty: leave it out, or say what it must be")
+        found[_RENAMED.get(name, name)] = ago(value, name) if name in ("since", "until") else value
+    return found
+
+
+async def list_letters(call: Call) -> DeadLetters:
+    query: DeadLetterPageQuery = call.query
+    page = await call.client.dead_letters.list(cursor=query.cursor, limit=query.limit, **where(query))
+    return DeadLetters(page.letters, page.cursor)
+
+
+async def groups(call: Call) -> DeadLetterGroups:
+    query: DeadLetterPageQuery = call.query
+    return await call.client.dead_letters.groups(cursor=query.cursor, limit=query.limit, **where(query))
+
+
+async def count(call: Call) -> Count:
+    return Count(await call.client.dead_letters.count(**where(call.query)))
+
+
+async def show(call: Call) -> dict[str, Any]:
+    letter = await call.client.dead_letters.get(call.id)
+    return {**to_builtins(letter), "traceback": await _traceback(call, letter)}
+
+
+async def _traceback(call: Call, letter: DeadLetter) -> str:
+    try:
+        handle = await call.client.get_run(letter.run_id)
+        entries = (await handle.describe()).entries
+        lines = await handle.journal(after=entries - 2, limit=2)
+    except (UnknownRun, PayloadSealed):
+        return ""
+    errors = [command.error for command in lines[-1].body.commands[-1:] if command.error] if lines else []
+    return "".join(map(traceback_of, errors))
+
+
+def _which(body: ReprocessBody | DiscardBody) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments and options for the client."""
+    given = [body.ids is not None, body.filter is not None, body.everything]
+    if sum(given) != 1:
+        raise MatchesEverything("nothing says which dead letters: give one of ids, filter and everything=true")
+    if body.ids is not None:
+        if not 1 <= len(body.ids) <= _MOST:
+            raise InvalidInput(f"ids must name 1 to {_MOST:,} dead letters: use a filter for more")
+        return [body.ids[0] if len(body.ids) == 1 else body.ids], {}
+    filters = {} if body.filter is None else where(body.filter)
+    if body.filter is not None and not filters:
+        raise MatchesEverything("the filter restricts nothing: say everything=true if you mean all that are open")
+    return [], filters | {"everything": body.everything}
+
+
+async def _matched(call: Call, body: ReprocessBody | DiscardBody) -> int:
+    if body.ids is not None:
+        return len(body.ids)
+    return await call.client.dead_letters.count(**({} if body.filter is None else where(body.filter)))
+
+
+def _left(call: Call, body: ReprocessBody | DiscardBody) -> Callable[[], Any] | None:
+    return None if body.ids is not None else lambda: _matched(call, body)
+
+
+async def reprocess(call: Call) -> Answer:
+    body: ReprocessBody = call.body
+    which, options = _which(body)
+    how: dict[str, Any] = {
+        "mode": body.mode,
+        "input": body.input,
+        "rate": body.rate,
+        "reason": body.reason,
+        "dry_run": body.dry_run,
+    }
+
+    async def work(operation: Operation) -> None:
+        done: Reprocessed = await call.client.dead_letters.reprocess(*which, **how, **options)
+        operation.matched, operation.done = done.matched, done.reprocessed
+        operation.refused, operation.result = done.refused, done
+
+    matched = await _matched(call, body)
+    answer: Answer = await call.server.operations.begin(
+        call, "reprocess", matched, work, wait=body.wait, left=_left(call, body)
+    )
+    return answer
+
+
+async def discard(call: Call) -> Answer:
+    body: DiscardBody = call.body
+    reason, (which, options) = because(body.reason), _which(body)
+
+    async def work(operation: Operation) -> None:
+        found = await call.client.dead_letters.discard(*which, reason=reason, dry_run=body.dry_run, **options)
+        operation.matched, operation.done = found, 0 if body.dry_run else found
+        operation.result = {"matched": found, "discarded": operation.done}
+
+    matched = await _matched(call, body)
+    answer: Answer = await call.server.operations.begin(
+        call, "discard", matched, work, wait=body.wait, left=_left(call, body)
+    )
+    return answer
+
+
+_ALL = "/api/v1/dead-letters"
+
+
+def _route(method: str, path: str, handler: Any, summary: str, answer: Any, **more: Any) -> Route:
+    scope = Scope.VIEWER if method == "GET" else Scope.OPERATOR
+    return Route(method=method, path=path, scope=scope, handler=handler, summary=summary, answer=answer, **more)
+
+
+ROUTES = (
+    _route(
+        "GET", _ALL, list_letters, "Dead letters, newest first.", DeadLetters, query=DeadLetterPageQuery, payloads=True
+    ),
+    _route(
+        "GET",
+        f"{_ALL}/groups",
+        groups,
+        "How many there are of each error.",
+        DeadLetterGroups,
+        query=DeadLetterPageQuery,
+        payloads=True,
+    ),
+    _route("GET", f"{_ALL}/count", count, "Count the dead letters that match filters.", Count, query=DeadLetterQuery),
+    _route("GET", f"{_ALL}/{{id}}", show, "One dead letter.", DeadLetterDocument, payloads=True),
+    _route(
+        "POST",
+        f"{_ALL}/reprocess",
+        reprocess,
+        "Begin what was given up again, one or many.",
+        Operation,
+        body=ReprocessBody,
+        large=True,
+    ),
+    _route(
+        "POST",
+        f"{_ALL}/discard",
+        discard,
+        "Close dead letters without doing anything, with a reason.",
+        Operation,
+        body=DiscardBody,
+    ),
+)

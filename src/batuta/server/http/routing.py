@@ -1,0 +1,132 @@
+"""One table of routes: what the server answers, for whom, and with which shapes. OpenAPI and tests are made from it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from enum import Enum, IntEnum
+from typing import Any
+from urllib.parse import unquote
+
+from msgspec import Struct
+
+
+class Scope(IntEnum):
+    """What a credential may do. Each scope may do what those before it may."""
+
+    PUBLIC = 0
+    """Without any credential."""
+    VIEWER = 1
+    OPERATOR = 2
+    ADMIN = 3
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+SCOPES = {scope.word: scope for scope in (Scope.VIEWER, Scope.OPERATOR, Scope.ADMIN)}
+
+
+class Repeat(Enum):
+    """What an idempotency key does for a POST."""
+
+    KEPT = "kept"
+    """The answer is kept, and given again."""
+    SECRET = "secret"  # noqa: S105 - what it is about
+    """It is done once; its answer holds a secret that is not kept."""
+    FREE = "free"
+    """It may be repeated as it is: it changes nothing, or has a key of its own."""
+
+
+class NoQuery(Struct, forbid_unknown_fields=True):
+    """A route without query parameters."""
+
+
+class Route(Struct, frozen=True, kw_only=True):
+    """One line of the table."""
+
+    method: str
+    path: str
+    """Segments in braces are parameters."""
+    scope: Scope
+    handler: Callable[[Any], Awaitable[Any]]
+    summary: str
+    query: type[Struct] = NoQuery
+    body: Any = None
+    """The struct of the request body; None: it has none."""
+    answer: Any = None
+    """The type of the answer's JSON."""
+    status: int = 200
+    namespaced: bool = True
+    """It works in one namespace, which the credential decides."""
+    payloads: bool = False
+    """Its answer may hold payloads of users: redaction applies, and `reveal` shows them whole."""
+    repeat: Repeat = Repeat.KEPT
+    streams: bool = False
+    """Its answer goes on: there is no HEAD for it."""
+    large: bool = False
+    """Its body carries a payload: the larger limit of size applies."""
+
+    @property
+    def noun(self) -> str:
+        """What it is about: the first segment after the version."""
+        parts = [part for part in self.path.split("/") if part]
+        return parts[2] if len(parts) > 2 and parts[0] in ("api", "admin") else "server"
+
+    @property
+    def parameters(self) -> list[str]:
+        return [part[1:-1] for part in self.path.split("/") if part.startswith("{")]
+
+    @property
+    def operation_id(self) -> str:
+        words = [part.strip("{}").replace("-", "_") for part in self.path.split("/")[3:] if part]
+        return "_".join([self.method.lower(), *words]) if words else f"{self.method.lower()}_{self.path.strip('/')}"
+
+
+class _Node(Struct):
+    children: dict[str, _Node] = {}
+    parameter: _Node | None = None
+    routes: dict[str, Route] = {}
+
+
+class Found(Struct):
+    """What a path leads to."""
+
+    routes: dict[str, Route]
+    """By method; empty when there is no such path."""
+    values: list[str]
+    """Of the path's parameters, in order."""
+
+
+class Router:
+    """Finds routes by path. Words of a path win over parameters, and each segment is decoded by itself: an id may hold
+    a slash, written as %2F."""
+
+    def __init__(self, table: Iterable[Route]) -> None:
+        self._root = _Node()
+        for route in table:
+            node = self._root
+            for part in route.path.strip("/").split("/"):
+                if part.startswith("{"):
+                    node.parameter = node.parameter or _Node()
+                    node = node.parameter
+                else:
+                    node = node.children.setdefault(part, _Node())
+            if route.method in node.routes:
+                raise ValueError(f"two routes for {route.method} {route.path}")
+            node.routes[route.method] = route
+
+    def find(self, path: str) -> Found:
+        """`path`: as it came, still percent-encoded."""
+        return _find(self._root, path.strip("/").split("/"), []) or Found({}, [])
+
+
+def _find(node: _Node, parts: list[str], values: list[str]) -> Found | None:
+    if not parts:
+        return Found(node.routes, values) if node.routes else None
+    child = node.children.get(parts[0])
+    if child is not None and (found := _find(child, parts[1:], values)) is not None:
+        return found
+    if node.parameter is None or not parts[0]:
+        return None
+    return _find(node.parameter, parts[1:], [*values, unquote(parts[0])])

@@ -1,0 +1,285 @@
+"""Live updates: one stream of events for a browser, fed from the store.
+
+An event tells that something changed; the page asks again. What was told is compared with the state of the store, never
+with a log of events: a stream that begins again, also at another process, is told at once what changed meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+from msgspec import Struct, json
+from starlette.responses import StreamingResponse
+
+from batuta.authoring.backend import Description
+from batuta.client import Batuta
+from batuta.errors import BatutaError, InvalidInput, UnknownRun
+from batuta.journal.states import OPEN
+from batuta.server.access.check import EVERY_NAMESPACE
+from batuta.server.http.call import Call, Refused, find_run
+from batuta.server.http.routing import Route, Scope
+from batuta.server.operations import now
+
+log = logging.getLogger("batuta.server")
+
+TOPICS = ("runs", "queues", "workers", "schedules", "dead_letters")
+MOST_RUNS = 10
+"""Runs that one stream watches."""
+MOST_STREAMS = 1_000
+LOOK = 0.5
+"""Seconds between two looks at the store while a stream is open."""
+COMMENT = 15.0
+"""Seconds after which a silent stream says that it lives."""
+RETRY = 2_000
+"""Milliseconds after which a browser asks again."""
+_NEWEST = 100
+
+
+class EventsQuery(Struct, kw_only=True, forbid_unknown_fields=True):
+    """`topic`: all of them unless told. `run`: ids of runs to follow."""
+
+    topic: list[str] = []
+    run: list[str] = []
+
+
+class Feed:
+    """Looks at one namespace for all streams that are open for it."""
+
+    def __init__(self, client: Batuta) -> None:
+        self._client = client
+        self.digests: dict[str, str] = {}
+        """What each topic looks like now; of a run under `run:<run id>`."""
+        self.runs: dict[str, Description | None] = {}
+        """Watched runs; None: it is gone."""
+        self._watched: Counter[str] = Counter()
+        self._streams = 0
+        self._task: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
+        self._troubled = False
+
+    async def enter(self, runs: Iterable[str]) -> None:
+        self._streams += 1
+        self._watched.update(runs)
+        await self.look()
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._keep_looking())
+
+    def leave(self, runs: Iterable[str]) -> None:
+        self._streams -= 1
+        self._watched.subtract(runs)
+        self._watched += Counter()  # without those that no one watches
+        if not self._streams and self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def news(self, seconds: float) -> None:
+        """Wait for a change, or for so long."""
+        try:
+            await asyncio.wait_for(self._news.wait(), seconds)
+        except TimeoutError:
+            pass
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK)
+            try:
+                await self.look()
+                self._troubled = False
+            except BatutaError as error:  # the database is away: streams stay, and hear of it when it is back
+                if not self._troubled:
+                    log.warning("live updates of namespace %s stand still: %s", self._client.namespace.name, error)
+                self._troubled = True
+
+    async def look(self) -> None:
+        """Read what the topics look like; wake those who wait when something is different."""
+        found = await self._topics()
+        for run_id in list(self._watched):
+            run = await self._run(run_id)
+            self.runs[run_id] = run
+            found[f"run:{run_id}"] = _digest(_run_facts(run))
+        for run_id in self.runs.keys() - self._watched.keys():
+            del self.runs[run_id]
+        if found != self.digests:
+            self.digests = found
+            self._news.set()
+            self._news = asyncio.Event()
+
+    async def _run(self, run_id: str) -> Description | None:
+        try:
+            return await (await self._client.get_run(run_id)).describe()
+        except UnknownRun:
+            return None
+
+    async def _topics(self) -> dict[str, str]:
+        client = self._client
+        page, opened, queues, workers, schedules, letters = await asyncio.gather(
+            client.list(kind="any", limit=_NEWEST),
+            client.count(kind="any", states=tuple(OPEN)),
+            client.queues(),
+            client.workers.list(),
+            client.schedules.list(limit=_NEWEST),
+            client.dead_letters.list(limit=1),
+        )
+        facts: dict[str, Any] = {
+            "runs": [opened, [(run.run_id, run.state, run.entries, run.wake_at) for run in page.runs]],
+            "queues": queues,
+            "workers": [(worker.worker_id, worker.live) for worker in workers],
+            "schedules": [(one.id, one.paused, one.next_at, one.last_id, one.running) for one in schedules],
+            "dead_letters": [await client.dead_letters.count(), letters.letters],
+        }
+        return {topic: _digest(value) for topic, value in facts.items()}
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+
+def _run_facts(run: Description | None) -> Any:
+    if run is None:
+        return None
+    tries = [(one.seq, one.number, one.ended_at is None, one.details) for one in run.attempts]
+    return [run.run_id, run.state, run.entries, run.reason, run.worker, run.wake_at, tries]
+
+
+def _digest(value: Any) -> str:
+    return hashlib.blake2b(json.encode(value), digest_size=6).hexdigest()
+
+
+class LiveFeeds:
+    """The feeds of a server, one for each namespace."""
+
+    def __init__(self) -> None:
+        self._feeds: dict[str, Feed] = {}
+        self.open = 0
+        self.ending = asyncio.Event()
+
+    def feed(self, client: Batuta) -> Feed:
+        return self._feeds.setdefault(client.namespace.name, Feed(client))
+
+    async def close(self) -> None:
+        self.ending.set()
+        for feed in self._feeds.values():
+            await feed.close()
+
+
+async def events(call: Call) -> StreamingResponse:
+    query: EventsQuery = call.query
+    if unknown := set(query.topic) - {*TOPICS, "run"}:
+        raise InvalidInput(f"topic={sorted(unknown)[0][:50]!r} must be one of {', '.join(TOPICS)}")
+    if len(query.run) > MOST_RUNS:
+        raise InvalidInput(f"{len(query.run)} runs are too many for one stream: {MOST_RUNS} at most")
+    live = call.server.live
+    if call.server.draining or live.open >= MOST_STREAMS:
+        raise Refused(503, "too_many_streams", "this server opens no more streams: try again", retry_after=5)
+    runs = [str((await find_run(call.client, id)).run_id) for id in dict.fromkeys(query.run)]
+    topics = [topic for topic in TOPICS if not query.topic or topic in query.topic]
+    headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    stream = _Stream(call, live, topics, runs)
+    return StreamingResponse(stream.events(), headers=headers, media_type="text/event-stream")
+
+
+class _Stream:
+    """What one browser is told."""
+
+    def __init__(self, call: Call, live: LiveFeeds, topics: list[str], runs: list[str]) -> None:
+        self._call, self._live, self._topics, self._runs = call, live, topics, runs
+        self._feed = live.feed(call.client)
+        self._told = _read_token(call.request.headers.get("last-event-id", ""))
+
+    async def events(self) -> AsyncIterator[bytes]:
+        self._live.open += 1
+        await self._feed.enter(self._runs)
+        try:
+            yield _event("hello", {"as_of": now(), "topics": self._topics, "retry": RETRY}, retry=RETRY)
+            if not self._told:
+                self._told = self._mine()
+            while not self._live.ending.is_set():
+                if not await self._is_allowed():
+                    yield _event("bye", {"reason": "signed_out"})
+                    return
+                told = [part async for part in self._changes()]
+                yield b"".join(told) if told else b":\n\n"
+                await self._wait()
+            yield _event("bye", {"reason": "shutdown"})
+        finally:
+            self._live.open -= 1
+            self._feed.leave(self._runs)
+
+    async def _wait(self) -> None:
+        """For news of this stream: what others are told about does not wake it for long."""
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + COMMENT
+        while self._mine() == self._told and not self._live.ending.is_set() and (left := ends - loop.time()) > 0:
+            waits = [asyncio.ensure_future(self._feed.news(left)), asyncio.ensure_future(self._live.ending.wait())]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for one in waits:
+                    one.cancel()
+
+    def _mine(self) -> dict[str, str]:
+        names = [*self._topics, *(f"run:{run_id}" for run_id in self._runs)]
+        return {name: self._feed.digests[name] for name in names if name in self._feed.digests}
+
+    async def _is_allowed(self) -> bool:
+        """Asked again before each event: a key may be revoked, a session may be over."""
+        try:
+            found = await self._call.server.auth.admission(self._call.request)
+        except Refused:
+            return False
+        if found is None or found.principal.scope < Scope.VIEWER:
+            return False
+        return found.principal.namespace in (EVERY_NAMESPACE, self._call.client.namespace.name)
+
+    async def _changes(self) -> AsyncIterator[bytes]:
+        current = self._mine()
+        changed = [name for name, digest in current.items() if self._told.get(name) != digest]
+        self._told = current
+        token = _token(current)
+        if topics := [name for name in changed if ":" not in name]:
+            yield _event("changed", {"as_of": now(), "topics": topics}, token)
+        for run_id in (name.partition(":")[2] for name in changed if ":" in name):
+            run = self._feed.runs.get(run_id)
+            if run is None:
+                yield _event("gone", {"run_id": run_id}, token)
+            else:
+                redactor = await self._call.server.redactor_for(self._call.client)
+                shown = run if redactor is None else redactor.value(json.decode(json.encode(run)))
+                yield _event("run", shown, token)
+
+
+def _event(name: str, data: Any, token: str = "", retry: int = 0) -> bytes:
+    lines = [f"event: {name}", f"data: {json.encode(data).decode()}"]
+    lines += [f"id: {token}"] if token else []
+    lines += [f"retry: {retry}"] if retry else []
+    return ("\n".join(lines) + "\n\n").encode()
+
+
+def _token(digests: dict[str, str]) -> str:
+    return ",".join(f"{name}={digest}" for name, digest in sorted(digests.items()))
+
+
+def _read_token(text: str) -> dict[str, str]:
+    """What an earlier stream was told; nothing when the text is no token of ours."""
+    if len(text) > 4_096:
+        return {}
+    return {name: digest for name, equals, digest in (part.partition("=") for part in text.split(",")) if equals}
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/api/v1/events",
+        scope=Scope.VIEWER,
+        handler=events,
+        summary="A stream of what changes (text/event-stream).",
+        query=EventsQuery,
+        streams=True,
+    ),
+)

@@ -1,0 +1,31 @@
+"""Metrics for Prometheus: of this process, and of the stores of all namespaces that are open here."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from batuta.metrics.exposition import CONTENT_TYPE, exposition
+from batuta.metrics.gauges import store_metrics
+from batuta.server.access.check import EVERY_NAMESPACE
+from batuta.server.http.call import Call
+from batuta.server.http.routing import Route, Scope
+
+
+async def metrics(call: Call) -> Response:
+    """A credential for one namespace sees that one alone; others see all that are open here, or the one they name."""
+    every = call.principal.namespace == EVERY_NAMESPACE and "namespace" not in call.request.query_params
+    clients = call.server.opened if every else [call.client]
+    found = await store_metrics([client.namespace for client in clients])
+    text = exposition(call.server.metrics, found, namespace=None if every else call.client.namespace.name)
+    return Response(text, headers={"Content-Type": CONTENT_TYPE, "Cache-Control": "no-store"})
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/metrics",
+        scope=Scope.VIEWER,
+        handler=metrics,
+        summary="Metrics of this server and of the store, as text that Prometheus reads.",
+    ),
+)

@@ -1,0 +1,210 @@
+"""What the first page shows, in one answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from statistics import quantiles
+from typing import Any
+from uuid import UUID
+
+from msgspec import Struct
+
+from batuta.authoring.backend import Description
+from batuta.authoring.client.documents import STOPPED, queue_document, read_status
+from batuta.authoring.client.workers import WorkerRow
+from batuta.errors import InvalidInput
+from batuta.journal.states import CLOSED, RunState
+from batuta.server.filters import RunQuery, where
+from batuta.server.http.call import Call, ago
+from batuta.server.http.routing import Route, Scope
+from batuta.server.operations import now
+from batuta.server.queues import QueueDocument
+from batuta.server.runs import states_of
+
+_SAMPLE = 1_000
+_BARS = 36
+_BUCKETS = 30
+_OFTEN = 5
+_BAD = (RunState.FAILED, RunState.TIMED_OUT)
+
+
+class StatusQuery(Struct, kw_only=True, forbid_unknown_fields=True):
+    tries: int = _OFTEN
+
+
+class StatusDocument(Struct, kw_only=True):
+    """Workers, queues, and what needs a person."""
+
+    workers: list[WorkerRow]
+    queues: list[QueueDocument]
+    stopped: dict[str, int]
+    more_stopped: bool
+    retrying: int
+    tries: int
+    retrying_often: int
+    dead_letters: int
+
+
+class Bar(Struct, kw_only=True):
+    id: str
+    run_id: UUID
+    state: RunState
+    created_at: datetime | None
+    closed_at: datetime | None
+    seconds: float | None
+
+
+class WorkflowBars(Struct, kw_only=True):
+    """The last runs of one workflow or job, newest first."""
+
+    name: str
+    kind: str
+    last: list[Bar]
+    open: int = 0
+    completed: int = 0
+    failed: int = 0
+
+
+class Bucket(Struct, kw_only=True):
+    at: datetime
+    started: int = 0
+    completed: int = 0
+    failed: int = 0
+    p50: float | None = None
+    p95: float | None = None
+    """Seconds from creation to close, of runs that closed in this piece of time."""
+
+
+class Chart(Struct, kw_only=True):
+    seconds: float
+    """Of one bucket."""
+    buckets: list[Bucket]
+
+
+class Overview(Struct, kw_only=True):
+    as_of: datetime
+    states: dict[str, int]
+    total: int
+    needs_attention: dict[str, int]
+    workflows: list[WorkflowBars]
+    chart: Chart
+    sampled: int
+    """Bars and chart are made of the newest runs that match: so many."""
+    queues: list[QueueDocument]
+    workers: list[WorkerRow]
+
+
+async def status(call: Call) -> dict[str, Any]:
+    tries = call.query.tries
+    if not 1 <= tries <= 1_000_000:
+        raise InvalidInput(f"tries={tries} must be from 1 to 1000000")
+    return (await read_status(call.client, tries)).document()
+
+
+async def overview(call: Call) -> dict[str, Any]:
+    query: RunQuery = call.query
+    filters, moment = where(query), now()
+    counted, page, found = await asyncio.gather(
+        states_of(call, dict(filters)),
+        call.client.list(limit=_SAMPLE, **filters),
+        read_status(call.client, _OFTEN),
+    )
+    attention = {str(state): found.stopped[str(state)] for state in STOPPED}
+    attention |= {
+        "retrying": found.retrying,
+        "retrying_often": found.retrying_often,
+        "dead_letters": found.dead_letters,
+    }
+    since = ago(query.since, "since") or moment - timedelta(hours=1)
+    return {
+        "as_of": moment,
+        "states": counted.states,
+        "total": counted.total,
+        "needs_attention": attention,
+        "workflows": _bars(page.runs),
+        "chart": _chart(page.runs, since, ago(query.until, "until") or moment),
+        "sampled": len(page.runs),
+        "queues": [queue_document(queue) for queue in found.queues],
+        "workers": found.workers,
+    }
+
+
+def _bars(runs: Sequence[Description]) -> list[WorkflowBars]:
+    found: dict[tuple[str, str], WorkflowBars] = {}
+    for run in runs:
+        bars = found.setdefault(
+            (str(run.kind), run.workflow), WorkflowBars(name=run.workflow, kind=str(run.kind), last=[])
+        )
+        if len(bars.last) < _BARS:
+            bars.last.append(_bar(run))
+        if run.state not in CLOSED:
+            bars.open += 1
+        elif run.state is RunState.COMPLETED:
+            bars.completed += 1
+        elif run.state in _BAD:
+            bars.failed += 1
+    return sorted(found.values(), key=lambda bars: bars.name)
+
+
+def _bar(run: Description) -> Bar:
+    return Bar(
+        id=run.id,
+        run_id=run.run_id,
+        state=run.state,
+        created_at=run.created_at,
+        closed_at=run.closed_at,
+        seconds=_seconds(run),
+    )
+
+
+def _seconds(run: Description) -> float | None:
+    return None if run.closed_at is None or run.created_at is None else (run.closed_at - run.created_at).total_seconds()
+
+
+def _chart(runs: Sequence[Description], since: datetime, until: datetime) -> Chart:
+    """Pieces of time of the same length."""
+    length = max((until - since).total_seconds() / _BUCKETS, 1.0)
+    start = since.timestamp()
+    buckets = [Bucket(at=datetime.fromtimestamp(start + place * length, UTC)) for place in range(_BUCKETS)]
+    took: list[list[float]] = [[] for _ in buckets]
+
+    def place_of(moment: datetime | None) -> int | None:
+        place = -1 if moment is None else int((moment.timestamp() - start) // length)
+        return place if 0 <= place < _BUCKETS else None
+
+    for run in runs:
+        if (place := place_of(run.created_at)) is not None:
+            buckets[place].started += 1
+        if (place := place_of(run.closed_at)) is not None:
+            buckets[place].completed += run.state is RunState.COMPLETED
+            buckets[place].failed += run.state in _BAD
+            took[place].append(_seconds(run) or 0.0)
+    for bucket, times in zip(buckets, took, strict=True):
+        if times:
+            parts = quantiles(times, n=20, method="inclusive") if len(times) > 1 else times * 19
+            bucket.p50, bucket.p95 = parts[9], parts[18]
+    return Chart(seconds=length, buckets=buckets)
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/api/v1/overview",
+        scope=Scope.VIEWER,
+        handler=overview,
+        summary="Counts by state, the last runs of each workflow, a chart, queues and workers.",
+        query=RunQuery,
+        answer=Overview,
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/status",
+        scope=Scope.VIEWER,
+        handler=status,
+        summary="Workers, queues, and what needs a person.",
+        query=StatusQuery,
+        answer=StatusDocument,
+    ),
+)

@@ -1,0 +1,210 @@
+"""Encodes payloads of closed runs, and schedules, again with the current keys."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from itertools import islice
+
+from msgspec import Struct, json
+from msgspec.structs import replace
+
+from batuta.errors import InvalidInput, PayloadSealed, UnknownLetter
+from batuta.journal.audit import Act, Verb
+from batuta.journal.codec_envelope import is_coded
+from batuta.journal.entries import Entry
+from batuta.journal.marks import CODEC
+from batuta.journal.records import Attempt, Message, MessageKind, Output, Run, RunFilter
+from batuta.journal.reencryption import Rewrite
+from batuta.journal.states import CLOSED
+from batuta.journal.store import Store
+from batuta.stores.coded.plaintext_checks import PlaintextChecks
+from batuta.stores.coded.record_codec import BARE, Reader, RecordCodec, closed_by_store, quotes
+from batuta.stores.coded.store import CodedStore
+
+_PAGE = 200
+_AT_ONCE = 500
+"""Entries or messages that one transaction writes."""
+
+
+class Rotated(Struct):
+    """The result of a rotation."""
+
+    runs: int = 0
+    """Looked at."""
+    rewritten: int = 0
+    """With payloads that were not written with the first key: they are now, but for a dry run."""
+    open: int = 0
+    """Skipped, because they are open; only those that need another key."""
+    sealed: int = 0
+    """Left alone, because something in them cannot be read here."""
+    schedules: int = 0
+    """Rewritten ones."""
+    marked: bool = False
+    """The namespace was marked as encrypted: all of it is, and those without its keys are refused from now on."""
+
+
+async def rotate(
+    store: Store, act: Act | None = None, *, dry_run: bool = False, tell: Callable[[Rotated], None] = lambda _: None
+) -> Rotated:
+    """Encode again what was not written with the codecs and the first key of this store. It may be stopped and
+    repeated.
+
+    `act` is recorded before, except for a dry run, and once more when something was written, with the amount. Raises
+    InvalidInput when the store has no codec.
+    """
+    if not isinstance(store, CodedStore):
+        raise InvalidInput("there is no key to encrypt with: set BATUTA_KEYS or BATUTA_KEYS_FILE")
+    if act is not None and not dry_run:
+        await store.note_act("keys", act)
+    done = Rotated()
+    rotation = _Rotation(store.inner, store.coding, dry_run)
+    cursor: str | None = None
+    while True:
+        page = await store.inner.list_runs(RunFilter(), cursor, _PAGE)
+        for run in page.runs:
+            await rotation.run(run, done)
+        tell(done)
+        cursor = page.cursor
+        if cursor is None:
+            break
+    await rotation.schedules(done)
+    if not dry_run:
+        await _mark(store, done, act)
+    if act is not None and not dry_run and (done.rewritten or done.schedules):
+        written = json.encode({"runs": done.rewritten, "schedules": done.schedules}).decode()
+        await store.note_act("keys", replace(act, after=written))
+    return done
+
+
+async def _mark(store: CodedStore, done: Rotated, act: Act | None) -> None:
+    """Mark the namespace as encrypted, now that all of it is; if it was marked before, with the first key."""
+    try:
+        await store.guard.renew()
+    except PayloadSealed:
+        done.sealed += 1
+    if store.coding.payloads.strict and not done.sealed and CODEC not in await store.marks():
+        done.marked = await store.guard.mark(None if act is None else replace(act, verb=Verb.SET_MARK, after="null"))
+
+
+class _Rotation:
+    def __init__(self, store: Store, coding: RecordCodec, dry_run: bool) -> None:
+        self._store, self._coding, self._dry_run = store, coding, dry_run
+        self._is_current = coding.payloads.is_current
+        self._plaintext_checks = PlaintextChecks(store, coding)
+
+    async def run(self, run: Run, done: Rotated) -> None:
+        done.runs += 1
+        is_open, changed = run.state not in CLOSED, False
+        try:
+            async for rewrite in self._rewrites(run):
+                changed = True
+                if self._dry_run or is_open:
+                    break
+                await self._store.rewrite(rewrite)
+        except PayloadSealed:
+            done.sealed += 1
+            return
+        if is_open:
+            done.open += changed
+        else:
+            done.rewritten += changed
+
+    async def _rewrites(self, run: Run) -> AsyncIterator[Rewrite]:
+        """The last entries first: the store's own entries after them are chained to them."""
+        entries = await self._entries(run)
+        while entries:
+            yield Rewrite(run_id=run.run_id, entries=entries[-_AT_ONCE:])
+            del entries[-_AT_ONCE:]
+        outputs = [one for one in await self._store.outputs(run.run_id) if not self._coding.is_current(one)]
+        rest = Rewrite(run_id=run.run_id, attempts=await self._attempts(run))
+        rest.outputs = [self._recoded_output(run, output) for output in outputs]
+        rest.memo, rest.reason, rest.letter = self._memo(run), self._reason(run), await self._letter(run)
+        if rest != Rewrite(run_id=run.run_id):
+            yield rest
+        if run.run_id == run.chain_id:
+            async for rewrite in self._chain(run):
+                yield rewrite
+
+    async def _entries(self, run: Run) -> list[Entry]:
+        found: list[Entry] = []
+        while page := await self._store.journal(run.run_id, len(found) - 1):
+            found += page
+        if self._coding.payloads.strict:
+            for entry in filter(closed_by_store, found):
+                await self._plaintext_checks.end(run.run_id, entry, run)
+        if all(self._is_current(entry.body) for entry in found):
+            return []
+        plain = self._coding.plain_entries(run.run_id, run.name, found)
+        return [
+            self._coding.entry(run.run_id, run.name, entry)
+            for entry, stored in zip(plain, found, strict=True)
+            if not self._is_current(stored.body)
+        ]
+
+    async def _attempts(self, run: Run) -> list[Attempt]:
+        run_id, coding = run.run_id, self._coding
+        found = await self._store.attempts(run_id)
+        old = [one for one in found if not self._coding.is_current(one)]
+        return [coding.attempt(run_id, coding.read_attempt(run_id, one)) for one in old]
+
+    async def _chain(self, run: Run) -> AsyncIterator[Rewrite]:
+        after = ""
+        while page := await self._store.inbox(run.chain_id, after):
+            after = page[-1].message_id
+            old = [one for one in page if one.kind not in BARE and not self._is_current(one.body)]
+            messages = filter(None, (self._recoded_message(run, one) for one in old))
+            while some := list(islice(messages, _AT_ONCE)):
+                yield Rewrite(run_id=run.run_id, messages=some)
+        after = ""
+        while answers := await self._store.answers_of(run.chain_id, after):
+            after = answers[-1].name
+            outputs = [one for one in answers if not self._coding.is_current(one)]
+            if outputs:
+                yield Rewrite(run_id=run.run_id, outputs=[self._recoded_output(run, one) for one in outputs])
+
+    def _recoded_message(self, run: Run, message: Message) -> Message | None:
+        """None for the store's own message about a child: it holds no payload, and is only accepted together with
+        its row."""
+        if message.kind is MessageKind.CHILD and self._coding.payloads.strict and not is_coded(message.body):
+            return None
+        plain = self._coding.plain_message(Reader(run.id, run.chain_id), message)
+        return self._coding.message(run.chain_id, plain)
+
+    def _recoded_output(self, run: Run, output: Output) -> Output:
+        plain = self._coding.read_output(run.run_id, run.chain_id, output)
+        return self._coding.output(run.run_id, run.chain_id, plain)
+
+    def _memo(self, run: Run) -> str | None:
+        if run.memo == "null" or self._is_current(run.memo):
+            return None
+        return self._coding.memo(run.chain_id, self._coding.read_memo(run))
+
+    def _reason(self, run: Run) -> str | None:
+        if self._is_current(run.reason) or not (is_coded(run.reason) or quotes(run.state, run.reason)):
+            return None
+        return self._coding.recoded_reason(run.run_id, run.reason)
+
+    async def _letter(self, run: Run) -> str | None:
+        try:
+            letter = await self._store.letter(run.run_id)
+        except UnknownLetter:
+            return None
+        if self._is_current(letter.message):
+            return None
+        return self._coding.letter_text(run.run_id, self._coding.read_letter(letter))
+
+    # -- schedules
+
+    async def schedules(self, done: Rotated) -> None:
+        after = ""
+        while page := await self._store.schedules(after):
+            after = page[-1].schedule.id
+            for row in [found.schedule for found in page if not self._coding.is_current(found.schedule)]:
+                try:
+                    plain = self._coding.read_schedule(row)
+                except PayloadSealed:
+                    done.sealed += 1
+                    continue
+                done.schedules += 1
+                if not self._dry_run:
+                    await self._store.put_schedule(self._coding.schedule(plain), row.revision)

@@ -1,0 +1,197 @@
+"""Guards an encrypted namespace: processes that cannot read its mark cannot write into it.
+
+It guards against mistakes, such as a worker started without BATUTA_KEYS. Processes with the keys accept nothing that
+was not encrypted with them, with or without the mark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+from batuta.codecs.base import Bound
+from batuta.errors import InvalidInput, PayloadRefused, PayloadSealed, UnknownSchedule
+from batuta.journal.audit import Act
+from batuta.journal.codec_envelope import ADVICE, is_coded
+from batuta.journal.forks import Fork
+from batuta.journal.marks import CODEC
+from batuta.journal.records import (
+    Change,
+    Claim,
+    Message,
+    NewRun,
+    Refusal,
+    Run,
+    RunFilter,
+    StartOutcome,
+    Verdict,
+    WorkerInfo,
+)
+from batuta.journal.schedules import Firing, ScheduleRow
+from batuta.journal.store import CallerTransaction, ForkOutcome, Store
+from batuta.stores.coded.payloads import Payloads
+from batuta.stores.coded.record_codec import BARE
+
+_SAID = "payloads here are encrypted"
+_NO_CODEC = f"this process has no codec: {ADVICE}"
+
+
+class Guard:
+    """Of one store. It looks when that is opened, and when a worker registers or a schedule is written."""
+
+    def __init__(self, store: Store, payloads: Payloads | None = None) -> None:
+        """`payloads`: with the codecs of this process; None when it has none."""
+        self._store, self._payloads = store, payloads
+        self._why, self._may_mark, self._is_new = "", False, False
+        self.settled = True
+        """Nothing is refused, and nothing needs a mark: there is no need to ask."""
+
+    async def look(self) -> None:
+        """Read the mark of the namespace."""
+        value = (await self._store.marks()).get(CODEC)
+        self._why = "" if value is None else self._why_refused(value)
+        self._may_mark = value is None and self._payloads is not None and self._payloads.strict
+        self.settled = not self._why and not self._may_mark
+
+    def _why_refused(self, value: str) -> str:
+        try:
+            if self._payloads is not None:
+                self._payloads.decode(value, _place(self._payloads))
+                return ""
+            why = "this process has no codec"
+        except PayloadSealed as error:
+            why = str(error)
+        return f"namespace {self._store.namespace!r} is encrypted, and {why}: {ADVICE}"
+
+    async def check(self, *, later: bool = False) -> None:
+        """Before payloads are written. Raises PayloadRefused. The first payloads of all mark the namespace.
+
+        With `later` the next ones do: the caller has a transaction open that may keep others from writing."""
+        if self._why:
+            raise PayloadRefused(self._why)
+        if self._may_mark:
+            self._is_new = self._is_new or not await self._is_used()
+            if later and self._is_new:
+                return
+            self._may_mark, self.settled = False, True
+            if self._is_new:
+                await self.mark()
+
+    async def check_changes(self, changes: Iterable[Change]) -> None:
+        """The same for a worker's commits. It may park a run that it cannot read."""
+        if any(change.entries or change.start is not None for change in changes):
+            await self.check()
+
+    async def _is_used(self) -> bool:
+        """Whether there may be something in the namespace that is not encrypted: then `batuta keys rotate` marks it."""
+        return bool((await self._store.list_runs(RunFilter(), None, 1)).runs or await self._store.schedules("", 1))
+
+    async def mark(self, act: Act | None = None) -> bool:
+        """Mark the namespace as encrypted, with a text encrypted by the first key. Raises InvalidInput."""
+        if self._payloads is None or not self._payloads.strict:
+            raise InvalidInput(
+                "a namespace is marked as encrypted by those who read nothing else: set BATUTA_KEYS or "
+                "BATUTA_KEYS_FILE, without the word 'plain'"
+            )
+        done = await self._store.set_mark(CODEC, self._payloads.encode(_SAID, _place(self._payloads)), act)
+        await self.look()
+        return done
+
+    async def renew(self) -> None:
+        """Mark it again with the first key. Raises PayloadSealed when the mark cannot be read."""
+        value = (await self._store.marks()).get(CODEC)
+        if value is not None and self._payloads is not None and not self._payloads.is_current(value):
+            self._payloads.decode(value, _place(self._payloads))
+            await self.mark()
+
+
+def _place(payloads: Payloads) -> Bound:
+    return payloads.bound("namespace", "mark")
+
+
+def guarded(store: Store) -> Store:
+    """A store without codecs, as clients have it: it writes nothing into a namespace that is marked as encrypted."""
+    return store if hasattr(store, "coding") else cast(Store, UncodedStore(store))
+
+
+class UncodedStore:
+    """Implements `Store` around one without codecs. Other methods go to that store."""
+
+    def __init__(self, store: Store) -> None:
+        self.inner, self.namespace = store, store.namespace
+        self._guard = Guard(store)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    async def open(self) -> None:
+        await self.inner.open()
+        await self._guard.look()
+
+    async def register(self, worker: WorkerInfo) -> int:
+        await self._guard.look()
+        return await self.inner.register(worker)
+
+    async def start(self, run: NewRun, message: Message | None = None) -> tuple[Run, bool]:
+        await self._guard.check()
+        return await self.inner.start(run, message)
+
+    async def start_many(self, runs: Sequence[NewRun], after: NewRun | None = None) -> list[StartOutcome]:
+        await self._guard.check()
+        return await self.inner.start_many(runs, after)
+
+    async def enter(self, transaction: object, runs: Sequence[NewRun]) -> CallerTransaction:
+        await self._guard.check()
+        return await self.inner.enter(transaction, runs)
+
+    async def send(self, run_id: Any, message: Message, act: Act | None = None) -> bool:
+        if message.kind not in BARE:
+            await self._guard.check()
+        return await self.inner.send(run_id, message, act)
+
+    async def commit(self, worker_id: str, changes: Sequence[Change]) -> dict[int, Verdict | list[Refusal]]:
+        if not self._guard.settled:
+            await self._guard.check_changes(changes)
+        return await self.inner.commit(worker_id, changes)
+
+    async def hand_over(
+        self, worker: WorkerInfo, changes: Sequence[Change], limit: int
+    ) -> tuple[dict[int, Verdict | list[Refusal]], Claim]:
+        if not self._guard.settled:
+            await self._guard.check_changes(changes)
+        return await self.inner.hand_over(worker, changes, limit)
+
+    async def fork(self, forks: Sequence[Fork], act: Act) -> list[ForkOutcome]:
+        await self._guard.check()
+        return await self.inner.fork(forks, act)
+
+    async def fire(self, firings: Sequence[Firing]) -> list[bool]:
+        await self._guard.check()
+        return await self.inner.fire(firings)
+
+    async def put_schedule(self, schedule: ScheduleRow, expected: int | None = None, act: Act | None = None) -> bool:
+        """A schedule whose spec does not change may be paused without its key."""
+        await self._guard.look()
+        known = None if expected is None else await self._spec_of(schedule.id)
+        if known is not None and is_coded(known):
+            if known != schedule.spec:
+                raise PayloadSealed(f"schedule {schedule.id!r} is unchanged: it went through a codec, and {_NO_CODEC}")
+        else:
+            await self._guard.check()
+        return await self.inner.put_schedule(schedule, expected, act)
+
+    async def _spec_of(self, id: str) -> str | None:
+        try:
+            return (await self.inner.schedule(id)).schedule.spec
+        except UnknownSchedule:
+            return None
+
+    async def set_mark(self, name: str, value: str, act: Act | None = None) -> bool:
+        if name == CODEC:
+            return await self._guard.mark(act)
+        return await self.inner.set_mark(name, value, act)
+
+    async def clear_mark(self, name: str, act: Act | None = None) -> bool:
+        done = await self.inner.clear_mark(name, act)
+        await self._guard.look()
+        return done

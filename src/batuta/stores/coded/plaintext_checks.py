@@ -1,0 +1,64 @@
+"""Checks what a store writes itself, without encryption, against the rows of the runs.
+
+A store closes runs that time out, or that somebody ends, without any key. It appends a last entry to their journals,
+and puts a message into the inbox of their parent. An attacker who can write to the database could put either there. So
+the end of a child is taken from its row, and a last entry must belong to a run that was closed that way. Such an
+attacker can still close runs, but cannot forge what a child has returned or raised.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from batuta.errors import PayloadDamaged, UnknownRun
+from batuta.ids import RunId
+from batuta.journal.child_outcomes import ended_outcome
+from batuta.journal.codec_envelope import is_coded
+from batuta.journal.entries import Entry
+from batuta.journal.kinds import CLOSING_ENTRIES
+from batuta.journal.records import Message, MessageKind, Run
+from batuta.journal.store import Store
+from batuta.stores.coded.record_codec import Reader, RecordCodec
+
+_ENDED = frozenset(CLOSING_ENTRIES.values())
+_CHILD = "child:"
+
+
+class PlaintextChecks:
+    """Asks the store about the runs."""
+
+    def __init__(self, store: Store, coding: RecordCodec) -> None:
+        self._store, self._coding = store, coding
+
+    async def message(self, reader: Reader, message: Message) -> Message:
+        """The original message. Raises PayloadSealed."""
+        if message.kind is MessageKind.CHILD and self._coding.payloads.strict and not is_coded(message.body):
+            return await self._told(reader, message)
+        return self._coding.plain_message(reader, message)
+
+    async def _told(self, reader: Reader, message: Message) -> Message:
+        """The end of a child that the store has closed."""
+        parent = message.name if reader.run_id is None else str(reader.run_id)
+        child = await self._child(message.message_id)
+        if child is None or str(child.parent_run_id) != parent or message.name != parent or child.state not in _ENDED:
+            raise PayloadDamaged(
+                f"message {message.message_id!r} cannot be read: it is not encrypted, and the store did not "
+                f"close a child of this run that way"
+            )
+        reason = self._coding.plain_run(child).reason
+        return replace(message, body=ended_outcome(child.parent_seq, child.id, child.state, reason))
+
+    async def _child(self, message_id: str) -> Run | None:
+        try:
+            return await self._store.get_run(RunId(message_id.removeprefix(_CHILD)))
+        except (ValueError, UnknownRun):
+            return None
+
+    async def end(self, run_id: RunId, entry: Entry, run: Run | None = None) -> None:
+        """Raises PayloadDamaged unless the run was closed by this entry, which the store has written."""
+        run = await self._store.get_run(run_id) if run is None else run
+        if run.closed_at is None or run.head != entry.ord or run.state is not CLOSING_ENTRIES[entry.kind]:
+            raise PayloadDamaged(
+                f"entry {entry.ord} of run {run_id} cannot be read: it is not encrypted, and the store did not "
+                f"close the run that way"
+            )

@@ -1,0 +1,360 @@
+"""Encodes and decodes the payloads of records, each bound to its place.
+
+Entries, starts, attempts, published values, reasons and dead letters are bound to their run; entries and starts also to
+the name of its workflow or job. Memos, answers to updates, and signals and updates whose receiver is known, are bound
+to the chain; other signals and updates to the id that they go to. Answers from outside and from children are bound to
+the run that asked. A reader uses the run that it reads for, never what the row says about itself.
+`docs/operating/payload-security.md` has the table. Earlier versions bound some of them to less: `_OLD` places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, TypeVar
+
+from msgspec import DecodeError, json
+from msgspec.structs import replace
+
+from batuta.errors import BadData, PayloadDamaged, PayloadSealed
+from batuta.ids import RunId
+from batuta.journal.codec_envelope import is_coded, payload_fields
+from batuta.journal.dead_letters import DeadLetter
+from batuta.journal.entries import Body, Entry, chained, crc_holds
+from batuta.journal.failures import Failure
+from batuta.journal.kinds import CLOSING_ENTRIES
+from batuta.journal.records import Attempt, Message, MessageKind, Move, NewLetter, NewRun, Output, OutputKind, Run
+from batuta.journal.schedules import ScheduleRow
+from batuta.journal.states import RunState
+from batuta.stores.coded.payloads import Payloads, Place
+
+R = TypeVar("R", Output, Attempt, ScheduleRow)
+Code = Callable[[str, Place], str]
+
+BARE = frozenset((MessageKind.CANCEL, MessageKind.TERMINATE, MessageKind.PAUSE))
+"""Messages whose body is not a payload."""
+_TOLD = frozenset((RunState.NEEDS_CODE, RunState.CONTINUED, RunState.FAILED))
+"""Moves whose reason may quote a payload."""
+_NOTHING = "null"
+_START = "start:"
+_SEALED = tuple(f"{kind.__name__}: " for kind in (PayloadSealed, PayloadDamaged))
+_decode_body = json.Decoder(Body).decode
+
+
+class Reader(NamedTuple):
+    """For whom messages are read: a run, or a whole chain."""
+
+    id: str
+    chain_id: RunId
+    run_id: RunId | None = None
+    """None: for the chain, whichever run of it."""
+    name: str = ""
+    """The name of the run's workflow or job."""
+
+
+def reader(run: Run) -> Reader:
+    return Reader(run.id, run.chain_id, run.run_id, run.name)
+
+
+def why_sealed(what: str, error: PayloadSealed) -> str:
+    """The reason that a run is parked with."""
+    return f"{type(error).__name__}: {what} cannot be read: {error}"
+
+
+class RecordCodec:
+    """Gives new records and never changes those it is given: their owners may write them again."""
+
+    def __init__(self, payloads: Payloads) -> None:
+        self.payloads = payloads
+
+    # -- encoding
+
+    def entry(self, run_id: RunId, name: str, entry: Entry) -> Entry:
+        bound = self.payloads.bound(run_id, "entry", entry.ord, entry.kind.value, entry.at, name)
+        body, crc = self.payloads.encode_body(entry.body, entry.crc, bound)
+        return Entry(entry.ord, entry.kind, entry.at, crc, body)
+
+    def new_run(self, new: NewRun, instead: Run | None = None) -> NewRun:
+        """`instead`: the run that is to do this one's work, which is debounced."""
+        run_id, chain_id, name = new.run_id, new.chain_id or new.run_id, new.name
+        if instead is not None:
+            run_id, chain_id, name = instead.run_id, instead.chain_id, instead.name
+        return replace(
+            new,
+            start=self.start_of(run_id, name, new.start),
+            memo=self.memo(chain_id, new.memo),
+            instead=run_id if new.debounce else None,
+        )
+
+    def memo(self, chain_id: RunId, memo: str) -> str:
+        return memo if memo == _NOTHING else self.payloads.encode(memo, self.payloads.bound(chain_id, "memo"))
+
+    def start_of(self, run_id: RunId, name: str, start: str) -> str:
+        """The start message's body of a run of that name."""
+        return self.payloads.encode(start, self.payloads.bound(run_id, "start", name))
+
+    def message(self, chain_id: RunId, message: Message) -> Message:
+        """One to a chain."""
+        return self._message(chain_id, message)
+
+    def message_to_id(self, id: str, message: Message) -> Message:
+        """A message to whichever chain has the id when it is delivered."""
+        return self._message(_to_id(id), message)
+
+    def _message(self, to: RunId | str, message: Message) -> Message:
+        kind = message.kind
+        if kind in BARE:
+            return message
+        if kind is MessageKind.START:
+            body = self.payloads.encode(message.body, self.payloads.bound(_started(message), "start", message.name))
+        else:
+            body = self.payloads.encode(message.body, self.payloads.bound(*_place_of(to, message)))
+        return replace(message, body=body)
+
+    def outcome(self, run_id: RunId, parent: RunId, outcome: str) -> str:
+        """The message to a parent about a child's end."""
+        return self.payloads.encode(outcome, self.payloads.bound(parent, "child", f"child:{run_id}"))
+
+    def output(self, run_id: RunId, chain_id: RunId | None, output: Output) -> Output:
+        return _each(self._encode, _output_place(run_id, chain_id, output), output)
+
+    def attempt(self, run_id: RunId, attempt: Attempt) -> Attempt:
+        return _each(self._encode, _attempt_place(run_id, attempt), attempt)
+
+    def reason(self, run_id: RunId, move: Move) -> str:
+        if not quotes(move.state, move.reason):
+            return move.reason
+        try:
+            return self._encode(move.reason, (run_id, "reason"))
+        except BadData as error:  # a run that cannot be written can be parked all the same
+            return why_sealed("the reason", PayloadSealed(str(error)))
+
+    def recoded_reason(self, run_id: RunId, reason: str) -> str:
+        place = (run_id, "reason")
+        return self._encode(self.payloads.decode(reason, self.payloads.bound(*place), place, plain=True), place)
+
+    def letter(self, run_id: RunId, letter: NewLetter) -> NewLetter:
+        return replace(letter, message=self.letter_text(run_id, letter.message))
+
+    def letter_text(self, run_id: RunId, message: str) -> str:
+        return self._encode(message, (run_id, "letter"))
+
+    def schedule(self, schedule: ScheduleRow) -> ScheduleRow:
+        return _each(self._encode, _schedule_place(schedule.id), schedule)
+
+    def kept_answer(self, key: str, answer: str) -> str:
+        """Of a request with an idempotency key."""
+        return self._encode(answer, _request_place(key))
+
+    # -- decoding; raises PayloadSealed unless stated otherwise
+
+    def plain_entry(self, run_id: RunId, name: str, entry: Entry) -> Entry:
+        place = (run_id, "entry", entry.ord, entry.kind.value, entry.at)
+        try:
+            by_store = closed_by_store(entry)
+            if by_store and self.payloads.strict:
+                _refuse_more_than_a_reason(entry)
+            bound = self.payloads.bound(*place, name)
+            body, crc = self.payloads.decode_body(entry.body, entry.crc, bound, place, plain=by_store)
+        except PayloadSealed as error:
+            raise type(error)(f"entry {entry.ord} of run {run_id} cannot be read: {error}") from None
+        return Entry(entry.ord, entry.kind, entry.at, crc, body)
+
+    def plain_entries(self, run_id: RunId, name: str, entries: Iterable[Entry]) -> list[Entry]:
+        """The store's own entry after the last one is chained to the stored text: chain it to the decoded one."""
+        found: list[Entry] = []
+        stored: Entry | None = None
+        for entry in entries:
+            plain = self.plain_entry(run_id, name, entry)
+            if stored is not None and closed_by_store(entry) and crc_holds(entry, stored.crc):
+                plain.crc = chained(entry, found[-1].crc)
+            found.append(plain)
+            stored = entry
+        return found
+
+    def plain_message(self, reader: Reader, message: Message) -> Message:
+        if message.kind in BARE:
+            return message
+        try:
+            return replace(message, body=self._plain_body(reader, message))
+        except PayloadSealed as error:
+            raise type(error)(f"message {message.message_id!r} cannot be read: {error}") from None
+
+    def plain_run(self, run: Run) -> Run:
+        """Never raises: what cannot be read says so."""
+        if run.memo != _NOTHING:
+            run = replace(run, memo=self._plain_memo(run))
+        if is_coded(run.reason) or (self.payloads.strict and quotes(run.state, run.reason)):
+            try:
+                run = replace(run, reason=self._decode(run.reason, (run.run_id, "reason")))
+            except PayloadSealed as error:
+                run = replace(run, reason=why_sealed("the reason", error))
+        return run
+
+    def plain_attempt(self, run_id: RunId, attempt: Attempt) -> Attempt:
+        """Never raises."""
+        try:
+            return self.read_attempt(run_id, attempt)
+        except PayloadSealed as error:
+            return replace(attempt, error=_as_failure(error), details=None, tokens=None)
+
+    def read_attempt(self, run_id: RunId, attempt: Attempt) -> Attempt:
+        try:
+            return _each(self._decode, _attempt_place(run_id, attempt), attempt)
+        except PayloadSealed as error:
+            raise type(error)(f"attempt {attempt.number} of call {attempt.seq} cannot be read: {error}") from None
+
+    def read_output(self, run_id: RunId, chain_id: RunId | None, output: Output) -> Output:
+        if self.payloads.strict and output.value is None and output.error is None:
+            raise PayloadDamaged(f"{output.kind} {output.name!r} cannot be read: it is empty")
+        return _each(self._decode_output, _output_place(run_id, chain_id, output), output)
+
+    def plain_answer(self, chain_id: RunId, output: Output) -> Output:
+        """Never raises: the waiter gets the error."""
+        try:
+            return self.read_output(chain_id, chain_id, output)
+        except PayloadSealed as error:
+            return replace(output, value=None, error=_as_failure(error))
+
+    def plain_letter(self, letter: DeadLetter) -> DeadLetter:
+        """Never raises."""
+        try:
+            text = self.read_letter(letter)
+        except PayloadSealed as error:
+            text = why_sealed("the message", error)
+        return replace(letter, message=text)
+
+    def read_letter(self, letter: DeadLetter) -> str:
+        return self._decode(letter.message, (letter.run_id, "letter"))
+
+    def read_schedule(self, schedule: ScheduleRow) -> ScheduleRow:
+        return _each(self._decode, _schedule_place(schedule.id), schedule)
+
+    def read_memo(self, run: Run) -> str:
+        bound = self.payloads.bound(run.chain_id, "memo")
+        return self.payloads.decode(run.memo, bound, (_to_id(run.id), "memo"), (f"debounced {run.name}", "memo"))
+
+    def read_answer(self, key: str, answer: str) -> str:
+        return self._decode(answer, _request_place(key))
+
+    # -- parts
+
+    def _encode(self, text: str, place: Place) -> str:
+        return self.payloads.encode(text, self.payloads.bound(*place))
+
+    def _decode(self, text: str, place: Place) -> str:
+        return self.payloads.decode(text, self.payloads.bound(*place), place)
+
+    def _decode_output(self, text: str, place: Place) -> str:
+        owner, kind, name, _, field = place
+        return self.payloads.decode(text, self.payloads.bound(*place), (owner, kind, name, field))
+
+    def is_current(self, record: Output | Attempt | ScheduleRow) -> bool:
+        """Whether all payloads of a record are coded as new ones are."""
+        return all(map(self.payloads.is_current, payloads_of(record).values()))
+
+    def _plain_body(self, reader: Reader, message: Message) -> str:
+        kind, body, payloads = message.kind, message.body, self.payloads
+        if kind is MessageKind.START:
+            run_id, name = _started(message), message.name
+            if reader.run_id is not None:
+                if run_id != str(reader.run_id):
+                    raise PayloadDamaged("it is the start of another run")
+                name = reader.name
+            old = (run_id, "start"), (f"debounced {name}", "start")
+            return payloads.decode(body, payloads.bound(run_id, "start", name), *old)
+        place = _place_of(reader.chain_id, message)
+        if kind in (MessageKind.CHILD, MessageKind.ACTIVITY):
+            return payloads.decode(body, payloads.bound(*place), place)
+        by_id, debounced = (_to_id(reader.id), *place[1:]), ("debounced", *place[1:])
+        try:
+            return payloads.decode(body, payloads.bound(*place), by_id, debounced)
+        except PayloadDamaged:
+            try:
+                return payloads.decode(body, payloads.bound(*by_id))
+            except PayloadSealed:
+                pass
+            raise
+
+    def _plain_memo(self, run: Run) -> str:
+        try:
+            return self.read_memo(run)
+        except PayloadSealed as error:
+            return json.encode(why_sealed("the memo", error)).decode()
+
+
+def payloads_of(record: Output | Attempt | ScheduleRow) -> dict[str, str]:
+    """Those that are there, by their fields."""
+    fields = payload_fields(type(record))
+    return {name: text for name in fields if (text := getattr(record, name)) is not None}
+
+
+def _each(code: Code, place: Place, record: R) -> R:
+    """The record with each of its payloads coded or decoded, bound to the record's place and the field's name."""
+    found = payloads_of(record)
+    return replace(record, **{name: code(text, (*place, name)) for name, text in found.items()}) if found else record
+
+
+# -- places
+
+
+def _to_id(id: str) -> str:
+    return f"id {id}"
+
+
+def _started(message: Message) -> str:
+    """The run that a start message says it is for."""
+    return message.message_id.removeprefix(_START)
+
+
+def _place_of(to: RunId | str, message: Message) -> Place:
+    """For a message that is not a start. `to`: the chain or id that it goes to."""
+    match message.kind:
+        case MessageKind.CHILD | MessageKind.ACTIVITY:
+            return message.name, message.kind.value, message.message_id
+    return to, message.kind.value, message.name, message.message_id
+
+
+def _output_place(run_id: RunId, chain_id: RunId | None, output: Output) -> Place:
+    owner = chain_id if output.kind is OutputKind.ANSWER else run_id
+    return owner, output.kind.value, output.name, output.ord
+
+
+def _attempt_place(run_id: RunId, attempt: Attempt) -> Place:
+    return run_id, "attempt", attempt.seq, attempt.number
+
+
+def _schedule_place(id: str) -> Place:
+    return (f"schedule {id}",)
+
+
+def _request_place(key: str) -> Place:
+    return (f"request {key}",)
+
+
+# -- the store's own writes
+
+
+def quotes(state: RunState, reason: str) -> bool:
+    """Whether this reason of a run that is in that state may quote a payload."""
+    return bool(reason) and state in _TOLD and not reason.startswith(_SEALED)
+
+
+def closed_by_store(entry: Entry) -> bool:
+    """Whether the store may have written it itself, such as the end of a run that timed out."""
+    return entry.kind in CLOSING_ENTRIES and not is_coded(entry.body)
+
+
+def _refuse_more_than_a_reason(entry: Entry) -> None:
+    """A store says why it closed a run, and nothing else."""
+    try:
+        body = _decode_body(entry.body)
+        if body == Body(reason=body.reason):
+            return
+    except (DecodeError, RecursionError):
+        pass
+    raise PayloadDamaged("it is not encrypted, and says more than why the run was closed")
+
+
+def _as_failure(error: PayloadSealed) -> str:
+    kind = type(error)
+    return json.encode(Failure(f"{kind.__module__}:{kind.__qualname__}", str(error), retryable=False)).decode()

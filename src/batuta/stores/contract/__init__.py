@@ -1,0 +1,1 @@
+"""Rules and tools that every store follows."""

@@ -1,0 +1,92 @@
+"""Dead letters in memory."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from itertools import repeat
+
+from msgspec.structs import replace
+
+from batuta.clock import as_datetime, as_micros
+from batuta.errors import UnknownLetter
+from batuta.ids import RunId
+from batuta.journal.audit import Act
+from batuta.journal.dead_letters import DeadLetter, DeadLetterGroups, DeadLetterPage, LetterFilter, LetterState
+from batuta.stores.contract.dead_letters import changed, cursor_of, grouped, letter_place_of, matches, place_of
+from batuta.stores.memory.audit import record
+from batuta.stores.memory.tables import NamespaceTables
+from batuta.stores.memory.unit_of_work import UnitOfWork
+
+
+class DeadLetterVerbs(ABC):
+    """The part of the store that is about dead letters."""
+
+    namespace: str
+
+    @abstractmethod
+    def transaction(self) -> AbstractContextManager[UnitOfWork]: ...
+
+    async def letter(self, run_id: RunId) -> DeadLetter:
+        with self.transaction() as unit:
+            found = unit.tables.letters.get(run_id)
+            if found is None:
+                raise UnknownLetter(str(run_id))
+            return replace(found)
+
+    async def letters(self, where: LetterFilter, cursor: str | None = None, limit: int = 50) -> DeadLetterPage:
+        before = letter_place_of(cursor)
+        with self.transaction() as unit:
+            found = _newest_first(unit.tables, where)
+            rest = [replace(each) for each in found if before is None or (as_micros(each.at), each.run_id) < before]
+        page = rest[:limit]
+        return DeadLetterPage(page, cursor_of(page[-1].at, page[-1].run_id) if len(rest) > limit else None)
+
+    async def letter_groups(self, where: LetterFilter, cursor: str | None = None, limit: int = 50) -> DeadLetterGroups:
+        before = place_of(cursor)
+        with self.transaction() as unit:
+            groups = grouped(replace(each) for each in _newest_first(unit.tables, where))
+        rest = [group for group in groups if before is None or (as_micros(group.last_at), group.fingerprint) < before]
+        page = rest[:limit]
+        return DeadLetterGroups(page, cursor_of(page[-1].last_at, page[-1].fingerprint) if len(rest) > limit else None)
+
+    async def count_letters(self, where: LetterFilter) -> int:
+        with self.transaction() as unit:
+            return sum(matches(where, each) for each in unit.tables.letters.values())
+
+    async def discard_letters(self, run_ids: Sequence[RunId], act: Act) -> list[RunId]:
+        with self.transaction() as unit:
+            discarded = resolve(unit, run_ids, LetterState.DISCARDED, act.reason)
+            letters = [unit.tables.letters[run_id] for run_id in discarded]
+            record(unit, act, (changed(letter, LetterState.DISCARDED) for letter in letters))
+            return discarded
+
+
+def resolve(
+    unit: UnitOfWork,
+    run_ids: Sequence[RunId],
+    state: LetterState,
+    note: str = "",
+    successors: Sequence[RunId] | None = None,
+) -> list[RunId]:
+    """Mark those of them that are open, and give them back."""
+    resolved: list[RunId] = []
+    for run_id, successor in zip(run_ids, successors or repeat(None), strict=False):
+        letter = unit.tables.letters.get(run_id)
+        if letter is not None and letter.state is LetterState.OPEN:
+            letter.state, letter.note, letter.successor = state, note, successor
+            letter.resolved_at = as_datetime(unit.now)
+            resolved.append(run_id)
+    return resolved
+
+
+def forget(room: NamespaceTables, run_ids: Iterable[RunId]) -> None:
+    """The runs are deleted."""
+    for run_id in run_ids:
+        room.letters.pop(run_id, None)
+
+
+def _newest_first(room: NamespaceTables, where: LetterFilter) -> list[DeadLetter]:
+    found = [each for each in room.letters.values() if matches(where, each)]
+    return sorted(found, key=lambda each: (each.at, each.run_id), reverse=True)

@@ -1,0 +1,107 @@
+"""Lists and counts of runs, in memory."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections import Counter
+from contextlib import AbstractContextManager
+from uuid import UUID
+
+from batuta.errors import InvalidInput
+from batuta.ids import RunId
+from batuta.journal.queues import StoreGauges
+from batuta.journal.records import Page, Run, RunFilter, WorkerView
+from batuta.journal.states import RunState
+from batuta.stores.memory.queues import gauges
+from batuta.stores.memory.tables import NamespaceTables, Registration, Row
+from batuta.stores.memory.unit_of_work import UnitOfWork
+
+
+class ListingVerbs(ABC):
+    """The part of the store that lists and counts."""
+
+    _tables: NamespaceTables
+
+    @abstractmethod
+    def transaction(self) -> AbstractContextManager[UnitOfWork]: ...
+
+    async def list_runs(self, where: RunFilter, cursor: str | None = None, limit: int = 50) -> Page:
+        before = None if cursor is None else _cursor(cursor)
+        with self.transaction():
+            found = sorted(self._matching(where), key=lambda row: row.run.run_id, reverse=True)
+            rest = [row.snapshot() for row in found if before is None or row.run.run_id < before]
+        page = rest[:limit]
+        return Page(page, str(page[-1].run_id) if len(rest) > limit else None)
+
+    async def count_runs(self, where: RunFilter) -> int:
+        with self.transaction():
+            return len(self._matching(where))
+
+    async def count_states(self, where: RunFilter) -> dict[RunState, int]:
+        with self.transaction():
+            return dict(Counter(row.run.state for row in self._matching(where)))
+
+    async def gauges(self) -> StoreGauges:
+        with self.transaction() as unit:
+            return gauges(unit.tables, unit.now)
+
+    async def workers(self) -> list[WorkerView]:
+        with self.transaction() as unit:
+            owned = Counter(row.run.owner for row in self._tables.rows.values())
+            known = sorted(self._tables.workers.items())
+            return [_view(worker, unit.now, owned[worker_id]) for worker_id, worker in known]
+
+    def _matching(self, where: RunFilter) -> list[Row]:
+        return [row for row in self._tables.rows.values() if _matches(where, row.run) and _retries(where, row)]
+
+
+def _view(known: Registration, now: int, runs: int) -> WorkerView:
+    worker = known.worker
+    return WorkerView(
+        worker_id=worker.worker_id,
+        host=worker.host,
+        pid=worker.pid,
+        queues=list(worker.queues),
+        code=dict(worker.code),
+        registered_at=known.registered_at,
+        beat_at=known.beat_at,
+        lease_until=known.lease_until,
+        live=known.lease_until > now,
+        runs=runs,
+    )
+
+
+def _matches(where: RunFilter, run: Run) -> bool:
+    tags = json.loads(run.tags) if where.tags else {}
+    return (
+        (not where.states or run.state in where.states)
+        and where.name in (None, run.name)
+        and where.kind in (None, run.kind)
+        and where.queue in (None, run.queue)
+        and (where.id_prefix is None or run.id.startswith(where.id_prefix))
+        and all(tags.get(key) == value for key, value in where.tags)
+        and where.flow_key in (None, run.flow_key)
+        and where.parent in (None, run.parent_run_id)
+        and (where.created_after is None or run.created_at > where.created_after)
+        and (where.created_before is None or run.created_at < where.created_before)
+    )
+
+
+def _retries(where: RunFilter, row: Row) -> bool:
+    if not where.retrying:
+        return True
+    if row.run.closed_at is not None or (row.run.owner is None and row.run.wake_at is None):
+        return False
+    last = row.journal[-1].at if row.journal else 0
+    return any(
+        one.error is not None and one.next_at is not None and one.number >= where.retrying and last <= one.next_at
+        for one in row.attempts.values()
+    )
+
+
+def _cursor(text: str) -> RunId:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise InvalidInput(f"{text!r} is not a cursor: pass the cursor of the previous page") from None

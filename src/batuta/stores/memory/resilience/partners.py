@@ -1,0 +1,57 @@
+"""Breakers and limits in memory."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
+from typing import TypeVar
+
+from batuta.journal.audit import Act, Changed
+from batuta.journal.resilience.partners import Partner, PartnerChange, PartnerDocs, PartnerRule, gate_reason
+from batuta.stores.memory.audit import record
+from batuta.stores.memory.unit_of_work import UnitOfWork
+
+T = TypeVar("T")
+
+
+class PartnerVerbs(ABC):
+    """The part of the store that is about partners."""
+
+    @abstractmethod
+    def transaction(self) -> AbstractContextManager[UnitOfWork]: ...
+
+    async def change_partner(
+        self, kind: str, name: str, key: str, rule: PartnerRule[T], act: Act | None = None
+    ) -> PartnerChange[T]:
+        with self.transaction() as unit:
+            kept = unit.tables.partners
+            own, found = (kept.get((kind, name, one), (None, None))[0] for one in ("", key))
+            changed = rule(PartnerDocs(own, found, unit.now))
+            if changed.doc is not None and changed.doc != (found or ""):
+                record(unit, act, [Changed(target=name)])
+                if changed.doc:
+                    kept[kind, name, key] = changed.doc, changed.expires_at
+                else:
+                    kept.pop((kind, name, key), None)
+            over = [at for at, (_, expires) in kept.items() if expires is not None and expires <= unit.now]
+            for at in over:
+                if at[:2] == (kind, name):
+                    del kept[at]
+            unit.tell_of_partners(changed.tell)
+            return changed
+
+    async def partners(self, keys: bool = False, limit: int = 1_000) -> list[Partner]:
+        with self.transaction() as unit:
+            kept = sorted(unit.tables.partners.items())
+            found = [(at, doc) for at, (doc, _) in kept if keys or not at[2]]
+            return [Partner(kind=kind, name=name, key=key, doc=doc) for (kind, name, key), doc in found[:limit]]
+
+    async def wake_gate(self, name: str, limit: int) -> int:
+        with self.transaction() as unit:
+            reason, now = gate_reason(name), unit.now
+            rows = (row.run for row in unit.tables.open.values())
+            held = [run for run in rows if run.reason == reason and run.owner is None and (run.wake_at or 0) > now]
+            for run in sorted(held, key=lambda run: run.wake_at or 0)[:limit]:
+                run.wake_at = now
+            unit.hint.due = bool(held)
+            return min(len(held), limit)

@@ -1,0 +1,48 @@
+"""Documents in memory, and which namespaces there are."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+
+from batuta.journal.server.documents import Document
+from batuta.stores.memory.tables import DocumentRow
+from batuta.stores.memory.unit_of_work import UnitOfWork
+
+
+class DocumentVerbs(ABC):
+    """The part of the store that is about documents."""
+
+    @abstractmethod
+    def transaction(self) -> AbstractContextManager[UnitOfWork]: ...
+
+    @abstractmethod
+    def used_namespaces(self) -> list[str]:
+        """Those that have something that `known_namespaces` looks at, by name."""
+
+    async def put_documents(self, kind: str, bodies: Mapping[str, str], keep: int) -> None:
+        with self.transaction() as unit:
+            kept = unit.tables.documents
+            for old in [key for key, row in kept.items() if row.expires_at <= unit.now]:
+                del kept[old]
+            for key, body in bodies.items():
+                before = kept.get((kind, key))
+                created = unit.now if before is None else before.created_at
+                kept[kind, key] = DocumentRow(body, created, unit.now, unit.now + keep)
+
+    async def document(self, kind: str, key: str) -> Document | None:
+        return next((found for found in await self.documents(kind) if found.key == key), None)
+
+    async def documents(self, kind: str, limit: int = 1_000) -> list[Document]:
+        with self.transaction() as unit:
+            found = [
+                Document(key=key, body=row.body, created_at=row.created_at, age=unit.now - row.written_at)
+                for (of, key), row in unit.tables.documents.items()
+                if of == kind and row.expires_at > unit.now
+            ]
+        return sorted(found, key=lambda one: (-one.created_at, one.key))[:limit]
+
+    async def known_namespaces(self, after: str = "", limit: int = 1_000) -> list[str]:
+        with self.transaction():
+            return [name for name in self.used_namespaces() if name > after][:limit]

@@ -1,0 +1,1 @@
+"""The server: address, connections, rows, errors, schema."""

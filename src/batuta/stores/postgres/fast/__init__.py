@@ -1,0 +1,1 @@
+"""Shortcuts for speed. Each does what the plain path does, for a common case."""

@@ -1,0 +1,20 @@
+"""Marks in PostgreSQL."""
+
+from __future__ import annotations
+
+from batuta.journal.audit import Act
+from batuta.stores.postgres.audit import act_values
+from batuta.stores.postgres.base import Base
+
+
+class MarkVerbs(Base):
+    """The store's methods for marks of a namespace."""
+
+    async def set_mark(self, name: str, value: str, act: Act | None = None) -> bool:
+        return bool(await self._pool.write(self._sql["set_mark"], self.namespace, name, value, *act_values(act)))
+
+    async def clear_mark(self, name: str, act: Act | None = None) -> bool:
+        return bool(await self._pool.write(self._sql["clear_mark"], self.namespace, name, *act_values(act)))
+
+    async def marks(self) -> dict[str, str]:
+        return {row["name"]: row["value"] for row in await self._pool.read(self._sql["marks"], self.namespace)}

@@ -1,0 +1,1 @@
+"""What the room `resilience` keeps in this store."""

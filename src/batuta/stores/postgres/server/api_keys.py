@@ -1,0 +1,32 @@
+"""API keys in PostgreSQL."""
+
+from __future__ import annotations
+
+from batuta.journal.audit import Act
+from batuta.journal.server.api_keys import USE_NOTED, StoredKey
+from batuta.stores.postgres.audit import act_values
+from batuta.stores.postgres.base import Base
+
+
+class ApiKeyVerbs(Base):
+    """The part of the store that is about keys of the server."""
+
+    async def put_api_key(self, key: StoredKey, act: Act | None = None) -> bool:
+        values = (key.id, key.name, key.scope, key.digest, key.created_by, key.expires_at)
+        return bool(await self._pool.write(self._sql["put_api_key"], self.namespace, *values, *act_values(act)))
+
+    async def revoke_api_key(self, id: str, after: int = 0, act: Act | None = None) -> bool:
+        return bool(await self._pool.write(self._sql["revoke_api_key"], self.namespace, id, after, *act_values(act)))
+
+    async def note_api_key(self, id: str) -> None:
+        await self._pool.write(self._sql["note_api_key"], id, USE_NOTED)
+
+    async def api_keys(self) -> list[StoredKey]:
+        return [StoredKey(**dict(row)) for row in await self._pool.read(self._sql["api_keys"], self.namespace)]
+
+    async def find_api_key(self, id: str) -> StoredKey | None:
+        rows = await self._pool.read(self._sql["find_api_key"], id)
+        return StoredKey(**dict(rows[0])) if rows else None
+
+    async def has_api_keys(self) -> bool:
+        return bool((await self._pool.read(self._sql["has_api_keys"]))[0]["found"])

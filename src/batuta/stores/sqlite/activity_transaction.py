@@ -1,0 +1,114 @@
+"""Transactions of activities: on the only writing connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from batuta import failpoints
+from batuta.errors import TransactionEnded
+from batuta.failpoints import failpoint
+from batuta.journal.records import Change, Hint, Refusal, Verdict
+from batuta.stores.sqlite.commits import CommitBatch, Judge, Mismatch
+from batuta.stores.sqlite.database.errors import translate
+from batuta.stores.sqlite.database.lent_connection import LentConnection
+from batuta.stores.sqlite.database.writer import Writer
+from batuta.stores.sqlite.fast.commit_single import write_alone
+
+LONGEST_SECONDS = 2.0
+"""Others wait for five seconds before they report the store as unavailable, and a lease is ten."""
+
+
+class Announcer(Protocol):
+    """What a transaction needs of its store."""
+
+    namespace: str
+
+    def clock_now(self) -> int: ...
+    def announce(self, hint: Hint, changes: Sequence[Change]) -> None: ...
+
+
+class SqliteTransaction:
+    """The code of its activity runs in a thread."""
+
+    blocking = True
+
+    def __init__(self, store: Announcer, writer: Writer, seconds: float) -> None:
+        self._store, self._writer = store, writer
+        self.seconds = min(seconds, LONGEST_SECONDS)
+        self._lent: LentConnection | None = None
+
+    @property
+    def connection(self) -> LentConnection:
+        if self._lent is None:
+            raise TransactionEnded("the transaction is over")
+        return self._lent
+
+    async def begin(self) -> None:
+        writer = self._writer
+        if not writer.try_begin():
+            await writer.begin()
+        self._lent = LentConnection(writer.connection)
+
+    async def commit(
+        self, worker_id: str, change: Change, may_leave: Callable[[Sequence[Refusal]], None]
+    ) -> Verdict | list[Refusal]:
+        loan = self.connection
+        loan.take_back(wait=True)  # its code has ended
+        loan.check_open()
+        written = self._write(worker_id, change, may_leave)
+        self._lent = None
+        if isinstance(written, Verdict):
+            self._writer.abandon()
+            return written
+        hint, refusals = written
+        if not self._writer.commit_now():
+            await self._writer.commit()
+        if failpoints.armed is not None:
+            failpoint("transaction.committed")
+        self._store.announce(hint, [change])
+        return refusals
+
+    def _write(
+        self, worker_id: str, change: Change, may_leave: Callable[[Sequence[Refusal]], None]
+    ) -> Verdict | tuple[Hint, list[Refusal]]:
+        """Its errors leave the transaction open."""
+        cursor, namespace, now = self._writer.cursor, self._store.namespace, self._store.clock_now()
+        try:
+            hint = write_alone(cursor, namespace, worker_id, change, now)
+            refusals: list[Refusal] = []
+            if hint is None:
+                batch = CommitBatch(cursor, namespace, worker_id, now)
+                hint = batch.write([change])
+                answer = batch.refusals([change]).get(0, [])
+                refusals = answer if isinstance(answer, list) else []
+        except Mismatch:
+            cursor.execute("ROLLBACK")
+            verdict = Judge(cursor, namespace, worker_id, now).judge(change)
+            return verdict if isinstance(verdict, Verdict) else Verdict.REFUSED
+        except Exception as error:
+            meant = translate(error)
+            if meant is None or meant is error:
+                raise
+            raise meant from error
+        if refusals:
+            may_leave(refusals)
+        if failpoints.armed is not None:
+            failpoint("transaction.written")
+        return hint, refusals
+
+    async def rollback(self) -> None:
+        loan, self._lent = self._lent, None
+        if loan is None:
+            return
+        if loan.take_back(wait=False):
+            self._writer.abandon()
+            return
+        loan.interrupt()
+        # Shielded: who gives up waiting must not have it end before the statement does, which would stay then.
+        await asyncio.shield(self._writer.aside(lambda: self._end(loan)))
+
+    def _end(self, loan: LentConnection) -> None:
+        loan.take_back(wait=True)
+        self._writer.abandon()

@@ -1,0 +1,1 @@
+"""The file: connections, rows, locks, schema, backup."""

@@ -1,0 +1,1 @@
+"""Commits, fences, leases and hints."""

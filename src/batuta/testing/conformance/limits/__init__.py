@@ -1,0 +1,1 @@
+"""Queues, fairness, rates, quotas and schedules."""

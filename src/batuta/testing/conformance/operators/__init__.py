@@ -1,0 +1,1 @@
+"""What operators do: audit, bulk operations, forks, dead letters, retention."""

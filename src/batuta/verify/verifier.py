@@ -1,0 +1,244 @@
+"""Goes through all runs of a store and checks each. Uses the store's reading verbs alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from batuta.authoring.call_options import check_wait
+from batuta.authoring.definitions import Workflow, by_code
+from batuta.durations import Duration
+from batuta.errors import PayloadDamaged, PayloadSealed, UnknownRun
+from batuta.ids import RunId
+from batuta.journal.entries import CommandKind, Entry
+from batuta.journal.records import MessageKind, Run, RunFilter, RunKind
+from batuta.journal.states import CLOSED, OPEN, RunState
+from batuta.journal.store import Store
+from batuta.journal.unread_pages import unread_pages
+from batuta.verify.claimability import Claimability
+from batuta.verify.code_replay import CodeCheck, call_workflow
+from batuta.verify.dead_letters import check_letters
+from batuta.verify.journal import JournalCheck
+from batuta.verify.messages import Messages
+from batuta.verify.orphans import Orphans
+from batuta.verify.report import Report, Violation
+from batuta.verify.run_row import check_end, check_epochs, check_liveness
+
+PATIENCE = 30.0
+"""Seconds that recovery may take: two leases of 10 s, a heartbeat, and some more."""
+
+_RUNS = 100
+_ENTRIES = 1_000
+_AT_ONCE = 8
+
+
+async def verify(
+    store: Store, workflows: Sequence[Workflow[..., Any]] = (), *, patience: Duration = PATIENCE
+) -> Report:
+    """Check every run of an open store. With `workflows`, also replay their runs.
+
+    If runs belong to dead workers and live ones exist, it waits up to `patience` seconds for their recovery. Runs that
+    begin meanwhile may be left out. A run with a worker is read as of one moment: the journal up to the head of the
+    row, so that ongoing work causes no false alarm.
+    """
+    longest = check_wait("patience", patience)
+    audit = _Audit(store, by_code(workflows))
+    await audit.orphans.begin()
+    await audit.claimability.begin()
+    cursor: str | None = None
+    while True:
+        page = await store.list_runs(RunFilter(), cursor, _RUNS)
+        for start in range(0, len(page.runs), _AT_ONCE):
+            await asyncio.gather(*map(audit.check, page.runs[start : start + _AT_ONCE]))
+            audit.messages.look_back()
+        cursor = page.cursor
+        if cursor is None:
+            break
+    await audit.messages.settle()
+    await check_letters(store, audit.report)
+    await audit.orphans.settle(longest, audit.tell_orphan)
+    audit.report.stranded = await audit.claimability.settle()
+    return audit.report
+
+
+class _Unread(NamedTuple):
+    """A message that waits for a run."""
+
+    message_id: str
+    kind: MessageKind
+
+
+class _Audit:
+    def __init__(self, store: Store, workflows: dict[str, Workflow[..., Any]]) -> None:
+        self._store, self._workflows = store, workflows
+        self.report = Report()
+        self.orphans = Orphans(store)
+        self.claimability = Claimability(store)
+        self.messages = Messages(store, lambda run, what: self._teller(run)("I10", what))
+
+    async def check(self, run: Run) -> None:
+        """All invariants of one run. A run that is deleted meanwhile breaks none."""
+        found: list[tuple[str, str]] = []
+        await self._check(run, lambda invariant, what: found.append((invariant, what)))
+        if found and await self._find(run.run_id) is not None:
+            for invariant, what in found:
+                self._teller(run)(invariant, what)
+
+    async def _check(self, run: Run, tell: Callable[[str, str], None]) -> None:
+        self.report.runs += 1
+        for name in ("I1", "I2", "I3", "I4", "I5", "I6", "I10", "I12"):
+            self.report.checked[name] += 1
+        journal, code = JournalCheck(tell), self._code(run, tell)
+        inbox: list[_Unread] = []
+        try:
+            if not await self._is_readable(run, journal, inbox, code, tell):
+                self.orphans.see(run)
+                self.claimability.see(run)
+                return
+            check_end(run, journal, tell)
+            check_epochs(run, await self._store.epochs(run.run_id), tell)
+            self.report.checked["I9"] += journal.fired
+            await self._check_current(run, tell)
+            await self._check_kin(run, tell)
+            await self.messages.check(run, journal, tell)
+            await self._check_open(run, journal, inbox, code, tell)
+            self.orphans.see(run)
+            self.claimability.see(run)
+        finally:
+            if code is not None:
+                await code.close()
+
+    def tell_orphan(self, run: Run, what: str) -> None:
+        self._teller(run)("I12", what)
+
+    def _teller(self, run: Run) -> Callable[[str, str], None]:
+        return lambda invariant, what: self.report.add(Violation(invariant, run.id, run.run_id, what))
+
+    def _code(self, run: Run, tell: Callable[[str, str], None]) -> CodeCheck | None:
+        """A replay, if there is code for the run. A run that is parked as needs_code is known not to replay."""
+        workflow = self._workflows.get(run.code or run.name)
+        if run.kind is not RunKind.WORKFLOW:
+            workflow = call_workflow(run.kind, run.name)
+        if workflow is None or run.state is RunState.NEEDS_CODE:
+            return None
+        self.report.checked["I7"] += 1
+        return CodeCheck(workflow, run, self._store.namespace, tell)
+
+    async def _is_readable(
+        self,
+        run: Run,
+        journal: JournalCheck,
+        inbox: list[_Unread],
+        code: CodeCheck | None,
+        tell: Callable[[str, str], None],
+    ) -> bool:
+        """Read its journal, and its inbox if it is open. A missing key is no fault; a changed payload is."""
+        try:
+            await self._read_journal(run, journal, code)
+            if run.state not in CLOSED:
+                inbox += await self._unread(run)
+        except PayloadDamaged as error:
+            tell("I3", str(error))
+        except PayloadSealed:
+            self.report.sealed += 1
+        else:
+            return True
+        return False
+
+    async def _read_journal(self, run: Run, journal: JournalCheck, code: CodeCheck | None) -> None:
+        after = -1
+        if code is not None:
+            await code.begin(self._store)
+        while page := await self._store.journal(run.run_id, after, _ENTRIES):
+            after = page[-1].ord
+            known: list[Entry] = [entry for entry in page if run.state in CLOSED or entry.ord <= run.head]
+            for entry in known:
+                journal.feed(entry)
+            if code is not None:
+                await code.feed(known)
+            if len(known) < len(page):
+                return
+
+    async def _check_current(self, run: Run, tell: Callable[[str, str], None]) -> None:
+        """I2."""
+        try:
+            current = await self._store.get(run.id)
+        except UnknownRun:
+            tell("I2", "its id has no current run")
+            return
+        if current.run_id == run.run_id:
+            if run.state is RunState.CONTINUED:
+                tell("I2", "another run should follow it, but none does")
+            return
+        if run.state not in CLOSED and await self._unmoved(run):
+            tell("I2", f"it is open, and run {current.run_id} is current under its id")
+        elif current.created_at < run.created_at and current.chain_id != run.chain_id:  # clocks are set back
+            tell("I2", f"the older run {current.run_id} is current under its id")
+
+    async def _check_kin(self, run: Run, tell: Callable[[str, str], None]) -> None:
+        """I1: the run that began its chain exists, and its parent."""
+        if run.chain_id != run.run_id:
+            first = await self._find(run.chain_id)
+            if first is None:
+                tell("I1", f"run {run.chain_id}, which began its chain, does not exist")
+            elif (first.id, first.chain_id) != (run.id, run.chain_id):
+                tell("I1", f"run {run.chain_id} ({first.id}) did not begin its chain")
+        if run.parent_run_id is not None and await self._find(run.parent_run_id) is None:
+            tell("I1", f"its parent, run {run.parent_run_id}, does not exist")
+
+    async def _unread(self, run: Run) -> list[_Unread]:
+        """Its inbox without the payloads."""
+        pages = unread_pages(self._store, run.run_id)
+        return [_Unread(one.message_id, one.kind) async for page in pages for one in page]
+
+    async def _check_open(
+        self,
+        run: Run,
+        journal: JournalCheck,
+        inbox: list[_Unread],
+        code: CodeCheck | None,
+        tell: Callable[[str, str], None],
+    ) -> None:
+        """I12, and I1 for a run that has not begun: its start message must be in its inbox."""
+        found: list[tuple[str, str]] = []
+        waits_for_activity = await self._waits_for_activity(run, journal)
+        check_liveness(run, waits_for_activity, len(inbox), lambda *finding: found.append(finding))
+        if run.head < 0 and run.state not in CLOSED and not any(m.kind is MessageKind.START for m in inbox):
+            found.append(("I1", "the run has not begun, and its start message is not in its inbox"))
+        if run.state is RunState.PENDING and run.wake_at is None and run.awaits:
+            members = await self._store.count_runs(RunFilter(parent=run.run_id, states=tuple(OPEN)))
+            if members < run.awaits:
+                found.append(("I12", f"the run waits for {run.awaits} others, and {members} of them are open"))
+        timer = None if code is None or code.failed else code.next_timer()
+        if run.state is RunState.WAITING and timer is not None and (run.wake_at is None or run.wake_at > timer):
+            found.append(("I12", f"the run has a timer for {timer}, and is due at {run.wake_at or 'no time'}"))
+        if run.state is RunState.WAITING and run.wake_at is None and code is not None and code.awaits_word():
+            found.append(("I12", "the run waits for the store's answer to a message or child, and is never due"))
+        if found and await self._unmoved(run):  # else row and inbox are of two moments
+            for finding in found:
+                tell(*finding)
+
+    async def _waits_for_activity(self, run: Run, journal: JournalCheck) -> bool:
+        """Whether it waits for an activity that its owner executes: not on another queue, and not from outside."""
+        waiting = {seq for seq, kind in journal.waiting.items() if kind is CommandKind.ACTIVITY} - journal.routed
+        if waiting and run.state is RunState.WAITING and run.wake_at is None:
+            attempts = await self._store.attempts(run.run_id)
+            waiting -= {attempt.seq for attempt in attempts if attempt.outside and attempt.ended_at is None}
+        return bool(waiting)
+
+    async def _find(self, run_id: RunId) -> Run | None:
+        try:
+            return await self._store.get_run(run_id)
+        except UnknownRun:
+            return None
+
+    async def _unmoved(self, run: Run) -> bool:
+        """Whether the row is unchanged."""
+        now = await self._find(run.run_id)
+        return now is not None and (now.state, now.epoch, now.head, now.wake_at) == (
+            run.state,
+            run.epoch,
+            run.head,
+            run.wake_at,
+        )

@@ -1,0 +1,95 @@
+"""`batuta server`, `batuta dev` and `batuta api-keys`."""
+
+import json
+import re
+import signal
+import urllib.request
+from subprocess import Popen
+from typing import Any
+from urllib.error import HTTPError
+
+import pytest
+
+from tests.cli.conftest import Cli, Spawn
+
+OK, USAGE, NOT_FOUND = 0, 2, 3
+
+
+def document(cli: Cli, *words: str) -> Any:
+    result = cli(*words, "--json")
+    assert result.exit_code == OK, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_a_key_is_made_listed_rotated_and_revoked(cli: Cli) -> None:
+    made = document(cli, "api-keys", "create", "ann", "--scope", "operator", "--expires", "90d", "--reason", "new")
+    assert re.fullmatch(r"batuta_live_[0-9a-f]{12}_[0-9a-f]{72}", made["key"])
+    listed = document(cli, "api-keys", "list")["api_keys"]
+    assert [(key["id"], key["name"], key["scope"], "key" in key) for key in listed] == [
+        (made["id"], "ann", "operator", False)
+    ]
+    rotated = document(cli, "api-keys", "rotate", made["id"], "--overlap", "1h")
+    assert (rotated["scope"], rotated["key"] != made["key"]) == ("operator", True)
+    assert cli("api-keys", "revoke", rotated["id"]).stdout == f"key {rotated['id']} is revoked\n"
+    assert cli("api-keys", "revoke", "000000000000").exit_code == NOT_FOUND
+    verbs = [row["verb"] for row in document(cli, "audit", "list")["rows"]]
+    assert verbs == ["revoke api key", "revoke api key", "create api key", "create api key"]
+
+
+def test_a_key_is_printed_alone_on_stdout(cli: Cli) -> None:
+    result = cli("api-keys", "create", "ann")
+    assert result.stdout.startswith("batuta_live_")
+    assert "it is not shown again" in result.stderr
+
+
+def test_without_a_key_the_server_refuses_to_listen_to_others(cli: Cli) -> None:
+    result = cli("server", "--host", "0.0.0.0", "--port", "0")
+    assert (result.exit_code, "there is no API key" in result.stderr) == (USAGE, True)
+
+
+def test_a_secret_that_is_too_short_is_refused(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATUTA_SERVER_SECRET", "short")
+    assert cli("server", "--port", "0").exit_code == USAGE
+
+
+def address(process: Popen[str]) -> str:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    found = re.search(r"http://[\d.]+:\d+", line)
+    assert found is not None, line
+    return found[0]
+
+
+def ask(url: str, **headers: str) -> Any:
+    asked = urllib.request.Request(url, headers={name.replace("_", "-"): value for name, value in headers.items()})
+    with urllib.request.urlopen(asked, timeout=30) as answer:
+        return json.load(answer)
+
+
+def test_the_server_answers_and_ends_in_order(cli: Cli, spawn: Spawn) -> None:
+    key = document(cli, "api-keys", "create", "ann", "--scope", "viewer")["key"]
+    server = spawn("server", "--port", "0")
+    base = address(server)
+    assert ask(f"{base}/readyz")["status"] == "ready"
+    with pytest.raises(HTTPError, match="401"):
+        ask(f"{base}/api/v1/runs")
+    assert ask(f"{base}/api/v1/runs", authorization=f"Bearer {key}") == {"runs": [], "cursor": None}
+    stream = urllib.request.urlopen(
+        urllib.request.Request(f"{base}/api/v1/events", headers={"authorization": f"Bearer {key}"}), timeout=30
+    )
+    assert stream.readline() == b"event: hello\n"
+    server.send_signal(signal.SIGTERM)
+    assert b"event: bye" in stream.read()
+    assert server.wait(30) in (0, -signal.SIGTERM)
+
+
+def test_dev_without_an_argument_is_a_tour_of_a_living_system(spawn: Spawn) -> None:
+    tour = spawn("dev", "--port", "0", BATUTA_DATABASE_URL="")
+    base = address(tour)
+    found = ask(f"{base}/api/v1/overview?kind=any")
+    assert {one["name"] for one in found["workflows"]} >= {"order", "approval", "album", "notify"}
+    assert ask(f"{base}/api/v1/schedules")["schedules"][0]["id"] == "orders"
+    with urllib.request.urlopen(base, timeout=30) as page:
+        assert b"Batuta" in page.read()
+    tour.send_signal(signal.SIGINT)
+    assert tour.wait(30) == 0

@@ -1,0 +1,282 @@
+"""Limits towards a partner: rates, concurrency, balances and pauses that the partner asks for, over all workers."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from batuta import LimitReached, Retry, RunFailed, RunState, activity, workflow
+from batuta.errors import GateFailed, InvalidInput, UnknownPartner
+from batuta.journal.resilience.partners import LIMIT, PartnerChange
+from batuta.resilience import Bucket, partner_limit
+from batuta.resilience.limits.rules import LimitDoc, LimitSettings
+from batuta.resilience.partners import Partners
+from batuta.testing import Environment
+from tests.engine.kit import world
+
+calls: list[tuple[float, str]] = []
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    calls.clear()
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def host_of(env: Environment) -> Any:
+    assert env.worker.session is not None
+    return env.worker.session.executor.gates
+
+
+def most_within(seconds: float, key: str | None = None) -> int:
+    """The most calls in any so many seconds."""
+    times = sorted(at for at, who in calls if key is None or who == key)
+    return max((sum(start <= at < start + seconds for at in times) for start in times), default=0)
+
+
+by_bank = partner_limit("create", key=lambda bank, *_: bank, rates=["10/min", "30/h"])
+
+
+@activity(gates=[by_bank])
+async def create(bank: str) -> str:
+    calls.append((now(), bank))
+    return bank
+
+
+@workflow
+async def creates(bank: str) -> str:
+    return await create(bank)
+
+
+async def finish(env: Environment, handles: list[Any], patience: float) -> None:
+    for handle in handles:
+        await handle.result(patience)
+
+
+async def test_several_windows_hold_at_once_and_each_key_has_its_own() -> None:
+    async with world(creates, create) as env:
+        handles = [await env.start(creates, bank) for bank in ("a", "b") for _ in range(35)]
+        await env.settle()
+        assert Counter(who for _, who in calls) == {"a": 10, "b": 10}
+        await finish(env, handles, 3 * 3600)
+    for key in ("a", "b"):
+        assert most_within(60, key) == 10
+        assert most_within(3600, key) == 30
+    times = sorted(at for at, who in calls if who == "a")
+    assert times[29] - times[0] < 200, "most of the rate is used"
+
+
+async def test_what_must_wait_long_leaves_memory_with_its_reason() -> None:
+    hourly = partner_limit("hourly", rate="1/h")
+    act = create.with_options(gates=[hourly])
+
+    @workflow
+    async def run() -> str:
+        return await act("a")
+
+    async with world(run, create) as env:
+        handles = [await env.start(run) for _ in range(3)]
+        await env.settle()
+        assert env.worker.session is not None
+        assert not env.worker.session.runs
+        states = Counter((found.state, found.reason) for found in [await one.describe() for one in handles])
+        assert states == {(RunState.COMPLETED, ""): 1, (RunState.WAITING, "gate:hourly"): 2}
+        await finish(env, handles, 5 * 3600)
+    assert most_within(3600) == 1
+
+
+async def test_concurrency_is_never_more_than_the_limit() -> None:
+    three = partner_limit("three", concurrency=3)
+    inside = [0, 0]
+
+    @activity(gates=[three])
+    async def act() -> None:
+        inside[0] += 1
+        inside[1] = max(inside)
+        await asyncio.sleep(5)
+        inside[0] -= 1
+
+    @workflow
+    async def run() -> None:
+        await act()
+
+    async with world(run, act) as env:
+        before = now()
+        handles = [await env.start(run) for _ in range(30)]
+        await finish(env, handles, 500)
+        assert inside == [0, 3]
+        assert now() - before < 5 * 10 * 1.2
+
+
+async def test_a_call_may_weigh_more_than_one() -> None:
+    heavy = partner_limit("heavy", rate="10/min", weight=lambda count: count)
+
+    @activity(gates=[heavy])
+    async def act(count: int) -> None:
+        calls.extend([(now(), "")] * count)
+
+    @workflow
+    async def run(count: int) -> None:
+        await act(count)
+
+    async with world(run, act) as env:
+        handles = [await env.start(run, count) for count in (4, 4, 4, 10, 1)]
+        await finish(env, handles, 3600)
+        assert most_within(60) <= 10
+        with pytest.raises(RunFailed, match="never allows a call of weight 11"):
+            await (await env.start(run, 11)).result(5)
+
+
+class TooMany(Exception):
+    def __init__(self, wait: str) -> None:
+        super().__init__("429")
+        self.status_code, self.headers = 429, {"Retry-After": wait}
+
+
+@pytest.mark.parametrize(("said", "held"), [("100", 100), ("rubbish", 0), ("-1", 0), ("99999999", 600)])
+async def test_a_retry_after_holds_all_calls_back_within_reason(said: str, held: float) -> None:
+    polite = partner_limit("polite", rate="1000/s", longest_hold=600)
+
+    @activity(gates=[polite], retry=Retry(attempts=2, first=1, jitter=0))
+    async def act(bad: bool) -> None:
+        calls.append((now(), ""))
+        if bad and len(calls) == 1:
+            raise TooMany(said)
+
+    @workflow
+    async def run(bad: bool) -> None:
+        await act(bad)
+
+    async with world(run, act) as env:
+        first = await env.start(run, True)
+        await env.settle()
+        others = [await env.start(run, False) for _ in range(5)]
+        await finish(env, [first, *others], 2000)
+    times = sorted(at for at, _ in calls)
+    assert held <= times[1] - times[0] < held + 30
+
+
+async def test_a_limit_that_fails_says_when_to_come_back() -> None:
+    curt = partner_limit("curt", rate="1/min", on_refusal="fail")
+    act = create.with_options(gates=[curt])
+
+    @workflow
+    async def run() -> str:
+        return await act("a")
+
+    async with world(run, create) as env:
+        outcomes = []
+        for _ in range(3):
+            try:
+                outcomes.append(await (await env.start(run)).result(5))
+            except RunFailed as failed:
+                error = failed.__cause__
+                assert isinstance(error, LimitReached)
+                outcomes.append(f"{0 < error.retry_after <= 70}")
+            await env.advance(2)
+    assert outcomes.count("a") == 1
+    assert outcomes[-1] == "True"
+
+
+async def test_a_limit_that_nobody_declared_is_a_named_error() -> None:
+    act = create.with_options(gates=[partner_limit("nowhere")])
+
+    @workflow
+    async def run() -> None:
+        await act("a")
+
+    async with world(run, create) as env:
+        with pytest.raises(RunFailed) as failed:
+            await (await env.start(run)).result(5)
+        assert isinstance(failed.value.__cause__, UnknownPartner)
+
+
+async def test_a_declared_limit_that_is_forgotten_is_declared_again() -> None:
+    async with world(creates, create) as env:
+        await finish(env, [await env.start(creates, "a") for _ in range(10)], 5)
+        await env.client.limits.change("create", rate="10/min")
+        await env.advance(1)
+        held = [await env.start(creates, "a") for _ in range(3)]
+        await env.advance(1)
+        assert len(calls) == 10
+        await env.client.limits.forget("create")
+        late = await env.start(creates, "a")
+        await finish(env, [*held, late], 20)
+        view = await env.client.limits.get("create")
+        assert (view.changed, view.rates) == (False, ["10/min", "30/h"])
+
+
+async def test_a_limit_among_more_than_a_thousand_is_known_changed_and_forgotten() -> None:
+    async with world(creates, create) as env:
+        for n in range(1_001):
+            await env.store.change_partner(
+                LIMIT, f"bank-{n}", "", lambda docs: PartnerChange(None, LimitDoc(turn=docs.now).encode())
+            )
+        await finish(env, [await env.start(creates, "a")], 5)
+        await env.advance(6)
+        await finish(env, [await env.start(creates, "a")], 5)
+        await env.client.limits.change("create", rate="3/min")
+        await env.advance(1)
+        for _ in range(5):
+            await env.start(creates, "a")
+        await env.advance(1)
+        assert len(calls) == 3
+        await env.client.limits.forget("create")
+        assert len(await env.client.limits.list()) >= 1_001
+
+
+async def test_news_that_were_read_before_a_declaration_do_not_undo_it() -> None:
+    async with world(creates, create) as env:
+        partners = host_of(env).service(Partners)
+        stale = await env.store.partners()
+        await finish(env, [await env.start(creates, "a")], 5)
+        old = await env.store.partners()
+        await env.client.limits.change("create", rate="2/min")
+        await env.advance(1)
+        for rows in (stale, old):
+            partners._learn(rows)
+            assert partners._shared[LIMIT, "create"]._settings.text() == "2/min"
+        await finish(env, [await env.start(creates, "a")], 5)
+
+
+@pytest.mark.parametrize("key", ["", "x" * 201, "\x00"])
+async def test_a_key_that_no_store_can_keep_is_a_named_error(key: str) -> None:
+    async with world(creates, create) as env:
+        with pytest.raises(RunFailed) as failed:
+            await (await env.start(creates, key)).result(5)
+        assert isinstance(failed.value.__cause__, GateFailed)
+        assert "key of limit 'create'" in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"rate": "-5/min"},
+        {"rate": "0/min"},
+        {"rate": "many"},
+        {"rates": "5/min"},
+        {"rates": ["100/min", "50/h"]},
+        {"rates": ["100/min", "200/min"]},
+        {"rates": ["100/min", "100/h"]},
+        {"concurrency": 0},
+        {"concurrency": -1},
+        {"concurrency": True},
+        {"bucket": 5},
+        {"bucket": Bucket(0, "1/s")},  # type: ignore[arg-type]
+        {"rate": "1/s", "weight": 0},
+        {"rate": "1/s", "key": "x" * 201},
+        {"rate": "1/s", "longest_hold": -1},
+    ],
+)
+def test_bad_limits_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        partner_limit("bad", **options)
+
+
+def test_a_limit_of_nothing_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="needs rates"):
+        LimitSettings()

@@ -1,0 +1,17 @@
+import type { JSX } from "preact";
+import { useState } from "preact/hooks";
+import type { Worker } from "../api/types";
+import { duration } from "../lib/time";
+import { useNow } from "../state/clock";
+import { Ring } from "./Charts";
+
+/** What is left of a worker's lease since its last beat. */
+export function WorkerRing({ worker }: { worker: Worker }): JSX.Element {
+  const now = useNow();
+  const [seen, setSeen] = useState({ worker, at: Date.now() });
+  if (seen.worker !== worker) setSeen({ worker, at: Date.now() });
+  const silent = worker.silent + Math.max(0, now - seen.at) / 1000;
+  const share = worker.live ? Math.max(0.04, 1 - silent / worker.lease) : 0;
+  const tone = !worker.live ? "fail" : share > 0.4 ? "done" : "retry";
+  return <Ring share={share} tone={tone} label={worker.live ? `last beat ${duration(silent)} ago` : `silent for ${duration(silent)}: its lease is over`} />;
+}

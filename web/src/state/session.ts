@@ -1,0 +1,57 @@
+/** Who is signed in, and what that person may do. */
+
+import { ApiError, forgetAnswers, get, setCsrfToken, write } from "../api/http";
+import { store } from "./store";
+
+export type Scope = "viewer" | "operator" | "admin";
+
+export interface Session {
+  authenticated: boolean;
+  sign_in: "key" | "none";
+  csrf_token: string | null;
+  principal: { name: string; scope: Scope; namespace: string; kind: string } | null;
+  namespace: string;
+  version: string;
+  store?: string;
+  /** Pages of the application that the dashboard is mounted in. */
+  pages?: { title: string; path: string }[];
+}
+
+/** null: not known yet. */
+export const session = store<Session | null>(null);
+
+export async function loadSession(): Promise<void> {
+  keep(await get<Session>("session"));
+}
+
+export async function signIn(key: string): Promise<void> {
+  await loadSession(); // its CSRF token
+  forgetAnswers();
+  keep(await write<Session>("POST", "session", { key }));
+}
+
+export async function signOut(): Promise<void> {
+  await write<undefined>("DELETE", "session");
+  forgetAnswers();
+  await loadSession();
+}
+
+/** Another request found that the session is over. */
+export function noteError(error: unknown): void {
+  const now = session.get();
+  if (error instanceof ApiError && error.isSignIn && now?.authenticated) {
+    session.set({ ...now, authenticated: false, principal: null });
+  }
+}
+
+function keep(found: Session): void {
+  setCsrfToken(found.csrf_token);
+  session.set(found);
+}
+
+const RANK: Record<Scope, number> = { viewer: 0, operator: 1, admin: 2 };
+
+export function may(scope: Scope, who: Session | null): boolean {
+  const has = who?.principal?.scope;
+  return has !== undefined && RANK[has] >= RANK[scope];
+}
