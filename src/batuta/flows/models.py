@@ -1,0 +1,254 @@
+"""The records of flows, with the fields and the words of their JSON: events, workflows, runs and what they did.
+
+A tenant is a namespace: `tenant_id` is the name of the namespace. Ids are UUIDs as text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final
+from uuid import UUID, uuid5
+
+from msgspec import UNSET, Raw, Struct, UnsetType, json
+
+FLOW: Final = "flow"
+"""The name of the workflow that interprets flows."""
+WAIT: Final = "flow.wait"
+"""The name of the workflow that waits for an event, as a child of a flow's run."""
+EVENT_SIGNAL: Final = "flow.event"
+"""Sent to runs of WAIT, with the Event. Its message id is that of the event."""
+DECIDE: Final = "flow.decide"
+"""The update by which a person decides an approval of a run, with a Decision."""
+WORKFLOW_TAG: Final = "flow.workflow_id"
+EVENT_TAG: Final = "flow.event_id"
+NAME_TAG: Final = "flow.name"
+VERSION_TAG: Final = "flow.version"
+"""The tags of a flow's run, by which it is found."""
+_SPACE: Final = UUID("6f2c1c0e-5f0b-5c8e-9a55-0f3c6d3b7a21")
+"""The namespace of the UUIDs that are derived here. It must never change."""
+_BETWEEN = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[^A-Za-z0-9]+")
+
+
+class RunStatus(StrEnum):
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+
+class DispatchStatus(StrEnum):
+    PENDING = "PENDING"
+    """No worker may take it yet."""
+    DISPATCHED = "DISPATCHED"
+    FAILED = "FAILED"
+    """No live worker can take it. It goes on by itself when one comes."""
+
+
+class StepStatus(StrEnum):
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    SKIPPED = "SKIPPED"
+    RETRYING = "RETRYING"
+
+
+class LogLevel(StrEnum):
+    INFO = "info"
+    WARN = "warn"
+    ERROR = "error"
+
+
+class Event(Struct, kw_only=True):
+    """Something that happened, and that flows may begin with."""
+
+    id: str
+    tenant_id: str
+    type: str
+    """In snake_case: `invoice_overdue`."""
+    payload: dict[str, Any]
+    source: str
+    """`api`, `webhook`, `internal`, ...: in lower case."""
+    external_id: str | None = None
+    """The sender's own id. A second event of the same source and id is not taken."""
+    created_at: datetime
+
+
+class Workflow(Struct, kw_only=True):
+    """One version of a flow. After `published_at` its steps never change."""
+
+    id: str
+    tenant_id: str
+    name: str
+    description: str | None = None
+    trigger_type: str
+    """The type of the events that begin it; empty: none does."""
+    version: int = 1
+    is_active: bool = False
+    published_at: datetime | None = None
+    steps: list[Any]
+    """As `flows.document` reads them."""
+    trigger: Any = None
+    """More about how it begins: filter, concurrency, schedule, topic."""
+    created_at: datetime
+    updated_at: datetime
+
+
+class Run(Struct, kw_only=True):
+    """A flow that was begun by an event."""
+
+    id: str
+    workflow_id: str
+    event_id: str
+    status: RunStatus
+    dispatch_status: DispatchStatus
+    context: dict[str, Any]
+    """What it has found out so far: its own values, and `steps` with the output of each."""
+    error: str | None = None
+    reason: str | None = None
+    """Why a run that is RUNNING does not go on: it waits, is paused or is parked."""
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    created_at: datetime
+    updated_at: datetime
+
+
+class StepRun(Struct, kw_only=True):
+    """One step of a run."""
+
+    id: str
+    run_id: str
+    step_key: str
+    step_type: str
+    status: StepStatus
+    input: Any = None
+    output: Any = None
+    error: str | None = None
+    provider_ref: str | None = None
+    """Of an action: `intent-{id}-attempt-{n}` before the call, and then what the other side calls it."""
+    attempt: int = 1
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    created_at: datetime
+    updated_at: datetime
+
+
+class RunLog(Struct, kw_only=True):
+    """One line about a run."""
+
+    id: str
+    run_id: str
+    level: LogLevel
+    message: str
+    context: dict[str, Any] = {}
+    created_at: datetime
+
+
+class AuditLog(Struct, kw_only=True):
+    """One change of one record."""
+
+    id: str
+    entity: str
+    """`event`, `run`, `step_run`, `workflow`."""
+    entity_id: str
+    action: str
+    """`created`, `status_changed`, `published`, `failed`."""
+    details: dict[str, Any] = {}
+    created_at: datetime
+
+
+class Decision(Struct, kw_only=True):
+    """What a person says about an approval."""
+
+    step: str
+    """The key of the step."""
+    approved: bool
+    by: str = ""
+    comment: str = ""
+    data: Any = None
+
+
+class FlowState(Struct, kw_only=True, omit_defaults=True):
+    """Where a run that continues as new goes on."""
+
+    at: str
+    """The key of the next step."""
+    context: dict[str, Any] = {}
+    steps: dict[str, Any] = {}
+    """By key: `{"output": ...}`."""
+    number: int = 0
+    """How many steps it has begun."""
+
+
+class FlowPart(Struct, kw_only=True):
+    """A piece of a long list: a run of its own does the steps of a `for_each` for it."""
+
+    step: str
+    """The key of the `for_each`."""
+    items: list[Any]
+    offset: int
+    """The place of the first item in the whole list."""
+    context: dict[str, Any] = {}
+    steps: dict[str, Any] = {}
+
+
+class FlowStart(Struct, kw_only=True, omit_defaults=True):
+    """The argument of a run of a flow: everything that it needs, so that a later version never touches it."""
+
+    workflow_id: str
+    name: str
+    version: int
+    steps: Raw
+    """The published steps, as JSON."""
+    event: Event
+    dry_run: bool = False
+    """Actions do not call anybody, delays and waits end at once, models are not asked."""
+    state: FlowState | UnsetType = UNSET
+    part: FlowPart | UnsetType = UNSET
+
+    @property
+    def tags(self) -> dict[str, str]:
+        return {
+            WORKFLOW_TAG: self.workflow_id,
+            EVENT_TAG: self.event.id,
+            NAME_TAG: self.name,
+            VERSION_TAG: str(self.version),
+        }
+
+
+def run_id_of(workflow_id: str, event_id: str, replay: str = "") -> str:
+    """The id of the run of a workflow for an event: always the same, so that a second start finds the first.
+
+    `replay`: names another run for the same event, asked for by a person.
+    """
+    return str(uuid5(_SPACE, "\n".join(["run", workflow_id, event_id, *([replay] if replay else [])])))
+
+
+def step_run_id_of(activity_key: str) -> str:
+    """The id of a step's run, from the key of its activity: the same over all attempts and crashes."""
+    return str(uuid5(_SPACE, f"step\n{activity_key}"))
+
+
+def wait_prefix(event_type: str, field: str, value: Any) -> str:
+    """How the ids of the runs begin that wait for such an event: of a type, and with a value at a path of its payload
+    (an empty path: any event of the type)."""
+    said = json.encode([event_type, field, value if field else None], order="deterministic")
+    return f"flow-wait:{hashlib.blake2b(said, digest_size=10).hexdigest()}:"
+
+
+def derived_id(*parts: str) -> str:
+    """An id for a record that is computed, such as a line of the log: the same each time."""
+    return str(uuid5(_SPACE, "\n".join(parts)))
+
+
+def normalised_type(text: str) -> str:
+    """The type of an event in snake_case: `InvoiceOverdue`, `invoice-overdue` and `Invoice overdue` are one."""
+    return "_".join(part for part in _BETWEEN.split(text.strip()) if part).lower()
+
+
+def normalised_source(text: str) -> str:
+    return text.strip().lower()
