@@ -5,32 +5,47 @@ import type { IconName } from "./components/Icon";
 
 export type Loader = () => Promise<{ default: ComponentType<never> }>;
 
-export interface PageRow {
+/** The parts of the menu, from top to bottom. `Work`: runs and what starts, holds and carries them out. `Connections`: other
+ * systems. `Rules`: what applies to all runs, and who did what. */
+export const SECTIONS = ["Work", "Connections", "Rules"] as const;
+export type Section = (typeof SECTIONS)[number];
+
+interface Page {
   path: string;
   title: string;
   load: Loader;
-  /** With an icon it stands in the menu. */
-  icon?: IconName;
-  /** Pressed after `g` it opens the page. */
-  key?: string;
+}
+
+/** A page that stands in the menu. */
+export interface MenuPage extends Page {
+  icon: IconName;
+  section: Section;
+  /** Pressed after `g` it opens the page. No two pages have the same. */
+  key: string;
   /** The number beside its title. */
   count?: "open" | "dead_letters";
   /** For administrators alone. */
   admin?: boolean;
 }
 
+export type PageRow = MenuPage | (Page & { icon?: undefined });
+
 /** Each page is loaded when it is opened. */
 export const PAGES: readonly PageRow[] = [
-  { path: "/", title: "Overview", icon: "overview", key: "o", load: () => import("./pages/Overview") },
-  { path: "/runs", title: "Runs", icon: "runs", key: "r", count: "open", load: () => import("./pages/Runs") },
+  { path: "/", title: "Overview", section: "Work", icon: "overview", key: "o", load: () => import("./pages/Overview") },
+  { path: "/runs", title: "Runs", section: "Work", icon: "runs", key: "r", count: "open", load: () => import("./pages/Runs") },
   { path: "/runs/:id", title: "Run", load: () => import("./pages/Run") },
-  { path: "/dead-letters", title: "Dead letters", icon: "dead", key: "d", count: "dead_letters", load: () => import("./pages/DeadLetters") },
-  { path: "/queues", title: "Queues", icon: "queues", key: "q", load: () => import("./pages/Queues") },
-  { path: "/schedules", title: "Schedules", icon: "schedules", key: "s", load: () => import("./pages/Schedules") },
-  { path: "/workers", title: "Workers", icon: "workers", key: "w", load: () => import("./pages/Workers") },
-  { path: "/partners", title: "Partners", icon: "partners", key: "p", load: () => import("./pages/Partners") },
-  { path: "/quotas", title: "Quotas", icon: "quotas", load: () => import("./pages/Quotas") },
-  { path: "/retention", title: "Retention", icon: "retention", load: () => import("./pages/Retention") },
-  { path: "/audit", title: "Audit", icon: "audit", key: "a", load: () => import("./pages/Audit") },
-  { path: "/api-keys", title: "API keys", icon: "keys", admin: true, load: () => import("./pages/ApiKeys") },
+  { path: "/dead-letters", title: "Dead letters", section: "Work", icon: "dead", key: "d", count: "dead_letters", load: () => import("./pages/DeadLetters") },
+  { path: "/queues", title: "Queues", section: "Work", icon: "queues", key: "q", load: () => import("./pages/Queues") },
+  { path: "/schedules", title: "Schedules", section: "Work", icon: "schedules", key: "s", load: () => import("./pages/Schedules") },
+  { path: "/workers", title: "Workers", section: "Work", icon: "workers", key: "w", load: () => import("./pages/Workers") },
+  { path: "/partners", title: "Partners", section: "Connections", icon: "partners", key: "p", load: () => import("./pages/Partners") },
+  { path: "/quotas", title: "Quotas", section: "Rules", icon: "quotas", key: "u", load: () => import("./pages/Quotas") },
+  { path: "/retention", title: "Retention", section: "Rules", icon: "retention", key: "n", load: () => import("./pages/Retention") },
+  { path: "/audit", title: "Audit", section: "Rules", icon: "audit", key: "a", load: () => import("./pages/Audit") },
+  { path: "/api-keys", title: "API keys", section: "Rules", icon: "keys", key: "k", admin: true, load: () => import("./pages/ApiKeys") },
 ];
+
+export function isInMenu(page: PageRow): page is MenuPage {
+  return page.icon !== undefined;
+}

@@ -1,5 +1,5 @@
 import type { JSX } from "preact";
-import { PAGES } from "../pages";
+import { isInMenu, PAGES } from "../pages";
 import { Dialog } from "./Dialog";
 
 const KEYS: [string[], string][] = [
@@ -11,7 +11,7 @@ const KEYS: [string[], string][] = [
   [["/"], "filter the list"],
   [["["], "time travel: one entry back"],
   [["]"], "time travel: one entry on"],
-  ...PAGES.flatMap<[string[], string]>((page) => (page.key ? [[["g", page.key], `go to ${page.title.toLowerCase()}`]] : [])),
+  ...PAGES.filter(isInMenu).map<[string[], string]>((page) => [["g", page.key], `go to ${page.title}`]),
   [["t"], "dark or light"],
   [["?"], "these keys"],
 ];

@@ -1,7 +1,7 @@
 import type { ComponentChildren, JSX } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { compact } from "../lib/time";
-import { PAGES } from "../pages";
+import { isInMenu, PAGES, SECTIONS } from "../pages";
 import { counts } from "../state/counts";
 import { useKeys } from "../state/keys";
 import { streamState } from "../state/live";
@@ -20,14 +20,16 @@ interface MenuRow {
   path: string;
   title: string;
   icon: IconName;
+  section: string;
   key?: string;
   count?: "open" | "dead_letters";
 }
 
-/** Our pages, then those of the application that the dashboard is mounted in. */
+/** Our pages by section, then those of the application that the dashboard is mounted in. */
 function menu(who: Session | null): MenuRow[] {
-  const ours = PAGES.flatMap(({ load: _, icon, admin, ...row }) => (icon && (!admin || may("admin", who)) ? [{ ...row, icon }] : []));
-  return [...ours, ...(who?.pages ?? []).map((page) => ({ ...page, icon: "page" as const }))];
+  const shown = PAGES.filter(isInMenu).filter((page) => !page.admin || may("admin", who));
+  const ours = SECTIONS.flatMap((section) => shown.filter((page) => page.section === section));
+  return [...ours, ...(who?.pages ?? []).map((page) => ({ ...page, icon: "page" as const, section: "Application" }))];
 }
 
 const LIVE = { live: "live", connecting: "connecting", reconnecting: "reconnecting", off: "not live" } as const;
@@ -63,7 +65,7 @@ export function Shell({ children }: { children: ComponentChildren }): JSX.Elemen
 
   const commands = useMemo<PaletteCommand[]>(() => {
     const found: PaletteCommand[] = nav.map((item) => ({
-      title: `Go to ${item.title.toLowerCase()}`,
+      title: `Go to ${item.title}`,
       icon: item.icon,
       ...(item.key ? { hint: `g ${item.key}` } : {}),
       act: () => navigate(item.path),
@@ -94,14 +96,25 @@ export function Shell({ children }: { children: ComponentChildren }): JSX.Elemen
           Batuta
         </Link>
         <nav aria-label="Pages">
-          {nav.map((item) => (
-            <Link key={item.path} to={item.path} class={isOn(item.path, path) ? "on" : ""} {...(isOn(item.path, path) ? { "aria-current": "page" } : {})}>
-              <Icon name={item.icon} />
-              <span>{item.title}</span>
-              {item.count && (known[item.count] ?? 0) > 0 && (
-                <span class={`count ${item.count === "dead_letters" ? "bad" : ""}`}>{compact(known[item.count] ?? 0)}</span>
-              )}
-            </Link>
+          {[...new Set(nav.map((item) => item.section))].map((section) => (
+            <div key={section} role="group" aria-label={section}>
+              <p aria-hidden="true">{section}</p>
+              {nav.filter((item) => item.section === section).map((item) => (
+                <Link
+                  key={item.path}
+                  to={item.path}
+                  class={isOn(item.path, path) ? "on" : ""}
+                  {...(item.key ? { title: `g ${item.key}` } : {})}
+                  {...(isOn(item.path, path) ? { "aria-current": "page" } : {})}
+                >
+                  <Icon name={item.icon} />
+                  <span>{item.title}</span>
+                  {item.count && (known[item.count] ?? 0) > 0 && (
+                    <span class={`count ${item.count === "dead_letters" ? "bad" : ""}`}>{compact(known[item.count] ?? 0)}</span>
+                  )}
+                </Link>
+              ))}
+            </div>
           ))}
         </nav>
         <div class="foot">
