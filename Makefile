@@ -3,7 +3,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo dev test test-extra test-matrix lint format bench chaos docs web screenshots lock clean
+.PHONY: help demo dev test test-extra test-matrix lint format bench chaos docs web proto screenshots lock clean
 
 VENV ?= .venv
 PYTHON ?=
@@ -82,6 +82,9 @@ docs: $(VENV)/.dev ## check the documentation: links, requirement table, snippet
 
 web: ## build the dashboard into src/batuta/server/static (needs Node 20.19 or later)
 	tools/web
+
+proto: $(VENV)/.dev ## make src/pixdict/proto from proto/
+	tools/proto $(PY)
 
 screenshots: $(VENV)/.dev ## write a picture of every page of the dashboard into docs/images
 	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/browser.lock

@@ -1,0 +1,1 @@
+"""pixdict: a connector to the Pix key directory (DICT), built on the public names of batuta."""

@@ -1,0 +1,1 @@
+"""What runs on Batuta: the monitor of rate limits."""

@@ -1,0 +1,33 @@
+"""The errors of activities: what is worth another attempt, and what is not."""
+
+from __future__ import annotations
+
+from batuta import NonRetryable
+
+
+class BridgeUnavailable(Exception):
+    """The Bridge or the directory behind it is away, or took too long. Worth another attempt."""
+
+
+class DatabaseTimeout(Exception):
+    """The database is away, or took too long. Worth another attempt."""
+
+
+class BusUnavailable(Exception):
+    """The bus took no message. Worth another attempt."""
+
+
+class InvalidArgument(NonRetryable):
+    """What was sent cannot be accepted."""
+
+
+class NotFound(NonRetryable):
+    """What was asked for does not exist."""
+
+
+class ConstraintViolation(NonRetryable):
+    """The database refused a row."""
+
+
+class InvalidPayload(NonRetryable):
+    """The bus refused a message."""

@@ -1,0 +1,123 @@
+"""The five activities of document A, section 3."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import msgspec
+
+from batuta import Retry, activity, activity_info, heartbeat
+from batuta.errors import InvalidInput
+from pixdict.connect.errors import (
+    BridgeUnavailable,
+    BusUnavailable,
+    ConstraintViolation,
+    DatabaseTimeout,
+    InvalidArgument,
+    InvalidPayload,
+    NotFound,
+)
+from pixdict.connect.monitor.analysis import analyze, state_of
+from pixdict.connect.monitor.metrics import MonitorMetrics
+from pixdict.connect.monitor.models import (
+    ACTION,
+    TOPIC,
+    AlertEvent,
+    AnalyzeBalanceResult,
+    GetPoliciesResult,
+    PolicyReading,
+    PolicyState,
+)
+from pixdict.connect.monitor.tables import MonitorTables
+
+log = logging.getLogger("pixdict.monitor")
+
+TIMEOUT, HEARTBEAT = 120.0, 30.0
+
+BRIDGE = Retry(attempts=3, first=1.0, factor=2.0, longest=30.0, jitter=0.0, never=[InvalidArgument, NotFound])
+DATABASE = Retry(
+    attempts=2, first=0.5, factor=2.0, longest=10.0, jitter=0.0, never=[InvalidArgument, ConstraintViolation]
+)
+BUS = Retry(attempts=3, first=1.0, factor=2.0, longest=20.0, jitter=0.0, never=[InvalidPayload])
+NONE = Retry(attempts=1)
+
+
+class PolicySource(Protocol):
+    """A client of the Bridge, or a stand-in."""
+
+    async def list_policies(self) -> list[PolicyReading]:
+        """Raises BridgeUnavailable, InvalidArgument, NotFound."""
+        ...
+
+
+class Publish(Protocol):
+    """`batuta.bus.publish`, or a stand-in."""
+
+    def __call__(self, topic: str, payload: Any, *, key: str, id: str, type: str) -> Awaitable[object]: ...
+
+
+class RateLimitActivities:
+    """What the activities need: the Bridge, the tables, the bus and the gauges."""
+
+    def __init__(self, bridge: PolicySource, tables: MonitorTables, metrics: MonitorMetrics, publish: Publish) -> None:
+        self._bridge, self._tables, self._metrics, self._publish = bridge, tables, metrics, publish
+
+    @activity(timeout=TIMEOUT, heartbeat=HEARTBEAT, retry=BRIDGE, raises=[BridgeUnavailable, InvalidArgument, NotFound])
+    async def get_policies(self) -> GetPoliciesResult:
+        """The state of every policy that the directory names, however many there are."""
+        heartbeat("fetching policies from DICT")
+        found = await self._bridge.list_policies()
+        checked_at = _started_at()
+        return GetPoliciesResult([state_of(policy, checked_at) for policy in found], checked_at)
+
+    @activity(
+        timeout=TIMEOUT,
+        heartbeat=HEARTBEAT,
+        retry=DATABASE,
+        raises=[DatabaseTimeout, InvalidArgument, ConstraintViolation],
+    )
+    async def store_policy_state(self, policies: list[PolicyState], checked_at: datetime) -> None:
+        """One row for each policy, in one insert. A repetition changes nothing."""
+        heartbeat("storing policy states")
+        if any(policy.checked_at != checked_at for policy in policies):
+            raise InvalidArgument("checked_at of a policy is not that of the check")
+        await self._tables.add_states(policies, activity_info().key)
+
+    @activity(timeout=TIMEOUT, heartbeat=HEARTBEAT, retry=NONE)
+    async def analyze_balance(self, policies: list[PolicyState]) -> AnalyzeBalanceResult:
+        return analyze(policies, _started_at())
+
+    @activity(timeout=TIMEOUT, heartbeat=HEARTBEAT, retry=BUS, raises=[BusUnavailable, InvalidPayload])
+    async def publish_alert(self, alerts: list[AlertEvent], checked_at: datetime) -> None:
+        """Every alert to the bus, and to the table for audits. The id of a message is its policy and the check: a
+        repetition sends the same ids, and the bus drops them. A failure of the table fails nothing."""
+        heartbeat("publishing alerts")
+        failure: Exception | None = None
+        for alert in alerts:
+            id = f"{alert.policy_name}:{checked_at.isoformat()}"
+            data = msgspec.to_builtins(alert)
+            try:
+                await self._publish(TOPIC, {"action": ACTION, "data": data}, key=alert.policy_name, id=id, type=ACTION)
+            except InvalidInput as error:
+                failure = InvalidPayload(f"the alert of {alert.policy_name}: {error}")
+            except Exception as error:  # noqa: BLE001 - the other alerts go out first
+                failure = failure or BusUnavailable(f"the alert of {alert.policy_name}: {error}")
+            try:
+                await self._tables.add_alert(alert, id)
+            except Exception:
+                log.warning("the alert of %s is not in dict_rate_limit_alerts", alert.policy_name, exc_info=True)
+        if failure is not None:
+            raise failure
+
+    @activity(timeout=TIMEOUT, heartbeat=HEARTBEAT, retry=NONE)
+    async def publish_metrics(
+        self, policies: list[PolicyState], alert_count: int, warning_count: int, critical_count: int
+    ) -> None:
+        self._metrics.set(policies, warning_count, critical_count)
+
+
+def _started_at() -> datetime:
+    return activity_info().started_at.astimezone(UTC)

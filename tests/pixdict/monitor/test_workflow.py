@@ -1,0 +1,185 @@
+"""The monitor as document A specifies it, in virtual time."""
+
+import asyncio
+import time
+from datetime import timedelta
+
+import pytest
+
+from batuta import RunFailed
+from batuta.testing import double, in_virtual_time
+from pixdict.connect.errors import BridgeUnavailable, ConstraintViolation, DatabaseTimeout, InvalidArgument, NotFound
+from pixdict.connect.monitor import SCHEDULE_ID, MonitorTables, monitor_rate_limits, monitor_rate_limits_loop
+from pixdict.connect.monitor.activities import RateLimitActivities
+from pixdict.connect.monitor.models import LoopState
+from tests.pixdict.monitor.kit import FULL, LOW, FakeBridge, FakeBus, Monitor, policy
+
+
+class WithoutAudit(MonitorTables):
+    async def add_alert(self, alert, id):
+        raise DatabaseTimeout("away")
+
+
+# covers A-03
+@in_virtual_time
+async def test_a_check_stores_every_policy_and_publishes_nothing_when_all_is_well(tmp_path):
+    monitor = Monitor(tmp_path, FakeBridge(*FULL))
+    async with monitor.environment() as env:
+        assert await env.run(monitor_rate_limits) == 0
+        stored = await monitor.tables.states(env.now - timedelta(hours=1))
+    assert [(one.policy_name, one.available_tokens, one.status) for one in stored] == [
+        ("ENTRIES_WRITE", 36_000, "OK"),
+        ("CLAIMS_READ", 18_000, "OK"),
+    ]
+    assert monitor.bus.sent == []
+    # covers A-06
+    labels = {"policy_name": "CLAIMS_READ", "category": "A"}
+    assert monitor.sample("dict_rate_limit_available_tokens", **labels) == 18_000
+    assert monitor.sample("dict_rate_limit_utilization_pct", **labels) == 0.0
+    assert monitor.sample("dict_rate_limit_alerts_total", severity="CRITICAL") == 0
+
+
+# covers A-05
+@in_virtual_time
+async def test_alerts_are_published_in_the_form_of_document_a_and_kept_for_audits(tmp_path):
+    monitor = Monitor(tmp_path, FakeBridge(*LOW))
+    async with monitor.environment() as env:
+        assert await env.run(monitor_rate_limits) == 2
+        [checked_at] = {one.checked_at for one in await monitor.tables.states(env.now - timedelta(hours=1))}
+        kept = await monitor.tables.alerts()
+    message = monitor.bus.messages[f"CLAIMS_READ:{checked_at.isoformat()}"]
+    assert (message["topic"], message["key"]) == ("core-events", "CLAIMS_READ")
+    assert message["payload"]["action"] == "ActionRateLimitAlert"
+    assert set(message["payload"]["data"]) == {
+        "policy_name", "category", "severity", "available_tokens", "capacity_max", "utilization_pct", "message",
+        "detected_at",
+    }  # fmt: skip
+    assert message["payload"]["data"]["severity"] == "CRITICAL"
+    assert message["payload"]["data"]["utilization_pct"] == 95.0
+    assert sorted((one.policy_name, one.severity) for one in kept) == [
+        ("CLAIMS_READ", "CRITICAL"),
+        ("ENTRIES_WRITE", "WARNING"),
+    ]
+    assert monitor.sample("dict_rate_limit_alerts_total", severity="WARNING") == 1
+    assert monitor.sample("dict_rate_limit_alerts_total", severity="CRITICAL") == 1
+
+
+# covers A-07, A-08
+@pytest.mark.parametrize(
+    ("error", "calls", "waits"),
+    [
+        (BridgeUnavailable("away"), 3, 3.0),
+        (ConnectionError("reset"), 3, 3.0),
+        (InvalidArgument("no"), 1, 0.0),
+        (NotFound("no"), 1, 0.0),
+    ],
+)
+def test_a_bridge_that_fails_is_asked_as_often_as_the_retry_matrix_says(tmp_path, error, calls, waits):
+    @in_virtual_time
+    async def check():
+        monitor = Monitor(tmp_path, FakeBridge(errors=[error] * 5))
+        async with monitor.environment() as env:
+            before = env.now
+            with pytest.raises(RunFailed, match=str(error)):
+                await env.run(monitor_rate_limits)
+            assert monitor.bridge.calls == calls
+            assert (env.now - before).total_seconds() == pytest.approx(waits, abs=0.05)
+            assert await monitor.tables.states(before) == []
+
+    check()
+
+
+@pytest.mark.parametrize(
+    ("error", "calls", "waits"),
+    [(DatabaseTimeout("away"), 2, 0.5), (ConstraintViolation("no"), 1, 0.0), (InvalidArgument("no"), 1, 0.0)],
+)
+def test_a_database_that_fails_is_asked_as_often_as_the_retry_matrix_says(tmp_path, error, calls, waits):
+    stored = double(RateLimitActivities.store_policy_state, results=[error] * 5)
+
+    @in_virtual_time
+    async def check():
+        monitor = Monitor(tmp_path, FakeBridge(*LOW))
+        async with monitor.environment() as env:
+            await env.deploy(workflows=[monitor_rate_limits], activities=[monitor.activities, stored])
+            before = env.now
+            with pytest.raises(RunFailed, match=str(error)):
+                await env.run(monitor_rate_limits)
+            assert len(stored.calls) == calls
+            assert (env.now - before).total_seconds() == pytest.approx(waits, abs=0.05)
+
+    check()
+
+
+@in_virtual_time
+async def test_a_bus_that_is_away_for_a_moment_gets_each_alert_once(tmp_path):
+    monitor = Monitor(tmp_path, FakeBridge(*LOW), FakeBus(errors=[ConnectionError("away"), ConnectionError("away")]))
+    async with monitor.environment() as env:
+        assert await env.run(monitor_rate_limits) == 2
+    assert len(monitor.bus.sent) == 4
+    assert len(monitor.bus.messages) == 2
+
+
+@in_virtual_time
+async def test_a_bus_that_stays_away_does_not_fail_the_check_and_the_alerts_are_in_the_table(tmp_path):
+    monitor = Monitor(tmp_path, FakeBridge(*LOW), FakeBus(errors=[ConnectionError("away")] * 100))
+    async with monitor.environment() as env:
+        before = env.now
+        assert await env.run(monitor_rate_limits) == 2
+        assert (env.now - before).total_seconds() == pytest.approx(3.0, abs=0.05)
+        assert len(await monitor.tables.alerts()) == 2
+    assert len(monitor.bus.sent) == 6
+
+
+@in_virtual_time
+async def test_a_table_of_alerts_that_fails_fails_nothing(tmp_path, caplog):
+    monitor = Monitor(tmp_path, FakeBridge(*LOW), tables=WithoutAudit)
+    async with monitor.environment() as env:
+        assert await env.run(monitor_rate_limits) == 2
+    assert len(monitor.bus.messages) == 2
+    assert "the alert of CLAIMS_READ is not in dict_rate_limit_alerts" in caplog.text
+
+
+@in_virtual_time
+async def test_metrics_that_fail_fail_nothing(tmp_path):
+    monitor = Monitor(tmp_path, FakeBridge(*FULL))
+    broken = double(RateLimitActivities.publish_metrics, results=[RuntimeError("no registry")])
+    async with monitor.environment() as env:
+        await env.deploy(workflows=[monitor_rate_limits], activities=[monitor.activities, broken])
+        assert await env.run(monitor_rate_limits) == 0
+    assert len(broken.calls) == 1
+
+
+# covers A-01, A-10
+def test_a_day_of_checks_takes_less_than_two_seconds(tmp_path):
+    began = time.perf_counter()
+
+    @in_virtual_time
+    async def day():
+        monitor = Monitor(tmp_path, FakeBridge(*[policy(f"POLICY_{n}") for n in range(29)]))
+        async with monitor.environment(scheduled=True) as env:
+            await asyncio.sleep(86_400)  # unlike advance(), waits for the thread of SQLite
+            runs = (await env.client.list(id_prefix=f"{SCHEDULE_ID}:", limit=500)).runs
+            [stored] = await monitor.database.run("SELECT count(*) AS count FROM dict_rate_limit_states")
+        assert len(runs) == 288
+        assert {run.queue for run in runs} == {"dict-task-queue"}
+        assert {str(run.state) for run in runs} == {"completed"}
+        assert stored["count"] == 288 * 29
+
+    day()
+    print(f"24 hours in {time.perf_counter() - began:.2f} s")
+
+
+# covers A-09
+@in_virtual_time
+async def test_the_long_lived_variant_continues_as_new_after_a_day_and_keeps_its_state(tmp_path):
+    monitor = Monitor(tmp_path, FakeBridge(*LOW, errors=[NotFound("no")]))
+    async with monitor.environment(keep_in_memory=600) as env:
+        handle = await env.start(monitor_rate_limits_loop, LoopState(), id="loop")
+        first = (await handle.describe()).run_id
+        await asyncio.sleep(25 * 3600)
+        await env.settle()
+        view = await (await env.get("loop")).describe()
+        assert view.run_id != first
+        assert monitor.bridge.calls == 300
+        assert len(await monitor.tables.states(env.now - timedelta(days=2))) == 299 * 3
+        await handle.terminate("the test ends")
