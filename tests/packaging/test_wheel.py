@@ -42,7 +42,7 @@ def test_the_wheel_has_the_dashboard_and_the_sql_of_the_stores(wheel: Path) -> N
     assert {f"batuta/server/static/{name}" for name in wanted} <= names
     shipped = [path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src").rglob("*.sql")]
     assert set(shipped) <= names
-    assert "batuta/py.typed" in names
+    assert {"batuta/py.typed", "pixdict/py.typed", "pixdict/dict/messages.py"} <= names
 
 
 @pytest.mark.extra

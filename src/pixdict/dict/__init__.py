@@ -1,0 +1,1 @@
+"""What both sides of the directory speak: keys, entries, claims, policies, messages, signatures, problems."""
