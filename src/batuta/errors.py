@@ -200,6 +200,26 @@ class UnknownSchedule(BatutaError, LookupError):
         self.which = which
 
 
+class UnknownFlow(BatutaError, LookupError):
+    """No flow has this id."""
+
+    def __init__(self, which: object) -> None:
+        super().__init__(f"no flow {str(which)!r} in this namespace: GET /api/workflows lists all flows")
+        self.which = which
+
+
+class UnknownEvent(BatutaError, LookupError):
+    """No event has this id."""
+
+    def __init__(self, which: object) -> None:
+        super().__init__(f"no event {str(which)!r} in this namespace: GET /api/events lists all events")
+        self.which = which
+
+
+class FlowConflict(BatutaError):
+    """The flow is not in the state that the call needs: published, a draft, or changed since it was read."""
+
+
 class ScheduleExists(BatutaError):
     """The id is taken by another schedule."""
 

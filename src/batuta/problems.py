@@ -63,6 +63,7 @@ _STATUS: tuple[tuple[type[BaseException], int, str], ...] = (
     (errors.IdempotencyKeyReused, 409, ""),
     (errors.IdempotencyInProgress, 409, ""),
     (errors.ScheduleExists, 409, ""),
+    (errors.FlowConflict, 409, ""),
     (errors.WrongWorkflow, 409, ""),
     (errors.RunClosed, 409, ""),
     (errors.RunOpen, 409, ""),

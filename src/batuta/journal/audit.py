@@ -48,6 +48,11 @@ class Verb(StrEnum):
     FORCE_BREAKER = "force breaker"
     CHANGE_LIMIT = "change limit"
     FORGET_PARTNER = "forget partner"
+    CREATE_FLOW = "create flow"
+    CHANGE_FLOW = "change flow"
+    PUBLISH_FLOW = "publish flow"
+    ACTIVATE_FLOW = "activate flow"
+    DEACTIVATE_FLOW = "deactivate flow"
 
 
 class Act(Struct, kw_only=True, gc=False):

@@ -21,6 +21,7 @@ from batuta.ids import RunId
 from batuta.journal.audit import Act, ActFilter, Recorded
 from batuta.journal.dead_letters import DeadLetter, DeadLetterGroups, DeadLetterPage, LetterFilter
 from batuta.journal.entries import Entry
+from batuta.journal.flows.store import FlowStore
 from batuta.journal.forks import Fork
 from batuta.journal.queues import LIMITS, QueueInfo, QueueLimits, StoreGauges
 from batuta.journal.quotas import Quota
@@ -171,7 +172,7 @@ class Transaction(Protocol):
         ...
 
 
-class Store(KeyStore, RequestStore, DocumentStore, PartnerStore, Protocol):
+class Store(KeyStore, RequestStore, DocumentStore, PartnerStore, FlowStore, Protocol):
     """One namespace of one database."""
 
     namespace: str

@@ -17,6 +17,8 @@ from batuta.errors import (
     NothingMatches,
     StoreError,
     UnknownApiKey,
+    UnknownEvent,
+    UnknownFlow,
     UnknownLetter,
     UnknownQueue,
     UnknownRun,
@@ -47,6 +49,8 @@ def exit_code(error: BatutaError) -> int:
     """The exit code that an error ends a command with."""
     match error:
         case UnknownRun() | UnknownQueue() | UnknownSchedule() | UnknownLetter() | UnknownApiKey() | NothingMatches():
+            return NOT_FOUND
+        case UnknownFlow() | UnknownEvent():
             return NOT_FOUND
         case StoreError():
             return NO_DATABASE

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
+from uuid import UUID
 
 from msgspec import DecodeError, json
 from msgspec.structs import replace
@@ -21,13 +22,14 @@ from batuta.journal.codec_envelope import is_coded, payload_fields
 from batuta.journal.dead_letters import DeadLetter
 from batuta.journal.entries import Body, Entry, chained, crc_holds
 from batuta.journal.failures import Failure
+from batuta.journal.flows.records import EventRow
 from batuta.journal.kinds import CLOSING_ENTRIES
 from batuta.journal.records import Attempt, Message, MessageKind, Move, NewLetter, NewRun, Output, OutputKind, Run
 from batuta.journal.schedules import ScheduleRow
 from batuta.journal.states import RunState
 from batuta.stores.coded.payloads import Payloads, Place
 
-R = TypeVar("R", Output, Attempt, ScheduleRow)
+R = TypeVar("R", Output, Attempt, ScheduleRow, EventRow)
 Code = Callable[[str, Place], str]
 
 BARE = frozenset((MessageKind.CANCEL, MessageKind.TERMINATE, MessageKind.PAUSE))
@@ -141,6 +143,9 @@ class RecordCodec:
     def schedule(self, schedule: ScheduleRow) -> ScheduleRow:
         return _each(self._encode, _schedule_place(schedule.id), schedule)
 
+    def event(self, event: EventRow) -> EventRow:
+        return _each(self._encode, _event_place(event.event_id), event)
+
     def kept_answer(self, key: str, answer: str) -> str:
         """Of a request with an idempotency key."""
         return self._encode(answer, _request_place(key))
@@ -229,6 +234,9 @@ class RecordCodec:
     def read_schedule(self, schedule: ScheduleRow) -> ScheduleRow:
         return _each(self._decode, _schedule_place(schedule.id), schedule)
 
+    def read_event(self, event: EventRow) -> EventRow:
+        return _each(self._decode, _event_place(event.event_id), event)
+
     def read_memo(self, run: Run) -> str:
         bound = self.payloads.bound(run.chain_id, "memo")
         return self.payloads.decode(run.memo, bound, (_to_id(run.id), "memo"), (f"debounced {run.name}", "memo"))
@@ -282,7 +290,7 @@ class RecordCodec:
             return json.encode(why_sealed("the memo", error)).decode()
 
 
-def payloads_of(record: Output | Attempt | ScheduleRow) -> dict[str, str]:
+def payloads_of(record: Output | Attempt | ScheduleRow | EventRow) -> dict[str, str]:
     """Those that are there, by their fields."""
     fields = payload_fields(type(record))
     return {name: text for name in fields if (text := getattr(record, name)) is not None}
@@ -321,6 +329,10 @@ def _output_place(run_id: RunId, chain_id: RunId | None, output: Output) -> Plac
 
 def _attempt_place(run_id: RunId, attempt: Attempt) -> Place:
     return run_id, "attempt", attempt.seq, attempt.number
+
+
+def _event_place(event_id: UUID) -> Place:
+    return event_id, "event"
 
 
 def _schedule_place(id: str) -> Place:

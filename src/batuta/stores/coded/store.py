@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, cast
+from uuid import UUID
 
 from msgspec.structs import replace
 
@@ -20,6 +21,7 @@ from batuta.journal.audit import Act
 from batuta.journal.codec_envelope import is_coded, join
 from batuta.journal.dead_letters import DeadLetter, DeadLetterGroups, DeadLetterPage, LetterFilter
 from batuta.journal.entries import Entry
+from batuta.journal.flows.records import Accepted, EventFilter, EventRow, FlowRun, FlowStart, NewEvent
 from batuta.journal.forks import Fork
 from batuta.journal.marks import CODEC
 from batuta.journal.records import (
@@ -66,7 +68,8 @@ PASSED = frozenset(
     "has_api_keys hasten known_namespaces limit_queue list_requests listen marks migrate note_act note_api_key now "
     "pause_queue pause_runs poll_seconds prune put_api_key put_documents queues quotas received renew_request "
     "resume_runs retention retire revoke_api_key schedule_at set_quota set_retention shift_clock spend_starts "
-    "change_partner partners wake_gate terminate_runs unpark why_not_transactional".split()
+    "change_partner partners wake_gate terminate_runs unpark why_not_transactional "
+    "put_flow flow flows active_flows flow_runs open_runs prune_events".split()
 )
 """What carries no payload: it is the other store's own."""
 _SLICE = 500
@@ -287,6 +290,40 @@ class CodedStore:
         await self.guard.check()
         new_run = self.coding.new_run
         return await self.inner.fire([replace(one, starts=[new_run(run) for run in one.starts]) for one in firings])
+
+    # -- flows
+
+    async def accept_events(self, events: Sequence[NewEvent]) -> list[Accepted]:
+        await self.guard.check()
+        coded = [
+            replace(
+                new,
+                event=self.coding.event(new.event),
+                starts=[FlowStart(one.workflow_id, self.coding.new_run(one.run)) for one in new.starts],
+            )
+            for new in events
+        ]
+        accepted = await self.inner.accept_events(coded)
+        for new, one in zip(events, accepted, strict=True):
+            debounced = [start.run for start in new.starts if start.run.debounce]
+            if one.is_new and debounced:  # another run may wait under its key: it is encoded again, for that one
+                await self.start_many(debounced)
+        return [
+            replace(one, event=new.event if one.is_stale else self.coding.read_event(one.event))
+            for new, one in zip(events, accepted, strict=True)
+        ]
+
+    async def start_flow_run(self, event_id: UUID, start: FlowStart) -> tuple[FlowRun, bool]:
+        await self.guard.check()
+        coded = FlowStart(start.workflow_id, self.coding.new_run(start.run))
+        return await self.inner.start_flow_run(event_id, coded)
+
+    async def event(self, event_id: UUID) -> EventRow | None:
+        found = await self.inner.event(event_id)
+        return None if found is None else self.coding.read_event(found)
+
+    async def events(self, where: EventFilter, before: UUID | None = None, limit: int = 50) -> list[EventRow]:
+        return [self.coding.read_event(one) for one in await self.inner.events(where, before, limit)]
 
     # -- reading
 

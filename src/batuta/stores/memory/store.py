@@ -35,6 +35,7 @@ from batuta.stores.memory.audit import AuditVerbs, changed, record
 from batuta.stores.memory.bulk_operations import BulkVerbs
 from batuta.stores.memory.commits import Commit
 from batuta.stores.memory.dead_letters import DeadLetterVerbs
+from batuta.stores.memory.flows.flows import FlowVerbs
 from batuta.stores.memory.forks import ForkVerbs
 from batuta.stores.memory.heartbeat import MemoryHeartbeat
 from batuta.stores.memory.listing import ListingVerbs
@@ -73,6 +74,7 @@ class MemoryStore(
     BulkVerbs,
     AuditVerbs,
     RewritingVerbs,
+    FlowVerbs,
 ):
     """A `Store` in memory."""
 

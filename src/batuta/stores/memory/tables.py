@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterable, Sequence
+from uuid import UUID
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -14,6 +15,7 @@ from batuta.ids import RunId, new_message_id
 from batuta.journal.audit import Recorded
 from batuta.journal.dead_letters import DeadLetter
 from batuta.journal.entries import Entry
+from batuta.journal.flows.records import EventRow, FlowRow, FlowRun
 from batuta.journal.queues import QueueLimits
 from batuta.journal.quotas import Quota
 from batuta.journal.records import (
@@ -169,6 +171,12 @@ class NamespaceTables(Struct):
     """By kind and key."""
     partners: dict[tuple[str, str, str], tuple[str, int | None]] = field(default_factory=dict)
     """By kind, name and key: the document, and when it expires."""
+    flows: dict[UUID, FlowRow] = field(default_factory=dict)
+    events: dict[UUID, EventRow] = field(default_factory=dict)
+    event_names: dict[tuple[str, str], UUID] = field(default_factory=dict)
+    """Events by source and external id."""
+    flow_runs: dict[tuple[UUID, UUID], FlowRun] = field(default_factory=dict)
+    """By flow and event."""
     allowance: tuple[float, int] | None = None
     """How many starts of its burst were left, and when."""
 

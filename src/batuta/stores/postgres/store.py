@@ -14,6 +14,7 @@ from batuta.stores.postgres.caller_transaction import CallerTransactions
 from batuta.stores.postgres.database.connection import Hook, Session, settings_of
 from batuta.stores.postgres.database.row_locks import VERB_SECONDS
 from batuta.stores.postgres.dead_letters import DeadLetterVerbs
+from batuta.stores.postgres.flows.flows import FlowVerbs
 from batuta.stores.postgres.forks import ForkVerbs
 from batuta.stores.postgres.heartbeat import PostgresHeartbeat
 from batuta.stores.postgres.listing import Listing
@@ -51,6 +52,7 @@ class PostgresStore(
     BulkVerbs,
     AuditVerbs,
     RewritingVerbs,
+    FlowVerbs,
     Reading,
     Listing,
 ):

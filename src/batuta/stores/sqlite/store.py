@@ -62,6 +62,7 @@ from batuta.stores.sqlite.fair_claim import Rotations
 from batuta.stores.sqlite.fast import bulk_starts
 from batuta.stores.sqlite.fast.claim_cursor import ClaimCursors
 from batuta.stores.sqlite.fast.commit_closes import CommitCloses, are_ends
+from batuta.stores.sqlite.flows.flows import FlowVerbs
 from batuta.stores.sqlite.forks import ForkVerbs
 from batuta.stores.sqlite.heartbeat import SqliteHeartbeat
 from batuta.stores.sqlite.hints import Watcher
@@ -98,6 +99,7 @@ class SqliteStore(
     BulkVerbs,
     AuditVerbs,
     RewritingVerbs,
+    FlowVerbs,
 ):
     """A `Store` in a SQLite file."""
 

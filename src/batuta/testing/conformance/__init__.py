@@ -47,6 +47,7 @@ from batuta.testing.conformance.operators.bulk_operations import BulkConformance
 from batuta.testing.conformance.operators.dead_letters import LettersConformance  # noqa: E402
 from batuta.testing.conformance.operators.deleting import DeletingConformance  # noqa: E402
 from batuta.testing.conformance.operators.documents import DocumentsConformance  # noqa: E402
+from batuta.testing.conformance.operators.flows import EventsConformance, FlowsConformance  # noqa: E402
 from batuta.testing.conformance.operators.forks import ForksConformance  # noqa: E402
 from batuta.testing.conformance.operators.marks import MarksConformance  # noqa: E402
 from batuta.testing.conformance.operators.reencryption import RewritingConformance  # noqa: E402
@@ -89,9 +90,11 @@ __all__ = [
     "DeletingConformance",
     "DocumentsConformance",
     "DueSchedulesConformance",
+    "EventsConformance",
     "ExpiryConformance",
     "FairnessConformance",
     "FireConformance",
+    "FlowsConformance",
     "ForksConformance",
     "GaugesConformance",
     "HandingConformance",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
+from uuid import UUID
 
 import pytest
 from msgspec import Struct
@@ -18,6 +19,16 @@ from batuta.ids import RunId, new_run_id
 from batuta.journal.audit import Act, ActFilter, Verb
 from batuta.journal.dead_letters import LetterFilter
 from batuta.journal.entries import Body, EntryKind, encode_entry
+from batuta.journal.flows.records import (
+    EventFilter,
+    EventRow,
+    FlowFilter,
+    FlowRow,
+    FlowRunFilter,
+    FlowStart,
+    NewEvent,
+)
+from batuta.journal.flows.store import FlowStore
 from batuta.journal.forks import Fork
 from batuta.journal.queues import QueueLimits
 from batuta.journal.quotas import OPEN_RUNS, STARTS, Quota
@@ -131,6 +142,10 @@ async def furnish(store: Store, ids: dict[str, RunId]) -> Scene:
     await store.begin_request("asked", "d", word, HOUR, HOUR)
     await store.put_documents("k", {"a": word}, HOUR)
     await change_partner(scene)
+    assert await store.put_flow(flow_row(word, is_active=True, published_at=5))
+    begun = FlowStart(FLOW, replace(new(scene, "ready"), run_id=new_run_id(), id="of the first event"))
+    await store.accept_events([NewEvent(event=event_row(word), starts=[begun])])
+    await store.accept_events([NewEvent(event=event_row(word, event_id=UUID(int=9), external_id="old"))])
     return scene
 
 
@@ -163,6 +178,9 @@ async def seen(scene: Scene) -> dict[str, Any]:
         "request": await store.begin_request("asked", "another", "whoever", HOUR, HOUR),
         "documents": [(one.key, one.body) for one in await store.documents("k")],
         "audit": (await store.audit(), await store.audit_head()),
+        "flows": await store.flows(FlowFilter()),
+        "events": await store.events(EventFilter()),
+        "flow_runs": await store.flow_runs(FlowRunFilter(workflow_id=FLOW)),
         "workers": [(one.worker_id, one.live) for one in await store.workers()],
         "unread": await store.unread(scene.all),
     }
@@ -348,6 +366,46 @@ async def documents(scene: Scene) -> object:
     return [one.body for one in await scene.store.documents("k")]
 
 
+FLOW, EVENT = UUID(int=1), UUID(int=2)
+"""The same in every namespace."""
+
+
+def flow_row(word: str, **more: Any) -> FlowRow:
+    given: dict[str, Any] = {"workflow_id": FLOW, "name": "reminder", "document": quoted(word)} | more
+    return FlowRow(trigger_type="happened", **given)
+
+
+def event_row(word: str, **more: Any) -> EventRow:
+    given: dict[str, Any] = {"event_id": EVENT, "external_id": "1", "payload": quoted(word)} | more
+    return EventRow(type="happened", source="api", **given)
+
+
+async def accept_events(scene: Scene) -> object:
+    """One that the other namespace has, by its id and by its name, and a new one with a run."""
+    run = replace(new(scene, "done"), run_id=new_run_id(), id="of an event")
+    made = event_row(scene.word, event_id=new_run_id(), external_id=None)
+    accepted = await scene.store.accept_events(
+        [
+            NewEvent(event=event_row(scene.word)),
+            NewEvent(event=event_row(scene.word, event_id=UUID(int=3))),
+            NewEvent(event=made, flows=[FLOW], starts=[FlowStart(FLOW, run)]),
+        ]
+    )
+    return [(one.event.payload, one.is_new, one.is_stale) for one in accepted]
+
+
+async def start_flow_run(scene: Scene) -> object:
+    """An event that has begun one, and one that has not."""
+    other = FlowStart(UUID(int=4), replace(new(scene, "done"), run_id=new_run_id(), id="by hand"))
+    known = await scene.store.start_flow_run(EVENT, FlowStart(FLOW, other.run))
+    return known, (await scene.store.start_flow_run(EVENT, other))[1]
+
+
+async def prune_events(scene: Scene) -> object:
+    scene.store.shift_clock(5)
+    return await scene.store.prune_events(SECOND, 10)
+
+
 def acts(verb: Verb) -> Act:
     return replace(ACT, verb=verb)
 
@@ -406,6 +464,20 @@ VERBS: dict[str, Sequence[Callable[[Scene], Awaitable[object]]]] = {
     "put_documents": [lambda s: s.store.put_documents("k", {"b": s.word}, HOUR)],
     "document": [document],
     "documents": [documents],
+    "put_flow": [lambda s: s.store.put_flow(flow_row(s.word, workflow_id=UUID(int=5), version=2, is_active=True))],
+    "flow": [lambda s: s.store.flow(FLOW)],
+    "flows": [lambda s: s.store.flows(FlowFilter())],
+    "active_flows": [lambda s: s.store.active_flows("happened")],
+    "accept_events": [accept_events],
+    "start_flow_run": [start_flow_run],
+    "event": [lambda s: s.store.event(EVENT)],
+    "events": [lambda s: s.store.events(EventFilter())],
+    "flow_runs": [
+        lambda s: s.store.flow_runs(FlowRunFilter(workflow_id=FLOW)),
+        lambda s: s.store.flow_runs(FlowRunFilter(event_ids=(EVENT,))),
+    ],
+    "prune_events": [prune_events],
+    "open_runs": [lambda s: s.store.open_runs("p", 9)],
     "change_partner": [change_partner],
     "partners": [lambda s: s.store.partners(keys=True)],
     "wake_gate": [lambda s: s.store.wake_gate("bank", 10)],
@@ -473,7 +545,7 @@ async def refuses_namesakes(store: Store, run_id: RunId) -> bool:
 
 
 def verbs_of_stores() -> set[str]:
-    parts = (Store, KeyStore, RequestStore, DocumentStore, PartnerStore)
+    parts = (Store, KeyStore, RequestStore, DocumentStore, PartnerStore, FlowStore)
     return {name for part in parts for name in (*vars(part), *part.__annotations__) if not name.startswith("_")}
 
 

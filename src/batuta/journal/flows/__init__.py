@@ -1,0 +1,1 @@
+"""Flows and events as the store knows them."""

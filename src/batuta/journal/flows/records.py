@@ -1,0 +1,116 @@
+"""Flows, the events that start them, and which runs an event has begun. Values, no I/O."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from msgspec import Struct, field
+
+from batuta.ids import RunId
+from batuta.journal.codec_envelope import Payload
+from batuta.journal.records import NewRun
+
+
+class FlowRow(Struct, kw_only=True):
+    """One version of a flow."""
+
+    workflow_id: UUID
+    name: str
+    version: int = 1
+    """Unique among those of its name."""
+    description: str = ""
+    trigger_type: str = ""
+    """The type of event that starts it while it is active; empty: none."""
+    document: str
+    """JSON. It is code, not a payload: codecs leave it alone."""
+    is_active: bool = False
+    """At most one version of a name is."""
+    published_at: int | None = None
+    """None: a draft."""
+    revision: int = 0
+    """Rises with every write: the fence."""
+    created_at: int = 0
+    updated_at: int = 0
+    """Both stamped by the store."""
+
+    @property
+    def target(self) -> str:
+        """Its name in the audit log."""
+        return f"{self.name}@{self.version}"
+
+
+class FlowFilter(Struct, kw_only=True, frozen=True):
+    """Which flows. None does not restrict."""
+
+    name: str | None = None
+    trigger_type: str | None = None
+    active: bool | None = None
+    published: bool | None = None
+
+
+class EventRow(Struct, kw_only=True):
+    """Something that happened."""
+
+    event_id: UUID
+    """A UUIDv7: later ones sort after earlier ones."""
+    type: str
+    source: str
+    external_id: str | None = None
+    """The sender's own name for it, unique among those of its source."""
+    payload: Payload
+    """JSON."""
+    replay_of: UUID | None = None
+    """The event that was sent once more."""
+    created_at: int = 0
+    """Stamped by the store."""
+
+
+class EventFilter(Struct, kw_only=True, frozen=True):
+    """Which events. None does not restrict."""
+
+    type: str | None = None
+    source: str | None = None
+    external_id: str | None = None
+
+
+class FlowStart(Struct):
+    """A run that an event starts."""
+
+    workflow_id: UUID
+    run: NewRun
+
+
+class NewEvent(Struct, kw_only=True):
+    """An event that comes in, with the runs that it starts."""
+
+    event: EventRow
+    flows: list[UUID] | None = None
+    """The active flows of its type, by id, as they were when `starts` was made. None: not compared."""
+    starts: list[FlowStart] = field(default_factory=list)
+    """Inserted unowned, each with its start message. A run whose id is taken is skipped."""
+
+
+class Accepted(Struct):
+    """What became of an event."""
+
+    event: EventRow
+    """The first of its source and external id."""
+    is_new: bool
+    is_stale: bool = False
+    """Other flows are active by now: nothing was written."""
+
+
+class FlowRun(Struct):
+    """Which run an event has begun of a flow: one at most."""
+
+    workflow_id: UUID
+    event_id: UUID
+    chain_id: RunId
+    """Its first run."""
+
+
+class FlowRunFilter(Struct, kw_only=True, frozen=True):
+    """Which of them: of one flow, or of some events."""
+
+    workflow_id: UUID | None = None
+    event_ids: tuple[UUID, ...] | None = None

@@ -1,0 +1,184 @@
+"""Flows, events and what they begin, in memory."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from batuta.errors import UnknownEvent
+from batuta.ids import RunId
+from batuta.journal.audit import Act, Changed
+from batuta.journal.flows.records import (
+    Accepted,
+    EventFilter,
+    EventRow,
+    FlowFilter,
+    FlowRow,
+    FlowRun,
+    FlowRunFilter,
+    FlowStart,
+    NewEvent,
+)
+from batuta.stores.contract import rules
+from batuta.stores.memory.audit import record
+from batuta.stores.memory.starts import start_many
+from batuta.stores.memory.tables import NamespaceTables
+from batuta.stores.memory.unit_of_work import UnitOfWork
+
+
+class FlowVerbs(ABC):
+    """The part of the store that is about flows."""
+
+    @abstractmethod
+    def transaction(self) -> AbstractContextManager[UnitOfWork]: ...
+
+    async def put_flow(self, flow: FlowRow, expected: int | None = None, act: Act | None = None) -> bool:
+        with self.transaction() as unit:
+            kept = unit.tables.flows
+            known = kept.get(flow.workflow_id)
+            if (None if known is None else known.revision) != expected:
+                return False
+            taken = (flow.name, flow.version)
+            if any((one.name, one.version) == taken and one is not known for one in kept.values()):
+                return False
+            record(unit, act, [Changed(target=flow.target)])
+            for other in kept.values():
+                if flow.is_active and other.name == flow.name and other.is_active and other is not known:
+                    other.is_active, other.updated_at, other.revision = False, unit.now, other.revision + 1
+            kept[flow.workflow_id] = replace(
+                flow,
+                revision=unit.now if expected is None else expected + 1,
+                created_at=unit.now if known is None else known.created_at,
+                updated_at=unit.now,
+            )
+            return True
+
+    async def flow(self, workflow_id: UUID) -> FlowRow | None:
+        with self.transaction() as unit:
+            found = unit.tables.flows.get(workflow_id)
+            return None if found is None else replace(found)
+
+    async def flows(self, where: FlowFilter, after: tuple[str, int] | None = None, limit: int = 50) -> list[FlowRow]:
+        with self.transaction() as unit:
+            found = sorted(unit.tables.flows.values(), key=_place)
+            first = None if after is None else (after[0], -after[1])
+            return [replace(one) for one in found if _fits(where, one) and (first is None or _place(one) > first)][
+                :limit
+            ]
+
+    async def active_flows(self, trigger_type: str) -> list[FlowRow]:
+        with self.transaction() as unit:
+            return [replace(one) for one in _active(unit.tables, trigger_type)]
+
+    async def accept_events(self, events: Sequence[NewEvent]) -> list[Accepted]:
+        with self.transaction() as unit:
+            return [_accept(unit, new) for new in events]
+
+    async def start_flow_run(self, event_id: UUID, start: FlowStart) -> tuple[FlowRun, bool]:
+        with self.transaction() as unit:
+            if event_id not in unit.tables.events:
+                raise UnknownEvent(event_id)
+            known = unit.tables.flow_runs.get((start.workflow_id, event_id))
+            if known is not None:
+                return replace(known), False
+            return _begin(unit, event_id, start), True
+
+    async def event(self, event_id: UUID) -> EventRow | None:
+        with self.transaction() as unit:
+            found = unit.tables.events.get(event_id)
+            return None if found is None else replace(found)
+
+    async def events(self, where: EventFilter, before: UUID | None = None, limit: int = 50) -> list[EventRow]:
+        with self.transaction() as unit:
+            found = sorted(unit.tables.events.values(), key=lambda one: one.event_id, reverse=True)
+            return [
+                replace(one)
+                for one in found
+                if where.type in (None, one.type)
+                and where.source in (None, one.source)
+                and where.external_id in (None, one.external_id)
+                and (before is None or one.event_id < before)
+            ][:limit]
+
+    async def flow_runs(self, where: FlowRunFilter, before: UUID | None = None, limit: int = 50) -> list[FlowRun]:
+        with self.transaction() as unit:
+            found = sorted(unit.tables.flow_runs.values(), key=lambda one: one.chain_id, reverse=True)
+            return [
+                replace(one)
+                for one in found
+                if where.workflow_id in (None, one.workflow_id)
+                and (where.event_ids is None or one.event_id in where.event_ids)
+                and (before is None or one.chain_id < before)
+            ][:limit]
+
+    async def prune_events(self, keep: int, limit: int) -> int:
+        with self.transaction() as unit:
+            tables = unit.tables
+            with_runs = {one.event_id for one in tables.flow_runs.values() if one.chain_id in tables.rows}
+            old = [
+                one.event_id
+                for one in sorted(tables.events.values(), key=lambda one: one.event_id)
+                if one.created_at <= unit.now - keep and one.event_id not in with_runs
+            ][:limit]
+            gone = set(old)
+            for event_id in old:
+                event = tables.events.pop(event_id)
+                if event.external_id is not None:
+                    del tables.event_names[event.source, event.external_id]
+            for key in [key for key, one in tables.flow_runs.items() if one.event_id in gone]:
+                del tables.flow_runs[key]
+            return len(old)
+
+    async def open_runs(self, prefix: str, limit: int) -> list[RunId]:
+        with self.transaction() as unit:
+            found = sorted((row.run.id, row.run.run_id) for row in unit.tables.open.values())
+            return [run_id for id, run_id in found if id.startswith(prefix)][:limit]
+
+
+def _place(flow: FlowRow) -> tuple[str, int]:
+    return flow.name, -flow.version
+
+
+def _fits(where: FlowFilter, flow: FlowRow) -> bool:
+    return (
+        where.name in (None, flow.name)
+        and where.trigger_type in (None, flow.trigger_type)
+        and where.active in (None, flow.is_active)
+        and where.published in (None, flow.published_at is not None)
+    )
+
+
+def _active(tables: NamespaceTables, trigger_type: str) -> list[FlowRow]:
+    found = [one for one in tables.flows.values() if one.is_active and one.trigger_type == trigger_type]
+    return sorted(found, key=lambda one: one.workflow_id)
+
+
+def _accept(unit: UnitOfWork, new: NewEvent) -> Accepted:
+    tables, event = unit.tables, new.event
+    if (known := tables.events.get(event.event_id)) is not None:
+        return Accepted(replace(known), True)  # written again, because its first answer was lost
+    if event.external_id is not None:
+        first = tables.event_names.get((event.source, event.external_id))
+        if first is not None:
+            return Accepted(replace(tables.events[first]), False)
+    if new.flows is not None and new.flows != [one.workflow_id for one in _active(tables, event.type)]:
+        return Accepted(event, False, True)
+    tables.events[event.event_id] = replace(event, created_at=unit.now)
+    if event.external_id is not None:
+        tables.event_names[event.source, event.external_id] = event.event_id
+    for start in new.starts:
+        _begin(unit, event.event_id, start)
+    return Accepted(replace(tables.events[event.event_id]), True)
+
+
+def _begin(unit: UnitOfWork, event_id: UUID, start: FlowStart) -> FlowRun:
+    [outcome] = start_many(unit, [start.run], None)
+    run, is_new = rules.started(outcome) if isinstance(outcome, tuple) else (None, False)
+    made = FlowRun(start.workflow_id, event_id, start.run.run_id if run is None else run.chain_id)
+    if is_new or start.run.debounce:
+        unit.tables.flow_runs[start.workflow_id, event_id] = made
+    return replace(made)
