@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from batuta import Retry, RunFailed, activity, logger, run_child, workflow
+from batuta import LogContext, Retry, RunFailed, activity, logger, run_child, workflow
 from batuta.authoring.log_context import request_trace
 from batuta.cli.common.json_logs import log_as_json
-from batuta.cli.common.logs import log_to_stderr
+from batuta.cli.common.logs import TextFormatter, log_to_stderr
 from batuta.errors import InvalidInput, StoreUnavailable
 from batuta.redaction import RedactingFilter
 from batuta.server import Server
@@ -125,3 +125,27 @@ def test_an_unknown_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BATUTA_LOG_FORMAT", "xml")
     with pytest.raises(InvalidInput, match="unknown log format BATUTA_LOG_FORMAT='xml': use one of text, json"):
         log_to_stderr()
+
+
+async def test_lines_for_people_end_with_the_trace_id_of_their_run_or_request() -> None:
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.addFilter(LogContext())
+    handler.setFormatter(TextFormatter())
+    mine.addHandler(handler)
+    try:
+        async with world(order, inner, charges) as env:
+            with pytest.raises(RunFailed):
+                await (await env.client.start(order, True, headers={"traceparent": TRACE})).result()
+        token = request_trace.set("ab" * 16)
+        mine.warning("asked")
+        mine.warning("failed, trace id %s", "ab" * 16)
+        request_trace.reset(token)
+        mine.warning("about nothing")
+    finally:
+        mine.removeHandler(handler)
+    charging, asked, failed, other = stream.getvalue().splitlines()
+    assert charging.endswith("WARNING shop: charging ann [trace 0af7651916cd43dd8448eb211c80319c]")
+    assert asked.endswith(f"asked [trace {'ab' * 16}]")
+    assert failed.count("ab" * 16) == 1
+    assert other.endswith("about nothing")

@@ -1,5 +1,6 @@
 """Keys, sessions, tokens: who is let in, and how."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -175,6 +176,23 @@ async def test_a_person_signs_in_changes_something_and_signs_out(web: Web, clien
     assert rows[-1]["verb"] == "create api key"
     left = await signed.ask("DELETE", "/api/v1/session")
     assert (left.status, "Max-Age=0" in left.cookies[0]) == (204, True)
+    assert (await signed.get("/api/v1/runs")).status == 401  # a copy of the cookie is worth nothing
+    assert (await signed.ask("DELETE", "/api/v1/session")).status == 204
+
+
+async def test_a_session_that_was_signed_out_is_refused_by_every_server_with_the_same_secret(
+    client: batuta.Batuta,
+) -> None:
+    key, secret = await key_of(client, "operator"), b"s" * 32
+    here, there = (Web(Server(client, secret=secret).serve) for _ in range(2))
+    cookies = [(await here.post("/api/v1/session", {"key": key})).cookies[0].partition(";")[0] for _ in range(2)]
+    first, second = (there.with_headers(cookie=cookie) for cookie in cookies)
+    assert [(await one.get("/api/v1/runs")).status for one in (first, second)] == [200, 200]
+    await here.with_headers(cookie=cookies[0]).ask("DELETE", "/api/v1/session")
+    async with asyncio.timeout(20):
+        while (await first.get("/api/v1/runs")).status == 200:
+            await asyncio.sleep(0.05)
+    assert [(await one.get("/api/v1/runs")).status for one in (first, second)] == [401, 200]
 
 
 async def test_a_session_ends_with_its_key_and_with_its_time(

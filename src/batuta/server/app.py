@@ -20,7 +20,7 @@ from batuta.metrics import Metrics
 from batuta.names import check_name
 from batuta.redaction import Redactor, from_env
 from batuta.serde import MAX_PAYLOAD
-from batuta.server import openapi
+from batuta.server import bulk, dead_letters, openapi
 from batuta.server.access.check import EVERY_NAMESPACE, AccessCheck, Decide, FromApp, Recognise
 from batuta.server.access.sign_in import Credentials, LoopbackWithoutKeys
 from batuta.server.http.call import Principal, Refused
@@ -65,14 +65,14 @@ class Server:
         """Those that the dashboard draws."""
         self.table = (*table, *(page.route() for page in self.pages))
         self.max_payload, self._routes = max_payload, [page for page in pages if not isinstance(page, Page)]
-        self.credentials = Credentials(client.api_keys) if ways is None else None
+        self.credentials = Credentials(client) if ways is None else None
         if self.credentials is not None:
             ways = [self.credentials, LoopbackWithoutKeys(self.credentials)]
         self.auth = AccessCheck(list(ways or ()), secret)
         if self.credentials is not None:
             self.credentials.bind(self.auth)
         self.metrics = Metrics() if metrics is None else metrics
-        self.operations = OperationBook()
+        self.operations = OperationBook((bulk.TASK, dead_letters.REPROCESS, dead_letters.DISCARD), client, self._of)
         self.live = LiveFeeds()
         self.draining = False
         self._others: dict[str, Batuta] = {}
@@ -165,9 +165,11 @@ class Server:
         @asynccontextmanager
         async def lifespan(_: Starlette) -> AsyncIterator[None]:
             async with self._client:
+                looking = asyncio.create_task(self.operations.keep_looking())
                 try:
                     yield
                 finally:
+                    looking.cancel()
                     await self.close()
 
         return self.routed(lifespan)
@@ -184,6 +186,7 @@ class Server:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1000})
         elif self._is_route(route_path(scope)):
+            self.operations.look()  # mounted in another application, the server has no lifespan of its own
             await self.endpoint(scope, receive, send)
         else:
             await self.files(scope, receive, send)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Literal
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from batuta.authoring.client.bulk_operations import Counts, Selection
+from batuta.client import Batuta
 from batuta.errors import InvalidInput, MatchesEverything, NothingMatches
-from batuta.server.filters import Filter, where
+from batuta.server.filters import Filter, since_now, where
 from batuta.server.http.call import Answer, Call, Refused
 from batuta.server.http.routing import Route, Scope
-from batuta.server.operations import Operation
+from batuta.server.operations import Left, Operation, Task, earlier
 from batuta.server.run_actions import because, edits
 
 Verb = Literal["pause", "resume", "cancel", "terminate", "retry", "reset", "fork", "delete"]
@@ -49,27 +52,28 @@ class Matched(Struct):
     matched: int
 
 
-def _select(call: Call, body: CountBody | BulkBody) -> Selection:
+def _select(client: Batuta, body: CountBody | BulkBody) -> Selection:
     if not body.everything and body.filter == Filter(kind=body.filter.kind):
         raise MatchesEverything("no filter is given: say everything=true if you mean every run of the namespace")
-    return call.client.select(everything=body.everything, **where(body.filter))
+    return client.select(everything=body.everything, **where(body.filter))
 
 
 async def count(call: Call) -> Matched:
     body: CountBody = call.body
-    return Matched(body.verb, await _select(call, body).count(body.verb))
+    return Matched(body.verb, await _select(call.client, body).count(body.verb))
 
 
 async def apply(call: Call) -> Answer:
     body: BulkBody = call.body
-    reason, selection = because(body.reason), _select(call, body)
+    because(body.reason)
     if body.verb == "delete" and call.principal.scope < Scope.ADMIN:
         raise Refused(403, "forbidden", "only an admin may delete runs: use another key")
     if body.verb == "reset" and body.to is None:
         raise InvalidInput("reset needs `to`, the last entry to keep; -1: none")
     if body.verb == "fork" and body.id is None:
         raise InvalidInput('fork needs `id`, with {id} in it, such as "{id}-again"')
-    matched = await selection.count(body.verb)
+    call.body = body = replace(body, filter=since_now(body.filter))
+    matched = await _select(call.client, body).count(body.verb)
     if not matched:
         raise NothingMatches(f"no run matches that could be had to {body.verb}: ask for the list to see what there is")
     if body.expected is not None and matched > body.expected:
@@ -79,14 +83,26 @@ async def apply(call: Call) -> Answer:
             f"{matched} runs match now, and {body.expected} were expected: count again",
             matched=matched,
         )
-
-    async def work(operation: Operation) -> None:
-        counts = await _do(selection, body, reason)
-        operation.matched, operation.done, operation.refused = counts.matched, counts.done, counts.refused
-
-    left = None if body.verb in _STAYS else lambda: selection.count(body.verb)
-    answer: Answer = await call.server.operations.begin(call, body.verb, matched, work, wait=body.wait, left=left)
+    answer: Answer = await call.server.operations.begin(call, TASK, body.verb, matched, wait=body.wait)
     return answer
+
+
+async def _work(client: Batuta, body: BulkBody, operation: Operation) -> None:
+    counts = await _do(_select(client, body), body, body.reason)
+    operation.matched, operation.done, operation.refused = counts.matched, counts.done, counts.refused
+
+
+def _left(client: Batuta, body: BulkBody) -> Left | None:
+    selection = _select(client, body)
+    return None if body.verb in _STAYS else lambda: selection.count(body.verb)
+
+
+def _rest(body: BulkBody, began: datetime) -> BulkBody:
+    """Runs that it was done to are not met again: those that it made are younger."""
+    return replace(body, filter=replace(body.filter, until=earlier(body.filter.until, began)))
+
+
+TASK = Task(name="runs", body=BulkBody, work=_work, left=_left, rest=_rest)
 
 
 async def _do(selection: Selection, body: BulkBody, reason: str) -> Counts:

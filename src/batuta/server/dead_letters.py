@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal
+from datetime import datetime
+from typing import Any, Literal, TypeVar
 
 from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from batuta.authoring.client.dead_letters import Reprocessed
+from batuta.client import Batuta
 from batuta.errors import InvalidInput, MatchesEverything, PayloadSealed, UnknownRun
 from batuta.journal.dead_letters import DeadLetter, DeadLetterGroups
 from batuta.journal.records import LetterReason, RunKind
 from batuta.journal.tracebacks import traceback_of
 from batuta.server.http.call import Answer, Call, ago
 from batuta.server.http.routing import Route, Scope
-from batuta.server.operations import Operation
+from batuta.server.operations import Left, Operation, Task, earlier, moment
 from batuta.server.run_actions import because
 from batuta.server.runs import Count
 
@@ -145,18 +147,36 @@ def _which(body: ReprocessBody | DiscardBody) -> tuple[list[Any], dict[str, Any]
     return [], filters | {"everything": body.everything}
 
 
-async def _matched(call: Call, body: ReprocessBody | DiscardBody) -> int:
+async def _matched(client: Batuta, body: ReprocessBody | DiscardBody) -> int:
     if body.ids is not None:
         return len(body.ids)
-    return await call.client.dead_letters.count(**({} if body.filter is None else where(body.filter)))
+    return await client.dead_letters.count(**({} if body.filter is None else where(body.filter)))
 
 
-def _left(call: Call, body: ReprocessBody | DiscardBody) -> Callable[[], Any] | None:
-    return None if body.ids is not None else lambda: _matched(call, body)
+def _left(client: Batuta, body: ReprocessBody | DiscardBody) -> Left | None:
+    return None if body.ids is not None else lambda: _matched(client, body)
 
 
-async def reprocess(call: Call) -> Answer:
-    body: ReprocessBody = call.body
+B = TypeVar("B", ReprocessBody, DiscardBody)
+
+
+def _since_now(body: B) -> B:
+    """The same with points in time for `1h` and the like: read later, they mean the same."""
+    if body.filter is None:
+        return body
+    since, until = moment(body.filter.since, "since"), moment(body.filter.until, "until")
+    return replace(body, filter=replace(body.filter, since=since, until=until))
+
+
+def _rest(body: B, began: datetime) -> B:
+    """A dead letter of something that was begun again, and failed again, is younger."""
+    if body.ids is not None:
+        return body
+    found = body.filter or DeadLetterFilter()
+    return replace(body, filter=replace(found, until=earlier(found.until, began)), everything=False)
+
+
+async def _reprocess(client: Batuta, body: ReprocessBody, operation: Operation) -> None:
     which, options = _which(body)
     how: dict[str, Any] = {
         "mode": body.mode,
@@ -165,32 +185,36 @@ async def reprocess(call: Call) -> Answer:
         "reason": body.reason,
         "dry_run": body.dry_run,
     }
+    done: Reprocessed = await client.dead_letters.reprocess(*which, **how, **options)
+    operation.matched, operation.done = done.matched, done.reprocessed
+    operation.refused, operation.result = done.refused, done
 
-    async def work(operation: Operation) -> None:
-        done: Reprocessed = await call.client.dead_letters.reprocess(*which, **how, **options)
-        operation.matched, operation.done = done.matched, done.reprocessed
-        operation.refused, operation.result = done.refused, done
 
-    matched = await _matched(call, body)
-    answer: Answer = await call.server.operations.begin(
-        call, "reprocess", matched, work, wait=body.wait, left=_left(call, body)
-    )
-    return answer
+async def _discard(client: Batuta, body: DiscardBody, operation: Operation) -> None:
+    which, options = _which(body)
+    found = await client.dead_letters.discard(*which, reason=body.reason, dry_run=body.dry_run, **options)
+    operation.matched, operation.done = found, 0 if body.dry_run else found
+    operation.result = {"matched": found, "discarded": operation.done}
+
+
+REPROCESS = Task(name="reprocess", body=ReprocessBody, work=_reprocess, left=_left, rest=_rest)
+DISCARD = Task(name="discard", body=DiscardBody, work=_discard, left=_left, rest=_rest)
+
+
+async def reprocess(call: Call) -> Answer:
+    return await _begin(call, REPROCESS)
 
 
 async def discard(call: Call) -> Answer:
-    body: DiscardBody = call.body
-    reason, (which, options) = because(body.reason), _which(body)
+    because(call.body.reason)
+    return await _begin(call, DISCARD)
 
-    async def work(operation: Operation) -> None:
-        found = await call.client.dead_letters.discard(*which, reason=reason, dry_run=body.dry_run, **options)
-        operation.matched, operation.done = found, 0 if body.dry_run else found
-        operation.result = {"matched": found, "discarded": operation.done}
 
-    matched = await _matched(call, body)
-    answer: Answer = await call.server.operations.begin(
-        call, "discard", matched, work, wait=body.wait, left=_left(call, body)
-    )
+async def _begin(call: Call, task: Task) -> Answer:
+    _which(call.body)
+    call.body = _since_now(call.body)
+    matched = await _matched(call.client, call.body)
+    answer: Answer = await call.server.operations.begin(call, task, task.name, matched, wait=call.body.wait)
     return answer
 
 

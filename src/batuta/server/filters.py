@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from batuta.durations import parse_duration
 from batuta.errors import InvalidInput
@@ -75,6 +76,18 @@ class Filter(_Filter, kw_only=True, forbid_unknown_fields=True):
 
     kind: Kind = "workflow"
     tags: dict[str, str] = {}
+
+
+def since_now(given: Filter) -> Filter:
+    """The same filter with points in time for `1h` and the like: read later, it lets the same runs through."""
+    ends = [end for end in (ago(given.until, "until"), _longer_ago(given.older_than)) if end is not None]
+    since = ago(given.since, "since")
+    return replace(
+        given,
+        since=None if since is None else since.isoformat(),
+        until=min(ends).isoformat() if ends else None,
+        older_than=None,
+    )
 
 
 def where(given: JobQuery | Filter, kind: str | None = None) -> dict[str, Any]:

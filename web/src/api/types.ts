@@ -352,7 +352,7 @@ export interface ApiKey {
 export interface Operation {
   id: string;
   verb: string;
-  state: "running" | "done" | "failed";
+  state: "running" | "interrupted" | "done" | "failed";
   matched: number;
   done: number;
   refused: Record<string, number>;

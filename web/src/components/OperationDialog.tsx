@@ -22,7 +22,7 @@ export function OperationDialog({ id, first, onClose }: { id: string; first?: Op
           if (isOver) return;
           setError(null);
           setFound(next);
-          if (next.state === "running") timer = setTimeout(ask, PAUSE);
+          if (!isEnd(next)) timer = setTimeout(ask, PAUSE);
         },
         (problem: Error) => {
           if (isOver) return;
@@ -39,7 +39,7 @@ export function OperationDialog({ id, first, onClose }: { id: string; first?: Op
   }, [id]);
   const refused = Object.entries(found?.refused ?? {});
   const share = found && found.matched > 0 ? Math.min(1, (found.done + refused.reduce((sum, [, n]) => sum + n, 0)) / found.matched) : 0;
-  const isOver = found !== null && found.state !== "running";
+  const isOver = found !== null && isEnd(found);
   const look = found?.state === "failed" ? "fail" : found?.state === "done" ? "done" : "run";
   return (
     <Dialog
@@ -64,13 +64,18 @@ export function OperationDialog({ id, first, onClose }: { id: string; first?: Op
         </div>
       ))}
       {found?.problem && (
-        <div class="notice fail">
+        <div class={`notice ${isOver ? "fail" : "retry"}`}>
           <b>{found.problem.title}.</b> {found.problem.detail}
         </div>
       )}
       {error && <Trouble error={error} />}
     </Dialog>
   );
+}
+
+/** One that was interrupted goes on in another server. */
+function isEnd(one: Operation): boolean {
+  return one.state === "done" || one.state === "failed";
 }
 
 function capital(text: string): string {

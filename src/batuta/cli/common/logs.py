@@ -5,12 +5,24 @@ from __future__ import annotations
 import logging
 import os
 
+from batuta.authoring.log_context import LogContext
 from batuta.cli.common.redaction import redactor
 from batuta.errors import InvalidInput
-from batuta.printable import PrintableFilter
+from batuta.printable import PrintableFilter, one_line
 
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error", "critical")
+
+
+class TextFormatter(logging.Formatter):
+    """One line for people. It ends with the trace id of the run or request that it is about."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - as its base has it
+        line, trace_id = super().formatMessage(record), one_line(str(getattr(record, "trace_id", "") or ""))
+        return line if not trace_id or trace_id in line else f"{line} [trace {trace_id}]"
 
 
 def log_to_stderr(level: str | None = None) -> None:
@@ -21,10 +33,13 @@ def log_to_stderr(level: str | None = None) -> None:
     shape = (os.environ.get("BATUTA_LOG_FORMAT") or "text").lower()
     if shape not in FORMATS:
         raise InvalidInput(f"unknown log format BATUTA_LOG_FORMAT={shape!r}: use one of {', '.join(FORMATS)}")
-    logging.basicConfig(level=chosen.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s", force=True)
+    logging.basicConfig(level=chosen.upper(), force=True)
     for handler in logging.root.handlers:  # also for what other packages, and the user's code, log
         handler.addFilter(PrintableFilter())
-        if shape == "json":
+        if shape == "text":
+            handler.addFilter(LogContext())
+            handler.setFormatter(TextFormatter())
+        else:
             from batuta.cli.common.json_logs import log_as_json
 
             log_as_json(handler)

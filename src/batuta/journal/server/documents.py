@@ -10,7 +10,12 @@ from msgspec import Struct
 SCHEMAS = "schemas"
 """The kind of documents about code: what a workflow or job takes, by its code name."""
 OPERATIONS = "operations"
-"""The kind of documents about operations on many things, by their id."""
+"""The kind of documents about operations on many things, by their id: what was asked, and how far it is. Their bodies
+go through the codecs of payloads, for what was asked may hold edits of runs."""
+OPEN_OPERATIONS = "open_operations"
+"""The kind of documents that name the namespace of each operation that has not ended, by its id."""
+ENDED_SESSIONS = "ended_sessions"
+"""The kind of documents about sessions that were signed out, by the hash of their names."""
 
 
 class Document(Struct, kw_only=True):
@@ -25,7 +30,7 @@ class Document(Struct, kw_only=True):
 
 
 class DocumentStore(Protocol):
-    """The part of a store that keeps documents. They carry no payloads of runs: codecs leave them alone."""
+    """The part of a store that keeps documents. Codecs leave them alone, except for those of operations."""
 
     async def put_documents(self, kind: str, bodies: Mapping[str, str], keep: int) -> None:
         """Write documents by their keys, over those that are there, for `keep` microseconds from now. Some whose time

@@ -86,6 +86,9 @@ async def sign_in(call: Call) -> Answer:
 
 
 async def sign_out(call: Call) -> Answer:
+    cookie = call.request.cookies.get(COOKIE)
+    if cookie is not None and call.server.credentials is not None:
+        await call.server.credentials.end_session(cookie)
     return Answer(status=204, headers={"Set-Cookie": _cookie(call, "", 0)})
 
 

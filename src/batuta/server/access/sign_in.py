@@ -9,9 +9,11 @@ from typing import TypeVar
 
 from starlette.requests import Request
 
-from batuta.authoring.client.api_keys import ApiKey, ApiKeys
+from batuta.authoring.client.api_keys import ApiKey
+from batuta.client import Batuta
 from batuta.clock import SECOND, Clock, SystemClock
 from batuta.journal.server.api_keys import digest_of
+from batuta.journal.server.documents import ENDED_SESSIONS
 from batuta.server.access.check import AccessCheck, Admission, Loopback
 from batuta.server.http.call import Principal, Refused
 from batuta.server.http.routing import SCOPES
@@ -78,10 +80,11 @@ class WrongKeys:
 class Credentials:
     """Keys and sessions."""
 
-    def __init__(self, keys: ApiKeys, clock: Clock | None = None) -> None:
-        self._keys, self._clock = keys, clock or SystemClock()
+    def __init__(self, client: Batuta, clock: Clock | None = None) -> None:
+        self._client, self._keys, self._clock = client, client.api_keys, clock or SystemClock()
         self._by_digest: Known[ApiKey | None] = Known(self._clock)
         self._by_id: Known[ApiKey | None] = Known(self._clock)
+        self._is_ended: Known[bool] = Known(self._clock)
         self._any: Known[bool] = Known(self._clock)
         self._wrong = WrongKeys(self._clock)
         self._check: AccessCheck | None = None
@@ -118,13 +121,28 @@ class Credentials:
         return None if cookie is None else await self._session(cookie)
 
     async def _session(self, cookie: str) -> Admission | None:
-        text = None if self._check is None else self._check.unsign(cookie)
-        id, _, rest = (text or "").partition(":")
-        ends, _, _ = rest.partition(":")
-        if not ends.isdecimal() or int(ends) * SECOND <= self._clock.now():
+        text, left = self._read(cookie)
+        if left <= 0 or await self._is_ended.find(text, lambda: self._was_ended(text)):
             return None
+        id = text.partition(":")[0]
         key = await self._by_id.find(id, lambda: self._keys.find(id))
-        return None if key is None else Admission(principal_of(key), ambient=True, session=text or "")
+        return None if key is None else Admission(principal_of(key), ambient=True, session=text)
+
+    def _read(self, cookie: str) -> tuple[str, int]:
+        """The name of the session, and the microseconds that are left of it: 0 when the cookie is not ours."""
+        text = (None if self._check is None else self._check.unsign(cookie)) or ""
+        ends = text.partition(":")[2].partition(":")[0]
+        return text, max(0, int(ends) * SECOND - self._clock.now()) if ends.isdecimal() else 0
+
+    async def _was_ended(self, text: str) -> bool:
+        return await self._client.namespace.documents.document(ENDED_SESSIONS, digest_of(text)) is not None
+
+    async def end_session(self, cookie: str) -> None:
+        """From now on no server takes the cookie, whoever has a copy of it."""
+        text, left = self._read(cookie)
+        if left > 0:
+            await self._client.namespace.documents.put_documents(ENDED_SESSIONS, {digest_of(text): "{}"}, left)
+            self._is_ended.pop(text, None)
 
     def new_session(self, key: ApiKey) -> tuple[str, str]:
         """The cookie of a session, and what its CSRF token is bound to."""

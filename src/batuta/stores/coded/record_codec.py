@@ -150,6 +150,9 @@ class RecordCodec:
         """Of a request with an idempotency key."""
         return self._encode(answer, _request_place(key))
 
+    def kept_document(self, kind: str, key: str, body: str) -> str:
+        return self._encode(body, _document_place(kind, key))
+
     # -- decoding; raises PayloadSealed unless stated otherwise
 
     def plain_entry(self, run_id: RunId, name: str, entry: Entry) -> Entry:
@@ -243,6 +246,10 @@ class RecordCodec:
 
     def read_answer(self, key: str, answer: str) -> str:
         return self._decode(answer, _request_place(key))
+
+    def read_document(self, kind: str, key: str, body: str) -> str:
+        """Raises PayloadSealed."""
+        return self._decode(body, _document_place(kind, key))
 
     # -- parts
 
@@ -341,6 +348,10 @@ def _schedule_place(id: str) -> Place:
 
 def _request_place(key: str) -> Place:
     return (f"request {key}",)
+
+
+def _document_place(kind: str, key: str) -> Place:
+    return (f"document {kind} {key}",)
 
 
 # -- the store's own writes

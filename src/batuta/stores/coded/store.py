@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, cast
 from uuid import UUID
 
@@ -47,6 +47,7 @@ from batuta.journal.records import (
 )
 from batuta.journal.reencryption import Rewrite
 from batuta.journal.schedules import DueSchedule, Firing, ScheduleRow
+from batuta.journal.server.documents import OPERATIONS, Document
 from batuta.journal.server.requests import KeptRequest
 from batuta.journal.states import RunState
 from batuta.journal.store import SEALED, CallerTransaction, ForkOutcome, Heartbeat, Store, Transaction
@@ -63,10 +64,10 @@ from batuta.stores.contract import rules
 
 PASSED = frozenset(
     "acts api_keys audit audit_head borrow cancel_runs clear_quota close closed_among "
-    "count_letters count_runs count_states delete_runs delete_schedule discard_letters document documents "
+    "count_letters count_runs count_states delete_runs delete_schedule discard_letters "
     "clear_request drop_request drop_retention end_unbegun epochs find_api_key gauges give_up hands_over "
     "has_api_keys hasten known_namespaces limit_queue list_requests listen marks migrate note_act note_api_key now "
-    "pause_queue pause_runs poll_seconds prune put_api_key put_documents queues quotas received renew_request "
+    "pause_queue pause_runs poll_seconds prune put_api_key queues quotas received renew_request "
     "resume_runs retention retire revoke_api_key schedule_at set_quota set_retention shift_clock spend_starts "
     "change_partner partners wake_gate terminate_runs unpark why_not_transactional "
     "put_flow flow flows active_flows flow_runs open_runs prune_events".split()
@@ -370,6 +371,30 @@ class CodedStore:
 
     async def finish_request(self, key: str, owner: str, answer: str) -> bool:
         return await self.inner.finish_request(key, owner, self.coding.kept_answer(key, answer))
+
+    # -- documents: those of operations hold what was asked
+
+    async def put_documents(self, kind: str, bodies: Mapping[str, str], keep: int) -> None:
+        if kind == OPERATIONS:
+            bodies = {key: self.coding.kept_document(kind, key, body) for key, body in bodies.items()}
+        await self.inner.put_documents(kind, bodies, keep)
+
+    async def document(self, kind: str, key: str) -> Document | None:
+        found = await self.inner.document(kind, key)
+        return found if found is None or kind != OPERATIONS else self._plain_document(kind, found)
+
+    async def documents(self, kind: str, limit: int = 1_000) -> list[Document]:
+        found = await self.inner.documents(kind, limit)
+        if kind != OPERATIONS:
+            return found
+        plain: list[Document] = []
+        for one in found:
+            with suppress(PayloadSealed):  # its key was retired: it cannot be told
+                plain.append(self._plain_document(kind, one))
+        return plain
+
+    def _plain_document(self, kind: str, found: Document) -> Document:
+        return replace(found, body=self.coding.read_document(kind, found.key, found.body))
 
     async def rewrite(self, changed: Rewrite) -> bool:
         raise NotImplementedError("only the store inside knows how payloads lie there")
