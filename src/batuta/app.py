@@ -36,6 +36,8 @@ class App(Struct, frozen=True, kw_only=True):
     """Called with each dead letter that the worker makes."""
     retention: Sequence[Retention] = ()
     middleware: Sequence[Middleware] = ()
+    webhooks: bool = False
+    """It delivers webhooks."""
 
     @classmethod
     def of_module(cls, module: ModuleType) -> App:

@@ -48,6 +48,8 @@ from batuta.names import check_filter, check_length, check_name, check_reason
 from batuta.resilience.operators import Breakers, Limits
 from batuta.resilience.outside import ClientGates
 from batuta.serde import MAX_PAYLOAD, decoder_for, encode
+from batuta.webhooks.client import SafeHttpClient
+from batuta.webhooks.manager import Webhooks, delivering
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -86,6 +88,8 @@ class Batuta:
         self.limits = Limits(backend.partners)
         """Limits towards partners: listed and changed."""
         self._gates = ClientGates(backend.partners)
+        self.webhooks = Webhooks(self, backend.partners)
+        """Webhooks to other people's endpoints."""
         self.namespace = Namespace(backend.namespace)
         """The namespace itself: its name, whether it can be used, who acts there."""
 
@@ -104,6 +108,7 @@ class Batuta:
     ) -> None:
         try:
             await self._gates.close()
+            await self.webhooks.close()
             await self._backend.close()
         finally:
             await self._closing()
@@ -376,6 +381,7 @@ class Batuta:
         on_dead_letter: Callable[[DeadLetter], Any] | None = None,
         retention: Sequence[Retention] = (),
         middleware: Sequence[Middleware] = (),
+        webhooks: bool | SafeHttpClient = False,
         **settings: Any,
     ) -> AbstractAsyncContextManager[Any]:
         """A worker for these workflows, activities and jobs (functions, or instances with decorated methods).
@@ -383,12 +389,13 @@ class Batuta:
         `queues` are names, or `Queue(...)` with limits that the worker sets when it starts. It then also creates
         missing `schedules` and replaces changed ones, and sets the rules of `retention`. It calls `on_dead_letter` with
         each dead letter that it makes, after that is durable; a sync function in a thread. `middleware` goes around
-        what it executes, inside the middleware of `connect`. The worker runs while its context is open. `settings` are
+        what it executes, inside the middleware of `connect`. `webhooks`: it delivers webhooks, with a client of your
+        own if you give one. The worker runs while its context is open. `settings` are
         those of `batuta.settings.Settings`.
         """
         return self._backend.worker(
             workflows,
-            [*activities, *jobs],
+            [*activities, *jobs, *delivering(self.webhooks, webhooks)],
             queues,
             schedules,
             on_dead_letter=on_dead_letter,

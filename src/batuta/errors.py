@@ -25,6 +25,7 @@ BatutaError
 │   └── LimitReached            a limit towards a partner is used up
 ├── GateFailed                  a gate raised an error, or answered what it must not
 ├── UnknownPartner              no breaker or limit has this name
+├── UnknownEndpoint             no webhook endpoint has this id
 ├── QuotaExceeded               the namespace has started as much as it may, or too many messages wait for a run
 ├── ScheduleExists              the id of a schedule is taken
 ├── RunClosed                   the run has ended; the message was refused
@@ -58,6 +59,7 @@ BatutaError
 ├── InvalidSignature            an incoming webhook that its sender did not sign
 ├── NonRetryable                raised by an activity: do not try again
 ├── RetryLater                  raised by an activity: try again after a number of seconds
+│   └── WebhookNotAccepted      the receiver of a webhook answered with another status than 2xx
 ├── WorkflowBroken              a run is parked; it is not the caller's fault and not lost
 │   ├── Nondeterministic · Forbidden · Spins · WaitsForNothing · ErrorNotLoaded
 ├── PayloadSealed               a payload cannot be read: this process lacks its key or codec
@@ -782,6 +784,23 @@ class ResponseTooLarge(BatutaError):
     def __init__(self, host: str, limit: int) -> None:
         super().__init__(f"the answer of {host} has more than {limit:,} bytes")
         self.host, self.limit = host, limit
+
+
+class UnknownEndpoint(BatutaError, LookupError):
+    """No webhook endpoint has this id."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(f"no webhook endpoint {id!r}: `batuta webhooks list` shows all")
+        self.id = id
+
+
+class WebhookNotAccepted(RetryLater):
+    """The receiver of a webhook answered, but not with 2xx. It is tried again, after `Retry-After` if it said so."""
+
+    def __init__(self, status: int, retry_after: float | None, said: str = "") -> None:
+        super().__init__(0.0, f"the receiver answered with status {status}" + (f": {said}" if said else ""))
+        self.status = status
+        self.seconds = -1.0 if retry_after is None else retry_after  # negative: the policy decides
 
 
 class InvalidSignature(BatutaError):

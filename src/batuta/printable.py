@@ -37,6 +37,7 @@ LOGGERS = (
     "batuta.schedules",
     "batuta.sqlite",
     "batuta.watchdog",
+    "batuta.webhooks",
     "batuta.worker",
     "batuta.workflow",
 )

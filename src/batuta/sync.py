@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, TypeVarTuple, Unpack, cast, overload
 
 from batuta import client as aio
+from batuta.authoring.backend import RunPage
 from batuta.authoring.client.bulk_operations import Selection as AsyncSelection
 from batuta.authoring.client.caller_transaction import Deferred
 from batuta.authoring.client.dead_letters import DeadLetters as AsyncDeadLetters
@@ -46,6 +47,7 @@ from batuta.journal.dead_letters import DeadLetter
 from batuta.journal.retention import Retention
 from batuta.resilience.operators import Breakers as AsyncBreakers
 from batuta.resilience.operators import Limits as AsyncLimits
+from batuta.webhooks.manager import Webhooks as AsyncWebhooks
 
 A = TypeVar("A")
 A_co = TypeVar("A_co", covariant=True)
@@ -259,6 +261,11 @@ class Client:
         return Limits(self)
 
     @property
+    def webhooks(self) -> Webhooks:
+        """Webhooks to other people's endpoints."""
+        return Webhooks(self)
+
+    @property
     def quotas(self) -> Quotas:
         """How much may be started in this namespace."""
         return Quotas(self)
@@ -441,6 +448,42 @@ class Limits(_Part):
 
     def _ask(self, work: Callable[[AsyncLimits], Coroutine[Any, Any, T]]) -> T:
         return self._client._ask(lambda client: work(client.limits))
+
+
+class Webhooks(_Part):
+    """Webhooks to other people's endpoints, for blocking code: `client.webhooks`."""
+
+    create = blocking(AsyncWebhooks.create)
+    list = blocking(AsyncWebhooks.list)
+    get = blocking(AsyncWebhooks.get)
+    update = blocking(AsyncWebhooks.update)
+    enable = blocking(AsyncWebhooks.enable)
+    disable = blocking(AsyncWebhooks.disable)
+    rotate = blocking(AsyncWebhooks.rotate)
+    delete = blocking(AsyncWebhooks.delete)
+
+    def deliveries(self, **where: Any) -> RunPage:
+        """Deliveries, newest first. As `client.webhooks.deliveries`."""
+        return self._ask(lambda webhooks: webhooks.deliveries(**where))
+
+    def send(self, event: str, data: Any, *, transaction: Any = None, **options: Any) -> Sequence[Handle[Any]]:
+        """Send an event to every enabled endpoint that takes its type. As `client.webhooks.send`; `transaction` is a
+        connection or session that blocks."""
+        home, made = self._client._begin(
+            transaction, lambda client, given: client.webhooks.send(event, data, transaction=given, **options)
+        )
+        return [Handle(home, one) for one in made]
+
+    def test(self, id: str) -> Handle[Any]:
+        """Send an event `webhook.test` to one endpoint."""
+        return self._client._handle(lambda client: client.webhooks.test(id))
+
+    def resend(self, delivery: str, reason: str = "") -> Handle[Any]:
+        """Deliver again what was delivered or has failed."""
+        return self._client._handle(lambda client: client.webhooks.resend(delivery, reason))
+
+    def _ask(self, work: Callable[[AsyncWebhooks], Coroutine[Any, Any, T]]) -> T:
+        return self._client._ask(lambda client: work(client.webhooks))
 
 
 class Quotas(_Part):

@@ -337,6 +337,19 @@ class PartnerHeld(Event, frozen=True, gc=False):
     seconds: float
 
 
+class WebhookAttempted(Event, frozen=True, gc=False):
+    """An attempt to deliver a webhook has ended."""
+
+    event = "webhook.attempted"
+
+    namespace: str
+    endpoint: str
+    type: str
+    outcome: str
+    """delivered; 3xx, 4xx or 5xx: the receiver's answer; unreachable: there was none; refused: no attempt helps."""
+    seconds: float
+
+
 EVENTS: tuple[type[Event], ...] = (
     RunStarted,
     RunClosed,
@@ -361,5 +374,6 @@ EVENTS: tuple[type[Event], ...] = (
     RequestReplayed,
     BreakerChanged,
     PartnerHeld,
+    WebhookAttempted,
 )
 """All events."""

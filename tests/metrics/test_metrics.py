@@ -180,6 +180,7 @@ def test_no_label_holds_an_id() -> None:
         "method",
         "name",
         "namespace",
+        "outcome",
         "queue",
         "reason",
         "route",

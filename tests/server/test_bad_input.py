@@ -17,7 +17,7 @@ from tests.server.web import Response, Web
 
 GUARDED = [route for route in TABLE if route.scope is not Scope.PUBLIC]
 WITH_BODY = [route for route in TABLE if route.body is not None]
-IDS = {"runs", "jobs", "dead-letters", "operations", "schedules", "api-keys", "workflows"}
+IDS = {"runs", "jobs", "dead-letters", "operations", "schedules", "api-keys", "webhooks", "workflows"}
 """Nouns whose routes with an id are about something that is there."""
 
 

@@ -55,6 +55,11 @@ WRITTEN_OTHERWISE = {
     "runs start": "POST /api/v1/runs",
     "schedules create": "POST /api/v1/schedules",
     "schedules delete": "DELETE /api/v1/schedules/{id}",
+    "webhooks create": "POST /api/v1/webhooks",
+    "webhooks delete": "DELETE /api/v1/webhooks/{id}",
+    "webhooks resend": "POST /api/v1/webhooks/deliveries/{id}/resend",
+    "webhooks send": "POST /api/v1/webhooks/send",
+    "webhooks update": "PATCH /api/v1/webhooks/{id}",
 }
 OF_THE_TERMINAL = {"--url", "--namespace", "--json", "--help", "--yes", "--app", "--reveal"}
 """`--yes` answers a question that HTTP does not ask; `reveal` is a parameter of each route with payloads."""
@@ -63,6 +68,9 @@ RENAMED = {
     "--all": {"everything"},
     "--no-retry": {"retry"},
     "--rate": {"rate", "rates"},
+    "--type": {"type", "types"},
+    "--address": {"url"},  # --url is the database
+    "--endpoint": {"endpoint", "endpoints"},
     "--name": {"name", "workflow"},  # a rule of retention says workflow, as the document of rules does
 }
 ELSEWHERE = {

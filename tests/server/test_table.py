@@ -30,6 +30,10 @@ ADMIN = {
     ("POST", "/api/v1/api-keys"),
     ("POST", "/api/v1/api-keys/{id}/rotate"),
     ("DELETE", "/api/v1/api-keys/{id}"),
+    ("POST", "/api/v1/webhooks"),
+    ("PATCH", "/api/v1/webhooks/{id}"),
+    ("DELETE", "/api/v1/webhooks/{id}"),
+    ("POST", "/api/v1/webhooks/{id}/rotate"),
 }
 READS_BY_POST = {"/api/v1/runs/{id}/query", "/api/v1/runs/bulk/count"}
 

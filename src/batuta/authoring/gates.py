@@ -45,6 +45,8 @@ class Refusal(Struct, frozen=True):
     """More seconds for a call that waits, so that not all come back at once. They are not told in errors."""
     pending: bool = False
     """The gate does not know yet: the call waits for its answer, also with `on_refusal="fail"`."""
+    gate: str = ""
+    """The gate that refused, of a gate that asks others: runs that left memory are woken by its name."""
 
 
 class Outcome(Struct, frozen=True):

@@ -45,6 +45,10 @@ COMMANDS = {
     "server": ("batuta.cli.server:server", "Serve the REST API and the dashboard."),
     "status": ("batuta.cli.status:status", "Show workers, queues and problems on one screen."),
     "verify": ("batuta.cli.verify:verify", "Check that the database keeps its promises."),
+    "webhooks": (
+        "batuta.cli.partners.webhooks:webhooks",
+        "Webhooks to other people's endpoints: list, change, send, resend.",
+    ),
     "worker": ("batuta.cli.worker:worker", "Run a worker for the workflows, jobs and activities of a module."),
     "workers": ("batuta.cli.workers:workers", "List workers: host, queues, code and last heartbeat."),
 }

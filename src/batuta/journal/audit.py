@@ -53,6 +53,10 @@ class Verb(StrEnum):
     PUBLISH_FLOW = "publish flow"
     ACTIVATE_FLOW = "activate flow"
     DEACTIVATE_FLOW = "deactivate flow"
+    CREATE_WEBHOOK = "create webhook"
+    CHANGE_WEBHOOK = "change webhook"
+    ROTATE_WEBHOOK = "rotate webhook secret"
+    DELETE_WEBHOOK = "delete webhook"
 
 
 class Act(Struct, kw_only=True, gc=False):

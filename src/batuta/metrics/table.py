@@ -28,6 +28,7 @@ from batuta.telemetry import (
     RunStarted,
     ScheduleFired,
     TimerFired,
+    WebhookAttempted,
     WorkerLost,
 )
 
@@ -93,6 +94,7 @@ _STATUS: ByEvent = {ActivityCompleted: "completed", ActivityRetried: "retried", 
 _RUN: dict[str, Read | ByEvent] = {"namespace": "run.namespace", "kind": "run.kind", "name": "run.name"}
 _ACTIVITY: dict[str, Read | ByEvent] = {"namespace": "run.namespace", "activity": "activity"}
 _WORKER: dict[str, Read | ByEvent] = {"namespace": "worker.namespace"}
+_WEBHOOK: dict[str, Read | ByEvent] = {"namespace": "namespace", "outcome": "outcome"}
 
 METRICS = (
     Metric(
@@ -230,6 +232,20 @@ METRICS = (
         help="Pauses that a partner asked for with Retry-After.",
         events=(PartnerHeld,),
         labels={"namespace": lambda e: e.namespace, "limit": lambda e: e.limit},
+    ),
+    Metric(
+        name="batuta_webhook_attempts_total",
+        help="Attempts to deliver webhooks: delivered, 3xx, 4xx, 5xx, unreachable or refused.",
+        events=(WebhookAttempted,),
+        labels=_WEBHOOK,
+    ),
+    Metric(
+        name="batuta_webhook_duration_seconds",
+        help="Time of an attempt to deliver a webhook.",
+        events=(WebhookAttempted,),
+        labels=_WEBHOOK,
+        value="seconds",
+        buckets=FAST,
     ),
     Metric(
         name="batuta_http_requests_total",

@@ -83,7 +83,7 @@ class ClientGates:
                 raise gate.error(refusal)
             if retry_later and not refusal.pending:
                 raise RetryLater(wait, f"gate {gate.name!r} refused the call ({refusal.why})")
-            await self._wait(refusal.topic or gate.name, wait)
+            await self._wait(refusal.topic or refusal.gate or gate.name, wait)
 
     def _keeper(self, gate: Gate) -> Keeper:
         found = self._keepers.get(gate)

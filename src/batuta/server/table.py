@@ -15,7 +15,6 @@ from batuta.server import (
     openapi,
     operations,
     overview,
-    partners,
     queues,
     run_actions,
     runs,
@@ -23,6 +22,7 @@ from batuta.server import (
 )
 from batuta.server.access import api_keys, idempotency, session
 from batuta.server.http.routing import Route
+from batuta.server.partners import gates, webhooks
 
 TABLE: tuple[Route, ...] = (
     *runs.ROUTES,
@@ -33,7 +33,8 @@ TABLE: tuple[Route, ...] = (
     *queues.ROUTES,
     *dead_letters.ROUTES,
     *limits.ROUTES,
-    *partners.ROUTES,
+    *gates.ROUTES,
+    *webhooks.ROUTES,
     *audit.ROUTES,
     *operations.ROUTES,
     *api_keys.ROUTES,

@@ -67,6 +67,11 @@ def verify_webhook(
     raise InvalidSignature("no signature fits the body and a known secret")
 
 
+def check_secret(secret: str) -> None:
+    """Raises InvalidInput."""
+    _key(secret)
+
+
 def _signature(key: bytes, id: str, timestamp: int, body: bytes) -> str:
     signed = f"{id}.{timestamp}.".encode() + body
     return base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()

@@ -19,6 +19,7 @@ from batuta.errors import (
     UnknownApiKey,
     UnknownEvent,
     UnknownFlow,
+    UnknownEndpoint,
     UnknownLetter,
     UnknownQueue,
     UnknownRun,
@@ -48,7 +49,15 @@ _OPTIONS = {
 def exit_code(error: BatutaError) -> int:
     """The exit code that an error ends a command with."""
     match error:
-        case UnknownRun() | UnknownQueue() | UnknownSchedule() | UnknownLetter() | UnknownApiKey() | NothingMatches():
+        case (
+            UnknownRun()
+            | UnknownQueue()
+            | UnknownSchedule()
+            | UnknownLetter()
+            | UnknownApiKey()
+            | UnknownEndpoint()
+            | NothingMatches()
+        ):
             return NOT_FOUND
         case UnknownFlow() | UnknownEvent():
             return NOT_FOUND

@@ -100,6 +100,7 @@ def _worker(client: Any, app: App) -> Any:
         on_dead_letter=app.on_dead_letter,
         retention=app.retention,
         middleware=app.middleware,
+        webhooks=True,
         grace=2.0,
     )
 

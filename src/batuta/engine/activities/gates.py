@@ -135,8 +135,9 @@ class Gates:
                 ends.append(run.counted_from(call.pending.issued_at) + int(limit * SECOND))
                 if ends[-1] <= now:
                     return call.too_late(limit)
-        call.gate, call.started_at, call.next_at = gate.name, 0, min(ends)
-        topic = refusal.topic or gate.name
+        name = refusal.gate or gate.name
+        call.gate, call.started_at, call.next_at = name, 0, min(ends)
+        topic = refusal.topic or name
         if topic != call.topic:  # or else it keeps its place
             self._leave_row(call)
             call.topic = topic

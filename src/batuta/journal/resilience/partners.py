@@ -13,6 +13,8 @@ from batuta.journal.records import Hint
 T = TypeVar("T")
 
 BREAKER, LIMIT = "breaker", "limit"
+WEBHOOK = "webhook"
+"""An endpoint for webhooks. Its document holds secrets: it goes through the codecs of its store."""
 CLOSED, OPEN, HALF_OPEN = BREAKER_STATES = ("closed", "open", "half-open")
 
 

@@ -15,6 +15,13 @@ from batuta.journal.entries import Entry
 from batuta.journal.marks import CODEC
 from batuta.journal.records import Attempt, Message, MessageKind, Output, Run, RunFilter
 from batuta.journal.reencryption import Rewrite
+from batuta.journal.resilience.partners import (
+    WEBHOOK,
+    PartnerChange,
+    PartnerDocs,
+    PartnerRule,
+    all_partners,
+)
 from batuta.journal.states import CLOSED
 from batuta.journal.store import Store
 from batuta.stores.coded.plaintext_checks import PlaintextChecks
@@ -39,6 +46,8 @@ class Rotated(Struct):
     """Left alone, because something in them cannot be read here."""
     schedules: int = 0
     """Rewritten ones."""
+    webhooks: int = 0
+    """Endpoints for webhooks whose secrets were rewritten."""
     marked: bool = False
     """The namespace was marked as encrypted: all of it is, and those without its keys are refused from now on."""
 
@@ -68,10 +77,12 @@ async def rotate(
         if cursor is None:
             break
     await rotation.schedules(done)
+    await rotation.endpoints(done)
     if not dry_run:
         await _mark(store, done, act)
-    if act is not None and not dry_run and (done.rewritten or done.schedules):
-        written = json.encode({"runs": done.rewritten, "schedules": done.schedules}).decode()
+    if act is not None and not dry_run and (done.rewritten or done.schedules or done.webhooks):
+        said = {"runs": done.rewritten, "schedules": done.schedules, "webhooks": done.webhooks}
+        written = json.encode(said).decode()
         await store.note_act("keys", replace(act, after=written))
     return done
 
@@ -208,3 +219,26 @@ class _Rotation:
                 done.schedules += 1
                 if not self._dry_run:
                     await self._store.put_schedule(self._coding.schedule(plain), row.revision)
+
+    # -- endpoints for webhooks
+
+    async def endpoints(self, done: Rotated) -> None:
+        for one in await all_partners(self._store):
+            if one.kind != WEBHOOK or self._is_current(one.doc):
+                continue
+            try:
+                self._coding.read_endpoint(one.name, one.doc)
+            except PayloadSealed:
+                done.sealed += 1
+                continue
+            done.webhooks += 1
+            if not self._dry_run:
+                await self._store.change_partner(WEBHOOK, one.name, "", self._recoded_endpoint(one.name))
+
+    def _recoded_endpoint(self, id: str) -> PartnerRule[None]:
+        def rule(docs: PartnerDocs) -> PartnerChange[None]:
+            if docs.doc is None or self._is_current(docs.doc):
+                return PartnerChange(None)
+            return PartnerChange(None, self._coding.endpoint(id, self._coding.read_endpoint(id, docs.doc)))
+
+        return rule

@@ -7,7 +7,7 @@ was not encrypted with them, with or without the mark.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from batuta.codecs.base import Bound
 from batuta.errors import InvalidInput, PayloadRefused, PayloadSealed, UnknownSchedule
@@ -27,10 +27,13 @@ from batuta.journal.records import (
     Verdict,
     WorkerInfo,
 )
+from batuta.journal.resilience.partners import WEBHOOK, PartnerChange, PartnerRule
 from batuta.journal.schedules import Firing, ScheduleRow
 from batuta.journal.store import CallerTransaction, ForkOutcome, Store
 from batuta.stores.coded.payloads import Payloads
 from batuta.stores.coded.record_codec import BARE
+
+T = TypeVar("T")
 
 _SAID = "payloads here are encrypted"
 _NO_CODEC = f"this process has no codec: {ADVICE}"
@@ -185,6 +188,13 @@ class UncodedStore:
             return (await self.inner.schedule(id)).schedule.spec
         except UnknownSchedule:
             return None
+
+    async def change_partner(
+        self, kind: str, name: str, key: str, rule: PartnerRule[T], act: Act | None = None
+    ) -> PartnerChange[T]:
+        if kind == WEBHOOK:
+            await self._guard.check()
+        return await self.inner.change_partner(kind, name, key, rule, act)
 
     async def set_mark(self, name: str, value: str, act: Act | None = None) -> bool:
         if name == CODEC:

@@ -146,6 +146,10 @@ class RecordCodec:
     def event(self, event: EventRow) -> EventRow:
         return _each(self._encode, _event_place(event.event_id), event)
 
+    def endpoint(self, id: str, doc: str) -> str:
+        """The document of an endpoint for webhooks."""
+        return self._encode(doc, _endpoint_place(id))
+
     def kept_answer(self, key: str, answer: str) -> str:
         """Of a request with an idempotency key."""
         return self._encode(answer, _request_place(key))
@@ -239,6 +243,9 @@ class RecordCodec:
 
     def read_event(self, event: EventRow) -> EventRow:
         return _each(self._decode, _event_place(event.event_id), event)
+
+    def read_endpoint(self, id: str, doc: str) -> str:
+        return self._decode(doc, _endpoint_place(id))
 
     def read_memo(self, run: Run) -> str:
         bound = self.payloads.bound(run.chain_id, "memo")
@@ -344,6 +351,10 @@ def _event_place(event_id: UUID) -> Place:
 
 def _schedule_place(id: str) -> Place:
     return (f"schedule {id}",)
+
+
+def _endpoint_place(id: str) -> Place:
+    return (f"webhook {id}",)
 
 
 def _request_place(key: str) -> Place:

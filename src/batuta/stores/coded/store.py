@@ -55,6 +55,7 @@ from batuta.stores.coded.changes import Changes
 from batuta.stores.coded.forks import Forks
 from batuta.stores.coded.handles import CodedCallerTransaction, CodedHeartbeat, CodedTransaction
 from batuta.stores.coded.namespace_guard import Guard
+from batuta.stores.coded.partners import PartnerVerbs
 from batuta.stores.coded.payloads import Payloads
 from batuta.stores.coded.plaintext_checks import PlaintextChecks
 from batuta.stores.coded.record_codec import BARE, Reader, RecordCodec, closed_by_store, reader
@@ -69,7 +70,7 @@ PASSED = frozenset(
     "has_api_keys hasten known_namespaces limit_queue list_requests listen marks migrate note_act note_api_key now "
     "pause_queue pause_runs poll_seconds prune put_api_key queues quotas received renew_request "
     "resume_runs retention retire revoke_api_key schedule_at set_quota set_retention shift_clock spend_starts "
-    "change_partner partners wake_gate terminate_runs unpark why_not_transactional "
+    "wake_gate terminate_runs unpark why_not_transactional "
     "put_flow flow flows active_flows flow_runs open_runs prune_events".split()
 )
 """What carries no payload: it is the other store's own."""
@@ -83,7 +84,7 @@ def coded(store: Store, codecs: Sequence[PayloadCodec]) -> Store:
     return cast(Store, CodedStore(store, codecs)) if codecs else store
 
 
-class CodedStore:
+class CodedStore(PartnerVerbs):
     """Implements `Store`."""
 
     def __init__(self, store: Store, codecs: Sequence[PayloadCodec]) -> None:

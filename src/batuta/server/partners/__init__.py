@@ -1,0 +1,1 @@
+"""Partners over HTTP: breakers and limits, and webhooks to them."""

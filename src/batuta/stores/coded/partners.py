@@ -1,0 +1,53 @@
+"""Endpoints for webhooks hold secrets, so their documents are coded. Breakers and limits are the other store's own."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from batuta.errors import PayloadSealed
+from batuta.journal.audit import Act
+from batuta.journal.resilience.partners import WEBHOOK, Partner, PartnerChange, PartnerDocs, PartnerRule
+from batuta.journal.store import Store
+from batuta.stores.coded.namespace_guard import Guard
+from batuta.stores.coded.record_codec import RecordCodec
+
+T = TypeVar("T")
+
+
+class PartnerVerbs:
+    """The part of a store with codecs that is about partners."""
+
+    inner: Store
+    coding: RecordCodec
+    guard: Guard
+
+    async def change_partner(
+        self, kind: str, name: str, key: str, rule: PartnerRule[T], act: Act | None = None
+    ) -> PartnerChange[T]:
+        if kind != WEBHOOK:
+            return await self.inner.change_partner(kind, name, key, rule, act)
+        await self.guard.check()
+
+        def coded(docs: PartnerDocs) -> PartnerChange[T]:
+            plain = None if docs.doc is None else self.coding.read_endpoint(name, docs.doc)
+            changed = rule(PartnerDocs(own=plain, doc=plain, now=docs.now))
+            doc = None if changed.doc == (plain or "") else changed.doc  # coded again it would be another text
+            return PartnerChange(
+                changed.answer, self.coding.endpoint(name, doc) if doc else doc, changed.tell, changed.expires_at
+            )
+
+        return await self.inner.change_partner(kind, name, key, coded, act)
+
+    async def partners(self, keys: bool = False, limit: int = 1_000) -> list[Partner]:
+        return [self._plain_partner(one) for one in await self.inner.partners(keys, limit)]
+
+    def _plain_partner(self, found: Partner) -> Partner:
+        """One that cannot be read stays coded: breakers and limits are of use all the same."""
+        if found.kind != WEBHOOK:
+            return found
+        try:
+            return replace(found, doc=self.coding.read_endpoint(found.name, found.doc))
+        except PayloadSealed:
+            return found
