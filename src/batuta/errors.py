@@ -588,7 +588,7 @@ class ActivityFailed(ActivityError):
     `type` and `message` are the original's.
     """
 
-    def __init__(self, message: str, type: str = "", details: Any = None) -> None:  # noqa: A002 - its own word
+    def __init__(self, message: str, type: str = "", details: Any = None) -> None:
         super().__init__(message)
         self.type, self.message, self.details = type, message, details
 
@@ -705,7 +705,7 @@ class WaitsForNothing(WorkflowBroken):
 class ErrorNotLoaded(WorkflowBroken):
     """The journal holds an error, or a value of one, whose class is not loaded here: the run cannot get it."""
 
-    def __init__(self, type: str, inside: str = "", *, loaded: bool = False) -> None:  # noqa: A002 - its own word
+    def __init__(self, type: str, inside: str = "", *, loaded: bool = False) -> None:
         module, _, path = type.rpartition(":")
         what = f"an error of class {inside} that holds a {type}" if inside else f"an error of class {type}"
         if loaded:

@@ -248,7 +248,7 @@ def decode(data: bytes | str | msgspec.Raw, decoder: Decoder, what: str) -> Any:
         raise unfit(what, error) from error
 
 
-def decode_stored(text: str | bytes | msgspec.Raw, what: str, type: Any = Any) -> Any:  # noqa: A002 - as msgspec has it
+def decode_stored(text: str | bytes | msgspec.Raw, what: str, type: Any = Any) -> Any:
     """A value that lies in the database. Raises PayloadDamaged when it cannot be read."""
     try:
         return msgspec.json.decode(text, type=type)

@@ -559,7 +559,7 @@ class Handle(Generic[R]):
         """Ask about the run's state; its code must be in this process."""
         return self._ask(lambda handle: handle.query(query, *args))
 
-    def published(self, name: str | None = None, type: Any = Any, default: Any = ...) -> Any:  # noqa: A002 - as there
+    def published(self, name: str | None = None, type: Any = Any, default: Any = ...) -> Any:
         """The published value of that name, or all values by name."""
         if name is None:
             return self._ask(lambda handle: handle.published())

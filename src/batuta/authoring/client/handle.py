@@ -261,7 +261,7 @@ class Handle(Generic[R]):
     async def published(
         self,
         name: str | None = None,
-        type: Any = Any,  # noqa: A002 - its own word
+        type: Any = Any,
         default: Any = ...,
     ) -> Any:
         """The published value of that name, decoded to `type`; all values without a name.
@@ -366,7 +366,7 @@ class Handle(Generic[R]):
     async def describe(self) -> Description:
         return await self._backend.runs.describe(self._ref)
 
-    async def progress(self, type: Any = Any, default: Any = None) -> Any:  # noqa: A002 - as in `published`
+    async def progress(self, type: Any = Any, default: Any = None) -> Any:
         """The last value of a job's `progress()`; `default` when there is none."""
         return await self.published("progress", type, default)
 

@@ -34,7 +34,7 @@ class _Definition:
 
     what = ""
 
-    def __init__(self, name: str, type: Any = None) -> None:  # noqa: A002 - its own word
+    def __init__(self, name: str, type: Any = None) -> None:
         self.name = check_name(name, f"{self.what} name")
         self.type = type
         self.decoder = decoder_for(None.__class__ if type is None else type, f"{self.what} {name!r}")
@@ -58,7 +58,7 @@ class Signal(_Definition, Generic[T]):
     def __init__(self, name: str, type: type[T]) -> None: ...
     @overload
     def __init__(self: Signal[Any], name: str, type: Any) -> None: ...
-    def __init__(self, name: str, type: Any = None) -> None:  # noqa: A002 - its own word
+    def __init__(self, name: str, type: Any = None) -> None:
         super().__init__(name, type)
 
     @noticed
@@ -92,7 +92,7 @@ class Signal(_Definition, Generic[T]):
 class Request(_Definition):
     """What updates and queries have in common: arguments, and an answer."""
 
-    def __init__(self, name: Any, type: Any = None) -> None:  # noqa: A002 - its own word
+    def __init__(self, name: Any, type: Any = None) -> None:
         self.function: FunctionType | None = None
         """What defines its arguments and its answer, if it was not given by name and type."""
         self._codec: Codec | None = None
@@ -135,7 +135,7 @@ class Update(Request, Generic[P, A_co]):
     def __init__(self: Update[..., A_co], name: str, type: type[A_co]) -> None: ...
     @overload
     def __init__(self: Update[..., Any], name: str, type: Any) -> None: ...
-    def __init__(self, name: Any, type: Any = None) -> None:  # noqa: A002 - its own word
+    def __init__(self, name: Any, type: Any = None) -> None:
         super().__init__(name, type)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> A_co:
@@ -183,7 +183,7 @@ class Query(Request, Generic[P, A_co]):
     def __init__(self: Query[..., A_co], name: str, type: type[A_co]) -> None: ...
     @overload
     def __init__(self: Query[..., Any], name: str, type: Any) -> None: ...
-    def __init__(self, name: Any, type: Any = None) -> None:  # noqa: A002 - its own word
+    def __init__(self, name: Any, type: Any = None) -> None:
         super().__init__(name, type)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> A_co:
