@@ -18,7 +18,7 @@ from typing import Any, Protocol, Self
 
 import asyncpg
 
-from pixdict.connect.errors import ConstraintViolation, DatabaseTimeout, InvalidArgument
+from pixdict.errors import ConstraintViolation, DatabaseTimeout, InvalidArgument
 
 _TIMEOUT = 10.0
 """Seconds for a statement, and for a connection."""

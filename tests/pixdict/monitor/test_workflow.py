@@ -8,10 +8,10 @@ import pytest
 
 from batuta import RunFailed
 from batuta.testing import double, in_virtual_time
-from pixdict.connect.errors import BridgeUnavailable, ConstraintViolation, DatabaseTimeout, InvalidArgument, NotFound
 from pixdict.connect.monitor import SCHEDULE_ID, MonitorTables, monitor_rate_limits, monitor_rate_limits_loop
 from pixdict.connect.monitor.activities import RateLimitActivities
 from pixdict.connect.monitor.models import LoopState
+from pixdict.errors import BridgeUnavailable, ConstraintViolation, DatabaseTimeout, InvalidArgument, NotFound
 from tests.pixdict.monitor.kit import FULL, LOW, FakeBridge, FakeBus, Monitor, policy
 
 

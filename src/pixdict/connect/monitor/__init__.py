@@ -10,7 +10,7 @@ from typing import Any
 from batuta import Workflow
 from pixdict.connect.monitor.activities import PolicySource, RateLimitActivities
 from pixdict.connect.monitor.metrics import MonitorMetrics, metrics
-from pixdict.connect.monitor.models import PolicyReading, PolicyState
+from pixdict.connect.monitor.models import PolicyState
 from pixdict.connect.monitor.tables import MonitorTables
 from pixdict.connect.monitor.workflow import (
     QUEUE,
@@ -19,6 +19,7 @@ from pixdict.connect.monitor.workflow import (
     monitor_rate_limits_loop,
     schedule,
 )
+from pixdict.readings import PolicyReading
 
 WORKFLOWS: list[Workflow[..., Any]] = [monitor_rate_limits, monitor_rate_limits_loop]
 

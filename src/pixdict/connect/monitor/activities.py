@@ -11,15 +11,6 @@ import msgspec
 
 from batuta import Retry, activity, activity_info, heartbeat
 from batuta.errors import InvalidInput
-from pixdict.connect.errors import (
-    BridgeUnavailable,
-    BusUnavailable,
-    ConstraintViolation,
-    DatabaseTimeout,
-    InvalidArgument,
-    InvalidPayload,
-    NotFound,
-)
 from pixdict.connect.monitor.analysis import analyze, state_of
 from pixdict.connect.monitor.metrics import MonitorMetrics
 from pixdict.connect.monitor.models import (
@@ -28,10 +19,19 @@ from pixdict.connect.monitor.models import (
     AlertEvent,
     AnalyzeBalanceResult,
     GetPoliciesResult,
-    PolicyReading,
     PolicyState,
 )
 from pixdict.connect.monitor.tables import MonitorTables
+from pixdict.errors import (
+    BridgeUnavailable,
+    BusUnavailable,
+    ConstraintViolation,
+    DatabaseTimeout,
+    InvalidArgument,
+    InvalidPayload,
+    NotFound,
+)
+from pixdict.readings import PolicyReading
 
 log = logging.getLogger("pixdict.monitor")
 

@@ -12,9 +12,9 @@ from pixdict.connect.monitor.models import (
     WARNING,
     AlertEvent,
     AnalyzeBalanceResult,
-    PolicyReading,
     PolicyState,
 )
+from pixdict.readings import PolicyReading
 
 
 def utilisation(available: int, capacity: int) -> float:

@@ -12,20 +12,6 @@ TOPIC = "core-events"
 ACTION = "ActionRateLimitAlert"
 
 
-class PolicyReading(Struct, frozen=True, kw_only=True):
-    """A policy as the Bridge tells it."""
-
-    policy_name: str
-    category: str
-    capacity: int
-    refill_tokens: int
-    refill_period_sec: int
-    available_tokens: int
-    """May be negative."""
-    warning_threshold_pct: float = 25.0
-    critical_threshold_pct: float = 10.0
-
-
 class PolicyState(Struct, frozen=True, kw_only=True):
     """A policy at one moment: a row of `dict_rate_limit_states`."""
 

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from pixdict.connect.database import Database
-from pixdict.connect.errors import InvalidArgument
 from pixdict.connect.monitor.models import AlertEvent, PolicyState
+from pixdict.errors import InvalidArgument
 
 MOST_POLICIES = 1_000
 """Rows of one insert."""

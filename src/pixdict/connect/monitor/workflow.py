@@ -6,15 +6,15 @@ import asyncio
 from datetime import timedelta
 
 from batuta import Schedule, cron, info, logger, now, safe_point, workflow
-from pixdict.connect.errors import (
+from pixdict.connect.monitor.activities import RateLimitActivities
+from pixdict.connect.monitor.models import LoopState
+from pixdict.errors import (
     BridgeUnavailable,
     ConstraintViolation,
     DatabaseTimeout,
     InvalidArgument,
     NotFound,
 )
-from pixdict.connect.monitor.activities import RateLimitActivities
-from pixdict.connect.monitor.models import LoopState
 
 QUEUE = "dict-task-queue"
 SCHEDULE_ID = "monitor-rate-limits-cron"

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from batuta import NonRetryable
+from batuta import NonRetryable, RetryLater
 
 
 class BridgeUnavailable(Exception):
     """The Bridge or the directory behind it is away, or took too long. Worth another attempt."""
+
+
+class BridgeError(Exception):
+    """The Bridge failed in a way that says nothing else. Worth another attempt."""
+
+
+class RateLimited(RetryLater):
+    """A bucket of the directory is empty: worth another attempt when it has tokens again."""
 
 
 class DatabaseTimeout(Exception):
@@ -19,6 +27,10 @@ class BusUnavailable(Exception):
 
 class InvalidArgument(NonRetryable):
     """What was sent cannot be accepted."""
+
+
+class Refused(InvalidArgument):
+    """The directory refused it as things are: the message begins with the name of its problem."""
 
 
 class NotFound(NonRetryable):

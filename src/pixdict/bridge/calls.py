@@ -1,0 +1,200 @@
+"""A call to the directory as it should be made: within its limits, behind the breaker, tried again, carried out once.
+
+Three attempts of 5 s with 1 s and 2 s between them (D-01), for failures after which the directory may be asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import datetime
+from typing import Any, cast
+
+import msgspec
+from msgspec import Struct
+
+from batuta import Batuta
+from batuta.cache import Cache
+from batuta.clock import Clock, SystemClock, as_datetime
+from batuta.resilience import breaker
+from pixdict.bridge.answers import Answers
+from pixdict.bridge.balances import Balances, Charge, charge, lookup_charges
+from pixdict.bridge.directory import BrokenAnswer, DirectoryClient, DirectoryRequest, DirectoryUnreachable
+from pixdict.bridge.errors import DeadlineExceeded
+from pixdict.bridge.settings import BridgeSettings
+from pixdict.dict.headers import PAYER_ID
+from pixdict.dict.keys import key_type_of
+from pixdict.dict.messages import DeleteEntryResponse, ListPoliciesResponse
+from pixdict.dict.operations import OPERATIONS, list_claims_policy
+from pixdict.dict.problems import DirectoryRefused, RetryClass
+
+log = logging.getLogger("pixdict.bridge")
+
+BREAKER = "bacen"
+_LONGEST_WAIT = 30.0
+
+Recover = Callable[[], Awaitable[Struct | None]]
+"""After an attempt whose outcome is not known: the answer, if it had its effect."""
+
+
+class Calls:
+    """Calls for one participant."""
+
+    def __init__(
+        self,
+        directory: DirectoryClient,
+        batuta: Batuta,
+        settings: BridgeSettings,
+        *,
+        cache: Cache | None = None,
+        clock: Clock | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """`batuta` is open; its store has the breaker and the kept answers."""
+        self._directory, self._batuta, self._settings, self._sleep = directory, batuta, settings, sleep
+        self._clock = SystemClock() if clock is None else clock
+        self.balances = Balances(refill=settings.refill, clock=clock)
+        self.answers = Answers(batuta, settings.keep_answers, cache)
+        self._breaker = breaker(
+            BREAKER,
+            failures=settings.failures,
+            open_for=settings.open_for,
+            counts=_is_outage,
+            on_refusal="fail",
+        )
+        self._reading: asyncio.Task[ListPoliciesResponse] | None = None
+
+    async def close(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await self._reading
+
+    async def write(
+        self,
+        request: DirectoryRequest,
+        request_id: str,
+        until: float,
+        *,
+        recover: Recover | None = None,
+    ) -> Struct:
+        """Carried out once for each request id. Raises what `call` does, IdempotencyKeyReused,
+        IdempotencyInProgress."""
+        asked = msgspec.json.encode([request.operation.name, request.path, request.message])
+        return await self.answers.once(
+            request_id, asked, request.operation.response, lambda: self.call(request, until, recover=recover)
+        )
+
+    async def call(self, request: DirectoryRequest, until: float, *, recover: Recover | None = None) -> Struct:
+        """The answer of the directory. `until`: by the monotonic clock. Raises DirectoryRefused, DirectoryUnreachable,
+        BrokenAnswer, BreakerOpen, GateRefused, DeadlineExceeded."""
+        await self._know_balances(request, until)
+        wait, unknown = self._settings.first_wait, False
+        for attempt in range(1, self._settings.attempts + 1):
+            if unknown and recover is not None and (found := await recover()) is not None:
+                return found
+            try:
+                return await self._attempt(request, until)
+            except (DirectoryRefused, DirectoryUnreachable, BrokenAnswer) as error:
+                if unknown and _is_gone(request, error):
+                    return _deleted(request, self._clock)
+                unknown = unknown or not isinstance(error, DirectoryRefused) or error.status == 500
+                pause = _pause(error, wait)
+                if pause is None or attempt == self._settings.attempts or self._left(until) <= pause:
+                    raise
+                log.warning("attempt %d of %s: %s", attempt, request.operation.name, error)
+            await self._sleep(pause)
+            wait *= 2
+        raise AssertionError("unreachable")
+
+    async def policies(self, until: float) -> ListPoliciesResponse:
+        """All policies of the participant; the balances are those from now on."""
+        request = DirectoryRequest(operation=OPERATIONS["listPolicies"])
+        return cast(ListPoliciesResponse, await self.call(request, until))
+
+    def time_left(self, seconds: float | None) -> float:
+        """Until when a call with that much time may take, by the monotonic clock."""
+        return self._clock.monotonic() + (self._settings.call_timeout if seconds is None else seconds)
+
+    async def _attempt(self, request: DirectoryRequest, until: float) -> Struct:
+        seconds = min(self._settings.timeout, self._left(until))
+        if seconds <= 0:
+            raise DeadlineExceeded(f"{request.operation.name}: the time of the call is over")
+        try:
+            async with self._batuta.gates(self.balances, self._breaker, args=[charges_of(request)]):
+                answer = await self._directory.send(request, seconds)
+                self.balances.observe(cast(datetime, getattr(answer, "response_time")))  # noqa: B009
+                if isinstance(answer, ListPoliciesResponse):
+                    self.balances.sync(answer.policies)
+                return answer
+        except DirectoryRefused as error:
+            if error.status == 429:
+                self._read_policies()
+            raise
+        except DirectoryUnreachable as error:
+            if seconds < self._settings.timeout and self._left(until) <= 0:
+                raise DeadlineExceeded(str(error)) from error
+            raise
+
+    def _left(self, until: float) -> float:
+        return until - self._clock.monotonic()
+
+    async def _know_balances(self, request: DirectoryRequest, until: float) -> None:
+        """Before the first call: what would be 429 can only be told when the balances are known."""
+        if self.balances.synchronised or request.operation.name == "listPolicies":
+            return
+        reading = self._read_policies()
+        async with asyncio.timeout(max(0.0, self._left(until))):
+            await asyncio.shield(reading)
+
+    def _read_policies(self) -> asyncio.Task[ListPoliciesResponse]:
+        """One reading at a time, however many ask."""
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.ensure_future(self.policies(self.time_left(None)))
+            self._reading.add_done_callback(_log_failure)
+        return self._reading
+
+
+def _log_failure(reading: asyncio.Task[Any]) -> None:
+    if not reading.cancelled() and reading.exception() is not None:
+        log.warning("the policies were not read: %s", reading.exception())
+
+
+def charges_of(request: DirectoryRequest) -> list[Charge]:
+    """What a request takes from which buckets."""
+    name = request.operation.name
+    if name == "getEntry":
+        return lookup_charges(str(key_type_of(request.path["Key"])), request.headers[PAYER_ID])
+    if name == "listClaims":
+        roles = dict(request.query)
+        return charge(
+            list_claims_policy(is_donor=roles.get("IsDonor") == "true", is_claimer=roles.get("IsClaimer") == "true")
+        )
+    return charge(request.operation.policy)
+
+
+def _is_outage(error: BaseException) -> bool:
+    """What the breaker counts: no answer, 500 and 503. Refusals are answers."""
+    if isinstance(error, DirectoryRefused):
+        return error.status in (500, 503)
+    return isinstance(error, DirectoryUnreachable | BrokenAnswer)
+
+
+def _pause(error: Exception, usual: float) -> float | None:
+    """Seconds before the next attempt; None: another one does not help."""
+    if isinstance(error, DirectoryRefused):
+        if error.retry is not RetryClass.AGAIN:
+            return None
+        return min(max(usual, float(error.retry_after or 0)), _LONGEST_WAIT)
+    return usual
+
+
+def _is_gone(request: DirectoryRequest, error: Exception) -> bool:
+    """A deletion that is repeated finds no entry: the first one had its effect."""
+    return request.operation.name == "deleteEntry" and isinstance(error, DirectoryRefused) and error.status == 404
+
+
+def _deleted(request: DirectoryRequest, clock: Clock) -> Struct:
+    return DeleteEntryResponse(response_time=as_datetime(clock.now()), correlation_id="0" * 32, key=request.path["Key"])

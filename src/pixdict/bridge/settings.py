@@ -1,0 +1,58 @@
+"""What a Bridge is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cryptography.x509 import Certificate
+from msgspec import Struct
+
+from pixdict.dict.buckets import Refill
+from pixdict.dict.headers import ISPB
+from pixdict.dict.signatures import Signer
+from pixdict.errors import InvalidArgument
+
+
+class Thresholds(Struct, frozen=True):
+    """Remaining per cent at or below which a policy is WARNING, and CRITICAL."""
+
+    warning: float = 25.0
+    critical: float = 10.0
+
+
+class BridgeSettings(Struct, frozen=True, kw_only=True):
+    """One Bridge speaks for one participant. Times are seconds."""
+
+    directory: str
+    """Where the directory is, such as `http://127.0.0.1:8290`."""
+    participant: str
+    """The ISPB."""
+    attempts: int = 3
+    first_wait: float = 1.0
+    """Before the second attempt; each later one is twice as long."""
+    timeout: float = 5.0
+    """Of one attempt."""
+    call_timeout: float = 20.0
+    """Of a call that comes without a deadline."""
+    connections: int = 64
+    keep_answers: float = 24 * 3600.0
+    failures: int = 5
+    """In a row, that open the breaker `bacen`."""
+    open_for: float = 60.0
+    refill: Refill = Refill.STEPPED
+    """How the directory gives tokens back. Stepped is never too much."""
+    thresholds: Thresholds = Thresholds()
+    by_policy: Mapping[str, Thresholds] = {}
+    """Other thresholds for some policies."""
+    signer: Signer | None = None
+    """With it, writes are signed."""
+    trusted: Certificate | None = None
+    """The directory's. With it, every answer must carry its signature."""
+
+    def __post_init__(self) -> None:
+        if not ISPB.fullmatch(self.participant):
+            raise InvalidArgument(f"participant {self.participant!r} is not an ISPB: eight letters or digits")
+        if not self.directory.startswith(("http://", "https://")):
+            raise InvalidArgument(f"directory {self.directory!r} must begin with http:// or https://")
+        if self.attempts < 1 or min(self.timeout, self.call_timeout, self.keep_answers) <= 0:
+            raise InvalidArgument("attempts, timeout, call_timeout and keep_answers must be more than 0")
