@@ -26,6 +26,7 @@ BatutaError
 ├── GateFailed                  a gate raised an error, or answered what it must not
 ├── UnknownPartner              no breaker or limit has this name
 ├── UnknownEndpoint             no webhook endpoint has this id
+├── DamagedPartner              what the store keeps of a breaker or limit cannot be read
 ├── QuotaExceeded               the namespace has started as much as it may, or too many messages wait for a run
 ├── ScheduleExists              the id of a schedule is taken
 ├── RunClosed                   the run has ended; the message was refused
@@ -365,6 +366,17 @@ class UnknownPartner(BatutaError, LookupError):
         super().__init__(
             f"no {kind} {name!r}: a worker that has it in gates= declares it when it first uses it, and `batuta "
             f"partners list` shows all"
+        )
+        self.kind, self.name = kind, name
+
+
+class DamagedPartner(BatutaError):
+    """What the store keeps of a breaker or limit cannot be read. Calls that need it fail."""
+
+    def __init__(self, kind: str, name: str, error: BaseException) -> None:
+        super().__init__(
+            f"what the store keeps of {kind} {name!r} cannot be read ({told(error)}): `batuta partners forget {kind} "
+            f"{name}` removes it, and workers declare it again"
         )
         self.kind, self.name = kind, name
 

@@ -34,6 +34,7 @@ from batuta.authoring.client.schedules import Schedules as AsyncSchedules
 from batuta.authoring.client.start import StartOptions
 from batuta.authoring.client.workers import Workers as AsyncWorkers
 from batuta.authoring.definitions import Workflow
+from batuta.authoring.gates import Gate
 from batuta.authoring.history.diff import Diff
 from batuta.authoring.jobs import Job, JobCall
 from batuta.authoring.middleware import Middleware
@@ -269,6 +270,19 @@ class Client:
     def quotas(self) -> Quotas:
         """How much may be started in this namespace."""
         return Quotas(self)
+
+    @contextmanager
+    def gates(self, *gates: Gate, args: Sequence[Any] = ()) -> Iterator[None]:
+        """Run a block behind gates: `with client.gates(breaker("bank")): ...`. See the async client's `gates`."""
+        home = self._opened()
+        block = home.client.gates(*gates, args=args)
+        home.call(block.__aenter__)
+        try:
+            yield
+        except BaseException as error:
+            home.call(partial(block.__aexit__, type(error), error, error.__traceback__))
+            raise
+        home.call(partial(block.__aexit__, None, None, None))
 
     def worker(
         self,

@@ -1,6 +1,7 @@
 """A circuit breaker holds calls back that would fail, and lets a few find out when the partner is back."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -402,3 +403,72 @@ async def test_two_declarations_of_one_name_must_agree() -> None:
 def test_bad_settings_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         breaker("bad", **options)
+
+
+async def test_ignored_errors_neither_count_nor_end_a_row_of_failures() -> None:
+    deaf = breaker("deaf", failures=3, ignores=[LookupError])
+
+    @activity(gates=[deaf], retry=ONCE)
+    async def act(kind: str) -> None:
+        raise {"x": ConnectionError("away"), "i": KeyError("ignored")}[kind]
+
+    @workflow
+    async def run(pattern: str) -> None:
+        for letter in pattern:
+            with contextlib.suppress(ConnectionError, KeyError):
+                await act(letter)
+
+    async with world(run, act) as env:
+        await (await env.start(run, "xixii")).result(5)
+        await env.advance(1)
+        assert (await state_of(env, "deaf")).streak == 2
+        await (await env.start(run, "x")).result(5)
+        await env.advance(1)
+        assert (await state_of(env, "deaf")).state == "open"
+
+
+async def test_an_ignored_error_tells_a_probe_nothing() -> None:
+    deaf = breaker("deaf", failures=1, open_for=10, ignores=[KeyError])
+    kinds = ["x", "i", "ok"]
+
+    @activity(gates=[deaf], retry=Retry(attempts=9, first=0.1, factor=1, jitter=0))
+    async def act() -> str:
+        kind = kinds.pop(0)
+        if kind != "ok":
+            raise {"x": ConnectionError("away"), "i": KeyError("ignored")}[kind]
+        return kind
+
+    @workflow
+    async def run() -> str:
+        return await act()
+
+    async with world(run, act) as env:
+        handle = await env.start(run)
+        await env.advance(2)
+        assert (await state_of(env, "deaf")).state == "open"
+        while len(kinds) > 1:
+            await env.advance(1)
+        assert (await state_of(env, "deaf")).state == "half-open"
+        assert await handle.result(60) == "ok"
+        assert (await state_of(env, "deaf")).state == "closed"
+
+
+@pytest.mark.parametrize("when", ["at first", "while it is open"])
+@pytest.mark.parametrize("doc", ['"rubbish"', '{"state": 5}', '{"streak": "many"}'])
+async def test_a_state_that_cannot_be_read_fails_calls_and_says_what_to_do(
+    env: Environment, when: str, doc: str
+) -> None:
+    if when == "while it is open":
+        await opened(env)
+    await env.store.change_partner(BREAKER, "bank", "", lambda _: PartnerChange(None, doc, tell=True))
+    if when == "while it is open":
+        await env.advance(70)
+    partner.away = False
+    with pytest.raises(RunFailed, match="batuta partners forget breaker bank") as failed:
+        await (await env.start(pays, "b")).result(130)
+    assert isinstance(failed.value.__cause__, GateFailed)
+    found = await env.client.breakers.get("bank")
+    assert (found.state, "cannot be read" in found.reason) == ("damaged", True)
+    await env.client.breakers.forget("bank")
+    await env.advance(2)
+    assert await (await env.start(pays, "c")).result(10) == "c"

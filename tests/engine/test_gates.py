@@ -1,5 +1,8 @@
 """Gates are asked before an attempt begins, and a refusal costs no attempt."""
 
+import asyncio
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -315,3 +318,98 @@ def test_a_gate_with_bad_options_is_refused(options: dict[str, Any]) -> None:
 def test_a_refusal_tells_programs_when_to_come_back() -> None:
     error = GateRefused("bank", "busy", 2.5)
     assert (error.gate, error.retry_after) == ("bank", 2.5)
+
+
+class SubRefusal(Refusal, frozen=True):
+    """A refusal with more in it."""
+
+    detail: str = ""
+
+
+async def test_a_refusal_of_a_class_of_its_own_refuses() -> None:
+    class Wordy(Gate):
+        shut = True
+
+        def enter(self, call: GateCall) -> object:
+            return SubRefusal(0.5, "it is shut", detail="more") if self.shut else None
+
+    wordy = Wordy("wordy")
+
+    @workflow
+    async def run() -> str:
+        return str(await call.with_options(gates=[wordy])("a"))
+
+    async with world(run, call) as env:
+        handle = await env.start(run)
+        await env.advance(3)
+        assert done == []
+        wordy.shut = False
+        assert await handle.result(2) == "a"
+
+
+async def test_a_once_activity_passes_its_gate_only_when_it_has_a_place() -> None:
+    @activity
+    async def block() -> None:
+        await asyncio.sleep(50)
+
+    @workflow
+    async def blocks() -> None:
+        await block()
+
+    async with world(calls, blocks, block, call_once, max_activities=1) as env:
+        blocked = await env.start(blocks)
+        await env.settle()
+        handle = await env.start(calls, "once", "a")
+        await env.advance(10)
+        assert (door.asked, await handle.attempts()) == (0, []), "it has no place, and is not begun"
+        door.shut = 5.0
+        await env.advance(41)
+        assert (door.asked > 0, await handle.attempts()) == (True, [])
+        door.open()
+        assert await handle.result(10) == "a"
+        await blocked.result(5)
+        assert (door.inside, done) == (0, [("a", 1)])
+
+
+@pytest.mark.parametrize("ends", ["cancelled", "closed", "taken over"])
+async def test_a_once_activity_whose_start_is_being_written_gives_its_place_back(ends: str) -> None:
+    @workflow
+    async def leaves(what: str) -> str:
+        task = asyncio.ensure_future(call_once(what))
+        await asyncio.sleep(0)
+        if ends == "cancelled":
+            task.cancel()
+        return "left"
+
+    async with world(leaves, calls, call_once, call, max_activities=1) as env:
+        for number in range(3):
+            handle = await env.start(leaves, str(number))
+            if ends == "taken over":
+                await env.take_over()
+            assert await handle.result(10) == "left"
+        await env.settle()
+        assert door.inside == 0
+        assert await (await env.start(calls, "once", "last")).result(10) == "last"
+        assert await (await env.start(calls, "plain", "too")).result(10) == "too"
+
+
+async def test_a_gate_that_nobody_uses_any_more_is_forgotten() -> None:
+    gone: list[weakref.ref[Door]] = []
+
+    @workflow
+    async def run(number: int) -> str:
+        fresh = Door(f"fresh-{number}")
+        gone.append(weakref.ref(fresh))
+        return str(await call.with_options(gates=[fresh])("a"))
+
+    async with world(run, call, keep_in_memory=0.1) as env:
+        for number in range(3):
+            await (await env.start(run, number)).result(5)
+            passing = Door("passing")
+            gone.append(weakref.ref(passing))
+            async with env.client.gates(passing):
+                pass
+            del passing
+        await env.advance(5)
+        gc.collect()
+        assert [one() for one in gone] == [None] * 6

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from batuta import LimitReached, Retry, RunFailed, RunState, activity, workflow
+from batuta import LimitReached, Rate, Retry, RunFailed, RunState, activity, workflow
+from batuta.authoring.gates import Gate, Refusal
 from batuta.errors import GateFailed, InvalidInput, UnknownPartner
 from batuta.journal.resilience.partners import LIMIT, PartnerChange
 from batuta.resilience import Bucket, partner_limit
@@ -131,6 +132,99 @@ async def test_a_call_may_weigh_more_than_one() -> None:
             await (await env.start(run, 11)).result(5)
 
 
+async def test_a_heavy_call_gets_in_while_light_ones_take_each_unit_that_comes_free() -> None:  # covers C-06
+    shared = partner_limit("shared", concurrency=5, weight=lambda units: units)
+
+    @activity(gates=[shared])
+    async def act(units: int) -> None:
+        await asyncio.sleep(1)
+        calls.append((now(), "heavy" if units > 1 else "light"))
+
+    @workflow
+    async def lights(count: int) -> None:
+        for _ in range(count):
+            await act(1)
+
+    @workflow
+    async def heavy() -> None:
+        await act(4)
+
+    async with world(lights, heavy, act) as env:
+        busy = [await env.start(lights, 100) for _ in range(6)]
+        await env.advance(5.5)
+        one = await env.start(heavy)
+        await env.advance(20)
+        assert "heavy" in [who for _, who in calls]
+        await one.result(5)
+        await finish(env, busy, 2_000)
+
+
+@pytest.mark.parametrize("limit", [{"rate": "6/min"}, {"bucket": Bucket(6, Rate(6, 60))}], ids=["rate", "bucket"])
+async def test_a_heavy_call_gets_its_units_in_time_though_many_light_ones_wait(limit: dict[str, Any]) -> None:
+    shared = partner_limit("shared", weight=lambda units: units, **limit)
+
+    @activity(gates=[shared])
+    async def act(units: int) -> None:
+        calls.extend([(now(), "heavy" if units > 1 else "light")] * units)
+
+    @workflow
+    async def run(units: int) -> None:
+        await act(units)
+
+    async with world(run, act) as env:
+        before = [await env.start(run, 1) for _ in range(6)]
+        await env.advance(1)
+        light = [await env.start(run, 1) for _ in range(30)]
+        await env.advance(1)
+        heavy = await env.start(run, 5)
+        await heavy.result(200)
+        await finish(env, [*before, *light], 3_600)
+    if "rate" in limit:
+        assert most_within(60) == 6
+
+
+async def test_units_of_a_call_that_another_gate_refuses_serve_the_next_one() -> None:
+    class Door(Gate):
+        shut = True
+
+        def enter(self, call: Any) -> object:
+            return Refusal(1.0, "it is shut") if self.shut else None
+
+    door, ten = Door("door"), partner_limit("ten", rate="10/h")
+    act = create.with_options(gates=[ten, door])
+
+    @workflow
+    async def run() -> str:
+        return await act("a")
+
+    async with world(run, create) as env:
+        handles = [await env.start(run) for _ in range(10)]
+        await env.advance(1200)
+        door.shut = False
+        await finish(env, handles, 200)
+        assert len(calls) == 10
+
+
+async def test_what_was_counted_still_counts_when_the_period_of_a_used_up_limit_changes() -> None:
+    five = partner_limit("five", rate="5/min")
+    act = create.with_options(gates=[five])
+
+    @workflow
+    async def run() -> str:
+        return await act("a")
+
+    async with world(run, create) as env:
+        handles = [await env.start(run) for _ in range(20)]
+        await env.advance(10)
+        assert len(calls) == 5
+        for rate in ("5/h", "5/min", "5/40s"):
+            await env.client.limits.change("five", rate=rate)
+            assert (await env.client.limits.get("five")).keys[0].used[rate] == 5
+            await env.advance(2)
+            assert len(calls) == 5
+        await finish(env, handles, 600)
+
+
 class TooMany(Exception):
     def __init__(self, wait: str) -> None:
         super().__init__("429")
@@ -241,6 +335,22 @@ async def test_news_that_were_read_before_a_declaration_do_not_undo_it() -> None
             partners._learn(rows)
             assert partners._shared[LIMIT, "create"]._settings.text() == "2/min"
         await finish(env, [await env.start(creates, "a")], 5)
+
+
+@pytest.mark.parametrize("key", ["", "a"])
+async def test_a_limit_that_cannot_be_read_fails_calls_and_says_what_to_do(key: str) -> None:
+    async with world(creates, create) as env:
+        await finish(env, [await env.start(creates, "b")], 5)
+        await env.store.change_partner(LIMIT, "create", key, lambda _: PartnerChange(None, '["rubbish"]', tell=True))
+        await env.advance(60)
+        with pytest.raises(RunFailed, match="batuta partners forget limit create") as failed:
+            await (await env.start(creates, "a")).result(10)
+        assert isinstance(failed.value.__cause__, GateFailed)
+        found = await env.client.limits.get("create")
+        assert "cannot be read" in found.reason
+        await env.client.limits.forget("create")
+        await env.advance(2)
+        await finish(env, [await env.start(creates, "a")], 10)
 
 
 @pytest.mark.parametrize("key", ["", "x" * 201, "\x00"])

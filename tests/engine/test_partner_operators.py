@@ -191,7 +191,7 @@ async def test_two_processes_share_breakers_and_limits(arena: Arena) -> None:  #
     assert await (await one.start(orders_one, "a")).result(20) == "a"
     await other.breakers.open("bank", "from elsewhere")
     assert worker.session is not None
-    keeper = bank.bind(worker.session.executor.gates)._keeper  # type: ignore[arg-type, attr-defined]
+    keeper = worker.session.executor.gates._keepers.of(bank)._keeper  # type: ignore[attr-defined]
 
     async def heard() -> bool:
         return bool(keeper.known.state == "open")

@@ -1,11 +1,12 @@
 """Breakers and limits towards partners, operated by blocking code."""
 
+import threading
 import time
 
 import pytest
 
 import batuta.sync
-from batuta import InvalidInput, Rate, UnknownPartner, activity, workflow
+from batuta import BreakerOpen, GateFailed, InvalidInput, Rate, UnknownPartner, activity, workflow
 from batuta.resilience import Bucket, breaker, partner_limit
 
 PATIENCE = 20.0
@@ -56,6 +57,36 @@ def test_blocking_code_forces_breakers_and_changes_limits(url: str) -> None:
         limits.forget("orders")
         assert not breakers.list()
         assert not limits.list()
+
+
+def test_blocking_code_passes_gates(url: str) -> None:
+    curt = breaker("curt", failures=1, open_for=60, on_refusal="fail")
+    single = partner_limit("single", concurrency=1, key=lambda bank: bank)
+    inside = []
+
+    def one(client: batuta.sync.Client) -> None:
+        with client.gates(bank, single, args=["a"]):
+            inside.append(1)
+            assert len(inside) == 1
+            inside.pop()
+
+    with batuta.sync.connect(url) as client:
+        threads = [threading.Thread(target=one, args=(client,)) for _ in range(5)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join(PATIENCE)
+        assert client.limits.get("single").keys[0].key == "a"
+        with pytest.raises(ConnectionError, match="away"), client.gates(curt):
+            raise ConnectionError("away")
+        end = time.monotonic() + PATIENCE
+        while client.breakers.get("curt").state != "open":
+            assert time.monotonic() < end, "it was not told of the failure"
+            time.sleep(0.01)
+        with pytest.raises(BreakerOpen), client.gates(curt):
+            raise AssertionError("it was let in")
+        with pytest.raises(GateFailed), client.gates(single):
+            raise AssertionError("it has no key")
 
 
 def test_bad_input_is_refused_to_blocking_code() -> None:

@@ -16,7 +16,7 @@ from batuta.journal.queues import Rate
 from batuta.journal.resilience.partners import BREAKER, CLOSED, HALF_OPEN, LIMIT, OPEN, PartnerChange, PartnerDocs
 from batuta.journal.store import Store
 from batuta.resilience.breakers.rules import BreakerSettings, BreakerState, decode_breaker
-from batuta.resilience.limits.rules import Bucket, Grant, LimitSettings, decode_counts
+from batuta.resilience.limits.rules import Bucket, Grant, LimitSettings, Wish, decode_counts
 from tests.long import LONG
 
 T = TypeVar("T")
@@ -151,16 +151,25 @@ class LimitMachine(OnStore):
         self.seen: dict[str, int] = dict.fromkeys("abc", 0)
         """When each was heard of last: later than a lease ago it is dead."""
         self.tokens, self.at = 30.0, self.now
+        self.unused: dict[str, tuple[int, dict[str, int]]] = {}
+        """What each will not use of its last lease, and where the store counts it."""
 
-    @rule(who=PROCESSES, want=st.integers(0, 8))
-    def ask(self, who: str, want: int) -> None:
-        grant: Grant = self.change(lambda doc: self._ask(doc, who, want))
+    @rule(who=PROCESSES, want=st.integers(0, 8), least=st.integers(1, 4), claims=st.booleans(), uses=st.booleans())
+    def ask(self, who: str, want: int, least: int, claims: bool, uses: bool) -> None:
+        unused, ends = self.unused.pop(who, (0, {}))
+        wish = Wish(who, want, self.using[who], min(least, want), claims, unused, ends)
+        grant: Grant = self.change(lambda doc: self._ask(doc, wish))
+        self.tokens += unused
         self.tokens, self.at = min(30.0, self.tokens + (self.now - self.at) / SECOND), self.now
-        assert 0 <= grant.units <= want
+        assert grant.units == 0 or wish.least <= grant.units <= want
         assert grant.units <= max(0.0, self.tokens) + 1e-6
         if grant.units < want:
             assert grant.next_at > self.now, "a refusal says when to come back"
         self.tokens -= grant.units
+        if not uses:
+            self.unused[who] = grant.units, grant.ends
+            self.seen[who] = self.now
+            return
         for _ in range(grant.units):  # used at once, or at the last moment
             self.admitted.append(self.now if len(self.admitted) % 2 else grant.valid_until - 1)
         self.using[who] += grant.units
@@ -168,9 +177,9 @@ class LimitMachine(OnStore):
         living = [one for one in "abc" if self.now - self.seen[one] < 15 * SECOND]
         assert sum(self.using[one] for one in living) <= 4
 
-    def _ask(self, doc: str | None, who: str, want: int) -> tuple[str, Grant]:
+    def _ask(self, doc: str | None, wish: Wish) -> tuple[str, Grant]:
         counts = decode_counts(doc)
-        grant = counts.ask(self.SETTINGS, who, want, self.using[who], self.now)
+        grant = counts.ask(self.SETTINGS, wish, self.now)
         return counts.encode(), grant
 
     @rule(who=PROCESSES)

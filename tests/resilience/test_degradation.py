@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from batuta import InvalidInput, RunFailed, activity, connect, workflow
+from batuta import InvalidInput, RunFailed, activity, connect, continue_as_new, workflow
 from batuta.resilience.deadlines import Deadlines, deadline, deadline_headers, read_deadline, timeout_left
 from batuta.resilience.degradation import ReadFrom, StaleWhileError, accept_or_run, read_from
 from batuta.testing import Environment, in_virtual_time
@@ -185,6 +185,25 @@ async def test_workflows_and_activities_know_how_much_time_is_left() -> None:
         assert thread == pytest.approx(10, abs=0.1)
         free = await (await env.start(asks)).result()
         assert free == [None, None, pytest.approx(20, abs=0.1), None]
+
+
+@in_virtual_time
+@pytest.mark.parametrize("timeout", [None, 50])
+async def test_a_run_that_continues_knows_how_much_time_its_chain_has_left(timeout: float | None) -> None:
+    @workflow
+    async def asks(before: list[float]) -> list[float]:
+        left = timeout_left()
+        assert left is not None
+        if len(before) < 2:
+            await asyncio.sleep(15)
+            continue_as_new([*before, left])
+        return [*before, left]
+
+    async with Environment(workflows=[asks]) as env:
+        handle = await env.start(asks, [], timeout=timeout, execution_timeout=60)
+        first, *later = await handle.result()
+        assert first == (timeout or 60)
+        assert later == pytest.approx([45, 30], abs=0.2)
 
 
 def test_a_deadline_travels_in_headers() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
+from weakref import WeakSet
 
 from msgspec import Struct
 
@@ -56,9 +57,12 @@ class Outcome(Struct, frozen=True):
     seconds: float = 0.0
     ran: bool = True
     """False: it never began, or its answer does not count. A gate then takes back what it gave."""
+    begun: bool = True
+    """False: nothing of it was done."""
 
 
 NOT_RUN = Outcome(ran=False)
+NOT_BEGUN = Outcome(ran=False, begun=False)
 
 
 class Keeper(Protocol):
@@ -120,6 +124,7 @@ class Gate:
 
     def __init__(self, name: str, *, on_refusal: str = "wait", longest_wait: Duration | None = None) -> None:
         self.name = check_name(name, "gate name")
+        self.keepers: dict[Keepers, Keeper] = {}
         if on_refusal not in ("wait", "fail"):
             raise InvalidInput(f"on_refusal={on_refusal!r} of gate {name!r} must be 'wait' or 'fail'")
         self.on_refusal = on_refusal
@@ -146,6 +151,28 @@ class Gate:
 
     def __repr__(self) -> str:
         return f"<gate {self.name}>"
+
+
+class Keepers:
+    """Those of one host. Each gate holds its own: a host remembers no gate that nobody uses any more."""
+
+    def __init__(self, host: GateHost) -> None:
+        self._host = host
+        self._gates: WeakSet[Gate] = WeakSet()
+
+    def of(self, gate: Gate) -> Keeper:
+        """Made when the gate is asked for the first time."""
+        found = gate.keepers.get(self)
+        if found is None:
+            found = gate.keepers[self] = gate.bind(self._host)
+            self._gates.add(gate)
+        return found
+
+    def clear(self) -> None:
+        """The host closes."""
+        for gate in list(self._gates):
+            gate.keepers.pop(self, None)
+        self._gates.clear()
 
 
 def check_period(name: str, period: object) -> float:
@@ -178,15 +205,15 @@ def enter_all(keepers: Sequence[tuple[Gate, Keeper]], call: GateCall) -> Passes 
     for gate, keeper in keepers:
         try:
             answer = keeper.enter(call)
-            if type(answer) is Refusal and not 0 <= answer.wait + answer.spread <= 2 * _LONGEST:  # nan, too
+            if isinstance(answer, Refusal) and not 0 <= answer.wait + answer.spread <= 2 * _LONGEST:  # nan, too
                 raise InvalidInput(
                     f"gate {gate.name!r} refused for {answer.wait!r} seconds: from 0 to a year is allowed"
                 )
         except BaseException:
-            leave_all(passes, NOT_RUN)
+            leave_all(passes, NOT_BEGUN)
             raise
-        if type(answer) is Refusal:
-            leave_all(passes, NOT_RUN)
+        if isinstance(answer, Refusal):
+            leave_all(passes, NOT_BEGUN)
             return gate, answer
         passes.append((keeper, answer))
     return passes

@@ -146,6 +146,8 @@ class StartInfo(Struct, omit_defaults=True, gc=False):
     """The id of the run that it is a child of."""
     slot: int = 0
     """The time that a schedule began it for, microseconds."""
+    chain_at: int = 0
+    """When the first run of the chain began; 0: this is the first, or an older version wrote it."""
     bounded: bool = False
     """There are limits on how many values its code may publish, and on tags and reasons that it gives to children: it
     meets them in replay, too. Runs of older versions had none."""

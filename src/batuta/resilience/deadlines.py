@@ -35,8 +35,8 @@ _deadline: ContextVar[float | None] = ContextVar("batuta_deadline", default=None
 def timeout_left() -> float | None:
     """Seconds until the caller no longer waits; None when there is no limit. Never negative.
 
-    In a workflow: until the run exceeds its timeout, counted from when it began, the same in every replay. In an
-    activity: until the attempt, the call or its run is over its time. In other code: what `deadline()` or the
+    In a workflow: until the run exceeds its timeout, or its chain the execution timeout, the same in every replay. In
+    an activity: until the attempt, the call or its run is over its time. In other code: what `deadline()` or the
     middleware `Deadlines` has set.
     """
     runtime, attempt = current_runtime.get(), current_activity.get()

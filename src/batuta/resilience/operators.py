@@ -7,18 +7,19 @@ from datetime import datetime
 from math import isfinite
 from typing import TypeVar
 
-from msgspec import Struct
+from msgspec import MsgspecError, Struct
 
 from batuta.authoring.gates import check_period
 from batuta.authoring.services import PartnerService
 from batuta.clock import SECOND, as_datetime
 from batuta.durations import Duration
-from batuta.errors import InvalidInput, UnknownPartner
+from batuta.errors import DamagedPartner, InvalidInput, UnknownPartner
 from batuta.journal.audit import Act, Verb
 from batuta.journal.queues import Rate
 from batuta.journal.resilience.partners import (
     BREAKER,
     CLOSED,
+    DAMAGED,
     LIMIT,
     OPEN,
     PartnerChange,
@@ -42,7 +43,7 @@ class BreakerView(Struct, kw_only=True):
 
     name: str
     state: str
-    """closed, open or half-open."""
+    """closed, open or half-open; damaged if it cannot be read."""
     reason: str
     """Why it is so."""
     forced: str
@@ -127,8 +128,7 @@ class Breakers(_Operations):
     async def list(self) -> Sequence[BreakerView]:
         """All that workers have declared, by name."""
         rows = [one for one in await all_partners(self._backend.store) if one.kind == BREAKER]
-        found = [(one.name, decode_breaker(one.doc)) for one in rows]
-        return [_breaker(name, state) for name, state in found if state is not None]
+        return [_readable_breaker(one.name, one.doc) for one in rows]
 
     async def get(self, name: str) -> BreakerView:
         """Raises UnknownPartner."""
@@ -177,14 +177,16 @@ class Limits(_Operations):
         """All that workers have declared, by name, with what counts for their keys."""
         store, found = self._backend.store, {}
         for row in await all_partners(store):
-            doc = decode_limit(row.doc) if row.kind == LIMIT else None
-            if doc is not None:
-                found[row.name] = doc
+            if row.kind == LIMIT:
+                found[row.name] = _readable_limit(row.name, row.doc)
         now = (await store.change_partner(LIMIT, "", "", lambda docs: PartnerChange(docs.now))).answer
         keys: dict[str, list[KeyView]] = {name: [] for name in found}
         for row in await store.partners(keys=True):
             if row.kind == LIMIT and row.key and (known := found.get(row.name)) is not None:
-                keys[row.name].append(_key(row.key, row.doc, known, now))
+                try:
+                    keys[row.name].append(_key(row.key, row.doc, known, now))
+                except MsgspecError as error:
+                    known.reason = str(DamagedPartner(LIMIT, row.name, error))
         return [_limit(name, doc, keys[name]) for name, doc in found.items()]
 
     async def get(self, name: str) -> LimitView:
@@ -290,6 +292,21 @@ def _checked_key(key: str | None) -> str:
     return ALL if key is None else check_name(key, "key of a limit")
 
 
+def _readable_breaker(name: str, doc: str) -> BreakerView:
+    try:
+        state = decode_breaker(doc) or BreakerState()
+    except MsgspecError as error:
+        state = BreakerState(state=DAMAGED, reason=str(DamagedPartner(BREAKER, name, error)))
+    return _breaker(name, state)
+
+
+def _readable_limit(name: str, doc: str) -> LimitDoc:
+    try:
+        return decode_limit(doc) or LimitDoc()
+    except MsgspecError as error:
+        return LimitDoc(reason=str(DamagedPartner(LIMIT, name, error)))
+
+
 def _breaker(name: str, state: BreakerState) -> BreakerView:
     return BreakerView(
         name=name,
@@ -326,7 +343,7 @@ def _key(key: str, doc: str, limit: LimitDoc, now: int) -> KeyView:
     held = limit.holds.get(key, 0)
     used = {}
     for rate in [] if settings is None else settings.rates:
-        used[str(rate)] = rate.count - rate_left(rate, counts.begun.get(str(rate.period), []), now)
+        used[str(rate)] = rate.count - rate_left(rate, counts.counted(rate, now), now)
     return KeyView(
         key=key,
         used=used,

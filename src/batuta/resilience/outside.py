@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar, cast
 
-from batuta.authoring.gates import Gate, GateHost, Keeper, Outcome, check_gates, enter_all, leave_all
+from batuta.authoring.gates import Gate, GateHost, Keeper, Keepers, Outcome, check_gates, enter_all, leave_all
 from batuta.authoring.services import PartnerService
 from batuta.errors import GateFailed, RetryLater, UnknownPartner
 from batuta.telemetry import Event
@@ -31,7 +31,7 @@ class ClientGates:
 
     def __init__(self, backend: PartnerService) -> None:
         self.store, self.namespace, self.monotonic = backend.store, backend.namespace, backend.monotonic
-        self._keepers: dict[Gate, Keeper] = {}
+        self._keepers = Keepers(cast(GateHost, self))
         self._services: dict[Any, Any] = {}
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -68,7 +68,7 @@ class ClientGates:
         began = self.monotonic()
         while True:
             try:
-                found = enter_all([(gate, self._keeper(gate)) for gate in gates], call)
+                found = enter_all([(gate, self._keepers.of(gate)) for gate in gates], call)
             except UnknownPartner:
                 raise
             except Exception as error:
@@ -84,12 +84,6 @@ class ClientGates:
             if retry_later and not refusal.pending:
                 raise RetryLater(wait, f"gate {gate.name!r} refused the call ({refusal.why})")
             await self._wait(refusal.topic or refusal.gate or gate.name, wait)
-
-    def _keeper(self, gate: Gate) -> Keeper:
-        found = self._keepers.get(gate)
-        if found is None:
-            found = self._keepers[gate] = gate.bind(cast(GateHost, self))
-        return found
 
     async def _wait(self, topic: str, seconds: float) -> None:
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()

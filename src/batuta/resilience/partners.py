@@ -6,9 +6,11 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
+from msgspec import MsgspecError
+
 from batuta.authoring.gates import GateHost
 from batuta.clock import SECOND
-from batuta.errors import StoreError
+from batuta.errors import DamagedPartner, StoreError
 from batuta.ids import new_message_id
 from batuta.journal.records import Hint
 from batuta.journal.resilience.partners import Partner, PartnerChange, PartnerDocs, PartnerRule, all_partners
@@ -46,6 +48,7 @@ class Partners:
     def __init__(self, host: GateHost) -> None:
         self.host, self.holder = host, new_message_id()
         self._shared: dict[tuple[str, str], Shared] = {}
+        self._damaged: dict[tuple[str, str, str], DamagedPartner] = {}
         self._now, self._sent = 0, 0.0
         self._looking = self._again = self._closed = False
         self._undo = host.store.listen(self._hear)
@@ -77,9 +80,26 @@ class Partners:
             told = docs.now
             return rule(docs)
 
-        answer = (await self.host.store.change_partner(kind, name, key, timed)).answer
+        try:
+            answer = (await self.host.store.change_partner(kind, name, key, timed)).answer
+        except MsgspecError as error:
+            raise self._note_damage(kind, name, key, error) from error
+        self._damaged.pop((kind, name, key), None)
         self._now, self._sent = told, sent
         return answer
+
+    def check(self, kind: str, name: str, key: str = "") -> None:
+        """Raises DamagedPartner if what the store has could not be read when it was asked last."""
+        if self._damaged and (found := self._damaged.get((kind, name, key))) is not None:
+            raise found
+
+    def _note_damage(self, kind: str, name: str, key: str, error: MsgspecError) -> DamagedPartner:
+        damage = DamagedPartner(kind, name, error)
+        if (kind, name, key) not in self._damaged:
+            log.error("%s", damage)
+        self._damaged[kind, name, key] = damage
+        self.host.wake(f"{name}/{key}" if key else name)
+        return damage
 
     def begin(self, work: Callable[[], Awaitable[None]], again: Callable[[], None]) -> None:
         """Do it beside the calls; `again` is called a second later if the store is away."""
@@ -90,6 +110,8 @@ class Partners:
             except StoreError:
                 self.host.call_later(1.0, again)
                 raise
+            except DamagedPartner:  # it is logged, and calls are told
+                self.host.call_later(1.0, again)
 
         self.host.spawn(run())
 
@@ -131,8 +153,12 @@ class Partners:
 
     def _learn(self, rows: list[Partner]) -> None:
         docs = {(row.kind, row.name): row.doc for row in rows}
+        self._damaged = {at: error for at, error in self._damaged.items() if at[:2] in docs}  # others were forgotten
         for at, shared in list(self._shared.items()):
-            shared.learn_doc(docs.get(at))
+            try:
+                shared.learn_doc(docs.get(at))
+            except MsgspecError as error:
+                self._note_damage(*at, "", error)
 
     def _tick(self) -> None:
         if not self._closed:

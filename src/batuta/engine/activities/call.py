@@ -168,6 +168,8 @@ class Call(Struct, eq=False):
     """Its answer is given, or not wanted."""
     noted: bool = False
     """Its start is in the attempts table."""
+    noting: bool = False
+    """It has its place, and that it starts is being written."""
     unwritten: bool = False
     """Its failure is not durable yet: it is not tried again before, or a death could repeat more than one attempt."""
     outside: bool = False

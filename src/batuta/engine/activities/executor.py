@@ -167,10 +167,6 @@ class Executor:
                 return
             begun_at = (clock.standing or clock.now()) + run.ahead
             call = run.calls[seq] = Call(run, seq, pending, activity, 1, begun_at, SOON)
-            if options.once:
-                call.task = None
-                self._begin(call)
-                return
             if activity.execution_mode is _LOOP and activity.limit is None and slots.free > 0:
                 slots.free -= 1  # as `ConcurrencySlots.enter` does it: once for every step
             elif not self._slots.enter(call):
@@ -179,7 +175,10 @@ class Executor:
                 return
         if options.start_timeout is not None and self._started_too_late(call, options.start_timeout):
             return
-        if options.gates and call.passes is None and not self.gates.let_in(call, placed=True):
+        if options.gates and call.passes is None and not self.gates.let_in(call):
+            return
+        if options.once and not call.noted:
+            self._note_start(call)
             return
         if options.timeout is not None or options.total_timeout is not None or options.heartbeat is not None:
             self._deadlines.watch(call, call.started_at)
@@ -198,24 +197,24 @@ class Executor:
         if self._deadlines.ticking is None:
             self._deadlines.begin()
 
-    def _begin(self, call: Call) -> None:
-        options = call.pending.options
-        if options.once:
-            if options.gates and not self.gates.let_in(call, placed=False):
-                return
-            call.started_at = call.run.now()
-            call.noted = True
-            call.run.record_attempt(call.row(), lambda: self._begin_once(call))
+    def _note_start(self, call: Call) -> None:
+        """A `once` activity begins when its start is durable. It has its place, and its gates have let it in."""
+        call.task, call.noted, call.noting = None, True, True
+        if call.run.leaving:  # nothing of it is written any more
+            self._begin_once(call)
         else:
-            self._admit(call)
+            call.run.record_attempt(call.row(), lambda: self._begin_once(call))
 
     def _begin_once(self, call: Call) -> None:
         """Its start is durable. A later turn may have given up on it meanwhile."""
-        if call.run.leaving:
+        if not call.noting:
+            return
+        call.noting = False
+        if call.run.leaving or call.seq in call.run.machine.activities:
+            self._launch(call)
+        else:
+            self._slots.leave(call)
             self.gates.drop(call)
-            call.run.calls.pop(call.seq, None)  # should the run stay after all, it is looked at again
-        elif call.seq in call.run.machine.activities:
-            self._admit(call)
 
     def stays_for(self, run: CallingRun) -> float:
         """Seconds that a call waits in memory."""
@@ -249,7 +248,7 @@ class Executor:
         call.beats = last_beats(attempts)
         call.tokens = begun[-1].tokens if begun else None
         if wait <= 0:
-            self._begin(call)
+            self._admit(call)
         else:
             call.next_at = due
             self.try_again_in(wait, call)
@@ -318,7 +317,7 @@ class Executor:
     def _limit_waiting(self, call: Call) -> None:
         """A call that finds no place in time fails then, not when a place becomes free."""
         options = call.pending.options
-        call.queued = not options.once  # of which the start is written already
+        call.queued = True
         limits = [options.total_timeout] if options.total_timeout is not None else []
         if options.start_timeout is not None and not call.begun:
             limits.append(options.start_timeout)
@@ -549,7 +548,7 @@ class Executor:
             return  # `_written` comes back here
         if call.gate:
             call.gate, call.next_at = "", None
-            self._begin(call)
+            self._admit(call)
             return
         failpoint("activity.retry")
         self._begin_anew(call, call.attempt + 1 if call.started_at else call.attempt)
@@ -676,6 +675,9 @@ class Executor:
             self.beats.lose(call)
         if call.task is None and (call.topic or call.passes is not None):
             self.gates.drop(call)  # it has not begun
+        if call.noting:
+            call.noting = False
+            self._slots.leave(call)
         self._interrupt(call)
 
     def _interrupt(self, call: Call) -> None:

@@ -9,10 +9,11 @@ from typing import Any, Protocol, TypeVar, cast
 
 from batuta.authoring.failures.conversion import answerable, to_exception, to_failure
 from batuta.authoring.gates import (
+    NOT_BEGUN,
     NOT_RUN,
     Gate,
     GateHost,
-    Keeper,
+    Keepers,
     Outcome,
     Refusal,
     enter_all,
@@ -62,7 +63,7 @@ class Gates:
 
     def __init__(self, attempts: Attempts) -> None:
         self._attempts = attempts
-        self._keepers: dict[tuple[Gate, ...], list[tuple[Gate, Keeper]]] = {}
+        self._keepers = Keepers(cast(GateHost, self))
         self._services: dict[Any, Any] = {}
         self._waiting: dict[str, dict[Call, None]] = {}
         self._closed = False
@@ -77,12 +78,13 @@ class Gates:
         self._closed = True
         for service in self._services.values():
             service.close()
+        self._keepers.clear()
         self._waiting.clear()
 
     # -- calls
 
-    def let_in(self, call: Call, *, placed: bool) -> bool:
-        """Whether all gates let the attempt begin. `placed`: it has a place, which it gives back if it must wait."""
+    def let_in(self, call: Call) -> bool:
+        """Whether all gates let the attempt begin. It has a place, which it gives back if it must wait."""
         failure = None
         try:
             refused = self._enter(call)
@@ -92,8 +94,7 @@ class Gates:
                 failure = to_failure(refused[0].error(refused[1]))
         except (GateFailed, UnknownPartner) as error:
             refused, failure = None, to_failure(error)
-        if placed:
-            self._attempts.vacate(call)
+        self._attempts.vacate(call)
         if refused is not None and failure is None:
             failure = self._wait(call, *refused)
         if failure is not None:
@@ -106,7 +107,7 @@ class Gates:
         """Ask the gates of the call: None when all let it in. Raises GateFailed, UnknownPartner."""
         gates: tuple[Gate, ...] = call.pending.options.gates
         try:
-            found = enter_all(self._keepers.get(gates) or self._bind(gates), call)
+            found = enter_all([(gate, self._keepers.of(gate)) for gate in gates], call)
         except UnknownPartner:
             raise
         except Exception as error:
@@ -116,10 +117,6 @@ class Gates:
             self._leave_row(call)
             return None
         return cast("tuple[Gate, Refusal]", found)
-
-    def _bind(self, gates: tuple[Gate, ...]) -> list[tuple[Gate, Keeper]]:
-        keepers = self._keepers[gates] = [(gate, gate.bind(cast(GateHost, self))) for gate in gates]
-        return keepers
 
     def _wait(self, call: Call, gate: Gate, refusal: Refusal) -> Failure | None:
         """Have it ask again later, within its time limits. The failure that it ends with when those are over."""
@@ -173,7 +170,9 @@ class Gates:
     def drop(self, call: Call) -> None:
         """Its run does without it: it has not begun."""
         self._leave_row(call)
-        self.give_back(call)
+        passes, call.passes = call.passes, None
+        if passes:
+            leave_all(passes, NOT_BEGUN)
 
     def overdue(self, call: Call, failure: Failure) -> None:
         """The attempt is over its time. Its code may go on: gates that count what goes on are told at its end."""

@@ -545,10 +545,12 @@ class Machine(MachineCore):
         return self.at
 
     def timeout_left(self) -> float | None:
-        """Seconds until the run exceeds its timeout, from when it began."""
+        """Seconds until the run exceeds its timeout, or its chain the execution timeout."""
         self._there()
-        limits = [one for one in (self.start.timeout, self.start.execution_timeout) if one]
-        return max(0.0, (self.started_at + min(limits) - self.at) / SECOND) if limits else None
+        start = self.start
+        ends = [self.started_at + start.timeout] if start.timeout else []
+        ends += [(start.chain_at or self.started_at) + start.execution_timeout] if start.execution_timeout else []
+        return max(0.0, (min(ends) - self.at) / SECOND) if ends else None
 
     def random(self) -> Random:
         self.check_alive()

@@ -69,6 +69,7 @@ def _successor(
         delay=delay,
         parent=before.parent,
         slot=before.slot,
+        chain_at=before.chain_at or machine.started_at,
     )
     return Successor(
         run_id=run_id,

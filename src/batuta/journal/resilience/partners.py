@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
-from msgspec import Struct, json
+from msgspec import MsgspecError, Struct, json
 
 from batuta.journal.audit import Act
 from batuta.journal.records import Hint
@@ -15,6 +15,8 @@ T = TypeVar("T")
 BREAKER, LIMIT = "breaker", "limit"
 WEBHOOK = "webhook"
 """An endpoint for webhooks. Its document holds secrets: it goes through the codecs of its store."""
+DAMAGED = "damaged"
+"""The state of a breaker of which the store has something that cannot be read."""
 CLOSED, OPEN, HALF_OPEN = BREAKER_STATES = ("closed", "open", "half-open")
 
 
@@ -94,7 +96,14 @@ class _State(Struct):
 
 def breaker_states(found: Iterable[Partner]) -> dict[str, str]:
     """The states of the breakers among these, by name."""
-    return {one.name: json.decode(one.doc, type=_State).state for one in found if one.kind == BREAKER}
+    states = {}
+    for one in found:
+        if one.kind == BREAKER:
+            try:
+                states[one.name] = json.decode(one.doc, type=_State).state
+            except MsgspecError:
+                states[one.name] = DAMAGED
+    return states
 
 
 def gate_reason(name: str) -> str:

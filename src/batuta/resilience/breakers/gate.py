@@ -65,9 +65,9 @@ class Breaker(Gate):
     def verdict(self, outcome: Outcome, slow: float | None) -> bool | None:
         """Whether the call went well for the partner; None: nothing is known."""
         error = outcome.error
-        if not outcome.ran:
+        if not outcome.ran or isinstance(error, self._ignores):
             return None
-        if error is not None and not isinstance(error, self._ignores):
+        if error is not None:
             try:
                 if isinstance(error, self._counts) or (self._predicate is not None and self._predicate(error)):
                     return False
@@ -147,6 +147,7 @@ class BreakerKeeper:
     def enter(self) -> object:
         known = self.known
         if known is None:
+            self._partners.check(BREAKER, self.name)
             return Refusal(SOON, "its state is not known yet", self.name, pending=True)
         if known.state == CLOSED:
             return None if known.forced else known.turn
@@ -167,6 +168,7 @@ class BreakerKeeper:
         first = self._refused <= known.settings.probes
         if left > 0:
             return Refusal(left, why, self.name, 0.0 if first else spread)
+        self._partners.check(BREAKER, self.name)
         denied = self._host.monotonic() < self._denied_until
         if not denied:
             self._ask()

@@ -8,6 +8,7 @@ from math import inf
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from batuta.authoring.gates import Gate, GateCall, GateHost, Keeper, Outcome, Refusal, check_period
 from batuta.clock import SECOND
@@ -19,11 +20,13 @@ from batuta.journal.resilience.partners import LIMIT, PartnerChange, PartnerDocs
 from batuta.names import check_name
 from batuta.resilience.answers import pause_after
 from batuta.resilience.limits.rules import (
+    CLAIM,
     PARTS,
     Bucket,
     Grant,
     LimitDoc,
     LimitSettings,
+    Wish,
     decode_counts,
     decode_limit,
     limit_settings,
@@ -40,6 +43,8 @@ _IDLE = 0.2
 _POOLS = 10_000
 """Keys that a process remembers."""
 _LONGEST_SPREAD = _LONGEST_HOLD = 3600.0
+_CLAIM = CLAIM / SECOND
+_PAUSE = "the partner asked for a pause"
 
 
 class PartnerLimit(Gate):
@@ -98,11 +103,11 @@ class _BoundLimit:
 
     def enter(self, call: GateCall) -> object:
         key, weight = self._fixed or self._gate.measure(call)
-        return self._keeper.enter(key, weight)
+        return self._keeper.enter(key, weight, claims=self._gate.on_refusal == "wait")
 
     def leave(self, ticket: Any, outcome: Outcome) -> None:
-        pool, weight = ticket
-        self._keeper.leave(pool, weight)
+        pool, weight, lease = ticket
+        self._keeper.leave(pool, weight, None if outcome.begun else lease)
         if outcome.error is not None:
             self._keeper.obey(pool, outcome.error, self._gate.longest_hold)
 
@@ -118,8 +123,23 @@ class _Permits(Struct, eq=False):
     using: int = 0
     used: int = 0
     """Since the last answer of the store."""
+    lease: int = 0
+    """How often the store was asked."""
+    turn: int = -1
+    """That of the limit under which the store granted last."""
+    ends: dict[str, int] = {}
+    """Where the store counts what it granted last."""
     blocked_until: float = 0.0
     """The store has said that nothing is allowed before."""
+    held_until: float = 0.0
+    """The partner has told this process that it wants no call before."""
+    telling: int = 0
+    """Such pauses that the store does not know yet."""
+    owed: int = 0
+    """The weight of a call that waits, and is not to be passed by lighter ones."""
+    owed_until: float = 0.0
+    owed_next: float = 0.0
+    """When that call asks again."""
     why: str = ""
     pace: float = 0.0
     behind: int = 0
@@ -139,7 +159,7 @@ class LimitKeeper:
         self._monotonic = partners.host.monotonic
         self._settings: LimitSettings | None = None
         self._known = False
-        self._turn = -1
+        self._turn, self._freed = -1, 0
         self._pools: dict[str, _Permits] = {}
         self._complained = -inf
         self._declare()
@@ -158,15 +178,17 @@ class LimitKeeper:
 
     # -- calls
 
-    def enter(self, key: str, weight: int) -> object:
+    def enter(self, key: str, weight: int, *, claims: bool = True) -> object:
+        """`claims`: if it is refused, lighter calls do not pass it."""
         pool = self._pools.get(key)
         now = self._monotonic()
-        if pool is not None and pool.free >= weight and now < pool.expires:
+        if pool is not None and pool.free >= weight and now < pool.expires and self._is_its_turn(pool, weight, now):
             pool.free -= weight
             pool.using += weight
             pool.used += weight
-            return pool, weight
+            return pool, weight, pool.lease
         if self._settings is None:
+            self._partners.check(LIMIT, self.name)
             if self._known:
                 raise UnknownPartner(LIMIT, self.name)
             return Refusal(SOON, "it is not known yet", self.name, pending=True)
@@ -174,7 +196,13 @@ class LimitKeeper:
             raise InvalidInput(f"limit {self.name!r} ({self._settings.text()}) never allows a call of weight {weight}")
         if pool is None:
             pool = self._new_pool(key)
-        return self._refuse(pool, weight, now)
+        return self._refuse(pool, weight, now, claims)
+
+    @staticmethod
+    def _is_its_turn(pool: _Permits, weight: int, now: float) -> bool:
+        if pool.owed and (weight >= pool.owed or now >= pool.owed_until):
+            pool.owed = 0
+        return pool.free - weight >= pool.owed
 
     def _new_pool(self, key: str) -> _Permits:
         if len(self._pools) >= _POOLS:
@@ -184,24 +212,44 @@ class LimitKeeper:
         pool = self._pools[key] = _Permits(key, f"{self.name}/{key}")
         return pool
 
-    def _refuse(self, pool: _Permits, weight: int, now: float) -> Refusal:
+    def _refuse(self, pool: _Permits, weight: int, now: float, claims: bool) -> Refusal:
+        owed = claims and weight > 1 and self._owe(pool, weight, now)
         left = pool.blocked_until - now
+        if left > 0 and owed:  # in between it asks again, so that what comes free is still kept for it
+            wait = min(left, _CLAIM / 2)
+            pool.owed_next = now + wait
+            return Refusal(wait, pool.why, pool.topic, 0.05 * jitter())
         if left > 0:
+            spread = min(pool.behind * pool.pace, _LONGEST_SPREAD)
             pool.behind += weight
-            return Refusal(left, pool.why, pool.topic, min(pool.behind * pool.pace, _LONGEST_SPREAD) + 0.05 * jitter())
+            return Refusal(left, pool.why, pool.topic, spread + 0.05 * jitter())
+        self._partners.check(LIMIT, self.name, pool.key)
         self._ask(pool, weight)
         return Refusal(SOON, pool.why or "it is being asked for", pool.topic, pending=True)
 
-    def leave(self, pool: _Permits, weight: int) -> None:
+    @staticmethod
+    def _owe(pool: _Permits, weight: int, now: float) -> bool:
+        """Whether this is the call for which units are kept here."""
+        if weight <= pool.owed and now < min(pool.owed_next, pool.owed_until):
+            return False
+        pool.owed, pool.owed_until = weight, now + _CLAIM
+        return True
+
+    def leave(self, pool: _Permits, weight: int, lease: int | None = None) -> None:
+        """A call has ended. `lease`: it has not begun, and what it got by that lease serves another one."""
         pool.using -= weight
         settings = self._settings
-        if settings is None or settings.concurrency is None:
+        if settings is None:
             return
-        if not settings.rates and settings.bucket is None:  # leased concurrency serves the next call here
+        shared = bool(settings.rates) or settings.bucket is not None
+        again = lease == pool.lease if shared else not pool.asking  # leased concurrency serves the next call here
+        if again and pool.turn >= self._turn and self._monotonic() >= pool.held_until:
             pool.free += weight
-            pool.expires = inf
-            self._host.wake(pool.topic, 1)
-        if not pool.idle:
+            pool.used = max(0, pool.used - weight) if lease is not None else pool.used
+            pool.expires = pool.expires if shared else inf
+            if pool.free >= pool.owed:
+                self._host.wake(pool.topic, None if pool.owed else 1)
+        if settings.concurrency is not None and not pool.idle:
             pool.idle = True
             self._host.call_later(_IDLE, lambda: self._give_back(pool))
 
@@ -247,27 +295,57 @@ class LimitKeeper:
         self._partners.begin(work, lambda: None)
 
     async def _lease(self, pool: _Permits, weight: int, settings: LimitSettings) -> None:
+        sent = self._monotonic()
+        owed = pool.owed if sent < pool.owed_until else 0
+        least = weight and max(weight, owed)
         waits = max(weight, self._host.waiting(pool.topic) * max(1, weight))
         ahead = 0 if settings.concurrency is not None or not weight else pool.used
-        want = min(waits + ahead, max(weight, _chunk(settings)))
-        pool.used = pool.free = 0  # none is used while the store counts them
-        sent = self._monotonic()
-
-        def rule(docs: PartnerDocs) -> PartnerChange[Grant]:
-            return _granted(docs, self._partners.holder, pool, want)
-
-        grant = await self._partners.change(LIMIT, self.name, pool.key, rule)
+        want = max(least, min(waits + ahead, max(weight, _chunk(settings))))
+        unused = pool.free if settings.rates or settings.bucket is not None else 0
+        wish = Wish(self._partners.holder, want, pool.using, least, owed > 1, unused, pool.ends, pool.turn)
+        pool.used = pool.free = 0  # none is used, or given back, while the store counts them
+        pool.lease += 1
+        grant = await self._partners.change(LIMIT, self.name, pool.key, lambda docs: _granted(docs, wish, pool.key))
+        if grant.freed:
+            self._tell_freed()
+        pool.ends, pool.why, pool.pace, pool.behind = grant.ends, grant.why, grant.pace, 0
         # The store's time was somewhere after `sent`: counted from there, permits end too early rather than too late.
-        pool.free = grant.units
         pool.expires = sent + (grant.valid_until - grant.now) / SECOND if grant.valid_until else inf
         pool.blocked_until = sent + (grant.next_at - grant.now) / SECOND if grant.next_at and want else 0.0
-        pool.why, pool.pace, pool.behind = grant.why, grant.pace, 0
-        if grant.settings is None:
-            self._partners.look_soon()
+        pool.free = grant.units
+        if not (settings.rates or settings.bucket is not None):
+            pool.free += max(0, wish.using - pool.using)  # they ended meanwhile, and the store counts them here
+        self._distrust(pool, grant)
         wait = max(0.001, pool.blocked_until - self._monotonic())
-        self._host.wake(pool.topic, grant.units if wait < SOON else None)
+        self._host.wake(pool.topic, pool.free if wait < SOON and not pool.owed else None)
         if want and wait < SOON and self._host.waiting(pool.topic):
             self._host.call_later(wait, lambda: self._again(pool, max(1, weight)))
+
+    def _distrust(self, pool: _Permits, grant: Grant) -> None:
+        """What was granted under a limit that has changed meanwhile is not used."""
+        if grant.settings is None:
+            self._partners.look_soon()
+        pool.turn = grant.turn
+        if grant.turn < self._turn:
+            pool.free, pool.blocked_until = 0, 0.0 if grant.settings is not None else pool.blocked_until
+        if pool.held_until > self._monotonic():
+            pool.free, pool.why = 0, _PAUSE
+            pool.blocked_until = max(pool.blocked_until, pool.held_until)
+
+    def _tell_freed(self) -> None:
+        """Other processes wait for concurrency that this one has given back."""
+
+        def rule(docs: PartnerDocs) -> PartnerChange[None]:
+            doc = decode_limit(docs.doc)
+            if doc is None:
+                return PartnerChange(None)
+            doc.freed += 1
+            return PartnerChange(None, doc.encode(), tell=True)
+
+        async def work() -> None:
+            await self._partners.change(LIMIT, self.name, "", rule)
+
+        self._partners.begin(work, lambda: None)
 
     def _again(self, pool: _Permits, weight: int) -> None:
         if self._host.waiting(pool.topic):
@@ -278,8 +356,10 @@ class LimitKeeper:
         seconds = pause_after(error, self._partners.now() / SECOND, longest)
         if seconds is None:
             return
-        pool.blocked_until = max(pool.blocked_until, self._monotonic() + seconds)
-        pool.free, pool.why = 0, "the partner asked for a pause"
+        pool.held_until = max(pool.held_until, self._monotonic() + seconds)
+        pool.blocked_until = max(pool.blocked_until, pool.held_until)
+        pool.free, pool.why = 0, _PAUSE
+        pool.telling += 1
 
         def rule(docs: PartnerDocs) -> PartnerChange[bool]:
             doc = decode_limit(docs.doc) or LimitDoc(declared=self._declared, turn=docs.now)
@@ -288,7 +368,11 @@ class LimitKeeper:
             return PartnerChange(doc.turn != turn, doc.encode(), tell=doc.turn != turn)
 
         async def work() -> None:
-            if await self._partners.change(LIMIT, self.name, "", rule):
+            try:
+                told = await self._partners.change(LIMIT, self.name, "", rule)
+            finally:
+                pool.telling -= 1
+            if told:
                 log.info("limit %s, key %s: the partner asked for a pause of %g s", self.name, pool.key, seconds)
                 at, namespace = self._partners.now() / SECOND, self._host.namespace
                 self._host.report(PartnerHeld(at, namespace, self.name, pool.key, seconds))
@@ -309,6 +393,10 @@ class LimitKeeper:
                 self._declare()  # it was forgotten, or this was read before it was declared
         elif found.turn >= self._turn:
             self._learn(found)
+            if found.freed != self._freed:
+                self._freed = found.freed
+                for pool in self._pools.values():
+                    self._again(pool, 1)
 
     def _learn(self, doc: LimitDoc) -> None:
         """What the store has. Permits that were leased before a change are not used any more."""
@@ -318,7 +406,9 @@ class LimitKeeper:
         self._turn, self._settings = doc.turn, doc.settings
         refused = any(pool.blocked_until for pool in self._pools.values())
         for pool in self._pools.values():
-            pool.free, pool.blocked_until, pool.behind = 0, 0.0, 0
+            if not pool.telling:
+                pool.held_until = 0.0
+            pool.free, pool.blocked_until, pool.behind = 0, pool.held_until, 0
             self._again(pool, 1)
         if refused:
             self._partners.wake_refused(self.name)
@@ -332,21 +422,20 @@ def _chunk(settings: LimitSettings) -> int:
     return min(counts)
 
 
-def _granted(docs: PartnerDocs, holder: str, pool: _Permits, want: int) -> PartnerChange[Grant]:
+def _granted(docs: PartnerDocs, wish: Wish, key: str) -> PartnerChange[Grant]:
     """Lease under the limit as the store has it now."""
     limit, now = decode_limit(docs.own), docs.now
     settings = None if limit is None else limit.settings
     if limit is None or settings is None:
         return PartnerChange(Grant(now, next_at=now + SECOND, why="it was removed"))
-    counts = decode_counts(docs.doc)
-    held = limit.holds.get(pool.key, 0)
-    wanted = counts.wanted
-    grant = counts.ask(settings, holder, 0 if held > now else want, pool.using, now)
+    counts, held = decode_counts(docs.doc), limit.holds.get(key, 0)
+    if wish.turn != limit.turn:
+        wish = replace(wish, unused=0)
+    grant = counts.ask(settings, wish if held <= now else replace(wish, units=0), now)
     if held > now:
-        grant.next_at, grant.why = held, "the partner asked for a pause"
+        grant.next_at, grant.why = held, _PAUSE
     grant.turn = limit.turn
-    released = wanted and not counts.wanted
-    return PartnerChange(grant, counts.encode(), released, counts.expires_at(settings, now))
+    return PartnerChange(grant, counts.encode(), expires_at=counts.expires_at(settings, now))
 
 
 def partner_limit(

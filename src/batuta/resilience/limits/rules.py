@@ -18,6 +18,8 @@ PARTS = 20
 call is in."""
 LEASE = 15 * SECOND
 """Concurrency that a process does not renew for so long is given back."""
+CLAIM = 30 * SECOND
+"""For so long units are kept for a heavy call that does not ask again."""
 _MOST = 1_000_000_000
 
 
@@ -74,6 +76,8 @@ class LimitDoc(Struct, kw_only=True):
     turn: int = 0
     """Rises with each change: leased permits of before are not used any more. It begins with the
     store's time, so that it also rises when a limit is forgotten and declared again."""
+    freed: int = 0
+    """Rises when concurrency is given back for which others wait."""
 
     @property
     def settings(self) -> LimitSettings | None:
@@ -108,6 +112,30 @@ class Grant(Struct):
     why: str = ""
     turn: int = 0
     settings: LimitSettings | None = None
+    ends: dict[str, int] = {}
+    """Where the units are counted, by the rate's period."""
+    freed: bool = False
+    """Concurrency was given back for which others wait."""
+
+
+class Wish(Struct, frozen=True):
+    """What a process asks for."""
+
+    holder: str
+    units: int
+    """At most so many; 0: it renews what it has, and gives the rest back."""
+    using: int = 0
+    """Of its concurrency."""
+    least: int = 1
+    """Fewer are of no use to it."""
+    claims: bool = False
+    """If it gets none, units that come free are kept for it."""
+    unused: int = 0
+    """Units of its last lease that it will not use any more."""
+    ends: dict[str, int] = {}
+    """Where those are counted."""
+    turn: int = 0
+    """That of the limit when it leased them."""
 
 
 class LimitCounts(Struct, kw_only=True):
@@ -119,6 +147,8 @@ class LimitCounts(Struct, kw_only=True):
     """By process: calls that may be under way there, and until when it has them."""
     wanted: bool = False
     """A process waits for concurrency of others."""
+    claim: tuple[int, int] | None = None
+    """So many units are kept for a heavy call that waits, until when: lighter ones would take each that comes free."""
     tokens: float | None = None
     """The balance, as of `at`. None: the partner has not told it, and it is full."""
     at: int = 0
@@ -126,62 +156,103 @@ class LimitCounts(Struct, kw_only=True):
     def encode(self) -> str:
         return json.encode(self).decode()
 
-    def ask(self, settings: LimitSettings, holder: str, want: int, using: int, now: int) -> Grant:
-        """Lease up to `want` units to a process that has `using` of its concurrency in use. What it has leased before
-        and does not use is given back."""
-        grant = Grant(now, want, settings=settings)
-        self._lower(grant, settings, now)
+    def counted(self, rate: Rate, now: int) -> list[tuple[int, int]]:
+        """What counts for a rate. One of a period that is new begins with what the longest period knows."""
+        found = self.begun.get(str(rate.period))
+        if found is not None or not self.begun:
+            return found or []
+        found, latest = [], window_end(rate, now, PARTS)
+        for end, count in self.begun[max(self.begun, key=int)]:
+            found = _added(found, min(end, latest), count, now - rate.period)
+        return found
+
+    def ask(self, settings: LimitSettings, wish: Wish, now: int) -> Grant:
+        """Lease units to a process. What it has leased before and does not use is given back."""
+        grant = Grant(now, wish.units, settings=settings)
+        self._take_back(settings, wish, now)
+        kept = self.claim[0] if self.claim is not None and self.claim[1] > now and self.claim[0] > wish.least else 0
+        self._lower(grant, settings, kept, now)
         if settings.concurrency is not None:
-            self._share(grant, settings.concurrency, holder, using, now)
+            self._share(grant, settings.concurrency, wish, kept, now)
         if settings.bucket is not None:
-            self._draw(grant, settings.bucket, now)
+            self._draw(grant, settings.bucket, kept, now)
+        if grant.units < wish.least:
+            grant.units = 0
+        more = kept + (1 if grant.units else wish.least)
         idle = self._is_idle(settings, grant.units, now)
         for rate in settings.rates:
-            counts, end = self.begun.setdefault(str(rate.period), []), window_end(rate, now, PARTS)
+            counts, end = self.begun[str(rate.period)], window_end(rate, now, PARTS)
             if idle:  # there is plenty: counted for longer, and used for longer
                 end += -(-rate.period // PARTS) * (PARTS // 2)
             begun = self.begun[str(rate.period)] = _added(counts, end, grant.units, now - rate.period)
+            grant.ends[str(rate.period)] = end
             grant.valid_until = min(grant.valid_until or end, end)
-            next_at = rate_allows(rate, begun, now)
-            if grant.units < want and next_at > max(now, grant.next_at):
+            next_at = rate_allows(rate, begun, now, min(more, rate.count))
+            if grant.units < wish.units and next_at > max(now, grant.next_at):
                 grant.next_at, grant.pace = next_at, rate.per / rate.count
         if settings.concurrency is not None:
-            self.leases.pop(holder, None)
-            if using + grant.units:
-                self.leases[holder] = using + grant.units, now + LEASE
+            self.leases.pop(wish.holder, None)
+            if wish.using + grant.units:
+                self.leases[wish.holder] = wish.using + grant.units, now + LEASE
         if settings.bucket is not None and self.tokens is not None:
             self.tokens -= grant.units
-        self.begun = {str(rate.period): self.begun[str(rate.period)] for rate in settings.rates}
+            self._say_when_drawn(grant, settings.bucket, more, wish.units)
+        if grant.units < wish.units:
+            grant.next_at = grant.next_at or now + SECOND
+        self._claim(grant, wish, kept, now)
         return grant
+
+    def _take_back(self, settings: LimitSettings, wish: Wish, now: int) -> None:
+        """Units that were leased and not used have not begun."""
+        self.begun = {str(rate.period): self.counted(rate, now) for rate in settings.rates}
+        for period, counts in self.begun.items():
+            if (end := wish.ends.get(period, 0)) in dict(counts):
+                self.begun[period] = _added(counts, end, -min(wish.unused, dict(counts)[end]), 0)
+        if self.tokens is not None:
+            self.tokens += wish.unused
+
+    def _claim(self, grant: Grant, wish: Wish, kept: int, now: int) -> None:
+        """Keep for a heavy call what comes free, until it got it or asks no more."""
+        if kept or not wish.units:
+            return
+        if grant.units:
+            self.claim = None
+        elif wish.claims and wish.least > 1:
+            self.claim = wish.least, now + CLAIM
 
     def _is_idle(self, settings: LimitSettings, units: int, now: int) -> bool:
         """Whether at least half of every rate is left."""
-        counts = ((rate, self.begun.get(str(rate.period), [])) for rate in settings.rates)
+        counts = ((rate, self.begun[str(rate.period)]) for rate in settings.rates)
         return all(2 * (rate_left(rate, begun, now) - units) >= rate.count for rate, begun in counts)
 
-    def _lower(self, grant: Grant, settings: LimitSettings, now: int) -> None:
+    def _lower(self, grant: Grant, settings: LimitSettings, kept: int, now: int) -> None:
         for rate in settings.rates:
-            begun = self.begun.get(str(rate.period), [])
-            left = max(0, rate_left(rate, begun, now))
+            left = max(0, rate_left(rate, self.begun[str(rate.period)], now) - kept)
             if left < grant.units:
                 grant.units, grant.why = left, f"{rate} is used up"
 
-    def _share(self, grant: Grant, concurrency: int, holder: str, using: int, now: int) -> None:
+    def _share(self, grant: Grant, concurrency: int, wish: Wish, kept: int, now: int) -> None:
         self.leases = {one: lease for one, lease in self.leases.items() if lease[1] > now}
-        taken = using + sum(count for one, (count, _) in self.leases.items() if one != holder)
-        left = max(0, concurrency - taken)
-        self.wanted = left < grant.units
-        if self.wanted:
-            grant.units, grant.why, grant.next_at = left, f"{concurrency} are under way", grant.next_at or now + SECOND
+        taken = wish.using + sum(count for one, (count, _) in self.leases.items() if one != wish.holder)
+        left, wanted = max(0, concurrency - taken), self.wanted
+        self.wanted = left - kept < max(grant.units, wish.least) if wish.units else wanted and not left
+        grant.freed = wanted and not self.wanted
+        if left - kept < grant.units:
+            grant.units, grant.why = max(0, left - kept), f"{concurrency} are under way"
+            grant.next_at = grant.next_at or now + SECOND
 
-    def _draw(self, grant: Grant, bucket: Bucket, now: int) -> None:
+    def _draw(self, grant: Grant, bucket: Bucket, kept: int, now: int) -> None:
         per_micro = bucket.refill.count / bucket.refill.period
         tokens = float(bucket.capacity) if self.tokens is None else self.tokens + max(0, now - self.at) * per_micro
         self.tokens, self.at = min(float(bucket.capacity), tokens), now
-        if self.tokens < grant.units:
-            grant.units, grant.why = max(0, int(self.tokens)), f"the balance is {self.tokens:.0f}"
-            lacks = grant.units + 1 - self.tokens
-            grant.next_at = max(grant.next_at, now + int(lacks / per_micro) + 1)
+        if self.tokens - kept < grant.units:
+            grant.units, grant.why = max(0, int(self.tokens - kept)), f"the balance is {self.tokens:.0f}"
+
+    def _say_when_drawn(self, grant: Grant, bucket: Bucket, more: int, asked: int) -> None:
+        lacks = min(more, bucket.capacity) - (self.tokens or 0.0)
+        if grant.units < asked and lacks > 0:
+            per_micro = bucket.refill.count / bucket.refill.period
+            grant.next_at = max(grant.next_at, grant.now + int(lacks / per_micro) + 1)
             grant.pace = max(grant.pace, bucket.refill.per / bucket.refill.count)
 
     def sync(self, tokens: float, now: int) -> None:
@@ -197,12 +268,11 @@ class LimitCounts(Struct, kw_only=True):
 
 
 def _added(counts: list[tuple[int, int]], end: int, units: int, since: int) -> list[tuple[int, int]]:
-    kept = [(one, count) for one, count in counts if one > since]
-    if units and kept and kept[-1][0] == end:
-        kept[-1] = end, kept[-1][1] + units
-    elif units:
-        kept = sorted([*kept, (end, units)])
-    return kept
+    kept: dict[int, int] = {}
+    for one, count in [*counts, (end, units)]:
+        if one > since and count:
+            kept[one] = kept.get(one, 0) + count
+    return sorted(kept.items())
 
 
 def decode_limit(doc: str | None) -> LimitDoc | None:
