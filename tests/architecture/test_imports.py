@@ -45,6 +45,7 @@ OPTIONAL = frozenset(
         "asyncpg",
         "cryptography",
         "httpcore2",
+        "jsonschema",
         "opentelemetry",
         "prometheus_client",
         "pydantic",

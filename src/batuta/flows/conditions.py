@@ -105,6 +105,17 @@ def compile_condition(rule: object) -> Condition:
     return found
 
 
+def paths_of(rule: object) -> list[tuple[str, ...]]:
+    """The paths that a condition reads, each from `event`, `context` or `steps`. Of a sound condition."""
+    if not isinstance(rule, Mapping):
+        return []
+    if "field" in rule:
+        path = parse_path(rule["field"])
+        return [path if path[0] in ROOTS else ("event", "payload", *path)]
+    parts = [part for value in rule.values() for part in (value if isinstance(value, list) else [value])]
+    return [path for part in parts for path in paths_of(part)]
+
+
 class _Compiler:
     def __init__(self) -> None:
         self.errors: list[tuple[str, str]] = []

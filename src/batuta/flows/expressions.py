@@ -56,21 +56,24 @@ class ExpressionError(InvalidInput):
 # -- templates
 
 
-def compile_template(template: Any, what: str = "the value") -> Value:
-    """A JSON value whose texts may hold `{{ expressions }}`. Raises InvalidInput, which says where."""
-    return _Templates().compile(template, what, 1)
+def compile_template(template: Any, what: str = "the value", paths: list[tuple[str, ...]] | None = None) -> Value:
+    """A JSON value whose texts may hold `{{ expressions }}`. Raises InvalidInput, which says where.
+
+    `paths` is given every path that the template reads.
+    """
+    return _Templates(paths).compile(template, what, 1)
 
 
 class _Templates:
-    def __init__(self) -> None:
-        self._nodes = 0
+    def __init__(self, paths: list[tuple[str, ...]] | None) -> None:
+        self._nodes, self._paths = 0, paths
 
     def compile(self, template: Any, what: str, depth: int) -> Value:
         self._nodes += 1
         if self._nodes > MOST_NODES or depth > DEEPEST:
             raise InvalidInput(f"{what}: a template has at most {MOST_NODES:,} values and {DEEPEST} levels")
         if isinstance(template, str):
-            return _compile_text(template, what)
+            return _compile_text(template, what, self._paths)
         if isinstance(template, Mapping):
             parts = {key: self.compile(part, f"{what}.{key}", depth + 1) for key, part in template.items()}
             return lambda scope: {key: part(scope) for key, part in parts.items()}
@@ -84,7 +87,7 @@ def _constant(value: Any) -> Value:
     return lambda _scope: value
 
 
-def _compile_text(text: str, what: str) -> Value:
+def _compile_text(text: str, what: str, paths: list[tuple[str, ...]] | None) -> Value:
     if "{{" not in text:
         return _constant(text)
     pieces: list[str | Value] = []
@@ -95,7 +98,7 @@ def _compile_text(text: str, what: str) -> Value:
         if not closed:
             raise InvalidInput(f"{what}: '{{{{' without '}}}}'")
         pieces += [before] if before else []
-        pieces.append(compile_expression(inside, what))
+        pieces.append(compile_expression(inside, what, paths))
     pieces += [rest] if rest else []
     if len(pieces) == 1 and not isinstance(pieces[0], str):
         return pieces[0]
@@ -124,16 +127,17 @@ def _until_end(text: str) -> tuple[str, bool, str]:
 # -- expressions
 
 
-def compile_expression(text: str, what: str = "the expression") -> Value:
-    """Raises InvalidInput, which says where."""
+def compile_expression(text: str, what: str = "the expression", paths: list[tuple[str, ...]] | None = None) -> Value:
+    """Raises InvalidInput, which says where. `paths`: as of `compile_template`."""
     if len(text) > LONGEST:
         raise InvalidInput(f"{what}: an expression has at most {LONGEST:,} characters")
-    return _Parser(text, what).whole()
+    return _Parser(text, what, paths).whole()
 
 
 class _Parser:
-    def __init__(self, text: str, what: str) -> None:
+    def __init__(self, text: str, what: str, paths: list[tuple[str, ...]] | None) -> None:
         self._what, self._tokens, self._next = what, _tokens(text, what), 0
+        self._paths: list[tuple[str, ...]] = [] if paths is None else paths
 
     def whole(self) -> Value:
         if not self._tokens:
@@ -162,6 +166,7 @@ class _Parser:
         path = parse_path(text)
         if path[0] not in ROOTS:
             raise InvalidInput(f"{self._what}: {text!r} must begin with {', '.join(ROOTS)}; texts stand in quotes")
+        self._paths.append(path)
 
         def read(scope: Mapping[str, Any]) -> Any:
             found = look_up(scope, path)

@@ -205,8 +205,8 @@ class FlowStart(Struct, kw_only=True, omit_defaults=True):
     steps: Raw
     """The published steps, as JSON."""
     event: Event
-    dry_run: bool = False
-    """Actions do not call anybody, delays and waits end at once, models are not asked."""
+    depth: int = 0
+    """How many flows it is below the one that was begun by an event."""
     state: FlowState | UnsetType = UNSET
     part: FlowPart | UnsetType = UNSET
 

@@ -1,0 +1,35 @@
+"""What is wrong with a flow: every fault, with its path and a hint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from batuta.errors import InvalidInput
+
+MOST_FAULTS = 100
+
+
+class Fault(Struct, frozen=True, order=True):
+    """One thing that is wrong."""
+
+    path: str
+    """Where: `steps[2].config.onTrue`; empty: the whole document."""
+    message: str
+    hint: str = ""
+    """What to do about it."""
+
+    def __str__(self) -> str:
+        where = f"{self.path}: " if self.path else ""
+        return f"{where}{self.message}{f' ({self.hint})' if self.hint else ''}"
+
+
+class InvalidFlow(InvalidInput):
+    """A flow that cannot be. `faults` has everything that is wrong with it."""
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        self.faults = list(faults[:MOST_FAULTS])
+        first = "; ".join(str(one) for one in self.faults[:5])
+        more = f"; and {len(faults) - 5} more" if len(faults) > 5 else ""
+        super().__init__(f"the flow has {len(faults)} fault{'s' if len(faults) != 1 else ''}: {first}{more}")

@@ -1,0 +1,177 @@
+"""Secrets of flows: a document names them, `secret://env/CRM_TOKEN`, and only the call itself learns their values.
+
+A reference counts where the document itself has it. The same text in an event is a text like any other: who sends
+events cannot have a secret sent. Where references stand is worked out from the document; the rendered request holds a
+gap there, which the activity fills. Answers and errors are searched for the values before anybody keeps them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+
+from batuta.errors import BatutaError, InvalidInput
+from batuta.flows.expressions import as_text, compile_template
+from batuta.flows.faults import Fault
+
+MARK: Final = "secret://"
+REFERENCE = re.compile(r"secret://([a-z]{1,20})/([A-Za-z0-9_][A-Za-z0-9_.-]{0,99})")
+ENVIRONMENT_PREFIX: Final = "BATUTA_SECRET_"
+"""Before the names of variables: a document must not read others, such as the keys of the server."""
+HIDDEN: Final = "[secret]"
+_SHORTEST: Final = 4
+"""Values shorter than that are not searched for: they would be found everywhere."""
+_LARGEST: Final = 64 * 1024
+
+SecretSource = Callable[[str], Awaitable[str | None]]
+"""Gives the value of a name, or None."""
+
+
+class UnknownSecret(InvalidInput):
+    """A reference that leads nowhere."""
+
+
+class Gap(Struct, array_like=True):
+    """A text of a request that secrets belong in."""
+
+    path: list[str | int]
+    pieces: list[str | list[str]]
+    """Texts, and references as lists: `["env", "CRM_TOKEN"]`."""
+
+
+class Secrets:
+    """Where the values come from: the environment, files of a folder, and sources of your own."""
+
+    def __init__(
+        self,
+        *,
+        folder: str | os.PathLike[str] | None = None,
+        environment: Mapping[str, str] | None = None,
+        sources: Mapping[str, SecretSource] | None = None,
+    ) -> None:
+        self._folder = None if folder is None else Path(folder)
+        self._environment = os.environ if environment is None else environment
+        self._sources = dict(sources or {})
+
+    async def value(self, kind: str, name: str) -> str:
+        """Raises UnknownSecret, which names the reference and where it was looked for."""
+        if kind in self._sources:
+            found, place = await self._sources[kind](name), f"source {kind!r}"
+        elif kind == "env":
+            found, place = self._environment.get(ENVIRONMENT_PREFIX + name), f"variable {ENVIRONMENT_PREFIX}{name}"
+        elif kind == "file":
+            found, place = self._from_file(name), f"file {name!r} of the folder of secrets"
+        else:
+            raise UnknownSecret(
+                f"secret://{kind}/{name}: this worker has no source {kind!r}: give Flows(secrets=...) one"
+            )
+        if found is None:
+            raise UnknownSecret(f"secret://{kind}/{name} is not there: set {place}")
+        return found
+
+    def _from_file(self, name: str) -> str | None:
+        if self._folder is None or name in (".", ".."):
+            return None
+        try:
+            with (self._folder / name).open(encoding="utf-8") as file:
+                return file.read(_LARGEST).rstrip("\r\n")
+        except (OSError, UnicodeDecodeError):
+            return None
+
+    async def fill(self, request: Any, gaps: Iterable[Gap]) -> tuple[Any, list[str]]:
+        """A copy of the request with its gaps filled, and the values that are in it now."""
+        used: list[str] = []
+        for gap in gaps:
+            pieces: list[str] = []
+            for piece in gap.pieces:
+                if isinstance(piece, str):
+                    pieces.append(piece)
+                else:
+                    used.append(await self.value(piece[0], piece[1]))
+                    pieces.append(used[-1])
+            request = _with(request, gap.path, "".join(pieces))
+        return request, used
+
+
+def _with(value: Any, path: list[str | int], text: str) -> Any:
+    if not path:
+        return text
+    first, rest = path[0], path[1:]
+    if isinstance(value, list):
+        return [_with(part, rest, text) if place == first else part for place, part in enumerate(value)]
+    return {**value, first: _with(value[first], rest, text)}
+
+
+def hide(value: Any, secrets: Iterable[str]) -> Any:
+    """The value without the secrets that it holds."""
+    known = sorted({one for one in secrets if len(one) >= _SHORTEST}, key=len, reverse=True)
+    return _hide(value, known) if known else value
+
+
+def _hide(value: Any, known: list[str]) -> Any:
+    if isinstance(value, str):
+        for one in known:
+            value = value.replace(one, HIDDEN)
+        return value
+    if isinstance(value, Mapping):
+        return {_hide(key, known): _hide(part, known) for key, part in value.items()}
+    return [_hide(part, known) for part in value] if isinstance(value, list) else value
+
+
+# -- where a document has them
+
+
+def secret_faults(template: Any, path: str) -> list[Fault]:
+    """What is wrong with the references of a template."""
+    found: list[Fault] = []
+    for where, text in _texts(template, ()):
+        rest = REFERENCE.sub("", text)
+        if MARK in rest:
+            at = path + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in where)
+            found.append(Fault(at, "a reference to a secret that cannot be read", "such as secret://env/CRM_TOKEN"))
+    return found
+
+
+def _texts(value: Any, path: tuple[str | int, ...]) -> Iterable[tuple[tuple[str | int, ...], str]]:
+    if isinstance(value, str):
+        if MARK in value:
+            yield path, value
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            yield from _texts(part, (*path, key))
+    elif isinstance(value, list):
+        for place, part in enumerate(value):
+            yield from _texts(part, (*path, place))
+
+
+def compile_gaps(template: Any) -> tuple[Any, Callable[[Mapping[str, Any]], list[Gap]]]:
+    """The template without its references, and a function that gives the gaps, with their other expressions
+    evaluated. Raises InvalidInput."""
+    made: list[tuple[tuple[str | int, ...], list[Any]]] = []
+    for path, text in _texts(template, ()):
+        pieces: list[Any] = []
+        position = 0
+        for match in REFERENCE.finditer(text):
+            pieces += [compile_template(text[position : match.start()]), [match[1], match[2]]]
+            position = match.end()
+        made.append((path, [*pieces, compile_template(text[position:])]))
+        template = _with(template, list(path), "")
+
+    def gaps(scope: Mapping[str, Any]) -> list[Gap]:
+        return [
+            Gap(list(path), [piece if isinstance(piece, list) else as_text(piece(scope)) for piece in pieces])
+            for path, pieces in made
+        ]
+
+    return template, gaps
+
+
+def safe_words(error: BaseException, secrets: Iterable[str]) -> str:
+    """The message of an error without secrets."""
+    text: str = hide(str(error) if isinstance(error, BatutaError) else f"{type(error).__name__}: {error}", secrets)
+    return text

@@ -1,0 +1,504 @@
+"""A flow's run as its users know it, read from the journal: Run, StepRun, RunLog and AuditLog. Pure functions.
+
+There are no tables of these: what a run did is in its journal alone, and these are ways to look at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, field
+
+from batuta.authoring.backend import AttemptView, Description, JournalLine
+from batuta.errors import BatutaError
+from batuta.flows.host import Mark
+from batuta.flows.models import (
+    EVENT_TAG,
+    NAME_TAG,
+    VERSION_TAG,
+    WORKFLOW_TAG,
+    AuditLog,
+    DispatchStatus,
+    FlowStart,
+    LogLevel,
+    Run,
+    RunLog,
+    RunStatus,
+    StepRun,
+    StepStatus,
+    derived_id,
+    step_run_id_of,
+)
+from batuta.flows.program import Program, program_of
+from batuta.journal.entries import Body, Command, CommandKind
+from batuta.journal.failures import Failure
+from batuta.journal.kinds import FAILURES
+from batuta.journal.states import CLOSED, RunState
+
+MOST: Final = 5_000
+"""Steps, lines and changes that are kept, the last ones."""
+_STATUS: Final = {
+    RunState.PENDING: RunStatus.PENDING,
+    RunState.COMPLETED: RunStatus.COMPLETED,
+    RunState.FAILED: RunStatus.FAILED,
+    RunState.TIMED_OUT: RunStatus.FAILED,
+    RunState.CANCELLED: RunStatus.CANCELLED,
+    RunState.TERMINATED: RunStatus.CANCELLED,
+}
+"""Others are RUNNING, with the reason."""
+_UNSERVED: Final = ("no live worker", "needs code")
+_CALLS: Final = frozenset({CommandKind.ACTIVITY, CommandKind.TIMER, CommandKind.CHILD})
+_SETTLED: Final = frozenset({StepStatus.COMPLETED, StepStatus.FAILED, StepStatus.SKIPPED})
+
+
+class Link(Struct):
+    """One run of a chain: as it is, its journal, and the attempts of its activities."""
+
+    description: Description
+    journal: Sequence[JournalLine] = ()
+    attempts: Sequence[AttemptView] = ()
+
+
+class FlowRun(Struct):
+    """All that there is to know about a run."""
+
+    run: Run
+    steps: list[StepRun]
+    logs: list[RunLog]
+    audit: list[AuditLog]
+    start: FlowStart | None
+    """What it was begun with; None: it has not begun."""
+
+
+def status_of(state: RunState) -> RunStatus:
+    return _STATUS.get(state, RunStatus.RUNNING)
+
+
+def run_view(description: Description) -> Run:
+    """A run of a list: without what only its journal says."""
+    dispatch, error = _dispatch(description)
+    created = description.created_at or datetime.fromtimestamp(0).astimezone()
+    status = status_of(description.state)
+    waits = status is RunStatus.RUNNING
+    if description.state is RunState.TIMED_OUT:
+        error = description.reason or "the run was over its time"
+    return Run(
+        id=description.id,
+        workflow_id=description.tags.get(WORKFLOW_TAG, ""),
+        event_id=description.tags.get(EVENT_TAG, ""),
+        status=status,
+        dispatch_status=dispatch,
+        context={},
+        error=error,
+        reason=(description.reason or str(description.state)) if waits else None,
+        started_at=None if description.entries == 0 else created,
+        finished_at=description.closed_at,
+        created_at=created,
+        updated_at=description.closed_at or created,
+    )
+
+
+def _dispatch(description: Description) -> tuple[DispatchStatus, str | None]:
+    if description.state in CLOSED:
+        return DispatchStatus.DISPATCHED, None
+    if any(word in description.reason for word in _UNSERVED):
+        return DispatchStatus.FAILED, f"Dispatch to queue failed: {description.reason}"
+    begun = description.state is not RunState.PENDING and description.entries > 0
+    held = description.paused_at is not None or (
+        description.wake_at is not None
+        and description.created_at is not None
+        and description.wake_at > description.created_at
+    )
+    return DispatchStatus.PENDING if held and not begun else DispatchStatus.DISPATCHED, None
+
+
+def flow_run(links: Sequence[Link]) -> FlowRun:
+    """The run, from all runs of its chain, the first one first."""
+    reader = _Reader(links)
+    for link in links:
+        reader.read(link)
+    return reader.finish()
+
+
+def step_runs(links: Sequence[Link]) -> list[StepRun]:
+    return flow_run(links).steps
+
+
+def run_logs(links: Sequence[Link]) -> list[RunLog]:
+    return flow_run(links).logs
+
+
+def audit_logs(links: Sequence[Link]) -> list[AuditLog]:
+    return flow_run(links).audit
+
+
+class _Step(Struct):
+    view: StepRun
+    mark: Mark
+    seq: int = 0
+    """Of the command that does it, once that is known."""
+    retries: int = 3
+
+
+class _Line(Struct, order=True):
+    at: datetime
+    order: int
+    level: LogLevel = field(default=LogLevel.INFO)
+    message: str = ""
+    context: dict[str, Any] = {}
+
+
+class _Reader:
+    """Goes through the journals of a chain."""
+
+    def __init__(self, links: Sequence[Link]) -> None:
+        first, last = links[0].description, links[-1].description
+        self._run = run_view(last)
+        self._run.created_at = first.created_at or self._run.created_at
+        self._last = last
+        self._start: FlowStart | None = None
+        self._program: Program | None = None
+        self._steps: dict[int, _Step] = {}
+        self._calls: dict[int, _Step] = {}
+        self._open: list[_Step] = []
+        """They have begun, and their command is to come."""
+        self._bases: list[tuple[int, str]] = []
+        """From which command on keys begin with what."""
+        self._lines: list[_Line] = []
+        self._audit: list[AuditLog] = []
+        self._failed: _Step | None = None
+        """The step that the run fails with, unless a `try` goes on after it."""
+        name, version = first.tags.get(NAME_TAG, ""), first.tags.get(VERSION_TAG, "")
+        self._log(self._run.created_at, f'Run created for workflow "{name}" v{version}', {})
+        self._change("run", self._run.id, "created", self._run.created_at, {"status": RunStatus.PENDING})
+
+    def read(self, link: Link) -> None:
+        self._calls.clear()
+        self._open.clear()
+        self._bases.clear()
+        rows: dict[int, list[AttemptView]] = {}
+        for row in link.attempts:
+            if row.seq > 0 and row.number > 0:
+                rows.setdefault(row.seq, []).append(row)
+        for line in link.journal:
+            self._input(line, rows)
+            for command in line.body.commands:
+                self._command(command, line)
+        for seq, waiting in rows.items():  # of calls that have no answer yet
+            step = self._calls.get(seq)
+            if step is not None and step.view.status not in _SETTLED:
+                self._attempts(step, waiting)
+
+    # -- entries
+
+    def _input(self, line: JournalLine, rows: dict[int, list[AttemptView]]) -> None:
+        body = line.body
+        if body.start is not UNSET:
+            self._begin(body, line.at)
+        if body.forked is not UNSET and body.forked.key_base:
+            self._bases.append((body.forked.seq, body.forked.key_base))
+        step = self._calls.get(body.seq) if body.seq else None
+        if step is None or step.view.status in _SETTLED:
+            return
+        step.view.updated_at = line.at
+        self._attempts(step, rows.get(body.seq, ()), before=body.attempts or 1)
+        if body.attempts:
+            step.view.attempt = body.attempts
+        if line.kind in FAILURES:
+            return  # the mark of the failure follows
+        if step.mark.call in ("flow.action", "flow.ai_task") or step.view.step_type == "python":
+            self._answer(step, body, line.at)
+
+    def _begin(self, body: Body, at: datetime) -> None:
+        self._bases.append((0, body.start.key_base if body.start is not UNSET else ""))
+        if self._start is not None or body.value is UNSET:
+            return
+        try:
+            self._start = msgspec.json.decode(body.value, type=tuple[FlowStart])[0]
+            self._program = program_of(bytes(self._start.steps))
+        except (msgspec.MsgspecError, BatutaError):
+            return
+        self._run.started_at = at
+        if at < self._run.created_at:  # its first turn ran while its start was written
+            self._run.created_at = self._lines[0].at = self._audit[0].created_at = at
+        self._change("run", self._run.id, "status_changed", at, {"from": RunStatus.PENDING, "to": RunStatus.RUNNING})
+
+    def _answer(self, step: _Step, body: Body, at: datetime) -> None:
+        output = _plain(body.value)
+        if step.mark.call == "flow.action":
+            found = output if isinstance(output, dict) else {}
+            step.view.provider_ref = found.get("ref") or self._intent(step)
+            output = found.get("output")
+        self._complete(step, output, at)
+
+    def _command(self, command: Command, line: JournalLine) -> None:
+        if command.kind is CommandKind.SIDE_EFFECT and command.value is not UNSET:
+            try:
+                mark = msgspec.json.decode(command.value, type=Mark)
+            except msgspec.MsgspecError:
+                return
+            self._mark(mark, command.seq, line.at)
+        elif command.kind in _CALLS:
+            step = next((one for one in self._open if _fits(command, one.mark.call)), None)
+            if step is None:
+                return
+            self._open.remove(step)
+            step.seq = command.seq
+            self._calls[command.seq] = step
+            if command.kind is CommandKind.ACTIVITY:
+                self._name(step, command.seq, command.name)
+            self._intend(step, line.at)
+
+    # -- marks
+
+    def _mark(self, mark: Mark, seq: int, at: datetime) -> None:
+        step = self._steps.get(mark.n)
+        if step is None:
+            step = self._create(mark, seq, at)
+        if mark.context is not UNSET and mark.index is None:
+            self._run.context.update(mark.context)
+        if mark.type == "try" and mark.flow == "wrote":
+            self._failed = None
+        if mark.flow == "started":
+            self._started(step, at)
+        elif mark.flow == "completed":
+            self._completed(step, mark, at)
+        elif mark.flow == "skipped":
+            self._settle(step, StepStatus.SKIPPED, at)
+        elif mark.flow == "failed":
+            self._fail(step, mark.error, at)
+        elif mark.flow == "cancelled" and step.view.status not in _SETTLED:
+            step.view.error = "cancelled"
+            self._settle(step, StepStatus.SKIPPED, at)
+
+    def _create(self, mark: Mark, seq: int, at: datetime) -> _Step:
+        given = self._start.event.payload if self._start is not None else None
+        view = StepRun(
+            id=step_run_id_of(f"{self._base(seq)}:{seq}:{mark.type}"),
+            run_id=self._run.id,
+            step_key=mark.step,
+            step_type=mark.type,
+            status=StepStatus.PENDING,
+            input=given if mark.input is UNSET else mark.input,
+            created_at=at,
+            updated_at=at,
+        )
+        step = self._steps[mark.n] = _Step(view, mark, seq)
+        if self._program is not None and (known := self._program.by_key.get(mark.step)) is not None:
+            step.retries = known.retry.attempts
+        if mark.call and mark.flow == "started":
+            self._open.append(step)  # told of once its command gives it its id
+        else:
+            self._tell_created(step, at)
+        return step
+
+    def _tell_created(self, step: _Step, at: datetime) -> None:
+        view = step.view
+        self._say(step, at, f'Step "{view.step_key}" ({view.step_type}) created as PENDING')
+        self._change("step_run", view.id, "created", at, {"stepKey": view.step_key, "status": StepStatus.PENDING})
+
+    def _name(self, step: _Step, seq: int, activity: str) -> None:
+        step.view.id = step_run_id_of(f"{self._base(seq)}:{seq}:{activity}")
+
+    def _base(self, seq: int) -> str:
+        return next((base for after, base in reversed(self._bases) if seq > after), "")
+
+    def _started(self, step: _Step, at: datetime) -> None:
+        if step not in self._open:
+            self._run_step(step, at)
+
+    def _run_step(self, step: _Step, at: datetime) -> None:
+        step.view.started_at = at
+        self._settle(step, StepStatus.RUNNING, at)
+
+    def _intend(self, step: _Step, at: datetime) -> None:
+        self._tell_created(step, at)
+        self._run_step(step, at)
+        if step.mark.call == "flow.action":
+            step.view.provider_ref = self._intent(step)
+            self._say(step, at, f'Action "{step.view.step_key}" intent persisted before execution', with_ref=True)
+
+    def _intent(self, step: _Step) -> str:
+        return f"intent-{step.view.id}-attempt-{step.view.attempt}"
+
+    def _completed(self, step: _Step, mark: Mark, at: datetime) -> None:
+        if step.view.started_at is None:
+            self._run_step(step, at)
+        self._complete(step, None if mark.output is UNSET else mark.output, at)
+        if mark.index is None:
+            self._keep(mark.step, step.view.output)
+        if mark.branch is not None:
+            words = "true" if mark.branch else "false"
+            self._say(step, at, f'Condition routed: "{mark.step}" → "{mark.to}" (branch: {words})')
+
+    def _complete(self, step: _Step, output: Any, at: datetime) -> None:
+        step.view.output = output
+        if step.mark.index is None:
+            self._keep(step.view.step_key, output)
+        self._settle(step, StepStatus.COMPLETED, at)
+
+    def _keep(self, key: str, output: Any) -> None:
+        self._run.context.setdefault("steps", {})[key] = {"output": output}
+
+    def _settle(self, step: _Step, status: StepStatus, at: datetime) -> None:
+        view = step.view
+        before, view.status, view.updated_at = view.status, status, at
+        if status in _SETTLED:
+            view.finished_at = at
+        if status is not StepStatus.FAILED:
+            self._say(step, at, f'Step "{view.step_key}" ({view.step_type}) → {status}', with_ref=status in _SETTLED)
+        self._change("step_run", view.id, "status_changed", at, {"from": before, "to": status})
+
+    # -- attempts and failures
+
+    def _attempts(self, step: _Step, rows: Iterable[AttemptView], before: int | None = None) -> None:
+        """Attempts that failed and were tried again: those `before` the last one, or all if there is no answer yet."""
+        view = step.view
+        for row in sorted(rows, key=lambda one: one.number):
+            if before is not None and row.number >= before:
+                break
+            if view.status is StepStatus.RETRYING:
+                self._retried(step, row.started_at or view.updated_at)
+            view.attempt = row.number
+            if row.error is not None and row.ended_at is not None:
+                self._failed_once(step, row.number, _message(row.error), row.ended_at)
+        if before is not None and view.status is StepStatus.RETRYING:
+            self._retried(step, view.updated_at)
+        if view.provider_ref is not None:
+            view.provider_ref = self._intent(step)
+
+    def _failed_once(self, step: _Step, number: int, error: str, at: datetime) -> None:
+        view = step.view
+        words = f'Step "{view.step_key}" failed (attempt {number}/{step.retries}), will retry: {error}'
+        self._say(step, at, words, LogLevel.WARN, error=error, attempt=number)
+        self._change("step_run", view.id, "status_changed", at, {"from": view.status, "to": StepStatus.RETRYING})
+        view.status, view.error, view.updated_at = StepStatus.RETRYING, error, at
+
+    def _retried(self, step: _Step, at: datetime) -> None:
+        step.view.status, step.view.error = StepStatus.RUNNING, None
+        details = {"from": StepStatus.RETRYING, "to": StepStatus.RUNNING}
+        self._change("step_run", step.view.id, "status_changed", at, details)
+
+    def _fail(self, step: _Step, error: str, at: datetime) -> None:
+        view = step.view
+        if view.started_at is None:
+            self._run_step(step, at)
+        view.error = error
+        if view.provider_ref is not None:
+            view.provider_ref = self._intent(step)
+        self._settle(step, StepStatus.FAILED, at)
+        self._say(step, at, _failed(view), LogLevel.ERROR, error=error)
+        self._change("step_run", view.id, "failed", at, {"error": error, "attempt": view.attempt})
+        if self._failed is None:
+            self._failed = step
+
+    # -- the end
+
+    def finish(self) -> FlowRun:
+        run, last = self._run, self._last
+        at = last.closed_at
+        if at is not None:
+            self._end(at)
+        run.updated_at = max([run.created_at, *(line.at for line in self._lines), *([at] if at else [])])
+        self._lines.sort(key=lambda line: (line.at, line.order))
+        logs = [
+            RunLog(
+                id=derived_id("log", run.id, str(line.order), line.message),
+                run_id=run.id,
+                level=line.level,
+                message=line.message,
+                context=line.context,
+                created_at=line.at,
+            )
+            for line in self._lines[-MOST:]
+        ]
+        steps = [step.view for step in list(self._steps.values())[-MOST:]]
+        return FlowRun(run, steps, logs, self._audit[-MOST:], self._start)
+
+    def _end(self, at: datetime) -> None:
+        run = self._run
+        run.finished_at = at
+        for step in self._steps.values():
+            if step.view.status not in _SETTLED:
+                if step in self._open:
+                    self._tell_created(step, at)
+                step.view.error = step.view.error or f"the run ended: {run.status}"
+                self._settle(step, StepStatus.SKIPPED, at)
+        before = RunStatus.PENDING if run.started_at is None else RunStatus.RUNNING
+        self._change("run", run.id, "status_changed", at, {"from": before, "to": run.status})
+        if run.status is RunStatus.COMPLETED:
+            self._log(at, "Run completed successfully", {})
+        elif run.status is RunStatus.CANCELLED:
+            self._log(at, "Run cancelled", {"reason": self._last.reason})
+        elif run.status is RunStatus.FAILED:
+            if self._failed is not None:
+                run.error = _failed(self._failed.view)
+            run.error = run.error or self._last.reason or "the run failed"
+            self._log(at, f"Run failed: {run.error}", {"error": run.error}, LogLevel.ERROR)
+            self._change("run", run.id, "failed", at, {"error": run.error})
+
+    # -- lines
+
+    def _say(
+        self,
+        step: _Step,
+        at: datetime,
+        message: str,
+        level: LogLevel = LogLevel.INFO,
+        *,
+        with_ref: bool = False,
+        **more: Any,
+    ) -> None:
+        view = step.view
+        context = {"stepKey": view.step_key, "stepRunId": view.id, **more}
+        if step.mark.index is not None:
+            context["index"] = step.mark.index
+        if with_ref and view.provider_ref is not None:
+            context["providerRef"] = view.provider_ref
+        self._log(at, message, context, level)
+
+    def _log(self, at: datetime, message: str, context: dict[str, Any], level: LogLevel = LogLevel.INFO) -> None:
+        self._lines.append(_Line(at, len(self._lines), level, message, context))
+
+    def _change(self, entity: str, id: str, action: str, at: datetime, details: dict[str, Any]) -> None:
+        self._audit.append(
+            AuditLog(
+                id=derived_id("audit", id, str(len(self._audit)), action),
+                entity=entity,
+                entity_id=id,
+                action=action,
+                details={name: str(value) if isinstance(value, str) else value for name, value in details.items()},
+                created_at=at,
+            )
+        )
+
+
+def _failed(view: StepRun) -> str:
+    return f'Step "{view.step_key}" failed after {view.attempt} attempt(s): {view.error}'
+
+
+def _fits(command: Command, call: str) -> bool:
+    """Whether this is the call that a mark has told of. An activity of another queue is a child."""
+    if command.kind is CommandKind.TIMER:
+        return call == "timer"
+    return command.name.removeprefix("activity:") == call
+
+
+def _plain(value: Raw | msgspec.UnsetType) -> Any:
+    if value is UNSET:
+        return None
+    try:
+        return msgspec.json.decode(value)
+    except msgspec.MsgspecError:
+        return None
+
+
+def _message(error: str) -> str:
+    """Of an attempt: a Failure as JSON, or its words."""
+    try:
+        return msgspec.json.decode(error, type=Failure).message
+    except msgspec.MsgspecError:
+        return error

@@ -1,0 +1,305 @@
+"""The one workflow that runs all flows, and the parts that a worker needs for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, Final, cast
+
+import msgspec
+from msgspec import Raw, Struct
+from msgspec.structs import replace
+
+from batuta.authoring.call_options import ActivityOptions
+from batuta.authoring.definitions import Workflow, activity
+from batuta.authoring.gates import Gate
+from batuta.authoring.workflow.children import run_child, send, start_child
+from batuta.authoring.workflow.context import call, current_saga, info, now, side_effect, uuid
+from batuta.authoring.workflow.continue_as_new import continue_as_new
+from batuta.authoring.workflow.messages import Signal, Update
+from batuta.authoring.workflow.sagas import Saga, saga
+from batuta.errors import InvalidInput, RunNotCompleted
+from batuta.flows.actions import Actions, Publish
+from batuta.flows.ai import AiEndpoint
+from batuta.flows.host import ActionRequest, AiRequest, ApprovalRequest, Mark
+from batuta.flows.interpreter import Interpreter
+from batuta.flows.models import (
+    DECIDE,
+    EVENT_SIGNAL,
+    FLOW,
+    WAIT,
+    Decision,
+    FlowPart,
+    FlowStart,
+    FlowState,
+    wait_prefix,
+)
+from batuta.flows.models import Workflow as FlowRecord
+from batuta.flows.program import FlowFailed, Prepared, Program, program_of
+from batuta.flows.secrets import Secrets
+from batuta.webhooks.addresses import AddressPolicy
+from batuta.webhooks.client import HttpLimits
+
+DEEPEST: Final = 10
+"""Flows that run flows."""
+_EVENT: Final[Signal[dict[str, Any]]] = Signal(EVENT_SIGNAL, dict[str, Any])
+_DECIDE: Final[Update[..., bool]] = Update(DECIDE, bool)
+
+Loader = Callable[[str, int | None], Awaitable[FlowRecord | None]]
+"""Gives the published flow of a name, and of a version or the newest. None: there is none."""
+
+
+class LoadedFlow(Struct, kw_only=True):
+    """A flow that another one runs."""
+
+    workflow_id: str
+    name: str
+    version: int
+    steps: Raw
+
+
+class DurableHost:
+    """The steps of a durable run."""
+
+    def __init__(self, start: FlowStart, program: Program, flow: Workflow[..., Any], gates: Mapping[str, Gate]) -> None:
+        self.number = 0
+        self._start, self._flow, self._gates = start, flow, gates
+        self._sagas: list[Saga] = []
+        self._asked: dict[str, deque[asyncio.Future[Decision]]] = {}
+        if program.asks:
+            _DECIDE.handle(self._decide, validator=self._may_decide)
+
+    async def mark(self, make: Callable[[], Mark]) -> dict[str, Any]:
+        found: Any = await side_effect(cast(Callable[[], Any], make))  # given back as plain JSON
+        return cast(dict[str, Any], found)
+
+    def now(self) -> datetime:
+        return now()
+
+    # -- calls
+
+    async def act(self, one: Prepared, request: ActionRequest) -> Any:
+        if request.action_type == "start_run":
+            child = await start_child(request.workflow, *request.args, policy="abandon", id=request.id or None)
+            return {"id": child.id}
+        if request.action_type == "signal_run":
+            await send(request.id, request.signal, request.request["body"])
+            return {"id": request.id}
+        found = await self.call_activity(one, "flow.action", request)
+        return found["output"]
+
+    async def ask(self, one: Prepared, request: AiRequest) -> Any:
+        return await self.call_activity(one, "flow.ai_task", request)
+
+    async def call(self, one: Prepared, name: str, args: list[Any], queue: str) -> Any:
+        return await self.call_activity(one, name, *args, queue=queue)
+
+    async def call_activity(self, one: Prepared, name: str, *args: Any, queue: str = "") -> Any:
+        return await call(name, *args, options=self._options(one, queue))
+
+    def _options(self, one: Prepared, queue: str = "") -> ActivityOptions:
+        names = tuple(one.step.gates)
+        if not names:
+            return _options(one.retry, one.timeout, queue)
+        unknown = [name for name in names if name not in self._gates]
+        if unknown:
+            known = ", ".join(self._gates) or "none"
+            raise FlowFailed(f"this worker has no gate {', '.join(unknown)}; it has: {known}")
+        return _options(one.retry, one.timeout, queue).merged({"gates": [self._gates[name] for name in names]})
+
+    # -- waiting
+
+    async def sleep(self, one: Prepared, seconds: float) -> None:
+        if seconds:
+            await asyncio.sleep(seconds)
+
+    async def wait_event(self, one: Prepared, event: str, field: str, value: Any) -> dict[str, Any] | None:
+        id = f"{wait_prefix(event, field, value)}{uuid()}"
+        found: dict[str, Any] | None = await run_child(flow_wait, one.timeout, id=id)
+        return found
+
+    async def approve(self, one: Prepared, request: ApprovalRequest) -> dict[str, Any] | None:
+        decided: asyncio.Future[Decision] = asyncio.get_running_loop().create_future()
+        waiting = self._asked.setdefault(one.key, deque())
+        waiting.append(decided)
+        by_token = asyncio.ensure_future(self._ask_by_token(one, request))
+        try:
+            async with asyncio.timeout(one.timeout):
+                await asyncio.wait({by_token, decided}, return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError:
+            return None
+        finally:
+            with suppress(ValueError):
+                waiting.remove(decided)
+            if not by_token.done():
+                by_token.cancel()
+        return _decision(decided.result() if decided.done() else by_token.result())
+
+    async def _ask_by_token(self, one: Prepared, request: ApprovalRequest) -> Any:
+        current_saga.set(None)  # of this task alone: a saga would wait for an answer that never comes
+        options = ActivityOptions(retry=one.retry)
+        return await call("flow.approval", request, options=options)
+
+    def _may_decide(self, decision: Decision) -> None:
+        if not self._asked.get(decision.step):
+            raise InvalidInput(f"no approval {decision.step!r} waits in this run: it was decided, or has not begun")
+
+    async def _decide(self, decision: Decision) -> bool:
+        waiting = self._asked.get(decision.step)
+        if not waiting:
+            raise InvalidInput(f"the approval {decision.step!r} was decided already")
+        waiting.popleft().set_result(decision)
+        return True
+
+    # -- other runs
+
+    async def sub_flow(self, one: Prepared, name: str, version: int | None, payload: Any) -> Any:
+        if self._start.depth >= DEEPEST:
+            raise FlowFailed(f"flows that run flows, more than {DEEPEST} levels")
+        options = ActivityOptions(retry=one.retry)
+        loaded: LoadedFlow = await call("flow.load", name, version, result=LoadedFlow, options=options)
+        event = replace(
+            self._start.event, id=str(uuid()), type="sub_flow", source="internal", payload=payload, created_at=now()
+        )
+        start = FlowStart(
+            workflow_id=loaded.workflow_id,
+            name=loaded.name,
+            version=loaded.version,
+            steps=loaded.steps,
+            event=event,
+            depth=self._start.depth + 1,
+        )
+        return await self._child(start, one.timeout)
+
+    async def part(self, one: Prepared, items: list[Any], offset: int, context: Any, steps: Any) -> list[Any] | None:
+        part = FlowPart(step=one.key, items=items, offset=offset, context=context, steps=steps)
+        found = await self._child(replace(self._start, part=part, state=msgspec.UNSET), None)
+        results: list[Any] = found["results"]
+        return results
+
+    async def _child(self, start: FlowStart, timeout: float | None) -> Any:
+        try:
+            return await run_child(self._flow, start, tags=start.tags, timeout=timeout)
+        except RunNotCompleted as error:
+            raise FlowFailed(f"run {error.id} of flow {start.name!r} {error.state}: {error}"[:2_000]) from error
+
+    # -- compensations
+
+    def undo(self, one: Prepared, request: ActionRequest) -> None:
+        self._sagas[-1](Actions.act.with_options(**_shared(self._options(one))), request)
+
+    def scope(self) -> AbstractAsyncContextManager[Any]:
+        return _Scope(self._sagas)
+
+    def turn_back(self, at: str, context: dict[str, Any], steps: dict[str, Any]) -> None:
+        if info().continue_hint and not self._sagas:
+            state = FlowState(at=at, context=context, steps=steps, number=self.number)
+            continue_as_new(replace(self._start, state=state))
+
+
+class _Scope:
+    """A saga, and the place where compensations find it."""
+
+    def __init__(self, sagas: list[Saga]) -> None:
+        self._sagas, self._saga = sagas, saga()
+
+    async def __aenter__(self) -> None:
+        await self._saga.__aenter__()
+        self._sagas.append(self._saga)
+
+    async def __aexit__(self, *error: Any) -> None:  # noqa: PYI036 - passed on
+        self._sagas.remove(self._saga)
+        await self._saga.__aexit__(*error)
+
+
+@lru_cache(maxsize=1_024)
+def _options(retry: Any, timeout: float | None, queue: str) -> ActivityOptions:
+    return ActivityOptions(retry=retry, timeout=timeout, queue=queue or None)
+
+
+def _shared(options: ActivityOptions) -> dict[str, Any]:
+    return {"retry": options.retry, "timeout": options.timeout}
+
+
+def _decision(given: Any) -> dict[str, Any]:
+    """What a person has said, by whichever way. Raises FlowFailed."""
+    found = msgspec.to_builtins(given)
+    if not isinstance(found, dict) or not isinstance(found.get("approved"), bool):
+        raise FlowFailed('a decision must be an object such as {"approved": true}')
+    return {name: found.get(name) for name in ("approved", "by", "comment", "data")}
+
+
+async def _wait(timeout: float | None) -> dict[str, Any] | None:
+    """Wait for an event; None when it does not come in time."""
+    try:
+        return await _EVENT.wait(timeout)
+    except TimeoutError:
+        return None
+
+
+flow_wait: Final = Workflow(_wait, WAIT)
+
+
+def make_flow(gates: Mapping[str, Gate] | None = None) -> Workflow[[FlowStart], dict[str, Any]]:
+    """The workflow that runs flows, with the gates that their steps may name."""
+    known = dict(gates or {})
+
+    async def run_flow(start: FlowStart) -> dict[str, Any]:
+        program = program_of(bytes(start.steps))
+        host = DurableHost(start, program, made, known)
+        return await Interpreter(program, host).run(start, msgspec.to_builtins(start.event))
+
+    made: Workflow[[FlowStart], dict[str, Any]] = Workflow(run_flow, FLOW, fails=[FlowFailed], dead_letter=True)
+    return made
+
+
+flow: Final = make_flow()
+"""For clients: `client.start(flow, FlowStart(...))`. Workers get theirs from `Flows`."""
+
+
+class Flows:
+    """What a worker needs to run flows: `client.worker(**Flows().parts())`, or `App(**Flows().parts())`.
+
+    `activities`: for `python` steps. `gates`: by the names that steps give. `policy` says which addresses actions may
+    call; private ones are refused otherwise. `ai`: where models are asked; without it `ai_task` uses its fallback.
+    `workflows_of`: finds published flows for `sub_flow`. `publish`: the bus, such as `batuta.bus.publish`.
+    """
+
+    def __init__(
+        self,
+        *,
+        activities: list[object] | tuple[object, ...] = (),
+        gates: Mapping[str, Gate] | None = None,
+        policy: AddressPolicy | None = None,
+        limits: HttpLimits | None = None,
+        secrets: Secrets | None = None,
+        ai: AiEndpoint | None = None,
+        publish: Publish | None = None,
+        workflows_of: Loader | None = None,
+    ) -> None:
+        self.workflow = make_flow(gates)
+        self._activities = activities
+        self._workflows_of = workflows_of
+        self._actions = Actions(policy=policy, limits=limits, secrets=secrets, ai=ai, publish=publish)
+
+    @activity(name="flow.load")
+    async def load(self, name: str, version: int | None) -> LoadedFlow:
+        """The published flow that a `sub_flow` names."""
+        found = None if self._workflows_of is None else await self._workflows_of(name, version)
+        if found is None or found.published_at is None:
+            which = f"{name!r}" if version is None else f"{name!r} version {version}"
+            raise InvalidInput(f"there is no published flow {which}: publish it, and retry the run")
+        return LoadedFlow(
+            workflow_id=found.id, name=found.name, version=found.version, steps=Raw(msgspec.json.encode(found.steps))
+        )
+
+    def parts(self) -> dict[str, Any]:
+        """The arguments of `worker` and of `App`."""
+        return {"workflows": [self.workflow, flow_wait], "activities": [self, self._actions, *self._activities]}
+
+    async def close(self) -> None:
+        await self._actions.close()
