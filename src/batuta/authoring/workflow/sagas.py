@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Coroutine
 from contextvars import Token
 from types import TracebackType
@@ -82,6 +83,8 @@ class Saga:
         finally:
             if task.done() and task in self._steps:
                 self._steps.remove(task)
+            if inspect.getcoroutinestate(call) == inspect.CORO_CREATED:
+                call.close()  # the run left memory before the call began
         if cancelled is not None:  # raised where the code waits next, so that it can register what it got
             asyncio.get_running_loop().call_soon(_cancel_again, asyncio.current_task(), cancelled.args)
         return value
