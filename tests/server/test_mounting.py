@@ -1,6 +1,9 @@
 """The server inside an application of the user's own, and problems in the application's own routes."""
 
+from typing import Annotated
+
 import pytest
+from msgspec import Meta, Struct
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
@@ -18,7 +21,7 @@ from batuta.errors import (
     UnknownRun,
 )
 from batuta.problems import problem_of
-from batuta.server import Page, Principal, Scope, Table, dashboard
+from batuta.server import Action, Gauge, Gauges, Page, Principal, Scope, Table, dashboard
 from tests.server.web import Web
 
 
@@ -124,3 +127,49 @@ def test_an_error_that_is_not_ours_tells_nothing_of_itself() -> None:
     assert (problem.status, problem.code) == (500, "internal_error")
     assert "hunter2" not in problem.detail
     assert problem_of(RunFailed("a", "failed", "boom")).status == 409
+
+
+class Refund(Struct):
+    order: str
+    cents: Annotated[int, Meta(ge=1)] = 100
+
+
+async def test_an_action_of_a_page_is_a_form_and_runs_for_those_who_may(client: batuta.Batuta) -> None:
+    async def read(_: batuta.Batuta) -> list[Gauges]:
+        gauge = Gauge(name="Float", value=20, most=100, tone="retry", label="LOW", history=[60, 40, 20])
+        return [Gauges(title="Money", gauges=[gauge])]
+
+    async def refund(found: batuta.Batuta, given: Refund) -> str:
+        if given.order == "none":
+            raise InvalidInput("order 'none' does not exist")
+        return f"{given.cents} for {given.order}"
+
+    action = Action(title="Refund an order", form=Refund, act=refund)
+    app = Starlette()
+    app.mount("/batuta", dashboard(client, authenticate=who, pages=[Page("Money", "/money", read, actions=[action])]))
+    ann, bob = (Web(app).with_headers(x_user=name) for name in ("ann", "bob"))
+    shown = (await ann.get("/batuta/api/v1/pages/money")).json
+    assert shown["gauges"][0]["gauges"][0]["history"] == [60, 40, 20]
+    [button] = shown["actions"]
+    assert (button["name"], [one["name"] for one in button["form"]]) == ("refund-an-order", ["order", "cents"])
+    assert (await bob.get("/batuta/api/v1/pages/money")).json["actions"] == []
+
+    token = (await ann.get("/batuta/api/v1/session")).json["csrf_token"]
+    path, act = "/batuta/api/v1/pages/money/refund-an-order", ann.with_headers(x_csrf_token=token)
+    assert (await act.post(path, {"order": "a"})).json == {"message": "100 for a"}
+    assert (await act.post(path, {"order": "none"})).json["detail"] == "order 'none' does not exist"
+    assert (await act.post(path, {"order": "a", "cents": 0})).status == 400
+    assert (await ann.post(path, {"order": "a"})).status == 403
+    assert (await bob.with_headers(x_csrf_token=token).post(path, {"order": "a"})).status == 403
+
+
+def test_actions_of_a_page_need_titles_of_their_own() -> None:
+    async def read(_: batuta.Batuta) -> list[Table]:
+        return []
+
+    async def act(_: batuta.Batuta, given: Refund) -> str:
+        return ""
+
+    twice = [Action(title=title, form=Refund, act=act) for title in ("Pay", "pay!")]
+    with pytest.raises(InvalidInput, match="each one once"):
+        Page("Money", "/money", read, actions=twice)

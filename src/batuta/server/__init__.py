@@ -17,6 +17,6 @@ except ImportError as error:
 from batuta.server.app import Server, dashboard
 from batuta.server.http.call import Principal
 from batuta.server.http.routing import Scope
-from batuta.server.pages import Page, Table
+from batuta.server.pages import Action, Gauge, Gauges, Page, Table
 
-__all__ = ["Page", "Principal", "Scope", "Server", "Table", "dashboard"]
+__all__ = ["Action", "Gauge", "Gauges", "Page", "Principal", "Scope", "Server", "Table", "dashboard"]

@@ -63,7 +63,7 @@ class Server:
         self._client, self._connect = client, connect
         self.pages = [page for page in pages if isinstance(page, Page)]
         """Those that the dashboard draws."""
-        self.table = (*table, *(page.route() for page in self.pages))
+        self.table = (*table, *(route for page in self.pages for route in page.routes()))
         self.max_payload, self._routes = max_payload, [page for page in pages if not isinstance(page, Page)]
         self.credentials = Credentials(client) if ways is None else None
         if self.credentials is not None:

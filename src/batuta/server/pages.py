@@ -1,13 +1,15 @@
-"""Pages that an application adds to the dashboard: it gives tables, and the dashboard draws them."""
+"""Pages that an application adds to the dashboard: it gives tables, gauges and actions; the dashboard draws them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct
 
+from batuta.authoring.schemas import Parameter
 from batuta.client import Batuta
 from batuta.errors import InvalidInput
 from batuta.server.http.call import Call
@@ -27,37 +29,135 @@ class Table(Struct, kw_only=True):
     """A sentence below the title; of an empty table: what to do next."""
 
 
+class Gauge(Struct, kw_only=True):
+    """A level, such as what is left of a balance."""
+
+    name: str
+    value: float
+    most: float
+    """What a full one has. A value below 0 is an empty one."""
+    tone: Literal["done", "retry", "fail", "pause"] = "done"
+    """Its colour: well, soon a trouble, a trouble, not known."""
+    label: str = ""
+    """A word in that colour."""
+    note: str = ""
+    history: list[float | None] = []
+    """Values before, oldest first."""
+
+
+class Gauges(Struct, kw_only=True):
+    """Gauges side by side."""
+
+    title: str
+    gauges: list[Gauge]
+    note: str = ""
+
+
+class ActionView(Struct, kw_only=True):
+    """An action, as the dashboard shows it."""
+
+    name: str
+    title: str
+    about: str
+    danger: bool
+    form: list[Parameter]
+
+
 class PageDocument(Struct, kw_only=True):
     """What a page of an application shows."""
 
     title: str
     tables: list[Table]
+    gauges: list[Gauges] = []
+    actions: list[ActionView] = []
+
+
+class Done(Struct, kw_only=True):
+    """What an action did."""
+
+    message: str
+
+
+class Action(Struct, frozen=True, kw_only=True):
+    """A button on a page. The dashboard makes a form of the fields of `form`, a msgspec Struct, and `act` is given the
+    client and that struct; it returns a sentence for the person. Errors of Batuta it raises are shown."""
+
+    title: str
+    form: type[Struct]
+    act: Callable[[Batuta, Any], Awaitable[str]]
+    about: str = ""
+    danger: bool = False
+    """It can do harm: the button says so."""
+    scope: Scope = Scope.OPERATOR
+
+    @property
+    def name(self) -> str:
+        return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
+
+    def view(self) -> ActionView:
+        form = [
+            Parameter(
+                name=field.encode_name,
+                schema=msgspec.json.schema(field.type),
+                required=field.required,
+                default=None if field.default is msgspec.NODEFAULT else msgspec.to_builtins(field.default),
+            )
+            for field in msgspec.structs.fields(self.form)
+        ]
+        return ActionView(name=self.name, title=self.title, about=self.about, danger=self.danger, form=form)
+
+    def route(self, page: str) -> Route:
+        """Where the dashboard sends its form."""
+
+        async def run(call: Call) -> Done:
+            return Done(message=await self.act(call.client, call.body))
+
+        return Route(
+            method="POST",
+            path=f"/api/v1/pages{page}/{self.name}",
+            scope=self.scope,
+            handler=run,
+            summary=f"{self.title}.",
+            body=self.form,
+            answer=Done,
+        )
 
 
 class Page(Struct, frozen=True):
     """A page of an application: `dashboard(client, pages=[Page("Partners", "/partners", read)])`.
 
-    `read` gets the client of the namespace and returns tables. It is asked again whenever runs change.
+    `read` gets the client of the namespace and returns tables and gauges. It is asked again whenever runs change.
+    `actions` are buttons for those who may use them.
     """
 
     title: str
     path: str
-    read: Callable[[Batuta], Awaitable[Sequence[Table]]]
+    read: Callable[[Batuta], Awaitable[Sequence[Table | Gauges]]]
     scope: Scope = Scope.VIEWER
+    actions: Sequence[Action] = ()
 
     def __post_init__(self) -> None:
         if not _PATH.fullmatch(str(self.path)):
             raise InvalidInput(f"Page(path={self.path!r}) must be a slash and small letters, such as /partners")
         if not str(self.title).strip():
             raise InvalidInput(f"Page(title={self.title!r}) must be the text that the menu shows")
+        names = [action.name for action in self.actions]
+        if "" in names or len(set(names)) < len(names):
+            raise InvalidInput(f"Page(actions=...) of {self.title!r} must have titles in letters, each one once")
 
-    def route(self) -> Route:
-        """Where the dashboard asks for it."""
+    def routes(self) -> list[Route]:
+        """Where the dashboard asks for it, and where it sends its forms."""
 
         async def show(call: Call) -> PageDocument:
-            return PageDocument(title=self.title, tables=list(await self.read(call.client)))
+            parts = await self.read(call.client)
+            return PageDocument(
+                title=self.title,
+                tables=[part for part in parts if isinstance(part, Table)],
+                gauges=[part for part in parts if isinstance(part, Gauges)],
+                actions=[action.view() for action in self.actions if call.principal.scope >= action.scope],
+            )
 
-        return Route(
+        shown = Route(
             method="GET",
             path=f"/api/v1/pages{self.path}",
             scope=self.scope,
@@ -66,3 +166,4 @@ class Page(Struct, frozen=True):
             answer=PageDocument,
             payloads=True,
         )
+        return [shown, *(action.route(self.path) for action in self.actions)]

@@ -3,6 +3,7 @@
 import { get, type Query, segment, write } from "./http";
 import type {
   ApiKey,
+  ApplicationPage,
   AuditRow,
   CodeSchema,
   Diff,
@@ -12,7 +13,6 @@ import type {
   LetterGroup,
   Operation,
   Overview,
-  PageTable,
   Partners,
   Queue,
   Quota,
@@ -96,7 +96,8 @@ export const retention = (signal?: Signal): Promise<{ retention: RetentionRule[]
 export const setRetention = (body: Body): Promise<unknown> => write("PUT", "retention", body);
 export const deleteRetention = (workflow: string, state: string, reason: string): Promise<unknown> => write("DELETE", "retention", undefined, { workflow, state, reason });
 export const prune = (body: Body): Promise<{ runs: number; dry_run: boolean }> => write("POST", "retention/prune", body);
-export const applicationPage = (path: string, signal?: Signal): Promise<{ tables: PageTable[] }> => get(`pages${path}`, undefined, signal);
+export const applicationPage = (path: string, signal?: Signal): Promise<ApplicationPage> => get(`pages${path}`, undefined, signal);
+export const applicationAct = (path: string, name: string, body: Body): Promise<{ message: string }> => write("POST", `pages${path}/${segment(name)}`, body);
 
 export const audit = (query: Query, signal?: Signal): Promise<{ rows: AuditRow[]; cursor: string | null }> => get("audit", query, signal);
 export const verifyAudit = (): Promise<{ rows: number; keyed: number; head: string; problem: string }> => get("audit/verify");

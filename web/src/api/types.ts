@@ -314,6 +314,37 @@ export interface RetentionRule {
 }
 
 /** A table on a page of the application. */
+/** What a page of an application shows. */
+export interface ApplicationPage {
+  tables: PageTable[];
+  gauges: PageGauges[];
+  actions: PageAction[];
+}
+
+export interface PageGauge {
+  name: string;
+  value: number;
+  most: number;
+  tone: "done" | "retry" | "fail" | "pause";
+  label: string;
+  note: string;
+  history: (number | null)[];
+}
+
+export interface PageGauges {
+  title: string;
+  gauges: PageGauge[];
+  note: string;
+}
+
+export interface PageAction {
+  name: string;
+  title: string;
+  about: string;
+  danger: boolean;
+  form: Parameter[];
+}
+
 export interface PageTable {
   title: string;
   columns: string[];
