@@ -58,7 +58,7 @@ def test_a_long_history_is_thinned_and_no_dip_is_lost():
     tokens[100] = 3
     [gauge] = gauges_of(readings("A", *tokens), NOON).gauges
     assert len(gauge.history) <= 60
-    assert min(gauge.history) == 3
+    assert 3 in gauge.history
 
 
 def test_times_are_spoken_in_one_unit():
