@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def root() -> None:
     """Run the parts of pixdict, a connector to the Pix key directory (DICT)."""
+
+
+@root.command()
+@click.option("--host", default="127.0.0.1", show_default=True)
+@click.option("--port", default=16522, show_default=True, help="0 chooses a free one.")
+@click.option("--path", default="directory.db", show_default=True, help="Its SQLite file.")
+@click.option("--participant", "participants", multiple=True, help="An ISPB and its category: 12345678:A.")
+@click.option("--signature", type=click.Choice(["off", "present", "verify"]), default="off", show_default=True)
+@click.option("--certificate", "certificates", multiple=True, help="An ISPB and a PEM file: 12345678=cert.pem.")
+@click.option("--refill", type=click.Choice(["stepped", "continuous"]), default="stepped", show_default=True)
+@click.option("--check-digits", is_flag=True, help="Refuse a CPF or CNPJ with wrong check digits.")
+def directory(**options: Any) -> None:
+    """Run a simulator of the central bank's directory.
+
+    It keeps everything in its file: killed and started again, it goes on. Its knobs are at /admin/v1/.
+    """
+    from pixdict.directory.command import run
+
+    run(**options)
 
 
 def main() -> None:

@@ -139,7 +139,7 @@ class CheckKeysRequest(_Request, frozen=True, kw_only=True):
     keys: Annotated[list[str], items("Key")]
 
 
-class CheckedKey(Struct, frozen=True, kw_only=True):
+class CheckedKey(Struct, frozen=True, kw_only=True, rename="camel"):
     """A key and whether it is registered."""
 
     key: Annotated[str, Text]

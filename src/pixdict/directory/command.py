@@ -1,0 +1,73 @@
+"""What `pixdict directory` does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import uvicorn
+from cryptography import x509
+
+from pixdict.dict.buckets import Refill
+from pixdict.directory.server import Directory, listen
+from pixdict.directory.settings import EXAMPLES, DirectorySettings, Participant, SignatureMode
+
+
+def run(
+    host: str,
+    port: int,
+    path: str,
+    participants: tuple[str, ...],
+    signature: SignatureMode,
+    certificates: tuple[str, ...],
+    refill: str,
+    check_digits: bool,
+) -> None:
+    """Serve until Ctrl-C or SIGTERM."""
+    known = _participants(participants, certificates)
+    settings = DirectorySettings(
+        participants=known, signature=signature, refill=Refill(refill), check_digits=check_digits
+    )
+    directory = Directory(settings, path=path)
+    try:
+        listening = listen(host, port)
+    except OSError as error:
+        directory.close()
+        raise click.ClickException(f"cannot listen at {host}:{port}: {error.strerror or error}") from None
+    with listening:
+        where = f"http://{host}:{listening.getsockname()[1]}"
+        click.echo(f"directory listens at {where}/api/v2/ (knobs: {where}/admin/v1/state); Ctrl-C ends it")
+        uvicorn.Server(directory.server_config()).run(sockets=[listening])
+    directory.close()
+
+
+def _participants(given: tuple[str, ...], certificates: tuple[str, ...]) -> dict[str, Participant]:
+    pems = dict(_pair(one, "=", "--certificate", "12345678=cert.pem") for one in certificates)
+    known = dict(_pair(one, ":", "--participant", "12345678:A") for one in given) or dict.fromkeys(EXAMPLES, "A")
+    try:
+        found = {
+            ispb: Participant(category=category, certificate=_certificate(pems.pop(ispb, None)))
+            for ispb, category in known.items()
+        }
+        DirectorySettings(participants=found)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    if pems:
+        raise click.UsageError(f"--certificate of {', '.join(pems)}: no such --participant")
+    return found
+
+
+def _pair(text: str, mark: str, option: str, example: str) -> tuple[str, str]:
+    first, found, second = text.partition(mark)
+    if not found or not first or not second:
+        raise click.UsageError(f"{option} {text!r}: give it as {example}")
+    return first, second
+
+
+def _certificate(path: str | None) -> x509.Certificate | None:
+    if path is None:
+        return None
+    try:
+        return x509.load_pem_x509_certificate(Path(path).read_bytes())
+    except OSError as error:
+        raise click.UsageError(f"cannot read {path}: {error.strerror}") from None
