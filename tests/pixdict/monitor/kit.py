@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +73,8 @@ class Monitor:
         self, folder: Path, bridge: Any, bus: Any = None, *, tables: type[MonitorTables] = MonitorTables
     ) -> None:
         self.bridge, self.bus, self.registry = bridge, bus or FakeBus(), CollectorRegistry()
-        self.database = SqliteDatabase(folder / "pixdict.db")
+        self.file = folder / "pixdict.db"
+        self.database = SqliteDatabase(self.file)
         self.tables = tables(self.database)
         self.activities = RateLimitActivities(bridge, self.tables, MonitorMetrics(self.registry), self.bus.publish)
 
@@ -83,6 +86,12 @@ class Monitor:
             schedules=[schedule()] if scheduled else [],
             **options,
         )
+
+    def rows(self, statement: str) -> list[dict[str, Any]]:
+        """What the file has."""
+        with closing(sqlite3.connect(self.file)) as connection:
+            connection.row_factory = sqlite3.Row
+            return [dict(row) for row in connection.execute(statement)]
 
     def sample(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(name, labels)

@@ -28,8 +28,8 @@ async def test_a_check_stores_every_policy_and_publishes_nothing_when_all_is_wel
         assert await env.run(monitor_rate_limits) == 0
         stored = await monitor.tables.states(env.now - timedelta(hours=1))
     assert [(one.policy_name, one.available_tokens, one.status) for one in stored] == [
-        ("ENTRIES_WRITE", 36_000, "OK"),
         ("CLAIMS_READ", 18_000, "OK"),
+        ("ENTRIES_WRITE", 36_000, "OK"),
     ]
     assert monitor.bus.sent == []
     #

@@ -90,7 +90,7 @@ class MonitorTables:
         await self._create()
         rows = await self._database.run(
             f"SELECT {', '.join(_COLUMNS)} FROM dict_rate_limit_states WHERE checked_at >= ? "  # noqa: S608
-            "ORDER BY checked_at DESC, policy_name LIMIT ?",
+            "ORDER BY checked_at DESC, policy_name DESC LIMIT ?",
             since,
             most,
         )
