@@ -48,8 +48,8 @@ class Frame(Struct, eq=False, gc=False):
 class Interpreter:
     """One run of a flow."""
 
-    def __init__(self, program: Program, host: Host) -> None:
-        self._program, self._host = program, host
+    def __init__(self, program: Program, host: Host, most: int = MOST_STEPS_OF_RUN) -> None:
+        self._program, self._host, self._most = program, host, most
 
     async def run(self, start: FlowStart, event: dict[str, Any]) -> dict[str, Any]:
         """The context at the end; of a part, what it has collected."""
@@ -91,8 +91,8 @@ class Interpreter:
         """The key of the step that it names as the next; empty: the one after it."""
         host = self._host
         number = host.number = host.number + 1
-        if number > MOST_STEPS_OF_RUN:
-            raise FlowFailed(f"the run has made {MOST_STEPS_OF_RUN:,} steps: it goes in circles")
+        if number > self._most:
+            raise FlowFailed(f"the run has made {self._most:,} steps: it goes in circles")
         if one.guard is not None and not one.guard(frame.scope):
             await self._mark(one, frame, number, "skipped")
             return one.next

@@ -21,6 +21,7 @@ from batuta.flows.faults import Fault
 
 MARK: Final = "secret://"
 REFERENCE = re.compile(r"secret://([a-z]{1,20})/([A-Za-z0-9_][A-Za-z0-9_.-]{0,99})")
+_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 ENVIRONMENT_PREFIX: Final = "BATUTA_SECRET_"
 """Before the names of variables: a document must not read others, such as the keys of the server."""
 HIDDEN: Final = "[secret]"
@@ -75,7 +76,7 @@ class Secrets:
         return found
 
     def _from_file(self, name: str) -> str | None:
-        if self._folder is None or name in (".", ".."):
+        if self._folder is None or not _FILE.fullmatch(name):
             return None
         try:
             with (self._folder / name).open(encoding="utf-8") as file:

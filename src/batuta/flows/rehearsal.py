@@ -1,0 +1,232 @@
+"""Rehearses a flow on an event: every step with its input and output, and nothing is called, kept or waited for.
+
+For the editor's dry run, and for tests of flows: doubles say what a step would give.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from batuta.errors import BatutaError, InvalidInput
+from batuta.flows.document import StepBase
+from batuta.flows.host import ActionRequest, AiRequest, ApprovalRequest, Mark
+from batuta.flows.interpreter import Interpreter
+from batuta.flows.models import Event, FlowStart, RunStatus, StepStatus
+from batuta.flows.program import FlowFailed, Prepared, prepare
+from batuta.flows.secrets import MARK
+
+MOST_STEPS: Final = 5_000
+_LONGEST: Final = 10.0
+"""Seconds."""
+_WHEN: Final = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Double(Struct, kw_only=True, forbid_unknown_fields=True):
+    """What a step gives in a rehearsal: one of these."""
+
+    output: Any = UNSET
+    error: str = ""
+    """It fails with this message."""
+    timeout: bool = False
+    """Of `wait_event` and `approval`: nothing came in time."""
+
+
+class RehearsedStep(Struct, kw_only=True):
+    """One step of a rehearsal."""
+
+    key: str
+    type: str
+    status: StepStatus
+    input: Any = None
+    output: Any = None
+    error: str | None = None
+    request: Any = None
+    """What an action would send, with the names of its secrets."""
+    to: str | None = None
+    """The step that it named as the next."""
+    index: int | None = None
+
+
+class Rehearsal(Struct, kw_only=True):
+    """What a flow does with an event."""
+
+    status: RunStatus
+    error: str | None = None
+    steps: list[RehearsedStep]
+    context: dict[str, Any]
+    undone: list[str] = []
+    """Compensations that would be done, in order."""
+
+    @property
+    def path(self) -> list[str]:
+        """The keys of the steps that were done, in order."""
+        return [one.key for one in self.steps if one.status is not StepStatus.SKIPPED]
+
+
+async def rehearse(
+    steps: Sequence[StepBase],
+    payload: Mapping[str, Any] | Event,
+    doubles: Mapping[str, Double] | None = None,
+    *,
+    now: datetime | None = None,
+) -> Rehearsal:
+    """Do the steps for an event, or for one with this payload. `doubles`: by keys of steps. Steps without one: actions
+    are dry runs, models fall back, waits and delays end at once, persons approve. Raises InvalidInput for steps that
+    were not checked."""
+    program = prepare(steps)
+    unknown = sorted(set(doubles or {}) - set(program.by_key))
+    if unknown:
+        raise InvalidInput(f"doubles for steps that are not there: {', '.join(unknown)}")
+    event = payload if isinstance(payload, Event) else _event(dict(payload), now or _WHEN)
+    host = _Host(dict(doubles or {}), now or event.created_at)
+    start = FlowStart(workflow_id="", name="", version=0, steps=msgspec.Raw(b"[]"), event=event)
+    error: str | None = None
+    context: dict[str, Any] = {}
+    try:
+        async with asyncio.timeout(_LONGEST):
+            context = await Interpreter(program, host, MOST_STEPS).run(start, msgspec.to_builtins(event))
+    except TimeoutError:
+        error = f"the rehearsal took over {_LONGEST:g} s"
+    except BatutaError as failed:
+        error = str(failed)
+    status = RunStatus.COMPLETED if error is None else RunStatus.FAILED
+    return Rehearsal(status=status, error=error, steps=host.steps, context=context or host.context, undone=host.undone)
+
+
+def _event(payload: dict[str, Any], now: datetime) -> Event:
+    return Event(
+        id="00000000-0000-0000-0000-000000000000",
+        tenant_id="",
+        type="rehearsal",
+        payload=payload,
+        source="internal",
+        created_at=now,
+    )
+
+
+class _Host:
+    """Does nothing, and notes everything."""
+
+    def __init__(self, doubles: dict[str, Double], now: datetime) -> None:
+        self.number = 0
+        self.steps: list[RehearsedStep] = []
+        self.context: dict[str, Any] = {}
+        self.undone: list[str] = []
+        self._doubles, self._now = doubles, now
+        self._by_number: dict[int, RehearsedStep] = {}
+        self._scopes: list[_Scope] = []
+
+    async def mark(self, make: Callable[[], Mark]) -> dict[str, Any]:
+        mark = make()
+        step = self._by_number.get(mark.n)
+        if step is None:
+            step = RehearsedStep(key=mark.step, type=mark.type, status=StepStatus.RUNNING, index=mark.index)
+            self._by_number[mark.n] = step
+            self.steps.append(step)
+        if mark.input is not UNSET:
+            step.input = mark.input
+        if mark.output is not UNSET:
+            step.output = mark.output
+        step.to, step.error = mark.to or step.to, mark.error or step.error
+        if not isinstance(mark.context, UnsetType) and mark.index is None:
+            self.context.update(mark.context)
+        ended = {"completed": StepStatus.COMPLETED, "failed": StepStatus.FAILED}
+        skipped = {"skipped": StepStatus.SKIPPED, "cancelled": StepStatus.SKIPPED}
+        step.status = (ended | skipped).get(mark.flow, step.status)
+        found: dict[str, Any] = msgspec.to_builtins(mark)
+        return found
+
+    def _gives(self, one: Prepared, otherwise: Any) -> Any:
+        """What the double says, or what a step gives without one; noted as the output of the step that began last."""
+        double = self._doubles.get(one.key)
+        if double is not None and double.error:
+            raise FlowFailed(double.error)
+        if double is not None and double.timeout:
+            return None
+        output = otherwise if double is None or double.output is UNSET else double.output
+        self.steps[-1].output, self.steps[-1].status = output, StepStatus.COMPLETED
+        return output
+
+    async def act(self, one: Prepared, request: ActionRequest) -> Any:
+        self.steps[-1].request = _shown(request)
+        return self._gives(one, {"dryRun": True, "actionType": request.action_type})
+
+    async def ask(self, one: Prepared, request: AiRequest) -> Any:
+        return self._gives(one, {"fallbackUsed": True, "fallback": request.fallback, "data": request.input})
+
+    async def call(self, one: Prepared, name: str, args: list[Any], queue: str) -> Any:
+        return self._gives(one, {"dryRun": True, "activity": name})
+
+    async def sleep(self, one: Prepared, seconds: float) -> None:
+        await asyncio.sleep(0)
+
+    def now(self) -> datetime:
+        return self._now
+
+    async def wait_event(self, one: Prepared, event: str, field: str, value: Any) -> dict[str, Any] | None:
+        found: dict[str, Any] | None = self._gives(one, {"dryRun": True, "type": event})
+        return found
+
+    async def approve(self, one: Prepared, request: ApprovalRequest) -> dict[str, Any] | None:
+        found: dict[str, Any] | None = self._gives(one, {"approved": True, "dryRun": True})
+        return found
+
+    async def sub_flow(self, one: Prepared, name: str, version: int | None, payload: Any) -> Any:
+        return self._gives(one, {"dryRun": True, "workflow": name})
+
+    async def part(self, one: Prepared, items: list[Any], offset: int, context: Any, steps: Any) -> None:
+        return None
+
+    def undo(self, one: Prepared, request: ActionRequest) -> None:
+        self._scopes[-1].keys.append(one.key)
+
+    def scope(self) -> AbstractAsyncContextManager[Any]:
+        return _Scope(self._scopes, self.undone)
+
+    def turn_back(self, at: str, context: dict[str, Any], steps: dict[str, Any]) -> None:
+        """A rehearsal has no journal that could grow."""
+
+
+class _Scope:
+    """Notes what would be undone."""
+
+    def __init__(self, scopes: list[_Scope], undone: list[str]) -> None:
+        self.keys: list[str] = []
+        self._scopes, self._undone = scopes, undone
+
+    async def __aenter__(self) -> None:
+        self._scopes.append(self)
+
+    async def __aexit__(self, kind: object, *error: object) -> None:
+        self._scopes.remove(self)
+        if kind is not None:
+            self._undone += reversed(self.keys)
+        elif self._scopes:
+            self._scopes[-1].keys += self.keys
+
+
+def _shown(request: ActionRequest) -> dict[str, Any]:
+    """What would be sent. Secrets are shown by their names."""
+    sent: dict[str, Any] = {name: value for name, value in request.request.items() if value not in ("", {})}
+    for gap in request.gaps:
+        text = "".join(piece if isinstance(piece, str) else f"{MARK}{'/'.join(piece)}" for piece in gap.pieces)
+        sent = _put(sent, gap.path, text)
+    more = {"method": request.method if request.request.get("url") or request.gaps else "", "topic": request.topic}
+    more |= {"workflow": request.workflow, "id": request.id, "signal": request.signal}
+    return {name: value for name, value in more.items() if value} | sent
+
+
+def _put(value: Any, path: Sequence[str | int], text: str) -> Any:
+    if not path:
+        return text
+    if isinstance(value, list):
+        return [_put(part, path[1:], text) if place == path[0] else part for place, part in enumerate(value)]
+    value = value if isinstance(value, dict) else {}
+    return {**value, path[0]: _put(value.get(path[0]), path[1:], text)}

@@ -1,0 +1,206 @@
+"""Run, StepRun, RunLog and AuditLog are read from the journal: the words are those of the document."""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from batuta.authoring.backend import Description
+from batuta.flows.models import EVENT_TAG, WORKFLOW_TAG, normalised_source, normalised_type
+from batuta.flows.views import Link, flow_run, run_view, status_of
+from batuta.flows.workflow import Flows, flow
+from batuta.journal.records import RunKind
+from batuta.journal.states import RunState
+from batuta.testing import Environment, in_virtual_time
+from batuta.webhooks.addresses import AddressPolicy
+from tests.flows.kit import DONE, OVERDUE, ended, keys, ran, seen, start, step
+
+
+@in_virtual_time
+async def test_the_log_of_the_example_is_that_of_the_document() -> None:
+    """# covers E-14"""
+    found = await ran(OVERDUE, {"amount": 2500})
+    assert [one.message for one in found.logs] == [
+        'Run created for workflow "Sprint 1 Test" v1',
+        'Step "check_overdue" (condition) created as PENDING',
+        'Step "check_overdue" (condition) → RUNNING',
+        'Step "check_overdue" (condition) → COMPLETED',
+        'Step "notify" (action) created as PENDING',
+        'Step "notify" (action) → RUNNING',
+        'Action "notify" intent persisted before execution',
+        'Step "notify" (action) → COMPLETED',
+        'Step "done" (end) created as PENDING',
+        'Step "done" (end) → RUNNING',
+        'Step "done" (end) → COMPLETED',
+        "Run completed successfully",
+    ]
+    notify = found.steps[1]
+    before, after = found.logs[6].context["providerRef"], found.logs[7].context["providerRef"]
+    assert before == f"intent-{notify.id}-attempt-1"
+    assert after == notify.provider_ref
+    assert str(UUID(after.removeprefix("dry-run-"))) in after
+    assert notify.input == {"amount": 2500}
+    assert found.logs[6].context["stepKey"] == "notify"
+
+
+@in_virtual_time
+async def test_a_routed_condition_says_where_it_went() -> None:
+    found = await ran(OVERDUE, {"amount": 50})
+    assert 'Condition routed: "check_overdue" → "done" (branch: false)' in [one.message for one in found.logs]
+
+
+@in_virtual_time
+async def test_every_change_is_in_the_audit() -> None:
+    found = await ran(OVERDUE, {"amount": 2500})
+    of_run = [(one.action, one.details) for one in found.audit if one.entity == "run"]
+    assert of_run == [
+        ("created", {"status": "PENDING"}),
+        ("status_changed", {"from": "PENDING", "to": "RUNNING"}),
+        ("status_changed", {"from": "RUNNING", "to": "COMPLETED"}),
+    ]
+    of_step = [one.action for one in found.audit if one.entity_id == found.steps[1].id]
+    assert of_step == ["created", "status_changed", "status_changed"]
+
+
+async def test_a_step_that_is_tried_again_is_retrying() -> None:
+    flows = Flows(policy=AddressPolicy(allow=["127.0.0.1"]))
+    steps = [step("act", "action", retry={"first": 3600}, url="http://127.0.0.1:9/"), DONE]
+    async with Environment(**flows.parts()) as env:
+        handle = await env.start(flow, start(steps), id="run")
+        async with asyncio.timeout(60):
+            while (found := await seen(handle)).steps == [] or found.steps[0].status != "RETRYING":
+                await asyncio.sleep(0.01)
+        assert found.run.status == "RUNNING"
+        assert found.logs[-1].level == "warn"
+        assert found.steps[0].error is not None
+        await handle.cancel("enough")
+        found = await ended(handle)
+    assert found.run.status == "CANCELLED"
+    assert found.steps[0].status == "SKIPPED"
+    assert found.logs[-1].message == "Run cancelled"
+
+
+@in_virtual_time
+async def test_a_run_that_waits_is_running_and_says_why() -> None:
+    async with Environment(**Flows().parts()) as env:
+        handle = await env.start(flow, start([step("pause", "delay", duration="1d"), DONE]), id="run")
+        await asyncio.sleep(3600)
+        found = await seen(handle)
+    assert found.run.status == "RUNNING"
+    assert found.run.reason
+    assert [(one.step_key, str(one.status)) for one in found.steps] == [("pause", "RUNNING")]
+
+
+@in_virtual_time
+async def test_a_chain_is_one_run() -> None:
+    steps = [
+        step("more", "set", values={"n": "{{ add(default(context.n, 0), 1) }}"}),
+        step("pause", "delay", seconds=1),
+        step("again", "condition", rule={"field": "context.n", "operator": "lt", "value": 4}, onTrue="more"),
+        DONE,
+    ]
+    parts = Flows().parts()
+    parts["workflows"][0].continue_after = 3
+    async with Environment(**parts) as env:
+        given = start(steps)
+        handle = await env.start(flow, given, id="run", tags=given.tags)
+        assert (await handle.result())["n"] == 4
+        runs = (await env.client.list(id_prefix="run")).runs
+        assert len(runs) > 1
+        found = flow_run(
+            [await _link(env, one.run_id) for one in sorted(runs, key=lambda run: run.state != "continued")]
+        )
+    assert found.run.status == "COMPLETED"
+    assert keys(found) == [*["more", "pause", "again"] * 4, "done"]
+    assert found.run.context["n"] == 4
+    assert [one.message for one in found.logs].count("Run completed successfully") == 1
+
+
+async def _link(env: Environment, run_id: UUID) -> Link:
+    handle = await env.client.get_run(run_id)
+    return Link(await handle.describe(), await handle.journal(), await handle.attempts())
+
+
+def test_ids_of_steps_are_the_same_each_time_they_are_read() -> None:
+    async def twice() -> tuple[Any, Any]:
+        async with Environment(**Flows().parts()) as env:
+            handle = await env.start(flow, start(OVERDUE, {"amount": 2500}), id="run")
+            return await ended(handle), await seen(handle)
+
+    first, second = asyncio.run(twice())
+    assert [one.id for one in first.steps] == [one.id for one in second.steps]
+    assert [one.id for one in first.logs] == [one.id for one in second.logs]
+    assert len({one.id for one in [*first.logs, *first.audit, *first.steps]}) == len(
+        [*first.logs, *first.audit, *first.steps]
+    )
+
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def described(state: RunState, **more: Any) -> Description:
+    given: dict[str, Any] = {
+        "id": "r",
+        "run_id": UUID(int=1),
+        "workflow": "flow",
+        "kind": RunKind.WORKFLOW,
+        "state": state,
+        "reason": "",
+        "queue": "default",
+        "priority": 0,
+        "entries": 0 if state is RunState.PENDING else 3,
+        "worker": None,
+        "created_at": NOW,
+        "closed_at": None,
+        "wake_at": NOW,
+        "deadline": None,
+        "deaths": 0,
+        "version": "",
+        "tags": {WORKFLOW_TAG: "w", EVENT_TAG: "e"},
+        "memo": None,
+        "attempts": [],
+    }
+    return Description(**(given | more))
+
+
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [
+        (RunState.PENDING, "PENDING"),
+        (RunState.RUNNING, "RUNNING"),
+        (RunState.WAITING, "RUNNING"),
+        (RunState.PAUSED, "RUNNING"),
+        (RunState.NEEDS_CODE, "RUNNING"),
+        (RunState.POISONED, "RUNNING"),
+        (RunState.COMPLETED, "COMPLETED"),
+        (RunState.FAILED, "FAILED"),
+        (RunState.TIMED_OUT, "FAILED"),
+        (RunState.CANCELLED, "CANCELLED"),
+        (RunState.TERMINATED, "CANCELLED"),
+    ],
+)
+def test_each_state_has_a_status(state: RunState, status: str) -> None:
+    assert status_of(state) == status
+    found = run_view(described(state))
+    assert (found.status, found.workflow_id, found.event_id) == (status, "w", "e")
+    assert (found.reason is not None) == (status == "RUNNING")
+
+
+def test_dispatch_fails_only_while_no_worker_can_take_it() -> None:
+    """# covers E-10"""
+    assert run_view(described(RunState.PENDING)).dispatch_status == "DISPATCHED"
+    later = datetime(2026, 1, 2, tzinfo=UTC)
+    assert run_view(described(RunState.PENDING, wake_at=later)).dispatch_status == "PENDING"
+    lost = run_view(described(RunState.PENDING, reason="no live worker serves queue 'default'"))
+    assert lost.dispatch_status == "FAILED"
+    assert lost.error == "Dispatch to queue failed: no live worker serves queue 'default'"
+    assert lost.status == "PENDING"
+
+
+def test_types_and_sources_are_normalised() -> None:
+    assert {
+        normalised_type(one) for one in ("InvoiceOverdue", " invoice-overdue", "Invoice overdue", "invoice_overdue")
+    } == {"invoice_overdue"}
+    assert normalised_source("  API ") == "api"
