@@ -36,6 +36,7 @@ from batuta.authoring.middleware import Middleware
 from batuta.authoring.services import Backend
 from batuta.clock import SECOND
 from batuta.errors import LONGEST_WORDS, ActivityFailed, InvalidInput, MatchesEverything
+from batuta.flows.client import Flows
 from batuta.ids import RunId
 from batuta.journal.audit import ActFilter
 from batuta.journal.dead_letters import DeadLetter
@@ -90,6 +91,8 @@ class Batuta:
         self._gates = ClientGates(backend.partners)
         self.webhooks = Webhooks(self, backend.partners)
         """Webhooks to other people's endpoints."""
+        self.flows = Flows(self, backend.flows)
+        """Flows: JSON documents, the events that start them, and their runs."""
         self.namespace = Namespace(backend.namespace)
         """The namespace itself: its name, whether it can be used, who acts there."""
 

@@ -14,6 +14,7 @@ from batuta.authoring.client.api_keys import ApiKeyBackend
 from batuta.authoring.client.bulk_operations import BulkBackend
 from batuta.authoring.client.dead_letters import DeadLetterBackend
 from batuta.authoring.client.enqueue import JobRequest
+from batuta.authoring.client.flows import FlowBackend
 from batuta.authoring.client.idempotency import IdempotencyBackend
 from batuta.authoring.client.namespace import NamespaceBackend
 from batuta.authoring.client.queues import Queue
@@ -87,6 +88,8 @@ class Backend(RunBackend, Protocol):
     def idempotency(self) -> IdempotencyBackend: ...
     @property
     def partners(self) -> PartnerService: ...
+    @property
+    def flows(self) -> FlowBackend: ...
     @property
     def namespace(self) -> NamespaceBackend: ...
 

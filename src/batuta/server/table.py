@@ -21,6 +21,8 @@ from batuta.server import (
     schedules,
 )
 from batuta.server.access import api_keys, idempotency, session
+from batuta.server.flows import events, workflows
+from batuta.server.flows import runs as flow_runs
 from batuta.server.http.routing import Route
 from batuta.server.partners import gates, webhooks
 
@@ -42,6 +44,9 @@ TABLE: tuple[Route, ...] = (
     *overview.ROUTES,
     *live.ROUTES,
     *session.ROUTES,
+    *workflows.ROUTES,
+    *events.ROUTES,
+    *flow_runs.ROUTES,
     *admin.ROUTES,
     *health.ROUTES,
     *metrics.ROUTES,

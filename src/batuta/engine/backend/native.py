@@ -22,6 +22,7 @@ from batuta.authoring.definitions import Workflow
 from batuta.authoring.middleware import Middleware, check_middleware
 from batuta.clock import Clock, SystemClock
 from batuta.engine.backend.access.api_keys import NativeApiKeys
+from batuta.engine.backend.access.flows import NativeFlows
 from batuta.engine.backend.access.idempotency import NativeIdempotency
 from batuta.engine.backend.access.namespace import NativeNamespace
 from batuta.engine.backend.access.partners import NativePartners
@@ -115,6 +116,7 @@ class NativeBackend:
         self.namespace = NativeNamespace(store, self.actor)
         self.api_keys = NativeApiKeys(store, self.actor)
         self.idempotency = NativeIdempotency(store, self.actor)
+        self.flows = NativeFlows(store, self.actor, self._guard)
 
     # -- starting
 

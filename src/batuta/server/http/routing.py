@@ -71,6 +71,8 @@ class Route(Struct, frozen=True, kw_only=True):
     def noun(self) -> str:
         """What it is about: the first segment after the version."""
         parts = [part for part in self.path.split("/") if part]
+        if parts[0] == "api" and len(parts) > 1 and parts[1] != "v1":
+            return "flows"
         return parts[2] if len(parts) > 2 and parts[0] in ("api", "admin") else "server"
 
     @property
@@ -79,7 +81,10 @@ class Route(Struct, frozen=True, kw_only=True):
 
     @property
     def operation_id(self) -> str:
-        words = [part.strip("{}").replace("-", "_") for part in self.path.split("/")[3:] if part]
+        parts = self.path.split("/")[2:] if self.noun == "flows" else self.path.split("/")[3:]
+        words = [part.strip("{}").replace("-", "_") for part in parts if part]
+        if self.noun == "flows":
+            words.insert(0, "flows")
         return "_".join([self.method.lower(), *words]) if words else f"{self.method.lower()}_{self.path.strip('/')}"
 
 

@@ -1,0 +1,262 @@
+"""Runs of flows: started by hand, looked at, retried, cancelled, and the decisions that they wait for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+from msgspec import Struct
+
+from batuta.authoring.backend import Description
+from batuta.authoring.client.flows import FlowBackend
+from batuta.errors import FlowConflict, InvalidInput, UnknownEvent, UnknownRun
+from batuta.flows.catalog import Catalog, check_limit, uuid_or
+from batuta.flows.events import Client, Events
+from batuta.flows.models import (
+    DECIDE,
+    EVENT_TAG,
+    FLOW,
+    NAME_TAG,
+    WORKFLOW_TAG,
+    Decision,
+    Run,
+    RunStatus,
+    StepRun,
+    StepStatus,
+)
+from batuta.flows.triggers import Trigger, trigger_of
+from batuta.flows.reading import read_run
+from batuta.flows.views import FlowRun as RunView
+from batuta.ids import RunId
+from batuta.journal.flows.records import EventRow, FlowRunFilter, FlowStart, NewEvent
+from batuta.journal.states import RunState
+
+APPROVAL: Final = "flow.approval"
+STATES: Final[dict[RunStatus, tuple[RunState, ...]]] = {
+    RunStatus.PENDING: (RunState.PENDING,),
+    RunStatus.RUNNING: (
+        RunState.RUNNING,
+        RunState.WAITING,
+        RunState.PAUSED,
+        RunState.NEEDS_CODE,
+        RunState.POISONED,
+    ),
+    RunStatus.COMPLETED: (RunState.COMPLETED,),
+    RunStatus.FAILED: (RunState.FAILED, RunState.TIMED_OUT),
+    RunStatus.CANCELLED: (RunState.CANCELLED, RunState.TERMINATED),
+}
+
+
+class RunPage(Struct):
+    """Some runs, newest first, and the cursor of the next page (None: that was the last). Runs that are part of others
+    are left out, so that a page may be shorter than asked."""
+
+    runs: list[RunView]
+    cursor: str | None
+
+
+class Started(Struct):
+    """A run of a flow for an event."""
+
+    run: Run
+    is_new: bool
+    """False: the event had begun it before."""
+
+
+class Approval(Struct, kw_only=True):
+    """A run that waits for a person."""
+
+    run: Run
+    name: str
+    """Of the flow."""
+    step: str
+    title: str
+    data: Any
+    since: datetime | None
+
+
+class FlowRuns:
+    """The runs of flows in one namespace: `client.flows.runs`."""
+
+    def __init__(self, client: Client, backend: FlowBackend, catalog: Catalog, events: Events) -> None:
+        self._client, self._backend, self._catalog, self._events = client, backend, catalog, events
+
+    # -- starting
+
+    async def start(
+        self, workflow_id: object, event_id: object = None, *, payload: Mapping[str, Any] | None = None
+    ) -> Started:
+        """Run a published flow for an event, once; without an event, for a new one with this payload, which starts
+        nothing else. Raises UnknownFlow, UnknownEvent, FlowConflict (it is a draft)."""
+        if event_id is not None and payload is not None:
+            raise InvalidInput("give event_id or payload: an event has its own payload")
+        row = await self._catalog.row(workflow_id)
+        if row.published_at is None:
+            raise FlowConflict(f"flow {row.target} is a draft: publish it, then run it")
+        trigger = trigger_of(row)
+        if event_id is None:
+            return await self._start_new(trigger, payload)
+        event = await self._events.row(event_id)
+        asked = trigger.asks(self._events.view(event), by_hand=True)
+        start = FlowStart(row.workflow_id, self._backend.new_run(asked.request))
+        link, is_new = await self._backend.store.start_flow_run(event.event_id, start)
+        return Started((await self.of_chain(link.chain_id)).run, is_new)
+
+    async def _start_new(self, trigger: Trigger, payload: Mapping[str, Any] | None) -> Started:
+        kind = trigger.row.trigger_type or "run_requested"
+        event: EventRow = self._events.made(kind, payload, "internal")
+        asked = trigger.asks(self._events.view(event), by_hand=True)
+        start = FlowStart(trigger.row.workflow_id, self._backend.new_run(asked.request))
+        await self._backend.accept(NewEvent(event=event, starts=[start]), [asked.request])
+        return Started((await self.of_chain(start.run.run_id)).run, True)
+
+    # -- looking
+
+    async def _read(self, asked: Awaitable[Any]) -> RunView:
+        return await read_run(self._client, await asked, self._first)
+
+    async def _first(self, run: Description) -> RunId | None:
+        """The first run of its chain."""
+        event, flow = run.tags.get(EVENT_TAG, ""), run.tags.get(WORKFLOW_TAG, "")
+        where = FlowRunFilter(workflow_id=UUID(flow), event_ids=(UUID(event),))
+        found = await self._backend.store.flow_runs(where, limit=1)
+        return found[0].chain_id if found else None
+
+    async def of_chain(self, chain_id: RunId) -> RunView:
+        """The run that this one is the first of. Raises UnknownRun: its retention is over."""
+        return await self._read(self._last(chain_id))
+
+    async def _last(self, chain_id: RunId) -> Any:
+        return await self._client.get((await self._client.get_run(chain_id)).id)
+
+    async def get(self, run_id: object) -> RunView:
+        """With steps, logs and audit. Raises UnknownRun, also for a run that is no flow."""
+        return await self._read(self.handle(run_id))
+
+    async def handle(self, run_id: object) -> Any:
+        """Raises UnknownRun."""
+        found = await self._client.get(str(uuid_or(run_id, UnknownRun)))
+        described = await found.describe()
+        if described.workflow != FLOW or EVENT_TAG not in described.tags:
+            raise UnknownRun(str(run_id))
+        return found
+
+    async def list(
+        self,
+        *,
+        status: RunStatus | None = None,
+        workflow_id: object = None,
+        event_id: object = None,
+        cursor: str | None = None,
+        limit: int = 20,
+    ) -> RunPage:
+        """Newest first."""
+        check_limit(limit)
+        if workflow_id is not None or event_id is not None:
+            return await self._linked(status, workflow_id, event_id, cursor, limit)
+        states: dict[str, Any] = {} if status is None else {"states": STATES[status]}
+        page = await self._client.list(workflow=FLOW, kind="workflow", cursor=cursor, limit=limit, **states)
+        ids = dict.fromkeys(run.id for run in page.runs if run.parent is None and EVENT_TAG in run.tags)
+        views = await self._views([self._client.get(id) for id in ids])
+        return RunPage([one for one in views if status in (None, one.run.status)], page.cursor)
+
+    async def _linked(
+        self, status: RunStatus | None, workflow_id: object, event_id: object, cursor: str | None, limit: int
+    ) -> RunPage:
+        flow = None if workflow_id is None else (await self._catalog.row(workflow_id)).workflow_id
+        events = None if event_id is None else (uuid_or(event_id, UnknownEvent),)
+        before = None if cursor is None else UUID(cursor)
+        where = FlowRunFilter(workflow_id=flow, event_ids=events)
+        links = await self._backend.store.flow_runs(where, before, limit + 1)
+        page = links[:limit]
+        views = await self._views([self._last(link.chain_id) for link in page])
+        more = str(page[-1].chain_id) if len(links) > limit else None
+        return RunPage([one for one in views if status in (None, one.run.status)], more)
+
+    async def _views(self, asked: Sequence[Any]) -> list[RunView]:
+        """Those that are still there."""
+
+        async def view(one: Any) -> RunView | None:
+            try:
+                return await self._read(one)
+            except UnknownRun:
+                return None
+
+        return [one for one in await asyncio.gather(*map(view, asked)) if one is not None]
+
+    async def failed(self, *, cursor: str | None = None, limit: int = 20) -> RunPage:
+        """Runs that failed and were not retried since, newest first."""
+        return await self.list(status=RunStatus.FAILED, cursor=cursor, limit=limit)
+
+    async def of_events(self, event_ids: Sequence[str]) -> dict[str, list[str]]:
+        """The ids of the runs that each event has begun."""
+        found: dict[str, list[str]] = {one: [] for one in event_ids}
+        where = FlowRunFilter(event_ids=tuple(UUID(one) for one in event_ids))
+        links = await self._backend.store.flow_runs(where, limit=1_000) if event_ids else []
+
+        async def id_of(chain_id: RunId) -> str | None:
+            try:
+                return str((await self._client.get_run(chain_id)).id)
+            except UnknownRun:
+                return None
+
+        ids = await asyncio.gather(*(id_of(link.chain_id) for link in links))
+        for link, id in zip(links, ids, strict=True):
+            if id is not None:
+                found[str(link.event_id)].append(id)
+        return found
+
+    # -- acting
+
+    async def retry(self, run_id: object, *, reason: str = "") -> Run:
+        """Go on from the step that failed: what was done before stays. Raises UnknownRun, NotParked, RunClosed."""
+        handle = await self.handle(run_id)
+        await handle.retry(reason)
+        return (await self.get(run_id)).run
+
+    async def cancel(self, run_id: object, *, reason: str = "") -> Run:
+        """Ask it to end: compensations are done. Raises UnknownRun, RunClosed."""
+        handle = await self.handle(run_id)
+        await handle.cancel(reason)
+        return (await self.get(run_id)).run
+
+    async def approvals(self, *, cursor: str | None = None, limit: int = 50) -> tuple[list[Approval], str | None]:
+        """What waits for a person, and the cursor of the next page."""
+        check_limit(limit)
+        page = await self._client.list(
+            workflow=FLOW, kind="workflow", waiting_for=APPROVAL, cursor=cursor, limit=limit
+        )
+        views = await self._views([self._client.get_run(run.run_id) for run in page.runs])
+        names = {run.id: run.tags for run in page.runs}
+        found = [
+            _approval(view.run, names.get(view.run.id, {}), step)
+            for view in views
+            for step in view.steps
+            if step.step_type == "approval" and step.status in (StepStatus.RUNNING, StepStatus.PENDING)
+        ]
+        return found, page.cursor
+
+    async def decide(
+        self, run_id: object, step: str, approved: bool, *, by: str = "", comment: str = "", data: Any = None
+    ) -> bool:
+        """Say what a person has decided about an approval. False: it waits for no decision of that step."""
+        handle = await self.handle(run_id)
+        decision = Decision(step=step, approved=approved, by=by, comment=comment, data=data)
+        return bool(await handle.update(DECIDE, decision))
+
+
+def _approval(run: Run, tags: Mapping[str, str], step: StepRun) -> Approval:
+    given = step.input if isinstance(step.input, Mapping) else {}
+    return Approval(
+        run=run,
+        name=tags.get(NAME_TAG, ""),
+        step=step.step_key,
+        title=str(given.get("title") or step.step_key),
+        data=given.get("data"),
+        since=step.started_at or step.created_at,
+    )
+
+

@@ -1,0 +1,120 @@
+"""What an event starts: a run of each active flow of its type whose filter lets it in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+from msgspec import Raw, Struct, json, to_builtins
+
+from batuta.authoring.backend import StartRequest
+from batuta.authoring.client.schedules import Overlap
+from batuta.errors import BatutaError
+from batuta.flows.conditions import Condition, compile_condition
+from batuta.flows.document import Concurrency, Debounce, FlowDocument
+from batuta.flows.expressions import Value, as_text, compile_template
+from batuta.flows.models import FLOW, Event, FlowStart, run_id_of
+from batuta.flows.program import seconds_of
+from batuta.journal.flows.records import FlowRow
+
+_LONGEST_KEY = 100
+KEPT = 1_024
+"""Prepared flows in memory."""
+
+
+class Asked(Struct):
+    """The start of a flow for an event."""
+
+    workflow_id: UUID
+    request: StartRequest
+    debounce: str = ""
+    debounce_limit: float = 0.0
+    overlap: Overlap = Overlap.ALLOW
+    """What it does while a run of the same key is open."""
+
+
+class Trigger(Struct, eq=False):
+    """A published flow, ready to be started."""
+
+    row: FlowRow
+    steps: Raw
+    filter: Condition | None
+    concurrency: tuple[Concurrency, Value] | None
+    debounce: tuple[Debounce, Value] | None
+
+    def lets_in(self, event: Event) -> bool:
+        return self.filter is None or self.filter(_scope(event))
+
+    def asks(self, event: Event, *, by_hand: bool = False) -> Asked:
+        """What to start. `by_hand`: at once, whatever its trigger says of several."""
+        row = self.row
+        start = FlowStart(
+            workflow_id=str(row.workflow_id),
+            name=row.name,
+            version=row.version,
+            steps=self.steps,
+            event=event,
+        )
+        request = StartRequest(
+            workflow=FLOW, input=json.encode([start]), id=run_id_of(start.workflow_id, event.id), tags=start.tags
+        )
+        asked = Asked(row.workflow_id, request)
+        if by_hand:
+            return asked
+        if self.concurrency is not None:
+            config, value = self.concurrency
+            request.key = f"{row.name[:60]}:{_key(value, event)}"
+            request.queue = queue_of(config.limit)
+            asked.overlap = overlap_of(config.overlap)
+        if self.debounce is not None:
+            waiting, value = self.debounce
+            asked.debounce = f"flow {row.name}:{_key(value, event)}"
+            request.delay = seconds_of(waiting.wait) or 0.0
+            asked.debounce_limit = seconds_of(waiting.longest) or 0.0
+        return asked
+
+
+def queue_of(limit: int) -> str:
+    """The queue of runs of which there may be so many at once for a key: its `key_concurrency` is the limit."""
+    return f"flows-{limit}"
+
+
+def overlap_of(word: str) -> Overlap:
+    """`queue` is another word for buffer."""
+    return Overlap.BUFFER if word == "queue" else Overlap(word)
+
+
+
+
+@lru_cache(maxsize=KEPT)
+def _document_of(workflow_id: UUID, text: str) -> tuple[Any, ...]:
+    """The parts of a published document, which never changes."""
+    document = json.decode(text, type=FlowDocument)
+    steps = Raw(json.encode(json.decode(text)["steps"]))
+    trigger = document.trigger
+    if trigger is None:
+        return steps, None, None, None
+    return (
+        steps,
+        None if trigger.filter is None else compile_condition(trigger.filter),
+        trigger.concurrency and (trigger.concurrency, compile_template(trigger.concurrency.key)),
+        trigger.debounce and (trigger.debounce, compile_template(trigger.debounce.key)),
+    )
+
+
+def trigger_of(row: FlowRow) -> Trigger:
+    return Trigger(row, *_document_of(row.workflow_id, row.document))
+
+
+def _scope(event: Event) -> dict[str, Any]:
+    return {"event": to_builtins(event), "context": {}, "steps": {}}
+
+
+def _key(value: Value, event: Event) -> str:
+    """The key of an event; empty when it has none."""
+    try:
+        return as_text(value(_scope(event)))[:_LONGEST_KEY]
+    except BatutaError:
+        return ""

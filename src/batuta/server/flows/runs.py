@@ -1,0 +1,208 @@
+"""Runs of flows, and approvals that wait for a person."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from msgspec import UNSET, Struct, UnsetType, field, structs
+
+from batuta.errors import FlowConflict
+from batuta.flows.models import AuditLog, LogLevel, Run, RunLog, RunStatus, StepRun
+from batuta.flows.views import FlowRun as RunView
+from batuta.server.http.call import Answer, Call
+from batuta.server.http.routing import Route, Scope
+from batuta.server.run_actions import ReasonBody
+
+
+class RunBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A run of a published flow for an event; without `event_id` for a new event with this payload."""
+
+    workflow_id: str
+    event_id: str | None = None
+    payload: dict[str, Any] | None = None
+
+
+class RunQuery(Struct, kw_only=True, forbid_unknown_fields=True):
+    status: RunStatus | None = None
+    workflow_id: str | None = None
+    event_id: str | None = None
+    limit: int = 20
+    cursor: str | None = None
+
+
+class FailedQuery(Struct, kw_only=True, forbid_unknown_fields=True):
+    limit: int = 20
+    cursor: str | None = None
+
+
+class FlowRun(Run, kw_only=True):
+    """A run of a flow."""
+
+    idempotent: bool | UnsetType = field(name="_idempotent", default=UNSET)
+    """True: the event had begun it before."""
+
+
+class FlowRunDocument(Run, kw_only=True):
+    """A run of a flow, with what it did."""
+
+    steps: list[StepRun]
+    logs: list[RunLog]
+    audit: list[AuditLog] | UnsetType = UNSET
+
+
+class FlowRunPage(Struct):
+    """Some runs, newest first, and the cursor of the next page (null: that was the last)."""
+
+    runs: list[FlowRun]
+    cursor: str | None
+
+
+class FailedRuns(Struct):
+    """Failed runs with their error logs and steps."""
+
+    runs: list[FlowRunDocument]
+    cursor: str | None
+
+
+class ApprovalView(Struct, kw_only=True):
+    """A run that waits for a person."""
+
+    run_id: str
+    workflow_id: str
+    name: str
+    step: str
+    title: str
+    data: Any
+    since: datetime | None
+
+
+class ApprovalPage(Struct):
+    approvals: list[ApprovalView]
+    cursor: str | None
+
+
+class DecisionBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """What a person says about an approval; the server adds who it was."""
+
+    step: str
+    approved: bool
+    comment: str = ""
+    data: Any = None
+
+
+class Decided(Struct):
+    id: str
+    step: str
+    approved: bool
+
+
+async def start(call: Call) -> Answer:
+    body: RunBody = call.body
+    started = await call.client.flows.runs.start(body.workflow_id, body.event_id, payload=body.payload)
+    made = FlowRun(**structs.asdict(started.run), idempotent=UNSET if started.is_new else True)
+    headers = {"Location": f"{call.root}/api/runs/{made.id}"}
+    return Answer(body=made, status=201 if started.is_new else 200, headers=headers)
+
+
+async def list_runs(call: Call) -> FlowRunPage:
+    query: RunQuery = call.query
+    page = await call.client.flows.runs.list(
+        status=query.status,
+        workflow_id=query.workflow_id,
+        event_id=query.event_id,
+        cursor=query.cursor,
+        limit=query.limit,
+    )
+    return FlowRunPage([FlowRun(**structs.asdict(one.run)) for one in page.runs], page.cursor)
+
+
+async def failed(call: Call) -> FailedRuns:
+    page = await call.client.flows.runs.failed(cursor=call.query.cursor, limit=call.query.limit)
+    return FailedRuns([_whole(one, only=LogLevel.ERROR) for one in page.runs], page.cursor)
+
+
+def _whole(view: RunView, *, only: LogLevel | None = None) -> FlowRunDocument:
+    logs = [line for line in view.logs if only in (None, line.level)]
+    audit = UNSET if only is not None else view.audit
+    return FlowRunDocument(**structs.asdict(view.run), steps=view.steps, logs=logs, audit=audit)
+
+
+async def show(call: Call) -> FlowRunDocument:
+    return _whole(await call.client.flows.runs.get(call.id))
+
+
+async def retry(call: Call) -> FlowRun:
+    with call.because(call.body.reason):
+        return FlowRun(**structs.asdict(await call.client.flows.runs.retry(call.id, reason=call.body.reason)))
+
+
+async def cancel(call: Call) -> FlowRun:
+    with call.because(call.body.reason):
+        return FlowRun(**structs.asdict(await call.client.flows.runs.cancel(call.id, reason=call.body.reason)))
+
+
+async def approvals(call: Call) -> ApprovalPage:
+    found, cursor = await call.client.flows.runs.approvals(cursor=call.query.cursor, limit=call.query.limit)
+    return ApprovalPage(
+        [
+            ApprovalView(
+                run_id=one.run.id,
+                workflow_id=one.run.workflow_id,
+                name=one.name,
+                step=one.step,
+                title=one.title,
+                data=one.data,
+                since=one.since,
+            )
+            for one in found
+        ],
+        cursor,
+    )
+
+
+async def decide(call: Call) -> Decided:
+    body: DecisionBody = call.body
+    done = await call.client.flows.runs.decide(
+        call.id, body.step, body.approved, by=call.principal.actor, comment=body.comment, data=body.data
+    )
+    if not done:
+        raise FlowConflict(f"run {call.id} waits for no decision of step {body.step[:100]!r}: look at it again")
+    return Decided(call.id, body.step, body.approved)
+
+
+_ALL, _ONE = "/api/runs", "/api/runs/{id}"
+
+
+def _route(method: str, path: str, handler: Any, summary: str, answer: Any, **more: Any) -> Route:
+    scope = Scope.VIEWER if method == "GET" else Scope.OPERATOR
+    return Route(
+        method=method,
+        path=path,
+        scope=scope,
+        handler=handler,
+        summary=summary,
+        answer=answer,
+        payloads=method == "GET",
+        **more,
+    )
+
+
+ROUTES = (
+    _route("GET", _ALL, list_runs, "Runs of flows, newest first.", FlowRunPage, query=RunQuery),
+    _route(
+        "POST", _ALL, start, "Run a published flow for an event, once.", FlowRun, body=RunBody, status=201, large=True
+    ),
+    _route(
+        "GET", f"{_ALL}/failed", failed, "Failed runs with their error logs and steps.", FailedRuns, query=FailedQuery
+    ),
+    _route("GET", _ONE, show, "One run of a flow, with steps, logs and audit.", FlowRunDocument),
+    _route("POST", f"{_ONE}/retry", retry, "Go on from the step that failed.", FlowRun, body=ReasonBody),
+    _route("POST", f"{_ONE}/cancel", cancel, "Ask a run to end.", FlowRun, body=ReasonBody),
+    _route(
+        "POST", f"{_ONE}/decide", decide, "Approve or reject what a run waits for.", Decided, body=DecisionBody, large=True
+    ),
+    _route(
+        "GET", "/api/approvals", approvals, "Runs that wait for a person.", ApprovalPage, query=FailedQuery
+    ),
+)

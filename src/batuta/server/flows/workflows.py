@@ -1,0 +1,181 @@
+"""Workflows: versions of flows."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import UNSET, Meta, Struct, UnsetType, structs
+
+from batuta.errors import InvalidInput
+from batuta.flows.catalog import WorkflowPage
+from batuta.flows.document import FORMAT
+from batuta.flows.faults import Fault, InvalidFlow
+from batuta.flows.models import Workflow
+from batuta.flows.validation import check_document, read_json
+from batuta.server.http.call import Answer, Call, Refused
+from batuta.server.http.routing import Repeat, Route, Scope
+from batuta.server.run_actions import ReasonBody
+
+
+class WorkflowBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A flow. `GET /api/workflows/schema` has the JSON Schema of its parts."""
+
+    name: str
+    description: str | None | UnsetType = UNSET
+    trigger_type: str | UnsetType = UNSET
+    trigger: Any | UnsetType = UNSET
+    steps: list[Any]
+    format: Annotated[int, Meta(ge=1, le=FORMAT)] | UnsetType = UNSET
+    reason: str = ""
+
+
+class WorkflowChanges(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Fields of a draft that are written; others stay."""
+
+    name: str | UnsetType = UNSET
+    description: str | None | UnsetType = UNSET
+    trigger_type: str | UnsetType = UNSET
+    trigger: Any | UnsetType = UNSET
+    steps: list[Any] | UnsetType = UNSET
+    reason: str = ""
+
+
+class WorkflowQuery(Struct, kw_only=True, forbid_unknown_fields=True):
+    name: str | None = None
+    trigger_type: str | None = None
+    is_active: bool | None = None
+    published: bool | None = None
+    limit: int = 50
+    cursor: str | None = None
+
+
+class PublishBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """`activate`: events start it from now on, and no longer the versions before."""
+
+    activate: bool = True
+    reason: str = ""
+
+
+class CheckBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """The text of a flow, as it stands in an editor."""
+
+    text: str
+
+
+class Checked(Struct):
+    """Everything that is wrong with a flow."""
+
+    valid: bool
+    faults: list[Fault]
+    document: Any = None
+    """The flow, where it is JSON."""
+
+
+def refusing(error: InvalidFlow) -> Refused:
+    """Every fault with its path and a hint."""
+    faults = [structs.asdict(fault) for fault in error.faults]
+    return Refused(400, "invalid_flow", str(error), faults=faults)
+
+
+def _document(body: WorkflowBody | WorkflowChanges) -> dict[str, Any]:
+    given = structs.asdict(body)
+    return {name: value for name, value in given.items() if name != "reason" and value is not UNSET}
+
+
+async def create(call: Call) -> Answer:
+    body: WorkflowBody = call.body
+    try:
+        made = await call.client.flows.create(_document(body), reason=body.reason)
+    except InvalidFlow as error:
+        raise refusing(error) from None
+    return Answer(body=made, headers={"Location": f"{call.root}/api/workflows/{made.id}"})
+
+
+async def list_workflows(call: Call) -> WorkflowPage:
+    query: WorkflowQuery = call.query
+    return await call.client.flows.list(
+        name=query.name,
+        trigger_type=query.trigger_type,
+        active=query.is_active,
+        published=query.published,
+        cursor=query.cursor,
+        limit=query.limit,
+    )
+
+
+async def show(call: Call) -> Workflow:
+    return await call.client.flows.get(call.id)
+
+
+async def change(call: Call) -> Workflow:
+    body: WorkflowChanges = call.body
+    changes = _document(body)
+    if not changes:
+        raise InvalidInput("nothing to change: give at least one of name, description, trigger_type, trigger, steps")
+    try:
+        return await call.client.flows.change(call.id, changes, reason=body.reason)
+    except InvalidFlow as error:
+        raise refusing(error) from None
+
+
+async def publish(call: Call) -> Workflow:
+    body: PublishBody = call.body
+    return await call.client.flows.publish(call.id, activate=body.activate, reason=body.reason)
+
+
+async def new_version(call: Call) -> Answer:
+    made = await call.client.flows.new_version(call.id, reason=call.body.reason)
+    return Answer(body=made, headers={"Location": f"{call.root}/api/workflows/{made.id}"})
+
+
+async def activate(call: Call) -> Workflow:
+    return await call.client.flows.activate(call.id, reason=call.body.reason)
+
+
+async def deactivate(call: Call) -> Workflow:
+    return await call.client.flows.activate(call.id, False, reason=call.body.reason)
+
+
+async def check(call: Call) -> Checked:
+    body: CheckBody = call.body
+    value, _ = read_json(body.text)
+    _, faults = check_document(body.text)
+    return Checked(not faults, faults, value)
+
+
+_ALL, _ONE = "/api/workflows", "/api/workflows/{id}"
+
+
+def _route(method: str, path: str, handler: Any, summary: str, answer: Any, **more: Any) -> Route:
+    scope = Scope.VIEWER if method == "GET" else Scope.OPERATOR
+    return Route(method=method, path=path, scope=scope, handler=handler, summary=summary, answer=answer, **more)
+
+
+ROUTES = (
+    _route("GET", _ALL, list_workflows, "Flows, by name, the newest version first.", WorkflowPage, query=WorkflowQuery),
+    _route("POST", _ALL, create, "Keep a flow as a draft.", Workflow, body=WorkflowBody, status=201, large=True),
+    _route(
+        "POST",
+        f"{_ALL}/validate",
+        check,
+        "Say what is wrong with a flow; nothing is kept.",
+        Checked,
+        body=CheckBody,
+        large=True,
+        repeat=Repeat.FREE,
+    ),
+    _route("GET", _ONE, show, "One version of a flow.", Workflow),
+    _route("PATCH", _ONE, change, "Change a draft.", Workflow, body=WorkflowChanges, large=True),
+    _route("POST", f"{_ONE}/publish", publish, "Publish a draft: it never changes again.", Workflow, body=PublishBody),
+    _route(
+        "POST",
+        f"{_ONE}/versions",
+        new_version,
+        "Make a new draft with the document of this version.",
+        Workflow,
+        body=ReasonBody,
+        status=201,
+    ),
+    _route("POST", f"{_ONE}/activate", activate, "Let events start this version.", Workflow, body=ReasonBody),
+    _route("POST", f"{_ONE}/deactivate", deactivate, "Let events start it no longer.", Workflow, body=ReasonBody),
+)
