@@ -26,6 +26,8 @@ from batuta.flows.models import (
     RunStatus,
     StepRun,
     StepStatus,
+    normalised_type,
+    wait_prefix,
 )
 from batuta.flows.triggers import Trigger, trigger_of
 from batuta.flows.reading import read_run
@@ -238,6 +240,10 @@ class FlowRuns:
             if step.step_type == "approval" and step.status in (StepStatus.RUNNING, StepStatus.PENDING)
         ]
         return found, page.cursor
+
+    async def waits(self, event_type: str, field: str = "", value: Any = None) -> Sequence[RunId]:
+        """The open runs that wait for an event of that type, with that value at a path of its payload."""
+        return await self._backend.store.open_runs(wait_prefix(normalised_type(event_type), field, value), 1_000)
 
     async def decide(
         self, run_id: object, step: str, approved: bool, *, by: str = "", comment: str = "", data: Any = None

@@ -1,0 +1,379 @@
+"""The examples and rules of the flows' requirements, over HTTP, on each database."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from tests.flows.http import CHECK, DONE, NOTIFY, SPRINT, Orkestr, Receiver, at_work, calling, orkestr
+
+
+@pytest.fixture
+async def api(url: str) -> AsyncIterator[Orkestr]:
+    async with orkestr(url) as made:
+        yield made
+
+
+def messages(run: Any, level: str = "info") -> list[str]:
+    return [line["message"] for line in run["logs"] if line["level"] == level]
+
+
+def paths(run: Any) -> list[tuple[str, str]]:
+    return [(step["step_key"], step["status"]) for step in run["steps"]]
+
+
+# covers E-01
+async def test_every_record_has_the_fields_of_its_model(api: Orkestr) -> None:
+    flow = await api.published()
+    assert set(flow) == set(
+        "id tenant_id name description trigger_type version is_active published_at steps trigger created_at "
+        "updated_at".split()
+    )
+    event = await api.event({"amount": 2500})
+    assert set(event) == set("id tenant_id type payload source external_id created_at".split())
+    assert flow["tenant_id"] == event["tenant_id"] == "default"
+    run = await api.ended(await api.run_of(event))
+    of_run = "id workflow_id event_id status dispatch_status context error started_at finished_at created_at updated_at"
+    assert set(of_run.split()) <= set(run)
+    assert (run["workflow_id"], run["event_id"]) == (flow["id"], event["id"])
+    of_step = (
+        "id run_id step_key step_type status input output error provider_ref attempt started_at finished_at "
+        "created_at updated_at"
+    )
+    assert all(set(of_step.split()) <= set(step) and step["run_id"] == run["id"] for step in run["steps"])
+    assert all(set(line) == set("id run_id level message context created_at".split()) for line in run["logs"])
+    assert all(set(line) == set("id entity entity_id action details created_at".split()) for line in run["audit"])
+    for record in (flow, event, run, *run["steps"], *run["logs"], *run["audit"]):
+        assert UUID(record["id"])
+
+
+# covers E-02
+async def test_an_event_is_normalised_and_a_repeat_is_the_first_one(api: Orkestr) -> None:
+    await api.published()
+    sent = {"type": " Invoice-Overdue ", "source": "  CRM ", "external_id": "inv-1", "payload": {"amount": 2500}}
+    first = await api.post("/api/events", sent, 201)
+    assert (first["type"], first["source"]) == ("invoice_overdue", "crm")
+    assert "_idempotent" not in first
+    again = await api.post("/api/events", sent | {"payload": {"amount": 1}}, 200)
+    assert again == first | {"_idempotent": True}
+    elsewhere = await api.post("/api/events", sent | {"source": "shop"}, 201)
+    assert elsewhere["id"] != first["id"]
+    unnamed = [await api.post("/api/events", {"type": "invoice_overdue"}, 201) for _ in range(2)]
+    assert unnamed[0]["id"] != unnamed[1]["id"]
+    found = await api.get("/api/events", source="crm")
+    assert [(one["id"], len(one["runs"])) for one in found["events"]] == [(first["id"], 1)]
+
+
+# covers E-02
+async def test_the_same_event_from_many_at_once_begins_one_run(api: Orkestr) -> None:
+    await api.published()
+    sent = [api.event({"amount": 2500}, external_id="inv-1") for _ in range(20)]
+    found = await asyncio.gather(*sent)
+    assert len({one["id"] for one in found}) == 1
+    assert sum("_idempotent" not in one for one in found) == 1
+    await api.run_of(found[0])
+
+
+# covers E-03
+async def test_a_published_flow_never_changes_and_a_new_version_is_a_new_draft(api: Orkestr) -> None:
+    draft = await api.post("/api/workflows", SPRINT, 201)
+    assert (draft["version"], draft["published_at"], draft["is_active"]) == (1, None, False)
+    changed = await api.patch(f"/api/workflows/{draft['id']}", {"description": "new"})
+    assert changed["description"] == "new"
+    published = await api.post(f"/api/workflows/{draft['id']}/publish")
+    assert published["published_at"] is not None
+    assert published["is_active"]
+    refused = await api.post(f"/api/workflows/{draft['id']}/publish", expect=409)
+    assert refused["code"] == "flow_conflict"
+    await api.patch(f"/api/workflows/{draft['id']}", {"steps": [NOTIFY, DONE]}, 409)
+    assert await api.get(f"/api/workflows/{draft['id']}") == published
+    second = await api.post(f"/api/workflows/{draft['id']}/versions", expect=201)
+    assert (second["version"], second["published_at"], second["steps"]) == (2, None, draft["steps"])
+    await api.post(f"/api/workflows/{second['id']}/publish")
+    active = await api.get("/api/workflows", name=SPRINT["name"])
+    assert [(one["version"], one["is_active"]) for one in active["workflows"]] == [(2, True), (1, False)]
+    third = await api.post("/api/workflows", SPRINT, 201)
+    assert third["version"] == 3
+
+
+BROKEN = {
+    "unknown step type": ([{"key": "a", "type": "nope"}, DONE], "steps[0].type"),
+    "no end": ([NOTIFY, NOTIFY | {"key": "again"}], "steps"),
+    "the end first": ([DONE, NOTIFY], "steps[0]"),
+    "the same key twice": ([NOTIFY, NOTIFY, DONE], "steps[1].key"),
+    "one step": ([DONE], "steps"),
+    "a step that is not there": ([CHECK, NOTIFY, DONE | {"key": "other"}], "steps[0].config.onFalse"),
+    "a circle without a wait": ([NOTIFY, CHECK | {"config": CHECK["config"] | {"onFalse": "notify"}}, DONE], "steps"),
+    "a reference to a later step": (
+        [
+            {"key": "first", "type": "set", "config": {"values": {"x": "{{ steps.notify.output }}"}}},
+            NOTIFY,
+            DONE,
+        ],
+        "steps[0].config.values",
+    ),
+}
+
+
+# covers E-03
+async def test_a_flow_that_cannot_be_is_refused_with_the_path_of_each_fault(api: Orkestr) -> None:
+    for name, (steps, path) in BROKEN.items():
+        refused = await api.post("/api/workflows", SPRINT | {"steps": steps}, 400)
+        assert refused["code"] == "invalid_flow", name
+        assert any(fault["path"].startswith(path) for fault in refused["faults"]), (name, refused)
+    assert (await api.get("/api/workflows"))["workflows"] == []
+
+
+# covers E-03
+async def test_bad_input_is_the_right_problem_and_changes_nothing(api: Orkestr) -> None:
+    draft = await api.post("/api/workflows", SPRINT, 201)
+    event = await api.event({"amount": 1})
+    started = await api.post("/api/runs", {"workflow_id": draft["id"], "event_id": event["id"]}, 409)
+    assert (started["code"], "draft" in started["detail"]) == ("flow_conflict", True)
+    await api.post("/api/runs", {"workflow_id": "x", "event_id": event["id"]}, 404)
+    await api.post("/api/runs", {"workflow_id": event["id"], "event_id": event["id"]}, 404)
+    for body in ({"payload": {}}, {"type": "x", "payload": [1]}, {"type": "x", "payload": "text"}, {"type": " "}):
+        refused = await api.post("/api/events", body, 400)
+        assert refused["code"] == "invalid_input", body
+    large = await api.post("/api/workflows", SPRINT | {"description": "x" * 1_000_000}, (400, 413))
+    assert large["code"] in ("invalid_flow", "too_large")
+    twice = await api.web.ask("POST", "/api/workflows", data=b'{"name": "a", "name": "b", "steps": []}')
+    assert (twice.status, "twice" in twice.json["detail"]) == (400, True)
+    await api.patch(f"/api/workflows/{draft['id']}", {}, 400)
+    await api.post(f"/api/workflows/{draft['id']}/activate", expect=409)
+    assert (await api.get("/api/runs"))["runs"] == []
+    assert [one["id"] for one in (await api.get("/api/events"))["events"]] == [event["id"]]
+    assert await api.get(f"/api/workflows/{draft['id']}") == draft
+
+
+# covers E-04
+async def test_a_run_by_hand_begins_once_for_an_event(api: Orkestr) -> None:
+    flow = await api.published(activate=False)
+    event = await api.event({"amount": 2500})
+    assert (await api.get(f"/api/events/{event['id']}"))["runs"] == []
+    asked = {"workflow_id": flow["id"], "event_id": event["id"]}
+    first = await api.post("/api/runs", asked, 201)
+    again = await api.post("/api/runs", asked, 200)
+    assert (again["id"], again["_idempotent"], "_idempotent" in first) == (first["id"], True, False)
+    await api.ended(first["id"], "COMPLETED")
+    replayed = await api.post(f"/api/events/{event['id']}/replay", expect=201)
+    assert (replayed["payload"], replayed["id"] != event["id"]) == ({"amount": 2500}, True)
+
+
+# covers E-04
+async def test_an_active_flow_begins_with_each_event_of_its_type_that_its_filter_lets_in(api: Orkestr) -> None:
+    rule = {"field": "amount", "operator": "gte", "value": 1000}
+    await api.published(SPRINT | {"trigger": {"filter": rule}})
+    other = await api.published(SPRINT | {"name": "other", "trigger_type": "invoice paid"})
+    assert other["trigger_type"] == "invoice_paid"
+    begun = [len((await api.get(f"/api/events/{e['id']}"))["runs"]) for e in [await api.event({"amount": n}) for n in (999, 1000)]]
+    assert begun == [0, 1]
+    flow = (await api.get("/api/workflows", name=SPRINT["name"]))["workflows"][0]
+    await api.post(f"/api/workflows/{flow['id']}/deactivate")
+    late = await api.event({"amount": 1000})
+    assert (await api.get(f"/api/events/{late['id']}"))["runs"] == []
+    await api.post(f"/api/workflows/{flow['id']}/activate")
+    await api.run_of(await api.event({"amount": 1000}))
+
+
+# covers E-05, E-06, E-07, E-12
+async def test_the_documents_example_runs_word_for_word(api: Orkestr) -> None:
+    await api.published()
+    run = await api.done({"amount": 2500})
+    assert (run["status"], run["dispatch_status"], run["error"]) == ("COMPLETED", "DISPATCHED", None)
+    assert paths(run) == [("check_overdue", "COMPLETED"), ("notify", "COMPLETED"), ("done", "COMPLETED")]
+    check, notify, _ = run["steps"]
+    assert check["output"] == {"result": True, "rule": CHECK["config"]["rule"]}
+    assert check["input"] == notify["input"] == {"amount": 2500}
+    assert notify["output"] == {"dryRun": True, "actionType": "webhook"}
+    assert notify["provider_ref"].startswith("dry-run-")
+    assert UUID(notify["provider_ref"].removeprefix("dry-run-"))
+    assert run["context"]["steps"]["check_overdue"]["output"]["result"] is True
+    said = messages(run)
+    wanted = [
+        'Step "check_overdue" (condition) → RUNNING',
+        'Step "check_overdue" (condition) → COMPLETED',
+        'Step "notify" (action) created as PENDING',
+        'Action "notify" intent persisted before execution',
+        'Step "notify" (action) → COMPLETED',
+        "Run completed successfully",
+    ]
+    assert [line for line in said if line in wanted] == wanted
+    assert messages(run, "warn") == messages(run, "error") == []
+
+
+# covers E-06
+async def test_a_condition_that_does_not_hold_goes_to_the_end_and_skips_the_action(api: Orkestr) -> None:
+    await api.published()
+    run = await api.done({"amount": 50})
+    assert (run["status"], paths(run)) == ("COMPLETED", [("check_overdue", "COMPLETED"), ("done", "COMPLETED")])
+    assert 'Condition routed: "check_overdue" → "done" (branch: false)' in messages(run)
+    assert run["steps"][0]["output"]["result"] is False
+
+
+# covers E-07
+async def test_a_webhook_is_sent_with_the_id_of_its_step_run_as_the_key(api: Orkestr) -> None:
+    async with Receiver() as receiver:
+        await api.published(calling(receiver.url))
+        run = await api.done({"amount": 2500})
+    [notify] = [step for step in run["steps"] if step["step_key"] == "notify"]
+    assert (run["status"], receiver.keys) == ("COMPLETED", [notify["id"]])
+    assert notify["output"]["status"] == 200
+
+
+# covers E-07, E-08, E-14
+async def test_a_receiver_that_is_away_fails_the_run_after_three_attempts_with_its_logs(api: Orkestr) -> None:
+    await api.published(calling("http://localhost:19999/does-not-exist"))
+    event = await api.event({"amount": 2500})
+    run_id = await api.run_of(event)
+    retrying = await api.until(run_id, lambda run: any(s["status"] == "RETRYING" for s in run["steps"]))
+    [step] = [one for one in retrying["steps"] if one["status"] == "RETRYING"]
+    assert step["provider_ref"] == f"intent-{step['id']}-attempt-{step['attempt']}"
+    run = await api.ended(run_id)
+    assert paths(run) == [("check_overdue", "COMPLETED"), ("notify", "FAILED")]
+    warned, errors = messages(run, "warn"), messages(run, "error")
+    assert [line.partition(", will retry")[0] for line in warned] == [
+        f'Step "notify" failed (attempt {n}/3)' for n in (1, 2)
+    ]
+    assert len(errors) == 2
+    assert run["error"].startswith('Step "notify" failed after 3 attempt(s): ')
+    assert errors[0] == run["error"]
+    listed = await api.get("/api/runs/failed")
+    assert [(one["id"], len(one["logs"]), paths(one)) for one in listed["runs"]] == [(run_id, 2, paths(run))]
+    kinds = {(line["entity"], line["action"]) for line in run["audit"]}
+    assert {("run", "created"), ("run", "failed"), ("step_run", "failed"), ("step_run", "status_changed")} <= kinds
+
+
+# covers E-08
+async def test_a_failed_run_is_retried_from_its_failed_step(api: Orkestr) -> None:
+    once = {"retry": {"attempts": 1}}
+    async with Receiver([500]) as receiver:
+        await api.published(calling(receiver.url, **once))
+        failed = await api.done({"amount": 2500})
+        assert failed["status"] == "FAILED"
+        await api.post(f"/api/runs/{failed['id']}/retry", {"reason": "they are back"})
+        run = await api.ended(failed["id"], "COMPLETED")
+    assert paths(run)[-1] == ("done", "COMPLETED")
+    assert len(receiver.keys) == 2
+    assert len(set(receiver.keys)) == 1, "a retry is the same request"
+    assert (await api.get("/api/runs/failed"))["runs"] == []
+
+
+# covers E-09
+async def test_an_ai_task_without_an_endpoint_passes_its_input_through_and_says_so(api: Orkestr) -> None:
+    ask = {"key": "ask", "type": "ai_task", "config": {"prompt": "greet", "fallback": "use_default_template"}}
+    await api.published(SPRINT | {"steps": [ask, DONE]})
+    run = await api.done({"amount": 1})
+    wanted = {"fallbackUsed": True, "fallback": "use_default_template", "data": {"amount": 1}}
+    assert wanted.items() <= run["steps"][0]["output"].items()
+
+
+# covers E-10
+async def test_a_run_that_no_worker_can_take_says_so_and_recovers_by_itself(url: str) -> None:
+    async with orkestr(url, working=False) as api:
+        await api.published()
+        run_id = await api.run_of(await api.event({"amount": 2500}))
+        run = await api.get(f"/api/runs/{run_id}")
+        assert (run["status"], run["dispatch_status"]) == ("PENDING", "FAILED")
+        assert run["error"].startswith("Dispatch to queue failed: no live worker")
+        assert [one["id"] for one in (await api.get("/api/runs"))["runs"]] == [run_id]
+        async with at_work(api.client):
+            run = await api.ended(run_id)
+    assert (run["status"], run["dispatch_status"], run["error"]) == ("COMPLETED", "DISPATCHED", None)
+
+
+# covers E-12
+async def test_later_steps_use_what_earlier_ones_found(api: Orkestr) -> None:
+    async with Receiver() as receiver:
+        said = {"actionType": "webhook", "url": receiver.url, "body": {"late": "{{ steps.check_overdue.output.result }}"}}
+        note = {"key": "note", "type": "set", "config": {"values": {"sum": "{{ event.payload.amount + 1 }}"}}}
+        await api.published(SPRINT | {"steps": [CHECK, note, NOTIFY | {"config": said}, DONE]})
+        run = await api.done({"amount": 2500})
+    assert run["context"]["sum"] == 2501
+    assert receiver.requests[0][1] == b'{"late":true}'
+
+
+# covers E-14
+async def test_what_was_done_to_flows_is_in_the_audit_log(api: Orkestr) -> None:
+    flow = await api.published()
+    await api.post(f"/api/workflows/{flow['id']}/deactivate", {"reason": "holidays"})
+    log = (await api.get("/api/v1/audit", target=f"{SPRINT['name']}@1"))["rows"]
+    assert [(row["verb"], row["reason"]) for row in reversed(log)] == [
+        ("create flow", ""),
+        ("publish flow", ""),
+        ("deactivate flow", "holidays"),
+    ]
+
+
+async def test_a_run_is_cancelled(api: Orkestr) -> None:
+    wait = {"key": "wait", "type": "delay", "config": {"duration": "1h"}}
+    await api.published(SPRINT | {"steps": [wait, DONE]})
+    run_id = await api.run_of(await api.event({}))
+    await api.until(run_id, lambda run: run["status"] == "RUNNING" and run["steps"])
+    await api.post(f"/api/runs/{run_id}/cancel", {"reason": "no longer needed"})
+    run = await api.ended(run_id)
+    assert (run["status"], paths(run)) == ("CANCELLED", [("wait", "SKIPPED")])
+
+
+async def test_a_person_approves_or_rejects(api: Orkestr) -> None:
+    ask = {"key": "ask", "type": "approval", "config": {"title": "Write off {{ event.payload.amount }}?"}}
+    await api.published(SPRINT | {"steps": [ask, DONE]})
+    runs = [await api.run_of(await api.event({"amount": n})) for n in (1, 2)]
+    for run_id in runs:
+        await api.until(run_id, lambda run: any(step["status"] == "RUNNING" for step in run["steps"]))
+    waiting = {one["run_id"]: one for one in (await api.get("/api/approvals"))["approvals"]}
+    assert set(waiting) == set(runs)
+    assert waiting[runs[0]]["title"] == "Write off 1?"
+    await api.post(f"/api/runs/{runs[0]}/decide", {"step": "ask", "approved": True, "comment": "fine"})
+    await api.post(f"/api/runs/{runs[1]}/decide", {"step": "ask", "approved": False})
+    approved, rejected = await api.ended(runs[0]), await api.ended(runs[1])
+    assert (approved["status"], rejected["status"]) == ("COMPLETED", "FAILED")
+    said = approved["steps"][0]["output"]
+    assert (said["approved"], said["comment"], said["by"]) == (True, "fine", "loopback")
+    await api.post(f"/api/runs/{runs[0]}/decide", {"step": "ask", "approved": True}, 409)
+    assert (await api.get("/api/approvals"))["approvals"] == []
+
+
+async def test_an_event_wakes_the_runs_that_wait_for_it(api: Orkestr) -> None:
+    wait = {
+        "key": "paid",
+        "type": "wait_event",
+        "config": {"event": "InvoicePaid", "correlation": {"field": "invoice", "value": "{{ event.payload.invoice }}"}},
+    }
+    await api.published(SPRINT | {"steps": [wait, DONE]})
+    runs = [await api.run_of(await api.event({"invoice": n})) for n in (1, 2)]
+    for run_id in runs:
+        await api.until(run_id, lambda run: any(step["status"] == "RUNNING" for step in run["steps"]))
+    async with asyncio.timeout(30):
+        while len(await api.client.flows.runs.waits("invoice_paid", "invoice", 2)) < 1:
+            await asyncio.sleep(0.02)
+    await api.event({"invoice": 2, "by": "card"}, type="invoice-paid")
+    run = await api.ended(runs[1])
+    assert run["steps"][0]["output"]["payload"] == {"invoice": 2, "by": "card"}
+    assert (await api.get(f"/api/runs/{runs[0]}"))["status"] == "RUNNING"
+    await api.post(f"/api/runs/{runs[0]}/cancel", {})
+
+
+async def test_runs_of_a_version_go_on_with_their_own_document(api: Orkestr) -> None:
+    ask = {"key": "ask", "type": "approval", "config": {"title": "?"}}
+    first = await api.published(SPRINT | {"steps": [ask, CHECK, DONE]})
+    run_id = await api.run_of(await api.event({"amount": 2500}))
+    await api.until(run_id, lambda run: any(step["status"] == "RUNNING" for step in run["steps"]))
+    second = await api.post(f"/api/workflows/{first['id']}/versions")
+    await api.patch(f"/api/workflows/{second['id']}", {"steps": [NOTIFY, DONE]})
+    await api.post(f"/api/workflows/{second['id']}/publish")
+    newer = await api.done({"amount": 2500})
+    await api.post(f"/api/runs/{run_id}/decide", {"step": "ask", "approved": True})
+    older = await api.ended(run_id)
+    assert [step["step_key"] for step in older["steps"]] == ["ask", "check_overdue", "done"]
+    assert [step["step_key"] for step in newer["steps"]] == ["notify", "done"]
+
+
+async def test_only_runs_of_flows_are_shown(api: Orkestr) -> None:
+    await api.client.start("elsewhere", id="not-a-flow")
+    await api.client.start("flow.wait", None, id="00000000-0000-4000-8000-000000000000")
+    assert (await api.get("/api/runs"))["runs"] == []
+    await api.get("/api/runs/not-a-flow", 404)
+    await api.get("/api/runs/00000000-0000-4000-8000-000000000000", 404)
