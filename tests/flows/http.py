@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Self
 
 import batuta
 from batuta.flows.workflow import Flows
@@ -14,13 +14,13 @@ from tests.server.web import Response, Web
 DEADLINE = 60.0
 HERE = ("127.0.0.1", "localhost")
 
-CHECK = {
+CHECK: dict[str, Any] = {
     "key": "check_overdue",
     "type": "condition",
     "config": {"rule": {"field": "amount", "operator": "greater_than", "value": 100}, "onFalse": "done"},
 }
-NOTIFY = {"key": "notify", "type": "action", "config": {"actionType": "webhook"}}
-DONE = {"key": "done", "type": "end"}
+NOTIFY: dict[str, Any] = {"key": "notify", "type": "action", "config": {"actionType": "webhook"}}
+DONE: dict[str, Any] = {"key": "done", "type": "end"}
 SPRINT: dict[str, Any] = {
     "name": "Sprint 1 Test",
     "trigger_type": "invoice_overdue",
@@ -124,7 +124,7 @@ class Receiver:
         self.held.set()
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def __aenter__(self) -> "Receiver":
+    async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/hook"
         return self

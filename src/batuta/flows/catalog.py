@@ -205,5 +205,3 @@ def uuid_or(given: object, unknown: type[Exception]) -> UUID:
         return UUID(str(given))
     except ValueError:
         raise unknown(str(given)[:100]) from None
-
-

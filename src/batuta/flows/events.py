@@ -34,7 +34,7 @@ _OPEN = tuple(state for state in RunState if state not in CLOSED)
 class Client(Protocol):
     """The part of a client that events need."""
 
-    async def get(self, id: str, workflow: None = None) -> Any: ...  # noqa: A002 - as in the client
+    async def get(self, id: str, workflow: None = None) -> Any: ...
     async def get_run(self, run_id: Any, workflow: None = None) -> Any: ...
     async def list(self, /, **where: Any) -> Any: ...
 
@@ -65,7 +65,7 @@ class Events:
 
     async def send(
         self,
-        type: str,  # noqa: A002 - the word of the field
+        type: str,
         payload: Mapping[str, Any] | None = None,
         *,
         source: str = "api",
@@ -87,7 +87,7 @@ class Events:
 
     def made(
         self,
-        type: object,  # noqa: A002 - as in `send`
+        type: object,
         payload: object,
         source: object,
         external_id: object = None,
@@ -190,7 +190,7 @@ class Events:
     async def list(
         self,
         *,
-        type: str | None = None,  # noqa: A002 - the word of the field
+        type: str | None = None,
         source: str | None = None,
         external_id: str | None = None,
         cursor: str | None = None,

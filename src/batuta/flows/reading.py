@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -42,7 +42,7 @@ async def _link(handle: Any) -> Link:
     return Link(await handle.describe(), await handle.journal(), await handle.attempts())
 
 
-def _goes_on(journal: list[JournalLine]) -> bool:
+def _goes_on(journal: Sequence[JournalLine]) -> bool:
     """Whether another run of its chain was before it."""
     value = next((line.body.value for line in journal if line.body.start is not UNSET), UNSET)
     if value is UNSET:

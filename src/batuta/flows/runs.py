@@ -29,8 +29,8 @@ from batuta.flows.models import (
     normalised_type,
     wait_prefix,
 )
-from batuta.flows.triggers import Trigger, trigger_of
 from batuta.flows.reading import read_run
+from batuta.flows.triggers import Trigger, trigger_of
 from batuta.flows.views import FlowRun as RunView
 from batuta.ids import RunId
 from batuta.journal.flows.records import EventRow, FlowRunFilter, FlowStart, NewEvent
@@ -78,6 +78,10 @@ class Approval(Struct, kw_only=True):
     title: str
     data: Any
     since: datetime | None
+
+
+_Ids = list[str]
+"""Named here: in the class `list` is a verb."""
 
 
 class FlowRuns:
@@ -178,7 +182,7 @@ class FlowRuns:
         more = str(page[-1].chain_id) if len(links) > limit else None
         return RunPage([one for one in views if status in (None, one.run.status)], more)
 
-    async def _views(self, asked: Sequence[Any]) -> list[RunView]:
+    async def _views(self, asked: Sequence[Any]) -> Sequence[RunView]:
         """Those that are still there."""
 
         async def view(one: Any) -> RunView | None:
@@ -193,9 +197,9 @@ class FlowRuns:
         """Runs that failed and were not retried since, newest first."""
         return await self.list(status=RunStatus.FAILED, cursor=cursor, limit=limit)
 
-    async def of_events(self, event_ids: Sequence[str]) -> dict[str, list[str]]:
+    async def of_events(self, event_ids: Sequence[str]) -> dict[str, _Ids]:
         """The ids of the runs that each event has begun."""
-        found: dict[str, list[str]] = {one: [] for one in event_ids}
+        found: dict[str, _Ids] = {one: [] for one in event_ids}
         where = FlowRunFilter(event_ids=tuple(UUID(one) for one in event_ids))
         links = await self._backend.store.flow_runs(where, limit=1_000) if event_ids else []
 
@@ -225,12 +229,10 @@ class FlowRuns:
         await handle.cancel(reason)
         return (await self.get(run_id)).run
 
-    async def approvals(self, *, cursor: str | None = None, limit: int = 50) -> tuple[list[Approval], str | None]:
+    async def approvals(self, *, cursor: str | None = None, limit: int = 50) -> tuple[Sequence[Approval], str | None]:
         """What waits for a person, and the cursor of the next page."""
         check_limit(limit)
-        page = await self._client.list(
-            workflow=FLOW, kind="workflow", waiting_for=APPROVAL, cursor=cursor, limit=limit
-        )
+        page = await self._client.list(workflow=FLOW, kind="workflow", waiting_for=APPROVAL, cursor=cursor, limit=limit)
         views = await self._views([self._client.get_run(run.run_id) for run in page.runs])
         names = {run.id: run.tags for run in page.runs}
         found = [
@@ -264,5 +266,3 @@ def _approval(run: Run, tags: Mapping[str, str], step: StepRun) -> Approval:
         data=given.get("data"),
         since=step.started_at or step.created_at,
     )
-
-

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 from uuid import UUID
@@ -86,10 +85,8 @@ def overlap_of(word: str) -> Overlap:
     return Overlap.BUFFER if word == "queue" else Overlap(word)
 
 
-
-
 @lru_cache(maxsize=KEPT)
-def _document_of(workflow_id: UUID, text: str) -> tuple[Any, ...]:
+def _parts_of(text: str) -> tuple[Any, ...]:
     """The parts of a published document, which never changes."""
     document = json.decode(text, type=FlowDocument)
     steps = Raw(json.encode(json.decode(text)["steps"]))
@@ -105,7 +102,7 @@ def _document_of(workflow_id: UUID, text: str) -> tuple[Any, ...]:
 
 
 def trigger_of(row: FlowRow) -> Trigger:
-    return Trigger(row, *_document_of(row.workflow_id, row.document))
+    return Trigger(row, *_parts_of(row.document))
 
 
 def _scope(event: Event) -> dict[str, Any]:

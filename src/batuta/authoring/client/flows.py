@@ -30,8 +30,8 @@ class FlowBackend(Protocol):
         ...
 
     async def accept(self, event: NewEvent, requests: Sequence[StartRequest] = ()) -> Accepted:
-        """Accept an event with the runs of these requests, in one transaction with others that come at the same time. Raises QuotaExceeded,
-        StoreUnavailable, OutcomeUnknown."""
+        """Accept an event with the runs of these requests, in one transaction with others that come at the same time.
+        Raises QuotaExceeded, StoreUnavailable, OutcomeUnknown."""
         ...
 
     async def now(self) -> int: ...

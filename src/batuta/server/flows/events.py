@@ -120,6 +120,12 @@ ROUTES = (
     ),
     _route("GET", _ONE, show, "One event, with its runs.", EventDocument),
     _route(
-        "POST", f"{_ONE}/replay", replay, "Send an event once more, as a new one.", SentEvent, body=ReasonBody, status=201
+        "POST",
+        f"{_ONE}/replay",
+        replay,
+        "Send an event once more, as a new one.",
+        SentEvent,
+        body=ReasonBody,
+        status=201,
     ),
 )

@@ -200,9 +200,13 @@ ROUTES = (
     _route("POST", f"{_ONE}/retry", retry, "Go on from the step that failed.", FlowRun, body=ReasonBody),
     _route("POST", f"{_ONE}/cancel", cancel, "Ask a run to end.", FlowRun, body=ReasonBody),
     _route(
-        "POST", f"{_ONE}/decide", decide, "Approve or reject what a run waits for.", Decided, body=DecisionBody, large=True
+        "POST",
+        f"{_ONE}/decide",
+        decide,
+        "Approve or reject what a run waits for.",
+        Decided,
+        body=DecisionBody,
+        large=True,
     ),
-    _route(
-        "GET", "/api/approvals", approvals, "Runs that wait for a person.", ApprovalPage, query=FailedQuery
-    ),
+    _route("GET", "/api/approvals", approvals, "Runs that wait for a person.", ApprovalPage, query=FailedQuery),
 )

@@ -21,7 +21,7 @@ class WorkflowBody(Struct, kw_only=True, forbid_unknown_fields=True):
     """A flow. `GET /api/workflows/schema` has the JSON Schema of its parts."""
 
     name: str
-    description: str | None | UnsetType = UNSET
+    description: str | UnsetType | None = UNSET
     trigger_type: str | UnsetType = UNSET
     trigger: Any | UnsetType = UNSET
     steps: list[Any]
@@ -33,7 +33,7 @@ class WorkflowChanges(Struct, kw_only=True, forbid_unknown_fields=True):
     """Fields of a draft that are written; others stay."""
 
     name: str | UnsetType = UNSET
-    description: str | None | UnsetType = UNSET
+    description: str | UnsetType | None = UNSET
     trigger_type: str | UnsetType = UNSET
     trigger: Any | UnsetType = UNSET
     steps: list[Any] | UnsetType = UNSET
