@@ -236,7 +236,7 @@ def step_run_id_of(activity_key: str) -> str:
 def wait_prefix(event_type: str, field: str, value: Any) -> str:
     """How the ids of the runs begin that wait for such an event: of a type, and with a value at a path of its payload
     (an empty path: any event of the type)."""
-    said = json.encode([event_type, field, value if field else None], order="deterministic")
+    said = json.encode([normalised_type(event_type), field, value if field else None], order="deterministic")
     return f"flow-wait:{hashlib.blake2b(said, digest_size=10).hexdigest()}:"
 
 

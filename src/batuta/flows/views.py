@@ -400,7 +400,8 @@ class _Reader:
     def finish(self) -> FlowRun:
         run, last = self._run, self._last
         at = last.closed_at
-        if at is not None:
+        if at is not None:  # by another clock than that of its journal
+            at = max([at, *(line.at for line in self._lines)])
             self._end(at)
         run.updated_at = max([run.created_at, *(line.at for line in self._lines), *([at] if at else [])])
         self._lines.sort(key=lambda line: (line.at, line.order))
