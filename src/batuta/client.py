@@ -36,7 +36,7 @@ from batuta.authoring.middleware import Middleware
 from batuta.authoring.services import Backend
 from batuta.clock import SECOND
 from batuta.errors import LONGEST_WORDS, ActivityFailed, InvalidInput, MatchesEverything
-from batuta.flows.client import Flows
+from batuta.flows.calls.flows import Flows
 from batuta.ids import RunId
 from batuta.journal.audit import ActFilter
 from batuta.journal.dead_letters import DeadLetter

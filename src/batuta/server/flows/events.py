@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct, UnsetType, field, structs
 
-from batuta.flows.events import Sent
+from batuta.flows.calls.events import Sent
 from batuta.flows.models import Event
 from batuta.server.http.call import Answer, Call
 from batuta.server.http.routing import Route, Scope

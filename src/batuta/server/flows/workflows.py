@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from batuta.errors import InvalidInput
-from batuta.flows.catalog import WorkflowPage
+from batuta.flows.calls.catalog import WorkflowPage
 from batuta.flows.document import FORMAT
 from batuta.flows.faults import Fault, InvalidFlow
 from batuta.flows.models import Workflow

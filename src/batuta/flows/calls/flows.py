@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from batuta.authoring.client.flows import FlowBackend
-from batuta.flows.catalog import Catalog
-from batuta.flows.events import Client, Events
-from batuta.flows.runs import FlowRuns
+from batuta.flows.calls.catalog import Catalog
+from batuta.flows.calls.events import Client, Events
+from batuta.flows.calls.runs import FlowRuns
 from batuta.serde import MAX_PAYLOAD
 
 

@@ -14,9 +14,9 @@ from batuta.authoring.client.flows import FlowBackend
 from batuta.authoring.client.schedules import Overlap
 from batuta.clock import SystemClock, as_datetime
 from batuta.errors import InvalidInput, RunClosed, StoreUnavailable, UnknownEvent, UnknownRun
-from batuta.flows.catalog import WAITS, check_limit, uuid_or
+from batuta.flows.calls.catalog import WAITS, check_limit, uuid_or
+from batuta.flows.calls.triggers import Asked, Trigger, trigger_of
 from batuta.flows.models import EVENT_SIGNAL, Event, normalised_source, normalised_type, wait_prefix
-from batuta.flows.triggers import Asked, Trigger, trigger_of
 from batuta.flows.values import MISSING, look_up, parse_path
 from batuta.ids import RunId, new_run_id
 from batuta.journal.flows.records import EventFilter, EventRow, FlowStart, NewEvent

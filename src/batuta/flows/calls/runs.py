@@ -13,8 +13,10 @@ from msgspec import Struct
 from batuta.authoring.backend import Description
 from batuta.authoring.client.flows import FlowBackend
 from batuta.errors import FlowConflict, InvalidInput, UnknownEvent, UnknownRun
-from batuta.flows.catalog import Catalog, check_limit, uuid_or
-from batuta.flows.events import Client, Events
+from batuta.flows.calls.catalog import Catalog, check_limit, uuid_or
+from batuta.flows.calls.events import Client, Events
+from batuta.flows.calls.reading import read_run
+from batuta.flows.calls.triggers import Trigger, trigger_of
 from batuta.flows.models import (
     DECIDE,
     EVENT_TAG,
@@ -29,8 +31,6 @@ from batuta.flows.models import (
     normalised_type,
     wait_prefix,
 )
-from batuta.flows.reading import read_run
-from batuta.flows.triggers import Trigger, trigger_of
 from batuta.flows.views import FlowRun as RunView
 from batuta.ids import RunId
 from batuta.journal.flows.records import EventRow, FlowRunFilter, FlowStart, NewEvent
