@@ -11,7 +11,7 @@ from batuta.engine.worker.outage import Outage
 from batuta.errors import InvalidInput
 from batuta.ids import RunId, jitter
 from batuta.journal.audit import Verb
-from batuta.journal.retention import Pruned, Retention, shortest, shown_age
+from batuta.journal.retention import Pruned, Retention, kept_for, shortest, shown_age
 from batuta.journal.store import Store
 from batuta.settings import Settings
 
@@ -26,6 +26,9 @@ _PRUNING = "deleting runs that were kept for long enough"
 _IN_VAIN = 0.01
 """The share of the time that looking at runs which are still kept takes at most."""
 _LONGEST_PAUSE = 3_600.0
+EVENT = "event"
+"""The name in rules of retention that stands for events."""
+_EVENTS_AT_ONCE = 500
 BY_HAND = 0.5
 """The share of the time that a person's own pruning takes at most."""
 
@@ -52,6 +55,8 @@ class NativeRetention:
         try:
             async for step in steps(self._store, BY_HAND, dry_run=dry_run):
                 deleted += step.deleted
+            if not dry_run:
+                await prune_events(self._store)
         finally:
             if deleted and not dry_run:
                 await self._store.note_act("retention", self._actor.act(Verb.PRUNE, after={"deleted": deleted}))
@@ -98,6 +103,18 @@ async def steps(store: Store, share: float, *, dry_run: bool = False) -> AsyncIt
         elif step.busy > _LONG:
             limit = max(limit // 2, _LEAST)
         await asyncio.sleep(max(step.busy * (1 / share - 1), _SHORTEST_PAUSE))
+
+
+async def prune_events(store: Store) -> int:
+    """Delete events that were kept for as long as the retention of workflow `event` says (or else the rule for all), and
+    whose runs are gone. Returns how many."""
+    keep = kept_for(await store.retention(), EVENT, "")
+    deleted, last = 0, _EVENTS_AT_ONCE
+    while keep is not None and last == _EVENTS_AT_ONCE:
+        last = await store.prune_events(keep, _EVENTS_AT_ONCE)
+        deleted += last
+        await asyncio.sleep(_SHORTEST_PAUSE)
+    return deleted
 
 
 class Pruner:
@@ -157,5 +174,8 @@ class Pruner:
                 if not await self._is_mine():
                     break
         self._pause = min(max(self._every, in_vain / _IN_VAIN), _LONGEST_PAUSE)
+        events = await prune_events(self._store)
+        if events:
+            log.info("%d events were deleted: they had been kept for as long as they should be", events)
         if deleted:
             log.info("%d runs were deleted: they had been kept for as long as they should be", deleted)

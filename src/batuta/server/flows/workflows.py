@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from msgspec import UNSET, Meta, Struct, UnsetType, structs
+from msgspec import UNSET, Meta, Struct, UnsetType, json, structs
 
 from batuta.errors import InvalidInput
 from batuta.flows.calls.catalog import WorkflowPage
-from batuta.flows.document import FORMAT
+from batuta.flows.document import FORMAT, FlowDocument
 from batuta.flows.faults import Fault, InvalidFlow
 from batuta.flows.models import Workflow
+from batuta.flows.rehearsal import Double, Rehearsal, rehearse
 from batuta.flows.validation import check_document, read_json
 from batuta.server.http.call import Answer, Call, Refused
 from batuta.server.http.routing import Repeat, Route, Scope
@@ -69,6 +70,22 @@ class Checked(Struct):
     faults: list[Fault]
     document: Any = None
     """The flow, where it is JSON."""
+
+
+class RehearsalBody(Struct, kw_only=True, forbid_unknown_fields=True):
+    """A flow, as text or by its id, and the payload of a sample event. `doubles`: what steps give, by their keys."""
+
+    text: str = ""
+    workflow_id: str | None = None
+    payload: dict[str, Any] = {}
+    doubles: dict[str, Double] = {}
+
+
+class FlowSchema(Struct):
+    """The JSON Schema of flows."""
+
+    version: int
+    schema: dict[str, Any]
 
 
 def refusing(error: InvalidFlow) -> Refused:
@@ -143,6 +160,19 @@ async def check(call: Call) -> Checked:
     return Checked(not faults, faults, value)
 
 
+async def dry_run(call: Call) -> Rehearsal:
+    body: RehearsalBody = call.body
+    given: Any = body.text if body.workflow_id is None else await call.client.flows.document(body.workflow_id)
+    document, faults = check_document(given)
+    if document is None:
+        raise refusing(InvalidFlow(faults))
+    return await rehearse(document.steps, body.payload, body.doubles)
+
+
+async def show_schema(call: Call) -> FlowSchema:
+    return FlowSchema(FORMAT, json.schema(FlowDocument))
+
+
 _ALL, _ONE = "/api/workflows", "/api/workflows/{id}"
 
 
@@ -164,6 +194,17 @@ ROUTES = (
         large=True,
         repeat=Repeat.FREE,
     ),
+    _route(
+        "POST",
+        f"{_ALL}/dry-run",
+        dry_run,
+        "Rehearse a flow on a sample event: nothing is called or kept.",
+        Rehearsal,
+        body=RehearsalBody,
+        large=True,
+        repeat=Repeat.FREE,
+    ),
+    _route("GET", f"{_ALL}/schema", show_schema, "The JSON Schema of flows.", FlowSchema),
     _route("GET", _ONE, show, "One version of a flow.", Workflow),
     _route("PATCH", _ONE, change, "Change a draft.", Workflow, body=WorkflowChanges, large=True),
     _route("POST", f"{_ONE}/publish", publish, "Publish a draft: it never changes again.", Workflow, body=PublishBody),
