@@ -337,6 +337,20 @@ class PartnerHeld(Event, frozen=True, gc=False):
     seconds: float
 
 
+class CacheAsked(Event, frozen=True, gc=False):
+    """An operation of a cache has ended."""
+
+    event = "cache.asked"
+
+    entity: str
+    """Its keys without their identifiers, such as `dict:entry:id`."""
+    operation: str
+    """get, put, delete, load and so on."""
+    outcome: str
+    """hit, miss, absent (known not to exist), ok, failed, skipped (the breaker of the cache is open)."""
+    seconds: float
+
+
 class WebhookAttempted(Event, frozen=True, gc=False):
     """An attempt to deliver a webhook has ended."""
 
@@ -374,6 +388,7 @@ EVENTS: tuple[type[Event], ...] = (
     RequestReplayed,
     BreakerChanged,
     PartnerHeld,
+    CacheAsked,
     WebhookAttempted,
 )
 """All events."""

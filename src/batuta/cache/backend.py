@@ -19,10 +19,18 @@ class CacheInfo(Struct, frozen=True, kw_only=True):
     """Bytes; 0 if there is no limit."""
     evicted: int
     """Values dropped for lack of memory since it began."""
+    hits: int = 0
+    misses: int = 0
+    """Looks at single keys since it began, of everybody who uses it."""
 
 
 class CacheBackend(Protocol):
     """Every value has a lifetime. Times are seconds. Whatever goes wrong is raised; the cache above decides."""
+
+    @property
+    def where(self) -> str:
+        """Where it is, without passwords."""
+        ...
 
     async def get(self, key: str) -> bytes | None: ...
 

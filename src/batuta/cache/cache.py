@@ -145,6 +145,8 @@ class Cache:
             self._stale.pop(key, None)
 
     def _tell(self, entity: str, operation: str, outcome: str, began: float) -> None:
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s %s: %s in %.2f ms", entity, operation, outcome, 1_000 * (self._clock.monotonic() - began))
         if self._observer is not None:
             self._observer(entity, operation, outcome, self._clock.monotonic() - began)
 

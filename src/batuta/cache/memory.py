@@ -20,17 +20,26 @@ class MemoryCache:
         self._max_bytes = max_bytes
         self._found: OrderedDict[str, tuple[bytes | int | set[str], float]] = OrderedDict()
         self._bytes = 0
-        self._evicted = 0
+        self._evicted = self._hits = self._misses = 0
+        self.where = "memory://"
 
     async def get(self, key: str) -> bytes | None:
-        found = self._look(key)
+        found = self._counted(key)
         return found[0] if found and isinstance(found[0], bytes) else None
 
     async def get_with_lifetime(self, key: str) -> tuple[bytes, float] | None:
-        found = self._look(key)
+        found = self._counted(key)
         if found is None or not isinstance(found[0], bytes):
             return None
         return found[0], found[1] - self._clock.monotonic()
+
+    def _counted(self, key: str) -> tuple[object, float] | None:
+        found = self._look(key)
+        if found is None:
+            self._misses += 1
+        else:
+            self._hits += 1
+        return found
 
     async def put(self, key: str, value: bytes, lifetime: float) -> None:
         self._drop(lock_key(key))
@@ -83,6 +92,8 @@ class MemoryCache:
             memory_used=self._bytes,
             memory_max=self._max_bytes,
             evicted=self._evicted,
+            hits=self._hits,
+            misses=self._misses,
         )
 
     async def without_lifetime(self, limit: int) -> list[str]:

@@ -81,10 +81,10 @@ class RedisCache:
         self._client: Any = client
         self._options = options
         self._places = asyncio.Semaphore(options.pool_size)
-        self._where = where
+        self.where = where
 
     def __repr__(self) -> str:
-        return f"RedisCache({self._where!r})"
+        return f"RedisCache({self.where!r})"
 
     @classmethod
     async def connect(
@@ -155,6 +155,8 @@ class RedisCache:
             memory_used=sum(int(node["used_memory"]) for node in nodes),
             memory_max=sum(int(node.get("maxmemory", 0)) for node in nodes),
             evicted=sum(int(node["evicted_keys"]) for node in nodes),
+            hits=sum(int(node.get("keyspace_hits", 0)) for node in nodes),
+            misses=sum(int(node.get("keyspace_misses", 0)) for node in nodes),
         )
 
     def _of_nodes(self, command: str) -> list[Awaitable[Any]]:

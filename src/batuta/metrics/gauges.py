@@ -7,14 +7,15 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+from batuta.cache import CacheInfo
 from batuta.clock import SECOND
 from batuta.errors import StoreError
 from batuta.journal.queues import QueueGauges, StoreGauges
 from batuta.journal.resilience.partners import BREAKER_STATES
 from batuta.journal.states import OPEN
-from batuta.metrics.table import GAUGES
+from batuta.metrics.table import GAUGES, Gauge, Kind
 
 log = logging.getLogger("batuta.metrics")
 
@@ -34,13 +35,22 @@ class StoreMetrics:
     """Gauges of one scrape, as prometheus_client collects them."""
 
     def __init__(self, found: Sequence[tuple[str, StoreGauges | None]]) -> None:
-        self._families = {one.name: GaugeMetricFamily(one.name, one.help, labels=one.labels) for one in GAUGES}
+        self._families = {one.name: _family(one) for one in GAUGES}
         for namespace, gauges in found:
             self._add("batuta_store_up", [namespace], gauges is not None)
             if gauges is not None:
                 self._fill(namespace, gauges)
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def add_cache(self, where: str, info: CacheInfo | None) -> None:
+        """What the Redis of the application said; None: it did not answer."""
+        self._add("batuta_cache_up", [where], info is not None)
+        if info is not None:
+            self._add("batuta_cache_keys", [where], info.keys)
+            self._add("batuta_cache_memory_bytes", [where], info.memory_used)
+            self._add("batuta_cache_memory_max_bytes", [where], info.memory_max)
+            self._add("batuta_cache_evictions_total", [where], info.evicted)
+
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         yield from self._families.values()
 
     def _add(self, name: str, labels: Sequence[str], value: float) -> None:
@@ -64,6 +74,11 @@ class StoreMetrics:
         self._add("batuta_queue_oldest_seconds", labels, _age(queue.oldest, now))
         self._add("batuta_queue_workers", labels, queue.workers)
         self._add("batuta_queue_paused", labels, queue.paused)
+
+
+def _family(one: Gauge) -> GaugeMetricFamily | CounterMetricFamily:
+    kind = CounterMetricFamily if one.kind is Kind.COUNTER else GaugeMetricFamily
+    return kind(one.name, one.help, labels=one.labels)
 
 
 async def store_metrics(namespaces: Sequence[Source]) -> StoreMetrics:

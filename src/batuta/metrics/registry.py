@@ -20,9 +20,10 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
 from prometheus_client.utils import floatToGoString
 
 from batuta.authoring.middleware import Middleware
+from batuta.clock import SECOND, SystemClock
 from batuta.errors import InvalidInput
 from batuta.metrics.table import FREE, METRICS, ByEvent, Metric, Read
-from batuta.telemetry import Event
+from batuta.telemetry import CacheAsked, Event
 
 log = logging.getLogger("batuta.metrics")
 
@@ -55,6 +56,7 @@ class Metrics(Middleware):
         self.events = tuple(self._of)  # type: ignore[misc]  # of this instance: the table may be another
         self._aside: deque[Event] = deque()
         self._counting = threading.Lock()
+        self._clock = SystemClock()
         self.registry = CollectorRegistry() if registry is None else registry
         self.registry.register(self)
 
@@ -63,6 +65,10 @@ class Metrics(Middleware):
         aside.append(event)
         if len(aside) >= _ASIDE:
             self._count()
+
+    def observe_cache(self, entity: str, operation: str, outcome: str, seconds: float) -> None:
+        """Count operations of a cache: `open_cache(url, observer=metrics.observe_cache)`."""
+        self.event(CacheAsked(self._clock.now() / SECOND, entity, operation, outcome, seconds))
 
     def _count(self) -> None:
         with self._counting:  # workers in other threads may have the same object

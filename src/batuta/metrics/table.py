@@ -16,6 +16,7 @@ from batuta.telemetry import (
     ActivityStarted,
     BatchWritten,
     BreakerChanged,
+    CacheAsked,
     Event,
     LeaseRenewed,
     LetterArrived,
@@ -53,7 +54,7 @@ LONG = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3_600.0
 """Seconds, for what may take days."""
 SIZES = (1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0)
 
-FREE = frozenset({"name", "queue", "activity", "namespace", "breaker", "limit"})
+FREE = frozenset({"name", "queue", "activity", "namespace", "breaker", "limit", "entity"})
 """Labels whose values are names that users choose: past a limit they become "other"."""
 
 
@@ -94,6 +95,7 @@ _STATUS: ByEvent = {ActivityCompleted: "completed", ActivityRetried: "retried", 
 _RUN: dict[str, Read | ByEvent] = {"namespace": "run.namespace", "kind": "run.kind", "name": "run.name"}
 _ACTIVITY: dict[str, Read | ByEvent] = {"namespace": "run.namespace", "activity": "activity"}
 _WORKER: dict[str, Read | ByEvent] = {"namespace": "worker.namespace"}
+_CACHE: dict[str, Read | ByEvent] = {"entity": "entity", "operation": "operation"}
 _WEBHOOK: dict[str, Read | ByEvent] = {"namespace": "namespace", "outcome": "outcome"}
 
 METRICS = (
@@ -234,6 +236,20 @@ METRICS = (
         labels={"namespace": lambda e: e.namespace, "limit": lambda e: e.limit},
     ),
     Metric(
+        name="batuta_cache_operations_total",
+        help="Operations of a cache by entity: a get is a hit, a miss or absent; others are ok; failed or skipped.",
+        events=(CacheAsked,),
+        labels=_CACHE | {"outcome": "outcome"},
+    ),
+    Metric(
+        name="batuta_cache_duration_seconds",
+        help="Time of an operation of a cache, as its caller waited for it.",
+        events=(CacheAsked,),
+        labels=_CACHE,
+        value="seconds",
+        buckets=(0.00025, 0.0005, *FAST),
+    ),
+    Metric(
         name="batuta_webhook_attempts_total",
         help="Attempts to deliver webhooks: delivered, 3xx, 4xx, 5xx, unreachable or refused.",
         events=(WebhookAttempted,),
@@ -296,6 +312,20 @@ GAUGES = (
         help="1 for the state that a circuit breaker is in (closed, open or half-open), 0 for the others.",
         labels=("namespace", "breaker", "state"),
     ),
+    Gauge(
+        name="batuta_cache_up",
+        help="1 if the Redis of the application answered this scrape, else 0.",
+        labels=("cache",),
+    ),
+    Gauge(name="batuta_cache_keys", help="Keys in it.", labels=("cache",)),
+    Gauge(name="batuta_cache_memory_bytes", help="Memory that it uses.", labels=("cache",)),
+    Gauge(name="batuta_cache_memory_max_bytes", help="Memory that it may use; 0 is no limit.", labels=("cache",)),
+    Gauge(
+        name="batuta_cache_evictions_total",
+        help="Values that it dropped for lack of memory.",
+        labels=("cache",),
+        kind=Kind.COUNTER,
+    ),
     Gauge(name="batuta_store_up", help="1 if the store answered this scrape, else 0."),
 )
-"""Of the store, which the server reads at each scrape."""
+"""Of the store, and of the Redis of the application, which the server asks at each scrape."""

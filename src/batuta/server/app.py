@@ -30,6 +30,7 @@ from batuta.server.http.static_files import StaticFiles
 from batuta.server.live import LiveFeeds
 from batuta.server.operations import OperationBook
 from batuta.server.pages import Page
+from batuta.server.partners.cache import CacheWatch
 from batuta.server.table import TABLE
 
 MOST_NAMESPACES = 64
@@ -74,6 +75,7 @@ class Server:
         self.metrics = Metrics() if metrics is None else metrics
         self.operations = OperationBook((bulk.TASK, dead_letters.REPROCESS, dead_letters.DISCARD), client, self._of)
         self.live = LiveFeeds()
+        self.cache = CacheWatch()
         self.draining = False
         self._others: dict[str, Batuta] = {}
         self._stack = AsyncExitStack()
@@ -156,6 +158,7 @@ class Server:
         self.drain()
         await self.live.close()
         await self.operations.close()
+        await self.cache.close()
         await self._stack.aclose()
 
     @cached_property

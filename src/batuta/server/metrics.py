@@ -16,6 +16,9 @@ async def metrics(call: Call) -> Response:
     every = call.principal.namespace == EVERY_NAMESPACE and "namespace" not in call.request.query_params
     clients = call.server.opened if every else [call.client]
     found = await store_metrics([client.namespace for client in clients])
+    cache = await call.server.cache.look()
+    if cache.configured:
+        found.add_cache(cache.where, cache.info)
     text = exposition(call.server.metrics, found, namespace=None if every else call.client.namespace.name)
     return Response(text, headers={"Content-Type": CONTENT_TYPE, "Cache-Control": "no-store"})
 

@@ -24,7 +24,7 @@ from batuta.server.access import api_keys, idempotency, session
 from batuta.server.flows import events, workflows
 from batuta.server.flows import runs as flow_runs
 from batuta.server.http.routing import Route
-from batuta.server.partners import gates, webhooks
+from batuta.server.partners import cache, gates, webhooks
 
 TABLE: tuple[Route, ...] = (
     *runs.ROUTES,
@@ -37,6 +37,7 @@ TABLE: tuple[Route, ...] = (
     *limits.ROUTES,
     *gates.ROUTES,
     *webhooks.ROUTES,
+    *cache.ROUTES,
     *audit.ROUTES,
     *operations.ROUTES,
     *api_keys.ROUTES,

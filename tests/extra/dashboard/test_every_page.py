@@ -21,6 +21,8 @@ PAGES = (
     "/queues",
     "/schedules",
     "/workers",
+    "/webhooks",
+    "/cache",
     "/quotas",
     "/retention",
     "/audit",

@@ -4,7 +4,9 @@ import { get, type Query, segment, write } from "./http";
 import type {
   ApiKey,
   ApplicationPage,
+  Attempt,
   AuditRow,
+  CacheDocument,
   CodeSchema,
   Diff,
   Entry,
@@ -20,6 +22,8 @@ import type {
   Run,
   RunPageDocument,
   Schedule,
+  WebhookEndpoint,
+  WebhooksPage,
   Worker,
   WorkflowInfo,
 } from "./types";
@@ -91,6 +95,16 @@ export const partners = (signal?: Signal): Promise<Partners> => get("partners", 
 export const forceBreaker = (name: string, body: Body): Promise<unknown> => write("PUT", `partners/breakers/${segment(name)}`, body);
 export const changeLimit = (name: string, body: Body): Promise<unknown> => write("PUT", `partners/limits/${segment(name)}`, body);
 export const actOnLimit = (name: string, verb: "reset" | "release", body: Body): Promise<unknown> => write("POST", `partners/limits/${segment(name)}/${verb}`, body);
+
+export const webhooks = (query: URLSearchParams, signal?: Signal): Promise<WebhooksPage> => get("webhooks", query, signal);
+export const createEndpoint = (body: Body): Promise<WebhookEndpoint & { secret: string }> => write("POST", "webhooks", body);
+export const changeEndpoint = (id: string, body: Body): Promise<unknown> => write("PATCH", `webhooks/${segment(id)}`, body);
+export const rotateEndpoint = (id: string, body: Body): Promise<{ secret: string }> => write("POST", `webhooks/${segment(id)}/rotate`, body);
+export const actOnEndpoint = (id: string, verb: "enable" | "disable" | "test", body?: Body): Promise<unknown> => write("POST", `webhooks/${segment(id)}/${verb}`, body);
+export const deleteEndpoint = (id: string, reason: string): Promise<unknown> => write("DELETE", `webhooks/${segment(id)}`, undefined, { reason });
+export const resendDelivery = (runId: string, body: Body): Promise<unknown> => write("POST", `webhooks/deliveries/${segment(runId)}/resend`, body);
+export const attemptsOf = (runId: string): Promise<{ attempts: Attempt[] }> => get(`jobs/${segment(runId)}/attempts`);
+export const cacheNow = (signal?: Signal): Promise<CacheDocument> => get("cache", undefined, signal);
 
 export const retention = (signal?: Signal): Promise<{ retention: RetentionRule[] }> => get("retention", undefined, signal);
 export const setRetention = (body: Body): Promise<unknown> => write("PUT", "retention", body);

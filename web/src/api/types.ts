@@ -481,3 +481,34 @@ export interface WorkflowInfo {
   kind: string;
   workers: string[];
 }
+
+export interface WebhookEndpoint {
+  id: string;
+  url: string;
+  description: string;
+  types: string[];
+  enabled: boolean;
+  reason: string;
+  created_at: string;
+  disable_after: number | null;
+  failing_since: string | null;
+  secrets: { created_at: string; signs_until: string | null }[];
+  /** State of its breaker; empty before its first delivery. */
+  breaker: string;
+  limit: string;
+}
+
+export interface WebhooksPage {
+  endpoints: WebhookEndpoint[];
+  deliveries: Run[];
+  cursor: string | null;
+}
+
+export interface CacheDocument {
+  configured: boolean;
+  where: string;
+  up: boolean;
+  error: string;
+  seconds: number;
+  info: { kind: string; keys: number; memory_used: number; memory_max: number; evicted: number; hits: number; misses: number } | null;
+}

@@ -1,0 +1,1 @@
+function e(e){return t(e.type)}function t(e){return e.slice(e.lastIndexOf(`:`)+1).split(`.`).at(-1)??e}function n(e){if(e.error===null)return null;try{let t=JSON.parse(e.error);if(typeof t==`object`&&t&&`type`in t)return t}catch{}return{type:`unreadable`,message:`It cannot be read here: it is coded.`}}export{e as n,n as t};
