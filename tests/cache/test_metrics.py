@@ -14,7 +14,7 @@ from batuta.testing.valkey import ValkeyServer
 from tests.server.web import Web
 
 
-async def test_looks_are_counted_by_entity_and_logged_at_debug(  # covers C-10 C-12
+async def test_looks_are_counted_by_entity_and_logged_at_debug(  # covers C-10, C-12
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     metrics = Metrics()

@@ -78,6 +78,5 @@ ROUTES = (
         handler=show,
         summary="The Redis of the application: memory, evictions, hits.",
         answer=CacheDocument,
-        namespaced=False,
     ),
 )
