@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar, TypeVarTuple, Unpack, overload
+from urllib.parse import quote
 
 from msgspec import Raw
 
@@ -15,11 +16,13 @@ from batuta.authoring.activity.tokens import parse_token
 from batuta.authoring.backend import RunPage, RunRef, StartRequest
 from batuta.authoring.client.api_keys import ApiKeys
 from batuta.authoring.client.bulk_operations import AuditPage, AuditReport, Selection
+from batuta.authoring.client.bus import BusClient
 from batuta.authoring.client.caller_transaction import within
 from batuta.authoring.client.dead_letters import DeadLetters
 from batuta.authoring.client.enqueue import EnqueueOptions, JobRequest, callback_request, job_request, job_requests
 from batuta.authoring.client.handle import Batch, Handle
 from batuta.authoring.client.idempotency import IdempotencyKeys
+from batuta.authoring.client.messages import Draft, new_message
 from batuta.authoring.client.namespace import Namespace
 from batuta.authoring.client.queues import Queue
 from batuta.authoring.client.quotas import Quotas
@@ -34,10 +37,12 @@ from batuta.authoring.gates import Gate
 from batuta.authoring.jobs import Job, JobCall
 from batuta.authoring.middleware import Middleware
 from batuta.authoring.services import Backend
+from batuta.bus.subscriptions import Subscription
+from batuta.bus.worker import delivery_jobs, with_deliveries
 from batuta.clock import SECOND
 from batuta.errors import LONGEST_WORDS, ActivityFailed, InvalidInput, MatchesEverything
 from batuta.flows.calls.flows import Flows
-from batuta.ids import RunId
+from batuta.ids import RunId, new_run_id
 from batuta.journal.audit import ActFilter
 from batuta.journal.dead_letters import DeadLetter
 from batuta.journal.queues import QueueInfo, limit_changes
@@ -48,7 +53,8 @@ from batuta.journal.store import Borrowed
 from batuta.names import check_filter, check_length, check_name, check_reason
 from batuta.resilience.operators import Breakers, Limits
 from batuta.resilience.outside import ClientGates
-from batuta.serde import MAX_PAYLOAD, decoder_for, encode
+from batuta.serde import decoder_for, encode
+from batuta.settings import Settings
 from batuta.webhooks.client import SafeHttpClient
 from batuta.webhooks.manager import Webhooks, delivering
 
@@ -67,10 +73,11 @@ class Batuta:
         backend: Backend,
         opening: Callable[[], Coroutine[Any, Any, None]],
         closing: Callable[[], Coroutine[Any, Any, None]],
-        max_payload: int = MAX_PAYLOAD,
+        settings: Settings | None = None,
     ) -> None:
         self._backend, self._opening, self._closing = backend, opening, closing
-        self._max_payload = max_payload
+        self._settings = settings or Settings()
+        self._max_payload = self._settings.max_payload
         self.schedules = Schedules(backend.schedules, lambda ref: self._handle(ref, None))
         """Schedules: made, changed, paused, triggered."""
         self.dead_letters = DeadLetters(backend.dead_letters)
@@ -93,6 +100,8 @@ class Batuta:
         """Webhooks to other people's endpoints."""
         self.flows = Flows(self, backend.flows)
         """Flows: JSON documents, the events that start them, and their runs."""
+        self.bus = BusClient(backend.bus)
+        """Topics and subscriptions of the bus, and what waits to be delivered."""
         self.namespace = Namespace(backend.namespace)
         """The namespace itself: its name, whether it can be used, who acts there."""
 
@@ -225,6 +234,42 @@ class Batuta:
         if transaction is not None:
             return await self._within(transaction, requests, after, batch_of)
         return batch_of(await self._backend.enqueue_many(requests, after))
+
+    async def publish(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        key: str = "",
+        id: str | None = None,
+        type: str | None = None,
+        transaction: Any = None,
+    ) -> str:
+        """Publish a message; it is durable when this returns its id. Every subscription of the topic gets it.
+
+        `key`: messages of one key are delivered one after the other, in order. `id`: a second message of the topic with
+        this id is not published. `type`: of the event; without it the topic. `transaction`: as for `enqueue`. Raises
+        InvalidInput, TooLarge, and the errors of the store.
+        """
+        draft = Draft(topic=topic, payload=payload, key=key, id=id, type=type)
+        return (await self._publish([draft], transaction))[0]
+
+    async def publish_many(
+        self, topic: str, payloads: Iterable[Any], *, key: str = "", transaction: Any = None
+    ) -> Sequence[str]:
+        """Publish many messages of one topic and key in one transaction, in order. Returns their ids."""
+        return await self._publish([Draft(topic=topic, payload=one, key=key) for one in payloads], transaction)
+
+    async def _publish(self, drafts: Sequence[Draft], transaction: object) -> Sequence[str]:
+        bus = self._backend.bus
+        made = {"source": f"/batuta/{quote(bus.namespace)}", "via": self._settings.broker}
+        now = await bus.now()
+        messages = [new_message(one, str(new_run_id()), self._max_payload, time=now, **made) for one in drafts]
+        ids = [message.id for message in messages]
+        if transaction is not None:
+            return await within(transaction, lambda given: bus.enter(given, messages), lambda _: ids)
+        await bus.publish(messages)
+        return ids
 
     @asynccontextmanager
     async def transaction(self, connection: object) -> AsyncIterator[None]:
@@ -385,6 +430,7 @@ class Batuta:
         retention: Sequence[Retention] = (),
         middleware: Sequence[Middleware] = (),
         webhooks: bool | SafeHttpClient = False,
+        subscriptions: Sequence[Subscription] = (),
         **settings: Any,
     ) -> AbstractAsyncContextManager[Any]:
         """A worker for these workflows, activities and jobs (functions, or instances with decorated methods).
@@ -393,12 +439,15 @@ class Batuta:
         missing `schedules` and replaces changed ones, and sets the rules of `retention`. It calls `on_dead_letter` with
         each dead letter that it makes, after that is durable; a sync function in a thread. `middleware` goes around
         what it executes, inside the middleware of `connect`. `webhooks`: it delivers webhooks, with a client of your
-        own if you give one. The worker runs while its context is open. `settings` are
-        those of `batuta.settings.Settings`.
+        own if you give one. `subscriptions`, made with `batuta.bus.subscribe`, get the messages of topics. The worker
+        runs while its context is open. `settings` are those of `batuta.settings.Settings`.
         """
-        return self._backend.worker(
+        deliveries = delivery_jobs(subscriptions, self)
+        if self._settings.broker:
+            settings = {"bus": self._settings.bus} | settings
+        worker = self._backend.worker(
             workflows,
-            [*activities, *jobs, *delivering(self.webhooks, webhooks)],
+            [*activities, *jobs, *delivering(self.webhooks, webhooks), *deliveries.values()],
             queues,
             schedules,
             on_dead_letter=on_dead_letter,
@@ -406,6 +455,9 @@ class Batuta:
             middleware=middleware,
             **settings,
         )
+        if not subscriptions:
+            return worker
+        return with_deliveries(worker, self._backend, subscriptions, deliveries, self._settings.bus_keep)
 
 
 @contextmanager

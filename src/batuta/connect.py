@@ -61,7 +61,7 @@ def connect(
     backend = backend_for(
         store, None, check_middleware(middleware), Actor(actor, AuditKeys.from_env(payload_keys), reason)
     )
-    return Batuta(backend, opening, store.close, Settings.from_env().max_payload)
+    return Batuta(backend, opening, store.close, Settings.from_env())
 
 
 def store_for(url: str | None = None, *, namespace: str | None = None, codec: Codecs = None) -> Store:

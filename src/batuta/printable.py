@@ -20,6 +20,7 @@ _control_or_newline = re.compile(f"[\n\t{_CONTROLS}]")
 
 LOGGERS = (
     "batuta.asgi",
+    "batuta.bus",
     "batuta.cache",
     "batuta.degradation",
     "batuta.idempotency",

@@ -86,6 +86,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     stuck_loop: float = 30.0
     """A worker whose event loop stands still for longer gives up its lease and ends its process."""
     claim_batch: int = 500
+    bus: str = "store"
+    """Where messages go: the store, or the URL of a broker, such as pulsar://localhost:6650."""
+    bus_keep: float = 7 * 86_400.0
+    """How long messages are kept that were delivered."""
     prune_every: float = 60.0
     """How often a worker looks for runs that were kept for long enough."""
     prune_share: float = 0.1
@@ -100,7 +104,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         for name in self.__struct_fields__:
             value, kind = getattr(self, name), self.__annotations__[name]
             if not _fits(value, kind):
-                words = "True or False" if kind == "bool" else f"more than 0, of type {kind}"
+                words = {"bool": "True or False", "str": "text"}.get(kind, f"more than 0, of type {kind}")
                 raise InvalidInput(f"setting {name}={value!r} must be {words}{' or timedelta' * (name in _TIMES)}")
         if self.undurable_entries > MOST_UNDURABLE:
             raise InvalidInput(f"undurable_entries={self.undurable_entries} must be at most {MOST_UNDURABLE}")
@@ -108,6 +112,11 @@ class Settings(Struct, frozen=True, kw_only=True):
             raise InvalidInput(f"prune_share={self.prune_share} must be at most 1")
         if self.heartbeat * 2 > self.lease:
             raise InvalidInput(f"heartbeat={self.heartbeat} must be at most half of lease={self.lease}")
+
+    @property
+    def broker(self) -> str:
+        """The name of the broker that messages go to; empty: the store itself."""
+        return "" if self.bus == "store" else self.bus.partition(":")[0]
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None, **given: Any) -> Settings:
@@ -142,11 +151,15 @@ _TIMES = tuple(name for name, kind in Settings.__annotations__.items() if kind =
 def _fits(value: object, kind: str) -> bool:
     if kind == "bool" or isinstance(value, bool):
         return kind == "bool" and isinstance(value, bool)
+    if kind == "str" or isinstance(value, str):
+        return kind == "str" and isinstance(value, str)
     return isinstance(value, int if kind == "int" else int | float) and 0 < value < inf
 
 
 def _parse(kind: str, variable: str, text: str) -> Any:
     try:
+        if kind == "str":
+            return text
         if kind == "bool":
             return msgspec.convert(text.lower(), bool, strict=False)
         return msgspec.convert(text, {"int": int, "float": float}[kind], strict=False)

@@ -22,6 +22,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 from batuta import client as aio
 from batuta.authoring.backend import RunPage
 from batuta.authoring.client.bulk_operations import Selection as AsyncSelection
+from batuta.authoring.client.bus import BusClient
 from batuta.authoring.client.caller_transaction import Deferred
 from batuta.authoring.client.dead_letters import DeadLetters as AsyncDeadLetters
 from batuta.authoring.client.enqueue import EnqueueOptions
@@ -192,6 +193,23 @@ class Client:
         batch.done = None if made.done is None else Handle(home, made.done)
         return batch
 
+    def publish(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        key: str = "",
+        id: str | None = None,
+        type: str | None = None,
+        transaction: Any = None,
+    ) -> str:
+        """Publish a message; it is durable when this returns its id. As `Batuta.publish`; `transaction` is a connection
+        or session that blocks."""
+        options: dict[str, Any] = {"key": key, "id": id, "type": type}
+        return self._begin(
+            transaction, lambda client, given: client.publish(topic, payload, transaction=given, **options)
+        )[1]
+
     @contextmanager
     def transaction(self, connection: object) -> Iterator[None]:
         """On SQLite: a transaction on your own `sqlite3` connection to the same file. As `Batuta.transaction`."""
@@ -230,6 +248,11 @@ class Client:
     def select(self, /, *, everything: bool = False, **where: Any) -> Selection:
         """Runs to do something to, all of them together. As `Batuta.select`."""
         return Selection(self, self._opened().client.select(everything=everything, **where))
+
+    @property
+    def bus(self) -> Bus:
+        """Topics and subscriptions of the bus, and what waits to be delivered."""
+        return Bus(self)
 
     @property
     def schedules(self) -> Schedules:
@@ -498,6 +521,18 @@ class Webhooks(_Part):
 
     def _ask(self, work: Callable[[AsyncWebhooks], Coroutine[Any, Any, T]]) -> T:
         return self._client._ask(lambda client: work(client.webhooks))
+
+
+class Bus(_Part):
+    """The bus of a namespace, for blocking code: `client.bus`."""
+
+    status = blocking(BusClient.status)
+    messages = blocking(BusClient.messages)
+    drop = blocking(BusClient.drop)
+    prune = blocking(BusClient.prune)
+
+    def _ask(self, work: Callable[[BusClient], Coroutine[Any, Any, T]]) -> T:
+        return self._client._ask(lambda client: work(client.bus))
 
 
 class Quotas(_Part):

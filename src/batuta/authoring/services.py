@@ -25,9 +25,11 @@ from batuta.authoring.client.workers import WorkersBackend
 from batuta.authoring.definitions import Workflow
 from batuta.authoring.middleware import Middleware
 from batuta.journal.audit import Act, Verb
+from batuta.journal.bus.messages import BusStore, NewMessage
 from batuta.journal.dead_letters import DeadLetter
 from batuta.journal.failures import Failure
 from batuta.journal.queues import QueueInfo
+from batuta.journal.records import Hint
 from batuta.journal.resilience.partners import PartnerStore
 from batuta.journal.retention import Retention
 from batuta.journal.store import Borrowed
@@ -63,6 +65,39 @@ class PartnerService(Protocol):
     def act(self, verb: Verb, reason: str, *, before: Any = None, after: Any = None) -> Act: ...
 
 
+class BusService(Protocol):
+    """Messages of the bus."""
+
+    @property
+    def store(self) -> BusStore: ...
+    @property
+    def namespace(self) -> str: ...
+
+    async def now(self) -> int:
+        """The clock that publications are stamped with, in microseconds."""
+        ...
+
+    async def publish(self, messages: Sequence[NewMessage]) -> None:
+        """Durable when this returns. Raises StoreErrors."""
+        ...
+
+    async def enter(self, transaction: object, messages: Sequence[NewMessage]) -> CallerWrite:
+        """Make ready to publish inside a transaction of the caller's own; `write` gives no runs. Raises
+        WrongTransaction."""
+        ...
+
+    def listen(self, callback: Callable[[Hint], None]) -> Callable[[], None]:
+        """Call back when something may have happened. Returns the undo."""
+        ...
+
+    @property
+    def poll_seconds(self) -> float | None:
+        """How often to look when no hint comes; None when hints are certain."""
+        ...
+
+    def act(self, verb: Verb, reason: str) -> Act: ...
+
+
 class Backend(RunBackend, Protocol):
     """Starts runs, makes workers, and has a service for each noun of the client."""
 
@@ -90,6 +125,8 @@ class Backend(RunBackend, Protocol):
     def partners(self) -> PartnerService: ...
     @property
     def flows(self) -> FlowBackend: ...
+    @property
+    def bus(self) -> BusService: ...
     @property
     def namespace(self) -> NamespaceBackend: ...
 

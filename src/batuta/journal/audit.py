@@ -57,6 +57,7 @@ class Verb(StrEnum):
     CHANGE_WEBHOOK = "change webhook"
     ROTATE_WEBHOOK = "rotate webhook secret"
     DELETE_WEBHOOK = "delete webhook"
+    DROP_SUBSCRIPTION = "drop subscription"
 
 
 class Act(Struct, kw_only=True, gc=False):

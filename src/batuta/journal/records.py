@@ -40,6 +40,8 @@ class LetterReason(StrEnum):
     """An error that left the workflow's code, and that it does not declare."""
     COMPENSATION_FAILED = "compensation_failed"
     """A compensation of a saga failed for good: what it should undo is still done."""
+    UNDELIVERED = "undelivered"
+    """A message of the bus that its subscriber refused, could not read, or failed with every time."""
 
 
 class NewLetter(Struct, kw_only=True, gc=False):
@@ -629,3 +631,5 @@ class Hint(Struct, kw_only=True):
     """A schedule was made, changed or resumed: the next one may be due earlier than was thought."""
     partners: bool = False
     """A breaker or a limit has changed."""
+    bus: bool = False
+    """A message was published, or somebody subscribed."""

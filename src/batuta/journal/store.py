@@ -19,6 +19,7 @@ from typing import Protocol
 from batuta.errors import BatutaError
 from batuta.ids import RunId
 from batuta.journal.audit import Act, ActFilter, Recorded
+from batuta.journal.bus.messages import BusStore, NewMessage
 from batuta.journal.dead_letters import DeadLetter, DeadLetterGroups, DeadLetterPage, LetterFilter
 from batuta.journal.entries import Entry
 from batuta.journal.flows.store import FlowStore
@@ -111,6 +112,10 @@ class CallerTransaction(Protocol):
         Raises RunClosed, UnknownRun, and as `start_many`."""
         ...
 
+    async def publish(self, messages: Sequence[NewMessage]) -> list[str]:
+        """Like `Store.publish_messages`, on the caller's connection only. Raises as `start_many`."""
+        ...
+
     async def start_of(self, run: Run) -> Entry | Message | None:
         """The input of the run's chain: its first entry, or the waiting start message.
 
@@ -151,10 +156,15 @@ class Transaction(Protocol):
         ...
 
     async def commit(
-        self, worker_id: str, change: Change, may_leave: Callable[[Sequence[Refusal]], None]
+        self,
+        worker_id: str,
+        change: Change,
+        may_leave: Callable[[Sequence[Refusal]], None],
+        messages: Sequence[NewMessage] = (),
     ) -> Verdict | list[Refusal]:
-        """Write the change like `Store.commit`, and commit. The fence is tested last: until then no row of a run is
-        locked.
+        """Write the change like `Store.commit`, publish the messages, and commit.
+
+        The fence is tested last: until then no row of a run is locked.
 
         A verdict means that everything was rolled back; REFUSED also when the change exists already, because another
         transaction wrote it. `may_leave` is asked about refusals before the commit; its errors are raised, and nothing
@@ -172,7 +182,7 @@ class Transaction(Protocol):
         ...
 
 
-class Store(KeyStore, RequestStore, DocumentStore, PartnerStore, FlowStore, Protocol):
+class Store(KeyStore, RequestStore, DocumentStore, PartnerStore, FlowStore, BusStore, Protocol):
     """One namespace of one database."""
 
     namespace: str

@@ -12,6 +12,7 @@ from msgspec import Struct, json
 from msgspec.structs import replace
 
 from batuta.authoring.activity.tokens import AttemptRef
+from batuta.authoring.client.messages import Draft
 from batuta.errors import WorkerError
 from batuta.ids import RunId
 from batuta.serde import decode, decoder_for
@@ -118,6 +119,10 @@ class Attempt(Protocol):
 
     def progress(self, value: Any) -> None: ...
     def batch(self) -> Future[BatchInfo]: ...
+
+    def publish(self, draft: Draft) -> Future[str]:
+        """The message's id, when it is durable."""
+        ...
 
 
 current_activity: ContextVar[Attempt | None] = ContextVar("batuta_activity", default=None)

@@ -23,12 +23,12 @@ class _Checkpoint:
         checkpoint and `heartbeat(details)` replace each other. None means no state. Raises ActivityCancelled or
         LostAttempt when this attempt no longer counts.
         """
-        loop = _loop_for("checkpoint(state)", "checkpoint.sync(state)")
+        loop = loop_for("checkpoint(state)", "checkpoint.sync(state)")
         return asyncio.wrap_future(current_attempt("checkpoint()").checkpoint(state), loop=loop)
 
     def sync(self, state: Any) -> None:
         """The same for code that is not async. It blocks."""
-        _refuse_on_loop("checkpoint.sync(state)", "await checkpoint(state)")
+        refuse_on_loop("checkpoint.sync(state)", "await checkpoint(state)")
         current_attempt("checkpoint.sync()").checkpoint(state).result()
 
 
@@ -65,12 +65,12 @@ class _BatchInfo:
 
     def __call__(self) -> Awaitable[BatchInfo]:
         """Inside the job that `enqueue_many(..., on_done=...)` named: what became of the batch."""
-        loop = _loop_for("batch_info()", "batch_info.sync()")
+        loop = loop_for("batch_info()", "batch_info.sync()")
         return asyncio.wrap_future(self._ask("batch_info()"), loop=loop)
 
     def sync(self) -> BatchInfo:
         """The same for code that is not async. It blocks."""
-        _refuse_on_loop("batch_info.sync()", "await batch_info()")
+        refuse_on_loop("batch_info.sync()", "await batch_info()")
         return self._ask("batch_info.sync()").result()
 
     def _ask(self, asked: str) -> Future[BatchInfo]:
@@ -80,14 +80,14 @@ class _BatchInfo:
 batch_info = _BatchInfo()
 
 
-def _loop_for(asked: str, instead: str) -> asyncio.AbstractEventLoop:
+def loop_for(asked: str, instead: str) -> asyncio.AbstractEventLoop:
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
         raise WorkerError(f"{asked} was called where there is no event loop to await it: use {instead}") from None
 
 
-def _refuse_on_loop(asked: str, instead: str) -> None:
+def refuse_on_loop(asked: str, instead: str) -> None:
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar, TypeVarTuple, Unpack, cast, overload
 
 from batuta.authoring.activity.attempt import Attempt, current_attempt
 from batuta.authoring.backend import ClientMessage, StartRequest
 from batuta.authoring.client.enqueue import EnqueueOptions, JobRequest, job_request
+from batuta.authoring.client.messages import Draft
 from batuta.authoring.client.requests import signal_message, start_request
 from batuta.authoring.client.start import StartOptions, check_id
 from batuta.authoring.jobs import JobCall
 from batuta.authoring.workflow.messages import Signal
 from batuta.errors import InvalidInput, WorkerError
 from batuta.ids import new_run_id
+from batuta.journal.bus.messages import NewMessage
 from batuta.journal.records import IfExists
 
 T = TypeVar("T")
@@ -26,15 +29,18 @@ Outgoing = JobRequest | StartRequest | tuple[str, ClientMessage]
 class Transaction:
     """The transaction of one attempt. Made by the backend; asked for with `transaction()`.
 
-    Jobs, workflows and signals given to it are written when the activity's code has ended, in the same commit as its
-    result. If one of them cannot be written (the signal has no receiver or a closed one, an id is taken and `if_exists`
-    is "reject", or a run of another workflow or job has the id), nothing is committed, and the attempt fails with
-    UnknownRun, RunClosed, AlreadyStarted or WrongWorkflow.
+    Jobs, workflows, signals and messages given to it are written when the activity's code has ended, in the same commit
+    as its result. If one of them cannot be written (the signal has no receiver or a closed one, an id is taken and
+    `if_exists` is "reject", or a run of another workflow or job has the id), nothing is committed, and the attempt
+    fails with UnknownRun, RunClosed, AlreadyStarted or WrongWorkflow.
     """
 
-    def __init__(self, connection: Callable[[], Any], limit: int) -> None:
-        self._connection, self._limit = connection, limit
+    def __init__(
+        self, connection: Callable[[], Any], limit: int, publish: Callable[[Draft], Future[str]] | None = None
+    ) -> None:
+        self._connection, self._limit, self._publish = connection, limit, publish
         self.outgoing: list[Outgoing] = []
+        self.messages: list[NewMessage] = []
         self.over = False
         """The activity's code has ended."""
 
@@ -97,6 +103,21 @@ class Transaction:
         """Send a signal to the current run of that id once this commits. As `handle.signal`."""
         self._check()
         self.outgoing.append((check_id(id), signal_message(signal, value, message_id, self._limit)))
+
+    def publish(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        key: str = "",
+        id: str | None = None,
+        type: str | None = None,
+    ) -> str:
+        """Publish a message once this commits, as `batuta.bus.publish` does elsewhere. Returns its id."""
+        self._check()
+        if self._publish is None:
+            raise WorkerError("this transaction cannot publish messages")
+        return self._publish(Draft(topic=topic, payload=payload, key=key, id=id, type=type)).result()
 
     def _check(self) -> None:
         if self.over:

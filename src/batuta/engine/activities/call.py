@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, cast
+from urllib.parse import quote
 
 from msgspec import Struct
 
 from batuta.authoring.activity.attempt import ActivityInfo, BatchInfo
 from batuta.authoring.activity.tokens import AttemptRef
 from batuta.authoring.activity.transactional import Transaction
+from batuta.authoring.client.messages import Draft, new_message
 from batuta.authoring.definitions import Activity, ExecutionMode
 from batuta.authoring.failures.conversion import to_failure
 from batuta.authoring.gates import Passes
@@ -20,12 +22,14 @@ from batuta.authoring.middleware import AttemptFacts
 from batuta.authoring.workflow.context import moment_of
 from batuta.clock import SECOND
 from batuta.durations import human_duration
+from batuta.engine.activities.publisher import Publisher
 from batuta.engine.machine.identity import RunIdentity
 from batuta.engine.machine.machine import Machine
 from batuta.engine.machine.pending_activity import PendingActivity
 from batuta.engine.machine.routing import Caller, caller_of
 from batuta.errors import ActivityCancelled, ActivityTimeout, LostAttempt, WorkerError
 from batuta.ids import RunId, jitter, trace_id_of_run
+from batuta.journal.bus.messages import NewMessage
 from batuta.journal.entries import Body, Command, EntryKind, StartInfo
 from batuta.journal.failures import Failure
 from batuta.journal.records import Attempt, Change, Refusal
@@ -60,6 +64,11 @@ class CallServices(Protocol):
     def progress(self, call: Call, value: Any) -> None: ...
     def batch(self, call: Call) -> Future[BatchInfo]: ...
     def token(self, call: Call) -> bytes: ...
+
+    publisher: Publisher
+    loop: asyncio.AbstractEventLoop
+    max_payload: int
+
     def transaction(self, call: Call) -> Transaction: ...
 
 
@@ -189,6 +198,8 @@ class Call(Struct, eq=False):
     """What wakes it there; empty: it is in no gate's row."""
     refused_at: int = 0
     """When it began to wait for gates."""
+    published: int = 0
+    """Messages that the attempt has published without an id of their own."""
 
     def successor(self, attempt: int) -> Call:
         """The same call, to be tried again."""
@@ -303,6 +314,33 @@ class Call(Struct, eq=False):
 
     def batch(self) -> Future[BatchInfo]:
         return self.run.executor.batch(self)
+
+    def publish(self, draft: Draft) -> Future[str]:
+        transactional = self.activity.execution_mode is ExecutionMode.STORE
+        if draft.id is None:
+            self.published += 1
+        message = self.message(draft)
+        if transactional:
+            self.transaction().messages.append(message)
+            done: Future[str] = Future()
+            done.set_result(message.id)
+            return done
+        executor = self.run.executor
+        return executor.publisher.publish_from(executor.loop, message)
+
+    def message(self, draft: Draft) -> NewMessage:
+        """What it publishes. Raises InvalidInput, TooLarge."""
+        run, executor = self.run, self.run.executor
+        key = self.pending.key or run.machine.key(self.seq, self.pending.name)
+        return new_message(
+            draft,
+            f"{key}:{self.published}",
+            executor.max_payload,
+            source=f"/batuta/{quote(run.identity.namespace)}/{quote(self.pending.name)}",
+            time=run.now(),
+            trace=run.machine.start.trace,
+            via=executor.publisher.via,
+        )
 
     def ask(self) -> bytes:
         return self.run.executor.token(self)

@@ -36,6 +36,7 @@ from batuta.engine.activities.external_completion import ExternalCompletion
 from batuta.engine.activities.gates import Gates
 from batuta.engine.activities.heartbeats import Heartbeats
 from batuta.engine.activities.processes import Processes, Raised
+from batuta.engine.activities.publisher import Publisher
 from batuta.engine.activities.runner import ActPermit, Runner
 from batuta.engine.activities.threads import DaemonExecutor, in_thread
 from batuta.engine.machine.async_generators import TurnHooks
@@ -83,7 +84,7 @@ class Executor:
         self._activities = activities
         self.clock = clock
         self._settings = settings
-        self._max_payload = settings.max_payload
+        self.max_payload = settings.max_payload
         self._threads: DaemonExecutor | None = None
         self._processes: Processes | None = None
         self._slots = ConcurrencySlots(settings, self._admitted)
@@ -91,7 +92,7 @@ class Executor:
         self._elsewhere: dict[Call, None] = {}
         """Attempts in flight, but for those of the runner."""
         self._answers: deque[tuple[Call, bytes | Failure]] = deque()
-        self._loop: asyncio.AbstractEventLoop
+        self.loop: asyncio.AbstractEventLoop
         self.beats = Heartbeats(lease.may_act, settings.max_payload)
         self.outside = ExternalCompletion(self)
         self._deadlines = Deadlines(clock, self._in_flight, self.beats, self._overdue)
@@ -103,6 +104,7 @@ class Executor:
         self._runner = Runner(lease, permission, self._end_well, self._end)
         self.turns = TurnHooks()
         self._transactions: Transactions
+        self.publisher: Publisher
 
     def report_to(
         self, on_attempt: Callable[[Call], None] | None, on_beats: Callable[[Call, int], None] | None
@@ -111,9 +113,9 @@ class Executor:
         self._on_attempt = on_attempt
         self.beats.report_to(on_beats)
 
-    def execute_transactions(self, transactions: Transactions) -> None:
-        """Have these execute transactional activities."""
-        self._transactions = transactions
+    def let_write(self, transactions: Transactions, publisher: Publisher) -> None:
+        """Have these execute transactional activities, and write messages of the bus."""
+        self._transactions, self.publisher = transactions, publisher
 
     # -- what the code of an attempt asks
 
@@ -127,7 +129,7 @@ class Executor:
         self.beats.progress(call, value)
 
     def batch(self, call: Call) -> Future[BatchInfo]:
-        return call.run.batch(self._loop)
+        return call.run.batch(self.loop)
 
     def token(self, call: Call) -> bytes:
         return self.outside.ask(call)
@@ -139,7 +141,7 @@ class Executor:
 
     def open(self, loop: asyncio.AbstractEventLoop, context: contextvars.Context) -> None:
         """Every attempt gets a copy of the context: what one sets, no other sees."""
-        self._loop, self._context = loop, context
+        self.loop, self._context = loop, context
         self._runner.open(loop, context)
         self.beats.open(loop)
         self._deadlines.open(loop)
@@ -274,7 +276,7 @@ class Executor:
         run.lack(seq, str(error))
 
     def later(self, wait: float, work: Callable[[Call], None], call: Call) -> asyncio.TimerHandle:
-        return self._loop.call_later(wait, work, call, context=self._context)
+        return self.loop.call_later(wait, work, call, context=self._context)
 
     def try_again_in(self, wait: float, call: Call) -> None:
         """Have it begin again after a while."""
@@ -303,10 +305,10 @@ class Executor:
     def _admitted(self, call: Call) -> None:
         if call.run.pausing is not None:
             call.shelved = True
-            self._loop.call_soon(self._slots.leave, call, context=self._context)
+            self.loop.call_soon(self._slots.leave, call, context=self._context)
             return
         # Not here and now: this may be inside another activity's task, and in its context.
-        self._loop.call_soon(self._launch, call, context=self._context)
+        self.loop.call_soon(self._launch, call, context=self._context)
 
     def unshelve(self, run: CallingRun) -> None:
         """The run goes on: calls that have had their turn meanwhile wait for a place once more."""
@@ -324,7 +326,7 @@ class Executor:
         if limits:
             ends = call.run.counted_from(call.pending.issued_at) + int(min(limits) * SECOND)
             wait = (ends - call.run.now()) / SECOND
-            call.waking = self._loop.call_later(
+            call.waking = self.loop.call_later(
                 wait, self._waited_too_long, call, ends, min(limits), context=self._context
             )
 
@@ -334,7 +336,7 @@ class Executor:
         now = call.run.now()
         if now < ends:
             wait = (ends - now) / SECOND + 0.001
-            call.waking = self._loop.call_later(wait, self._waited_too_long, call, ends, limit, context=self._context)
+            call.waking = self.loop.call_later(wait, self._waited_too_long, call, ends, limit, context=self._context)
             return
         self.gates.drop(call)
         # Here and now: until it has its answer, a place that becomes free would begin it all the same.
@@ -367,7 +369,7 @@ class Executor:
             self._transactions.begin(call, args, kwargs)
             return
         if place is ExecutionMode.THREAD:
-            call.task = self._loop.run_in_executor(self.thread_pool(), in_thread, call, self.may_act, args, kwargs)
+            call.task = self.loop.run_in_executor(self.thread_pool(), in_thread, call, self.may_act, args, kwargs)
         else:
             call.task = self.in_process(call)
         call.task.add_done_callback(lambda done: self._thread_ended(call, done))
@@ -407,12 +409,12 @@ class Executor:
         context: contextvars.Context,
     ) -> asyncio.Future[Any]:
         """The attempt's own code, with what the middleware has set in its context."""
-        return self._loop.run_in_executor(self.thread_pool(), in_thread, call, self.may_act, args, kwargs, fn, context)
+        return self.loop.run_in_executor(self.thread_pool(), in_thread, call, self.may_act, args, kwargs, fn, context)
 
     def in_process(self, call: Call) -> asyncio.Future[Any]:
         if self._processes is None:
             self._processes = Processes(self.beats, self.may_act)
-        return self._processes.start(self._loop, call, self._settings.max_payload)
+        return self._processes.start(self.loop, call, self._settings.max_payload)
 
     # -- ending
 
@@ -432,7 +434,7 @@ class Executor:
             failpoint("activity.after")
         activity, slots = call.activity, self._on_loop
         try:
-            data = encode(value, activity.codec.output, self._max_payload)
+            data = encode(value, activity.codec.output, self.max_payload)
         except InvalidInput as error:
             self._end(call, error)
             return
@@ -444,7 +446,7 @@ class Executor:
         else:
             self._leave(call)
         if not self._answers:
-            self._loop.call_soon(self._deliver_answers, context=self._context)
+            self.loop.call_soon(self._deliver_answers, context=self._context)
         self._answers.append((call, data))
 
     def _end(self, call: Call, error: BaseException) -> None:
@@ -557,7 +559,7 @@ class Executor:
         """Its failure is durable."""
         call.unwritten = False
         if call.next_at is not None and call.next_at <= call.run.now():
-            self._loop.call_soon(self._again, call, context=self._context)
+            self.loop.call_soon(self._again, call, context=self._context)
 
     def _begin_anew(self, call: Call, attempt: int) -> None:
         call.over = True
@@ -571,7 +573,7 @@ class Executor:
     def _answer(self, call: Call, answer: bytes | Failure) -> None:
         """Hand the answer to the run, from a callback of its own: a turn must not run inside a task."""
         if not self._answers:
-            self._loop.call_soon(self._deliver_answers, context=self._context)
+            self.loop.call_soon(self._deliver_answers, context=self._context)
         self._answers.append((call, answer))
 
     def _deliver_answers(self) -> None:
@@ -583,7 +585,7 @@ class Executor:
         with self.turns:
             self._hand_over(answers, _SLICE, tells)
         if answers:
-            self._loop.call_soon(self._deliver_answers)
+            self.loop.call_soon(self._deliver_answers)
 
     def _hand_over(self, answers: deque[tuple[Call, bytes | Failure]], most: int, tells: bool = False) -> None:
         """Run the turns that so many answers cause."""

@@ -21,6 +21,7 @@ from msgspec import Raw, Struct, json
 
 from batuta.authoring.activity.attempt import ActivityInfo, BatchInfo, CompleteLater, current_activity
 from batuta.authoring.activity.tokens import AttemptRef
+from batuta.authoring.client.messages import Draft
 from batuta.authoring.definitions import Activity
 from batuta.authoring.failures.conversion import answerable, to_exception, to_failure
 from batuta.clock import SystemClock
@@ -114,6 +115,12 @@ class ChildAttempt:
 
     def batch(self) -> Future[BatchInfo]:
         return _done(json.decode(self._pipe.ask(BATCH), type=BatchInfo))
+
+    def publish(self, draft: Draft) -> NoReturn:
+        raise WorkerError(
+            f"publish() was called in activity {self._request.name!r}, which has process=True: return what is to be "
+            f"published, and publish it in another activity"
+        )
 
     def transaction(self) -> NoReturn:
         raise WorkerError("an activity with process=True has no transaction")

@@ -241,7 +241,7 @@ class _Attempt:
     async def _within_time(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What its code returns."""
         transaction, within = self._transaction, self._executor.within
-        self.offered = Transaction(lambda: transaction.connection, self._host.settings.max_payload)
+        self.offered = Transaction(lambda: transaction.connection, self._host.settings.max_payload, self.call.publish)
         self.begun_at = self._loop.time()
         self._all.watch(self)
         try:
@@ -319,7 +319,7 @@ class _Attempt:
         if failpoints.armed is not None:
             failpoint("transaction.turned")
         may_leave = _nothing_left if outbox is None else outbox.may_leave
-        answer = await self._transaction.commit(self._host.info.worker_id, change, may_leave)
+        answer = await self._transaction.commit(self._host.info.worker_id, change, may_leave, self.offered.messages)
         if answer is Verdict.UNREAD:  # what it was sent must be read before it closes: then it is executed anew
             self._take_back(lambda: self._executor.begin_anew(self.call))
             return

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from batuta.authoring.backend import RunRef
 from batuta.engine.backend.id_conflicts import StartOf
+from batuta.journal.bus.messages import NewMessage
 from batuta.journal.records import Message, NewRun, StartOutcome
 from batuta.journal.store import CallerTransaction
 
@@ -50,4 +51,17 @@ class CallerSignal:
 
     async def write(self) -> list[RunRef]:
         await self._caller.send(self._ref.run_id, self._ref.id, self._message)
+        return []
+
+
+class CallerPublish:
+    """The same for messages of the bus."""
+
+    def __init__(self, caller: CallerTransaction, messages: Sequence[NewMessage]) -> None:
+        self.suits_a_loop = caller.brief or not caller.blocking
+        self.suits_a_thread = caller.blocking
+        self._caller, self._messages = caller, messages
+
+    async def write(self) -> list[RunRef]:
+        await self._caller.publish(self._messages)
         return []

@@ -22,6 +22,7 @@ from batuta.authoring.definitions import Workflow
 from batuta.authoring.middleware import Middleware, check_middleware
 from batuta.clock import Clock, SystemClock
 from batuta.engine.backend.access.api_keys import NativeApiKeys
+from batuta.engine.backend.access.bus import NativeBus
 from batuta.engine.backend.access.flows import NativeFlows
 from batuta.engine.backend.access.idempotency import NativeIdempotency
 from batuta.engine.backend.access.namespace import NativeNamespace
@@ -113,6 +114,7 @@ class NativeBackend:
         self._guard = Guard(store, self._clock.monotonic)
         self.quotas = NativeQuotas(store, self.actor, self._guard)
         self.partners = NativePartners(store, self.actor, self._clock.monotonic)
+        self.bus = NativeBus(store, self.actor, self._clock)
         self.namespace = NativeNamespace(store, self.actor)
         self.api_keys = NativeApiKeys(store, self.actor)
         self.idempotency = NativeIdempotency(store, self.actor)

@@ -10,6 +10,7 @@ from batuta.engine.machine.failed_calls import FailedCall, Origin
 from batuta.engine.machine.machine import Machine
 from batuta.errors import UnknownLetter
 from batuta.ids import RunId, trace_id_of_run
+from batuta.journal.bus.messages import DELIVERY
 from batuta.journal.dead_letters import DeadLetter, LetterState, open_letter
 from batuta.journal.failures import Failure
 from batuta.journal.records import LetterReason, NewLetter, RunKind
@@ -36,6 +37,8 @@ def new_letter(machine: Machine, failure: Failure, head: int, *, is_call: bool) 
     letter = _of_call(call) if call is not None else _of_code(machine, failure, head, is_call)
     if machine.workflow.name == COMPENSATE:
         letter.reason = LetterReason.COMPENSATION_FAILED
+    elif is_call and machine.workflow.name.startswith(DELIVERY):
+        letter.reason = LetterReason.UNDELIVERED
     letter.trace = trace_id_of_run(machine.start.trace, machine.identity.chain_id)
     return letter
 

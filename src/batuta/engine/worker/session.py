@@ -19,6 +19,7 @@ from batuta.clock import SECOND, Clock
 from batuta.durations import human_duration
 from batuta.engine.activities.call import Turn
 from batuta.engine.activities.executor import Executor
+from batuta.engine.activities.publisher import Publisher
 from batuta.engine.activities.transactional import Transactions
 from batuta.engine.machine.identity import RunIdentity
 from batuta.engine.machine.replay import Replay, missing_of
@@ -120,7 +121,7 @@ class Session:
         self.is_writing = self._committer.is_writing
         self.submit_end: Callable[[OwnedRun], None] = self._committer.submit
         self._transactions = Transactions(self)
-        self.executor.execute_transactions(self._transactions)
+        self.executor.let_write(self._transactions, Publisher(store, settings.broker))
         self._poller = Poller(self, self._committer)
         self._scheduler = Scheduler(store, self.clock, self.outage, self.reporter)
         self._pruner = Pruner(store, self.info.worker_id, settings, clock.monotonic, self.outage)

@@ -31,7 +31,8 @@ class Changes:
     """Gives new changes: the committer may have to write the old ones again."""
 
     def __init__(self, coding: RecordCodec, facts: Facts, marked: str) -> None:
-        self._coding, self._facts, self._marked = coding, facts, marked
+        self.coding = self._coding = coding
+        self._facts, self._marked = facts, marked
         self._recent: deque[Pairs] = deque()
         """Entries of the last batches.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from batuta.ids import RunId
+from batuta.journal.bus.messages import NewMessage
 from batuta.journal.entries import Entry
 from batuta.journal.records import (
     Change,
@@ -39,6 +40,9 @@ class CodedCallerTransaction:
     async def send(self, run_id: RunId, id: str, message: Message) -> bool:
         return await self._caller.send(run_id, id, self._coding.message_to_id(id, message))
 
+    async def publish(self, messages: Sequence[NewMessage]) -> list[str]:
+        return await self._caller.publish([self._coding.published(message) for message in messages])
+
     async def start_of(self, run: Run) -> Entry | Message | None:
         found = await self._caller.start_of(run)
         if found is None:
@@ -65,10 +69,15 @@ class CodedTransaction:
         await self._transaction.begin()
 
     async def commit(
-        self, worker_id: str, change: Change, may_leave: Callable[[Sequence[Refusal]], None]
+        self,
+        worker_id: str,
+        change: Change,
+        may_leave: Callable[[Sequence[Refusal]], None],
+        messages: Sequence[NewMessage] = (),
     ) -> Verdict | list[Refusal]:
         [coded] = await self._changes.coded([change])
-        return await self._transaction.commit(worker_id, coded, may_leave)
+        sealed = [self._changes.coding.published(message) for message in messages]
+        return await self._transaction.commit(worker_id, coded, may_leave, sealed)
 
     async def rollback(self) -> None:
         await self._transaction.rollback()

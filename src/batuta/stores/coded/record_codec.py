@@ -18,7 +18,8 @@ from msgspec.structs import replace
 
 from batuta.errors import BadData, PayloadDamaged, PayloadSealed
 from batuta.ids import RunId
-from batuta.journal.codec_envelope import is_coded, payload_fields
+from batuta.journal.bus.messages import Delivery, NewMessage, StoredMessage
+from batuta.journal.codec_envelope import is_coded, join, payload_fields
 from batuta.journal.dead_letters import DeadLetter
 from batuta.journal.entries import Body, Entry, chained, crc_holds
 from batuta.journal.failures import Failure
@@ -29,6 +30,7 @@ from batuta.journal.schedules import ScheduleRow
 from batuta.journal.states import RunState
 from batuta.stores.coded.payloads import Payloads, Place
 
+M = TypeVar("M", Delivery, StoredMessage)
 R = TypeVar("R", Output, Attempt, ScheduleRow, EventRow)
 Code = Callable[[str, Place], str]
 
@@ -157,6 +159,10 @@ class RecordCodec:
     def kept_document(self, kind: str, key: str, body: str) -> str:
         return self._encode(body, _document_place(kind, key))
 
+    def published(self, message: NewMessage) -> NewMessage:
+        """A message of the bus."""
+        return replace(message, body=self._encode(message.body, _message_place(message.topic, message.id)))
+
     # -- decoding; raises PayloadSealed unless stated otherwise
 
     def plain_entry(self, run_id: RunId, name: str, entry: Entry) -> Entry:
@@ -258,6 +264,13 @@ class RecordCodec:
         """Raises PayloadSealed."""
         return self._decode(body, _document_place(kind, key))
 
+    def read_published(self, message: M) -> M:
+        """Never raises: a body that cannot be read stays as it is."""
+        try:
+            return replace(message, body=self._decode(message.body, _message_place(message.topic, message.id)))
+        except PayloadSealed:
+            return message if is_coded(message.body) else replace(message, body=join([], message.body.encode()))
+
     # -- parts
 
     def _encode(self, text: str, place: Place) -> str:
@@ -355,6 +368,10 @@ def _schedule_place(id: str) -> Place:
 
 def _endpoint_place(id: str) -> Place:
     return (f"webhook {id}",)
+
+
+def _message_place(topic: str, id: str) -> Place:
+    return (f"message {topic}", id)
 
 
 def _request_place(key: str) -> Place:

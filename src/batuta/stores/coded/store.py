@@ -18,6 +18,7 @@ from batuta.codecs.base import PayloadCodec
 from batuta.errors import PayloadDamaged, PayloadSealed, UnknownRun, UnknownSchedule, told
 from batuta.ids import RunId
 from batuta.journal.audit import Act
+from batuta.journal.bus.messages import Begun, BusTurn, NewMessage, StoredMessage
 from batuta.journal.codec_envelope import is_coded, join
 from batuta.journal.dead_letters import DeadLetter, DeadLetterGroups, DeadLetterPage, LetterFilter
 from batuta.journal.entries import Entry
@@ -71,7 +72,8 @@ PASSED = frozenset(
     "pause_queue pause_runs poll_seconds prune put_api_key queues quotas received renew_request "
     "resume_runs retention retire revoke_api_key schedule_at set_quota set_retention shift_clock spend_starts "
     "wake_gate terminate_runs unpark why_not_transactional "
-    "put_flow flow flows active_flows flow_runs open_runs prune_events".split()
+    "put_flow flow flows active_flows flow_runs open_runs prune_events "
+    "put_subscription drop_subscription sent_messages bus_status prune_messages".split()
 )
 """What carries no payload: it is the other store's own."""
 _SLICE = 500
@@ -355,6 +357,22 @@ class CodedStore(PartnerVerbs):
 
     async def answers_of(self, chain_id: RunId, after: str = "", limit: int = 1_000) -> list[Output]:
         return [self.coding.plain_answer(chain_id, one) for one in await self.inner.answers_of(chain_id, after, limit)]
+
+    # -- the bus
+
+    async def publish_messages(self, messages: Sequence[NewMessage]) -> list[str]:
+        await self.guard.check()
+        return await self.inner.publish_messages([self.coding.published(message) for message in messages])
+
+    async def bus_turn(self, names: Sequence[str], begun: Sequence[Begun], limit: int) -> BusTurn:
+        turn = await self.inner.bus_turn(names, begun, limit)
+        return BusTurn([self.coding.read_published(one) for one in turn.deliveries], turn.more)
+
+    async def unsent_messages(self, via: str, limit: int) -> list[StoredMessage]:
+        return [self.coding.read_published(one) for one in await self.inner.unsent_messages(via, limit)]
+
+    async def messages(self, topic: str, before: int | None = None, limit: int = 50) -> list[StoredMessage]:
+        return [self.coding.read_published(one) for one in await self.inner.messages(topic, before, limit)]
 
     # -- requests with an idempotency key
 

@@ -9,7 +9,9 @@ from typing import NoReturn
 
 from batuta.errors import WrongTransaction
 from batuta.failpoints import failpoint
+from batuta.journal.bus.messages import NewMessage
 from batuta.journal.records import Change, Refusal, Verdict
+from batuta.stores.memory.bus.messages import publish
 from batuta.stores.memory.commits import Commit
 from batuta.stores.memory.unit_of_work import UnitOfWork
 
@@ -33,7 +35,11 @@ class MemoryTransaction:
     async def begin(self) -> None: ...
 
     async def commit(
-        self, worker_id: str, change: Change, may_leave: Callable[[Sequence[Refusal]], None]
+        self,
+        worker_id: str,
+        change: Change,
+        may_leave: Callable[[Sequence[Refusal]], None],
+        messages: Sequence[NewMessage] = (),
     ) -> Verdict | list[Refusal]:
         failpoint("transaction.written")
         with self._work() as unit:
@@ -43,6 +49,7 @@ class MemoryTransaction:
                 return verdict or Verdict.REFUSED
             may_leave(commit.foreseen(change))
             answer = commit.write([change]).get(0, [])
+            publish(unit, messages)
         failpoint("transaction.committed")
         return answer
 

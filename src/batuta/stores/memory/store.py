@@ -33,6 +33,7 @@ from batuta.stores.contract.slot_handover import commit_then_claim
 from batuta.stores.memory.activity_transaction import MemoryTransaction
 from batuta.stores.memory.audit import AuditVerbs, changed, record
 from batuta.stores.memory.bulk_operations import BulkVerbs
+from batuta.stores.memory.bus.messages import BusVerbs
 from batuta.stores.memory.commits import Commit
 from batuta.stores.memory.dead_letters import DeadLetterVerbs
 from batuta.stores.memory.flows.flows import FlowVerbs
@@ -71,6 +72,7 @@ class MemoryStore(
     RequestVerbs,
     DocumentVerbs,
     PartnerVerbs,
+    BusVerbs,
     BulkVerbs,
     AuditVerbs,
     RewritingVerbs,
@@ -133,7 +135,8 @@ class MemoryStore(
         return self._database.clock.now() + self._shift
 
     def _tell(self, hint: Hint) -> None:
-        if not (hint.due or hint.messages or hint.closed or hint.answered or hint.schedules or hint.partners):
+        told = hint.due or hint.schedules or hint.partners or hint.bus
+        if not (told or hint.messages or hint.closed or hint.answered):
             return
         for namespace, listeners in list(self._database.listeners):
             if namespace == self.namespace:

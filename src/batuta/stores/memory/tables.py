@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from batuta.clock import Clock, SystemClock
 from batuta.ids import RunId, new_message_id
 from batuta.journal.audit import Recorded
+from batuta.journal.bus.messages import StoredMessage, SubscriptionRow
 from batuta.journal.dead_letters import DeadLetter
 from batuta.journal.entries import Entry
 from batuta.journal.flows.records import EventRow, FlowRow, FlowRun
@@ -134,6 +135,28 @@ class DocumentRow(Struct):
     expires_at: int
 
 
+class DeliveryRow(Struct):
+    """A message that a subscription has yet to get."""
+
+    key: str
+    state: int
+    """0 waits for one of the same key, 1 is to become a run, 2 is a run."""
+    at: int
+    run_id: RunId | None = None
+
+
+class BusTables(Struct):
+    """Messages of the bus."""
+
+    messages: dict[int, StoredMessage] = field(default_factory=dict)
+    """By number."""
+    known: set[tuple[str, str, str]] = field(default_factory=set)
+    """Topic, subscription and id of each."""
+    subscriptions: dict[str, SubscriptionRow] = field(default_factory=dict)
+    deliveries: dict[tuple[str, int], DeliveryRow] = field(default_factory=dict)
+    """By subscription and number."""
+
+
 class NamespaceTables(Struct):
     """The tables of one namespace."""
 
@@ -177,6 +200,7 @@ class NamespaceTables(Struct):
     """Events by source and external id."""
     flow_runs: dict[tuple[UUID, UUID], FlowRun] = field(default_factory=dict)
     """By flow and event."""
+    bus: BusTables = field(default_factory=BusTables)
     allowance: tuple[float, int] | None = None
     """How many starts of its burst were left, and when."""
 

@@ -24,7 +24,7 @@ class UnitOfWork:
         self.now = now
         self.hint = Hint()
         self.namespace = namespace
-        self._numbers = numbers
+        self.numbers = numbers
 
     def row(self, run_id: RunId) -> Row:
         try:
@@ -63,7 +63,7 @@ class UnitOfWork:
         if message.message_id in inbox.known:
             return False
         inbox.known.add(message.message_id)
-        inbox.unread[message.message_id] = replace(message, at=self.now, number=next(self._numbers))
+        inbox.unread[message.message_id] = replace(message, at=self.now, number=next(self.numbers))
         return True
 
     def replace_start(self, row: Row, new: NewRun) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -13,10 +13,12 @@ import asyncpg
 from batuta import failpoints
 from batuta.errors import StoreError, StoreUnavailable, TransactionEnded
 from batuta.failpoints import failpoint
+from batuta.journal.bus.messages import NewMessage
 from batuta.journal.records import Change, Hint, Refusal, Verdict
 from batuta.journal.store import Transaction
 from batuta.stores.contract import rules
 from batuta.stores.postgres import cross_run_effects
+from batuta.stores.postgres.bus.messages import message_columns
 from batuta.stores.postgres.commits import Commits
 from batuta.stores.postgres.database import batch_columns
 from batuta.stores.postgres.database.connection import DRIVER_ERRORS, SETTINGS, Connection, Pool, Session
@@ -99,6 +101,10 @@ class Transactions(Commits):
         columns = batch_columns.change_columns([change]) + batch_columns.start_columns([change])
         return self._sql["commit_changes"], (self.namespace, worker_id, *columns), False
 
+    def publishing(self, messages: Sequence[NewMessage]) -> tuple[Any, ...]:
+        """A statement, and its parameters."""
+        return self._sql["publish_messages"], self.namespace, *message_columns(messages)
+
     async def why_lost(self, worker_id: str, change: Change) -> Verdict:
         """For a change whose fence failed, and that is rolled back."""
         async with self._committing:
@@ -152,7 +158,11 @@ class PostgresTransaction:
         self._connection = connection
 
     async def commit(
-        self, worker_id: str, change: Change, may_leave: Callable[[Sequence[Refusal]], None]
+        self,
+        worker_id: str,
+        change: Change,
+        may_leave: Callable[[Sequence[Refusal]], None],
+        messages: Sequence[NewMessage] = (),
     ) -> Verdict | list[Refusal]:
         connection = self._connection
         if connection is None:
@@ -160,7 +170,9 @@ class PostgresTransaction:
         self._take_back()
         if not connection.is_in_transaction():
             raise TransactionEnded(_ENDED)
-        if batch_columns.is_step(change):  # the commonest case: fence, entry and commit in one round trip
+        if not messages and batch_columns.is_step(
+            change
+        ):  # the commonest case: fence, entry and commit in one round trip
             return await self._commit_step(connection, worker_id, change)
         verdict, hint, refusals = await self._write(connection, worker_id, change)
         if verdict is None:
@@ -170,6 +182,8 @@ class PostgresTransaction:
             await self.rollback()
             return verdict
         may_leave(refusals)
+        if messages:
+            hint.bus = bool(await self._publish(connection, messages))
         failpoint("transaction.written")
         await self._committed(connection, connection.end("COMMIT"))
         self._store.announce(change, hint)
@@ -189,15 +203,9 @@ class PostgresTransaction:
     ) -> tuple[Verdict | bool | None, Hint, list[Refusal]]:
         """True when its fence holds, None when it does not; or UNREAD."""
         query, values, reaches = self._store.statement_for(worker_id, change)
-        try:
+        with self._broken(connection):
             await self._reply(connection.execute(f"{self._store.whole};{_OUR_PLANS}"))
             rows = await self._reply(connection.fetch(query, *values))
-        except DRIVER_ERRORS as error:
-            if getattr(error, "sqlstate", None) == _OTHER:
-                raise TransactionEnded(_ENDED) from error
-            if _is_said(error, connection):
-                raise _meant(error, self._store.address.place) from error
-            raise StoreUnavailable(f"the connection of an activity's transaction broke: {error}") from error
         if not reaches:
             held = bool(rows) and ("won" not in rows[0].keys() or bool(rows[0]["won"]))  # noqa: SIM118 - a Record
             return (True if held else None), Hint(due=any(row.get("due") for row in rows)), []
@@ -207,6 +215,24 @@ class PostgresTransaction:
         # Not a change that was written before: that one has its own rows.
         won = change.run_id in (rows[0]["won"] or ())
         return (True if won else None), cross_run_effects.hint_of(rows[0]), answer
+
+    async def _publish(self, connection: Connection, messages: Sequence[NewMessage]) -> list[str]:
+        with self._broken(connection):
+            rows = await self._reply(connection.fetch(*self._store.publishing(messages)))
+        fresh: list[str] = rows[0]["fresh"]
+        return fresh
+
+    @contextmanager
+    def _broken(self, connection: Connection) -> Iterator[None]:
+        """Errors of our own statements, as what they mean before the commit."""
+        try:
+            yield
+        except DRIVER_ERRORS as error:
+            if getattr(error, "sqlstate", None) == _OTHER:
+                raise TransactionEnded(_ENDED) from error
+            if _is_said(error, connection):
+                raise _meant(error, self._store.address.place) from error
+            raise StoreUnavailable(f"the connection of an activity's transaction broke: {error}") from error
 
     async def _committed(self, connection: ActivityConnection, committing: Awaitable[None]) -> bool:
         """False when the fence did not hold. Whether it is that, or raises: nothing is left of the transaction here."""

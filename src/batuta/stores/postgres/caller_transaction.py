@@ -13,11 +13,13 @@ from msgspec import Struct, json
 
 from batuta.errors import RunClosed, StoreUnavailable, TransactionFailed, UnknownRun, WrongTransaction
 from batuta.ids import RunId
+from batuta.journal.bus.messages import NewMessage
 from batuta.journal.entries import Entry
 from batuta.journal.records import Message, MessageKind, NewRun, Run, StartOutcome
 from batuta.journal.store import Borrowed, CallerTransaction
 from batuta.stores.contract import rules, stored_values
 from batuta.stores.postgres.base import Base
+from batuta.stores.postgres.bus.messages import message_columns
 from batuta.stores.postgres.database import batch_columns
 from batuta.stores.postgres.database.caller_drivers import Link, link_to
 from batuta.stores.postgres.database.rows import run_of, run_of_start
@@ -73,6 +75,13 @@ class PostgresCallerTransaction:
         if outcome == "full":
             raise rules.inbox_full(str(self._texts[0]), id, int(state or 0))
         return outcome == "sent"
+
+    async def publish(self, messages: Sequence[NewMessage]) -> list[str]:
+        columns = [array_literal(column) for column in message_columns(messages)]
+        answer = await self._ask(self._sql["publish"], [*self._texts, *columns])
+        if answer is None:
+            raise WrongTransaction(_ELSEWHERE)
+        return json.decode(answer, type=list[str])
 
     async def start_of(self, run: Run) -> Entry | Message | None:
         found = await self._ask(self._sql["start_of"], [run.chain_id.hex])

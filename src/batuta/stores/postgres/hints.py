@@ -33,12 +33,13 @@ class Payload(Struct, omit_defaults=True):
     answered: list[RunId] | None = []
     schedules: bool = False
     partners: bool = False
+    bus: bool = False
 
 
 _encode = json.Encoder().encode
 _decode = json.Decoder(Payload).decode
 
-FROM_A_GUEST = _encode(Payload("guest", due=True)).decode()
+FROM_A_GUEST = _encode(Payload("guest", due=True, bus=True)).decode()
 """Sent by the database when a caller's own transaction commits; every process receives it, also the caller's."""
 
 
@@ -55,7 +56,7 @@ class Announcer:
         self._listeners = listeners
         self._notify = notify
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._due = self._schedules = self._partners = False
+        self._due = self._schedules = self._partners = self._bus = False
         self._messages: set[RunId] = set()
         self._closed: set[RunId] = set()
         self._many_closed = False
@@ -78,7 +79,8 @@ class Announcer:
     def tell(self, hint: Hint) -> None:
         """From the store's own loop."""
         many = hint.closed is None or hint.answered is None
-        if hint.due or hint.messages or hint.closed or hint.answered or many or hint.schedules or hint.partners:
+        told = hint.due or hint.schedules or hint.partners or hint.bus
+        if told or many or hint.messages or hint.closed or hint.answered:
             self._listeners.tell(hint)
             self._queue(hint)
 
@@ -112,6 +114,7 @@ class Announcer:
         self._due = self._due or hint.due
         self._schedules = self._schedules or hint.schedules
         self._partners = self._partners or hint.partners
+        self._bus = self._bus or hint.bus
         closed = hint.closed
         if closed is not None and len(closed) > MOST_IDS:
             self._many_closed, closed = True, None
@@ -137,17 +140,17 @@ class Announcer:
 
     def _take(self) -> list[str]:
         due, messages, closed, answered = self._due, list(self._messages), list(self._closed), list(self._answered)
-        schedules, partners, many = self._schedules, self._partners, self._many_closed
-        self._due = self._schedules = self._partners = self._many_closed = False
+        schedules, partners, bus, many = self._schedules, self._partners, self._bus, self._many_closed
+        self._due = self._schedules = self._partners = self._bus = self._many_closed = False
         for ids in (self._messages, self._closed, self._answered):
             ids.clear()
-        if not (due or messages or closed or answered or schedules or partners or many):
+        if not (due or messages or closed or answered or schedules or partners or bus or many):
             return []
         if not many and len(messages) + len(closed) + len(answered) <= MOST_IDS:
-            payloads = [Payload(self.name, due, messages, closed, answered, schedules, partners)]
+            payloads = [Payload(self.name, due, messages, closed, answered, schedules, partners, bus)]
         else:
             payloads = [
-                Payload(self.name, due, closed=None if many else _few(closed), schedules=schedules, partners=partners),
+                Payload(self.name, due, [], None if many else _few(closed), [], schedules, partners, bus),
                 Payload(self.name, answered=_few(answered)),
                 *(Payload(self.name, messages=messages[n : n + MOST_IDS]) for n in range(0, len(messages), MOST_IDS)),
             ]
@@ -156,6 +159,11 @@ class Announcer:
 
 def _few(ids: list[RunId]) -> list[RunId] | None:
     return ids if len(ids) <= MOST_IDS else None
+
+
+def anything() -> Hint:
+    """Whatever it is, it may have happened."""
+    return Hint(due=True, closed=None, answered=None, schedules=True, partners=True, bus=True)
 
 
 class HintListener:
@@ -193,7 +201,7 @@ class HintListener:
                 connection = await self._session.connect()
                 connection.add_termination_listener(lambda _connection: self._news.set())
                 await connection.add_listener(self._channel, self._hear)
-                self._listeners.tell(Hint(due=True, closed=None, answered=None, schedules=True, partners=True))
+                self._listeners.tell(anything())
                 wait = 0.1
                 while not await self._hears_news_within(CHECK_SECONDS):
                     # A connection may die without a word; only a question shows it.
@@ -225,6 +233,7 @@ class HintListener:
                     answered=said.answered,
                     schedules=said.schedules,
                     partners=said.partners,
+                    bus=said.bus,
                 )
             )
 
@@ -249,5 +258,5 @@ class Ticker:
 
     async def _tick(self) -> None:
         while True:
-            self._listeners.tell(Hint(due=True, closed=None, answered=None, schedules=True, partners=True))
+            self._listeners.tell(anything())
             await asyncio.sleep(self._seconds * (0.9 + 0.2 * jitter()))

@@ -10,6 +10,7 @@ from batuta.stores.postgres.activity_transaction import Transactions
 from batuta.stores.postgres.audit import AuditVerbs
 from batuta.stores.postgres.base import HEART_PATIENCE_SECONDS
 from batuta.stores.postgres.bulk_operations import BulkVerbs
+from batuta.stores.postgres.bus.messages import BusVerbs
 from batuta.stores.postgres.caller_transaction import CallerTransactions
 from batuta.stores.postgres.database.connection import Hook, Session, settings_of
 from batuta.stores.postgres.database.row_locks import VERB_SECONDS
@@ -49,6 +50,7 @@ class PostgresStore(
     RequestVerbs,
     DocumentVerbs,
     PartnerVerbs,
+    BusVerbs,
     BulkVerbs,
     AuditVerbs,
     RewritingVerbs,

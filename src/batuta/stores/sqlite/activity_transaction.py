@@ -9,7 +9,9 @@ from typing import Protocol
 from batuta import failpoints
 from batuta.errors import TransactionEnded
 from batuta.failpoints import failpoint
+from batuta.journal.bus.messages import NewMessage
 from batuta.journal.records import Change, Hint, Refusal, Verdict
+from batuta.stores.sqlite.bus.messages import publish
 from batuta.stores.sqlite.commits import CommitBatch, Judge, Mismatch
 from batuta.stores.sqlite.database.errors import translate
 from batuta.stores.sqlite.database.lent_connection import LentConnection
@@ -52,12 +54,16 @@ class SqliteTransaction:
         self._lent = LentConnection(writer.connection)
 
     async def commit(
-        self, worker_id: str, change: Change, may_leave: Callable[[Sequence[Refusal]], None]
+        self,
+        worker_id: str,
+        change: Change,
+        may_leave: Callable[[Sequence[Refusal]], None],
+        messages: Sequence[NewMessage] = (),
     ) -> Verdict | list[Refusal]:
         loan = self.connection
         loan.take_back(wait=True)  # its code has ended
         loan.check_open()
-        written = self._write(worker_id, change, may_leave)
+        written = self._write(worker_id, change, may_leave, messages)
         self._lent = None
         if isinstance(written, Verdict):
             self._writer.abandon()
@@ -71,7 +77,11 @@ class SqliteTransaction:
         return refusals
 
     def _write(
-        self, worker_id: str, change: Change, may_leave: Callable[[Sequence[Refusal]], None]
+        self,
+        worker_id: str,
+        change: Change,
+        may_leave: Callable[[Sequence[Refusal]], None],
+        messages: Sequence[NewMessage],
     ) -> Verdict | tuple[Hint, list[Refusal]]:
         """Its errors leave the transaction open."""
         cursor, namespace, now = self._writer.cursor, self._store.namespace, self._store.clock_now()
@@ -83,6 +93,8 @@ class SqliteTransaction:
                 hint = batch.write([change])
                 answer = batch.refusals([change]).get(0, [])
                 refusals = answer if isinstance(answer, list) else []
+            if messages and publish(cursor, namespace, messages, now):
+                hint.bus = True
         except Mismatch:
             cursor.execute("ROLLBACK")
             verdict = Judge(cursor, namespace, worker_id, now).judge(change)

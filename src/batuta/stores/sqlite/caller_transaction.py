@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Protocol
 
 from batuta.errors import StoreUnavailable, WrongTransaction
 from batuta.ids import RunId
+from batuta.journal.bus.messages import NewMessage
 from batuta.journal.entries import Entry
 from batuta.journal.records import Hint, Message, NewRun, Run, StartOutcome
 from batuta.stores.sqlite import starts
@@ -26,17 +28,23 @@ SAFE = (3, 51, 3)
 _FIRST_PAUSE_SECONDS = 0.001
 _LONGEST_PAUSE_SECONDS = 0.01
 
-Start = Callable[[sqlite3.Cursor, Sequence[NewRun], NewRun | None], list[StartOutcome]]
-Send = Callable[[sqlite3.Cursor, RunId, Message], Hint | None]
+
+class Host(Protocol):
+    """What a transaction of a caller's needs of the store."""
+
+    namespace: str
+
+    def start_on(self, cursor: sqlite3.Cursor, runs: Sequence[NewRun], after: NewRun | None) -> list[StartOutcome]: ...
+    def send_on(self, cursor: sqlite3.Cursor, run_id: RunId, message: Message) -> Hint | None: ...
+    def publish_on(self, cursor: sqlite3.Cursor, messages: Sequence[NewMessage]) -> list[str]: ...
+    def tell(self, hint: Hint) -> None: ...
 
 
 class CallerTransactions:
     """The transactions of callers in which this store may write."""
 
-    def __init__(self, path: Path, namespace: str, start: Start, send: Send, tell: Callable[[Hint], None]) -> None:
-        self.path, self.namespace = path, namespace
-        self.start, self.send = start, send
-        self.tell = tell
+    def __init__(self, host: Host, path: Path) -> None:
+        self.host, self.path = host, path
         self.borrowed: dict[int, BorrowedConnection] = {}
         """By the id of the connection, while it is borrowed."""
 
@@ -71,22 +79,29 @@ class SqliteCallerTransaction:
 
     async def start_of(self, run: Run) -> Entry | Message | None:
         with _plain_cursor(self._connection) as cursor:
-            return starts.start_of(cursor, self._caller_transactions.namespace, run.chain_id)
+            return starts.start_of(cursor, self._caller_transactions.host.namespace, run.chain_id)
 
     async def start_many(self, runs: Sequence[NewRun], after: NewRun | None = None) -> list[StartOutcome]:
         with self._writing() as (cursor, borrowed):
-            outcomes = self._caller_transactions.start(cursor, runs, after)
+            outcomes = self._caller_transactions.host.start_on(cursor, runs, after)
         if borrowed is not None:
             borrowed.news.due = True
         return outcomes
 
     async def send(self, run_id: RunId, id: str, message: Message) -> bool:
         with self._writing() as (cursor, borrowed):
-            hint = self._caller_transactions.send(cursor, run_id, message)
+            hint = self._caller_transactions.host.send_on(cursor, run_id, message)
         if borrowed is not None and hint is not None:
             borrowed.news.due = borrowed.news.due or hint.due
             borrowed.news.messages += hint.messages
         return hint is not None
+
+    async def publish(self, messages: Sequence[NewMessage]) -> list[str]:
+        with self._writing() as (cursor, borrowed):
+            fresh = self._caller_transactions.host.publish_on(cursor, messages)
+        if borrowed is not None:
+            borrowed.news.bus = borrowed.news.bus or bool(fresh)
+        return fresh
 
     @contextmanager
     def _writing(self) -> Iterator[tuple[sqlite3.Cursor, BorrowedConnection | None]]:
@@ -156,7 +171,7 @@ class BorrowedConnection:
             self._caller_transactions.borrowed.pop(id(self._connection), None)
             self._lock.close()
         if commit and (self.news.due or self.news.messages):
-            self._caller_transactions.tell(self.news)
+            self._caller_transactions.host.tell(self.news)
 
 
 @contextmanager

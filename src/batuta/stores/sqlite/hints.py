@@ -66,7 +66,7 @@ class Watcher:
         news = self._news()
         if news is not None:
             hint = Hint(due=True, messages=news, closed=None, answered=None, schedules=self._rescheduled)
-            hint.partners = True
+            hint.partners = hint.bus = True
             self._listeners.tell(hint)
             self._pause = SHORTEST_SECONDS
         self._pause = min(self._pause * 1.2, LONGEST_SECONDS)

@@ -15,6 +15,7 @@ from batuta.errors import SchemaMismatch
 from batuta.failpoints import failpoint
 from batuta.ids import RunId
 from batuta.journal.audit import Act, Changed
+from batuta.journal.bus.messages import NewMessage
 from batuta.journal.entries import Entry
 from batuta.journal.queues import LIMITS, QueueInfo, QueueLimits, StoreGauges
 from batuta.journal.records import (
@@ -46,6 +47,7 @@ from batuta.stores.sqlite import claims, listing, queues, starts
 from batuta.stores.sqlite.activity_transaction import SqliteTransaction
 from batuta.stores.sqlite.audit import AuditVerbs, record
 from batuta.stores.sqlite.bulk_operations import BulkVerbs
+from batuta.stores.sqlite.bus.messages import BusVerbs, publish
 from batuta.stores.sqlite.caller_transaction import CallerTransactions
 from batuta.stores.sqlite.commits import Answers, commit_batch
 from batuta.stores.sqlite.cross_run_effects import are_small
@@ -96,6 +98,7 @@ class SqliteStore(
     RequestVerbs,
     DocumentVerbs,
     PartnerVerbs,
+    BusVerbs,
     BulkVerbs,
     AuditVerbs,
     RewritingVerbs,
@@ -123,7 +126,7 @@ class SqliteStore(
         self._many_due = False
         """Whether the last claim brought many: as many may be left."""
         self._watcher = Watcher(self._writer, self._listeners, namespace)
-        self._caller_transactions = CallerTransactions(self._path, namespace, self._start_on, self._send_on, self.tell)
+        self._caller_transactions = CallerTransactions(self, self._path)
 
     @property
     def faults(self) -> Faults | None:
@@ -208,7 +211,8 @@ class SqliteStore(
 
     def tell(self, hint: Hint) -> None:
         """Pass a hint on to this store's listeners, from any thread."""
-        if hint.due or hint.messages or hint.closed or hint.answered or hint.schedules or hint.partners:
+        told = hint.due or hint.schedules or hint.partners or hint.bus
+        if told or hint.messages or hint.closed or hint.answered:
             self._listeners.tell(hint)
 
     def timeline(self) -> str:
@@ -245,11 +249,14 @@ class SqliteStore(
     def borrow(self, connection: object) -> Borrowed:
         return self._caller_transactions.borrow(connection)
 
-    def _start_on(self, cursor: sqlite3.Cursor, runs: Sequence[NewRun], after: NewRun | None) -> list[StartOutcome]:
+    def start_on(self, cursor: sqlite3.Cursor, runs: Sequence[NewRun], after: NewRun | None) -> list[StartOutcome]:
         return bulk_starts.start_many(cursor, self.namespace, runs, after, self.clock_now())
 
-    def _send_on(self, cursor: sqlite3.Cursor, run_id: RunId, message: Message) -> Hint | None:
+    def send_on(self, cursor: sqlite3.Cursor, run_id: RunId, message: Message) -> Hint | None:
         return starts.send(cursor, self.namespace, run_id, message, self.clock_now())
+
+    def publish_on(self, cursor: sqlite3.Cursor, messages: Sequence[NewMessage]) -> list[str]:
+        return publish(cursor, self.namespace, messages, self.clock_now())
 
     async def send(self, run_id: RunId, message: Message, act: Act | None = None) -> bool:
         now = self.clock_now()

@@ -44,6 +44,7 @@ from batuta.testing.conformance.limits.schedules import (  # noqa: E402
 from batuta.testing.conformance.operators.api_keys import ApiKeysConformance  # noqa: E402
 from batuta.testing.conformance.operators.audit import AuditConformance  # noqa: E402
 from batuta.testing.conformance.operators.bulk_operations import BulkConformance, PauseConformance, PausedConformance  # noqa: E402
+from batuta.testing.conformance.operators.bus import BusConformance  # noqa: E402
 from batuta.testing.conformance.operators.dead_letters import LettersConformance  # noqa: E402
 from batuta.testing.conformance.operators.deleting import DeletingConformance  # noqa: E402
 from batuta.testing.conformance.operators.documents import DocumentsConformance  # noqa: E402
@@ -81,6 +82,7 @@ __all__ = [
     "AuditConformance",
     "BatchesConformance",
     "BulkConformance",
+    "BusConformance",
     "ChainsConformance",
     "ClaimConformance",
     "ClockConformance",

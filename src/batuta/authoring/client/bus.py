@@ -1,0 +1,109 @@
+"""The bus, as a client sees it: topics, subscriptions, and what they have yet to get."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from msgspec import DecodeError, Raw, Struct, ValidationError, json
+
+from batuta.authoring.services import BusService
+from batuta.authoring.workflow.context import moment_of
+from batuta.clock import SECOND
+from batuta.durations import Duration, in_seconds
+from batuta.errors import InvalidInput
+from batuta.journal.audit import Verb
+from batuta.journal.bus.messages import BusStatus, StoredMessage
+from batuta.names import check_name, check_reason
+
+_MOST = 1_000
+
+
+class MessageView(Struct, kw_only=True):
+    """A message, as people look at it."""
+
+    number: int
+    id: str
+    topic: str
+    key: str
+    type: str = ""
+    source: str = ""
+    published_at: datetime
+    payload: Raw | None = None
+    """None: it cannot be read here."""
+    problem: str = ""
+    subscription: str = ""
+    """The only one that gets it; empty: all of the topic."""
+    via: str = ""
+    """The broker that it goes to."""
+    taken: bool
+    """It was handed to the subscriptions, or sent to the broker."""
+
+
+class MessagePage(Struct):
+    """Some messages, newest first, and where the next page begins (None: that was the last)."""
+
+    messages: list[MessageView]
+    before: int | None
+
+
+class _Read(Struct):
+    payload: Raw = Raw(b"")
+    type: str = ""
+    source: str = ""
+    problem: str = ""
+
+
+class BusClient:
+    """The bus of one namespace: `client.bus`."""
+
+    def __init__(self, service: BusService) -> None:
+        self._service = service
+
+    async def status(self) -> BusStatus:
+        """Topics, and subscriptions with what they have yet to get."""
+        return await self._service.store.bus_status()
+
+    async def messages(self, topic: str, *, before: int | None = None, limit: int = 50) -> MessagePage:
+        """Messages of a topic that are kept, newest first. `before`: of the page before."""
+        if type(limit) is not int or not 1 <= limit <= _MOST:
+            raise InvalidInput(f"limit={limit!r} must be a whole number from 1 to {_MOST:,}")
+        found = await self._service.store.messages(check_name(topic, "topic"), before, limit + 1)
+        more = len(found) > limit
+        return MessagePage([_view(one) for one in found[:limit]], found[limit - 1].number if more else None)
+
+    async def drop(self, name: str, *, reason: str = "") -> bool:
+        """Forget a subscription, and what it has yet to get. Runs that have begun go on. False when there is none."""
+        act = self._service.act(Verb.DROP_SUBSCRIPTION, check_reason(reason))
+        return await self._service.store.drop_subscription(check_name(name, "subscription"), act)
+
+    async def prune(self, keep: Duration) -> int:
+        """Delete messages that were delivered and are older than that. Returns how many. Workers with subscriptions do
+        it by themselves."""
+        seconds: float = in_seconds(keep)
+        if not seconds >= 0:
+            raise InvalidInput(f"keep={keep!r} must be a number of seconds or a timedelta, not negative")
+        deleted = 0
+        while found := await self._service.store.prune_messages(round(seconds * SECOND), _MOST):
+            deleted += found
+        return deleted
+
+
+def _view(message: StoredMessage) -> MessageView:
+    try:
+        read = json.decode(message.body, type=_Read)
+    except (DecodeError, ValidationError):
+        read = _Read()
+    return MessageView(
+        number=message.number,
+        id=message.id,
+        topic=message.topic,
+        key=message.key,
+        type=read.type,
+        source=read.source,
+        published_at=moment_of(message.at),
+        payload=read.payload if bytes(read.payload) else None,
+        problem=read.problem,
+        subscription=message.subscription,
+        via=message.via,
+        taken=message.taken,
+    )

@@ -1,0 +1,157 @@
+"""Turns messages into deliveries: runs of jobs, in order by key. Every worker with subscriptions does it.
+
+One turn is one transaction of the store. It decides what is to become a run; the runs are started with ids made from
+subscription and message, so a turn that is done twice, here or by another worker, starts nothing twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from msgspec import DecodeError, Struct, json
+
+from batuta.authoring.client.enqueue import JobRequest
+from batuta.authoring.jobs import Job
+from batuta.authoring.services import Backend
+from batuta.clock import SECOND
+from batuta.errors import BatutaError, StoreUnavailable
+from batuta.journal.bus.messages import DELIVERY, Begun, Delivery
+from batuta.journal.codec_envelope import is_coded
+from batuta.journal.records import Hint
+
+log = logging.getLogger("batuta.bus")
+
+LIMIT = 500
+"""Messages of a turn."""
+_LONGEST_REST = 0.05
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+_PRUNE_EVERY, _PRUNED = 60.0, 1_000
+_TRACE = "traceparent"
+
+
+class _Traced(Struct):
+    trace: str = ""
+
+
+_trace_of = json.Decoder(_Traced).decode
+
+
+class Deliveries:
+    """Those of one worker."""
+
+    def __init__(self, backend: Backend, jobs: Mapping[str, Job[..., object]], keep: float) -> None:
+        """`jobs`: by the names of subscriptions. `keep`: seconds that messages are kept for."""
+        self._backend, self._jobs, self._keep = backend, jobs, round(keep * SECOND)
+        self._store, self._poll = backend.bus.store, backend.bus.poll_seconds
+        self._names = list(jobs)
+        self._news = asyncio.Event()
+        self._pruned_at = time.monotonic()
+        self._said: set[str] = set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        undo = self._backend.bus.listen(self._hear)
+        pause = _FIRST_PAUSE
+        begun: list[Begun] = []
+        try:
+            while True:
+                try:
+                    begun, again = await self.turn(begun)
+                    await self._prune()
+                except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
+                    self._failed(error)
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 2, _LONGEST_PAUSE)
+                    continue
+                pause = _FIRST_PAUSE
+                if not again:
+                    await self._rest()
+        finally:
+            undo()
+
+    async def turn(self, begun: Sequence[Begun]) -> tuple[list[Begun], bool]:
+        """One turn, with what the one before has begun. What has begun now, and whether the next turn is due."""
+        started = time.monotonic()
+        self._news.clear()
+        turn = await self._store.bus_turn(self._names, begun, LIMIT)
+        found = await self._begin(turn.deliveries)
+        if not found and not turn.more:
+            # Ends of runs come in bursts: as much time again goes to all else.
+            await asyncio.sleep(min(time.monotonic() - started, _LONGEST_REST))
+        return found, bool(found) or turn.more
+
+    async def _begin(self, deliveries: Sequence[Delivery]) -> list[Begun]:
+        readable = [one for one in deliveries if not is_coded(one.body)]
+        if len(readable) < len(deliveries):
+            self._say("some messages went through a codec that this process does not have: others must deliver them")
+        if not readable:
+            return []
+        requests = [self._request(one) for one in readable]
+        try:
+            refs = await self._backend.enqueue_many(requests, None)
+        except BatutaError as error:
+            if isinstance(error, StoreUnavailable) or len(requests) == 1:
+                raise
+            return await self._begin_each(readable, requests)
+        return [_begun(one, ref.run_id) for one, ref in zip(readable, refs, strict=True)]
+
+    async def _begin_each(self, deliveries: Sequence[Delivery], requests: Sequence[JobRequest]) -> list[Begun]:
+        """One that cannot begin must not hold up the others."""
+        found: list[Begun] = []
+        for one, request in zip(deliveries, requests, strict=True):
+            try:
+                found.append(_begun(one, (await self._backend.enqueue(request)).run_id))
+            except BatutaError as error:
+                self._failed(error)
+        return found
+
+    def _request(self, delivery: Delivery) -> JobRequest:
+        name = delivery.subscription
+        job = self._jobs[name]
+        headers: dict[str, str] = {}
+        with suppress(DecodeError):
+            headers = {_TRACE: trace} if (trace := _trace_of(delivery.body).trace) else {}
+        return JobRequest(
+            job=job.name,
+            input=f"[{delivery.body}]".encode(),
+            id=f"{DELIVERY}{name}:{delivery.id}",
+            queue=job.options.queue or "default",
+            priority=job.priority,
+            key=delivery.key,
+            headers=headers,
+        )
+
+    def _hear(self, hint: Hint) -> None:
+        if hint.bus or hint.closed is None or hint.closed:
+            self._news.set()
+
+    async def _rest(self) -> None:
+        """Until there is news, or it is time to look."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._poll):
+                await self._news.wait()
+
+    async def _prune(self) -> None:
+        if time.monotonic() - self._pruned_at > _PRUNE_EVERY:
+            self._pruned_at = time.monotonic()
+            while await self._store.prune_messages(self._keep, _PRUNED) == _PRUNED:
+                pass
+
+    def _failed(self, error: Exception) -> None:
+        self._say(f"delivering messages: {type(error).__name__}: {error}")
+
+    def _say(self, what: str) -> None:
+        """Once each, until there are too many to remember."""
+        if len(self._said) > 100:
+            self._said.clear()
+        if what not in self._said:
+            self._said.add(what)
+            log.warning("%s", what)
+
+
+def _begun(delivery: Delivery, run_id: object) -> Begun:
+    return Begun(subscription=delivery.subscription, number=delivery.number, run_id=run_id)  # type: ignore[arg-type]

@@ -1,0 +1,39 @@
+"""Messages of the bus, for the client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from batuta.clock import Clock
+from batuta.engine.activities.publisher import Publisher
+from batuta.engine.backend.actor import Actor
+from batuta.engine.backend.caller_transaction import CallerPublish
+from batuta.journal.audit import Act, Verb
+from batuta.journal.bus.messages import BusStore, NewMessage
+from batuta.journal.records import Hint
+from batuta.journal.store import Store
+
+
+class NativeBus:
+    """Implements `authoring.services.BusService` on a store."""
+
+    def __init__(self, store: Store, actor: Actor, clock: Clock) -> None:
+        self.store: BusStore = store
+        self.namespace, self.poll_seconds = store.namespace, store.poll_seconds
+        self._all, self._actor, self._clock = store, actor, clock
+        self._publisher = Publisher(store)
+
+    def listen(self, callback: Callable[[Hint], None]) -> Callable[[], None]:
+        return self._all.listen(callback)
+
+    async def now(self) -> int:
+        return self._clock.now()
+
+    async def publish(self, messages: Sequence[NewMessage]) -> None:
+        await self._publisher.publish(messages)
+
+    async def enter(self, transaction: object, messages: Sequence[NewMessage]) -> CallerPublish:
+        return CallerPublish(await self._all.enter(transaction, []), messages)
+
+    def act(self, verb: Verb, reason: str) -> Act:
+        return self._actor.act(verb, reason)

@@ -1,0 +1,1 @@
+"""Messages of the bus, as stores keep them."""
