@@ -3,7 +3,7 @@
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo dev test test-extra test-matrix lint format bench chaos docs web proto screenshots lock clean
+.PHONY: help demo dev test test-extra test-matrix lint format bench chaos docs web pixdict proto screenshots lock clean
 
 VENV ?= .venv
 PYTHON ?=
@@ -82,6 +82,9 @@ docs: $(VENV)/.dev ## check the documentation: links, requirement table, snippet
 
 web: ## build the dashboard into src/batuta/server/static (needs Node 20.19 or later)
 	tools/web
+
+pixdict: $(VENV)/.dev ## the Pix connector with a simulated directory, at http://127.0.0.1:8290/
+	$(PY) -m pixdict dev
 
 proto: $(VENV)/.dev ## make src/pixdict/proto from proto/
 	tools/proto $(PY)

@@ -31,6 +31,20 @@ def directory(**options: Any) -> None:
     run(**options)
 
 
+@root.command()
+@click.option("--port", type=click.IntRange(0, 65_535), default=8290, show_default=True, help="Of the dashboard.")
+@click.option("--folder", type=click.Path(file_okay=False), help="Of its files; without it they are gone at the end.")
+@click.option("--category", type=click.Choice(list("ABCDEFGH")), default="A", show_default=True)
+def dev(**options: Any) -> None:
+    """Run directory, Bridge, monitor, server and dashboard in one process, on SQLite.
+
+    It listens to this machine alone. The page Simulator has the knobs of the directory.
+    """
+    from pixdict.dev.command import run
+
+    run(**options)
+
+
 def main() -> None:
     """The console script."""
     root(prog_name="pixdict")

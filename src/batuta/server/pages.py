@@ -141,7 +141,7 @@ class Page(Struct, frozen=True):
             raise InvalidInput(f"Page(path={self.path!r}) must be a slash and small letters, such as /partners")
         if not str(self.title).strip():
             raise InvalidInput(f"Page(title={self.title!r}) must be the text that the menu shows")
-        names = [action.name for action in self.actions]
+        names = [action.view().name for action in self.actions]
         if "" in names or len(set(names)) < len(names):
             raise InvalidInput(f"Page(actions=...) of {self.title!r} must have titles in letters, each one once")
 

@@ -108,19 +108,25 @@ class Balances(Gate):
 
     def enter(self, call: GateCall) -> object:
         [charges], _ = call.gate_arguments()
-        found = [(one, known) for one in charges if (known := self._of(one)) is not None]
+        found = [(one, self._of(one)) for one in charges]
         for one, known in found:
+            if known is None:  # the first reading of the policies tells
+                continue
             known.bucket = self._current(known)
             if known.bucket.tokens - known.reserved <= 0:
                 return Refusal(self._wait(known), f"the bucket {one.policy} has {known.bucket.tokens} tokens")
         for one, known in found:
-            known.reserved += one.worst
+            if known is not None:
+                known.reserved += one.worst
         return found
 
     def leave(self, ticket: Any, outcome: Outcome) -> None:
         status = _status(outcome)
         for one, known in ticket:
-            known.reserved -= one.worst
+            if known is not None:
+                known.reserved -= one.worst
+            elif (known := self._of(one)) is None:
+                continue
             if status is None and not outcome.ran and outcome.error is None:
                 continue  # another gate refused: nothing was sent
             taken = one.worst if status is None else one.cost(status)

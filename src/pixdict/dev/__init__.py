@@ -1,0 +1,1 @@
+"""All of pixdict in one process, for a machine of your own."""

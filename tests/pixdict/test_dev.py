@@ -1,0 +1,102 @@
+"""Everything in one process: directory, Bridge, monitor, server and dashboard, over real sockets."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from urllib.parse import urlparse
+
+import httpcore2
+import msgspec
+import pytest
+
+from pixdict.connect.monitor import SCHEDULE_ID
+from pixdict.dev.stand import ISPB, stand
+
+
+class Browser:
+    """Asks the dashboard."""
+
+    def __init__(self, url, pool):
+        self.url, self.pool, self.headers = url, pool, {}
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(cls, url):
+        async with httpcore2.AsyncConnectionPool() as pool:
+            browser = cls(url, pool)
+            _, body = await browser("GET", "/api/v1/session")
+            browser.headers = {"x-csrf-token": msgspec.json.decode(body)["csrf_token"]}
+            yield browser
+
+    async def __call__(self, method, path, body=None):
+        content = None if body is None else msgspec.json.encode(body)
+        headers = {"content-type": "application/json", **self.headers}
+        answer = await self.pool.request(method, self.url + path, headers=list(headers.items()), content=content)
+        return answer.status, answer.content
+
+    async def page(self, name):
+        status, body = await self("GET", f"/api/v1/pages/{name}")
+        assert status == 200, body
+        return msgspec.json.decode(body)
+
+    async def act(self, name, body=None):
+        status, answer = await self("POST", f"/api/v1/pages/simulator/{name}", body or {})
+        return status, msgspec.json.decode(answer)
+
+
+async def test_a_balance_that_runs_low_is_an_alert_on_the_page_and_in_the_metrics(tmp_path):
+    async with stand(tmp_path, port=0, fast=True) as running, Browser.opened(running.url) as browser:
+        client = running.client
+        assert await browser.act("read-claims", {"count": 40}) == (200, {"message": "40 NotFound"})
+        shown = await browser.page("simulator")
+        balances = {row[0]: row[1:] for row in shown["tables"][1]["rows"]}
+        assert balances["CLAIMS_READ"] == [17_960, 17_960]
+        status, _ = await browser.act("set-a-balance", {"policy": "KEYS_CHECK", "tokens": -3})
+        assert status == 200
+        status, said = await browser.act("check-now")
+        assert status == 200
+        run_id = said["message"].split()[-1].rstrip(".")
+        assert await (await client.get(run_id)).result() == 1
+        page = await browser.page("dict")
+        first = page["gauges"][0]["gauges"][0]
+        assert (first["name"], first["value"], first["label"]) == ("KEYS_CHECK", -3, "CRITICAL")
+        assert page["tables"][0]["rows"][0][3].startswith("URGENT: Policy KEYS_CHECK")
+        _, metrics = await browser("GET", "/metrics")
+        assert b'dict_rate_limit_available_tokens{category="A",policy_name="KEYS_CHECK"} -3.0' in metrics
+        assert (await client.schedules.get(SCHEDULE_ID)).id == SCHEDULE_ID
+
+
+async def test_the_knobs_of_the_simulator_work_and_refuse_what_is_wrong(tmp_path):
+    async with stand(tmp_path, port=0, fast=True) as running, Browser.opened(running.url) as browser:
+        assert (await browser.act("add-a-fault", {"operation": "nothing"}))[0] == 400
+        assert (await browser.act("add-a-fault", {"kind": "explode"}))[0] == 400
+        assert (await browser.act("set-a-balance", {"policy": "NONE", "tokens": 1}))[0] == 400
+        assert (await browser.act("advance-time", {"minutes": -1}))[0] == 400
+        assert (await browser.act("add-a-fault", {"operation": "getClaim", "times": 3, "status": 503}))[0] == 200
+        assert "getClaim" in str((await browser.page("simulator"))["tables"][0])
+        assert (await browser.act("read-claims", {"count": 1}))[1]["message"] == "1 BridgeUnavailable"
+        assert (await browser.act("clear-faults"))[0] == 200
+        before = running.directory.now()
+        assert (await browser.act("advance-time", {"minutes": 5}))[0] == 200
+        assert running.directory.now() - before >= 300_000_000
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+async def test_the_command_prints_its_addresses_and_ends_in_order(tmp_path, ending):
+    command = [sys.executable, "-m", "pixdict", "dev", "--port", "0", "--folder", str(tmp_path / "here")]
+    env = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    running = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE, env=env)
+    assert running.stdout is not None
+    said = {}
+    async with asyncio.timeout(50):
+        while b"Ctrl-C" not in (line := await running.stdout.readline()):
+            what, _, where = line.decode().partition(" ")
+            said[what] = where.strip()
+        running.send_signal(ending)
+        assert await running.wait() == 0
+    assert urlparse(said["DICT"]).path == "/dict"
+    assert f"participant {ISPB}" in said["directory"]
+    assert (tmp_path / "here" / "pixdict.db").exists()
