@@ -156,6 +156,7 @@ async def _drop(receive: Receive, send: Send) -> None:
     transport = getattr(getattr(receive, "__self__", None), "transport", None)
     if transport is not None:
         transport.abort()
+        await _silence(receive, 0)  # until uvicorn has noticed: else it would answer with a 500
     else:  # another server: an answer that breaks off is the next best
         await send({"type": "http.response.start", "status": 500, "headers": [(b"content-length", b"1")]})
 
