@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from batuta import Retry, activity, activity_info, heartbeat
+from batuta import Retry, activity, activity_info, bus, heartbeat
 from batuta.errors import InvalidInput
 from pixdict.connect.monitor.analysis import analyze, state_of
 from pixdict.connect.monitor.metrics import MonitorMetrics
@@ -62,7 +62,9 @@ class Publish(Protocol):
 class RateLimitActivities:
     """What the activities need: the Bridge, the tables, the bus and the gauges."""
 
-    def __init__(self, bridge: PolicySource, tables: MonitorTables, metrics: MonitorMetrics, publish: Publish) -> None:
+    def __init__(
+        self, bridge: PolicySource, tables: MonitorTables, metrics: MonitorMetrics, publish: Publish = bus.publish
+    ) -> None:
         self._bridge, self._tables, self._metrics, self._publish = bridge, tables, metrics, publish
 
     @activity(timeout=TIMEOUT, heartbeat=HEARTBEAT, retry=BRIDGE, raises=[BridgeUnavailable, InvalidArgument, NotFound])
