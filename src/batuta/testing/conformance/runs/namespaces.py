@@ -109,7 +109,7 @@ def new(scene: Scene, role: str, **options: Any) -> NewRun:
 
 async def furnish(store: Store, ids: dict[str, RunId]) -> Scene:
     """Fill every table of a namespace."""
-    scene = Scene(store, await live_worker(store), ids, {})
+    scene = Scene(store, await live_worker(store, lease=HOUR), ids, {})
     word, worker = scene.word, scene.worker
     tried = Attempt(seq=1, number=1, started_at=5, outside=True, details=quoted(word), tokens="00")
     published = Output(kind=OutputKind.PUBLISHED, name="progress", ord=0, at=5, value=quoted(word))
