@@ -7,9 +7,10 @@ inside another step; keys are unique in the whole flow, and a step is followed b
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Final
+from functools import lru_cache
+from typing import Annotated, Any, Final, get_args, get_origin
 
-from msgspec import UNSET, Meta, Struct, UnsetType, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field, structs
 
 FORMAT: Final = 1
 """The version of the format, which its JSON Schema carries in its name."""
@@ -499,6 +500,18 @@ def waited_fields(steps: Sequence[StepBase]) -> set[tuple[str, str]]:
         for step in all_steps(steps)
         if isinstance(step, WaitEventStep)
     }
+
+
+@lru_cache(maxsize=100)
+def template_fields(kind: type[Struct]) -> tuple[tuple[str, str], ...]:
+    """The fields of a config that hold templates: their names in Python and in JSON."""
+    hints = {one.name: one for one in structs.fields(kind)}
+    return tuple((name, one.encode_name) for name, one in hints.items() if _is_template(one.type))
+
+
+def _is_template(kind: Any) -> bool:
+    metas = [one for one in get_args(kind)[1:] if isinstance(one, Meta)] if get_origin(kind) is Annotated else []
+    return any(meta.extra is not None and meta.extra.get("flow") == "template" for meta in metas)
 
 
 def is_given(value: Any) -> bool:

@@ -20,6 +20,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
+from urllib.parse import quote
 
 import msgspec
 
@@ -87,7 +88,22 @@ def _constant(value: Any) -> Value:
     return lambda _scope: value
 
 
-def _compile_text(text: str, what: str, paths: list[tuple[str, ...]] | None) -> Value:
+def compile_url(text: str) -> Value:
+    """A template of a URL: values inside of it are escaped, so that none of them changes its host, path or query.
+
+    A text that is one expression gives the URL itself. Raises InvalidInput.
+    """
+    return _compile_text(text, "the url", None, url_text)
+
+
+def url_text(value: Any) -> str:
+    return quote(as_text(value), safe="")
+
+
+def _compile_text(
+    text: str, what: str, paths: list[tuple[str, ...]] | None, write: Callable[[Any], str] | None = None
+) -> Value:
+    written = write or as_text
     if "{{" not in text:
         return _constant(text)
     pieces: list[str | Value] = []
@@ -104,7 +120,7 @@ def _compile_text(text: str, what: str, paths: list[tuple[str, ...]] | None) -> 
         return pieces[0]
 
     def fill(scope: Mapping[str, Any]) -> str:
-        return _bounded("".join(piece if isinstance(piece, str) else as_text(piece(scope)) for piece in pieces))
+        return _bounded("".join(piece if isinstance(piece, str) else written(piece(scope)) for piece in pieces))
 
     return fill
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from msgspec import UNSET, Struct, field
+from msgspec import Struct, field
 
 from batuta.flows.conditions import paths_of
 from batuta.flows.document import (
@@ -21,7 +21,9 @@ from batuta.flows.document import (
     TryStep,
     all_steps,
     blocks_of,
+    is_given,
     targets_of,
+    template_fields,
 )
 from batuta.flows.expressions import compile_template
 from batuta.flows.faults import Fault
@@ -247,25 +249,29 @@ def references(step: StepBase) -> list[tuple[str, tuple[str, ...]]]:
     if step.if_ is not None:
         found += [("if", read) for read in paths_of(step.if_)]
     found += [("output", read) for read in _template_paths(step.output)]
-    config: Any = getattr(step, "config", None)
-    for one in config.__struct_fields__ if config is not None else ():
-        value = getattr(config, one)
-        name = config.__struct_encode_fields__[config.__struct_fields__.index(one)]
-        if value is UNSET or name in ("branches", "steps", "catch", "finally", "response", "schema", "fallback"):
-            continue
-        if name == "rule":
-            found += [("config.rule", read) for read in paths_of(value)]
-        elif name == "cases":
-            for place, case in enumerate(value):
-                found += [(f"config.cases[{place}].when", read) for read in paths_of(case.when)]
-        else:
-            found += [(f"config.{name}", read) for read in _template_paths(value)]
+    if isinstance(step, ConditionStep):
+        found += [("config.rule", read) for read in paths_of(step.config.rule)]
+    elif isinstance(step, SwitchStep):
+        for place, case in enumerate(step.config.cases):
+            found += [(f"config.cases[{place}].when", read) for read in paths_of(case.when)]
+    return found + _config_references(getattr(step, "config", None), "config")
+
+
+def _config_references(config: Struct | None, at: str) -> list[tuple[str, tuple[str, ...]]]:
+    """The paths in the templates of a config, and of the structs in it, but not in its blocks."""
+    if config is None:
+        return []
+    found: list[tuple[str, tuple[str, ...]]] = []
+    for name, told in template_fields(type(config)):
+        if is_given(value := getattr(config, name)):
+            found += [(f"{at}.{told}", read) for read in _template_paths(value)]
+    for name in config.__struct_fields__:
+        if isinstance(inner := getattr(config, name), Struct):
+            found += _config_references(inner, f"{at}.{name}")
     return found
 
 
 def _template_paths(value: Any) -> list[tuple[str, ...]]:
-    if isinstance(value, Struct):
-        return [path for one in value.__struct_fields__ for path in _template_paths(getattr(value, one))]
     paths: list[tuple[str, ...]] = []
     compile_template(value, paths=paths)
     return paths

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from batuta.durations import parse_duration
@@ -14,6 +15,7 @@ from batuta.webhooks.urls import parse_target
 
 ACTION_TYPES = ("webhook", "http_request", "publish", "start_run", "signal_run")
 """What Batuta does itself."""
+_WHOLE_HOST = re.compile(r"(https?://[^/?#{}@]+[/?#])|(secret://[^{}]*/)")
 _NEEDS = {
     "http_request": {"url": "url"},
     "publish": {"topic": "topic"},
@@ -38,6 +40,7 @@ def _check_action(config: ActionConfig, path: str, faults: list[Fault]) -> None:
         if not getattr(config, field):
             faults.append(Fault(path, f"the field {name!r} is missing", f"{config.action_type} needs it"))
     _check_url(config.url, f"{path}.url", faults)
+    _check_host(config, f"{path}.url", faults)
     for name, where in config.response.items():
         try:
             root = parse_path(where)[0]
@@ -56,6 +59,18 @@ def _check_url(url: str, path: str, faults: list[Fault]) -> None:
         parse_target(url)
     except BatutaError as error:
         faults.append(Fault(path, str(error)))
+
+
+def _check_host(config: ActionConfig, path: str, faults: list[Fault]) -> None:
+    """A value of an event must not decide where secrets go, nor add to a host that the document names."""
+    before, expression, _ = config.url.partition("{{")
+    if not expression or _WHOLE_HOST.match(before):
+        return
+    if before not in ("", "http://", "https://"):
+        hint = "put a / between the host and the expression"
+        faults.append(Fault(path, "an expression must not stand in the host, beside other text", hint))
+    elif MARK in str([config.url, config.headers, config.body, config.sign]):
+        faults.append(Fault(path, "an event must not choose the host of a request with secrets", "write the host"))
 
 
 def _check_ai(step: AiStep, path: str, faults: list[Fault]) -> None:

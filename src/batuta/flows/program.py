@@ -156,8 +156,7 @@ def _values(step: StepBase) -> tuple[dict[str, Value], Callable[[Mapping[str, An
     if isinstance(step, ApprovalStep):
         found, gaps = {"title": compile_template(config.title), "data": compile_template(config.data)}, None
         if config.notify is not None:
-            request, gaps = compile_gaps({"url": config.notify.url, "headers": config.notify.headers})
-            found["notify"] = compile_template(request)
+            found["notify"], gaps = compile_gaps({"url": config.notify.url, "headers": config.notify.headers})
         return found, gaps
     if isinstance(step, AiStep):
         _, gaps = compile_gaps({"api_key": config.api_key})
@@ -186,10 +185,10 @@ def _request(config: ActionConfig) -> tuple[dict[str, Value], Callable[[Mapping[
     parts: dict[str, Any] = {"url": config.url, "headers": dict(config.headers), "sign": config.sign}
     if is_given(config.body):
         parts["body"] = config.body
-    template, gaps = compile_gaps(parts)
+    request, gaps = compile_gaps(parts)
     rest: dict[str, Any] = {"topic": config.topic, "messageKey": config.message_key, "messageType": config.message_type}
     rest |= {"args": config.args, "id": config.id}
-    found = {"request": compile_template(template), "rest": compile_template(rest)}
+    found = {"request": request, "rest": compile_template(rest)}
     return found, gaps
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from batuta.errors import BatutaError, InvalidInput
-from batuta.flows.expressions import as_text, compile_template
+from batuta.flows.expressions import Value, as_text, compile_template, compile_url
 from batuta.flows.faults import Fault
 
 MARK: Final = "secret://"
@@ -150,26 +150,42 @@ def _texts(value: Any, path: tuple[str | int, ...]) -> Iterable[tuple[tuple[str 
             yield from _texts(part, (*path, place))
 
 
-def compile_gaps(template: Any) -> tuple[Any, Callable[[Mapping[str, Any]], list[Gap]]]:
-    """The template without its references, and a function that gives the gaps, with their other expressions
-    evaluated. Raises InvalidInput."""
+def compile_gaps(template: dict[str, Any]) -> tuple[Value, Callable[[Mapping[str, Any]], list[Gap]]]:
+    """What gives the request without its references, and what gives the gaps with their other expressions evaluated.
+    Raises InvalidInput."""
     made: list[tuple[tuple[str | int, ...], list[Any]]] = []
     for path, text in _texts(template, ()):
         pieces: list[Any] = []
         position = 0
         for match in REFERENCE.finditer(text):
-            pieces += [compile_template(text[position : match.start()]), [match[1], match[2]]]
+            pieces += [_compiled(path, text[position : match.start()]), [match[1], match[2]]]
             position = match.end()
-        made.append((path, [*pieces, compile_template(text[position:])]))
+        made.append((path, [*pieces, _compiled(path, text[position:])]))
         template = _with(template, list(path), "")
+
+    if isinstance(url := template.get("url"), str):
+        template = {name: value for name, value in template.items() if name != "url"}
+    rest, address = compile_template(template), compile_url(url or "")
+
+    def filled(scope: Mapping[str, Any]) -> dict[str, Any]:
+        return rest(scope) if url is None else {"url": as_text(address(scope)), **rest(scope)}
 
     def gaps(scope: Mapping[str, Any]) -> list[Gap]:
         return [
-            Gap(list(path), [piece if isinstance(piece, list) else as_text(piece(scope)) for piece in pieces])
+            Gap(list(path), [piece if isinstance(piece, list) else piece(scope) for piece in pieces])
             for path, pieces in made
         ]
 
-    return template, gaps
+    return filled, gaps
+
+
+def _compiled(path: tuple[str | int, ...], text: str) -> Value:
+    """A piece of a text, which gives a text."""
+    if path != ("url",):
+        made = compile_template(text)
+        return lambda scope: as_text(made(scope))
+    made = compile_url(f"{text}\0")  # never one expression alone, whose value would not be escaped
+    return lambda scope: made(scope)[:-1]
 
 
 def safe_words(error: BaseException, secrets: Iterable[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from types import UnionType
 from typing import Annotated, Any, Final, Union, get_args, get_origin
@@ -222,11 +223,12 @@ class _Walker:
             rest = {name: part for name, part in value.items() if name != "type"}
             made = self.struct(STEP_TYPES[kind], rest, path)
             self._depth -= 1
-        key, following = value.get("key"), value.get("next", "")
         if made is not _BAD:
             made["type"] = kind
-            check_meaning(msgspec.convert(made, Step), path, self.faults)
-            return made
+            with suppress(msgspec.ValidationError):  # too much of it was left out: the faults tell
+                check_meaning(msgspec.convert(made, Step), path, self.faults)
+                return made
+        key, following = value.get("key"), value.get("next", "")
         if not isinstance(key, str) or not key:
             return _BAD
         # A stand-in, so that other steps may refer to it without further faults.
