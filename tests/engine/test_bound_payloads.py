@@ -437,3 +437,19 @@ async def test_the_kept_answer_of_a_request_is_encrypted_and_no_other_is_believe
             await forger.sql(put, forged)
             with pytest.raises(PayloadDamaged):
                 await requests.begin_request("one", "digest of one", "you", 10**9, 10**9)
+
+
+async def test_a_request_is_known_again_after_the_first_key_has_changed(url: str) -> None:
+    keys = {f"key-{number}": bytes([number]) * 32 for number in (1, 2)}
+    orders = [dict(keys), dict(reversed(keys.items()))]
+    for number, order in enumerate(orders):
+        async with connect(url, codec=Encryption(Keys(order))) as client:
+            requests = client.namespace.requests
+            if number == 0:
+                await requests.begin_request("one", "digest", "me", 10**9, 10**9)
+                await requests.finish_request("one", "me", '{"card":"one"}')
+            else:
+                again = await requests.begin_request("one", "digest", "you", 10**9, 10**9)
+                assert (again.owner, again.digest, again.answer) == ("me", "digest", '{"card":"one"}')
+                other = await requests.begin_request("one", "another digest", "you", 10**9, 10**9)
+                assert other.digest != "another digest"

@@ -49,6 +49,9 @@ class Encryption(PayloadCodec):
     def keyed(self, text: str) -> str:
         return self.keys.first.keyed(text)
 
+    def keyed_before(self, text: str) -> list[str]:
+        return [key.keyed(text) for key in self.keys.all.values() if key is not self.keys.first]
+
     def encode(self, data: bytes, bound: Bound) -> bytes:
         nonce = os.urandom(_NONCE)
         return nonce + self._made(self._first, bound.scope).encrypt(nonce, data, self._written + bound.place)

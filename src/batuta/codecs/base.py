@@ -54,6 +54,10 @@ class PayloadCodec(ABC):
         """
         return None
 
+    def keyed_before(self, text: str) -> list[str]:
+        """The same with the other keys: one of them was the first before."""
+        return []
+
     @abstractmethod
     def encode(self, data: bytes, bound: Bound) -> bytes | None:
         """The payload as it is to be written. None: it is left as it is, and does not bear the codec's name."""

@@ -16,12 +16,11 @@ from batuta.engine.machine.replay import Replay, last_fork
 from batuta.engine.machine.routing import RoutedCall
 from batuta.engine.run.jobs import JobWorkflow
 from batuta.journal.entries import Entry
+from batuta.journal.paging import journal_pages
 from batuta.journal.records import Run, RunKind
 from batuta.journal.store import Store
 
 T = TypeVar("T")
-
-_PAGE = 100
 
 
 @functools.cache
@@ -46,9 +45,9 @@ class CodeCheck:
 
     async def begin(self, store: Store) -> None:
         """A forked run replays the source's entries first, then its own."""
-        after = self._run.forked_at
-        while after >= 0 and (entries := await store.journal(self._run.run_id, after, _PAGE)):
-            after = entries[-1].ord
+        if self._run.forked_at < 0:
+            return
+        async for entries in journal_pages(store, self._run.run_id, self._run.forked_at):
             if (last := last_fork(entries)) is not None:
                 self._machine.descend(last)
                 return

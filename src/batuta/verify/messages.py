@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from batuta.errors import PayloadSealed, UnknownRun
 from batuta.ids import RunId
 from batuta.journal.entries import EntryKind
+from batuta.journal.paging import journal_pages
 from batuta.journal.records import REJECTED, MessageKind, Run, RunFilter
 from batuta.journal.states import CLOSED, RunState
 from batuta.journal.store import Store
@@ -132,9 +133,8 @@ class Messages:
             self._tell(run, f"message {first}{more} is marked as read, and no entry of its chain has read it")
 
     async def _journal(self, run_id: RunId) -> JournalCheck:
-        journal, after = JournalCheck(lambda *_: None), -1
-        while page := await self._store.journal(run_id, after):
-            after = page[-1].ord
+        journal = JournalCheck(lambda *_: None)
+        async for page in journal_pages(self._store, run_id):
             for entry in page:
                 journal.feed(entry)
         return journal

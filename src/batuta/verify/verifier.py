@@ -12,6 +12,7 @@ from batuta.durations import Duration
 from batuta.errors import PayloadDamaged, PayloadSealed, UnknownRun
 from batuta.ids import RunId
 from batuta.journal.entries import CommandKind, Entry
+from batuta.journal.paging import journal_pages
 from batuta.journal.records import MessageKind, Run, RunFilter, RunKind
 from batuta.journal.states import CLOSED, OPEN, RunState
 from batuta.journal.store import Store
@@ -29,7 +30,6 @@ PATIENCE = 30.0
 """Seconds that recovery may take: two leases of 10 s, a heartbeat, and some more."""
 
 _RUNS = 100
-_ENTRIES = 1_000
 _AT_ONCE = 8
 
 
@@ -147,11 +147,9 @@ class _Audit:
         return False
 
     async def _read_journal(self, run: Run, journal: JournalCheck, code: CodeCheck | None) -> None:
-        after = -1
         if code is not None:
             await code.begin(self._store)
-        while page := await self._store.journal(run.run_id, after, _ENTRIES):
-            after = page[-1].ord
+        async for page in journal_pages(self._store, run.run_id):
             known: list[Entry] = [entry for entry in page if run.state in CLOSED or entry.ord <= run.head]
             for entry in known:
                 journal.feed(entry)

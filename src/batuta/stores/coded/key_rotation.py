@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from itertools import islice
 
 from msgspec import Struct, json
@@ -13,6 +14,7 @@ from batuta.journal.audit import Act, Verb
 from batuta.journal.codec_envelope import is_coded
 from batuta.journal.entries import Entry
 from batuta.journal.marks import CODEC
+from batuta.journal.paging import journal_pages, pages
 from batuta.journal.records import Attempt, Message, MessageKind, Output, Run, RunFilter
 from batuta.journal.reencryption import Rewrite
 from batuta.journal.resilience.partners import (
@@ -122,10 +124,11 @@ class _Rotation:
 
     async def _rewrites(self, run: Run) -> AsyncIterator[Rewrite]:
         """The last entries first: the store's own entries after them are chained to them."""
-        entries = await self._entries(run)
-        while entries:
-            yield Rewrite(run_id=run.run_id, entries=entries[-_AT_ONCE:])
-            del entries[-_AT_ONCE:]
+        for page in reversed(await self._old_pages(run)):
+            entries = await self._entries(run, *page)
+            while entries:
+                yield Rewrite(run_id=run.run_id, entries=entries[-_AT_ONCE:])
+                del entries[-_AT_ONCE:]
         outputs = [one for one in await self._store.outputs(run.run_id) if not self._coding.is_current(one)]
         rest = Rewrite(run_id=run.run_id, attempts=await self._attempts(run))
         rest.outputs = [self._recoded_output(run, output) for output in outputs]
@@ -136,20 +139,25 @@ class _Rotation:
             async for rewrite in self._chain(run):
                 yield rewrite
 
-    async def _entries(self, run: Run) -> list[Entry]:
-        found: list[Entry] = []
-        while page := await self._store.journal(run.run_id, len(found) - 1):
-            found += page
-        if self._coding.payloads.strict:
-            for entry in filter(closed_by_store, found):
-                await self._plaintext_checks.end(run.run_id, entry, run)
-        if all(self._is_current(entry.body) for entry in found):
-            return []
+    async def _old_pages(self, run: Run) -> list[tuple[int, int]]:
+        """First and last numbers of pages of the journal with something to encode again."""
+        found = []
+        async for page in journal_pages(self._store, run.run_id):
+            if self._coding.payloads.strict:
+                for entry in filter(closed_by_store, page):
+                    await self._plaintext_checks.end(run.run_id, entry, run)
+            if not all(self._is_current(entry.body) for entry in page):
+                found.append((page[0].ord, page[-1].ord))
+        return found
+
+    async def _entries(self, run: Run, first: int, last: int) -> list[Entry]:
+        before = max(-1, first - 2)  # with the one before, to which the store's own entry may be chained
+        found = await self._store.journal(run.run_id, before, last - before)
         plain = self._coding.plain_entries(run.run_id, run.name, found)
         return [
             self._coding.entry(run.run_id, run.name, entry)
             for entry, stored in zip(plain, found, strict=True)
-            if not self._is_current(stored.body)
+            if entry.ord >= first and not self._is_current(stored.body)
         ]
 
     async def _attempts(self, run: Run) -> list[Attempt]:
@@ -159,17 +167,14 @@ class _Rotation:
         return [coding.attempt(run_id, coding.read_attempt(run_id, one)) for one in old]
 
     async def _chain(self, run: Run) -> AsyncIterator[Rewrite]:
-        after = ""
-        while page := await self._store.inbox(run.chain_id, after):
-            after = page[-1].message_id
+        inbox, answers = partial(self._store.inbox, run.chain_id), partial(self._store.answers_of, run.chain_id)
+        async for page in pages(inbox, "", lambda one: one.message_id, lambda one: len(one.body)):
             old = [one for one in page if one.kind not in BARE and not self._is_current(one.body)]
             messages = filter(None, (self._recoded_message(run, one) for one in old))
             while some := list(islice(messages, _AT_ONCE)):
                 yield Rewrite(run_id=run.run_id, messages=some)
-        after = ""
-        while answers := await self._store.answers_of(run.chain_id, after):
-            after = answers[-1].name
-            outputs = [one for one in answers if not self._coding.is_current(one)]
+        async for found in pages(answers, "", lambda one: one.name, lambda one: len(one.value or "")):
+            outputs = [one for one in found if not self._coding.is_current(one)]
             if outputs:
                 yield Rewrite(run_id=run.run_id, outputs=[self._recoded_output(run, one) for one in outputs])
 

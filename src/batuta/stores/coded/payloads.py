@@ -61,6 +61,10 @@ class Payloads:
                 return found
         return text
 
+    def is_keyed(self, text: str, found: str) -> bool:
+        """Whether that is a keyed hash of the text, by the first key or one that was the first before."""
+        return found == self.keyed(text) or any(found in codec.keyed_before(text) for _, codec in self._codecs)
+
     def encode(self, text: str, bound: Bound) -> str:
         """The text to write; unchanged if no codec changes it."""
         return self._encode(text.encode(), bound) or (text if not is_coded(text) else join([], text.encode()))

@@ -377,10 +377,12 @@ class CodedStore(PartnerVerbs):
     # -- requests with an idempotency key
 
     async def begin_request(self, key: str, digest: str, owner: str, lock: int, keep: int) -> KeptRequest:
-        keyed = self.keyed(f"request {key} {digest}")
-        kept = await self.inner.begin_request(key, keyed, owner, lock, keep)
+        text = f"request {key} {digest}"
+        kept = await self.inner.begin_request(key, self.keyed(text), owner, lock, keep)
         answer = None if kept.answer is None else self.coding.read_answer(key, kept.answer)
-        return replace(kept, digest=digest if kept.digest == keyed else kept.digest, answer=answer)
+        return replace(
+            kept, digest=digest if self.coding.payloads.is_keyed(text, kept.digest) else kept.digest, answer=answer
+        )
 
     async def find_request(self, key: str) -> KeptRequest | None:
         found = await self.inner.find_request(key)
